@@ -1,0 +1,21 @@
+# Sets NORMD_HAVE_CUDA. With it, kernels/cuda adds targets; no header asks whether it is there.
+
+set(NORMD_HAVE_CUDA OFF)
+if(NOT NORMD_CUDA STREQUAL OFF)
+  include(CheckLanguage)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90)
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA 20
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    find_package(CUDAToolkit REQUIRED)
+    set(NORMD_HAVE_CUDA ON)
+  elseif(NORMD_CUDA STREQUAL ON)
+    message(FATAL_ERROR "NORMD_CUDA=ON, but no CUDA compiler was found (set CMAKE_CUDA_COMPILER)")
+  endif()
+endif()
+message(STATUS "CUDA backend: ${NORMD_HAVE_CUDA}")

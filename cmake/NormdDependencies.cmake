@@ -1,0 +1,32 @@
+# Third-party packages, all from the distribution. Debian 12 and Ubuntu 24.04 carry the same versions
+# of gRPC (1.51), Protobuf (3.21) and abseil (20220623).
+
+find_package(hwy QUIET)
+find_package(TBB QUIET)
+if(hwy_FOUND AND TBB_FOUND)
+  set(NORMD_HAVE_CPU_KERNELS ON)
+else()
+  set(NORMD_HAVE_CPU_KERNELS OFF)
+  if(NORMD_SERVER)
+    message(FATAL_ERROR "the server needs Highway (libhwy-dev) and oneTBB (libtbb-dev)")
+  endif()
+  message(STATUS "Highway or oneTBB not found: no CPU kernels")
+endif()
+
+if(NORMD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+
+if(NORMD_SERVER)
+  find_package(PkgConfig REQUIRED)
+  find_package(Protobuf REQUIRED)
+  find_package(absl REQUIRED)
+  find_package(spdlog REQUIRED)
+  find_package(nlohmann_json REQUIRED)
+  find_package(prometheus-cpp REQUIRED)
+  pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++)
+  find_library(GRPCPP_REFLECTION grpc++_reflection REQUIRED)
+  find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+  add_library(normd_grpc INTERFACE)
+  target_link_libraries(normd_grpc INTERFACE PkgConfig::grpcpp protobuf::libprotobuf)
+endif()

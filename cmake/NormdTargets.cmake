@@ -1,0 +1,90 @@
+# Target helpers. Every folder of the source tree is one library, and a file may include
+# "kernels/norm.h" or "server/batching/queue.h" only if its target links that folder's library: each
+# library publishes an include root that holds a link to its own folder and to nothing else.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+find_package(Threads REQUIRED)
+
+add_library(normd_options INTERFACE)
+set(_cxx "$<COMPILE_LANGUAGE:CXX>")
+target_compile_options(normd_options INTERFACE
+  $<${_cxx}:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+  -Woverloaded-virtual -Wcast-qual -Wimplicit-fallthrough -Werror>)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  target_compile_options(normd_options INTERFACE $<${_cxx}:-Wthread-safety>)
+endif()
+if(NORMD_ASSERTIONS)
+  target_compile_options(normd_options INTERFACE $<${_cxx}:-UNDEBUG>)
+endif()
+if(NORMD_SANITIZE)
+  # For every target, third-party code that is compiled here included.
+  add_compile_options($<${_cxx}:-fsanitize=${NORMD_SANITIZE}>
+    $<${_cxx}:-fno-sanitize-recover=all> $<${_cxx}:-fno-omit-frame-pointer>)
+  add_link_options(-fsanitize=${NORMD_SANITIZE})
+endif()
+if(NORMD_LINT)
+  find_program(CLANG_TIDY NAMES clang-tidy-14 clang-tidy REQUIRED)
+endif()
+
+# normd_include_root(target folder): lets those who link `target` include "folder/...".
+function(normd_include_root target folder)
+  set(root ${CMAKE_BINARY_DIR}/include_roots/${target})
+  get_filename_component(parent ${root}/${folder} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${folder} ${root}/${folder} SYMBOLIC)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${root}>)
+endfunction()
+
+function(normd_common target)
+  target_link_libraries(${target} PRIVATE normd_options Threads::Threads)
+  if(NORMD_LINT)
+    set_target_properties(${target} PROPERTIES CXX_CLANG_TIDY ${CLANG_TIDY})
+  endif()
+endfunction()
+
+# normd_library(name SOURCES ... [PUBLIC targets...] [PRIVATE targets...]): a static library of the
+# folder that calls it. PUBLIC: its headers include theirs. PRIVATE: its sources do.
+function(normd_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  normd_include_root(${name} ${folder})
+  target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
+  normd_common(${name})
+endfunction()
+
+# normd_binary(name SOURCES ... LINK targets...): an executable in build/<preset>/bin.
+function(normd_binary name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK})
+  normd_common(${name})
+endfunction()
+
+# normd_test(name SOURCES ... LINK targets... [LABELS ...] [TIMEOUT s] [ARGS ...]): a GoogleTest
+# binary and its ctest entry.
+# Labels: threads (links no gRPC; runs under TSan), process (starts processes; not under sanitizers),
+# cuda (skips visibly without a GPU).
+function(normd_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  normd_common(${name})
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1;UBSAN_OPTIONS=print_stacktrace=1")
+endfunction()

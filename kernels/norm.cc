@@ -1,0 +1,134 @@
+#include "kernels/norm.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace norm {
+namespace {
+
+bool IsValid(DType dtype) { return SizeOf(dtype) != 0; }
+
+NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t groups, DType dtype) {
+  NormSpec spec;
+  spec.statistics = statistics;
+  spec.channels = channels;
+  spec.groups = groups;
+  spec.dtype = dtype;
+  return spec;
+}
+
+Status CheckParam(const char* name, const ParamVector& param) {
+  if (param.data == nullptr) return Status();
+  if (!IsValid(param.dtype)) {
+    return InvalidArgument(std::string(name) + ": dtype " +
+                           std::to_string(static_cast<int>(param.dtype)) +
+                           " is not float32, float64, float16 or bfloat16");
+  }
+  if (reinterpret_cast<std::uintptr_t>(param.data) % SizeOf(param.dtype) != 0) {
+    return InvalidArgument(std::string(name) + ": not aligned to its element");
+  }
+  return Status();
+}
+
+}  // namespace
+
+const char* Name(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return "float32";
+    case DType::kFloat64: return "float64";
+    case DType::kFloat16: return "float16";
+    case DType::kBFloat16: return "bfloat16";
+  }
+  return "invalid";
+}
+
+NormSpec InstanceNormSpec(std::int64_t channels, DType dtype) {
+  return MakeSpec(Statistics::kMeanVariance, channels, channels, dtype);
+}
+
+NormSpec GroupNormSpec(std::int64_t channels, std::int64_t groups, DType dtype) {
+  return MakeSpec(Statistics::kMeanVariance, channels, groups, dtype);
+}
+
+NormSpec LayerNormSpec(std::int64_t normalized_elements, DType dtype) {
+  return MakeSpec(Statistics::kMeanVariance, normalized_elements, 1, dtype);
+}
+
+NormSpec RmsNormSpec(std::int64_t normalized_elements, DType dtype) {
+  return MakeSpec(Statistics::kMeanSquare, normalized_elements, 1, dtype);
+}
+
+NormSpec BatchNormSpec(std::int64_t channels, DType dtype) {
+  return MakeSpec(Statistics::kGiven, channels, channels, dtype);
+}
+
+Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
+  if (!IsValid(spec.dtype)) {
+    return InvalidArgument("dtype: " + std::to_string(static_cast<int>(spec.dtype)) +
+                           " is not float32, float64, float16 or bfloat16");
+  }
+  if (spec.channels <= 0) {
+    return InvalidArgument("channels: " + std::to_string(spec.channels) + ", wanted at least 1");
+  }
+  if (spec.groups <= 0 || spec.channels % spec.groups != 0) {
+    return InvalidArgument("groups: " + std::to_string(spec.groups) + ", wanted a divisor of " +
+                           std::to_string(spec.channels) + " channels");
+  }
+  if (!std::isfinite(spec.eps) || spec.eps < 0) {
+    return InvalidArgument("eps: " + std::to_string(spec.eps) + ", wanted a finite value >= 0");
+  }
+  if (static_cast<int>(spec.statistics) > static_cast<int>(Statistics::kGiven)) {
+    return InvalidArgument("statistics: unknown value");
+  }
+  if (static_cast<int>(spec.layout) > static_cast<int>(Layout::kChannelsLast)) {
+    return InvalidArgument("layout: unknown value");
+  }
+  if (static_cast<int>(spec.activation) > static_cast<int>(Activation::kGeluTanh)) {
+    return InvalidArgument("activation: unknown value");
+  }
+  const bool given = spec.statistics == Statistics::kGiven;
+  if (given != (params.mean.data != nullptr) || given != (params.variance.data != nullptr)) {
+    return InvalidArgument(given ? "mean and variance: missing, the statistics are given"
+                                 : "mean and variance: present, but each row takes its own");
+  }
+  for (const Status& status :
+       {CheckParam("gamma", params.gamma), CheckParam("beta", params.beta),
+        CheckParam("mean", params.mean), CheckParam("variance", params.variance)}) {
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::uintptr_t alignment = SizeOf(spec.dtype);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Segment& segment = segments[i];
+    const auto where = [i](const char* field) {
+      return "segments[" + std::to_string(i) + "]." + field + ": ";
+    };
+    if (segment.samples < 0) {
+      return InvalidArgument(where("samples") + std::to_string(segment.samples) + " is negative");
+    }
+    if (segment.spatial < 0) {
+      return InvalidArgument(where("spatial") + std::to_string(segment.spatial) + " is negative");
+    }
+    if (segment.samples == 0 || segment.spatial == 0) continue;
+    std::int64_t limit = kMax / static_cast<std::int64_t>(alignment);
+    for (std::int64_t factor : {segment.samples, segment.spatial, spec.channels}) {
+      if (factor > limit) return InvalidArgument(where("samples") + "bytes overflow 63 bits");
+      limit /= factor;
+    }
+    if (segment.x == nullptr || segment.y == nullptr) {
+      return InvalidArgument(where(segment.x == nullptr ? "x" : "y") + "null");
+    }
+    if (reinterpret_cast<std::uintptr_t>(segment.x) % alignment != 0 ||
+        reinterpret_cast<std::uintptr_t>(segment.y) % alignment != 0) {
+      return InvalidArgument(where("x, y") + "not aligned to their element");
+    }
+  }
+  return Status();
+}
+
+}  // namespace norm

@@ -1,0 +1,126 @@
+// The contract that every backend keeps: what a normalization computes, and on what.
+//
+// A tensor is a list of samples, each a matrix of `channels` x `spatial` elements (channels first) or
+// `spatial` x `channels` (channels last). The channels of a sample fall into `groups` equal groups.
+// The elements of one (sample, group) are one *row*: they share one mean and one variance, and rows
+// never mix. gamma and beta hold one element per channel. Every operation is a case of this:
+//
+//   operation      channels C            groups   spatial S                   statistics
+//   InstanceNorm   C                     C        product of trailing dims    row's own, or given
+//   GroupNorm      C                     G        product of trailing dims    row's own
+//   LayerNorm      normalized elements   1        1                           row's own
+//   RMSNorm        normalized elements   1        1                           mean of squares
+//   BatchNorm      C                     C        product of trailing dims    given
+//
+// y = activation((x - mean) * rstd * gamma + beta), rstd = 1 / sqrt(variance + eps); for mean of
+// squares the mean is taken as 0. The variance is the population variance (divided by the count).
+//
+// A batch is a list of segments, one per request. Segments of one batch share the spec and the
+// parameters and differ in sample count and spatial size. A row's result depends on the row, its
+// length, the spec and the parameters alone: never on the batch it is in, on how many threads or
+// blocks compute it, or on the alignment of its memory.
+//
+// This header is C++17 and needs no library: host code and .cu files share it.
+
+#ifndef NORMD_KERNELS_NORM_H_
+#define NORMD_KERNELS_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/status.h"
+
+namespace norm {
+
+// Values are part of the C ABI.
+enum class DType : std::uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
+
+// Bytes of one element: 2, 4 or 8; 0 for a value that is not a DType.
+constexpr std::size_t SizeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBFloat16: return 2;
+    case DType::kFloat32: return 4;
+    case DType::kFloat64: return 8;
+  }
+  return 0;
+}
+// "float32", "float64", "float16", "bfloat16"; "invalid" for a value that is not a DType.
+const char* Name(DType dtype);
+
+enum class Layout : std::uint8_t { kChannelsFirst = 0, kChannelsLast = 1 };
+
+enum class Statistics : std::uint8_t {
+  kMeanVariance = 0,  // Each row's own.
+  kMeanSquare = 1,    // Each row's own mean of squares; no mean is subtracted, beta still applies.
+  kGiven = 2,         // NormParams::mean and variance, per channel.
+};
+
+enum class Activation : std::uint8_t {
+  kNone = 0,
+  kRelu = 1,       // max(v, 0); a NaN stays a NaN.
+  kLeakyRelu = 2,  // v >= 0 ? v : leaky_slope * v
+  kSilu = 3,       // v / (1 + exp(-v))
+  kGeluErf = 4,    // v / 2 * (1 + erf(v / sqrt(2)))
+  kGeluTanh = 5,   // v / 2 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 v^3)))
+};
+
+// What one model version computes; constant over all its batches.
+struct NormSpec {
+  Statistics statistics = Statistics::kMeanVariance;
+  DType dtype = DType::kFloat32;  // Of x and y.
+  Layout layout = Layout::kChannelsFirst;
+  std::int64_t channels = 0;  // > 0
+  std::int64_t groups = 0;    // > 0, divides channels
+  double eps = 1e-5;          // Finite, >= 0
+  Activation activation = Activation::kNone;
+  float leaky_slope = 0.01f;  // Of kLeakyRelu.
+};
+
+NormSpec InstanceNormSpec(std::int64_t channels, DType dtype);
+NormSpec GroupNormSpec(std::int64_t channels, std::int64_t groups, DType dtype);
+NormSpec LayerNormSpec(std::int64_t normalized_elements, DType dtype);
+NormSpec RmsNormSpec(std::int64_t normalized_elements, DType dtype);
+NormSpec BatchNormSpec(std::int64_t channels, DType dtype);
+
+// A parameter of `channels` elements; data == nullptr means absent. Borrowed.
+struct ParamVector {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;  // Need not be the spec's.
+};
+
+// The pointers are in the memory of the backend that computes (host or device).
+struct NormParams {
+  ParamVector gamma;     // Absent: 1.
+  ParamVector beta;      // Absent: 0.
+  ParamVector mean;      // Statistics::kGiven only, and then required.
+  ParamVector variance;  // Likewise. Negative values are not rejected; they give NaN as in PyTorch.
+};
+
+// One request's tensor in a batch. Borrowed: x and y outlive the computation.
+// x and y are aligned to their element; wider alignment is never needed, 64 bytes is fastest. y is
+// either exactly x (in place) or does not overlap any x of the batch. samples == 0 and spatial == 0
+// are allowed and write nothing; the pointers may then be null.
+struct Segment {
+  const void* x = nullptr;
+  void* y = nullptr;
+  std::int64_t samples = 0;
+  std::int64_t spatial = 1;
+};
+
+// The length of a row, (channels / groups) * spatial. The spec and the product must be valid.
+constexpr std::int64_t RowLength(const NormSpec& spec, std::int64_t spatial) {
+  return spec.channels / spec.groups * spatial;
+}
+
+// InvalidArgument, with the field, what came and what was wanted, if the spec or the parameters
+// break a condition stated above. Backends call it; a caller that validates at load need not.
+Status ValidateSpec(const NormSpec& spec, const NormParams& params);
+
+// InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, or a pointer of a
+// segment with elements is null or not aligned to its element.
+Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count);
+
+}  // namespace norm
+
+#endif  // NORMD_KERNELS_NORM_H_

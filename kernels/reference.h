@@ -1,0 +1,25 @@
+// The float64 reference that every kernel is held against: scalar, sequential, written to be read.
+// Tests, norm_bench and `normload --verify` use it; nothing on a serving path does.
+
+#ifndef NORMD_KERNELS_REFERENCE_H_
+#define NORMD_KERNELS_REFERENCE_H_
+
+#include "kernels/norm.h"
+
+namespace norm {
+
+// Element `index` of an array of `dtype`, exactly.
+double LoadElement(DType dtype, const void* data, std::int64_t index);
+
+// Rounds `value` to nearest even into element `index`; overflow gives an infinity, a NaN a quiet NaN.
+void StoreElement(DType dtype, void* data, std::int64_t index, double value);
+
+// Computes one segment of host memory in float64 with two passes (mean, then squared deviations),
+// whatever spec.dtype is. `y` is samples * channels * spatial doubles, in x's layout, and is the
+// unrounded result; segment.y is not used. Cost: one thread, about 10 ns an element.
+Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                          double* y);
+
+}  // namespace norm
+
+#endif  // NORMD_KERNELS_REFERENCE_H_
