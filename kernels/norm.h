@@ -1,9 +1,10 @@
 // The contract that every backend keeps: what a normalization computes, and on what.
 //
-// A tensor is a list of samples, each a matrix of `channels` x `spatial` elements (channels first) or
-// `spatial` x `channels` (channels last). The channels of a sample fall into `groups` equal groups.
-// The elements of one (sample, group) are one *row*: they share one mean and one variance, and rows
-// never mix. gamma and beta hold one element per channel. Every operation is a case of this:
+// A tensor is a list of samples, each a matrix of `channels` x `spatial` elements (channels first)
+// or `spatial` x `channels` (channels last). The channels of a sample fall into `groups` equal
+// groups. The elements of one (sample, group) are one *row*: they share one mean and one variance,
+// and rows never mix. gamma and beta hold one element per channel. Every operation is a case of
+// this:
 //
 //   operation      channels C            groups   spatial S                   statistics
 //   InstanceNorm   C                     C        product of trailing dims    row's own, or given

@@ -11,7 +11,8 @@ namespace norm {
 // Element `index` of an array of `dtype`, exactly.
 double LoadElement(DType dtype, const void* data, std::int64_t index);
 
-// Rounds `value` to nearest even into element `index`; overflow gives an infinity, a NaN a quiet NaN.
+// Rounds `value` to nearest even into element `index`; overflow gives an infinity, a NaN a quiet
+// NaN.
 void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 
 // Computes one segment of host memory in float64 with two passes (mean, then squared deviations),

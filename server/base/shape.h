@@ -1,0 +1,51 @@
+// The shape of a tensor. Every size that a client sends passes through here, so that no product of
+// dimensions is ever taken unchecked.
+
+#ifndef NORMD_SERVER_BASE_SHAPE_H_
+#define NORMD_SERVER_BASE_SHAPE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace normd {
+
+inline constexpr int kMaxRank = 16;
+
+// a * b for a, b >= 0; nullopt when it exceeds 63 bits.
+std::optional<std::int64_t> CheckedMultiply(std::int64_t a, std::int64_t b);
+
+// Dimensions that are known to be >= 0, at most kMaxRank of them, with a product (zeros counted as
+// ones) that fits 63 bits. A value type.
+class Shape {
+ public:
+  Shape() = default;
+
+  // InvalidArgument, naming `shape`, the index and the value, for anything else.
+  static absl::StatusOr<Shape> Create(absl::Span<const std::int64_t> dims);
+
+  absl::Span<const std::int64_t> dims() const { return dims_; }
+  int rank() const { return static_cast<int>(dims_.size()); }
+  std::int64_t dim(int i) const { return dims_[static_cast<std::size_t>(i)]; }
+
+  // The number of elements; 1 for rank 0.
+  std::int64_t elements() const { return Product(0, rank()); }
+  // The product of the dimensions in [first, last).
+  std::int64_t Product(int first, int last) const;
+
+  // "[2, 64, 512, 512]"
+  std::string ToString() const;
+
+  friend bool operator==(const Shape& a, const Shape& b) { return a.dims_ == b.dims_; }
+
+ private:
+  absl::InlinedVector<std::int64_t, 6> dims_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_BASE_SHAPE_H_

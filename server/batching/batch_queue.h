@@ -1,0 +1,76 @@
+// The bounded queue between front ends and lanes. Lanes pull: work waits here, where it can still
+// be cancelled, expire or find company, and not in front of a device.
+//
+// Invariants:
+// - A request that Push accepted is completed exactly once: by the lane that took it, or by the
+//   queue (cancelled, expired, aborted), which calls `done` without holding its lock.
+// - Requests of one (model version, type) leave in the order of arrival.
+// - Between keys, the one whose oldest request has waited longest goes first, among those that
+//   DecideBatch lets go.
+
+#ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
+#define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "server/base/clock.h"
+#include "server/batching/batch_policy.h"
+#include "server/batching/request.h"
+
+namespace normd {
+
+struct BatchQueueOptions {
+  BatchLimits limits;                      // A model's config may override each of them.
+  std::int64_t max_queue_requests = 1024;  // Of one model version; likewise.
+};
+
+// Thread-safe. No function blocks but Take and Reap.
+class BatchQueue {
+ public:
+  BatchQueue(BatchQueueOptions options, const Clock& clock);
+  // Requires Close and an empty queue.
+  ~BatchQueue();
+
+  // Takes `request` on success and leaves it with the caller on failure: ResourceExhausted when the
+  // model's queue is full (retry), Unavailable after Close. A request that is already cancelled or
+  // expired is accepted and completed at once.
+  absl::Status Push(std::unique_ptr<Request>& request);
+
+  struct Poll {
+    std::unique_ptr<Batch> batch;  // Null: nothing may go yet.
+    TimePoint ask_again = kNever;  // Then, or after the next Push or Close.
+    bool finished = false;         // Closed and empty: no batch will ever come.
+  };
+  // The decision without the wait; for tests and for lanes with a loop of their own.
+  Poll TryTake();
+  // Waits for a batch. Null: closed and empty.
+  std::unique_ptr<Batch> Take();
+
+  // Completes a waiting request with CANCELLED; no effect if it has left the queue. The caller sets
+  // Request::cancelled first, so that one that is not yet pushed ends at its Push.
+  void Cancel(std::uint64_t request_id);
+
+  // Completes what has passed its deadline with DEADLINE_EXCEEDED. Returns the next deadline.
+  TimePoint ExpireDue();
+  // Calls ExpireDue on time until the queue is closed and empty. The loop of one thread, so that
+  // requests expire also while every lane is busy.
+  void Reap();
+
+  // Refuses new requests from now on; what waits goes on to the lanes without queue delay.
+  void Close();
+  // Completes all that waits with `status`. The end of a drain that took too long, or of the last
+  // lane.
+  void Abort(const absl::Status& status);
+
+  std::int64_t waiting_requests() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_BATCH_QUEUE_H_

@@ -1,0 +1,98 @@
+// A request between the front end that decoded it and the lane that computes it. It knows no
+// protocol: its input is a list of views of memory that the front end owns (slices of a message
+// today, a mapped region tomorrow), its output either goes to memory that the front end names or
+// comes back as a Buffer.
+
+#ifndef NORMD_SERVER_BATCHING_REQUEST_H_
+#define NORMD_SERVER_BATCHING_REQUEST_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "kernels/norm.h"
+#include "server/base/buffer.h"
+#include "server/base/clock.h"
+#include "server/metrics/stage.h"
+#include "server/model/model.h"
+
+namespace normd {
+
+using ConstBytes = absl::Span<const std::byte>;
+using MutableBytes = absl::Span<std::byte>;
+
+// The batch that a request rode in.
+struct BatchInfo {
+  std::int64_t id = 0;
+  std::int64_t requests = 0;
+  std::int64_t bytes = 0;
+  std::string lane;
+};
+
+// What `done` receives. With an error, only `status` and `stages` mean something.
+struct Completion {
+  absl::Status status;
+  Buffer output;  // geometry.bytes long; empty when Request::output named the memory.
+  StageTimes stages;
+  BatchInfo batch;
+};
+
+// Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
+// `cancelled`.
+struct Request {
+  std::uint64_t id = 0;  // Unique within the server.
+  std::shared_ptr<const Model> model;
+  norm::DType dtype = norm::DType::kFloat32;
+  Geometry geometry;
+
+  // The tensor's bytes in order, geometry.bytes in all, of any split and alignment. Valid while
+  // `input_owner` lives; the lane releases it as soon as it has read them.
+  absl::InlinedVector<ConstBytes, 4> input;
+  std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
+
+  // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
+  // valid until `done`.
+  MutableBytes output;
+
+  TimePoint arrival{};          // When the front end began to decode it.
+  TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
+  TimePoint deadline = kNever;  // Not computed once this has passed.
+  StageTimes stages;
+
+  // Set by the front end when the client is gone. shared: the client may leave after the request
+  // has ended. Relaxed order suffices: it only saves work.
+  std::shared_ptr<std::atomic<bool>> cancelled;
+
+  // Runs exactly once, on any thread, without locks held: the server's promise for every request
+  // that BatchQueue::Push accepted. Must not block.
+  absl::AnyInvocable<void(Completion) &&> done;
+
+  bool IsCancelled() const {
+    return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
+  }
+};
+
+// Ends a request with an error. Consumes it.
+void Fail(std::unique_ptr<Request> request, absl::Status status);
+
+// Requests of one model version and one type, computed together. At least one.
+struct Batch {
+  std::int64_t id = 0;
+  std::shared_ptr<const Model> model;
+  norm::DType dtype = norm::DType::kFloat32;
+  std::vector<std::unique_ptr<Request>> requests;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
+  TimePoint taken{};
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_BATCHING_REQUEST_H_

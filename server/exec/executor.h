@@ -1,0 +1,43 @@
+// The lanes and their threads: each pulls batches from the queue until it closes.
+
+#ifndef NORMD_SERVER_EXEC_EXECUTOR_H_
+#define NORMD_SERVER_EXEC_EXECUTOR_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/batching/batch_queue.h"
+#include "server/exec/lane.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+// Start and Join are called by one thread; the rest is thread-safe.
+class Executor {
+ public:
+  // `queue`, `metrics` and `clock` outlive it.
+  Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue, Metrics& metrics,
+           const Clock& clock);
+  // Requires that Join has returned, or that Start was never called.
+  ~Executor();
+
+  // Starts one thread a lane, and the queue's reaper. `on_last_lane_retired` runs once, on a lane's
+  // thread, when the last lane has failed: the queue is then empty of takers.
+  void Start(std::function<void(const absl::Status&)> on_last_lane_retired);
+  // Waits until the queue is closed and empty and every batch is completed.
+  void Join();
+
+  std::vector<std::string> lane_names() const;
+  int working_lanes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_EXECUTOR_H_

@@ -1,0 +1,26 @@
+// Serves /metrics over HTTP for Prometheus.
+
+#ifndef NORMD_SERVER_METRICS_EXPOSER_H_
+#define NORMD_SERVER_METRICS_EXPOSER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+// Listens until destroyed. `metrics` outlives it.
+class Exposer {
+ public:
+  virtual ~Exposer() = default;
+  virtual int port() const = 0;  // The port in use, also when 0 was asked for.
+};
+
+// `address`: "127.0.0.1:8002". Unavailable, with the address, when it cannot be bound.
+absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_EXPOSER_H_

@@ -1,0 +1,87 @@
+// Everything the server measures. Only this folder knows metric names, labels and buckets; the
+// others hold typed handles, which they look up once (at load, at start) and not per request.
+//
+// All recording functions are thread-safe, never block, take no lock and allocate nothing: counters
+// and histograms are sharded over cache lines and summed at the scrape.
+
+#ifndef NORMD_SERVER_METRICS_METRICS_H_
+#define NORMD_SERVER_METRICS_METRICS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/base/clock.h"
+#include "server/metrics/stage.h"
+
+namespace normd {
+
+// The label `method`.
+enum class Method { kNormalize, kListModels, kGetModel, kLoadModel, kUnloadModel, kGetServerInfo };
+
+// The label `reason` of normd_rejected_total.
+enum class Rejection { kQueueFull, kInflightBytes, kInflightRequests, kDraining, kNotReady };
+
+// The series of one model version. Handles outlive the model: counters go on where they were when a
+// version is loaded again.
+class ModelMetrics {
+ public:
+  virtual ~ModelMetrics() = default;
+
+  // One finished request: its code, and the time from arrival to the answer's hand-over.
+  virtual void RecordRequest(Method method, absl::StatusCode code, Duration duration) = 0;
+  // A completed Normalize; stages that did not happen are left out.
+  virtual void RecordStages(const StageTimes& stages) = 0;
+  virtual void RecordBatch(std::int64_t requests, std::int64_t bytes) = 0;
+  virtual void RecordRejection(Rejection reason) = 0;
+  virtual void AddQueued(std::int64_t requests) = 0;  // Negative when they leave.
+  virtual void RecordLoad(Duration duration) = 0;
+};
+
+class LaneMetrics {
+ public:
+  virtual ~LaneMetrics() = default;
+  virtual void AddBusy(Duration duration) = 0;
+};
+
+// Bytes of a pool by state, read at the scrape.
+struct PoolUse {
+  std::int64_t used_bytes = 0;
+  std::int64_t free_bytes = 0;
+};
+
+// Owns every series. Thread-safe. Outlives all handles that it gave.
+class Metrics {
+ public:
+  virtual ~Metrics() = default;
+
+  // The series of a loaded model version. The number of label values is bounded by what the
+  // repository holds: call it at load, never with a name that a client sent.
+  virtual ModelMetrics& ForModel(absl::string_view name, std::int64_t version) = 0;
+  // Requests that name no loaded model, and methods that concern none: model="", version="".
+  virtual ModelMetrics& ForNoModel() = 0;
+  virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;
+
+  virtual void AddInflightBytes(std::int64_t bytes) = 0;  // Negative when they leave.
+  virtual void AddPayload(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
+  virtual void SetReady(bool ready) = 0;
+  // Calls `read` at each scrape, from the scraper's thread, until the returned handle is destroyed.
+  virtual std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) = 0;
+
+  // The whole exposition in Prometheus' text format.
+  virtual std::string Scrape() const = 0;
+};
+
+struct BuildInfo {
+  std::string version;
+  std::string cuda;  // Empty without it.
+};
+
+std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_METRICS_H_

@@ -1,0 +1,106 @@
+// One loaded model version: its config, its parameters, and how a request's tensor maps to rows.
+
+#ifndef NORMD_SERVER_MODEL_MODEL_H_
+#define NORMD_SERVER_MODEL_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/norm.h"
+#include "normd/v1/model_config.pb.h"
+#include "server/base/shape.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+struct Parameter {
+  std::string name;  // "weight", "bias", "running_mean", "running_var"
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+  // Row-major, aligned to 64 bytes. shared: versions that reload an unchanged file and device
+  // uploads in flight may hold it while the model goes.
+  std::shared_ptr<const std::byte[]> data;
+};
+
+// How one input tensor divides into segments of the kernels' contract.
+struct Geometry {
+  std::int64_t samples = 0;
+  std::int64_t spatial = 1;
+  std::int64_t rows = 0;   // samples * groups; what batch limits count
+  std::int64_t bytes = 0;  // of the tensor
+};
+
+// What a backend keeps for a model beyond its host parameters, such as device copies.
+class BackendState {
+ public:
+  virtual ~BackendState() = default;
+};
+
+class Model;
+
+// Makes a model ready to compute. Implemented by server/exec; called at load, on the loader's
+// thread.
+class ModelBackend {
+ public:
+  virtual ~ModelBackend() = default;
+  // ResourceExhausted, with the numbers, when the state does not fit. May return null.
+  virtual absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) = 0;
+};
+
+// Immutable after Create and Prepare; shared by the registry and the requests in flight, so that a
+// request finishes on the state it began with.
+class Model {
+ public:
+  // Checks the config and the parameters against each other (InvalidArgument: names the field or
+  // the parameter, what came and what was wanted). Parameters that the operation does not use are
+  // an error when their name is one of PyTorch's, and are ignored otherwise
+  // ("num_batches_tracked").
+  static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
+                                                       v1::ModelConfig config,
+                                                       std::vector<Parameter> parameters,
+                                                       ModelMetrics& metrics);
+
+  const std::string& name() const { return name_; }
+  std::int64_t version() const { return version_; }
+  const v1::ModelConfig& config() const { return config_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  ModelMetrics& metrics() const { return *metrics_; }
+
+  // The spec for inputs of `dtype`.
+  norm::NormSpec Spec(norm::DType dtype) const;
+  // Host memory, alive as long as the model.
+  const norm::NormParams& host_params() const { return host_params_; }
+
+  // Checks a request's tensor against the model: type, rank, channels, normalized shape.
+  // InvalidArgument names the field, what came and what was wanted. Zero samples are allowed; any
+  // other dimension must be at least 1.
+  absl::StatusOr<Geometry> Check(norm::DType dtype, const Shape& shape) const;
+
+  // Called once, by the loader, before the model is shared.
+  void set_backend_state(std::unique_ptr<BackendState> state) { backend_state_ = std::move(state); }
+  const BackendState* backend_state() const { return backend_state_.get(); }
+
+ private:
+  Model() = default;
+
+  std::string name_;
+  std::int64_t version_ = 0;
+  v1::ModelConfig config_;
+  std::vector<Parameter> parameters_;
+  norm::NormSpec spec_;  // dtype is not meant
+  std::vector<std::int64_t> normalized_shape_;
+  norm::NormParams host_params_;
+  std::unique_ptr<BackendState> backend_state_;
+  ModelMetrics* metrics_ = nullptr;
+};
+
+// Between the kernels' types and the protocol's.
+absl::StatusOr<norm::DType> FromProto(v1::DataType dtype);  // InvalidArgument: "dtype: ..."
+v1::DataType ToProto(norm::DType dtype);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_MODEL_H_

@@ -1,0 +1,76 @@
+// The loaded models, and their loading from a repository of
+//   <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors
+
+#ifndef NORMD_SERVER_MODEL_REGISTRY_H_
+#define NORMD_SERVER_MODEL_REGISTRY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/base/clock.h"
+#include "server/metrics/metrics.h"
+#include "server/model/model.h"
+
+namespace normd {
+
+// Letters, digits, '_', '-' and '.', 1 to 128 of them, beginning with a letter or a digit: never a
+// path. InvalidArgument otherwise; the message shows at most 32 characters, escaped.
+absl::Status CheckModelName(absl::string_view name);
+
+// What GetModel and ListModels tell of one version.
+struct ModelStatus {
+  std::string name;
+  std::int64_t version = 0;
+  std::shared_ptr<const Model> model;  // Null when the load failed.
+  absl::Status error;                  // Of the last load; may be set while an older state serves.
+  Duration load_time{};
+};
+
+struct RegistryOptions {
+  std::string root;
+  std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // Of one file.
+  // Called after each change of what serves, without locks: (model name, has a loaded version).
+  std::function<void(const std::string&, bool)> on_change;
+};
+
+// Thread-safe. Find never waits for a load; loads and unloads are serialised among themselves.
+class ModelRegistry {
+ public:
+  // `backend`, `metrics` and `clock` outlive the registry.
+  ModelRegistry(RegistryOptions options, ModelBackend& backend, Metrics& metrics, Clock& clock);
+  ~ModelRegistry();
+
+  // Loads the newest version of every model below the root. A model that fails leaves its reason in
+  // List and in the log, and the others load. NotFound when the root is not a readable directory.
+  absl::Status LoadAll();
+
+  // version 0: the highest that is loaded. NotFound names the model and what is loaded of it.
+  absl::StatusOr<std::shared_ptr<const Model>> Find(absl::string_view name,
+                                                    std::int64_t version) const;
+
+  // version 0: the highest in the repository. Blocks for the read and the backend's Prepare, then
+  // swaps the new state in at once. On failure what served before goes on serving.
+  absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
+
+  // version 0: every version. Requests in flight finish. Returns the versions unloaded; NotFound
+  // when there are none. Failed versions are forgotten too.
+  absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version);
+
+  // By name, then version.
+  std::vector<ModelStatus> List() const;
+  // version 0: the highest known, loaded or failed.
+  absl::StatusOr<ModelStatus> Get(absl::string_view name, std::int64_t version) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_REGISTRY_H_
