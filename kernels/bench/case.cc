@@ -1,0 +1,192 @@
+#include "kernels/bench/case.h"
+
+#include <charconv>
+#include <limits>
+
+namespace norm::bench {
+namespace {
+
+bool ParsePositive(const std::string& text, std::int64_t* value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && stop == end && *value > 0;
+}
+
+Status ParseShape(const std::string& text, std::vector<std::int64_t>* dims) {
+  std::int64_t elements = 1;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('x', begin), text.size());
+    std::int64_t dim = 0;
+    if (!ParsePositive(text.substr(begin, end - begin), &dim) ||
+        elements > std::numeric_limits<std::int64_t>::max() / 8 / dim) {
+      return InvalidArgument("shape: \"" + text +
+                             "\", wanted positive dimensions such as 16x64x32");
+    }
+    elements *= dim;
+    dims->push_back(dim);
+    begin = end + 1;
+  }
+  if (dims->size() < 2) {
+    return InvalidArgument("shape: \"" + text + "\", wanted at least two dimensions");
+  }
+  return Status();
+}
+
+Status ParseDType(const std::string& text, DType* dtype) {
+  const struct {
+    const char* brief;
+    DType dtype;
+  } kTypes[] = {{"f32", DType::kFloat32},
+                {"f64", DType::kFloat64},
+                {"f16", DType::kFloat16},
+                {"bf16", DType::kBFloat16}};
+  for (const auto& type : kTypes) {
+    if (text != type.brief && text != norm::Name(type.dtype)) continue;
+    *dtype = type.dtype;
+    return Status();
+  }
+  return InvalidArgument("dtype: \"" + text + "\", wanted float32, float64, float16 or bfloat16");
+}
+
+Status ParseActivation(const std::string& text, Activation* activation) {
+  const struct {
+    const char* name;
+    Activation activation;
+  } kActivations[] = {{"none", Activation::kNone},
+                      {"relu", Activation::kRelu},
+                      {"leaky_relu", Activation::kLeakyRelu},
+                      {"silu", Activation::kSilu},
+                      {"gelu", Activation::kGeluErf},
+                      {"gelu_tanh", Activation::kGeluTanh}};
+  for (const auto& known : kActivations) {
+    if (text != known.name) continue;
+    *activation = known.activation;
+    return Status();
+  }
+  return InvalidArgument("activation: \"" + text +
+                         "\", wanted relu, leaky_relu, silu, gelu or gelu_tanh");
+}
+
+// The spec of "name[:groups]" for `channels`; dtype and layout are filled in by the caller.
+Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec) {
+  const DType dtype = spec->dtype;
+  if (text == "instance_norm") {
+    *spec = InstanceNormSpec(channels, dtype);
+  } else if (text == "batch_norm") {
+    *spec = BatchNormSpec(channels, dtype);
+  } else if (text == "layer_norm") {
+    *spec = LayerNormSpec(channels, dtype);
+  } else if (text == "rms_norm") {
+    *spec = RmsNormSpec(channels, dtype);
+  } else if (std::int64_t groups = 0;
+             text.starts_with("group_norm:") && ParsePositive(text.substr(11), &groups)) {
+    *spec = GroupNormSpec(channels, groups, dtype);
+  } else {
+    return InvalidArgument(
+        "operation: \"" + text +
+        "\", wanted instance_norm, batch_norm, layer_norm, rms_norm or group_norm:GROUPS");
+  }
+  return Status();
+}
+
+bool IsRowNorm(const std::string& operation) {
+  return operation.starts_with("layer_norm") || operation.starts_with("rms_norm");
+}
+
+}  // namespace
+
+const char* Name(Layout layout) { return layout == Layout::kChannelsFirst ? "first" : "last"; }
+
+std::string Case::shape() const {
+  std::string text;
+  for (std::int64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
+  return text;
+}
+
+std::string Case::name() const {
+  return op + " " + norm::Name(spec.dtype) + " " + bench::Name(spec.layout) + " " + shape();
+}
+
+Status MakeCase(const std::string& operation, const std::string& dtype, const std::string& layout,
+                const std::string& shape, Case* out) {
+  Case c;
+  c.op = operation;
+  if (Status status = ParseShape(shape, &c.dims); !status.ok()) return status;
+  if (Status status = ParseDType(dtype, &c.spec.dtype); !status.ok()) return status;
+  if (layout != "first" && layout != "last") {
+    return InvalidArgument("layout: \"" + layout + "\", wanted first or last");
+  }
+  c.samples = c.dims[0];
+  for (std::size_t i = 2; i < c.dims.size(); ++i) c.spatial *= c.dims[i];
+  std::int64_t channels = c.dims[1];
+  if (IsRowNorm(operation)) {
+    channels *= c.spatial;
+    c.spatial = 1;
+  }
+  const std::size_t plus = operation.find('+');
+  if (Status status = ParseNorm(operation.substr(0, plus), channels, &c.spec); !status.ok()) {
+    return status;
+  }
+  c.spec.layout = layout == "last" ? Layout::kChannelsLast : Layout::kChannelsFirst;
+  if (plus != std::string::npos) {
+    Status status = ParseActivation(operation.substr(plus + 1), &c.spec.activation);
+    if (!status.ok()) return status;
+  }
+  if (c.spec.channels % c.spec.groups != 0) {
+    return InvalidArgument("groups: " + std::to_string(c.spec.groups) + " does not divide " +
+                           std::to_string(channels) + " channels of " + shape);
+  }
+  *out = std::move(c);
+  return Status();
+}
+
+std::vector<Case> DefaultSuite() {
+  const struct {
+    const char* operation;
+    const char* dtypes[3];
+    bool both_layouts;
+    const char* shape;
+  } kLines[] = {
+      {"instance_norm", {"f32"}, true, "112x64x512x512"},
+      {"group_norm:8", {"f32"}, true, "112x64x512x512"},
+      {"batch_norm", {"f32", "f16"}, true, "112x64x512x512"},
+      {"layer_norm", {"f32", "bf16", "f16"}, false, "65536x1024"},
+      {"layer_norm", {"f32", "bf16", "f16"}, false, "16384x4096"},
+      {"layer_norm", {"f32", "bf16", "f16"}, false, "4096x32768"},
+      {"layer_norm", {"f32", "bf16"}, false, "2048x65536"},
+      {"layer_norm", {"f32", "bf16"}, false, "16381x4097"},
+      {"layer_norm", {"f32"}, false, "16x4194304"},
+      {"rms_norm", {"f32", "bf16", "f16"}, false, "65536x1024"},
+      {"rms_norm", {"f32", "bf16", "f16"}, false, "8192x8192"},
+      {"rms_norm", {"f32", "bf16"}, false, "2048x65536"},
+      {"group_norm:32+silu", {"f16", "bf16", "f32"}, true, "16x512x128x128"},
+      {"group_norm:32+silu", {"f16"}, true, "2x320x64x64"},
+      {"group_norm:32+silu", {"f16"}, true, "32x256x64x64"},
+      {"group_norm:4", {"f32"}, true, "8x64x32x32"},
+      {"instance_norm", {"f32", "f64"}, true, "1x64x512x512"},
+      {"instance_norm", {"f32"}, true, "1x64x56x56"},
+      {"instance_norm", {"f32"}, true, "8x64x56x56"},
+      {"layer_norm+gelu", {"f32"}, false, "64x768"},
+  };
+  std::vector<Case> suite;
+  for (const auto& line : kLines) {
+    for (const char* dtype : line.dtypes) {
+      if (dtype == nullptr) continue;
+      for (const char* layout : {"first", "last"}) {
+        if (layout[0] == 'l' && !line.both_layouts) continue;
+        Case c;
+        if (MakeCase(line.operation, dtype, layout, line.shape, &c).ok()) {
+          suite.push_back(std::move(c));
+        }
+      }
+    }
+  }
+  return suite;
+}
+
+void ScaleTo(std::int64_t max_bytes, Case* c) {
+  while (c->samples > 1 && c->tensor_bytes() > max_bytes) c->samples /= 2;
+  c->dims[0] = c->samples;
+}
+
+}  // namespace norm::bench

@@ -1,0 +1,50 @@
+// What norm_bench measures: one operation on one tensor, described by short text.
+
+#ifndef NORMD_KERNELS_BENCH_CASE_H_
+#define NORMD_KERNELS_BENCH_CASE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/norm.h"
+
+namespace norm::bench {
+
+struct Case {
+  std::string op;  // As ParseOperation takes it, such as "group_norm:32+silu".
+  NormSpec spec;
+  std::int64_t samples = 0;
+  std::int64_t spatial = 1;
+  std::vector<std::int64_t> dims;  // The tensor as the user names it, leading dimension = samples.
+
+  std::int64_t elements() const { return samples * spec.channels * spatial; }
+  std::int64_t tensor_bytes() const {
+    return elements() * static_cast<std::int64_t>(SizeOf(spec.dtype));
+  }
+  std::string shape() const;  // "112x64x512x512"
+  std::string name() const;   // "group_norm:8 float32 first 112x64x512x512", what --filter matches
+};
+
+// Makes a case from text.
+//   operation  instance_norm, batch_norm, group_norm:G, layer_norm, rms_norm, each with an optional
+//              activation: +relu, +leaky_relu, +silu, +gelu, +gelu_tanh
+//   shape      dimensions with x between them: N x C x trailing..., and for layer_norm and rms_norm
+//              rows x normalized elements
+//   dtype      float32, float64, float16, bfloat16 (or f32, f64, f16, bf16)
+//   layout     first, last
+// InvalidArgument names the part that does not parse.
+Status MakeCase(const std::string& operation, const std::string& dtype, const std::string& layout,
+                const std::string& shape, Case* out);
+
+// The seeds' tensors, the comparison table's lines and a few boundary shapes.
+std::vector<Case> DefaultSuite();
+
+// Halves the number of samples until the tensor has at most `max_bytes`, and keeps at least one.
+void ScaleTo(std::int64_t max_bytes, Case* c);
+
+const char* Name(Layout layout);  // "first", "last"
+
+}  // namespace norm::bench
+
+#endif  // NORMD_KERNELS_BENCH_CASE_H_

@@ -1,0 +1,9 @@
+#include "kernels/bench/device.h"
+
+namespace norm::bench {
+
+Status MakeCpuDevice(const Settings&, std::unique_ptr<Device>*) {
+  return Status(StatusCode::kUnsupported, "device: this build has no CPU kernels");
+}
+
+}  // namespace norm::bench

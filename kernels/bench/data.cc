@@ -1,0 +1,118 @@
+#include "kernels/bench/data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "kernels/reference.h"
+
+namespace norm::bench {
+namespace {
+
+// One row and its channels' parameters as a tensor of its own: one sample, one group.
+struct Row {
+  NormSpec spec;
+  NormParams params;
+  std::vector<char> x, y;
+};
+
+ParamVector Slice(const ParamVector& param, std::int64_t first) {
+  if (param.data == nullptr) return param;
+  const auto offset = first * static_cast<std::int64_t>(SizeOf(param.dtype));
+  return {static_cast<const char*>(param.data) + offset, param.dtype};
+}
+
+Row CopyRow(const NormSpec& spec, const NormParams& params, const Segment& segment,
+            std::int64_t row) {
+  const std::int64_t sample = row / spec.groups;
+  const std::int64_t channels = spec.channels / spec.groups;
+  const std::int64_t first = row % spec.groups * channels;
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  Row out;
+  out.spec = spec;
+  out.spec.channels = channels;
+  out.spec.groups = spec.statistics == Statistics::kGiven ? channels : 1;
+  out.params = {Slice(params.gamma, first), Slice(params.beta, first), Slice(params.mean, first),
+                Slice(params.variance, first)};
+  const bool last = spec.layout == Layout::kChannelsLast;
+  const std::int64_t runs = last ? segment.spatial : 1;
+  const std::int64_t run_bytes = (last ? channels : channels * segment.spatial) * element;
+  const std::int64_t stride_bytes = spec.channels * element;
+  const std::int64_t begin =
+      (sample * segment.spatial * spec.channels + (last ? first : first * segment.spatial)) *
+      element;
+  for (auto [from, to] : {std::pair(static_cast<const char*>(segment.x), &out.x),
+                          std::pair(static_cast<const char*>(segment.y), &out.y)}) {
+    to->resize(static_cast<std::size_t>(runs * run_bytes));
+    for (std::int64_t run = 0; run < runs; ++run) {
+      std::memcpy(to->data() + run * run_bytes, from + begin + run * stride_bytes,
+                  static_cast<std::size_t>(run_bytes));
+    }
+  }
+  return out;
+}
+
+double RowError(const Row& row, std::int64_t spatial) {
+  const std::int64_t elements = row.spec.channels * spatial;
+  std::vector<double> reference(static_cast<std::size_t>(elements));
+  const Segment segment{row.x.data(), nullptr, 1, spatial};
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (!NormalizeReference(row.spec, row.params, segment, reference.data()).ok()) return kInfinity;
+  double worst = 0;
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const double want = reference[static_cast<std::size_t>(i)];
+    const double got = LoadElement(row.spec.dtype, row.y.data(), i);
+    if (std::isnan(want) && std::isnan(got)) continue;
+    const double error = std::fabs(got - want) / std::max(1.0, std::fabs(want));
+    worst = std::isnan(error) ? kInfinity : std::max(worst, error);
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low, double high,
+                                 std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<char> out(static_cast<std::size_t>(elements) * SizeOf(dtype));
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
+    StoreElement(dtype, out.data(), i, low + (high - low) * unit);
+  }
+  return out;
+}
+
+HostParams::HostParams(const NormSpec& spec, DType param_dtype, std::uint64_t seed)
+    : dtype(param_dtype),
+      gamma(RandomElements(dtype, spec.channels, 0.5, 1.5, seed + 1)),
+      beta(RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 2)) {
+  if (spec.statistics != Statistics::kGiven) return;
+  mean = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 3);
+  variance = RandomElements(dtype, spec.channels, 0.1, 2, seed + 4);
+}
+
+NormParams HostParams::view() const {
+  const auto vector = [this](const std::vector<char>& data) {
+    return ParamVector{data.empty() ? nullptr : data.data(), dtype};
+  };
+  return {vector(gamma), vector(beta), vector(mean), vector(variance)};
+}
+
+double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                std::int64_t max_elements, std::int64_t* checked) {
+  const std::int64_t rows = segment.samples * spec.groups;
+  const std::int64_t row_length = RowLength(spec, segment.spatial);
+  if (rows == 0 || row_length == 0) return 0;
+  const std::int64_t count = std::min(rows, std::max<std::int64_t>(max_elements / row_length, 2));
+  double worst = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = count == 1 ? 0 : i * (rows - 1) / (count - 1);
+    worst = std::max(worst, RowError(CopyRow(spec, params, segment, row), segment.spatial));
+    *checked += row_length;
+  }
+  return worst;
+}
+
+}  // namespace norm::bench

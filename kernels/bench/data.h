@@ -1,0 +1,46 @@
+// Inputs of a case and the check of its outputs, in host memory.
+
+#ifndef NORMD_KERNELS_BENCH_DATA_H_
+#define NORMD_KERNELS_BENCH_DATA_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/bench/case.h"
+
+namespace norm::bench {
+
+inline constexpr std::int64_t kPoolElements = std::int64_t{1} << 16;
+inline constexpr std::int64_t kPoolChunkElements = 4096;
+
+// `elements` values of `dtype`, uniform in [low, high), drawn from `seed`.
+std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low, double high,
+                                 std::uint64_t seed);
+
+// Where in a pool of kPoolElements the values of a tensor's chunk begin. Large tensors are filled
+// with chunks of kPoolChunkElements out of one pool: as fast as a copy, and no two rows alike.
+constexpr std::int64_t PoolOffset(std::int64_t chunk, std::uint64_t seed) {
+  std::uint64_t z = (static_cast<std::uint64_t>(chunk) + seed) * 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  return static_cast<std::int64_t>((z >> 31) %
+                                   static_cast<std::uint64_t>(kPoolElements - kPoolChunkElements));
+}
+
+// The parameters of a case: gamma and beta, and mean and variance where the spec needs them.
+struct HostParams {
+  HostParams(const NormSpec& spec, DType dtype, std::uint64_t seed);
+  NormParams view() const;
+
+  DType dtype;
+  std::vector<char> gamma, beta, mean, variance;  // The last two may be empty.
+};
+
+// Largest |y - reference| / max(1, |reference|) over whole rows picked at even distances, the first
+// and the last among them, of about `max_elements` elements together. Infinite where one of the two
+// is a NaN and the other is not. Adds the number of elements to *checked.
+double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                std::int64_t max_elements, std::int64_t* checked);
+
+}  // namespace norm::bench
+
+#endif  // NORMD_KERNELS_BENCH_DATA_H_

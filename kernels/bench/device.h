@@ -1,0 +1,62 @@
+// Where norm_bench runs a case, and what comes out.
+
+#ifndef NORMD_KERNELS_BENCH_DEVICE_H_
+#define NORMD_KERNELS_BENCH_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/bench/case.h"
+
+namespace norm::bench {
+
+struct Settings {
+  int threads = 0;                    // CPU only; 0: all that the process may use.
+  double min_seconds = 0.5;           // Time spent measuring one case, norm and copy together.
+  std::int64_t max_tensor_bytes = 0;  // Larger tensors lose samples; 0: what the device holds.
+  std::string strategy;               // CUDA only; forces a strategy by its name.
+  DType param_dtype = DType::kFloat32;
+  std::uint64_t seed = 1;
+};
+
+struct Measurement {
+  std::string strategy;  // What computed the case.
+  double norm_ms = 0;    // Medians of one call.
+  double copy_ms = 0;    // Of a plain copy of the same tensor.
+  // Median over the repetitions of copy time / norm time, each pair measured back to back, so that
+  // a busy machine slows both: 1 is the speed of the copy.
+  double ratio = 0;
+  int repetitions = 0;
+  double max_error = 0;  // Largest |y - reference| / max(1, |reference|); infinite for a wrong NaN.
+  std::int64_t checked_elements = 0;
+
+  // Bytes read once and written once, per second.
+  double gigabytes_per_second(const Case& c) const {
+    return 2e-6 * static_cast<double>(c.tensor_bytes()) / norm_ms;
+  }
+};
+
+// Not thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::string Description() const = 0;  // One line: hardware, threads, instruction set.
+  // Computes the case with poisoned output, checks it against float64, then measures it. A tensor
+  // too large loses samples, in *c too. Blocks.
+  virtual Status Measure(Case* c, Measurement* out) = 0;
+  // How the device would compute the case, without computing it.
+  virtual Status Explain(const Case& c, std::string* out) const = 0;
+};
+
+// Unsupported if this build or machine does not have the device.
+Status MakeCpuDevice(const Settings& settings, std::unique_ptr<Device>* out);
+Status MakeCudaDevice(const Settings& settings, std::unique_ptr<Device>* out);
+
+// Of a non-empty list; reorders it.
+double Median(std::vector<double>* values);
+
+}  // namespace norm::bench
+
+#endif  // NORMD_KERNELS_BENCH_DEVICE_H_

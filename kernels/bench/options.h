@@ -1,0 +1,31 @@
+// norm_bench's command line.
+
+#ifndef NORMD_KERNELS_BENCH_OPTIONS_H_
+#define NORMD_KERNELS_BENCH_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+#include "kernels/bench/case.h"
+#include "kernels/bench/device.h"
+
+namespace norm::bench {
+
+struct Options {
+  std::string device = "cpu";
+  std::string filter;     // Keeps the cases whose name contains it.
+  std::string json_path;  // Empty: no file.
+  bool explain = false;
+  bool help = false;
+  Settings settings;
+  std::vector<Case> cases;
+};
+
+extern const char kUsage[];
+
+// InvalidArgument names the flag, what came and what was wanted.
+Status ParseOptions(const std::vector<std::string>& arguments, Options* out);
+
+}  // namespace norm::bench
+
+#endif  // NORMD_KERNELS_BENCH_OPTIONS_H_

@@ -1,0 +1,73 @@
+#include "kernels/bench/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace norm::bench {
+namespace {
+
+template <typename... Values>
+std::string Format(const char* format, Values... values) {
+  char text[512];
+  std::snprintf(text, sizeof(text), format, values...);
+  return text;
+}
+
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return out + '"';
+}
+
+std::string Number(double value) { return std::isfinite(value) ? Format("%.9g", value) : "null"; }
+
+}  // namespace
+
+std::string TableHeader() {
+  return Format("%-24s %-9s %-6s %-18s %-16s %10s %10s %9s %6s %9s", "operation", "dtype", "layout",
+                "shape", "strategy", "ms", "copy ms", "GB/s", "ratio", "max error");
+}
+
+std::string TableLine(const Result& result) {
+  const Case& c = result.measured;
+  const Measurement& m = result.measurement;
+  const std::string head = Format("%-24s %-9s %-6s %-18s ", c.op.c_str(), norm::Name(c.spec.dtype),
+                                  Name(c.spec.layout), c.shape().c_str());
+  if (!result.status.ok()) return head + result.status.message();
+  return head + Format("%-16s %10.5f %10.5f %9.2f %6.3f %9.2e", m.strategy.c_str(), m.norm_ms,
+                       m.copy_ms, m.gigabytes_per_second(c), m.ratio, m.max_error);
+}
+
+std::string Json(const std::string& device, const std::vector<Result>& results) {
+  std::string out = "{\"device\": " + Quoted(device) + ",\n \"results\": [";
+  for (const Result& result : results) {
+    const Case& c = result.measured;
+    const Measurement& m = result.measurement;
+    out += &result == results.data() ? "\n  " : ",\n  ";
+    out += "{\"op\": " + Quoted(c.op) + ", \"dtype\": " + Quoted(norm::Name(c.spec.dtype)) +
+           ", \"layout\": " + Quoted(Name(c.spec.layout)) + ", \"shape\": " + Quoted(c.shape());
+    if (!result.status.ok()) {
+      out += ", \"error\": " + Quoted(result.status.message()) + "}";
+      continue;
+    }
+    out += ", \"strategy\": " + Quoted(m.strategy) + ", \"norm_ms\": " + Number(m.norm_ms) +
+           ", \"copy_ms\": " + Number(m.copy_ms) +
+           ", \"gb_per_s\": " + Number(m.gigabytes_per_second(c)) +
+           ", \"ratio_to_copy\": " + Number(m.ratio) + ", \"max_error\": " + Number(m.max_error) +
+           ", \"checked_elements\": " + std::to_string(m.checked_elements) +
+           ", \"repetitions\": " + std::to_string(m.repetitions) + "}";
+  }
+  return out + "\n]}\n";
+}
+
+double Median(std::vector<double>* values) {
+  const auto middle = values->begin() + static_cast<std::ptrdiff_t>(values->size() / 2);
+  std::nth_element(values->begin(), middle, values->end());
+  return *middle;
+}
+
+}  // namespace norm::bench
