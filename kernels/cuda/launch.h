@@ -1,0 +1,59 @@
+// What every kernel family of this folder offers to the dispatch in normalize.cc. Internal.
+
+#ifndef NORMD_KERNELS_CUDA_LAUNCH_H_
+#define NORMD_KERNELS_CUDA_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+
+#include "kernels/cuda/plan.h"
+#include "kernels/norm.h"
+
+namespace norm::cuda {
+
+// The head of every workspace: zero between launches. The kernels of the grid strategy meet in it
+// and leave it zeroed. Other families use what follows it, in any state.
+inline constexpr std::size_t kMeetingBytes = 32 << 10;
+
+// One family's part of a batch: valid spec, params and segments, all segments non-empty and with
+// plans equal to `plan`. Borrowed for the call; the families copy what their kernels need into
+// kernel parameters.
+struct Launch {
+  const NormSpec& spec;
+  const NormParams& params;
+  const DeviceLimits& limits;
+  Plan plan;
+  const Segment* segments;
+  std::size_t count;
+  cudaStream_t stream;
+  void* meeting;  // kMeetingBytes
+  void* scratch;  // What the family's ScratchBytes asks for, aligned to 256.
+};
+
+// DeviceError with `what` and CUDA's name for the error, or OK.
+inline Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return Status();
+  return Status(StatusCode::kDeviceError, std::string(what) + ": " + cudaGetErrorName(error) +
+                                              " (" + cudaGetErrorString(error) + ")");
+}
+
+// The families. Each enqueues on launch.stream and returns the first launch error.
+Status LaunchWarpRows(const Launch& launch);
+Status LaunchBlockRows(const Launch& launch);
+Status LaunchPipelineRows(const Launch& launch);
+Status LaunchClusterRows(const Launch& launch);
+Status LaunchGridRows(const Launch& launch);
+Status LaunchSplitRows(const Launch& launch);
+Status LaunchChannelsLast(const Launch& launch);
+Status LaunchElementwise(const Launch& launch);
+
+// The scratch that one launch over these segments needs; monotonic in samples and in segments.
+std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std::size_t count);
+std::size_t ChannelsLastScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
+                                     const Segment* segments, std::size_t count);
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_LAUNCH_H_

@@ -1,0 +1,57 @@
+// The CUDA backend. All calls are thread-safe; none allocates device memory or synchronises, so all
+// but QueryDeviceLimits can be captured into a CUDA graph.
+
+#ifndef NORMD_KERNELS_CUDA_NORMALIZE_H_
+#define NORMD_KERNELS_CUDA_NORMALIZE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "kernels/cuda/plan.h"
+#include "kernels/norm.h"
+
+namespace norm::cuda {
+
+// Reads the limits of CUDA device `device`. Call once and keep the result: it takes milliseconds.
+// Errors: DeviceError.
+Status QueryDeviceLimits(int device, DeviceLimits* limits);
+
+struct LaunchOptions {
+  cudaStream_t stream = nullptr;
+  // Device memory aligned to 256 bytes, prepared by InitWorkspace. Borrowed until the work enqueued
+  // by the call is done. Calls on one stream may share it; calls that can overlap on the device
+  // (different streams, parallel graph branches) must not.
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
+  Strategy forced = Strategy::kAuto;  // For tests and measurements.
+};
+
+// The workspace that Normalize needs for this batch; monotonic in samples and in segments. Only
+// rows that a block cannot hold need any. With Strategy::kAuto it never exceeds kWorkspaceBase plus
+// 1/256 of the batch's bytes. Counts as in ValidateSegments; data pointers are not looked at.
+std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
+                           const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
+
+inline constexpr std::size_t kWorkspaceBase = 64 << 10;
+
+// Enqueues what prepares `bytes` of new memory for use as a workspace. Once is enough: every
+// Normalize that completes leaves the workspace ready for the next, of any spec and plan.
+Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
+
+// Enqueues the normalization of a batch in device memory on options.stream and returns.
+// The current device is the one of the stream and of `limits`. `segments` and `params` themselves
+// are host memory and are not needed after the call returns; what they point to in device memory
+// must live, and x stay unchanged, until the enqueued work is done.
+// Accumulation: float32 for float32, float16 and bfloat16 (per lane relative to an element of the
+// row, merged as count, mean and M2, above the warp in float64), float64 for float64. A row's bits
+// are the same in every batch, on every launch and at every alignment.
+// Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
+// say; OutOfMemory if the workspace is too small; Unsupported if options.forced cannot compute a
+// row. DeviceError: a launch was refused; what was enqueued before it still runs.
+Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                 std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_NORMALIZE_H_

@@ -1,0 +1,224 @@
+#include "kernels/cuda/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace norm::cuda {
+namespace {
+
+constexpr std::int64_t kGranuleBytes = 16;
+constexpr int kLanes = 32;
+
+constexpr std::array<std::pair<Strategy, const char*>, 9> kNames = {{
+    {Strategy::kAuto, "auto"},
+    {Strategy::kWarp, "warp"},
+    {Strategy::kBlock, "block"},
+    {Strategy::kPipeline, "pipeline"},
+    {Strategy::kCluster, "cluster"},
+    {Strategy::kGrid, "grid"},
+    {Strategy::kSplit, "split"},
+    {Strategy::kChannelsLast, "channels_last"},
+    {Strategy::kElementwise, "elementwise"},
+}};
+
+// Register strategies. A warp's lane holds at most 8 granules of its row, a block's lane 4: with
+// the unpacked values of one granule beside them that leaves registers for full occupancy.
+constexpr int kWarpMaxGranules = 8;
+constexpr int kBlockGranules = 4;
+constexpr int kBlockMaxWarps = 32;
+
+// Ring strategies: 16 warps hold data, one more meets the other blocks. Three rows in a ring keep
+// one row's loads in flight while the next is summed and the third is stored.
+constexpr int kRingWarps = 16;
+constexpr int kRingMinStages = 3;
+constexpr int kRingMaxStages = 8;
+constexpr int kRingMaxGranules = 9;
+constexpr std::size_t kRingReservedBytes = 3 << 10;  // Static shared memory and the system's share.
+constexpr int kRegisterParamBytes = 128;  // Of accumulator-sized gamma per lane; as much for beta.
+
+constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
+  std::int64_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// What the choice looks at.
+struct Row {
+  std::int64_t granules = 0;
+  int elements_per_granule = 0;
+  int accumulator_bytes = 0;
+  bool params_per_element = false;
+};
+
+Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
+  Row row;
+  row.elements_per_granule = static_cast<int>(kGranuleBytes / SizeOf(spec.dtype));
+  row.granules = CeilDiv(RowLength(spec, spatial), row.elements_per_granule);
+  row.accumulator_bytes = spec.dtype == DType::kFloat64 ? 8 : 4;
+  row.params_per_element = spatial == 1 && spec.channels > spec.groups;
+  return row;
+}
+
+bool PlanWarp(const Row& row, Plan* plan) {
+  if (row.granules > kLanes * kWarpMaxGranules) return false;
+  plan->strategy = Strategy::kWarp;
+  plan->lanes_per_row =
+      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.granules)));
+  plan->granules = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.granules, kLanes)));
+  return true;
+}
+
+bool PlanBlock(const Row& row, Plan* plan) {
+  const std::int64_t warps = CeilDiv(row.granules, kLanes * kBlockGranules);
+  if (warps > kBlockMaxWarps) return false;
+  plan->strategy = Strategy::kBlock;
+  plan->granules = kBlockGranules;
+  plan->warps = static_cast<int>(warps);
+  return true;
+}
+
+// The bytes of one row's slice in a ring. Each warp's run has one granule more than it computes: a
+// slice that begins between 16-byte boundaries touches it.
+std::size_t StageBytes(int granules) {
+  return kRingWarps * kGranuleBytes * (static_cast<std::size_t>(granules) * kLanes + 1);
+}
+
+// Cuts a row over at most `max_blocks` blocks, as few as hold it.
+bool PlanRing(const Row& row, const DeviceLimits& limits, int max_blocks, Plan* plan) {
+  if (limits.compute_capability < 80 || limits.shared_bytes_per_block <= kRingReservedBytes) {
+    return false;
+  }
+  const std::size_t shared = limits.shared_bytes_per_block - kRingReservedBytes;
+  int max_granules = kRingMaxGranules;
+  while (max_granules > 0 && kRingMinStages * StageBytes(max_granules) > shared) --max_granules;
+  if (max_granules == 0) return false;
+
+  const std::int64_t register_granules =
+      kRegisterParamBytes / (row.elements_per_granule * row.accumulator_bytes);
+  const std::int64_t per_step = kRingWarps * kLanes;
+  std::int64_t blocks = CeilDiv(row.granules, per_step * max_granules);
+  if (row.params_per_element) {
+    const std::int64_t more = CeilDiv(row.granules, per_step * register_granules);
+    if (more <= max_blocks) blocks = std::max(blocks, more);
+  }
+  if (blocks > max_blocks) return false;
+  plan->blocks_per_row = static_cast<int>(blocks);
+  plan->warps = kRingWarps;
+  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * per_step));
+  plan->stages =
+      static_cast<int>(std::min<std::size_t>(kRingMaxStages, shared / StageBytes(plan->granules)));
+  plan->shared_bytes = static_cast<std::size_t>(plan->stages) * StageBytes(plan->granules);
+  plan->params_in_registers = row.params_per_element && plan->granules <= register_granules;
+  return true;
+}
+
+bool PlanPipeline(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  plan->strategy = Strategy::kPipeline;
+  return PlanRing(row, limits, 1, plan);
+}
+
+bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  plan->strategy = Strategy::kCluster;
+  return limits.max_cluster_blocks > 1 && PlanRing(row, limits, limits.max_cluster_blocks, plan);
+}
+
+bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  plan->strategy = Strategy::kGrid;
+  return limits.cooperative_launch && PlanRing(row, limits, limits.multiprocessors, plan);
+}
+
+// Where the rows of a segment are contiguous runs.
+bool RowsAreContiguous(const NormSpec& spec, std::int64_t spatial) {
+  return spec.layout == Layout::kChannelsFirst || spatial == 1 || spec.channels == 1;
+}
+
+bool PlanRows(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan* plan) {
+  *plan = Plan();
+  switch (strategy) {
+    case Strategy::kWarp: return PlanWarp(row, plan);
+    case Strategy::kBlock: return PlanBlock(row, plan);
+    case Strategy::kPipeline: return PlanPipeline(row, limits, plan);
+    case Strategy::kCluster: return PlanCluster(row, limits, plan);
+    case Strategy::kGrid: return PlanGrid(row, limits, plan);
+    case Strategy::kSplit: plan->strategy = Strategy::kSplit; return true;
+    default: return false;
+  }
+}
+
+// The first strategy of the list that takes the row; kSplit takes any.
+void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  for (Strategy strategy : {Strategy::kWarp, Strategy::kBlock, Strategy::kPipeline,
+                            Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+    if (PlanRows(row, limits, strategy, plan)) return;
+  }
+}
+
+}  // namespace
+
+const char* Name(Strategy strategy) {
+  for (const auto& [value, name] : kNames) {
+    if (value == strategy) return name;
+  }
+  return "invalid";
+}
+
+Status ParseStrategy(const std::string& name, Strategy* strategy) {
+  std::string known;
+  for (const auto& [value, text] : kNames) {
+    if (name == text) {
+      *strategy = value;
+      return Status();
+    }
+    known += known.empty() ? text : std::string(", ") + text;
+  }
+  return InvalidArgument("strategy: '" + name + "' is not one of " + known);
+}
+
+Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+                Strategy forced, Plan* plan) {
+  *plan = Plan();
+  if (spec.statistics == Statistics::kGiven) {
+    plan->strategy = Strategy::kElementwise;
+  } else if (!RowsAreContiguous(spec, spatial)) {
+    plan->strategy = Strategy::kChannelsLast;
+  } else {
+    const Row row = DescribeRow(spec, spatial);
+    if (forced == Strategy::kAuto) {
+      ChooseRows(row, limits, plan);
+    } else if (!PlanRows(row, limits, forced, plan)) {
+      *plan = Plan();
+    }
+  }
+  if (forced != Strategy::kAuto && forced != plan->strategy) {
+    return Status(StatusCode::kUnsupported,
+                  std::string("strategy: ") + Name(forced) + " cannot compute rows of " +
+                      std::to_string(RowLength(spec, spatial)) + " " + Name(spec.dtype) +
+                      " elements of this spec on this device");
+  }
+  return Status();
+}
+
+std::string Describe(const Plan& plan) {
+  std::string text = Name(plan.strategy);
+  const auto number = [](auto value) { return std::to_string(value); };
+  switch (plan.strategy) {
+    case Strategy::kWarp:
+      return text + ": " + number(plan.lanes_per_row) + " lanes x " + number(plan.granules) +
+             " granules";
+    case Strategy::kBlock:
+      return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
+    case Strategy::kPipeline:
+    case Strategy::kCluster:
+    case Strategy::kGrid:
+      return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +
+             " warps x " + number(plan.granules) + " granules, " + number(plan.stages) +
+             " rows in " + number(plan.shared_bytes >> 10) + " KiB" +
+             (plan.params_in_registers ? ", parameters in registers" : "");
+    default: return text;
+  }
+}
+
+}  // namespace norm::cuda
