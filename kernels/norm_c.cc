@@ -1,0 +1,69 @@
+#include "kernels/norm_c.h"
+
+#include <cstdio>
+
+#include "kernels/norm_c_convert.h"
+
+namespace norm::c {
+namespace {
+
+// A fixed buffer, so that reporting that memory is out needs none.
+thread_local char last_error[512] = "";
+
+}  // namespace
+
+norm_result ToResult(const Status& status) noexcept {
+  if (!status.ok()) {
+    std::snprintf(last_error, sizeof(last_error), "%s", status.message().c_str());
+  }
+  return static_cast<norm_result>(status.code());
+}
+
+Status CheckNotNull(const char* name, const void* pointer) {
+  if (pointer != nullptr) return Status();
+  return InvalidArgument(std::string(name) + ": null");
+}
+
+Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted) {
+  if (got >= wanted) return Status();
+  return InvalidArgument(std::string(name) + ".struct_size: " + std::to_string(got) +
+                         ", wanted at least " + std::to_string(wanted));
+}
+
+Status ToSpec(const norm_spec* in, NormSpec* out) {
+  if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
+  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_spec));
+  if (!status.ok()) return status;
+  out->statistics = static_cast<Statistics>(in->statistics);
+  out->dtype = static_cast<DType>(in->dtype);
+  out->layout = static_cast<Layout>(in->layout);
+  out->activation = static_cast<Activation>(in->activation);
+  out->channels = in->channels;
+  out->groups = in->groups;
+  out->eps = in->eps;
+  out->leaky_slope = in->leaky_slope;
+  return Status();
+}
+
+Status ToParams(const norm_params* in, NormParams* out) {
+  if (Status status = CheckNotNull("params", in); !status.ok()) return status;
+  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_params));
+  if (!status.ok()) return status;
+  const auto vector = [](const norm_vector& v) {
+    // Out of range values stay out of range in eight bits.
+    const std::uint32_t dtype = v.dtype > 0xff ? 0xff : v.dtype;
+    return ParamVector{v.data, static_cast<DType>(dtype)};
+  };
+  *out = {vector(in->gamma), vector(in->beta), vector(in->mean), vector(in->variance)};
+  return Status();
+}
+
+Status CheckSegments(const norm_segment* segments, std::size_t count) {
+  return count == 0 ? Status() : CheckNotNull("segments", segments);
+}
+
+}  // namespace norm::c
+
+std::uint32_t norm_abi_version(void) { return NORM_C_ABI_VERSION; }
+
+const char* norm_last_error(void) { return norm::c::last_error; }

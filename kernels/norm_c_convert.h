@@ -1,0 +1,54 @@
+// What the C ABI's sources share: its structures as the C++ contract's, and errors as results.
+
+#ifndef NORMD_KERNELS_NORM_C_CONVERT_H_
+#define NORMD_KERNELS_NORM_C_CONVERT_H_
+
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <type_traits>
+
+#include "kernels/norm.h"
+#include "kernels/norm_c.h"
+
+namespace norm::c {
+
+// The caller's segments are used in place.
+static_assert(sizeof(norm_segment) == sizeof(Segment) && alignof(norm_segment) == alignof(Segment));
+static_assert(std::is_standard_layout_v<Segment> &&
+              offsetof(Segment, x) == offsetof(norm_segment, x) &&
+              offsetof(Segment, y) == offsetof(norm_segment, y) &&
+              offsetof(Segment, samples) == offsetof(norm_segment, samples) &&
+              offsetof(Segment, spatial) == offsetof(norm_segment, spatial));
+inline const Segment* ToSegments(const norm_segment* segments) {
+  return reinterpret_cast<const Segment*>(segments);
+}
+
+// InvalidArgument if the structure is null or smaller than version 1 had it. Values are checked by
+// the backends.
+Status ToSpec(const norm_spec* in, NormSpec* out);
+Status ToParams(const norm_params* in, NormParams* out);
+Status CheckSegments(const norm_segment* segments, std::size_t count);
+Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted);
+Status CheckNotNull(const char* name, const void* pointer);
+
+// Keeps the message for norm_last_error.
+norm_result ToResult(const Status& status) noexcept;
+
+// Runs call(), which returns a Status, and lets no exception out.
+template <typename Call>
+norm_result Guarded(const Call& call) noexcept {
+  try {
+    return ToResult(call());
+  } catch (const std::bad_alloc&) {
+    return ToResult(Status(StatusCode::kOutOfMemory, "out of host memory"));
+  } catch (const std::exception& error) {
+    return ToResult(Status(StatusCode::kDeviceError, error.what()));
+  } catch (...) {
+    return ToResult(Status(StatusCode::kDeviceError, "unknown exception"));
+  }
+}
+
+}  // namespace norm::c
+
+#endif  // NORMD_KERNELS_NORM_C_CONVERT_H_

@@ -1,0 +1,38 @@
+#include "kernels/cpu/normalize.h"
+#include "kernels/norm_c_convert.h"
+
+using norm::Status;
+
+struct norm_cpu_executor {
+  explicit norm_cpu_executor(int max_threads) : executor(max_threads) {}
+  norm::cpu::Executor executor;
+};
+
+norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** out) {
+  return norm::c::Guarded([&]() -> Status {
+    if (Status status = norm::c::CheckNotNull("out", out); !status.ok()) return status;
+    if (max_threads < 0) {
+      return norm::InvalidArgument("max_threads: " + std::to_string(max_threads) +
+                                   ", wanted at least 0");
+    }
+    *out = new norm_cpu_executor(max_threads);
+    return Status();
+  });
+}
+
+void norm_cpu_executor_destroy(norm_cpu_executor* executor) { delete executor; }
+
+norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spec* spec,
+                               const norm_params* params, const norm_segment* segments,
+                               size_t count) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::NormSpec cpp_spec;
+    norm::NormParams cpp_params;
+    for (Status status :
+         {norm::c::CheckNotNull("executor", executor), norm::c::ToSpec(spec, &cpp_spec),
+          norm::c::ToParams(params, &cpp_params), norm::c::CheckSegments(segments, count)}) {
+      if (!status.ok()) return status;
+    }
+    return executor->executor.Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count);
+  });
+}

@@ -1,0 +1,17 @@
+#include "kernels/norm_c_convert.h"
+
+namespace {
+
+norm_result NoCpu() {
+  return norm::c::Guarded(
+      [] { return norm::Status(norm::StatusCode::kUnsupported, "this build has no CPU kernels"); });
+}
+
+}  // namespace
+
+norm_result norm_cpu_executor_create(int32_t, norm_cpu_executor**) { return NoCpu(); }
+void norm_cpu_executor_destroy(norm_cpu_executor*) {}
+norm_result norm_cpu_normalize(const norm_cpu_executor*, const norm_spec*, const norm_params*,
+                               const norm_segment*, size_t) {
+  return NoCpu();
+}

@@ -1,0 +1,99 @@
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/normalize.h"
+#include "kernels/norm_c_convert.h"
+
+using norm::Status;
+
+struct norm_cuda_device {
+  norm::cuda::DeviceLimits limits;
+};
+
+namespace {
+
+Status ParseStrategy(const char* name, norm::cuda::Strategy* strategy) {
+  *strategy = norm::cuda::Strategy::kAuto;
+  return name == nullptr ? Status() : norm::cuda::ParseStrategy(name, strategy);
+}
+
+// Validates all but the addresses, which need not be known when the workspace is allocated.
+Status CheckCounts(const norm::NormSpec& spec, const norm_segment* segments, size_t count) {
+  alignas(8) static const double kAnyAddress = 0;
+  norm::NormParams params;
+  if (spec.statistics == norm::Statistics::kGiven) {
+    params.mean.data = params.variance.data = &kAnyAddress;
+  }
+  if (Status status = norm::ValidateSpec(spec, params); !status.ok()) return status;
+  for (size_t i = 0; i < count; ++i) {
+    norm::Segment segment = norm::c::ToSegments(segments)[i];
+    segment.x = &kAnyAddress;
+    segment.y = const_cast<double*>(&kAnyAddress);
+    if (Status status = norm::ValidateSegments(spec, &segment, 1); !status.ok()) return status;
+  }
+  return Status();
+}
+
+}  // namespace
+
+norm_result norm_cuda_device_open(int32_t ordinal, norm_cuda_device** out) {
+  return norm::c::Guarded([&]() -> Status {
+    if (Status status = norm::c::CheckNotNull("out", out); !status.ok()) return status;
+    norm_cuda_device device;
+    Status status = norm::cuda::QueryDeviceLimits(ordinal, &device.limits);
+    if (status.ok()) *out = new norm_cuda_device(device);
+    return status;
+  });
+}
+
+void norm_cuda_device_close(norm_cuda_device* device) { delete device; }
+
+norm_result norm_cuda_workspace_bytes(const norm_cuda_device* device, const norm_spec* spec,
+                                      const norm_segment* segments, size_t count,
+                                      const char* strategy, size_t* out) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::NormSpec cpp_spec;
+    norm::cuda::Strategy forced;
+    for (Status status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
+          norm::c::ToSpec(spec, &cpp_spec), norm::c::CheckSegments(segments, count),
+          ParseStrategy(strategy, &forced)}) {
+      if (!status.ok()) return status;
+    }
+    if (Status status = CheckCounts(cpp_spec, segments, count); !status.ok()) return status;
+    *out = norm::cuda::WorkspaceBytes(cpp_spec, norm::c::ToSegments(segments), count,
+                                      device->limits, forced);
+    return Status();
+  });
+}
+
+norm_result norm_cuda_workspace_init(void* workspace, size_t bytes, void* stream) {
+  return norm::c::Guarded([&] {
+    return norm::cuda::InitWorkspace(workspace, bytes, static_cast<cudaStream_t>(stream));
+  });
+}
+
+norm_result norm_cuda_normalize(const norm_cuda_device* device, const norm_spec* spec,
+                                const norm_params* params, const norm_segment* segments,
+                                size_t count, const norm_cuda_launch* launch) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::NormSpec cpp_spec;
+    norm::NormParams cpp_params;
+    for (Status status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("launch", launch),
+          norm::c::ToSpec(spec, &cpp_spec), norm::c::ToParams(params, &cpp_params),
+          norm::c::CheckSegments(segments, count)}) {
+      if (!status.ok()) return status;
+    }
+    norm::cuda::LaunchOptions options;
+    for (Status status :
+         {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
+          ParseStrategy(launch->strategy, &options.forced)}) {
+      if (!status.ok()) return status;
+    }
+    options.stream = static_cast<cudaStream_t>(launch->stream);
+    options.workspace = launch->workspace;
+    options.workspace_bytes = launch->workspace_bytes;
+    return norm::cuda::Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count,
+                                 device->limits, options);
+  });
+}
