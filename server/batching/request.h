@@ -16,17 +16,14 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "kernels/norm.h"
 #include "server/base/buffer.h"
+#include "server/base/bytes.h"
 #include "server/base/clock.h"
 #include "server/metrics/stage.h"
 #include "server/model/model.h"
 
 namespace normd {
-
-using ConstBytes = absl::Span<const std::byte>;
-using MutableBytes = absl::Span<std::byte>;
 
 // The batch that a request rode in.
 struct BatchInfo {
