@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""Writes the parameters of the demo models: <model>/1/params.safetensors, beside this script.
+
+The configs (<model>/config.textproto) are written by hand. The parameters are pseudo-random, far
+from gamma = 1 and beta = 0, and the same on every machine: the generator is MT19937 seeded by the
+model's name, and every value is one multiplication and one addition of its output.
+
+  make_models.py           writes the files
+  make_models.py --check   compares them with what it would write; exit code 1 if they differ
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import struct
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def to_bfloat16(value):
+    """Rounds a float to bfloat16, nearest even; finite values only."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    return struct.pack("<H", bits >> 16)
+
+
+ENCODERS = {
+    "F64": (8, lambda value: struct.pack("<d", value)),
+    "I64": (8, lambda value: struct.pack("<q", value)),
+    "F32": (4, lambda value: struct.pack("<f", value)),
+    "F16": (2, lambda value: struct.pack("<e", value)),
+    "BF16": (2, to_bfloat16),
+}
+
+
+class Values:
+    """Draws the parameters of one model, in the order in which they are asked for."""
+
+    def __init__(self, seed):
+        self._random = random.Random(seed)
+
+    def uniform(self, dtype, shape, low, high):
+        count = 1
+        for dimension in shape:
+            count *= dimension
+        return dtype, shape, [low + (high - low) * self._random.random() for _ in range(count)]
+
+    def gamma(self, dtype, *shape):
+        return self.uniform(dtype, shape, 0.5, 1.5)
+
+    def beta(self, dtype, *shape):
+        return self.uniform(dtype, shape, -0.5, 0.5)
+
+    def mean(self, dtype, *shape):
+        return self.uniform(dtype, shape, 0.25, 0.75)
+
+    def variance(self, dtype, *shape):
+        return self.uniform(dtype, shape, 0.05, 0.15)
+
+
+def instance_norm_64(v):
+    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64)}
+
+
+def instance_norm_64_running(v):
+    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64),
+            "running_mean": v.mean("F32", 64), "running_var": v.variance("F32", 64),
+            "num_batches_tracked": ("I64", (), [1000])}
+
+
+def group_norm_64_8(v):
+    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64)}
+
+
+def group_norm_320_32_silu_last(v):
+    return {"weight": v.gamma("F16", 320), "bias": v.beta("F16", 320)}
+
+
+def layer_norm_1024(v):
+    return {"weight": v.gamma("F32", 1024), "bias": v.beta("F32", 1024)}
+
+
+def rms_norm_4096(v):
+    return {"weight": v.gamma("BF16", 4096)}
+
+
+def batch_norm_64(v):
+    return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64),
+            "running_mean": v.mean("F64", 64), "running_var": v.variance("F64", 64),
+            "num_batches_tracked": ("I64", (), [1000])}
+
+
+MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
+          layer_norm_1024, rms_norm_4096, batch_norm_64)
+
+
+def safetensors(tensors):
+    """The bytes of a safetensors file, laid out as PyTorch's save_file does: wide types first."""
+    order = sorted(tensors, key=lambda name: (-ENCODERS[tensors[name][0]][0], name))
+    header = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for name in order:
+        dtype, shape, values = tensors[name]
+        encoded = b"".join(ENCODERS[dtype][1](value) for value in values)
+        header[name] = {"dtype": dtype, "shape": list(shape),
+                        "data_offsets": [len(data), len(data) + len(encoded)]}
+        data += encoded
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # The data begin at a multiple of 8.
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Writes the parameters of the demo models.")
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+
+    differing = 0
+    for model in MODELS:
+        path = HERE / model.__name__ / "1" / "params.safetensors"
+        wanted = safetensors(model(Values(model.__name__)))
+        if check:
+            same = path.is_file() and path.read_bytes() == wanted
+            differing += not same
+            print(f"{'same   ' if same else 'DIFFERS'} {path.relative_to(HERE)}")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(wanted)
+            print(f"{len(wanted):6d} bytes {path.relative_to(HERE)}")
+    if check:
+        configs = {path.parent.name for path in HERE.glob("*/config.textproto")}
+        for name in sorted(configs ^ {model.__name__ for model in MODELS}):
+            differing += 1
+            print(f"DIFFERS {name}: has either a config.textproto or parameters, not both")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Installs what the build needs and the machine lacks, from the packages of Debian 12 or Ubuntu
+# 24.04. Touches nothing, and needs no root, when nothing is missing.
+#
+#   deploy/setup.sh          what the build and the demo need
+#   deploy/setup.sh --test   also Prometheus, for the tests: unpacked into build/tools, not
+#                            installed, so that no service starts
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+packages=(
+  g++ cmake ninja-build pkg-config
+  libgrpc++-dev protobuf-compiler-grpc                   # the protocol
+  libprotobuf-dev protobuf-compiler                      # messages and model configs
+  libabsl-dev                                            # status, flags, containers, time
+  prometheus-cpp-dev libspdlog-dev nlohmann-json3-dev    # metrics, logs, JSON
+  libhwy-dev libtbb-dev                                  # the CPU kernels
+  libgtest-dev libgmock-dev libbenchmark-dev             # tests and benchmarks
+  curl python3                                           # the demo's scrape, tables and inputs
+)
+tools=build/tools/prometheus
+
+say() { echo "setup: $*"; }
+die() { echo "setup: $*" >&2; exit 1; }
+
+is_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+check_distribution() {
+  local id=unknown version=unknown
+  if [[ -r /etc/os-release ]]; then
+    # shellcheck source=/dev/null
+    read -r id version < <(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-unknown}")
+  fi
+  case "$id $version" in
+    'debian 12' | 'ubuntu 24.04') ;;
+    *) die "this is $id $version; the packages are known for Debian 12 and Ubuntu 24.04. Elsewhere" \
+           "install their like by hand (the list is in deploy/setup.sh) and pass --no-setup, or" \
+           "use the container image (Dockerfile)." ;;
+  esac
+}
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "not root, and there is no sudo. As root, run: $*"
+  fi
+}
+
+apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0 "$@"; }
+
+updated=
+update_once() {
+  [[ -z $updated ]] || return 0
+  say 'apt-get update'
+  apt update >"$log" 2>&1 || { cat "$log" >&2; die 'apt-get update failed'; }
+  updated=yes
+}
+
+install_missing() {
+  local missing=() package
+  for package in "${packages[@]}"; do
+    is_installed "$package" || missing+=("$package")
+  done
+  if [[ ${#missing[@]} == 0 ]]; then
+    say 'every package is there'
+    return
+  fi
+  update_once
+  say "apt-get install ${missing[*]}"
+  apt install -y --no-install-recommends "${missing[@]}" >"$log" 2>&1 ||
+    { tail -n 30 "$log" >&2; die 'apt-get install failed'; }
+}
+
+# The server's scrape is tested against a real Prometheus.
+unpack_prometheus() {
+  if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
+    say 'Prometheus is installed'
+    return
+  fi
+  if [[ -x $tools/usr/bin/prometheus ]]; then
+    say "Prometheus is in $tools"
+    return
+  fi
+  update_once
+  say "Prometheus: unpacking the package into $tools"
+  mkdir -p "$tools"
+  (cd "$tools" && apt-get -q download prometheus) >"$log" 2>&1 ||
+    { cat "$log" >&2; die 'apt-get download prometheus failed'; }
+  dpkg-deb --extract "$tools"/prometheus_*.deb "$tools"
+  rm "$tools"/prometheus_*.deb
+}
+
+[[ $# == 0 || ($# == 1 && $1 == --test) ]] || die "usage: deploy/setup.sh [--test]"
+check_distribution
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install_missing
+if [[ ${1:-} == --test ]]; then unpack_prometheus; fi
