@@ -11,11 +11,16 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/base/clock.h"
 #include "server/metrics/stage.h"
+
+namespace prometheus {
+struct MetricFamily;
+}  // namespace prometheus
 
 namespace normd {
 
@@ -68,11 +73,14 @@ class Metrics {
   virtual void AddInflightBytes(std::int64_t bytes) = 0;  // Negative when they leave.
   virtual void AddPayload(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
   virtual void SetReady(bool ready) = 0;
-  // Calls `read` at each scrape, from the scraper's thread, until the returned handle is destroyed.
+  // Calls `read` at each scrape, from the scraper's thread, until the returned handle is destroyed,
+  // which waits for a call in progress. Pools of one name are added up. `read` must not block.
   virtual std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) = 0;
 
   // The whole exposition in Prometheus' text format.
   virtual std::string Scrape() const = 0;
+  // The same as a list, for this folder's Exposer.
+  virtual std::vector<prometheus::MetricFamily> Collect() const = 0;
 };
 
 struct BuildInfo {

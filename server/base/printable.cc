@@ -1,0 +1,29 @@
+#include "server/base/printable.h"
+
+namespace normd {
+
+std::string Printable(absl::string_view text, std::size_t max_bytes) {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : text.substr(0, max_bytes)) {
+    const unsigned byte = static_cast<unsigned char>(c);
+    switch (c) {
+      case '\n': out += "\\n"; break;
+      case '\t': out += "\\t"; break;
+      case '\r': out += "\\r"; break;
+      case '\\': out += "\\\\"; break;
+      default:
+        if (byte >= 0x20 && byte < 0x7f) {
+          out += c;
+        } else {
+          out += "\\x";
+          out += kHex[byte >> 4];
+          out += kHex[byte & 15];
+        }
+    }
+  }
+  if (text.size() > max_bytes) out += "...";
+  return out;
+}
+
+}  // namespace normd

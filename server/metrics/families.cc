@@ -1,0 +1,117 @@
+#include "server/metrics/families.h"
+
+#include <array>
+#include <cassert>
+#include <cstddef>
+#include <iterator>
+#include <string>
+#include <utility>
+
+namespace normd {
+namespace {
+
+using prometheus::MetricType;
+
+struct Description {
+  const char* name;
+  MetricType type;
+  std::array<const char*, 4> labels;  // The rest null.
+  const char* help;
+};
+
+// In the order of the enum.
+constexpr Description kDescriptions[] = {
+    {"normd_requests_total",
+     MetricType::Counter,
+     {"model", "version", "method", "code"},
+     "Finished requests by gRPC status code; model and version are empty where no loaded model was "
+     "meant."},
+    {"normd_request_duration_seconds",
+     MetricType::Histogram,
+     {"model", "method"},
+     "Time from the arrival of a request to the hand-over of its answer, failures included."},
+    {"normd_stage_duration_seconds",
+     MetricType::Histogram,
+     {"model", "stage"},
+     "Time that completed Normalize requests spent in each stage on the server; gather, copy_in, "
+     "compute and copy_out are those of the whole batch."},
+    {"normd_batch_requests", MetricType::Histogram, {"model"}, "Requests computed in one batch."},
+    {"normd_batch_bytes", MetricType::Histogram, {"model"}, "Input bytes computed in one batch."},
+    {"normd_queue_requests",
+     MetricType::Gauge,
+     {"model"},
+     "Requests that wait in the queue for a lane."},
+    {"normd_inflight_bytes",
+     MetricType::Gauge,
+     {},
+     "Tensor bytes that admitted and unfinished requests hold of the budget."},
+    {"normd_rejected_total",
+     MetricType::Counter,
+     {"model", "reason"},
+     "Requests refused at admission or at the queue, by reason."},
+    {"normd_payload_bytes_total",
+     MetricType::Counter,
+     {"direction"},
+     "Tensor bytes received (in) and sent (out)."},
+    {"normd_lane_busy_seconds_total",
+     MetricType::Counter,
+     {"device", "lane"},
+     "Time that a lane spent on batches; its rate is the lane's utilisation, 0 to 1."},
+    {"normd_model_load_duration_seconds",
+     MetricType::Histogram,
+     {"model"},
+     "Duration of successful model loads: reading, checking and preparing the backend."},
+    {"normd_pool_bytes",
+     MetricType::Gauge,
+     {"pool", "state"},
+     "Bytes of a memory pool that are in use (used) and kept for reuse (free)."},
+    {"normd_ready", MetricType::Gauge, {}, "1 while the server is ready for requests, else 0."},
+    {"normd_build_info",
+     MetricType::Gauge,
+     {"version", "cuda"},
+     "1; the labels tell the server's version and its CUDA version, empty without CUDA."},
+};
+static_assert(std::size(kDescriptions) == static_cast<std::size_t>(Family::kBuildInfo) + 1);
+
+}  // namespace
+
+FamilyList::FamilyList() {
+  families_.reserve(std::size(kDescriptions));
+  for (const Description& description : kDescriptions) {
+    families_.push_back({description.name, description.help, description.type, {}});
+  }
+}
+
+prometheus::ClientMetric& FamilyList::NewSeries(Family family, Labels labels) {
+  const auto index = static_cast<std::size_t>(family);
+  const auto& names = kDescriptions[index].labels;
+  prometheus::ClientMetric& series = families_[index].metric.emplace_back();
+  std::size_t next = 0;
+  for (const absl::string_view value : labels) {
+    assert(next < names.size() && names[next] != nullptr);
+    series.label.push_back({names[next++], std::string(value)});
+  }
+  assert(next == names.size() || names[next] == nullptr);
+  return series;
+}
+
+void FamilyList::Add(Family family, Labels labels, double value) {
+  prometheus::ClientMetric& series = NewSeries(family, labels);
+  const bool counter = kDescriptions[static_cast<std::size_t>(family)].type == MetricType::Counter;
+  (counter ? series.counter.value : series.gauge.value) = value;
+}
+
+void FamilyList::Add(Family family, Labels labels, const Histogram& histogram) {
+  assert(kDescriptions[static_cast<std::size_t>(family)].type == MetricType::Histogram);
+  NewSeries(family, labels).histogram = histogram.Collect();
+}
+
+std::vector<prometheus::MetricFamily> FamilyList::Take() && {
+  std::vector<prometheus::MetricFamily> used;
+  for (prometheus::MetricFamily& family : families_) {
+    if (!family.metric.empty()) used.push_back(std::move(family));
+  }
+  return used;
+}
+
+}  // namespace normd

@@ -1,0 +1,55 @@
+// The names, labels and help of all metrics, and their series as one scrape collects them.
+
+#ifndef NORMD_SERVER_METRICS_FAMILIES_H_
+#define NORMD_SERVER_METRICS_FAMILIES_H_
+
+#include <initializer_list>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "prometheus/metric_family.h"
+#include "server/metrics/histogram.h"
+
+namespace normd {
+
+enum class Family {
+  kRequests,
+  kRequestDuration,
+  kStageDuration,
+  kBatchRequests,
+  kBatchBytes,
+  kQueueRequests,
+  kInflightBytes,
+  kRejected,
+  kPayloadBytes,
+  kLaneBusy,
+  kModelLoadDuration,
+  kPoolBytes,
+  kReady,
+  kBuildInfo,
+};
+
+// Collects one scrape. `labels` are the values of the family's labels, in the order of DESIGN's
+// list; there must be as many. Not thread-safe.
+class FamilyList {
+ public:
+  using Labels = std::initializer_list<absl::string_view>;
+
+  FamilyList();
+  // For a family of counters or of gauges.
+  void Add(Family family, Labels labels, double value);
+  // For a family of histograms.
+  void Add(Family family, Labels labels, const Histogram& histogram);
+
+  // Families without a series are left out.
+  std::vector<prometheus::MetricFamily> Take() &&;
+
+ private:
+  prometheus::ClientMetric& NewSeries(Family family, Labels labels);
+
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_FAMILIES_H_

@@ -1,0 +1,47 @@
+// A histogram whose recording takes no lock, unlike prometheus::Histogram.
+
+#ifndef NORMD_SERVER_METRICS_HISTOGRAM_H_
+#define NORMD_SERVER_METRICS_HISTOGRAM_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "prometheus/client_metric.h"
+#include "server/metrics/sharded_cells.h"
+
+namespace normd {
+
+// The buckets of a histogram and the unit of what it records.
+struct HistogramScale {
+  absl::Span<const std::int64_t>
+      bounds;                   // Ascending upper bounds, inclusive, in the recorded unit.
+  double recorded_per_exposed;  // 1e9: nanoseconds are recorded, seconds exposed.
+};
+
+// Nanoseconds, exposed in seconds: 10 us to 10 s, six bounds to the decade (1, 1.75, 2.5, 3.5, 5,
+// 7.5), so that a quantile is known within a factor of 1.75.
+HistogramScale DurationScale();
+HistogramScale BatchRequestsScale();  // Powers of two, 1 to 1024.
+HistogramScale BatchBytesScale();     // Powers of four, 256 B to 4 GiB.
+
+// Thread-safe; Record takes no lock and allocates nothing.
+class Histogram {
+ public:
+  explicit Histogram(HistogramScale scale);
+
+  // A negative value counts as 0. The sum wraps at 2^63 of the recorded unit (292 years).
+  void Record(std::int64_t value);
+
+  std::int64_t Count() const;
+  // The count and the buckets agree with each other; the sum may miss values that are being
+  // recorded.
+  prometheus::ClientMetric::Histogram Collect() const;
+
+ private:
+  HistogramScale scale_;
+  ShardedCells cells_;  // One for each bound, one for what lies above, one for the sum.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_METRICS_HISTOGRAM_H_

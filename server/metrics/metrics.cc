@@ -1,0 +1,177 @@
+#include "server/metrics/metrics.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <map>
+#include <sstream>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "prometheus/text_serializer.h"
+#include "server/base/mutex.h"
+#include "server/metrics/families.h"
+#include "server/metrics/model_series.h"
+#include "server/metrics/sharded_cells.h"
+
+namespace normd {
+namespace {
+
+class LaneSeries final : public LaneMetrics {
+ public:
+  void AddBusy(Duration duration) override {
+    busy_ns_.Add(0, std::max<std::int64_t>(duration.count(), 0));
+  }
+  double busy_seconds() const { return static_cast<double>(busy_ns_.Sum(0)) / 1e9; }
+
+ private:
+  ShardedCells busy_ns_{1};
+};
+
+// A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike
+// elsewhere in the server, because Stop has to wait for a read in progress: the pool may be gone
+// once it returns.
+class PoolWatch {
+ public:
+  PoolWatch(std::string pool, std::function<PoolUse()> read)
+      : pool_(std::move(pool)), read_(std::move(read)) {}
+
+  const std::string& pool() const { return pool_; }
+  PoolUse Read() {
+    MutexLock lock(mutex_);
+    return read_ ? read_() : PoolUse{};
+  }
+  void Stop() {
+    MutexLock lock(mutex_);
+    read_ = nullptr;
+  }
+
+ private:
+  const std::string pool_;
+  Mutex mutex_;
+  std::function<PoolUse()> read_ ABSL_GUARDED_BY(mutex_);
+};
+
+class MetricsImpl final : public Metrics {
+ public:
+  explicit MetricsImpl(BuildInfo build) : build_(std::move(build)) {}
+
+  ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override {
+    MutexLock lock(mutex_);
+    const auto [model, is_new] = models_.try_emplace(std::string(name));
+    if (is_new) model->second.series = std::make_unique<ModelSeries>(name);
+    std::unique_ptr<VersionSeries>& series = model->second.versions[version];
+    if (series == nullptr) {
+      series = std::make_unique<VersionSeries>(*model->second.series, version);
+    }
+    return *series;
+  }
+
+  ModelMetrics& ForNoModel() override { return ForModel("", 0); }
+
+  LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
+    MutexLock lock(mutex_);
+    return lanes_[{std::string(device), std::string(lane)}];
+  }
+
+  void AddInflightBytes(std::int64_t bytes) override { inflight_bytes_.Add(0, bytes); }
+
+  void AddPayload(std::int64_t in_bytes, std::int64_t out_bytes) override {
+    if (in_bytes > 0) payload_bytes_.Add(0, in_bytes);
+    if (out_bytes > 0) payload_bytes_.Add(1, out_bytes);
+  }
+
+  // Relaxed: nothing else is published with it.
+  void SetReady(bool ready) override { ready_.store(ready, std::memory_order_relaxed); }
+
+  std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override {
+    auto watch = std::make_shared<PoolWatch>(std::move(pool), std::move(read));
+    MutexLock lock(mutex_);
+    std::erase_if(watches_, [](const auto& old) { return old.expired(); });
+    watches_.push_back(watch);
+    // The caller's handle is not the watch itself, which a scrape may hold for a moment longer.
+    PoolWatch* const raw = watch.get();
+    return std::shared_ptr<void>(raw, [watch](void*) { watch->Stop(); });
+  }
+
+  std::string Scrape() const override {
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, Collect());
+    return std::move(out).str();
+  }
+
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    FamilyList out;
+    out.Add(Family::kBuildInfo, {build_.version, build_.cuda}, 1);
+    out.Add(Family::kReady, {}, ready_.load(std::memory_order_relaxed) ? 1 : 0);
+    // Bytes that leave one shard's count while the sum is taken can make it negative.
+    out.Add(Family::kInflightBytes, {},
+            static_cast<double>(std::max<std::int64_t>(inflight_bytes_.Sum(0), 0)));
+    out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
+    out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
+    CollectSeries(out);
+    CollectPools(out);
+    return std::move(out).Take();
+  }
+
+ private:
+  struct Model {
+    std::unique_ptr<ModelSeries> series;
+    std::map<std::int64_t, std::unique_ptr<VersionSeries>> versions;
+  };
+
+  // The lock keeps out new handles, not recording.
+  void CollectSeries(FamilyList& out) const {
+    MutexLock lock(mutex_);
+    for (const auto& [name, model] : models_) {
+      model.series->Collect(out);
+      for (const auto& [version, series] : model.versions) series->Collect(out);
+    }
+    for (const auto& [name, lane] : lanes_) {
+      out.Add(Family::kLaneBusy, {name.first, name.second}, lane.busy_seconds());
+    }
+  }
+
+  // Pools of one name, such as one per lane, are one series.
+  void CollectPools(FamilyList& out) const {
+    std::vector<std::shared_ptr<PoolWatch>> watches;
+    {
+      MutexLock lock(mutex_);
+      for (const auto& watch : watches_) {
+        if (auto alive = watch.lock()) watches.push_back(std::move(alive));
+      }
+    }
+    std::map<std::string, PoolUse> pools;
+    for (const auto& watch : watches) {
+      const PoolUse use = watch->Read();
+      PoolUse& sum = pools[watch->pool()];
+      sum.used_bytes += use.used_bytes;
+      sum.free_bytes += use.free_bytes;
+    }
+    for (const auto& [pool, use] : pools) {
+      out.Add(Family::kPoolBytes, {pool, "used"}, static_cast<double>(use.used_bytes));
+      out.Add(Family::kPoolBytes, {pool, "free"}, static_cast<double>(use.free_bytes));
+    }
+  }
+
+  const BuildInfo build_;
+  ShardedCells inflight_bytes_{1};
+  ShardedCells payload_bytes_{2};  // In, out.
+  std::atomic<bool> ready_{false};
+
+  mutable Mutex mutex_;
+  // Entries are never removed: handles point into them.
+  std::map<std::string, Model> models_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::string>, LaneSeries> lanes_ ABSL_GUARDED_BY(mutex_);
+  // weak: the handle that WatchPool gave owns the watch.
+  std::vector<std::weak_ptr<PoolWatch>> watches_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build) {
+  return std::make_unique<MetricsImpl>(build);
+}
+
+}  // namespace normd

@@ -1,0 +1,116 @@
+#include "server/metrics/model_series.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+constexpr std::array<const char*, 6> kMethodNames = {"Normalize", "ListModels",  "GetModel",
+                                                     "LoadModel", "UnloadModel", "GetServerInfo"};
+constexpr std::array<const char*, 5> kRejectionNames = {
+    "queue_full", "inflight_bytes", "inflight_requests", "draining", "not_ready"};
+constexpr std::array<const char*, kStageCount> kStageNames = {
+    "decode", "queue", "gather", "copy_in", "compute", "copy_out", "encode"};
+constexpr std::size_t kCodeCount = 17;  // OK to UNAUTHENTICATED, as gRPC numbers them.
+
+static_assert(kMethodNames.size() == static_cast<std::size_t>(Method::kGetServerInfo) + 1);
+static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kNotReady) + 1);
+
+std::vector<Histogram> DurationHistograms(std::size_t count) {
+  std::vector<Histogram> histograms;
+  histograms.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) histograms.emplace_back(DurationScale());
+  return histograms;
+}
+
+}  // namespace
+
+ModelSeries::ModelSeries(absl::string_view name)
+    : name_(name),
+      request_durations_(DurationHistograms(kMethodNames.size())),
+      stage_durations_(DurationHistograms(kStageCount)),
+      batch_requests_(BatchRequestsScale()),
+      batch_bytes_(BatchBytesScale()),
+      load_duration_(DurationScale()),
+      queued_(1),
+      rejected_(kRejectionNames.size()) {}
+
+void ModelSeries::RecordDuration(Method method, Duration duration) {
+  request_durations_[static_cast<std::size_t>(method)].Record(duration.count());
+}
+
+void ModelSeries::RecordStages(const StageTimes& stages) {
+  for (std::size_t i = 0; i < kStageCount; ++i) {
+    const Duration time = stages[static_cast<Stage>(i)];
+    if (time != Duration::zero()) stage_durations_[i].Record(time.count());
+  }
+}
+
+void ModelSeries::RecordBatch(std::int64_t requests, std::int64_t bytes) {
+  batch_requests_.Record(requests);
+  batch_bytes_.Record(bytes);
+}
+
+void ModelSeries::RecordRejection(Rejection reason) {
+  rejected_.Add(static_cast<std::size_t>(reason), 1);
+}
+
+void ModelSeries::Collect(FamilyList& out) const {
+  const bool from_start = !name_.empty();
+  const auto add = [&out](Family family, FamilyList::Labels labels, const Histogram& histogram,
+                          bool always) {
+    if (always || histogram.Count() > 0) out.Add(family, labels, histogram);
+  };
+  for (std::size_t i = 0; i < kMethodNames.size(); ++i) {
+    add(Family::kRequestDuration, {name_, kMethodNames[i]}, request_durations_[i],
+        from_start && static_cast<Method>(i) == Method::kNormalize);
+  }
+  for (std::size_t i = 0; i < kStageCount; ++i) {
+    add(Family::kStageDuration, {name_, kStageNames[i]}, stage_durations_[i], from_start);
+  }
+  add(Family::kBatchRequests, {name_}, batch_requests_, from_start);
+  add(Family::kBatchBytes, {name_}, batch_bytes_, from_start);
+  add(Family::kModelLoadDuration, {name_}, load_duration_, from_start);
+  for (std::size_t i = 0; i < kRejectionNames.size(); ++i) {
+    const std::int64_t rejected = rejected_.Sum(i);
+    if (from_start || rejected > 0) {
+      out.Add(Family::kRejected, {name_, kRejectionNames[i]}, static_cast<double>(rejected));
+    }
+  }
+  if (from_start) {
+    // A request that leaves one shard's count while the sum is taken can make it negative.
+    const std::int64_t queued = std::max<std::int64_t>(queued_.Sum(0), 0);
+    out.Add(Family::kQueueRequests, {name_}, static_cast<double>(queued));
+  }
+}
+
+VersionSeries::VersionSeries(ModelSeries& model, std::int64_t version)
+    : model_(model),
+      version_(version == 0 ? "" : absl::StrCat(version)),
+      requests_(kMethodNames.size() * kCodeCount) {}
+
+void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration duration) {
+  auto number = static_cast<std::size_t>(code);
+  if (number >= kCodeCount) number = static_cast<std::size_t>(absl::StatusCode::kUnknown);
+  requests_.Add(static_cast<std::size_t>(method) * kCodeCount + number, 1);
+  model_.RecordDuration(method, duration);
+}
+
+void VersionSeries::Collect(FamilyList& out) const {
+  for (std::size_t method = 0; method < kMethodNames.size(); ++method) {
+    for (std::size_t code = 0; code < kCodeCount; ++code) {
+      const std::int64_t requests = requests_.Sum(method * kCodeCount + code);
+      if (requests == 0) continue;
+      out.Add(Family::kRequests,
+              {model_.name(), version_, kMethodNames[method],
+               absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+              static_cast<double>(requests));
+    }
+  }
+}
+
+}  // namespace normd
