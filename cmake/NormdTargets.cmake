@@ -74,16 +74,27 @@ function(normd_binary name)
   normd_common(${name})
 endfunction()
 
+# What asan and tsan build, which is less than everything: the tests that start no processes, and the
+# tests labelled threads.
+add_custom_target(tests_in_process)
+add_custom_target(tests_threads)
+
 # normd_test(name SOURCES ... LINK targets... [LABELS ...] [TIMEOUT s] [ARGS ...]): a GoogleTest
 # binary and its ctest entry.
 # Labels: threads (links no gRPC; runs under TSan), process (starts processes; not under sanitizers),
-# cuda (skips visibly without a GPU).
+# cuda (skips visibly without a GPU). Tests of the tree itself, which need no build, carry lint.
 function(normd_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
   normd_common(${name})
+  if(NOT process IN_LIST ARG_LABELS)
+    add_dependencies(tests_in_process ${name})
+  endif()
+  if(threads IN_LIST ARG_LABELS)
+    add_dependencies(tests_threads ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)

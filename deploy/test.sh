@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Sets up, builds and tests. Each preset is configured, built and tested in build/<preset>.
+#
+#   deploy/test.sh              presets dev, asan and tsan: what CI runs
+#   deploy/test.sh -q           dev alone
+#   deploy/test.sh PRESET...    these alone; also release, cuda, lint
+#   --no-setup                  installs nothing
+#
+# The last line counts the test programs of all presets. The exit code is 0 if all were built and
+# passed. GoogleTest cases that skipped inside a program (no GPU, no Prometheus) are counted apart.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+presets=()
+setup=yes
+for argument in "$@"; do
+  case $argument in
+    -q) presets+=(dev) ;;
+    --no-setup) setup= ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    dev | release | asan | tsan | cuda | lint) presets+=("$argument") ;;
+    *) echo "test: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+  esac
+done
+[[ ${#presets[@]} -gt 0 ]] || presets=(dev asan tsan)
+
+if [[ -n $setup ]]; then ./deploy/setup.sh --test; fi
+export PATH="$PATH:$PWD/build/tools/prometheus/usr/bin"
+if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; then
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+fi
+
+# attribute FILE NAME: a count from the first element of ctest's JUnit report.
+attribute() { sed -n "1,/>/s/.*[[:space:]]$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
+
+# cases PRESET PATTERN: how often a line that begins like this stands in the tests' output.
+cases() { grep -c "^\[ *$2" "build/$1/Testing/Temporary/LastTest.log" || true; }
+
+passed=0 failed=0 skipped=0 broken=0
+summary=()
+for preset in "${presets[@]}"; do
+  printf '\n=== %s ===\n' "$preset"
+  report=build/$preset/junit.xml
+  rm -f "$report"
+  started=$SECONDS
+  result=ok
+  cmake --workflow --preset "$preset" || result=failed
+  took=$(printf '%d:%02d' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)))
+  if [[ -s $report ]]; then
+    f=$(attribute "$report" failures)
+    s=$(($(attribute "$report" skipped) + $(attribute "$report" disabled)))
+    p=$(($(attribute "$report" tests) - f - s))
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+    counts=$(printf '%3d passed, %d failed, %d skipped' "$p" "$f" "$s")
+    ran=$(cases "$preset" RUN) skips=$(cases "$preset" 'SKIPPED \] .* ms)$')
+    summary+=("$(printf '%-8s %s in %s' "$preset" "$counts" "$took") ($ran cases, $skips skipped)")
+  elif [[ $result == ok ]]; then
+    summary+=("$(printf '%-8s built without a finding in %s' "$preset" "$took")")
+  else
+    summary+=("$(printf '%-8s DID NOT BUILD' "$preset")")
+  fi
+  [[ $result == ok ]] || broken=$((broken + 1))
+done
+
+printf '\n=== summary ===\n'
+printf '%s\n' "${summary[@]}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[[ $broken == 0 ]]

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Every C++ and CUDA source is formatted by clang-format 14. Run from the root of the tree; with
+# --fix, formats instead of checking.
+set -euo pipefail
+
+formatter=
+for candidate in clang-format-14 clang-format; do
+  if "$candidate" --version 2>/dev/null | grep -q 'version 14\.'; then
+    formatter=$candidate
+    break
+  fi
+done
+if [[ -z $formatter ]]; then
+  echo 'skipped: clang-format 14 is not installed'
+  exit 77
+fi
+
+mapfile -t sources < <(find client kernels server tests -name '*.cc' -o -name '*.h' -o -name '*.cu' |
+                       sort)
+[[ ${#sources[@]} -gt 0 ]] || { echo 'no sources found: not the root of the tree?' >&2; exit 1; }
+if [[ ${1:-} == --fix ]]; then
+  "$formatter" -i "${sources[@]}"
+else
+  "$formatter" --dry-run --Werror "${sources[@]}"
+fi
+echo "${#sources[@]} files"
