@@ -10,7 +10,8 @@
 
 namespace norm::cpu {
 
-// A set of threads that computes batches. Thread-safe: calls may overlap and then share the threads.
+// A set of threads that computes batches. Thread-safe: calls may overlap and then share the
+// threads.
 class Executor {
  public:
   // At most `max_threads` threads compute at once, the caller's among them; 0: all the process may
@@ -24,9 +25,11 @@ class Executor {
 
   // Computes a batch of host memory and returns when it is done. Small batches run on the caller's
   // thread alone.
-  // Accumulation: float32 for float32, float16 and bfloat16 (pairwise over fixed chunks, merged as
-  // (count, mean, M2)), float64 for float64. Errors: InvalidArgument as ValidateSpec and
-  // ValidateSegments say, before anything is written.
+  // Accumulation: in groups of eight in float32 (float64 for float64), the groups in double, over
+  // fixed chunks that are merged as (count, mean, M2) in a fixed order. The affine step is in
+  // float32 (float64) with the mean to twice that precision. Errors: InvalidArgument as
+  // ValidateSpec and ValidateSegments say, before anything is written; OutOfMemory if the workspace
+  // (a few bytes per thousand elements) cannot be had.
   Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                    std::size_t count) const;
 

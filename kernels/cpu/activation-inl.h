@@ -1,0 +1,100 @@
+// The activations on vectors. Included once per target by foreach_target.h.
+
+#if defined(NORMD_KERNELS_CPU_ACTIVATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_ACTIVATION_INL_H_
+#undef NORMD_KERNELS_CPU_ACTIVATION_INL_H_
+#else
+#define NORMD_KERNELS_CPU_ACTIVATION_INL_H_
+#endif
+
+#include <cmath>
+#include <type_traits>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/simd_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// v / (1 + exp(-w)): SiLU, and with another w the tanh form of GELU. The form keeps its relative
+// accuracy where the result is tiny.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V TimesSigmoid(D d, V v, V w) {
+  using T = hn::TFromD<D>;
+  // Above, exp is infinite; its implementation is only good up to here.
+  const V limit = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 104 : 706));
+  const V e = hn::Exp(d, hn::Min(hn::Neg(w), limit));
+  return hn::Div(v, hn::Add(hn::Set(d, T{1}), e));
+}
+
+// The standard normal distribution function's upper tail at t >= 0, with a relative error below
+// 1e-6 for t < 6 (its exponential rounds t^2 / 2) and an absolute one below 2e-7: exp(-t^2 / 2)
+// times a minimax polynomial in (t - 3) / (t + 3), fitted to erfcx(t / sqrt(2)) / 2 on [0, 16].
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V NormalTail(D d, V t) {
+  constexpr float kCoefficients[] = {
+      5.17471162e-05f, 0.000113547707f, -0.000337596372f, -0.000981913297f, 0.00290384027f,
+      0.00613154657f,  -0.0462131687f,  0.123225078f,     -0.20640263f,     0.121513948f};
+  const V three = hn::Set(d, 3.0f);
+  const V u = hn::Div(hn::Sub(t, three), hn::Add(t, three));
+  V p = hn::Zero(d);
+  for (const float c : kCoefficients) p = hn::MulAdd(p, u, hn::Set(d, c));
+  return hn::Mul(p, hn::Exp(d, hn::Mul(hn::Mul(t, t), hn::Set(d, -0.5f))));
+}
+
+// v Phi(v), without the cancellation of 1 + erf for negative v.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluErf(D d, V v) {
+  using T = hn::TFromD<D>;
+  if constexpr (std::is_same_v<T, double>) {
+    // Lane by lane: float64 is here for its accuracy, and libm's erfc has it.
+    HWY_ALIGN double lanes[hn::MaxLanes(hn::ScalableTag<double>())];
+    hn::Store(v, d, lanes);
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+      lanes[i] *= 0.5 * std::erfc(-lanes[i] * M_SQRT1_2);
+    }
+    return hn::Load(d, lanes);
+  } else {
+    const V q = NormalTail(d, hn::Min(hn::Abs(v), hn::Set(d, 16.0f)));
+    const V one = hn::Set(d, 1.0f);
+    return hn::Mul(v, hn::IfThenElse(hn::Lt(v, hn::Zero(d)), q, hn::Sub(one, q)));
+  }
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluTanh(D d, V v) {
+  using T = hn::TFromD<D>;
+  // v / 2 (1 + tanh(z)) = v / (1 + exp(-2 z))
+  const V cubic = hn::Mul(hn::Set(d, static_cast<T>(0.044715)), hn::Mul(v, v));
+  const V inner = hn::MulAdd(cubic, v, v);
+  return TimesSigmoid(d, v, hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
+  using T = hn::TFromD<D>;
+  const V zero = hn::Zero(d);
+  switch (epilogue.activation) {
+    case Activation::kNone: return v;
+    // A comparison with a NaN is false, so that it passes.
+    case Activation::kRelu: return hn::IfThenZeroElse(hn::Lt(v, zero), v);
+    case Activation::kLeakyRelu: {
+      const V slope = hn::Set(d, static_cast<T>(epilogue.leaky_slope));
+      return hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, slope), v);
+    }
+    case Activation::kSilu: return TimesSigmoid(d, v, v);
+    case Activation::kGeluErf: return GeluErf(d, v);
+    case Activation::kGeluTanh: return GeluTanh(d, v);
+  }
+  return v;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_ACTIVATION_INL_H_

@@ -1,0 +1,85 @@
+// One call of Executor::Normalize, as the parts of the CPU backend see it.
+
+#ifndef NORMD_KERNELS_CPU_BATCH_H_
+#define NORMD_KERNELS_CPU_BATCH_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cpu/moments.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/params.h"
+#include "kernels/cpu/simd_kernels.h"
+#include "kernels/norm.h"
+
+namespace norm::cpu {
+
+struct CacheSizes {
+  std::int64_t per_core_bytes = 0;
+  std::int64_t last_level_bytes = 0;
+};
+
+// Constant while the batch is computed, and shared by all its threads.
+struct Batch {
+  NormSpec spec;
+  const SimdKernels* kernels = nullptr;
+  Param gamma;
+  Param beta;
+  Param mean;
+  Param variance;
+  // gamma and beta in the accumulation type, where the normalization is elementwise.
+  const void* element_gamma = nullptr;
+  const void* element_beta = nullptr;
+  Parallel parallel;
+  CacheSizes caches;
+  bool exceeds_caches = false;
+};
+
+inline bool IsCentered(const NormSpec& spec) { return spec.statistics != Statistics::kMeanSquare; }
+
+// What a row's statistics make of its elements: (x - mean) * rstd.
+struct RowStatistics {
+  double mean = 0;
+  double rstd = 1;
+};
+
+inline RowStatistics Finish(const Moments& moments, double eps) {
+  return {moments.mean, 1 / std::sqrt(moments.m2 / moments.count + eps)};
+}
+
+// The channel's transformation, given statistics included.
+inline Affine ChannelAffine(const Batch& batch, const RowStatistics& row, std::int64_t channel) {
+  return {row.mean, row.rstd * batch.gamma.At(channel, 1), batch.beta.At(channel, 0)};
+}
+inline Affine GivenAffine(const Batch& batch, std::int64_t channel) {
+  const double variance = batch.variance.At(channel, 1);
+  const RowStatistics row{batch.mean.At(channel, 0), 1 / std::sqrt(variance + batch.spec.eps)};
+  return ChannelAffine(batch, row, channel);
+}
+
+// A run with the batch's epilogue; elements are counted from the segment's first.
+inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t first,
+                   std::int64_t count) {
+  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+  Run run;
+  run.x = static_cast<const char*>(segment.x) + offset;
+  run.y = static_cast<char*>(segment.y) + offset;
+  run.count = count;
+  run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
+  // In place, the lines are in the cache already and a store past it would only throw them out.
+  run.stream = batch.exceeds_caches && segment.x != segment.y;
+  return run;
+}
+
+// Segments whose rows, or whose channels' runs, are contiguous: channels first, and spatial == 1.
+void NormalizeContiguous(const Batch& batch, const Segment& segment);
+
+// Channels last, with each row's own statistics.
+void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
+
+// Given statistics where channels are adjacent: channels last, and spatial == 1.
+void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
+
+}  // namespace norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_BATCH_H_

@@ -1,0 +1,153 @@
+// Moments of each channel of a block of positions x channels. Included once per target by
+// foreach_target.h.
+//
+// Positions go by in small blocks that stay in the cache, channels in tiles of vectors: each tile
+// keeps its sums in registers while it walks down the block's positions.
+
+#if defined(NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_
+#undef NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_
+#else
+#define NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/moments-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A vector of channels of consecutive positions; `left` channels where fewer than a vector remain.
+template <class Format, bool kPart>
+class ChannelTile {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
+
+  HWY_INLINE ChannelTile(const typename Format::Lane* x, std::int64_t stride, std::size_t left)
+      : x_(x), stride_(stride), left_(left) {}
+
+  HWY_INLINE V Row(std::int64_t position) const {
+    const typename Format::Lane* p = x_ + position * stride_;
+    if constexpr (kPart) return LoadPart(Format(), D(), p, left_);
+    return Load(Format(), D(), p);
+  }
+
+  HWY_INLINE V Pivot(std::int64_t positions) const {
+    V sum = hn::Zero(D());
+    for (std::int64_t i = 0; i < positions; ++i) sum = hn::Add(sum, Row(i));
+    return hn::Mul(
+        sum, hn::Set(D(), typename Format::Acc{1} / static_cast<typename Format::Acc>(positions)));
+  }
+
+  HWY_INLINE void Accumulate(std::int64_t positions, V pivot, DeviationSums<D>* sums) const {
+    const D d;
+    std::int64_t i = 0;
+    for (; i + 8 <= positions; i += 8) {
+      sums->AddEight(d, hn::Sub(Row(i), pivot), hn::Sub(Row(i + 1), pivot),
+                     hn::Sub(Row(i + 2), pivot), hn::Sub(Row(i + 3), pivot),
+                     hn::Sub(Row(i + 4), pivot), hn::Sub(Row(i + 5), pivot),
+                     hn::Sub(Row(i + 6), pivot), hn::Sub(Row(i + 7), pivot));
+    }
+    for (; i < positions; ++i) sums->Add(d, hn::Sub(Row(i), pivot));
+  }
+
+ private:
+  const typename Format::Lane* x_;
+  std::int64_t stride_;
+  std::size_t left_;
+};
+
+// Lanes of double: a vector of Acc as one or two of them.
+template <class D>
+HWY_INLINE void StoreWide(D d, const WideSum<D>& sum, double* to) {
+  const DoubleTag dd;
+  hn::Store(sum.lower, dd, to);
+  if (WideSum<D>::kTwo) hn::Store(sum.upper, dd, to + hn::Lanes(dd));
+  (void)d;
+}
+
+template <class Format, bool kPart>
+HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t positions,
+                            std::int64_t before, bool centered, std::size_t channels, double* mean,
+                            double* m2) {
+  constexpr std::int64_t kPivotPositions = 32;
+  using D = AccTag<Format>;
+  const D d;
+  const auto pivot = centered ? tile.Pivot(std::min(positions, kPivotPositions)) : hn::Zero(d);
+  DeviationSums<D> sums;
+  tile.Accumulate(positions, pivot, &sums);
+
+  constexpr std::size_t kMaxLanes = hn::MaxLanes(D());
+  HWY_ALIGN double first[kMaxLanes];
+  HWY_ALIGN double second[kMaxLanes];
+  HWY_ALIGN typename Format::Acc pivots[kMaxLanes];
+  StoreWide(d, sums.first, first);
+  StoreWide(d, sums.second, second);
+  hn::Store(pivot, d, pivots);
+  const double n = static_cast<double>(positions);
+  const double total = static_cast<double>(before + positions);
+  for (std::size_t c = 0; c < channels; ++c) {
+    double block_mean = 0;
+    double block_m2 = second[c];
+    if (centered) {
+      block_mean = static_cast<double>(pivots[c]) + first[c] / n;
+      block_m2 = block_m2 - first[c] * first[c] / n;
+      block_m2 = block_m2 < 0 ? 0 : block_m2;
+    }
+    // Merge() with its divisions hoisted.
+    if (before == 0) {
+      mean[c] = block_mean;
+      m2[c] = block_m2;
+    } else {
+      const double delta = block_mean - mean[c];
+      const double weight = n / total;
+      mean[c] += delta * weight;
+      m2[c] += block_m2 + delta * delta * (static_cast<double>(before) * weight);
+    }
+  }
+}
+
+template <class Format>
+void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, double* m2) {
+  // About half of a first-level cache.
+  constexpr std::int64_t kBlockElements = 4096;
+  const AccTag<Format> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t channels = block.channels;
+  const auto* x = static_cast<const typename Format::Lane*>(block.x);
+  const std::int64_t step = std::clamp<std::int64_t>(kBlockElements / channels, 64, 512);
+  for (std::int64_t from = 0; from < block.positions; from += step) {
+    const std::int64_t positions = std::min(step, block.positions - from);
+    const auto* rows = x + from * channels;
+    std::int64_t c = 0;
+    for (; c + lanes <= channels; c += lanes) {
+      const ChannelTile<Format, false> tile(rows + c, channels, 0);
+      TileMoments(tile, positions, from, centered, std::size_t(lanes), mean + c, m2 + c);
+    }
+    if (c < channels) {
+      const std::size_t left = static_cast<std::size_t>(channels - c);
+      const ChannelTile<Format, true> tile(rows + c, channels, left);
+      TileMoments(tile, positions, from, centered, left, mean + c, m2 + c);
+    }
+  }
+  for (std::int64_t c = 0; c < channels; ++c) {
+    if (std::isfinite(m2[c])) continue;
+    const Moments moments = WideMoments<Format>(x + c, block.positions, channels, centered);
+    mean[c] = moments.mean;
+    m2[c] = moments.m2;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_

@@ -1,0 +1,234 @@
+// Channels last: a row's elements are strided, so a sample's rows are computed together. The
+// sample's positions are cut into slices, whose number depends on its size alone; each slice gives
+// moments per group, which are merged in order.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cpu/batch.h"
+
+namespace norm::cpu {
+namespace {
+
+constexpr std::int64_t kTaskElements = 64 << 10;
+
+// center, scale and shift of every channel, as CyclicAffine wants them.
+template <class Acc>
+class CyclicTable {
+ public:
+  explicit CyclicTable(std::int64_t channels)
+      : channels_(channels),
+        period_(channels * ((kCyclicPadding + channels - 1) / channels)),
+        values_(static_cast<std::size_t>(3 * (period_ + kCyclicPadding))) {}
+
+  void Set(std::int64_t channel, const Affine& affine) {
+    Acc* center = values_.data() + channel;
+    *center = static_cast<Acc>(affine.center);
+    // What the center lost in Acc moves into the shift.
+    const double lost = static_cast<double>(*center) - affine.center;
+    center[Stride()] = static_cast<Acc>(affine.scale);
+    center[2 * Stride()] =
+        static_cast<Acc>(affine.shift + (std::isfinite(lost) ? lost * affine.scale : 0));
+  }
+
+  // After every channel is set.
+  void Repeat() {
+    for (std::int64_t array = 0; array < 3; ++array) {
+      Acc* values = values_.data() + array * Stride();
+      for (std::int64_t i = channels_; i < Stride(); ++i) values[i] = values[i - channels_];
+    }
+  }
+
+  // From a run that begins at element `first` of a sample.
+  CyclicAffine From(std::int64_t first) const {
+    CyclicAffine affine;
+    affine.center = values_.data();
+    affine.scale = values_.data() + Stride();
+    affine.shift = values_.data() + 2 * Stride();
+    affine.period = period_;
+    affine.phase = first % period_;
+    return affine;
+  }
+
+ private:
+  std::int64_t Stride() const { return period_ + kCyclicPadding; }
+
+  std::int64_t channels_;
+  std::int64_t period_;
+  std::vector<Acc> values_;
+};
+
+class Samples {
+ public:
+  Samples(const Batch& batch, const Segment& segment)
+      : batch_(batch),
+        segment_(segment),
+        channels_(batch.spec.channels),
+        groups_(batch.spec.groups),
+        fold_(channels_ < 256 ? 16 / std::gcd<std::int64_t>(channels_, 16) : 1) {
+    // A few hundred positions at least, at most 64 slices.
+    const std::int64_t unit = fold_ * 64;
+    const std::int64_t wanted =
+        std::max({kTaskElements / channels_, segment.spatial / 64, std::int64_t{1}});
+    slice_positions_ = (wanted + unit - 1) / unit * unit;
+  }
+
+  std::int64_t elements() const { return segment_.spatial * channels_; }
+  std::int64_t groups() const { return groups_; }
+  std::int64_t slices() const {
+    return (segment_.spatial + slice_positions_ - 1) / slice_positions_;
+  }
+
+  // The moments of each group over one slice, to out[groups].
+  void SliceMoments(std::int64_t sample, std::int64_t slice, Moments* out) const {
+    const std::int64_t begin = slice * slice_positions_;
+    const std::int64_t positions = std::min(slice_positions_, segment_.spatial - begin);
+    const std::int64_t first = sample * elements() + begin * channels_;
+    if (groups_ == 1) {
+      const std::int64_t count = positions * channels_;
+      *out = batch_.kernels->moments(MakeRun(batch_, segment_, first, count).x, count,
+                                     IsCentered(batch_.spec));
+      return;
+    }
+    std::fill(out, out + groups_, Moments());
+    // `fold_` positions side by side are one position of fold_ times the channels: then a vector
+    // holds no padding even if there are fewer channels than lanes.
+    const std::int64_t folded = positions / fold_;
+    if (folded > 0) AddBlock(first, folded, fold_, out);
+    if (const std::int64_t rest = positions - folded * fold_; rest > 0) {
+      AddBlock(first + folded * fold_ * channels_, rest, 1, out);
+    }
+  }
+
+  template <class Acc>
+  void FillTable(const std::vector<Moments>& moments, CyclicTable<Acc>* table) const {
+    const std::int64_t group_channels = channels_ / groups_;
+    for (std::int64_t group = 0; group < groups_; ++group) {
+      const RowStatistics row = Finish(moments[static_cast<std::size_t>(group)], batch_.spec.eps);
+      for (std::int64_t i = 0; i < group_channels; ++i) {
+        const std::int64_t channel = group * group_channels + i;
+        table->Set(channel, ChannelAffine(batch_, row, channel));
+      }
+    }
+    table->Repeat();
+  }
+
+  template <class Acc>
+  void ApplySlice(std::int64_t sample, std::int64_t slice, const CyclicTable<Acc>& table) const {
+    const std::int64_t first = slice * slice_positions_ * channels_;
+    const std::int64_t count = std::min(slice_positions_ * channels_, elements() - first);
+    batch_.kernels->apply_cyclic(MakeRun(batch_, segment_, sample * elements() + first, count),
+                                 table.From(first));
+  }
+
+ private:
+  // Merges the moments of positions x (fold * channels) elements from `first` on into each group.
+  void AddBlock(std::int64_t first, std::int64_t positions, std::int64_t fold, Moments* out) const {
+    const std::int64_t width = fold * channels_;
+    std::vector<double> scratch(static_cast<std::size_t>(2 * width));
+    double* mean = scratch.data();
+    double* m2 = mean + width;
+    const ChannelBlock block{MakeRun(batch_, segment_, first, 0).x, positions, width};
+    batch_.kernels->channel_moments(block, IsCentered(batch_.spec), mean, m2);
+    const std::int64_t group_channels = channels_ / groups_;
+    for (std::int64_t group = 0; group < groups_; ++group) {
+      const double columns = static_cast<double>(fold * group_channels);
+      // All columns count alike, so their mean is plain, and so is the spread of their means.
+      const auto for_columns = [&](auto visit) {
+        for (std::int64_t k = 0; k < fold; ++k) {
+          const std::int64_t from = k * channels_ + group * group_channels;
+          for (std::int64_t i = from; i < from + group_channels; ++i) visit(i);
+        }
+      };
+      Moments moments{columns * static_cast<double>(positions), 0, 0};
+      for_columns([&](std::int64_t i) { moments.mean += mean[i]; });
+      moments.mean /= columns;
+      double spread = 0;
+      for_columns([&](std::int64_t i) {
+        spread += (mean[i] - moments.mean) * (mean[i] - moments.mean);
+        moments.m2 += m2[i];
+      });
+      moments.m2 += spread * static_cast<double>(positions);
+      out[group] = Merge(out[group], moments);
+    }
+  }
+
+  const Batch& batch_;
+  const Segment& segment_;
+  const std::int64_t channels_;
+  const std::int64_t groups_;
+  const std::int64_t fold_;
+  std::int64_t slice_positions_ = 0;
+};
+
+template <class Acc>
+void NormalizeSamples(const Batch& batch, const Segment& segment) {
+  const Samples samples(batch, segment);
+  // Samples over cores where there are plenty, and the slices of each over cores otherwise.
+  const bool split = segment.samples < 4 * batch.parallel.threads();
+  const Parallel inner = split ? batch.parallel : Parallel(1);
+  const std::int64_t grain =
+      split ? segment.samples : std::max<std::int64_t>(1, kTaskElements / samples.elements());
+  const std::size_t groups = static_cast<std::size_t>(samples.groups());
+  batch.parallel.For(segment.samples, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<Moments> moments(static_cast<std::size_t>(samples.slices()) * groups);
+    CyclicTable<Acc> table(batch.spec.channels);
+    for (std::int64_t sample = begin; sample < end; ++sample) {
+      inner.For(samples.slices(), 1, [&](std::int64_t from, std::int64_t to) {
+        for (std::int64_t slice = from; slice < to; ++slice) {
+          samples.SliceMoments(sample, slice,
+                               moments.data() + static_cast<std::size_t>(slice) * groups);
+        }
+      });
+      for (std::size_t i = groups; i < moments.size(); ++i) {
+        moments[i % groups] = Merge(moments[i % groups], moments[i]);
+      }
+      samples.FillTable(moments, &table);
+      inner.For(samples.slices(), 1, [&](std::int64_t from, std::int64_t to) {
+        for (std::int64_t slice = from; slice < to; ++slice) {
+          samples.ApplySlice(sample, slice, table);
+        }
+        FlushStreams();
+      });
+    }
+  });
+}
+
+template <class Acc>
+void NormalizeGiven(const Batch& batch, const Segment& segment) {
+  const std::int64_t channels = batch.spec.channels;
+  CyclicTable<Acc> table(channels);
+  for (std::int64_t c = 0; c < channels; ++c) table.Set(c, GivenAffine(batch, c));
+  table.Repeat();
+  const std::int64_t elements = segment.samples * segment.spatial * channels;
+  const std::int64_t tasks = (elements + kTaskElements - 1) / kTaskElements;
+  batch.parallel.For(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t first = begin * kTaskElements;
+    const std::int64_t count = std::min(end * kTaskElements, elements) - first;
+    batch.kernels->apply_cyclic(MakeRun(batch, segment, first, count), table.From(first));
+    FlushStreams();
+  });
+}
+
+}  // namespace
+
+void NormalizeChannelsLast(const Batch& batch, const Segment& segment) {
+  if (batch.spec.dtype == DType::kFloat64) {
+    NormalizeSamples<double>(batch, segment);
+  } else {
+    NormalizeSamples<float>(batch, segment);
+  }
+}
+
+void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment) {
+  if (batch.spec.dtype == DType::kFloat64) {
+    NormalizeGiven<double>(batch, segment);
+  } else {
+    NormalizeGiven<float>(batch, segment);
+  }
+}
+
+}  // namespace norm::cpu

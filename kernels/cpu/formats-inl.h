@@ -1,0 +1,200 @@
+// Vectors of the accumulation type from and to memory of each DType. Included once per target by
+// foreach_target.h.
+
+#if defined(NORMD_KERNELS_CPU_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_FORMATS_INL_H_
+#undef NORMD_KERNELS_CPU_FORMATS_INL_H_
+#else
+#define NORMD_KERNELS_CPU_FORMATS_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A DType as it lies in memory (Lane) and as it is computed (Acc).
+struct Float32 {
+  using Lane = float;
+  using Acc = float;
+};
+struct Float64 {
+  using Lane = double;
+  using Acc = double;
+};
+struct Float16 {
+  using Lane = std::uint16_t;
+  using Acc = float;
+};
+struct BFloat16 {
+  using Lane = std::uint16_t;
+  using Acc = float;
+};
+
+template <class Format>
+using AccTag = hn::ScalableTag<typename Format::Acc>;
+template <class D>
+using HalfTag = hn::Rebind<std::uint16_t, D>;
+template <class Format>
+constexpr bool kIsHalf = sizeof(typename Format::Lane) == 2;
+
+// Masked loads and stores that touch nothing beyond the mask; elsewhere a bounce buffer does it.
+template <class Format>
+constexpr bool kMaskedMemory = !HWY_MEM_OPS_MIGHT_FAULT && !kIsHalf<Format>;
+
+#undef NORMD_NATIVE_FLOAT16
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)
+#define NORMD_NATIVE_FLOAT16 1
+#else
+#define NORMD_NATIVE_FLOAT16 0
+#endif
+
+template <class D, class VHalf>
+HWY_INLINE hn::Vec<D> Widen(Float16, D d, VHalf bits) {
+#if NORMD_NATIVE_FLOAT16
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::BitCast(d16, bits));
+#else
+  const hn::RebindToUnsigned<D> du;
+  const auto wide = hn::PromoteTo(du, bits);
+  const auto magnitude = hn::And(wide, hn::Set(du, 0x7FFFu));
+  const auto sign = hn::ShiftLeft<16>(hn::Xor(wide, magnitude));
+  // The product moves the exponent from float16's bias to float32's, exactly, subnormals included.
+  const auto scaled =
+      hn::Mul(hn::BitCast(d, hn::ShiftLeft<13>(magnitude)), hn::Set(d, 5.192296858534828e33f));
+  const auto special =
+      hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(du, 0x7BFFu)), hn::Set(du, 0x7F800000u));
+  return hn::BitCast(d, hn::Or(hn::Or(hn::BitCast(du, scaled), special), sign));
+#endif
+}
+
+template <class D, class VHalf>
+HWY_INLINE hn::Vec<D> Widen(BFloat16, D d, VHalf bits) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
+}
+
+// The low 16 bits of each lane, which are all that is set.
+template <class D, class VU32>
+HWY_INLINE hn::Vec<HalfTag<D>> TakeLow16(D, VU32 bits) {
+  const hn::RebindToSigned<D> di;
+  return hn::DemoteTo(HalfTag<D>(), hn::BitCast(di, bits));
+}
+
+// Rounds to nearest even; a NaN becomes a quiet NaN.
+template <class D>
+HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, D d, hn::Vec<D> v) {
+#if NORMD_NATIVE_FLOAT16
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::BitCast(HalfTag<D>(), hn::DemoteTo(d16, v));
+#else
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFFu));
+  const auto sign = hn::ShiftRight<16>(hn::Xor(bits, magnitude));
+  const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1u));
+  // 0xC8000FFF is half a unit less a bit, less the difference of the exponents' biases.
+  const auto normal =
+      hn::ShiftRight<13>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xC8000FFFu)), odd));
+  // The spacing of floats in [0.5, 1) is that of float16's subnormals: the sum rounds to it.
+  const auto subnormal =
+      hn::Sub(hn::BitCast(du, hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f))),
+              hn::Set(du, 0x3F000000u));
+  auto half = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x38800000u)), subnormal, normal);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x477FEFFFu)), hn::Set(du, 0x7C00u), half);
+  half = hn::IfThenElse(hn::Gt(magnitude, hn::Set(du, 0x7F800000u)), hn::Set(du, 0x7E00u), half);
+  return TakeLow16(d, hn::Or(half, sign));
+#endif
+}
+
+template <class D>
+HWY_INLINE hn::Vec<HalfTag<D>> Narrow(BFloat16, D d, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd));
+  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
+  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
+  return TakeLow16(d, hn::IfThenElse(is_nan, quiet, rounded));
+}
+
+template <class Format, class D>
+HWY_INLINE hn::Vec<D> Load(Format format, D d, const typename Format::Lane* p) {
+  if constexpr (kIsHalf<Format>) {
+    return Widen(format, d, hn::LoadU(HalfTag<D>(), p));
+  } else {
+    return hn::LoadU(d, p);
+  }
+}
+
+template <class Format, class D>
+HWY_INLINE void Store(Format format, D d, hn::Vec<D> v, typename Format::Lane* p) {
+  if constexpr (kIsHalf<Format>) {
+    hn::StoreU(Narrow(format, d, v), HalfTag<D>(), p);
+  } else {
+    hn::StoreU(v, d, p);
+  }
+}
+
+// Two vectors to consecutive memory past the caches; p is aligned to StreamAlignment().
+template <class Format, class D>
+HWY_INLINE void StreamPair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
+                           typename Format::Lane* p) {
+  if constexpr (kIsHalf<Format>) {
+#if HWY_TARGET == HWY_SCALAR
+    Store(format, d, v0, p);
+    Store(format, d, v1, p + hn::Lanes(d));
+#else
+    const hn::Twice<HalfTag<D>> d16;
+    hn::Stream(hn::Combine(d16, Narrow(format, d, v1), Narrow(format, d, v0)), d16, p);
+#endif
+  } else {
+    hn::Stream(v0, d, p);
+    hn::Stream(v1, d, p + hn::Lanes(d));
+  }
+}
+
+// Bytes to which StreamPair's destination is aligned.
+template <class D>
+HWY_INLINE std::size_t StreamAlignment(D d) {
+  return hn::Lanes(d) * sizeof(hn::TFromD<D>);
+}
+
+// The first n < Lanes(d) elements; the other lanes are 0.
+template <class Format, class D>
+HWY_INLINE hn::Vec<D> LoadPart(Format format, D d, const typename Format::Lane* p, std::size_t n) {
+  using Lane = typename Format::Lane;
+  if constexpr (kMaskedMemory<Format>) {
+    return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+  } else {
+    HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())] = {};
+    std::memcpy(buffer, p, n * sizeof(Lane));
+    return Load(format, d, buffer);
+  }
+}
+
+template <class Format, class D>
+HWY_INLINE void StorePart(Format format, D d, hn::Vec<D> v, typename Format::Lane* p,
+                          std::size_t n) {
+  using Lane = typename Format::Lane;
+  if constexpr (kMaskedMemory<Format>) {
+    hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+  } else {
+    HWY_ALIGN Lane buffer[hn::MaxLanes(AccTag<Format>())];
+    Store(format, d, v, buffer);
+    std::memcpy(p, buffer, n * sizeof(Lane));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_FORMATS_INL_H_

@@ -1,0 +1,179 @@
+// Moments of contiguous elements and of channels. Included once per target by foreach_target.h.
+//
+// Accuracy. Deviations are taken from a pivot, the mean of a first part of the chunk, in Acc.
+// Groups of eight are summed in Acc as a tree, and the groups in double. The pivot p is a mean of m
+// of the n elements, so that (p - mean)^2 <= (n / m) variance whatever the data: the correction m2
+// = sum d^2 - (sum d)^2 / n cancels at most a factor 1 + n / m, and next to nothing unless the
+// pivot's part differs from the rest.
+
+#if defined(NORMD_KERNELS_CPU_MOMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_MOMENTS_INL_H_
+#undef NORMD_KERNELS_CPU_MOMENTS_INL_H_
+#else
+#define NORMD_KERNELS_CPU_MOMENTS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/formats-inl.h"
+#include "kernels/cpu/simd_kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DoubleTag = hn::ScalableTag<double>;
+using VDouble = hn::Vec<DoubleTag>;
+
+// A sum per lane of Acc, in double.
+template <class D>
+struct WideSum {
+  static constexpr bool kTwo = sizeof(hn::TFromD<D>) == 4 && HWY_TARGET != HWY_SCALAR;
+
+  VDouble lower;
+  VDouble upper;
+
+  // Written out, since an implicit constructor is not compiled for the target.
+  HWY_INLINE WideSum() : lower(hn::Zero(DoubleTag())), upper(hn::Zero(DoubleTag())) {}
+
+  HWY_INLINE void Add(D d, hn::Vec<D> v) {
+    const DoubleTag dd;
+    if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+      lower = hn::Add(lower, v);
+    } else {
+#if HWY_TARGET == HWY_SCALAR
+      (void)d;
+      lower = hn::Add(lower, hn::PromoteTo(dd, v));
+#else
+      const hn::Half<D> dh;
+      (void)d;
+      lower = hn::Add(lower, hn::PromoteTo(dd, hn::LowerHalf(dh, v)));
+      upper = hn::Add(upper, hn::PromoteTo(dd, hn::UpperHalf(dh, v)));
+#endif
+    }
+  }
+
+  HWY_INLINE double Total() const {
+    const DoubleTag dd;
+    return hn::GetLane(hn::SumOfLanes(dd, hn::Add(lower, upper)));
+  }
+};
+
+// Sums of deviations and of their squares.
+template <class D>
+struct DeviationSums {
+  WideSum<D> first;
+  WideSum<D> second;
+
+  HWY_INLINE DeviationSums() {}
+
+  HWY_INLINE void Add(D d, hn::Vec<D> deviation) {
+    first.Add(d, deviation);
+    second.Add(d, hn::Mul(deviation, deviation));
+  }
+
+  HWY_INLINE void AddEight(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3,
+                           hn::Vec<D> v4, hn::Vec<D> v5, hn::Vec<D> v6, hn::Vec<D> v7) {
+    first.Add(d, hn::Add(hn::Add(hn::Add(v0, v1), hn::Add(v2, v3)),
+                         hn::Add(hn::Add(v4, v5), hn::Add(v6, v7))));
+    const auto even = hn::MulAdd(v6, v6, hn::MulAdd(v4, v4, hn::MulAdd(v2, v2, hn::Mul(v0, v0))));
+    const auto odd = hn::MulAdd(v7, v7, hn::MulAdd(v5, v5, hn::MulAdd(v3, v3, hn::Mul(v1, v1))));
+    second.Add(d, hn::Add(even, odd));
+  }
+};
+
+// Two plain passes in double, for values whose squares overflow Acc, and for NaN and Inf.
+template <class Format>
+HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t count,
+                                 std::int64_t stride, bool centered) {
+  const AccTag<Format> d;
+  const auto element = [&](std::int64_t i) HWY_ATTR {
+    return static_cast<double>(hn::GetLane(LoadPart(Format(), d, x + i * stride, 1)));
+  };
+  Moments result{static_cast<double>(count), 0, 0};
+  if (centered) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += element(i);
+    result.mean = sum / result.count;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double deviation = element(i) - result.mean;
+    result.m2 += deviation * deviation;
+  }
+  return result;
+}
+
+// The mean of count > 0 elements; any value near it will do.
+template <class Format>
+HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64_t count) {
+  using Acc = typename Format::Acc;
+  const AccTag<Format> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  auto sum0 = hn::Zero(d);
+  auto sum1 = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    sum0 = hn::Add(sum0, Load(Format(), d, x + i));
+    sum1 = hn::Add(sum1, Load(Format(), d, x + i + lanes));
+  }
+  for (; i < count; i += lanes) {
+    const std::int64_t left = count - i;
+    sum0 = hn::Add(sum0, left >= lanes ? Load(Format(), d, x + i)
+                                       : LoadPart(Format(), d, x + i, std::size_t(left)));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) / static_cast<Acc>(count);
+}
+
+template <class Format>
+HWY_INLINE Moments ChunkMoments(const typename Format::Lane* x, std::int64_t count, bool centered) {
+  constexpr std::int64_t kPivotElements = 512;
+  using Acc = typename Format::Acc;
+  const AccTag<Format> d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const Acc pivot = centered ? Pivot<Format>(x, std::min(count, kPivotElements)) : Acc{0};
+  const auto p = hn::Set(d, pivot);
+  const auto deviation = [&](std::int64_t i)
+                             HWY_ATTR { return hn::Sub(Load(Format(), d, x + i), p); };
+  DeviationSums<AccTag<Format>> sums;
+  std::int64_t i = 0;
+  for (; i + 8 * lanes <= count; i += 8 * lanes) {
+    sums.AddEight(d, deviation(i), deviation(i + lanes), deviation(i + 2 * lanes),
+                  deviation(i + 3 * lanes), deviation(i + 4 * lanes), deviation(i + 5 * lanes),
+                  deviation(i + 6 * lanes), deviation(i + 7 * lanes));
+  }
+  for (; i + lanes <= count; i += lanes) sums.Add(d, deviation(i));
+  if (i < count) {
+    const std::size_t left = static_cast<std::size_t>(count - i);
+    const auto part = hn::Sub(LoadPart(Format(), d, x + i, left), p);
+    sums.Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
+  }
+  const double n = static_cast<double>(count);
+  const double first = sums.first.Total();
+  const double second = sums.second.Total();
+  if (!std::isfinite(second)) return WideMoments<Format>(x, count, 1, centered);
+  if (!centered) return {n, 0, second};
+  return {n, static_cast<double>(pivot) + first / n, std::max(0.0, second - first * first / n)};
+}
+
+template <class Format>
+Moments ContiguousMoments(const void* data, std::int64_t count, bool centered) {
+  const auto* x = static_cast<const typename Format::Lane*>(data);
+  Moments total;
+  for (std::int64_t i = 0; i < count; i += kChunkElements) {
+    const std::int64_t chunk = std::min(kChunkElements, count - i);
+    total = Merge(total, ChunkMoments<Format>(x + i, chunk, centered));
+  }
+  return total;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_MOMENTS_INL_H_

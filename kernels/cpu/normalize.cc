@@ -1,0 +1,117 @@
+#include "kernels/cpu/normalize.h"
+
+#include <oneapi/tbb/task_arena.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "kernels/cpu/batch.h"
+
+namespace norm::cpu {
+namespace {
+
+// Below this, waking another thread costs more than it saves.
+constexpr std::int64_t kSerialBytes = 256 << 10;
+
+CacheSizes DetectCaches() {
+  CacheSizes sizes{1 << 20, 32 << 20};
+#if defined(_SC_LEVEL2_CACHE_SIZE) && defined(_SC_LEVEL3_CACHE_SIZE)
+  // 0 or -1 where the system does not know.
+  if (const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0) sizes.per_core_bytes = bytes;
+  if (const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE); bytes > 0) sizes.last_level_bytes = bytes;
+#endif
+  return sizes;
+}
+
+// After validation.
+std::int64_t TotalBytes(const NormSpec& spec, const Segment* segments, std::size_t count) {
+  double total = 0;  // A sum of 63-bit sizes.
+  for (std::size_t i = 0; i < count; ++i) {
+    total += static_cast<double>(segments[i].samples) * static_cast<double>(segments[i].spatial) *
+             static_cast<double>(spec.channels) * static_cast<double>(SizeOf(spec.dtype));
+  }
+  return static_cast<std::int64_t>(std::min(total, 9e18));
+}
+
+void NormalizeSegment(const Batch& batch, const Segment& segment) {
+  if (segment.samples == 0 || segment.spatial == 0) return;
+  const bool given = batch.spec.statistics == Statistics::kGiven;
+  // With one position, or one channel, both layouts are the same memory.
+  const bool channels_last =
+      batch.spec.layout == Layout::kChannelsLast && segment.spatial > 1 && batch.spec.channels > 1;
+  if (given && (channels_last || segment.spatial == 1)) {
+    NormalizeGivenChannelsLast(batch, segment);
+  } else if (channels_last) {
+    NormalizeChannelsLast(batch, segment);
+  } else {
+    NormalizeContiguous(batch, segment);
+  }
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  explicit Impl(int max_threads)
+      : threads(max_threads > 0 ? max_threads : tbb::this_task_arena::max_concurrency()),
+        arena(threads) {}
+
+  int threads;
+  mutable tbb::task_arena arena;
+  CacheSizes caches = DetectCaches();
+};
+
+Executor::Executor(int max_threads) : impl_(std::make_unique<Impl>(max_threads)) {}
+Executor::~Executor() = default;
+
+int Executor::max_threads() const { return impl_->threads; }
+
+Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                           std::size_t count) const {
+  if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
+  if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
+  const std::int64_t bytes = TotalBytes(spec, segments, count);
+  if (bytes == 0) return Status();
+  try {
+    const bool serial = impl_->threads == 1 || bytes <= kSerialBytes;
+    Batch batch{.spec = spec,
+                .kernels = &KernelsFor(spec.dtype),
+                .gamma = Param(params.gamma, spec.channels),
+                .beta = Param(params.beta, spec.channels),
+                .mean = Param(params.mean, spec.channels),
+                .variance = Param(params.variance, spec.channels),
+                .parallel = Parallel(serial ? 1 : impl_->threads),
+                .caches = impl_->caches,
+                .exceeds_caches = bytes > impl_->caches.last_level_bytes};
+    const bool elementwise = spec.statistics != Statistics::kGiven &&
+                             std::any_of(segments, segments + count, [](const Segment& segment) {
+                               return segment.spatial == 1;
+                             });
+    if (elementwise) {
+      batch.element_gamma = batch.gamma.AsAccumulationType(spec.dtype);
+      batch.element_beta = batch.beta.AsAccumulationType(spec.dtype);
+    }
+    const auto run = [&] {
+      batch.parallel.For(static_cast<std::int64_t>(count), 1,
+                         [&](std::int64_t begin, std::int64_t end) {
+                           for (std::int64_t i = begin; i < end; ++i) {
+                             NormalizeSegment(batch, segments[i]);
+                           }
+                         });
+    };
+    if (serial) {
+      run();
+    } else {
+      impl_->arena.execute(run);
+    }
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the workspace of a batch");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kOutOfMemory, std::string("task scheduler: ") + error.what());
+  }
+  return Status();
+}
+
+}  // namespace norm::cpu

@@ -1,0 +1,41 @@
+// Parameters as the CPU backend reads them: float32 or float64, converted once per call if need be.
+
+#ifndef NORMD_KERNELS_CPU_PARAMS_H_
+#define NORMD_KERNELS_CPU_PARAMS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/norm.h"
+
+namespace norm::cpu {
+
+// One parameter vector, or its absence. Borrows `source`; holds a converted copy of float16 and
+// bfloat16.
+class Param {
+ public:
+  Param(const ParamVector& source, std::int64_t count);
+
+  bool present() const { return float32_ != nullptr || float64_ != nullptr; }
+
+  // Exactly the given value; `absent` if there is none.
+  double At(std::int64_t index, double absent) const {
+    if (float32_ != nullptr) return static_cast<double>(float32_[index]);
+    return float64_ != nullptr ? float64_[index] : absent;
+  }
+
+  // The whole vector as float, or as double if `dtype` is float64, rounded where it must be; null
+  // if absent. Valid as long as the Param and its source.
+  const void* AsAccumulationType(DType dtype);
+
+ private:
+  std::int64_t count_;
+  const float* float32_ = nullptr;
+  const double* float64_ = nullptr;
+  std::unique_ptr<float[]> float32_copy_;
+  std::unique_ptr<double[]> float64_copy_;
+};
+
+}  // namespace norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_PARAMS_H_

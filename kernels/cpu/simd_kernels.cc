@@ -1,0 +1,59 @@
+#include "kernels/cpu/simd_kernels.h"
+
+// The kernels use nothing that these add to their neighbours; each target costs build time. The
+// scalable vectors of SVE have no size, and some types here hold vectors as members.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/simd_kernels.cc"
+#include "hwy/foreach_target.h"
+// The above comes first: it includes this file once per target.
+#include "hwy/highway.h"
+#include "kernels/cpu/apply-inl.h"
+#include "kernels/cpu/channel_moments-inl.h"
+#include "kernels/cpu/moments-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace norm::cpu {
+namespace HWY_NAMESPACE {
+
+template <class Format>
+const SimdKernels& Table() {
+  static constexpr SimdKernels kTable = {ContiguousMoments<Format>, ChannelMoments<Format>,
+                                         Apply<Format>, ApplyElements<Format>, ApplyCyclic<Format>};
+  return kTable;
+}
+
+const SimdKernels* ChooseKernels(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return &Table<Float32>();
+    case DType::kFloat64: return &Table<Float64>();
+    case DType::kFloat16: return &Table<Float16>();
+    case DType::kBFloat16: return &Table<BFloat16>();
+  }
+  return nullptr;
+}
+
+const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "kernels/cpu/normalize.h"
+
+namespace norm::cpu {
+
+HWY_EXPORT(ChooseKernels);
+HWY_EXPORT(TargetName);
+
+const SimdKernels& KernelsFor(DType dtype) { return *HWY_DYNAMIC_DISPATCH(ChooseKernels)(dtype); }
+
+void FlushStreams() { hwy::FlushStream(); }
+
+const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+
+}  // namespace norm::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,88 @@
+// The vector loops of the CPU backend: one table of functions per DType, chosen at run time for the
+// instruction set of this machine. They are single-threaded, allocate nothing and validate nothing.
+//
+// "Acc" is the accumulation type: double for float64, float for the others. Pointers to x and y are
+// aligned to their element; x == y is allowed everywhere. Results never depend on alignment.
+
+#ifndef NORMD_KERNELS_CPU_SIMD_KERNELS_H_
+#define NORMD_KERNELS_CPU_SIMD_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/moments.h"
+#include "kernels/norm.h"
+
+namespace norm::cpu {
+
+struct Epilogue {
+  Activation activation = Activation::kNone;
+  float leaky_slope = 0;
+};
+
+// `count` contiguous elements on their way from x to y.
+struct Run {
+  const void* x = nullptr;
+  void* y = nullptr;
+  std::int64_t count = 0;
+  Epilogue epilogue;
+  // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
+  bool stream = false;
+  // Memory that is wanted next: `count` elements are fetched into the cache at the pace of the run.
+  const void* next = nullptr;
+};
+
+// y = activation((x - center) * scale + shift)
+struct Affine {
+  double center = 0;
+  double scale = 1;
+  double shift = 0;
+};
+
+// y = activation((x - center) * scale * gamma[i] + beta[i])
+struct ElementAffine {
+  double center = 0;
+  double scale = 1;
+  const void* gamma = nullptr;  // Acc[count]; null: 1
+  const void* beta = nullptr;   // Acc[count]; null: 0
+};
+
+// y = activation((x - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each array is
+// Acc[period + kCyclicPadding], of which the last kCyclicPadding repeat the first.
+constexpr std::int64_t kCyclicPadding = 64;
+struct CyclicAffine {
+  const void* center = nullptr;
+  const void* scale = nullptr;
+  const void* shift = nullptr;
+  std::int64_t period = 0;  // >= kCyclicPadding
+  std::int64_t phase = 0;   // In [0, period)
+};
+
+// `positions` x `channels` elements.
+struct ChannelBlock {
+  const void* x = nullptr;
+  std::int64_t positions = 0;  // > 0
+  std::int64_t channels = 0;   // > 0
+};
+
+struct SimdKernels {
+  // The moments of `count` > 0 contiguous elements, merged over chunks of kChunkElements. Without
+  // `centered` the mean is 0 and m2 the sum of squares.
+  Moments (*moments)(const void* x, std::int64_t count, bool centered);
+  // The moments of each channel of a block, to mean[channels] and m2[channels].
+  void (*channel_moments)(const ChannelBlock& block, bool centered, double* mean, double* m2);
+
+  void (*apply)(const Run& run, const Affine& affine);
+  void (*apply_elements)(const Run& run, const ElementAffine& affine);
+  void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
+};
+
+constexpr std::int64_t kChunkElements = 4096;
+
+const SimdKernels& KernelsFor(DType dtype);
+
+// Makes streamed stores visible in the order of the program.
+void FlushStreams();
+
+}  // namespace norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_SIMD_KERNELS_H_

@@ -1,0 +1,35 @@
+// The one seam between the kernels' tests and what they test: the same bodies run against every
+// backend. Each test binary links exactly one implementation of MakeKernelBackend().
+
+#ifndef NORMD_TESTS_SUPPORT_KERNEL_BACKEND_H_
+#define NORMD_TESTS_SUPPORT_KERNEL_BACKEND_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "kernels/norm.h"
+
+namespace norm::testing {
+
+class KernelBackend {
+ public:
+  virtual ~KernelBackend() = default;
+
+  virtual std::string Name() const = 0;
+
+  // False if this machine lacks the device; tests then skip.
+  virtual bool Available() const = 0;
+
+  // Computes a batch that lies in host memory, parameters included, and returns when y is complete.
+  // A backend with memory of its own copies in and out, keeps each segment's alignment modulo 256
+  // and its aliasing of x and y, and writes back nothing but y.
+  virtual Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                           std::size_t count) = 0;
+};
+
+std::unique_ptr<KernelBackend> MakeKernelBackend();
+
+}  // namespace norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_KERNEL_BACKEND_H_

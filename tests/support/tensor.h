@@ -1,0 +1,93 @@
+// Tensors from seeds, in memory that notices stray writes, and their comparison.
+
+#ifndef NORMD_TESTS_SUPPORT_TENSOR_H_
+#define NORMD_TESTS_SUPPORT_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/norm.h"
+
+namespace norm::testing {
+
+// The seed of this run: NORMD_TEST_SEED from the environment, or a fixed number. The first call
+// prints it.
+std::uint64_t TestSeed();
+
+enum class Data {
+  kUniform,       // U[0, 1)
+  kNormal,        // N(0, 1)
+  kLargeMean,     // N(1e4, 1)
+  kConstant,      // 3.25 everywhere
+  kOutlier,       // N(0, 1) with one 1e6 (6e4 in float16) near the front
+  kHalfOverflow,  // 300 N(0, 1): squares of many exceed float16's largest number
+};
+
+// `count` elements of `dtype` between guard bytes, `offset` elements past a 256-byte boundary.
+class Tensor {
+ public:
+  Tensor(DType dtype, std::int64_t count, std::int64_t offset = 0);
+
+  DType dtype() const { return dtype_; }
+  std::int64_t count() const { return count_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(count_) * SizeOf(dtype_); }
+  void* data() { return data_; }
+  const void* data() const { return data_; }
+
+  double Get(std::int64_t index) const;
+  void Set(std::int64_t index, double value);
+
+  // The same elements for the same seed, whatever the dtype, but for rounding.
+  void Fill(Data data, std::uint64_t seed);
+  // Each byte a pattern that is a NaN in every format.
+  void Poison();
+  void CopyFrom(const Tensor& other);
+
+  bool GuardsIntact() const;
+  bool SameBytes(const Tensor& other) const;
+
+ private:
+  static constexpr std::size_t kGuardBytes = 256;
+
+  DType dtype_;
+  std::int64_t count_;
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+};
+
+// gamma, beta, mean and variance of `channels` elements: of order 1, variance positive.
+struct ParamSet {
+  ParamSet(const NormSpec& spec, DType dtype, std::uint64_t seed, bool affine = true);
+
+  NormParams View() const;
+
+  bool affine;
+  bool given;
+  Tensor gamma;
+  Tensor beta;
+  Tensor mean;
+  Tensor variance;
+};
+
+// How far results may be from the float64 reference.
+struct Tolerance {
+  double absolute = 0;
+  double relative = 0;
+  // For float16 and bfloat16: units in the last place of the rounded reference, besides `absolute`.
+  int ulps = 0;
+};
+
+// Well within the contract's 1e-4 for float32, for data without trouble; one unit in the last place
+// for the 16-bit types, or float32's rounding error where that is more.
+Tolerance TightTolerance(DType dtype);
+
+// Empty if each element of y is as close to expected as the tolerance says (a NaN to a NaN, an
+// infinity to the same); otherwise the worst element, named.
+std::string Compare(const Tensor& y, const std::vector<double>& expected, Tolerance tolerance);
+
+}  // namespace norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_TENSOR_H_
