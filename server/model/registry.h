@@ -15,12 +15,9 @@
 #include "server/base/clock.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
+#include "server/model/model_name.h"
 
 namespace normd {
-
-// Letters, digits, '_', '-' and '.', 1 to 128 of them, beginning with a letter or a digit: never a
-// path. InvalidArgument otherwise; the message shows at most 32 characters, escaped.
-absl::Status CheckModelName(absl::string_view name);
 
 // What GetModel and ListModels tell of one version.
 struct ModelStatus {
@@ -28,7 +25,7 @@ struct ModelStatus {
   std::int64_t version = 0;
   std::shared_ptr<const Model> model;  // Null when the load failed.
   absl::Status error;                  // Of the last load; may be set while an older state serves.
-  Duration load_time{};
+  Duration load_time{};                // Of the last load, also one that failed.
 };
 
 struct RegistryOptions {

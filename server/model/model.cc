@@ -1,0 +1,231 @@
+#include "server/model/model.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/printable.h"
+#include "server/model/config.h"
+
+namespace normd {
+namespace {
+
+// The names that torch's modules give. One that the operation leaves unused means that the config
+// and the file disagree.
+constexpr absl::string_view kTorchNames[] = {"weight",      "bias",          "running_mean",
+                                             "running_var", "linear.weight", "linear.bias"};
+
+bool IsExpected(const Parameter& parameter, const std::vector<ExpectedParameter>& expected) {
+  return std::any_of(expected.begin(), expected.end(), [&](const ExpectedParameter& wanted) {
+    return parameter.name == wanted.name;
+  });
+}
+
+absl::Status CheckUnexpected(const Parameter& parameter,
+                             const std::vector<ExpectedParameter>& expected) {
+  const bool known = std::find(std::begin(kTorchNames), std::end(kTorchNames), parameter.name) !=
+                     std::end(kTorchNames);
+  if (!known || IsExpected(parameter, expected)) return absl::OkStatus();
+  const auto name = [](std::string* out, const ExpectedParameter& wanted) {
+    out->append(wanted.name);
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      "parameter ", parameter.name, ": present, but the config does not use it, ",
+      expected.empty() ? "wanted no parameters"
+                       : absl::StrCat("wanted ", absl::StrJoin(expected, ", ", name))));
+}
+
+norm::ParamVector& Target(norm::NormParams& params, ExpectedParameter::Role role) {
+  switch (role) {
+    case ExpectedParameter::Role::kBeta: return params.beta;
+    case ExpectedParameter::Role::kMean: return params.mean;
+    case ExpectedParameter::Role::kVariance: return params.variance;
+    case ExpectedParameter::Role::kGamma: break;
+  }
+  return params.gamma;
+}
+
+absl::StatusOr<norm::NormParams> Bind(const std::vector<Parameter>& parameters,
+                                      const std::vector<ExpectedParameter>& expected,
+                                      const Shape& shape) {
+  absl::flat_hash_set<absl::string_view> names;
+  for (const Parameter& parameter : parameters) {
+    const absl::Status status = CheckUnexpected(parameter, expected);
+    if (!status.ok()) return status;
+    if (!names.insert(parameter.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", Printable(parameter.name, 64), ": twice"));
+    }
+  }
+  norm::NormParams params;
+  for (const ExpectedParameter& wanted : expected) {
+    const auto found =
+        std::find_if(parameters.begin(), parameters.end(),
+                     [&](const Parameter& parameter) { return parameter.name == wanted.name; });
+    if (found == parameters.end()) {
+      if (!wanted.required) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", wanted.name, ": missing, wanted shape ", shape.ToString()));
+    }
+    if (!(found->shape == shape)) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter ", wanted.name, ": shape ",
+                                                     found->shape.ToString(), ", wanted ",
+                                                     shape.ToString()));
+    }
+    Target(params, wanted.role) = {found->data.get(), found->dtype};
+  }
+  return params;
+}
+
+std::string Dims(int count) {
+  return absl::StrCat(count, count == 1 ? " dimension" : " dimensions");
+}
+
+absl::Status CheckNotZero(const Shape& shape, int first, int last) {
+  for (int i = first; i < last; ++i) {
+    if (shape.dim(i) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape[", i, "]: 0 in ", shape.ToString(), ", wanted at least 1"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// [N, C, *] or [N, *, C]: the samples are N, the spatial elements the trailing dimensions.
+absl::Status FitChannels(const norm::NormSpec& spec, const Shape& shape, Geometry& out) {
+  const int rank = shape.rank();
+  const bool channels_last = spec.layout == norm::Layout::kChannelsLast;
+  if (rank < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("shape: ", shape.ToString(), " has ", Dims(rank),
+                                                   ", wanted at least 2, ",
+                                                   channels_last ? "[N, *, C]" : "[N, C, *]"));
+  }
+  const int channel_dim = channels_last ? rank - 1 : 1;
+  if (shape.dim(channel_dim) != spec.channels) {
+    return absl::InvalidArgumentError(absl::StrCat("shape[", channel_dim,
+                                                   "]: ", shape.dim(channel_dim), " channels in ",
+                                                   shape.ToString(), ", wanted ", spec.channels));
+  }
+  const int first = channels_last ? 1 : 2;
+  const int last = channels_last ? rank - 1 : rank;
+  out.samples = shape.dim(0);
+  out.spatial = shape.Product(first, last);
+  return CheckNotZero(shape, first, last);
+}
+
+// [*, normalized dimensions]: every leading index is a sample, and any of them may be zero.
+absl::Status FitNormalizedShape(absl::Span<const std::int64_t> normalized, const Shape& shape,
+                                Geometry& out) {
+  const int leading = shape.rank() - static_cast<int>(normalized.size());
+  const auto wanted = [normalized] {
+    return absl::StrCat("[*, ", absl::StrJoin(normalized, ", "), "]");
+  };
+  if (leading < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shape: ", shape.ToString(), " has ",
+                                                   Dims(shape.rank()), ", wanted ", wanted()));
+  }
+  for (int i = leading; i < shape.rank(); ++i) {
+    if (shape.dim(i) != normalized[static_cast<std::size_t>(i - leading)]) {
+      return absl::InvalidArgumentError(absl::StrCat("shape[", i, "]: ", shape.dim(i), " in ",
+                                                     shape.ToString(), ", wanted ", wanted()));
+    }
+  }
+  out.samples = shape.Product(0, leading);
+  out.spatial = 1;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int64_t version,
+                                                     v1::ModelConfig config,
+                                                     std::vector<Parameter> parameters,
+                                                     ModelMetrics& metrics) {
+  const absl::Status status = CheckModelConfig(config);
+  if (!status.ok()) return status;
+  std::vector<std::int64_t> normalized_shape = NormalizedShape(config);
+  const norm::NormSpec spec = MakeSpec(config);
+  const absl::StatusOr<Shape> parameter_shape =
+      normalized_shape.empty() ? Shape::Create({spec.channels}) : Shape::Create(normalized_shape);
+  if (!parameter_shape.ok()) return parameter_shape.status();
+  const std::vector<ExpectedParameter> expected = ExpectedParameters(config);
+  const absl::StatusOr<norm::NormParams> params = Bind(parameters, expected, *parameter_shape);
+  if (!params.ok()) return params.status();
+  std::erase_if(parameters, [&expected](const Parameter& parameter) {
+    return !IsExpected(parameter, expected);
+  });
+
+  std::shared_ptr<Model> model(new Model());
+  model->name_ = std::move(name);
+  model->version_ = version;
+  model->config_ = std::move(config);
+  model->parameters_ = std::move(parameters);
+  model->spec_ = spec;
+  model->normalized_shape_ = std::move(normalized_shape);
+  model->host_params_ = *params;
+  model->metrics_ = &metrics;
+  return model;
+}
+
+norm::NormSpec Model::Spec(norm::DType dtype) const {
+  norm::NormSpec spec = spec_;
+  spec.dtype = dtype;
+  return spec;
+}
+
+absl::StatusOr<Geometry> Model::Check(norm::DType dtype, const Shape& shape) const {
+  const v1::DataType type = ToProto(dtype);
+  const auto& accepted = config_.dtypes();
+  if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), type) == accepted.end()) {
+    const auto name = [](std::string* out, int value) {
+      out->append(v1::DataType_Name(static_cast<v1::DataType>(value)));
+    };
+    return absl::InvalidArgumentError(absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted ",
+                                                   absl::StrJoin(accepted, " or ", name)));
+  }
+  Geometry geometry;
+  const absl::Status status = normalized_shape_.empty()
+                                  ? FitChannels(spec_, shape, geometry)
+                                  : FitNormalizedShape(normalized_shape_, shape, geometry);
+  if (!status.ok()) return status;
+  // The product fits: there are no more groups than channels, and Shape bounds all elements.
+  geometry.rows = geometry.samples * spec_.groups;
+  const std::optional<std::int64_t> bytes =
+      CheckedMultiply(shape.elements(), static_cast<std::int64_t>(norm::SizeOf(dtype)));
+  if (!bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("shape: ", shape.ToString(), " of ",
+                                                   norm::Name(dtype), " has over 2^63 bytes"));
+  }
+  geometry.bytes = *bytes;
+  return geometry;
+}
+
+absl::StatusOr<norm::DType> FromProto(v1::DataType dtype) {
+  switch (dtype) {
+    case v1::FLOAT32: return norm::DType::kFloat32;
+    case v1::FLOAT64: return norm::DType::kFloat64;
+    case v1::FLOAT16: return norm::DType::kFloat16;
+    case v1::BFLOAT16: return norm::DType::kBFloat16;
+    default: break;
+  }
+  const std::string got = dtype == v1::DATA_TYPE_UNSPECIFIED
+                              ? "missing"
+                              : absl::StrCat(static_cast<int>(dtype), " is unknown");
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype: ", got, ", wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"));
+}
+
+v1::DataType ToProto(norm::DType dtype) {
+  switch (dtype) {
+    case norm::DType::kFloat32: return v1::FLOAT32;
+    case norm::DType::kFloat64: return v1::FLOAT64;
+    case norm::DType::kFloat16: return v1::FLOAT16;
+    case norm::DType::kBFloat16: return v1::BFLOAT16;
+  }
+  return v1::DATA_TYPE_UNSPECIFIED;
+}
+
+}  // namespace normd
