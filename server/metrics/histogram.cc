@@ -7,11 +7,12 @@
 namespace normd {
 namespace {
 
-constexpr std::array<std::int64_t, 37> MakeDurationBounds() {
-  std::array<std::int64_t, 37> bounds{};
+// No steps above 5: the exposition prints 16 digits, and 7.5e-05 would read 7.499999999999999e-05.
+constexpr std::array<std::int64_t, 31> MakeDurationBounds() {
+  std::array<std::int64_t, 31> bounds{};
   std::size_t next = 0;
   for (std::int64_t decade = 10'000; decade < 10'000'000'000; decade *= 10) {
-    for (const std::int64_t percent : {100, 175, 250, 350, 500, 750}) {
+    for (const std::int64_t percent : {100, 175, 250, 350, 500}) {
       bounds[next++] = decade / 100 * percent;
     }
   }

@@ -18,8 +18,8 @@ struct HistogramScale {
   double recorded_per_exposed;  // 1e9: nanoseconds are recorded, seconds exposed.
 };
 
-// Nanoseconds, exposed in seconds: 10 us to 10 s, six bounds to the decade (1, 1.75, 2.5, 3.5, 5,
-// 7.5), so that a quantile is known within a factor of 1.75.
+// Nanoseconds, exposed in seconds: 10 us to 10 s, five bounds to the decade (1, 1.75, 2.5, 3.5, 5),
+// so that a quantile is known within a factor of 2.
 HistogramScale DurationScale();
 HistogramScale BatchRequestsScale();  // Powers of two, 1 to 1024.
 HistogramScale BatchBytesScale();     // Powers of four, 256 B to 4 GiB.
