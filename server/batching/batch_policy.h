@@ -41,6 +41,21 @@ struct BatchDecision {
 BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
                           TimePoint now, bool closing);
 
+// A whole queue in short. The oldest request's arrival means nothing when `requests` is 0.
+struct QueueTotals {
+  std::int64_t requests = 0;
+  std::int64_t rows = 0;
+  std::int64_t bytes = 0;
+  TimePoint oldest{};
+};
+
+inline constexpr TimePoint kAtOnce = TimePoint::min();
+
+// From when on DecideBatch takes from a queue of these totals: kAtOnce, the end of its queue delay,
+// or kNever when it is empty. What a queue keeps up to date at each change, in constant time, so
+// that DecideBatch runs only when there is something to take.
+TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing);
+
 }  // namespace normd
 
 #endif  // NORMD_SERVER_BATCHING_BATCH_POLICY_H_

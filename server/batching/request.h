@@ -55,7 +55,7 @@ struct Request {
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
 
   // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
-  // valid until `done`.
+  // valid until `done`. Overlaps no input of any request, unless it is exactly this one's.
   MutableBytes output;
 
   TimePoint arrival{};          // When the front end began to decode it.
@@ -76,8 +76,13 @@ struct Request {
   }
 };
 
-// Ends a request with an error. Consumes it.
+// The two ways in which a request ends. Everything that it held (model, input_owner) is released
+// before `done` runs.
+void Complete(std::unique_ptr<Request> request, Buffer output, BatchInfo batch);
 void Fail(std::unique_ptr<Request> request, absl::Status status);
+
+// Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.
+absl::Status CheckWanted(const Request& request, TimePoint now);
 
 // Requests of one model version and one type, computed together. At least one.
 struct Batch {

@@ -11,23 +11,23 @@
 #include "absl/status/status.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/lane.h"
-#include "server/metrics/metrics.h"
 
 namespace normd {
 
 // Start and Join are called by one thread; the rest is thread-safe.
 class Executor {
  public:
-  // `queue`, `metrics` and `clock` outlive it.
-  Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue, Metrics& metrics,
-           const Clock& clock);
+  // At least one lane. `queue` outlives it.
+  Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue);
   // Requires that Join has returned, or that Start was never called.
   ~Executor();
 
-  // Starts one thread a lane, and the queue's reaper. `on_last_lane_retired` runs once, on a lane's
-  // thread, when the last lane has failed: the queue is then empty of takers.
+  // Starts one thread a lane, and the queue's reaper. A lane that reports an error is flushed and
+  // retired. `on_last_lane_retired` runs at most once, on that lane's thread, with its error:
+  // nobody takes from the queue any more, so it must close and abort the queue.
   void Start(std::function<void(const absl::Status&)> on_last_lane_retired);
-  // Waits until the queue is closed and empty and every batch is completed.
+  // Waits until the queue is closed and empty and every batch is completed. A second call returns
+  // at once.
   void Join();
 
   std::vector<std::string> lane_names() const;

@@ -1,4 +1,4 @@
-// A lane computes one batch at a time: on the CPU, or on one stream of one device.
+// A lane computes batches: on the CPU, or on one stream of one device.
 
 #ifndef NORMD_SERVER_EXEC_LANE_H_
 #define NORMD_SERVER_EXEC_LANE_H_
@@ -11,7 +11,8 @@
 
 namespace normd {
 
-// Used by one thread. Several lanes run at once.
+// Used by one thread. Several lanes run at once. A lane records its own busy time, because only it
+// knows when its device works.
 class Lane {
  public:
   virtual ~Lane() = default;
@@ -23,11 +24,12 @@ class Lane {
 
   // Computes the batch and completes each of its requests exactly once, during the call or later
   // from a thread of the lane's own. Requests that are cancelled or expired by now end without
-  // being computed. An error means that the lane can do no further work; it has then still
-  // completed this batch (with INTERNAL).
+  // being computed. Blocks until the lane can take another batch, so that what it cannot work on
+  // yet stays in the queue, where it finds company and can be cancelled. An error means that the
+  // lane can do no further work; it has then still completed this batch (with INTERNAL).
   virtual absl::Status Execute(std::unique_ptr<Batch> batch) = 0;
 
-  // Returns when everything that Execute took is completed.
+  // Returns when everything that Execute took is completed. Also called after an error.
   virtual void Flush() {}
 };
 

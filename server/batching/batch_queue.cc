@@ -1,0 +1,290 @@
+#include "server/batching/batch_queue.h"
+
+#include <cassert>
+#include <utility>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/batching/waiting_set.h"
+
+namespace normd {
+namespace {
+
+absl::Status DeadlinePassed() {
+  return absl::DeadlineExceededError("the deadline passed while the request waited");
+}
+
+void FailAll(std::vector<std::unique_ptr<Request>> requests, const absl::Status& status) {
+  for (std::unique_ptr<Request>& request : requests) Fail(std::move(request), status);
+}
+
+}  // namespace
+
+// Sleepers. Takers wait in one of two places. Most wait in `idle_` without a time-out. When a line
+// is held back for company, one of them (the timer) waits in `timer_` until its delay ends, so that
+// a delay wakes one thread and not all. The reaper waits in `reaper_`.
+//
+// Every change under the lock ends with Plan, which says whom to wake so that this holds:
+// - while a batch may go and a taker sleeps, one taker is on its way (`taker_called_`), and every
+//   taker plans again before it leaves with its batch, which calls the next one;
+// - while a line is held back and a taker sleeps, the timer's time is not later than the line's, or
+//   a taker is on its way to become the timer.
+// A taker that wakes for whatever reason looks again before it sleeps, so a call that meets a taker
+// which is just timing out is not lost.
+struct BatchQueue::Impl {
+  Impl(BatchQueueOptions options, const Clock& clock_in) : clock(clock_in), waiting(options) {}
+
+  struct Wake {
+    bool one_idle = false;
+    bool timer = false;
+    bool reaper = false;
+    bool everyone = false;
+  };
+
+  Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Send(const Wake& wake);
+  void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void WaitForDeadline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool Finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    return closed && waiting.size() == 0;
+  }
+  // The steady clock's time at which `clock` will show `time`.
+  TimePoint OnSteadyClock(TimePoint time) const {
+    if (time == kNever) return kNever;
+    const TimePoint now = clock.Now();
+    return time <= now ? TimePoint(std::chrono::steady_clock::now())
+                       : TimePoint(std::chrono::steady_clock::now()) + (time - now);
+  }
+
+  const Clock& clock;
+  mutable Mutex mutex;
+  WaitingSet waiting ABSL_GUARDED_BY(mutex);
+  bool closed ABSL_GUARDED_BY(mutex) = false;
+  int idle_takers ABSL_GUARDED_BY(mutex) = 0;
+  bool taker_called ABSL_GUARDED_BY(mutex) = false;
+  bool has_timer ABSL_GUARDED_BY(mutex) = false;
+  TimePoint timer_until ABSL_GUARDED_BY(mutex) = kNever;
+  bool reaper_sleeps ABSL_GUARDED_BY(mutex) = false;
+  TimePoint reaper_until ABSL_GUARDED_BY(mutex) = kNever;
+  CondVar idle;
+  CondVar timer;
+  CondVar reaper;
+};
+
+BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
+  Wake wake;
+  wake.everyone = Finished();
+  const TimePoint next = waiting.NextBatch();
+  if (next == kAtOnce && !taker_called) {
+    wake.one_idle = idle_takers > 0;
+    wake.timer = !wake.one_idle && has_timer;
+    taker_called = wake.one_idle || wake.timer;
+  } else if (next != kAtOnce && has_timer && next < timer_until) {
+    wake.timer = true;
+    timer_until = next;  // The timer is on its way to it; no need to call again.
+  } else if (next != kAtOnce && next != kNever && !has_timer && !taker_called) {
+    wake.one_idle = taker_called = idle_takers > 0;
+  }
+  if (reaper_sleeps && waiting.NextDeadline() < reaper_until) {
+    wake.reaper = true;
+    reaper_until = waiting.NextDeadline();
+  }
+  return wake;
+}
+
+// After the lock is released: a thread that wakes finds it free.
+void BatchQueue::Impl::Send(const Wake& wake) {
+  if (wake.everyone) {
+    idle.SignalAll();
+    timer.SignalAll();
+    reaper.SignalAll();
+    return;
+  }
+  if (wake.one_idle) idle.SignalOne();
+  if (wake.timer) timer.SignalOne();
+  if (wake.reaper) reaper.SignalOne();
+}
+
+void BatchQueue::Impl::WaitForBatch() {
+  const TimePoint next = waiting.NextBatch();
+  if (next != kNever && !has_timer) {
+    has_timer = true;
+    timer_until = next;
+    timer.WaitUntil(mutex, OnSteadyClock(next));
+    has_timer = false;
+  } else {
+    ++idle_takers;
+    idle.Wait(mutex);
+    --idle_takers;
+  }
+  taker_called = false;
+}
+
+void BatchQueue::Impl::WaitForDeadline() {
+  reaper_sleeps = true;
+  reaper_until = waiting.NextDeadline();
+  reaper.WaitUntil(mutex, OnSteadyClock(reaper_until));
+  reaper_sleeps = false;
+}
+
+BatchQueue::BatchQueue(BatchQueueOptions options, const Clock& clock)
+    : impl_(std::make_unique<Impl>(options, clock)) {}
+
+BatchQueue::~BatchQueue() {
+  MutexLock lock(impl_->mutex);
+  assert(impl_->Finished() && "BatchQueue destroyed before Close, or with requests in it");
+}
+
+absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
+  const TimePoint now = impl_->clock.Now();
+  Impl::Wake wake;
+  absl::Status unwanted;
+  {
+    MutexLock lock(impl_->mutex);
+    if (impl_->closed) {
+      request->model->metrics().RecordRejection(Rejection::kDraining);
+      return absl::UnavailableError("the server is shutting down");
+    }
+    // Under the lock: whoever cancels sets the flag before it takes the lock in Cancel, so either
+    // Cancel finds the request here or this sees the flag.
+    unwanted = CheckWanted(*request, now);
+    if (unwanted.ok()) {
+      ModelMetrics& metrics = request->model->metrics();
+      absl::Status added = impl_->waiting.Add(request, now);
+      if (!added.ok()) {
+        metrics.RecordRejection(Rejection::kQueueFull);
+        return added;
+      }
+      wake = impl_->Plan();
+    }
+  }
+  if (!unwanted.ok()) {
+    request->admitted = now;
+    Fail(std::move(request), std::move(unwanted));
+    return absl::OkStatus();
+  }
+  impl_->Send(wake);
+  return absl::OkStatus();
+}
+
+BatchQueue::Poll BatchQueue::TryTake() {
+  Poll poll;
+  Impl::Wake wake;
+  std::vector<std::unique_ptr<Request>> expired;
+  {
+    MutexLock lock(impl_->mutex);
+    const TimePoint now = impl_->clock.Now();
+    expired = impl_->waiting.RemoveExpired(now);
+    poll.batch = impl_->waiting.TakeBatch(now);
+    poll.ask_again = impl_->waiting.NextBatch();
+    poll.finished = poll.batch == nullptr && impl_->Finished();
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+  FailAll(std::move(expired), DeadlinePassed());
+  return poll;
+}
+
+std::unique_ptr<Batch> BatchQueue::Take() {
+  for (;;) {
+    std::unique_ptr<Batch> batch;
+    bool finished = false;
+    Impl::Wake wake;
+    std::vector<std::unique_ptr<Request>> expired;
+    {
+      MutexLock lock(impl_->mutex);
+      for (;;) {
+        const TimePoint now = impl_->clock.Now();
+        expired = impl_->waiting.RemoveExpired(now);
+        batch = impl_->waiting.TakeBatch(now);
+        finished = batch == nullptr && impl_->Finished();
+        if (batch != nullptr || finished || !expired.empty()) break;
+        impl_->WaitForBatch();
+      }
+      wake = impl_->Plan();
+    }
+    impl_->Send(wake);
+    FailAll(std::move(expired), DeadlinePassed());
+    if (batch != nullptr || finished) return batch;
+  }
+}
+
+void BatchQueue::Cancel(std::uint64_t request_id) {
+  Impl::Wake wake;
+  std::unique_ptr<Request> request;
+  {
+    MutexLock lock(impl_->mutex);
+    request = impl_->waiting.Remove(request_id, impl_->clock.Now());
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+  if (request != nullptr) {
+    Fail(std::move(request), absl::CancelledError("the client cancelled the request"));
+  }
+}
+
+TimePoint BatchQueue::ExpireDue() {
+  Impl::Wake wake;
+  std::vector<std::unique_ptr<Request>> expired;
+  TimePoint next = kNever;
+  {
+    MutexLock lock(impl_->mutex);
+    expired = impl_->waiting.RemoveExpired(impl_->clock.Now());
+    next = impl_->waiting.NextDeadline();
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+  FailAll(std::move(expired), DeadlinePassed());
+  return next;
+}
+
+void BatchQueue::Reap() {
+  for (;;) {
+    bool finished = false;
+    Impl::Wake wake;
+    std::vector<std::unique_ptr<Request>> expired;
+    {
+      MutexLock lock(impl_->mutex);
+      for (;;) {
+        expired = impl_->waiting.RemoveExpired(impl_->clock.Now());
+        finished = impl_->Finished();
+        if (finished || !expired.empty()) break;
+        impl_->WaitForDeadline();
+      }
+      wake = impl_->Plan();
+    }
+    impl_->Send(wake);
+    FailAll(std::move(expired), DeadlinePassed());
+    if (finished) return;
+  }
+}
+
+void BatchQueue::Close() {
+  Impl::Wake wake;
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->closed = true;
+    impl_->waiting.Close();
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+}
+
+void BatchQueue::Abort(const absl::Status& status) {
+  Impl::Wake wake;
+  std::vector<std::unique_ptr<Request>> all;
+  {
+    MutexLock lock(impl_->mutex);
+    all = impl_->waiting.RemoveAll(impl_->clock.Now());
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+  FailAll(std::move(all), status);
+}
+
+std::int64_t BatchQueue::waiting_requests() const {
+  MutexLock lock(impl_->mutex);
+  return impl_->waiting.size();
+}
+
+}  // namespace normd

@@ -1,0 +1,189 @@
+#include "server/exec/buffer_pool.h"
+
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdlib>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/base/mutex.h"
+
+namespace normd {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr int kSmallestLog2 = 8;
+constexpr int kLargestLog2 = 46;  // Beyond what an address space of 47 bits can hold.
+constexpr std::size_t kClasses = 4 * (kLargestLog2 - kSmallestLog2) + 1;
+// From here on blocks are mapped, so that the allocator's heap neither fragments nor keeps them.
+constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+constexpr std::size_t kHugeFromBytes = 2 * kHugePageBytes;
+
+// Class 0 holds up to 2^8 bytes; class 4j + i, i = 1..4, up to 2^(8 + j) * (1 + i / 4).
+std::size_t ClassOf(std::size_t size) {
+  if (size <= std::size_t{1} << kSmallestLog2) return 0;
+  const int log2 = static_cast<int>(std::bit_width(size - 1)) - 1;
+  const std::size_t steps = (size - 1 - (std::size_t{1} << log2)) >> (log2 - 2);
+  return 4 * static_cast<std::size_t>(log2 - kSmallestLog2) + steps + 1;
+}
+
+std::size_t CapacityOf(std::size_t size_class) {
+  if (size_class == 0) return std::size_t{1} << kSmallestLog2;
+  const std::size_t power = std::size_t{1} << (kSmallestLog2 + (size_class - 1) / 4);
+  return power + ((size_class - 1) % 4 + 1) * (power / 4);
+}
+
+// Null when the system has none.
+std::byte* Allocate(std::size_t capacity) {
+  if (capacity < kMappedBytes) {
+    return static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
+  }
+  const bool huge = capacity >= kHugeFromBytes;
+  const std::size_t mapped = huge ? capacity + kHugePageBytes : capacity;
+  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  if (!huge) return static_cast<std::byte*>(base);
+  const std::size_t lead = -reinterpret_cast<std::uintptr_t>(base) % kHugePageBytes;
+  std::byte* data = static_cast<std::byte*>(base) + lead;
+  if (lead > 0) munmap(base, lead);
+  munmap(data + capacity, kHugePageBytes - lead);
+  // One fault for 2 MiB instead of 512. A system without huge pages refuses, and works on.
+  madvise(data, capacity, MADV_HUGEPAGE);
+  return data;
+}
+
+void Deallocate(std::byte* data, std::size_t capacity) {
+  if (capacity < kMappedBytes) {
+    std::free(data);
+  } else {
+    munmap(data, capacity);
+  }
+}
+
+}  // namespace
+
+// One lock for all classes: it is held for a few instructions, never while the system maps memory.
+struct BufferPool::Core {
+  struct Block {
+    Block(std::byte* data_in, std::size_t size_class_in)
+        : data(data_in), size_class(size_class_in) {}
+    ~Block() { Deallocate(data, CapacityOf(size_class)); }
+    Block(const Block&) = delete;
+    Block& operator=(const Block&) = delete;
+
+    std::byte* const data;
+    const std::size_t size_class;
+    std::uint64_t returned = 0;  // When, on the core's count; for the choice of the oldest.
+    std::shared_ptr<Core> core;  // Of a block in use. shared: it may outlive the pool.
+  };
+  using Blocks = std::deque<std::unique_ptr<Block>>;
+
+  explicit Core(std::int64_t max_free_bytes) : max_free(max_free_bytes) {}
+
+  // The block in use, for which the caller is answerable until Return.
+  static Block* Lend(const std::shared_ptr<Core>& core, std::size_t size_class);
+  static void Return(Block* block);
+  void TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Block>>& out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  Mutex mutex;
+  std::int64_t max_free ABSL_GUARDED_BY(mutex);
+  std::uint64_t returns ABSL_GUARDED_BY(mutex) = 0;
+  std::array<Blocks, kClasses> free_blocks ABSL_GUARDED_BY(mutex);  // The oldest in front.
+  // Atomic for Use alone; written under the lock. Relaxed: a scrape wants no more than the values.
+  std::atomic<std::int64_t> used_bytes{0};
+  std::atomic<std::int64_t> free_bytes{0};
+};
+
+BufferPool::Core::Block* BufferPool::Core::Lend(const std::shared_ptr<Core>& core,
+                                                std::size_t size_class) {
+  const auto capacity = static_cast<std::int64_t>(CapacityOf(size_class));
+  std::unique_ptr<Block> block;
+  {
+    MutexLock lock(core->mutex);
+    Blocks& blocks = core->free_blocks[size_class];
+    if (!blocks.empty()) {
+      // The one that was used last: the caches may still hold it.
+      block = std::move(blocks.back());
+      blocks.pop_back();
+      core->free_bytes.fetch_sub(capacity, std::memory_order_relaxed);
+    }
+  }
+  if (block == nullptr) {
+    std::byte* data = Allocate(CapacityOf(size_class));
+    if (data == nullptr) return nullptr;
+    block = std::make_unique<Block>(data, size_class);
+  }
+  core->used_bytes.fetch_add(capacity, std::memory_order_relaxed);
+  block->core = core;
+  return block.release();
+}
+
+void BufferPool::Core::Return(Block* returned) {
+  std::unique_ptr<Block> block(returned);
+  const std::shared_ptr<Core> core = std::move(block->core);
+  const auto capacity = static_cast<std::int64_t>(CapacityOf(block->size_class));
+  std::vector<std::unique_ptr<Block>> surplus;  // Unmapped after the lock.
+  core->used_bytes.fetch_sub(capacity, std::memory_order_relaxed);
+  MutexLock lock(core->mutex);
+  if (capacity > core->max_free) {
+    surplus.push_back(std::move(block));
+    return;
+  }
+  core->TrimTo(core->max_free - capacity, surplus);
+  block->returned = core->returns++;
+  core->free_blocks[block->size_class].push_back(std::move(block));
+  core->free_bytes.fetch_add(capacity, std::memory_order_relaxed);
+}
+
+void BufferPool::Core::TrimTo(std::int64_t bytes, std::vector<std::unique_ptr<Block>>& out) {
+  while (free_bytes.load(std::memory_order_relaxed) > bytes) {
+    Blocks* oldest = nullptr;
+    for (Blocks& blocks : free_blocks) {
+      if (blocks.empty()) continue;
+      if (oldest == nullptr || blocks.front()->returned < oldest->front()->returned) {
+        oldest = &blocks;
+      }
+    }
+    free_bytes.fetch_sub(static_cast<std::int64_t>(CapacityOf(oldest->front()->size_class)),
+                         std::memory_order_relaxed);
+    out.push_back(std::move(oldest->front()));
+    oldest->pop_front();
+  }
+}
+
+BufferPool::BufferPool(std::int64_t max_free_bytes)
+    : core_(std::make_shared<Core>(max_free_bytes)) {}
+
+BufferPool::~BufferPool() {
+  std::vector<std::unique_ptr<Core::Block>> kept;
+  MutexLock lock(core_->mutex);
+  core_->max_free = -1;
+  core_->TrimTo(0, kept);
+}
+
+absl::StatusOr<Buffer> BufferPool::Take(std::int64_t size) {
+  if (size <= 0) return Buffer();
+  const auto bytes = static_cast<std::size_t>(size);
+  Core::Block* block =
+      bytes > std::size_t{1} << kLargestLog2 ? nullptr : Core::Lend(core_, ClassOf(bytes));
+  if (block == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("output: the system has no ", size, " bytes of memory for it"));
+  }
+  return Buffer(block->data, bytes, [block] { Core::Return(block); });
+}
+
+PoolUse BufferPool::Use() const {
+  return {core_->used_bytes.load(std::memory_order_relaxed),
+          core_->free_bytes.load(std::memory_order_relaxed)};
+}
+
+}  // namespace normd

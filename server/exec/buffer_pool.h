@@ -1,0 +1,44 @@
+// Blocks of host memory for results, kept for reuse: fresh memory costs a page fault for every page
+// that is first written, which is more than the kernels take for the same bytes.
+
+#ifndef NORMD_SERVER_EXEC_BUFFER_POOL_H_
+#define NORMD_SERVER_EXEC_BUFFER_POOL_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/base/buffer.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+// Blocks come in classes of size, four to each power of two, so at most a fifth of a block lies
+// idle. A block that comes back is kept; when more than `max_free_bytes` are kept, those that have
+// waited longest go back to the system.
+//
+// Thread-safe. A Buffer may be destroyed on any thread, and after the pool: it shares what it
+// needs.
+class BufferPool {
+ public:
+  explicit BufferPool(std::int64_t max_free_bytes);
+  // Returns what is kept to the system at once, and what is in use when its Buffer ends.
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // `size` bytes of unspecified content, aligned to 64 bytes, to a huge page from 4 MiB on.
+  // ResourceExhausted when the system has no such block. size <= 0 gives an empty Buffer.
+  absl::StatusOr<Buffer> Take(std::int64_t size);
+
+  // In whole blocks. Takes no lock.
+  PoolUse Use() const;
+
+ private:
+  struct Core;
+  std::shared_ptr<Core> core_;  // shared: with every block in use.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_BUFFER_POOL_H_

@@ -1,0 +1,58 @@
+#include "server/exec/cpu_backend.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/normalize.h"
+#include "server/exec/buffer_pool.h"
+#include "server/exec/cpu_lane.h"
+
+namespace normd {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const BackendOptions& options, Metrics& metrics, const Clock& clock)
+      : lanes_(std::max(options.cpu_lanes, 1)),
+        metrics_(metrics),
+        clock_(clock),
+        kernels_(options.cpu_threads),
+        pool_(options.pool_bytes),
+        pool_watch_(metrics.WatchPool("host", [this] { return pool_.Use(); })) {}
+
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& /*model*/) override {
+    return nullptr;
+  }
+
+  std::vector<std::unique_ptr<Lane>> MakeLanes() override {
+    std::vector<std::unique_ptr<Lane>> lanes;
+    for (int i = 0; i < lanes_; ++i) {
+      std::string name = absl::StrCat("cpu:", i);
+      LaneMetrics& lane_metrics = metrics_.ForLane("cpu", name);
+      lanes.push_back(
+          std::make_unique<CpuLane>(std::move(name), kernels_, pool_, lane_metrics, clock_));
+    }
+    return lanes;
+  }
+
+  std::string Description() const override {
+    return absl::StrCat("cpu, ", kernels_.max_threads(), " threads, ", norm::cpu::SimdTargetName());
+  }
+
+ private:
+  const int lanes_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  const norm::cpu::Executor kernels_;
+  BufferPool pool_;
+  std::shared_ptr<void> pool_watch_;  // Last: ends before the pool that it reads.
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
+                                          const Clock& clock) {
+  return std::make_unique<CpuBackend>(options, metrics, clock);
+}
+
+}  // namespace normd

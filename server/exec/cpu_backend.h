@@ -1,0 +1,18 @@
+// The backend that computes on the host.
+
+#ifndef NORMD_SERVER_EXEC_CPU_BACKEND_H_
+#define NORMD_SERVER_EXEC_CPU_BACKEND_H_
+
+#include <memory>
+
+#include "server/exec/backend.h"
+
+namespace normd {
+
+// Keeps nothing of a model beyond its host parameters.
+std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
+                                          const Clock& clock);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_BACKEND_H_

@@ -1,0 +1,55 @@
+// The lane that computes on the host.
+
+#ifndef NORMD_SERVER_EXEC_CPU_LANE_H_
+#define NORMD_SERVER_EXEC_CPU_LANE_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/normalize.h"
+#include "server/base/clock.h"
+#include "server/exec/buffer_pool.h"
+#include "server/exec/lane.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+// Completes each batch within Execute. An input that lies in one aligned piece is computed from
+// where it is into its output; any other is first copied into the output and computed there. Either
+// way the host copies a tensor at most once on the way in and never on the way out.
+//
+// A request whose memory cannot be had fails alone. Execute reports no error: the host does not
+// fail as a device does.
+class CpuLane final : public Lane {
+ public:
+  // All are borrowed and outlive the lane; `kernels` and `pool` are shared by the lanes.
+  CpuLane(std::string name, const norm::cpu::Executor& kernels, BufferPool& pool,
+          LaneMetrics& metrics, const Clock& clock);
+
+  const std::string& name() const override { return name_; }
+  const std::string& device() const override { return device_; }
+  absl::Status Execute(std::unique_ptr<Batch> batch) override;
+
+ private:
+  struct Work {
+    std::unique_ptr<Request> request;
+    Buffer output;
+  };
+
+  absl::Status Prepare(std::unique_ptr<Request>& request);
+
+  const std::string name_;
+  const std::string device_ = "cpu";
+  const norm::cpu::Executor& kernels_;
+  BufferPool& pool_;
+  LaneMetrics& metrics_;
+  const Clock& clock_;
+  // Of the batch in work; members so that their memory is reused. Parallel to each other.
+  std::vector<Work> work_;
+  std::vector<norm::Segment> segments_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_LANE_H_

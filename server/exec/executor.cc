@@ -1,0 +1,87 @@
+#include "server/exec/executor.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cassert>
+#include <thread>
+#include <utility>
+
+#include "spdlog/spdlog.h"
+
+namespace normd {
+namespace {
+
+void NameThisThread(const std::string& name) {
+  constexpr std::size_t kMaxBytes = 15;  // The kernel refuses longer names.
+  pthread_setname_np(pthread_self(), name.substr(0, kMaxBytes).c_str());
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(std::vector<std::unique_ptr<Lane>> lanes_in, BatchQueue& queue_in)
+      : lanes(std::move(lanes_in)), queue(queue_in), working(static_cast<int>(lanes.size())) {}
+
+  void Run(Lane& lane);
+  void Retire(Lane& lane, const absl::Status& error);
+
+  const std::vector<std::unique_ptr<Lane>> lanes;
+  BatchQueue& queue;
+  std::function<void(const absl::Status&)> on_last_lane_retired;
+  std::atomic<int> working;
+  std::vector<std::thread> threads;
+};
+
+Executor::Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue)
+    : impl_(std::make_unique<Impl>(std::move(lanes), queue)) {
+  assert(!impl_->lanes.empty());
+}
+
+Executor::~Executor() { assert(impl_->threads.empty() && "Executor destroyed before Join"); }
+
+void Executor::Start(std::function<void(const absl::Status&)> on_last_lane_retired) {
+  impl_->on_last_lane_retired = std::move(on_last_lane_retired);
+  for (const std::unique_ptr<Lane>& lane : impl_->lanes) {
+    impl_->threads.emplace_back([this, &lane] { impl_->Run(*lane); });
+  }
+  impl_->threads.emplace_back([this] {
+    NameThisThread("reaper");
+    impl_->queue.Reap();
+  });
+}
+
+void Executor::Join() {
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+}
+
+std::vector<std::string> Executor::lane_names() const {
+  std::vector<std::string> names;
+  for (const std::unique_ptr<Lane>& lane : impl_->lanes) names.push_back(lane->name());
+  return names;
+}
+
+int Executor::working_lanes() const { return impl_->working.load(std::memory_order_relaxed); }
+
+void Executor::Impl::Run(Lane& lane) {
+  NameThisThread("lane " + lane.name());
+  while (std::unique_ptr<Batch> batch = queue.Take()) {
+    if (absl::Status status = lane.Execute(std::move(batch)); !status.ok()) {
+      Retire(lane, status);
+      return;
+    }
+  }
+  lane.Flush();
+}
+
+void Executor::Impl::Retire(Lane& lane, const absl::Status& error) {
+  lane.Flush();
+  // Acquire and release: the last lane's callback comes after all that the others did.
+  const int left = working.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  spdlog::error("lane {} retires, {} of {} left: {}", lane.name(), left, lanes.size(),
+                error.ToString());
+  if (left == 0 && on_last_lane_retired) on_last_lane_retired(error);
+}
+
+}  // namespace normd

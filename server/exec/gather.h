@@ -1,0 +1,27 @@
+// A request's input as a lane reads it.
+
+#ifndef NORMD_SERVER_EXEC_GATHER_H_
+#define NORMD_SERVER_EXEC_GATHER_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "server/batching/request.h"
+
+namespace normd {
+
+// Internal, naming the field and the sizes, unless the input has geometry.bytes in all and the
+// output, if named, has as many and is aligned to its element. The front ends check what clients
+// send; this keeps a mistake of theirs from becoming a stray write.
+absl::Status CheckMemory(const Request& request);
+
+// The input's first byte if its views lie in memory one after the other and begin aligned to the
+// element, so that it can be computed where it is; null otherwise, and for an empty input.
+const std::byte* InPlaceInput(const Request& request);
+
+// Copies the input to `to`, geometry.bytes long, and releases it.
+void GatherInput(Request& request, std::byte* to);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_GATHER_H_

@@ -1,0 +1,82 @@
+// Metrics that a test can read.
+
+#ifndef NORMD_TESTS_SUPPORT_COUNTING_METRICS_H_
+#define NORMD_TESTS_SUPPORT_COUNTING_METRICS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+class CountingModelMetrics final : public ModelMetrics {
+ public:
+  void RecordRequest(Method, absl::StatusCode, Duration) override { ++requests; }
+  void RecordStages(const StageTimes&) override {}
+  void RecordBatch(std::int64_t batch_requests_in, std::int64_t batch_bytes_in) override {
+    ++batches;
+    batch_requests += batch_requests_in;
+    batch_bytes += batch_bytes_in;
+  }
+  void RecordRejection(Rejection reason) override {
+    ++rejections_[static_cast<std::size_t>(reason)];
+  }
+  void AddQueued(std::int64_t count) override { queued += count; }
+  void RecordLoad(Duration) override {}
+
+  std::int64_t rejections(Rejection reason) const {
+    return rejections_[static_cast<std::size_t>(reason)];
+  }
+
+  std::atomic<std::int64_t> requests{0};
+  std::atomic<std::int64_t> batches{0};
+  std::atomic<std::int64_t> batch_requests{0};
+  std::atomic<std::int64_t> batch_bytes{0};
+  std::atomic<std::int64_t> queued{0};
+
+ private:
+  std::array<std::atomic<std::int64_t>, 5> rejections_{};
+};
+
+class CountingLaneMetrics final : public LaneMetrics {
+ public:
+  void AddBusy(Duration duration) override { busy_ns += duration.count(); }
+  std::atomic<std::int64_t> busy_ns{0};
+};
+
+// Thread-safe. Scrape and Collect are empty.
+class CountingMetrics final : public Metrics {
+ public:
+  ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override;
+  ModelMetrics& ForNoModel() override { return no_model; }
+  LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
+  void AddInflightBytes(std::int64_t bytes) override { inflight_bytes += bytes; }
+  void AddPayload(std::int64_t, std::int64_t) override {}
+  void SetReady(bool value) override { ready = value; }
+  std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override;
+  std::string Scrape() const override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+  CountingModelMetrics no_model;
+  std::atomic<std::int64_t> inflight_bytes{0};
+  std::atomic<bool> ready{false};
+
+ private:
+  Mutex mutex_;
+  std::map<std::pair<std::string, std::int64_t>, CountingModelMetrics> models_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::string, std::string>, CountingLaneMetrics> lanes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace normd
+
+#endif  // NORMD_TESTS_SUPPORT_COUNTING_METRICS_H_

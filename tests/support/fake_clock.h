@@ -1,0 +1,24 @@
+// A clock that moves when a test moves it.
+
+#ifndef NORMD_TESTS_SUPPORT_FAKE_CLOCK_H_
+#define NORMD_TESTS_SUPPORT_FAKE_CLOCK_H_
+
+#include <atomic>
+
+#include "server/base/clock.h"
+
+namespace normd {
+
+// Thread-safe. Begins at one hour, so that tests can speak of times before "now".
+class FakeClock final : public Clock {
+ public:
+  TimePoint Now() const override { return TimePoint(Duration(nanoseconds_.load())); }
+  void Advance(Duration duration) { nanoseconds_ += duration.count(); }
+
+ private:
+  std::atomic<Duration::rep> nanoseconds_{Duration(std::chrono::hours(1)).count()};
+};
+
+}  // namespace normd
+
+#endif  // NORMD_TESTS_SUPPORT_FAKE_CLOCK_H_

@@ -1,0 +1,50 @@
+#include "tests/support/models.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "google/protobuf/text_format.h"
+
+namespace normd {
+namespace {
+
+[[noreturn]] void Die(const std::string& message) {
+  std::fprintf(stderr, "test model: %s\n", message.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+Parameter MakeParameter(std::string name, const std::vector<float>& values) {
+  Parameter parameter;
+  parameter.name = std::move(name);
+  parameter.dtype = norm::DType::kFloat32;
+  parameter.shape = *Shape::Create({static_cast<std::int64_t>(values.size())});
+  const std::size_t bytes = values.size() * sizeof(float);
+  std::shared_ptr<std::byte[]> data(
+      static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)),
+      [](std::byte* memory) { std::free(memory); });
+  if (bytes > 0) std::memcpy(data.get(), values.data(), bytes);
+  parameter.data = std::move(data);
+  return parameter;
+}
+
+std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
+                                       ModelMetrics& metrics, std::vector<Parameter> parameters,
+                                       std::int64_t version) {
+  v1::ModelConfig config;
+  if (!google::protobuf::TextFormat::ParseFromString(config_text, &config)) Die(config_text);
+  absl::StatusOr<std::shared_ptr<Model>> model =
+      Model::Create(name, version, std::move(config), std::move(parameters), metrics);
+  if (!model.ok()) Die(model.status().ToString());
+  return *std::move(model);
+}
+
+std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching,
+                                          const std::string& name) {
+  return MakeModel(name, "instance_norm { channels: 1 } batching { " + batching + " }", metrics);
+}
+
+}  // namespace normd

@@ -1,0 +1,31 @@
+// Models made in memory, without a repository.
+
+#ifndef NORMD_TESTS_SUPPORT_MODELS_H_
+#define NORMD_TESTS_SUPPORT_MODELS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/model/model.h"
+
+namespace normd {
+
+// A parameter of these float32 values.
+Parameter MakeParameter(std::string name, const std::vector<float>& values);
+
+// From a config in protobuf text format. Ends the test program when the model is not valid.
+std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
+                                       ModelMetrics& metrics,
+                                       std::vector<Parameter> parameters = {},
+                                       std::int64_t version = 1);
+
+// InstanceNorm of one channel without parameters: a tensor [N, 1, S] is N rows of S elements.
+// `batching`: fields of BatchingConfig.
+std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
+                                          const std::string& name = "rows");
+
+}  // namespace normd
+
+#endif  // NORMD_TESTS_SUPPORT_MODELS_H_
