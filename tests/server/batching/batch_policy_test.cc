@@ -1,0 +1,149 @@
+#include "server/batching/batch_policy.h"
+
+#include <chrono>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace normd {
+namespace {
+
+using std::chrono::microseconds;
+
+constexpr TimePoint kStart{std::chrono::hours(1)};
+
+TimePoint At(int us) { return kStart + microseconds(us); }
+
+struct Case {
+  std::string name;
+  std::vector<WaitingRequest> waiting;
+  BatchLimits limits;
+  int now_us = 0;
+  bool closing = false;
+  std::size_t take = 0;
+  TimePoint ask_again = kNever;
+};
+
+BatchLimits Limits(std::int64_t rows, std::int64_t bytes, int delay_us = 0) {
+  return {rows, bytes, microseconds(delay_us)};
+}
+
+class DecideBatchTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DecideBatchTest, Decides) {
+  const Case& c = GetParam();
+  const BatchDecision decision = DecideBatch(c.waiting, c.limits, At(c.now_us), c.closing);
+  EXPECT_EQ(decision.take, c.take);
+  EXPECT_EQ(decision.ask_again, c.ask_again);
+}
+
+// Each waiting request: rows, bytes, arrival.
+const Case kCases[] = {
+    {"NothingWaits", {}, Limits(4, 100)},
+    {"NothingWaitsWhileClosing", {}, Limits(4, 100), 0, true},
+    {"WithoutDelayTakesWhatIsThere", {{1, 10, At(0)}, {1, 10, At(0)}}, Limits(4, 100), 0, false, 2},
+    {"StopsWhenRowsAreReached",
+     {{2, 1, At(0)}, {2, 1, At(0)}, {1, 1, At(0)}},
+     Limits(4, 100),
+     0,
+     false,
+     2},
+    {"StopsBeforeRowsAreExceeded",
+     {{3, 1, At(0)}, {2, 1, At(0)}, {1, 1, At(0)}},
+     Limits(4, 100),
+     0,
+     false,
+     1},
+    {"StopsWhenBytesAreReached",
+     {{1, 50, At(0)}, {1, 50, At(0)}, {1, 1, At(0)}},
+     Limits(9, 100),
+     0,
+     false,
+     2},
+    {"StopsBeforeBytesAreExceeded",
+     {{1, 60, At(0)}, {1, 60, At(0)}, {1, 1, At(0)}},
+     Limits(9, 100),
+     0,
+     false,
+     1},
+    {"TakesOneOverTheLimitsAlone", {{9, 900, At(0)}, {1, 1, At(0)}}, Limits(4, 100), 0, false, 1},
+    {"TakesTheHugestAlone",
+     {{INT64_MAX, INT64_MAX, At(0)}, {INT64_MAX, INT64_MAX, At(0)}},
+     Limits(INT64_MAX, INT64_MAX),
+     0,
+     false,
+     1},
+    {"EmptyTensorsCostNothing",
+     {{0, 0, At(0)}, {0, 0, At(0)}, {4, 100, At(0)}},
+     Limits(4, 100),
+     0,
+     false,
+     3},
+    {"HoldsBackForTheDelay",
+     {{1, 10, At(0)}, {1, 10, At(5)}},
+     Limits(4, 100, 50),
+     49,
+     false,
+     0,
+     At(50)},
+    {"GoesWhenTheOldestHasWaited",
+     {{1, 10, At(0)}, {1, 10, At(49)}},
+     Limits(4, 100, 50),
+     50,
+     false,
+     2},
+    {"GoesAtOnceWhenFull", {{2, 10, At(0)}, {2, 10, At(0)}}, Limits(4, 100, 50), 0, false, 2},
+    {"GoesAtOnceWhenTheNextDoesNotFit",
+     {{3, 10, At(0)}, {2, 10, At(0)}},
+     Limits(4, 100, 50),
+     0,
+     false,
+     1},
+    {"DoesNotHoldBackWhileClosing", {{1, 10, At(0)}}, Limits(4, 100, 50), 0, true, 1},
+    {"HoldsBackForeverWithAnEndlessDelay",
+     {{1, 10, At(0)}},
+     {4, 100, Duration::max()},
+     1000,
+     false,
+     0,
+     kNever},
+};
+
+INSTANTIATE_TEST_SUITE_P(Table, DecideBatchTest, testing::ValuesIn(kCases),
+                         [](const testing::TestParamInfo<Case>& c) { return c.param.name; });
+
+TEST(ReadyAtTest, AgreesWithDecideBatchOnRandomQueues) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto up_to = [&random](int limit) {
+    return std::uniform_int_distribution<int>(0, limit)(random);
+  };
+  for (int i = 0; i < 20000; ++i) {
+    std::vector<WaitingRequest> waiting;
+    QueueTotals totals;
+    for (int n = up_to(6); n > 0; --n) {
+      waiting.push_back({up_to(3), up_to(30), At(up_to(20))});
+      totals.rows += waiting.back().rows;
+      totals.bytes += waiting.back().bytes;
+    }
+    totals.requests = static_cast<std::int64_t>(waiting.size());
+    if (!waiting.empty()) totals.oldest = waiting.front().admitted;
+    const BatchLimits limits = Limits(1 + up_to(8), 1 + up_to(80), up_to(2) * 20);
+    const bool closing = up_to(4) == 0;
+    const TimePoint now = At(20 + up_to(40));
+
+    const BatchDecision decision = DecideBatch(waiting, limits, now, closing);
+    const TimePoint ready_at = ReadyAt(totals, limits, closing);
+    EXPECT_EQ(decision.take > 0, ready_at <= now);
+    if (decision.take == 0) {
+      EXPECT_EQ(decision.ask_again, ready_at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace normd

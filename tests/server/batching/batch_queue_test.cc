@@ -1,0 +1,405 @@
+// The queue's decisions under a fake clock: one thread, no waiting.
+
+#include "server/batching/batch_queue.h"
+
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/models.h"
+#include "tests/support/request_probe.h"
+#include "tests/support/test_lanes.h"
+
+namespace normd {
+namespace {
+
+using std::chrono::microseconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Probes = std::vector<std::unique_ptr<RequestProbe>>;
+
+class BatchQueueTest : public testing::Test {
+ protected:
+  ~BatchQueueTest() override {
+    queue().Close();
+    queue().Abort(absl::UnavailableError("end of test"));
+    lane_.Flush();
+    EXPECT_EQ(metrics_.queued, 0);
+    for (const auto& probe : probes_)
+      EXPECT_EQ(probe->done_calls(), 1) << "request " << probe->id();
+  }
+
+  // The first call decides the options.
+  BatchQueue& queue() {
+    if (queue_ == nullptr) queue_ = std::make_unique<BatchQueue>(options_, clock_);
+    return *queue_;
+  }
+  // A request of `samples` rows of `spatial` float32 elements, in the queue.
+  RequestProbe& Push(const std::shared_ptr<const Model>& model, std::int64_t samples = 1,
+                     std::int64_t spatial = 1, TimePoint deadline = kNever,
+                     norm::DType dtype = norm::DType::kFloat32) {
+    RequestProbe& probe = Make(model, samples, spatial, dtype);
+    probe.request()->deadline = deadline;
+    EXPECT_TRUE(queue().Push(probe.request()).ok());
+    EXPECT_EQ(probe.request(), nullptr);
+    return probe;
+  }
+  RequestProbe& Make(const std::shared_ptr<const Model>& model, std::int64_t samples = 1,
+                     std::int64_t spatial = 1, norm::DType dtype = norm::DType::kFloat32) {
+    probes_.push_back(std::make_unique<RequestProbe>(
+        model, std::vector<std::int64_t>{samples, 1, spatial}, dtype));
+    return *probes_.back();
+  }
+  // Forgets the last made request, which the queue refused.
+  void DropLast() { probes_.pop_back(); }
+
+  // The ids of the next batch, which goes to the lane; empty when there is none yet.
+  std::vector<std::uint64_t> Pull() {
+    BatchQueue::Poll poll = queue().TryTake();
+    std::vector<std::uint64_t> ids;
+    if (poll.batch == nullptr) return ids;
+    for (const auto& request : poll.batch->requests) ids.push_back(request->id);
+    EXPECT_TRUE(lane_.Execute(std::move(poll.batch)).ok());
+    return ids;
+  }
+  TimePoint In(int us) const { return clock_.Now() + microseconds(us); }
+
+  FakeClock clock_;
+  CountingModelMetrics metrics_;
+  CountingModelMetrics other_metrics_;
+  std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
+  BatchQueueOptions options_;
+  PuppetLane lane_;
+
+ private:
+  std::unique_ptr<BatchQueue> queue_;
+  Probes probes_;
+};
+
+TEST_F(BatchQueueTest, HasNothingWhenEmpty) {
+  const BatchQueue::Poll poll = queue().TryTake();
+  EXPECT_EQ(poll.batch, nullptr);
+  EXPECT_EQ(poll.ask_again, kNever);
+  EXPECT_FALSE(poll.finished);
+}
+
+TEST_F(BatchQueueTest, DifferentSampleCountsAndSpatialSizesShareABatchInOrderOfArrival) {
+  const auto a = Push(model_, 3, 7).id();
+  const auto b = Push(model_, 1, 1000).id();
+  const auto c = Push(model_, 0, 5).id();
+  EXPECT_THAT(Pull(), ElementsAre(a, b, c));
+  const Batch& batch = lane_.front();
+  EXPECT_EQ(batch.model, model_);
+  EXPECT_EQ(batch.rows, 4);
+  EXPECT_EQ(batch.bytes, 4 * (3 * 7 + 1000));
+  EXPECT_EQ(batch.taken, clock_.Now());
+}
+
+TEST_F(BatchQueueTest, TypesAndVersionsDoNotShareABatch) {
+  const auto other = MakeRowModel(metrics_);  // Same name and version, loaded again.
+  const auto a = Push(model_).id();
+  const auto b = Push(model_, 1, 1, kNever, norm::DType::kFloat16).id();
+  const auto c = Push(other).id();
+  const auto d = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre(a, d));
+  EXPECT_THAT(Pull(), ElementsAre(b));
+  EXPECT_THAT(Pull(), ElementsAre(c));
+}
+
+TEST_F(BatchQueueTest, ServesTheLineWhoseOldestRequestCameFirst) {
+  options_.limits.max_rows = 1;
+  const auto other = MakeRowModel(metrics_, "", "other");
+  const auto a = Push(model_).id();
+  const auto b = Push(other).id();
+  const auto c = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre(a));
+  EXPECT_THAT(Pull(), ElementsAre(b));
+  EXPECT_THAT(Pull(), ElementsAre(c));
+}
+
+TEST_F(BatchQueueTest, RowsAndBytesBoundABatch) {
+  options_.limits.max_rows = 4;
+  options_.limits.max_bytes = 400;
+  const auto a = Push(model_, 2).id();
+  const auto b = Push(model_, 2).id();
+  const auto c = Push(model_, 1, 60).id();
+  const auto d = Push(model_, 1, 60).id();
+  const auto e = Push(model_, 9, 900).id();
+  EXPECT_THAT(Pull(), ElementsAre(a, b));
+  EXPECT_THAT(Pull(), ElementsAre(c));
+  EXPECT_THAT(Pull(), ElementsAre(d));
+  EXPECT_THAT(Pull(), ElementsAre(e));
+}
+
+TEST_F(BatchQueueTest, HoldsALineBackUntilItsOldestReachesTheQueueDelay) {
+  options_.limits.max_queue_delay = microseconds(100);
+  const auto a = Push(model_).id();
+  const TimePoint due = In(100);
+  clock_.Advance(microseconds(60));
+  const auto b = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre());
+  EXPECT_EQ(queue().TryTake().ask_again, due);
+  clock_.Advance(microseconds(40));
+  EXPECT_THAT(Pull(), ElementsAre(a, b));
+}
+
+TEST_F(BatchQueueTest, AFullBatchDoesNotWaitForTheQueueDelay) {
+  options_.limits.max_queue_delay = microseconds(100);
+  options_.limits.max_rows = 2;
+  const auto a = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre());
+  const auto b = Push(model_).id();
+  const auto c = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre(a, b));
+  EXPECT_THAT(Pull(), ElementsAre());
+  clock_.Advance(microseconds(100));
+  EXPECT_THAT(Pull(), ElementsAre(c));
+}
+
+TEST_F(BatchQueueTest, ALineThatIsHeldBackLetsYoungerOnesPass) {
+  const auto patient = MakeRowModel(metrics_, "max_queue_delay_us: 100", "patient");
+  const auto a = Push(patient).id();
+  const auto b = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre(b));
+  EXPECT_THAT(Pull(), ElementsAre());
+  clock_.Advance(microseconds(100));
+  EXPECT_THAT(Pull(), ElementsAre(a));
+}
+
+TEST_F(BatchQueueTest, CancellingWhatFilledABatchHoldsTheLineBackAgain) {
+  options_.limits.max_queue_delay = microseconds(100);
+  options_.limits.max_rows = 2;
+  const auto a = Push(model_).id();
+  RequestProbe& b = Push(model_);
+  queue().Cancel(b.id());
+  EXPECT_THAT(Pull(), ElementsAre());
+  clock_.Advance(microseconds(100));
+  EXPECT_THAT(Pull(), ElementsAre(a));
+}
+
+TEST_F(BatchQueueTest, CancellingTheOldestMovesTheQueueDelayToTheNext) {
+  options_.limits.max_queue_delay = microseconds(100);
+  RequestProbe& a = Push(model_);
+  clock_.Advance(microseconds(60));
+  const auto b = Push(model_).id();
+  queue().Cancel(a.id());
+  clock_.Advance(microseconds(40));
+  EXPECT_THAT(Pull(), ElementsAre());
+  clock_.Advance(microseconds(60));
+  EXPECT_THAT(Pull(), ElementsAre(b));
+}
+
+TEST_F(BatchQueueTest, AModelsConfigOverridesEachLimit) {
+  options_.limits.max_rows = 1;
+  options_.limits.max_bytes = 1;
+  options_.limits.max_queue_delay = std::chrono::hours(1);
+  options_.max_queue_requests = 0;
+  const auto own = MakeRowModel(
+      metrics_, "max_rows: 2 max_bytes: 1000 max_queue_delay_us: 7 max_queue_requests: 3", "own");
+  const auto a = Push(own).id();
+  EXPECT_EQ(queue().TryTake().ask_again, In(7));
+  const auto b = Push(own).id();
+  const auto c = Push(own).id();
+  EXPECT_TRUE(absl::IsResourceExhausted(queue().Push(Make(own).request())));
+  DropLast();
+  EXPECT_THAT(Pull(), ElementsAre(a, b));
+  clock_.Advance(microseconds(7));
+  EXPECT_THAT(Pull(), ElementsAre(c));
+}
+
+TEST_F(BatchQueueTest, AFullQueueRefusesItsModelAlone) {
+  options_.max_queue_requests = 2;
+  const auto other = MakeRowModel(other_metrics_, "", "other");
+  Push(model_);
+  Push(model_, 1, 1, kNever, norm::DType::kFloat64);  // Types of one version share its places.
+  RequestProbe& refused = Make(model_);
+  const absl::Status status = queue().Push(refused.request());
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"rows\": 2 requests wait"));
+  EXPECT_NE(refused.request(), nullptr) << "the caller keeps what was refused";
+  EXPECT_FALSE(refused.done());
+  EXPECT_EQ(metrics_.rejections(Rejection::kQueueFull), 1);
+  DropLast();
+
+  Push(other);
+  EXPECT_EQ(other_metrics_.rejections(Rejection::kQueueFull), 0);
+  Pull();
+  Push(model_);  // A place is free again.
+}
+
+TEST_F(BatchQueueTest, CountsWhatWaits) {
+  Push(model_);
+  Push(model_);
+  EXPECT_EQ(queue().waiting_requests(), 2);
+  EXPECT_EQ(metrics_.queued, 2);
+  Pull();
+  EXPECT_EQ(queue().waiting_requests(), 0);
+  EXPECT_EQ(metrics_.queued, 0);
+}
+
+TEST_F(BatchQueueTest, RecordsTheTimeInTheQueue) {
+  RequestProbe& taken = Push(model_);
+  clock_.Advance(microseconds(30));
+  Pull();
+  RequestProbe& cancelled = Push(model_);
+  clock_.Advance(microseconds(5));
+  queue().Cancel(cancelled.id());
+  lane_.Flush();
+  EXPECT_EQ(taken.completion().stages[Stage::kQueue], microseconds(30));
+  EXPECT_EQ(cancelled.completion().stages[Stage::kQueue], microseconds(5));
+}
+
+TEST_F(BatchQueueTest, ReleasesWhatARequestHeldBeforeItsDone) {
+  auto model = MakeRowModel(metrics_, "", "going");
+  const std::weak_ptr<const Model> watch = model;
+  RequestProbe& probe = Push(model);
+  model.reset();
+  bool gone = false;
+  probe.OnDone([&] { gone = watch.expired() && probe.input_released(); });
+  queue().Cancel(probe.id());
+  EXPECT_TRUE(gone);
+}
+
+TEST_F(BatchQueueTest, AModelAtTheAddressOfOneThatIsGoneHasItsOwnLimits) {
+  // Whether the allocator gives the same address again is its choice; it usually does.
+  auto first = MakeRowModel(metrics_, "max_queue_requests: 1", "first");
+  queue().Cancel(Push(first).id());
+  first.reset();
+  const auto second = MakeRowModel(metrics_, "max_queue_requests: 2", "second");
+  Push(second);
+  Push(second);
+}
+
+// Cancelling, at each point of a request's way.
+
+TEST_F(BatchQueueTest, CancelEndsAWaitingRequest) {
+  RequestProbe& a = Push(model_);
+  const auto b = Push(model_).id();
+  a.SetCancelled();
+  queue().Cancel(a.id());
+  EXPECT_EQ(a.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(Pull(), ElementsAre(b));
+}
+
+TEST_F(BatchQueueTest, CancelBeforePushEndsTheRequestAtItsPush) {
+  RequestProbe& probe = Make(model_);
+  probe.SetCancelled();
+  queue().Cancel(probe.id());
+  EXPECT_TRUE(queue().Push(probe.request()).ok());
+  EXPECT_EQ(probe.code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(Pull(), ElementsAre());
+}
+
+TEST_F(BatchQueueTest, CancelAfterTheTakeLeavesTheRequestToItsLane) {
+  RequestProbe& probe = Push(model_);
+  EXPECT_THAT(Pull(), ElementsAre(probe.id()));
+  queue().Cancel(probe.id());
+  EXPECT_FALSE(probe.done());
+  lane_.CompleteFront();
+  queue().Cancel(probe.id());
+  EXPECT_EQ(probe.code(), absl::StatusCode::kOk);
+}
+
+TEST_F(BatchQueueTest, CancelTwiceEndsOnce) {
+  RequestProbe& probe = Push(model_);
+  queue().Cancel(probe.id());
+  queue().Cancel(probe.id());
+  EXPECT_EQ(probe.done_calls(), 1);
+}
+
+// Deadlines.
+
+TEST_F(BatchQueueTest, ExpiresOnTimeWhileEveryLaneIsBusy) {
+  RequestProbe& late = Push(model_, 1, 1, In(200));
+  RequestProbe& early = Push(model_, 1, 1, In(100));
+  const TimePoint late_deadline = In(200);
+  EXPECT_EQ(queue().ExpireDue(), In(100));
+  clock_.Advance(microseconds(100));
+  EXPECT_EQ(queue().ExpireDue(), late_deadline);
+  EXPECT_EQ(early.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(late.done());
+  clock_.Advance(microseconds(100));
+  EXPECT_EQ(queue().ExpireDue(), kNever);
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(BatchQueueTest, ATakeLeavesOutWhatHasExpired) {
+  RequestProbe& expired = Push(model_, 1, 1, In(100));
+  const auto b = Push(model_).id();
+  clock_.Advance(microseconds(100));
+  EXPECT_THAT(Pull(), ElementsAre(b));
+  EXPECT_EQ(expired.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(BatchQueueTest, ARequestThatComesExpiredEndsAtItsPush) {
+  RequestProbe& probe = Push(model_, 1, 1, clock_.Now());
+  EXPECT_EQ(probe.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(queue().waiting_requests(), 0);
+}
+
+TEST_F(BatchQueueTest, ATakenRequestNoLongerExpiresHere) {
+  RequestProbe& probe = Push(model_, 1, 1, In(100));
+  Pull();
+  EXPECT_EQ(queue().ExpireDue(), kNever);
+  clock_.Advance(microseconds(100));
+  queue().ExpireDue();
+  EXPECT_FALSE(probe.done());
+}
+
+// The end.
+
+TEST_F(BatchQueueTest, CloseRefusesNewRequestsAndLetsTheWaitingGoWithoutDelay) {
+  options_.limits.max_queue_delay = std::chrono::hours(1);
+  const auto a = Push(model_).id();
+  EXPECT_THAT(Pull(), ElementsAre());
+  queue().Close();
+  RequestProbe& refused = Make(model_);
+  EXPECT_TRUE(absl::IsUnavailable(queue().Push(refused.request())));
+  EXPECT_NE(refused.request(), nullptr);
+  EXPECT_EQ(metrics_.rejections(Rejection::kDraining), 1);
+  DropLast();
+  EXPECT_THAT(Pull(), ElementsAre(a));
+}
+
+TEST_F(BatchQueueTest, IsFinishedWhenClosedAndEmpty) {
+  RequestProbe& probe = Push(model_);
+  queue().Close();
+  EXPECT_THAT(Pull(), ElementsAre(probe.id()));
+  EXPECT_TRUE(queue().TryTake().finished);
+}
+
+TEST_F(BatchQueueTest, AbortEndsAllThatWaits) {
+  RequestProbe& taken = Push(model_);
+  Pull();
+  RequestProbe& a = Push(model_);
+  RequestProbe& b = Push(model_, 1, 1, In(100), norm::DType::kBFloat16);
+  queue().Abort(absl::UnavailableError("drained"));
+  EXPECT_EQ(a.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(b.code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(taken.done());
+  EXPECT_EQ(queue().ExpireDue(), kNever);
+}
+
+TEST_F(BatchQueueTest, RunsDoneWithoutItsLock) {
+  RequestProbe& cancelled = Push(model_);
+  RequestProbe& expired = Push(model_, 1, 1, In(100));
+  RequestProbe& aborted = Push(model_);
+  std::vector<std::int64_t> seen;
+  const auto look = [&] { seen.push_back(queue().waiting_requests()); };
+  cancelled.OnDone(look);
+  expired.OnDone(look);
+  aborted.OnDone(look);
+  queue().Cancel(cancelled.id());
+  clock_.Advance(microseconds(100));
+  queue().ExpireDue();
+  queue().Abort(absl::UnavailableError("drained"));
+  EXPECT_THAT(seen, ElementsAre(2, 1, 0));
+}
+
+}  // namespace
+}  // namespace normd
