@@ -1,0 +1,198 @@
+#include "client/client.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "server/base/mutex.h"
+
+namespace normd::client {
+namespace {
+
+const char kNormalizeMethod[] = "/normd.v1.NormService/Normalize";
+
+void SetTimeout(grpc::ClientContext& context, Duration timeout) {
+  if (timeout == kNoTimeout) return;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  const std::string message = status.error_message();
+  // These two come from gRPC itself and do not name the server.
+  if (absl::StartsWith(message, "failed to connect") ||
+      absl::StartsWith(message, "DNS resolution failed")) {
+    return absl::Status(code, absl::StrCat("cannot reach ", target, ": ", message));
+  }
+  if (code == absl::StatusCode::kDeadlineExceeded && message == "Deadline Exceeded") {
+    return absl::Status(code, absl::StrCat("no answer from ", target, " in time"));
+  }
+  return absl::Status(code, message);
+}
+
+// One Normalize call: what gRPC reads and writes until it has ended.
+struct NormalizeCall final : PendingCall {
+  NormalizeCall(std::shared_ptr<grpc::Channel> c, std::string t, Client::Done d)
+      : channel(std::move(c)), target(std::move(t)), done(std::move(d)) {}
+
+  void Cancel() override { context.TryCancel(); }
+
+  void Finish(const grpc::Status& status) {
+    request.Clear();
+    if (status.ok()) {
+      std::move(done)(NormalizeResponse::Decode(response));
+    } else {
+      std::move(done)(ToAbsl(status, target));
+    }
+  }
+
+  const std::shared_ptr<grpc::Channel> channel;  // shared: the client may go before the call.
+  const std::string target;
+  Client::Done done;
+  grpc::ClientContext context;
+  grpc::ByteBuffer request;
+  grpc::ByteBuffer response;
+};
+
+}  // namespace
+
+struct Client::Impl {
+  std::string target;
+  std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs and the calls in flight.
+  std::unique_ptr<v1::NormService::Stub> stub;
+  std::unique_ptr<grpc::GenericStub> generic_stub;
+
+  // Runs one of the stub's blocking functions.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::NormService::Stub::*method)(grpc::ClientContext*,
+                                                                              const Request&,
+                                                                              Response*),
+                                const Request& request, Duration timeout) {
+    grpc::ClientContext context;
+    SetTimeout(context, timeout);
+    Response response;
+    const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    if (!status.ok()) return ToAbsl(status, target);
+    return response;
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target,
+                                                       const ClientOptions& options) {
+  if (target.find(':') == std::string::npos || target.back() == ':') {
+    return absl::InvalidArgumentError(absl::StrCat("server: \"", target,
+                                                   "\", wanted an address with a port, such as "
+                                                   "127.0.0.1:8001"));
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  auto impl = std::make_unique<Impl>();
+  impl->target = target;
+  impl->channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  impl->stub = v1::NormService::NewStub(impl->channel);
+  impl->generic_stub = std::make_unique<grpc::GenericStub>(impl->channel);
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+const std::string& Client::target() const { return impl_->target; }
+
+absl::StatusOr<std::shared_ptr<PendingCall>> Client::NormalizeAsync(const NormalizeRequest& request,
+                                                                    Done done) {
+  absl::StatusOr<grpc::ByteBuffer> message =
+      EncodeRequest(request.model, request.version, request.input, request.input_owner);
+  if (!message.ok()) return message.status();
+  // shared: the caller may cancel while the call lives, and the call may end before the caller
+  // asks.
+  auto call = std::make_shared<NormalizeCall>(impl_->channel, impl_->target, std::move(done));
+  call->request = *std::move(message);
+  SetTimeout(call->context, request.timeout);
+  impl_->generic_stub->UnaryCall(&call->context, kNormalizeMethod, grpc::StubOptions(),
+                                 &call->request, &call->response,
+                                 [call](grpc::Status status) { call->Finish(status); });
+  return call;
+}
+
+absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& request) {
+  struct Answer {
+    Mutex mutex;
+    CondVar arrived;
+    std::optional<absl::StatusOr<NormalizeResponse>> response ABSL_GUARDED_BY(mutex);
+  } answer;
+  const auto call = NormalizeAsync(request, [&answer](absl::StatusOr<NormalizeResponse> response) {
+    // Signalled under the lock: without it the waiter could be gone before the signal.
+    MutexLock lock(answer.mutex);
+    answer.response.emplace(std::move(response));
+    answer.arrived.SignalAll();
+  });
+  if (!call.ok()) return call.status();
+  MutexLock lock(answer.mutex);
+  while (!answer.response.has_value()) answer.arrived.Wait(answer.mutex);
+  return *std::move(answer.response);
+}
+
+absl::StatusOr<v1::ListModelsResponse> Client::ListModels(Duration timeout) {
+  return impl_->Call(&v1::NormService::Stub::ListModels, v1::ListModelsRequest(), timeout);
+}
+
+absl::StatusOr<v1::ModelInfo> Client::GetModel(absl::string_view model, std::int64_t version,
+                                               Duration timeout) {
+  v1::GetModelRequest request;
+  request.set_model(std::string(model));
+  request.set_version(version);
+  auto response = impl_->Call(&v1::NormService::Stub::GetModel, request, timeout);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_model());
+}
+
+absl::StatusOr<v1::ModelInfo> Client::LoadModel(absl::string_view model, std::int64_t version,
+                                                Duration timeout) {
+  v1::LoadModelRequest request;
+  request.set_model(std::string(model));
+  request.set_version(version);
+  auto response = impl_->Call(&v1::NormService::Stub::LoadModel, request, timeout);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_model());
+}
+
+absl::StatusOr<v1::UnloadModelResponse> Client::UnloadModel(absl::string_view model,
+                                                            std::int64_t version,
+                                                            Duration timeout) {
+  v1::UnloadModelRequest request;
+  request.set_model(std::string(model));
+  request.set_version(version);
+  return impl_->Call(&v1::NormService::Stub::UnloadModel, request, timeout);
+}
+
+absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(Duration timeout) {
+  return impl_->Call(&v1::NormService::Stub::GetServerInfo, v1::GetServerInfoRequest(), timeout);
+}
+
+absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Duration timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  HealthStatus health = HealthStatus::kUnknown;
+  const grpc::Status status = client::CheckHealth(impl_->channel, context, service, &health);
+  if (!status.ok()) return ToAbsl(status, impl_->target);
+  return health;
+}
+
+absl::Status Client::WatchHealth(const std::string& service,
+                                 const std::function<bool(HealthStatus)>& on_change,
+                                 Duration timeout) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  return ToAbsl(client::WatchHealth(impl_->channel, context, service, on_change), impl_->target);
+}
+
+}  // namespace normd::client

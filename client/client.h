@@ -1,0 +1,111 @@
+// The client library: one server, every call of its service.
+
+#ifndef NORMD_CLIENT_CLIENT_H_
+#define NORMD_CLIENT_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/health.h"
+#include "client/tensor/tensor.h"
+#include "client/wire.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/base/clock.h"
+
+namespace normd::client {
+
+// A call's time limit; none by default.
+inline constexpr Duration kNoTimeout = Duration::max();
+
+struct ClientOptions {
+  // A connection of its own, rather than one shared by all clients of this process with the same
+  // target and options. Load tests want it.
+  bool own_connection = false;
+};
+
+struct NormalizeRequest {
+  std::string model;
+  std::int64_t version = 0;  // 0: the highest that is loaded.
+  TensorView input;
+  // Keeps input.bytes alive. gRPC reads them in place and drops this when it has let go of them,
+  // which after a call that met its deadline or was cancelled can be later than the call's end: a
+  // connection may hold the rest of a message that it was sending. Null: input.bytes outlive the
+  // connection (constants; buffers that live as long as the process).
+  std::shared_ptr<const void> input_owner;
+  Duration timeout = kNoTimeout;
+};
+
+// A call in flight. Thread-safe. Dropping it does not end the call.
+class PendingCall {
+ public:
+  virtual ~PendingCall() = default;
+  // Asks for an early end: `done` then receives CANCELLED, or the answer if that is faster.
+  virtual void Cancel() = 0;
+};
+
+// Thread-safe. It connects at the first call and reconnects by itself. Calls never wait for a
+// server to appear: one that cannot be reached is UNAVAILABLE, with its address, as soon as that is
+// known.
+//
+// Errors of all calls: the server's code and message as they come; norm_service.proto says what
+// they mean. DEADLINE_EXCEEDED after `timeout`.
+class Client {
+ public:
+  // `target`: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path").
+  // InvalidArgument for one that names no server. Does not connect.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& target,
+                                                        const ClientOptions& options = {});
+  // Calls in flight go on to their end.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Runs exactly once, on a thread of gRPC's and never within NormalizeAsync. It must not block; it
+  // may start further calls.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;
+
+  // Starts a call; does not block. The tensor's bytes are not copied on the way to the socket.
+  // InvalidArgument, without `done` being run, when the message would exceed 2 GiB.
+  absl::StatusOr<std::shared_ptr<PendingCall>> NormalizeAsync(const NormalizeRequest& request,
+                                                              Done done);
+  // The same, and waits for the answer. Must not be called from a `done`.
+  absl::StatusOr<NormalizeResponse> Normalize(const NormalizeRequest& request);
+
+  // Blocking. version 0: as norm_service.proto says for each message.
+  absl::StatusOr<v1::ListModelsResponse> ListModels(Duration timeout = kNoTimeout);
+  absl::StatusOr<v1::ModelInfo> GetModel(absl::string_view model, std::int64_t version = 0,
+                                         Duration timeout = kNoTimeout);
+  absl::StatusOr<v1::ModelInfo> LoadModel(absl::string_view model, std::int64_t version = 0,
+                                          Duration timeout = kNoTimeout);
+  absl::StatusOr<v1::UnloadModelResponse> UnloadModel(absl::string_view model,
+                                                      std::int64_t version = 0,
+                                                      Duration timeout = kNoTimeout);
+  absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(Duration timeout = kNoTimeout);
+
+  // grpc.health.v1.Health/Check; blocking. `service` "" is the server as a whole. NOT_FOUND: the
+  // server does not know the service.
+  absl::StatusOr<HealthStatus> CheckHealth(const std::string& service,
+                                           Duration timeout = kNoTimeout);
+  // grpc.health.v1.Health/Watch: calls `on_change` with the status at once and after each change,
+  // on the caller's thread, until it returns false (Ok) or the stream ends (its error). Blocks.
+  absl::Status WatchHealth(const std::string& service,
+                           const std::function<bool(HealthStatus)>& on_change,
+                           Duration timeout = kNoTimeout);
+
+  const std::string& target() const;
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CLIENT_H_

@@ -1,0 +1,176 @@
+// The commands that tell and change the server's state.
+
+#include "absl/strings/str_cat.h"
+#include "client/normctl/command.h"
+#include "client/normctl/print.h"
+#include "nlohmann/json.hpp"
+
+namespace normd::client {
+namespace {
+
+const char kServiceName[] = "normd.v1.NormService";
+
+class HealthCommand final : public Command {
+ public:
+  const char* name() const override { return "health"; }
+  const char* summary() const override { return "exits with 0 if the server (or a model) serves"; }
+  bool HasDefaultTimeout() const override { return !watch_; }
+
+  void AddFlags(FlagSet& flags) override {
+    flags.Add("service", &service_, "NAME", "Health name to ask for; empty is the whole server.");
+    flags.Add("model", &model_, "MODEL", "Asks for this model's health.");
+    flags.Add("watch", &watch_, "", "Prints each change until interrupted.");
+  }
+  absl::Status Check() const override {
+    if (service_.empty() || model_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError("--service and --model: wanted one of them");
+  }
+
+  absl::Status Run(const Context& context) override {
+    const std::string service = model_.empty() ? service_ : absl::StrCat(kServiceName, "/", model_);
+    if (watch_) {
+      return context.client->WatchHealth(
+          service,
+          [&](HealthStatus status) {
+            Print(context, service, status);
+            return context.out->good();
+          },
+          context.timeout);
+    }
+    const absl::StatusOr<HealthStatus> status =
+        context.client->CheckHealth(service, context.timeout);
+    if (!status.ok()) return status.status();
+    Print(context, service, *status);
+    if (*status == HealthStatus::kServing) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("health is ", Name(*status)));
+  }
+
+ private:
+  static void Print(const Context& context, const std::string& service, HealthStatus status) {
+    if (context.json) {
+      *context.out << nlohmann::json{{"service", service}, {"status", Name(status)}} << std::endl;
+    } else {
+      *context.out << Name(status) << std::endl;
+    }
+  }
+
+  std::string service_;
+  std::string model_;
+  bool watch_ = false;
+};
+
+class ModelsCommand final : public Command {
+ public:
+  const char* name() const override { return "models"; }
+  const char* summary() const override { return "lists every version, loaded or failed to load"; }
+
+  absl::Status Run(const Context& context) override {
+    const auto models = context.client->ListModels(context.timeout);
+    if (!models.ok()) return models.status();
+    if (context.json) {
+      PrintJson(*models, *context.out);
+    } else {
+      PrintModels(*models, *context.out);
+    }
+    return absl::OkStatus();
+  }
+};
+
+class InfoCommand final : public Command {
+ public:
+  const char* name() const override { return "info"; }
+  const char* summary() const override { return "tells the server's build, lanes and limits"; }
+
+  absl::Status Run(const Context& context) override {
+    const auto info = context.client->GetServerInfo(context.timeout);
+    if (!info.ok()) return info.status();
+    if (context.json) {
+      PrintJson(*info, *context.out);
+    } else {
+      PrintServerInfo(*info, *context.out);
+    }
+    return absl::OkStatus();
+  }
+};
+
+// What `model`, `load` and `unload` share: a model's name and version.
+class ModelCommandBase : public Command {
+ public:
+  const char* arguments() const override { return "NAME"; }
+  int argument_count() const override { return 1; }
+  void AddFlags(FlagSet& flags) override { flags.Add("version", &version_, "N", version_help()); }
+
+ protected:
+  virtual const char* version_help() const { return "Version; 0 is the highest."; }
+  std::int64_t version() const { return version_; }
+
+  static absl::Status Print(const Context& context, const absl::StatusOr<v1::ModelInfo>& model) {
+    if (!model.ok()) return model.status();
+    if (context.json) {
+      PrintJson(*model, *context.out);
+    } else {
+      PrintModel(*model, *context.out);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::int64_t version_ = 0;
+};
+
+class ModelCommand final : public ModelCommandBase {
+ public:
+  const char* name() const override { return "model"; }
+  const char* summary() const override { return "tells a model's operation and parameters"; }
+  absl::Status Run(const Context& context) override {
+    return Print(context,
+                 context.client->GetModel(context.arguments[0], version(), context.timeout));
+  }
+};
+
+class LoadCommand final : public ModelCommandBase {
+ public:
+  const char* name() const override { return "load"; }
+  const char* summary() const override { return "loads a model, or loads it anew"; }
+  absl::Status Run(const Context& context) override {
+    return Print(context,
+                 context.client->LoadModel(context.arguments[0], version(), context.timeout));
+  }
+};
+
+class UnloadCommand final : public ModelCommandBase {
+ public:
+  const char* name() const override { return "unload"; }
+  const char* summary() const override { return "unloads a model; requests in flight finish"; }
+  absl::Status Run(const Context& context) override {
+    const auto unloaded =
+        context.client->UnloadModel(context.arguments[0], version(), context.timeout);
+    if (!unloaded.ok()) return unloaded.status();
+    if (context.json) {
+      PrintJson(*unloaded, *context.out);
+      return absl::OkStatus();
+    }
+    for (const std::int64_t v : unloaded->versions()) {
+      *context.out << "unloaded " << context.arguments[0] << " version " << v << "\n";
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const char* version_help() const override { return "Version; 0 is every version."; }
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Command>> MakeAdminCommands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(std::make_unique<HealthCommand>());
+  commands.push_back(std::make_unique<InfoCommand>());
+  commands.push_back(std::make_unique<ModelsCommand>());
+  commands.push_back(std::make_unique<ModelCommand>());
+  commands.push_back(std::make_unique<LoadCommand>());
+  commands.push_back(std::make_unique<UnloadCommand>());
+  return commands;
+}
+
+}  // namespace normd::client

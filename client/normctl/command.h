@@ -1,0 +1,52 @@
+// One subcommand, for those who implement them.
+
+#ifndef NORMD_CLIENT_NORMCTL_COMMAND_H_
+#define NORMD_CLIENT_NORMCTL_COMMAND_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/client.h"
+#include "client/flags/flags.h"
+#include "server/base/clock.h"
+
+namespace normd::client {
+
+// What every command has.
+struct Context {
+  Client* client = nullptr;  // Not yet connected; a command may do without.
+  Duration timeout{};
+  bool json = false;
+  std::vector<std::string> arguments;  // Without the flags.
+  std::ostream* out = nullptr;
+};
+
+// Created anew for each command line.
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  virtual const char* name() const = 0;
+  virtual const char* arguments() const { return ""; }  // "NAME"
+  virtual const char* summary() const = 0;
+  virtual int argument_count() const { return 0; }
+  // Streams live until they are stopped; their time is limited only on request.
+  virtual bool HasDefaultTimeout() const { return true; }
+
+  virtual void AddFlags(FlagSet& flags) { (void)flags; }
+  // Conditions between flags. InvalidArgument: the command line is wrong.
+  virtual absl::Status Check() const { return absl::OkStatus(); }
+  // Prints to context.out. An error is printed by the caller.
+  virtual absl::Status Run(const Context& context) = 0;
+};
+
+std::vector<std::unique_ptr<Command>> MakeAdminCommands();
+std::unique_ptr<Command> MakeNormalizeCommand();
+std::unique_ptr<Command> MakeRandomCommand();
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_COMMAND_H_

@@ -1,0 +1,120 @@
+#include "client/normctl/commands.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/normctl/command.h"
+
+namespace normd::client {
+namespace {
+
+std::vector<std::unique_ptr<Command>> MakeCommands() {
+  std::vector<std::unique_ptr<Command>> commands = MakeAdminCommands();
+  commands.push_back(MakeNormalizeCommand());
+  commands.push_back(MakeRandomCommand());
+  return commands;
+}
+
+// The flags that every command has.
+struct CommonFlags {
+  std::string server = "127.0.0.1:8001";
+  absl::Duration timeout = absl::Seconds(30);
+  bool json = false;
+  bool help = false;
+
+  void AddTo(FlagSet& flags) {
+    flags.Add("server", &server, "HOST:PORT", "Server to talk to.");
+    flags.Add("timeout", &timeout, "DURATION", "How long a call may take, such as 500ms or 10s.");
+    flags.Add("json", &json, "", "Prints JSON.");
+    flags.Add("help", &help, "", "Prints this.");
+  }
+};
+
+void PrintHelp(std::ostream& out) {
+  out << "normctl talks to a normd server.\n\nUsage: normctl COMMAND [arguments] [flags]\n\n";
+  for (const auto& command : MakeCommands()) {
+    out << absl::StreamFormat("  %-10s %-8s %s\n", command->name(), command->arguments(),
+                              command->summary());
+  }
+  CommonFlags common;
+  FlagSet flags;
+  common.AddTo(flags);
+  out << "\nFlags of every command (`normctl COMMAND --help` shows its own):\n"
+      << flags.Help()
+      << "\nExit codes: 0 done; 1 the call failed, the answer is wrong, or health is not SERVING;\n"
+         "2 the command line is wrong.\n";
+}
+
+int UsageError(std::ostream& err, const std::string& message) {
+  err << "normctl: " << message << "\nTry: normctl --help\n";
+  return kExitUsage;
+}
+
+absl::Status Execute(Command& command, const CommonFlags& common, bool timeout_given,
+                     Client& client, std::vector<std::string> arguments, std::ostream& out) {
+  Context context;
+  context.client = &client;
+  const bool limited =
+      common.timeout != absl::InfiniteDuration() && (timeout_given || command.HasDefaultTimeout());
+  context.timeout = limited ? absl::ToChronoNanoseconds(common.timeout) : kNoTimeout;
+  context.json = common.json;
+  context.arguments = std::move(arguments);
+  context.out = &out;
+  return command.Run(context);
+}
+
+}  // namespace
+
+int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err) {
+  if (arguments.empty()) {
+    PrintHelp(err);
+    return kExitUsage;
+  }
+  if (arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    PrintHelp(out);
+    return kExitOk;
+  }
+  std::vector<std::unique_ptr<Command>> commands = MakeCommands();
+  const auto it = std::find_if(commands.begin(), commands.end(),
+                               [&](const auto& c) { return c->name() == arguments[0]; });
+  if (it == commands.end()) {
+    return UsageError(err, absl::StrCat("unknown command ", arguments[0]));
+  }
+  Command& command = **it;
+
+  CommonFlags common;
+  const absl::Duration default_timeout = common.timeout;
+  FlagSet flags;
+  command.AddFlags(flags);
+  common.AddTo(flags);
+  absl::StatusOr<std::vector<std::string>> others = flags.Parse(arguments.subspan(1));
+  if (!others.ok()) return UsageError(err, std::string(others.status().message()));
+  if (common.help) {
+    out << "Usage: normctl " << command.name() << " " << command.arguments()
+        << " [flags]: " << command.summary() << "\n\n"
+        << flags.Help();
+    return kExitOk;
+  }
+  if (static_cast<int>(others->size()) != command.argument_count()) {
+    return UsageError(err, absl::StrCat(command.name(), ": ", others->size(), " arguments, wanted ",
+                                        command.argument_count(), " ", command.arguments()));
+  }
+  if (common.timeout <= absl::ZeroDuration()) {
+    return UsageError(err, "--timeout: wanted a time above zero, such as 500ms or 10s");
+  }
+  if (absl::Status status = command.Check(); !status.ok()) {
+    return UsageError(err, std::string(status.message()));
+  }
+  const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server);
+  if (!client.ok()) return UsageError(err, absl::StrCat("--", client.status().message()));
+  const bool timeout_given = common.timeout != default_timeout;
+  const absl::Status status =
+      Execute(command, common, timeout_given, **client, *std::move(others), out);
+  if (status.ok()) return kExitOk;
+  err << "normctl: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
+  return kExitFailed;
+}
+
+}  // namespace normd::client

@@ -1,0 +1,141 @@
+#include "client/normctl/print.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace normd::client {
+namespace {
+
+double Milliseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-6; }
+
+std::string Megabytes(std::int64_t bytes) {
+  return absl::StrFormat("%d bytes (%.1f MiB)", bytes, static_cast<double>(bytes) / (1 << 20));
+}
+
+// What the operations have in common after their sizes.
+template <typename Operation>
+std::string EpsOf(const Operation& operation) {
+  return absl::StrFormat(" eps=%g", operation.has_eps() ? operation.eps() : 1e-5);
+}
+
+template <typename Shape>
+std::string ShapeText(const Shape& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+}  // namespace
+
+void PrintJson(const google::protobuf::Message& message, std::ostream& out) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &text, options);
+  out << (status.ok() ? text
+                      : absl::StrCat("{\"error\": \"", status.message().as_string(), "\"}\n"));
+}
+
+std::string DescribeOperation(const v1::ModelConfig& config) {
+  std::string text;
+  switch (config.operation_case()) {
+    case v1::ModelConfig::kInstanceNorm: {
+      const auto& op = config.instance_norm();
+      text = absl::StrCat("instance_norm channels=", op.channels(), EpsOf(op),
+                          op.affine() ? " affine" : "",
+                          op.use_running_stats() ? " running_stats" : "");
+      break;
+    }
+    case v1::ModelConfig::kGroupNorm: {
+      const auto& op = config.group_norm();
+      text =
+          absl::StrCat("group_norm channels=", op.channels(), " groups=", op.groups(), EpsOf(op));
+      break;
+    }
+    case v1::ModelConfig::kLayerNorm: {
+      const auto& op = config.layer_norm();
+      text = absl::StrCat("layer_norm over ", ShapeText(op.normalized_shape()), EpsOf(op));
+      break;
+    }
+    case v1::ModelConfig::kRmsNorm: {
+      const auto& op = config.rms_norm();
+      text = absl::StrCat("rms_norm over ", ShapeText(op.normalized_shape()), EpsOf(op));
+      break;
+    }
+    case v1::ModelConfig::kBatchNorm: {
+      const auto& op = config.batch_norm();
+      text = absl::StrCat("batch_norm channels=", op.channels(), EpsOf(op));
+      break;
+    }
+    default: text = "an operation that this client does not know";
+  }
+  if (config.activation() != v1::NONE) {
+    absl::StrAppend(&text, " + ", v1::Activation_Name(config.activation()));
+  }
+  if (config.layout() != v1::CHANNELS_FIRST) {
+    absl::StrAppend(&text, ", ", v1::Layout_Name(config.layout()));
+  }
+  return text;
+}
+
+void PrintModels(const v1::ListModelsResponse& models, std::ostream& out) {
+  out << absl::StreamFormat("%-28s %8s  %-7s %s\n", "MODEL", "VERSION", "STATE", "");
+  for (const v1::ModelInfo& model : models.models()) {
+    out << absl::StreamFormat(
+        "%-28s %8d  %-7s %s\n", model.name(), model.version(),
+        v1::ModelInfo::State_Name(model.state()),
+        model.state() == v1::ModelInfo::READY ? DescribeOperation(model.config()) : model.error());
+  }
+}
+
+void PrintModel(const v1::ModelInfo& model, std::ostream& out) {
+  out << absl::StreamFormat("model       %s\nversion     %d\nstate       %s\n", model.name(),
+                            model.version(), v1::ModelInfo::State_Name(model.state()));
+  if (!model.error().empty()) out << "error       " << model.error() << "\n";
+  if (model.has_config()) {
+    out << "operation   " << DescribeOperation(model.config()) << "\n";
+    std::vector<std::string> dtypes;
+    for (const int dtype : model.config().dtypes()) {
+      dtypes.push_back(v1::DataType_Name(static_cast<v1::DataType>(dtype)));
+    }
+    out << "types       " << (dtypes.empty() ? "all" : absl::StrJoin(dtypes, " ")) << "\n";
+    if (!model.config().description().empty()) {
+      out << "description " << model.config().description() << "\n";
+    }
+  }
+  for (const v1::Parameter& parameter : model.parameters()) {
+    out << absl::StreamFormat("parameter   %s %s %s\n", parameter.name(),
+                              v1::DataType_Name(parameter.dtype()), ShapeText(parameter.shape()));
+  }
+  out << absl::StreamFormat("loaded in   %.3f ms\n", Milliseconds(model.load_ns()));
+}
+
+void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out) {
+  out << "version             " << info.version() << "\n"
+      << "ready               " << (info.ready() ? "yes" : "no") << "\n"
+      << "lanes               " << absl::StrJoin(info.lanes(), " ") << "\n"
+      << "CPU instructions    " << info.simd() << "\n"
+      << "CUDA                " << (info.cuda().empty() ? "not in this build" : info.cuda()) << "\n"
+      << "largest request     " << Megabytes(info.max_request_bytes()) << "\n"
+      << "most bytes inside   " << Megabytes(info.max_inflight_bytes()) << "\n"
+      << "up for              "
+      << absl::FormatDuration(absl::Trunc(absl::Nanoseconds(info.uptime_ns()), absl::Seconds(1)))
+      << "\n";
+}
+
+std::string DescribeStages(const v1::StageTimes& stages) {
+  return absl::StrFormat(
+      "decode %.3f ms, queue %.3f ms, gather %.3f ms, copy in %.3f ms, compute %.3f ms, "
+      "copy out %.3f ms",
+      Milliseconds(stages.decode_ns()), Milliseconds(stages.queue_ns()),
+      Milliseconds(stages.gather_ns()), Milliseconds(stages.copy_in_ns()),
+      Milliseconds(stages.compute_ns()), Milliseconds(stages.copy_out_ns()));
+}
+
+}  // namespace normd::client

@@ -1,0 +1,30 @@
+// The service's messages as text for people, and as JSON.
+
+#ifndef NORMD_CLIENT_NORMCTL_PRINT_H_
+#define NORMD_CLIENT_NORMCTL_PRINT_H_
+
+#include <ostream>
+#include <string>
+
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd::client {
+
+// Protobuf's JSON mapping with the .proto's field names, absent fields included: int64 are strings.
+void PrintJson(const google::protobuf::Message& message, std::ostream& out);
+
+// "group_norm channels=64 groups=8 eps=1e-05 + SILU, CHANNELS_LAST"
+std::string DescribeOperation(const v1::ModelConfig& config);
+
+// One line a model version, under a heading.
+void PrintModels(const v1::ListModelsResponse& models, std::ostream& out);
+// All that the server tells of one version.
+void PrintModel(const v1::ModelInfo& model, std::ostream& out);
+void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out);
+
+// "decode 0.021 ms, queue 0.004 ms, ..."
+std::string DescribeStages(const v1::StageTimes& stages);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_NORMCTL_PRINT_H_

@@ -1,0 +1,138 @@
+#include "client/tensor/npy.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd::client {
+namespace {
+
+absl::Status SystemError(const std::string& path, absl::string_view action) {
+  return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot ", action));
+}
+
+absl::Status InFile(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// Reads until `out` is full or the file ends; returns the bytes read.
+absl::StatusOr<std::size_t> ReadFully(const File& file, std::int64_t offset,
+                                      absl::Span<std::byte> out) {
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got = ::pread(file.descriptor(), out.data() + done, out.size() - done,
+                                offset + static_cast<std::int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(file.path(), "read");
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+absl::Status WriteFully(const File& file, std::int64_t offset, absl::Span<const std::byte> bytes) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = ::pwrite(file.descriptor(), bytes.data() + done, bytes.size() - done,
+                                 offset + static_cast<std::int64_t>(done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return SystemError(file.path(), "write");
+    done += static_cast<std::size_t>(put);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+File::~File() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+absl::Status File::Close() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && ::close(descriptor) != 0) return SystemError(path_, "close");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NpyReader> NpyReader::Open(const std::string& path) {
+  NpyReader reader;
+  reader.file_ = File(::open(path.c_str(), O_RDONLY | O_CLOEXEC), path);
+  if (reader.file_.descriptor() < 0) return SystemError(path, "open");
+  struct stat status = {};
+  if (::fstat(reader.file_.descriptor(), &status) != 0) return SystemError(path, "stat");
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  }
+
+  std::string prefix(
+      static_cast<std::size_t>(std::min<std::int64_t>(kMaxNpyHeaderBytes, status.st_size)), '\0');
+  const absl::StatusOr<std::size_t> got = ReadFully(
+      reader.file_, 0, absl::MakeSpan(reinterpret_cast<std::byte*>(prefix.data()), prefix.size()));
+  if (!got.ok()) return got.status();
+  prefix.resize(*got);
+  absl::StatusOr<NpyHeader> header = ParseNpyHeader(prefix);
+  if (!header.ok()) return InFile(path, header.status());
+  const absl::StatusOr<std::int64_t> bytes = TensorBytes(header->dtype, header->shape);
+  if (!bytes.ok()) return InFile(path, bytes.status());
+  if (status.st_size - header->data_offset != *bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": ", status.st_size - header->data_offset, " bytes of elements, wanted ", *bytes,
+        " for ", norm::Name(header->dtype), " ", header->shape.ToString()));
+  }
+  reader.header_ = *std::move(header);
+  reader.bytes_ = *bytes;
+  return reader;
+}
+
+absl::Status NpyReader::ReadAt(std::int64_t offset, absl::Span<std::byte> out) const {
+  const absl::StatusOr<std::size_t> got = ReadFully(file_, header_.data_offset + offset, out);
+  if (!got.ok()) return got.status();
+  if (*got != out.size()) {
+    return absl::DataLossError(absl::StrCat(file_.path(), ": ends at byte ", offset, " + ", *got,
+                                            " of its elements, wanted ", offset, " + ",
+                                            out.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NpyWriter> NpyWriter::Create(const std::string& path, norm::DType dtype,
+                                            const Shape& shape) {
+  constexpr mode_t kMode = 0666;  // The process's umask takes off what it wants.
+  NpyWriter writer;
+  writer.file_ = File(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode), path);
+  if (writer.file_.descriptor() < 0) return SystemError(path, "open for writing");
+  const std::string header = MakeNpyHeader(dtype, shape);
+  writer.data_offset_ = static_cast<std::int64_t>(header.size());
+  const absl::Status written = WriteFully(
+      writer.file_, 0,
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(header.data()), header.size()));
+  if (!written.ok()) return written;
+  return writer;
+}
+
+absl::Status NpyWriter::WriteAt(std::int64_t offset, absl::Span<const std::byte> bytes) {
+  return WriteFully(file_, data_offset_ + offset, bytes);
+}
+
+absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
+  const absl::StatusOr<NpyReader> reader = NpyReader::Open(path);
+  if (!reader.ok()) return reader.status();
+  absl::StatusOr<Tensor> tensor = Tensor::Allocate(reader->dtype(), reader->shape());
+  if (!tensor.ok()) return InFile(path, tensor.status());
+  if (absl::Status read = reader->ReadAt(0, tensor->mutable_bytes()); !read.ok()) return read;
+  return tensor;
+}
+
+absl::Status WriteNpy(const std::string& path, const TensorView& tensor) {
+  absl::StatusOr<NpyWriter> writer = NpyWriter::Create(path, tensor.dtype, tensor.shape);
+  if (!writer.ok()) return writer.status();
+  if (absl::Status written = writer->WriteAt(0, tensor.bytes); !written.ok()) return written;
+  return writer->Close();
+}
+
+}  // namespace normd::client

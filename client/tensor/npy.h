@@ -1,0 +1,93 @@
+// .npy files, read and written whole or in parts: a file may be larger than memory.
+
+#ifndef NORMD_CLIENT_TENSOR_NPY_H_
+#define NORMD_CLIENT_TENSOR_NPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/tensor/npy_header.h"
+#include "client/tensor/tensor.h"
+
+namespace normd::client {
+
+// Sole owner of a file descriptor. Move-only.
+class File {
+ public:
+  File() = default;
+  File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+  File(File&& other) noexcept { Swap(other); }
+  File& operator=(File&& other) noexcept {
+    File taken(std::move(other));
+    Swap(taken);
+    return *this;
+  }
+  ~File();
+
+  int descriptor() const { return descriptor_; }
+  const std::string& path() const { return path_; }
+  // Closes now, and says whether that worked.
+  absl::Status Close();
+
+ private:
+  void Swap(File& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    std::swap(path_, other.path_);
+  }
+
+  int descriptor_ = -1;
+  std::string path_;
+};
+
+// An open file whose header is checked: its size is exactly what dtype and shape ask for.
+// ReadAt is thread-safe.
+class NpyReader {
+ public:
+  // NotFound or PermissionDenied when it does not open; InvalidArgument as ParseNpyHeader, and when
+  // the file's size does not match. All name the path.
+  static absl::StatusOr<NpyReader> Open(const std::string& path);
+
+  norm::DType dtype() const { return header_.dtype; }
+  const Shape& shape() const { return header_.shape; }
+  std::int64_t bytes() const { return bytes_; }
+
+  // Fills `out` with the tensor's bytes from `offset` on, which must lie within bytes(). Blocks.
+  // DataLoss when the file has shrunk meanwhile.
+  absl::Status ReadAt(std::int64_t offset, absl::Span<std::byte> out) const;
+
+ private:
+  NpyReader() = default;
+
+  File file_;
+  NpyHeader header_;
+  std::int64_t bytes_ = 0;
+};
+
+// A new file, or an old one emptied, with its header written. WriteAt is thread-safe.
+class NpyWriter {
+ public:
+  static absl::StatusOr<NpyWriter> Create(const std::string& path, norm::DType dtype,
+                                          const Shape& shape);
+
+  // Writes the tensor's bytes from `offset` on. Blocks. ResourceExhausted when the disk is full.
+  absl::Status WriteAt(std::int64_t offset, absl::Span<const std::byte> bytes);
+  // To be called at the end: some errors come out only here.
+  absl::Status Close() { return file_.Close(); }
+
+ private:
+  NpyWriter() = default;
+
+  File file_;
+  std::int64_t data_offset_ = 0;
+};
+
+absl::StatusOr<Tensor> ReadNpy(const std::string& path);
+absl::Status WriteNpy(const std::string& path, const TensorView& tensor);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_NPY_H_

@@ -1,0 +1,42 @@
+// The header of NumPy's .npy format.
+// Source: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, versions 1.0, 2.0
+// and 3.0.
+
+#ifndef NORMD_CLIENT_TENSOR_NPY_HEADER_H_
+#define NORMD_CLIENT_TENSOR_NPY_HEADER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/norm.h"
+#include "server/base/shape.h"
+
+namespace normd::client {
+
+// A longer header is refused; NumPy's own are below 200 bytes for the types taken here.
+inline constexpr std::size_t kMaxNpyHeaderBytes = 65536;
+
+struct NpyHeader {
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+  std::int64_t data_offset = 0;  // Where the elements begin in the file.
+};
+
+// Parses the beginning of a file. `prefix` is the file's first bytes: all of it, or at least
+// kMaxNpyHeaderBytes. Types: '<f4', '<f8', '<f2', and for bfloat16, for which the format has no
+// name, what ml_dtypes writes ('<V2', also as '|V2') and the name 'bfloat16'. InvalidArgument names
+// the field for anything else: big-endian, Fortran order, other types, a header that is cut short
+// or is not the dictionary of the format. Reads nothing but `prefix` and allocates nothing by its
+// claims.
+absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
+
+// The bytes before the elements, padded to a multiple of 64: version 1.0. bfloat16 is written as
+// '<V2'; NumPy reads it as two raw bytes an element, `.view(ml_dtypes.bfloat16)` gives the numbers.
+std::string MakeNpyHeader(norm::DType dtype, const Shape& shape);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_NPY_HEADER_H_

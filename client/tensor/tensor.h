@@ -1,0 +1,63 @@
+// Dense tensors as the clients hold them: row-major, little-endian, no padding.
+
+#ifndef NORMD_CLIENT_TENSOR_TENSOR_H_
+#define NORMD_CLIENT_TENSOR_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/norm.h"
+#include "server/base/shape.h"
+
+namespace normd::client {
+
+// "float32", "float64", "float16", "bfloat16", or "f32", "f64", "f16", "bf16".
+// InvalidArgument for anything else.
+absl::StatusOr<norm::DType> ParseDType(absl::string_view name);
+
+// "2x64x512x512" or "2,64,512,512". InvalidArgument as Shape::Create, and for text that is no list
+// of integers.
+absl::StatusOr<Shape> ParseShape(absl::string_view text);
+
+// The bytes of a tensor. InvalidArgument when they exceed 63 bits.
+absl::StatusOr<std::int64_t> TensorBytes(norm::DType dtype, const Shape& shape);
+
+// Borrowed memory. Whether `bytes` has the size that dtype and shape ask for is not an invariant: a
+// request that is wrong about it is the server's to refuse.
+struct TensorView {
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+  absl::Span<const std::byte> bytes;
+};
+
+// Owns its memory, aligned to 64 bytes. Copies share it.
+class Tensor {
+ public:
+  Tensor() = default;
+
+  // Uninitialised. InvalidArgument as TensorBytes; ResourceExhausted, with the size, when the
+  // memory is not there.
+  static absl::StatusOr<Tensor> Allocate(norm::DType dtype, Shape shape);
+
+  norm::DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+  absl::Span<const std::byte> bytes() const { return {data_.get(), size_}; }
+  absl::Span<std::byte> mutable_bytes() { return {data_.get(), size_}; }
+  TensorView view() const { return {dtype_, shape_, bytes()}; }
+  // Keeps the memory alive, for those who read it after this tensor is gone.
+  std::shared_ptr<const void> owner() const { return data_; }
+
+ private:
+  norm::DType dtype_ = norm::DType::kFloat32;
+  Shape shape_;
+  std::size_t size_ = 0;
+  std::shared_ptr<std::byte[]> data_;  // shared: calls in flight read it.
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_TENSOR_H_

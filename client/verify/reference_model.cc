@@ -1,0 +1,229 @@
+#include "client/verify/reference_model.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/verify/parameter_file.h"
+#include "google/protobuf/text_format.h"
+#include "kernels/reference.h"
+
+namespace normd::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Which of the parameters an operation uses.
+struct Uses {
+  bool weight = false;
+  bool bias = false;
+  bool running = false;
+};
+
+template <typename Operation>
+bool AffineOf(const Operation& operation) {
+  return !operation.has_affine() || operation.affine();
+}
+
+// The kernels' enums have the protocol's values by name, not by number.
+norm::Activation ActivationOf(v1::Activation activation) {
+  switch (activation) {
+    case v1::RELU: return norm::Activation::kRelu;
+    case v1::LEAKY_RELU: return norm::Activation::kLeakyRelu;
+    case v1::SILU: return norm::Activation::kSilu;
+    case v1::GELU_ERF: return norm::Activation::kGeluErf;
+    case v1::GELU_TANH: return norm::Activation::kGeluTanh;
+    default: return norm::Activation::kNone;
+  }
+}
+
+Uses UsesOf(const v1::ModelConfig& config) {
+  switch (config.operation_case()) {
+    case v1::ModelConfig::kInstanceNorm:
+      return {config.instance_norm().affine(), config.instance_norm().affine(),
+              config.instance_norm().use_running_stats()};
+    case v1::ModelConfig::kGroupNorm: {
+      const bool affine = AffineOf(config.group_norm());
+      return {affine, affine, false};
+    }
+    case v1::ModelConfig::kLayerNorm: {
+      const bool affine = AffineOf(config.layer_norm());
+      return {affine, affine, false};
+    }
+    case v1::ModelConfig::kRmsNorm: return {AffineOf(config.rms_norm()), false, false};
+    case v1::ModelConfig::kBatchNorm: {
+      const bool affine = AffineOf(config.batch_norm());
+      return {affine, affine, true};
+    }
+    default: return {};
+  }
+}
+
+// LayerNorm has a bias only where the file has one.
+bool BiasIsOptional(const v1::ModelConfig& config) {
+  return config.operation_case() == v1::ModelConfig::kLayerNorm;
+}
+
+absl::StatusOr<norm::ParamVector> Pick(const std::map<std::string, Tensor>& parameters,
+                                       const std::string& name, std::int64_t channels) {
+  const auto it = parameters.find(name);
+  if (it == parameters.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": not among the parameters"));
+  }
+  const Tensor& tensor = it->second;
+  if (tensor.shape().elements() != channels) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": shape ", tensor.shape().ToString(),
+                                                   ", wanted ", channels, " elements"));
+  }
+  return norm::ParamVector{tensor.bytes().data(), tensor.dtype()};
+}
+
+absl::Status FromKernels(const norm::Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.message());
+}
+
+}  // namespace
+
+absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& repository,
+                                                    const std::string& name, std::int64_t version) {
+  const fs::path folder = fs::path(repository) / name;
+  const std::string config_path = folder / "config.textproto";
+  std::ifstream file(config_path);
+  if (!file) return absl::NotFoundError(absl::StrCat(config_path, ": cannot open"));
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  v1::ModelConfig config;
+  if (!google::protobuf::TextFormat::ParseFromString(text, &config)) {
+    return absl::InvalidArgumentError(absl::StrCat(config_path, ": is no ModelConfig"));
+  }
+  std::map<std::string, Tensor> parameters;
+  const Uses uses = UsesOf(config);
+  if (uses.weight || uses.bias || uses.running) {
+    auto read = ReadParameterFile(folder / absl::StrCat(version) / "params.safetensors");
+    if (!read.ok()) return read.status();
+    parameters = *std::move(read);
+  }
+  return Create(config, std::move(parameters));
+}
+
+absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& config,
+                                                      std::map<std::string, Tensor> parameters) {
+  ReferenceModel model;
+  if (absl::Status status = model.TakeOperation(config); !status.ok()) return status;
+  model.parameters_ = std::move(parameters);
+  Uses uses = UsesOf(config);
+  if (BiasIsOptional(config) && !model.parameters_.contains("bias")) uses.bias = false;
+  const std::pair<bool, std::pair<const char*, norm::ParamVector*>> wanted[] = {
+      {uses.weight, {"weight", &model.params_.gamma}},
+      {uses.bias, {"bias", &model.params_.beta}},
+      {uses.running, {"running_mean", &model.params_.mean}},
+      {uses.running, {"running_var", &model.params_.variance}},
+  };
+  for (const auto& [used, target] : wanted) {
+    if (!used) continue;
+    absl::StatusOr<norm::ParamVector> vector =
+        Pick(model.parameters_, target.first, model.spec_.channels);
+    if (!vector.ok()) return vector.status();
+    *target.second = *vector;
+  }
+  if (absl::Status s = FromKernels(norm::ValidateSpec(model.spec_, model.params_)); !s.ok()) {
+    return s;
+  }
+  return model;
+}
+
+absl::Status ReferenceModel::TakeOperation(const v1::ModelConfig& config) {
+  constexpr double kDefaultEps = 1e-5;
+  // The type is the request's; any will do until then.
+  constexpr norm::DType kAny = norm::DType::kFloat32;
+  const auto eps = [](const auto& op) { return op.has_eps() ? op.eps() : kDefaultEps; };
+  const auto normalized = [&](const auto& op) -> absl::StatusOr<std::int64_t> {
+    const absl::StatusOr<Shape> shape = Shape::Create(
+        std::vector<std::int64_t>(op.normalized_shape().begin(), op.normalized_shape().end()));
+    if (!shape.ok()) return shape.status();
+    normalized_shape_.assign(shape->dims().begin(), shape->dims().end());
+    return shape->elements();
+  };
+  switch (config.operation_case()) {
+    case v1::ModelConfig::kInstanceNorm:
+      spec_ = norm::InstanceNormSpec(config.instance_norm().channels(), kAny);
+      spec_.eps = eps(config.instance_norm());
+      if (config.instance_norm().use_running_stats()) spec_.statistics = norm::Statistics::kGiven;
+      break;
+    case v1::ModelConfig::kGroupNorm:
+      spec_ =
+          norm::GroupNormSpec(config.group_norm().channels(), config.group_norm().groups(), kAny);
+      spec_.eps = eps(config.group_norm());
+      break;
+    case v1::ModelConfig::kLayerNorm: {
+      const absl::StatusOr<std::int64_t> elements = normalized(config.layer_norm());
+      if (!elements.ok()) return elements.status();
+      spec_ = norm::LayerNormSpec(*elements, kAny);
+      spec_.eps = eps(config.layer_norm());
+      break;
+    }
+    case v1::ModelConfig::kRmsNorm: {
+      const absl::StatusOr<std::int64_t> elements = normalized(config.rms_norm());
+      if (!elements.ok()) return elements.status();
+      spec_ = norm::RmsNormSpec(*elements, kAny);
+      spec_.eps = eps(config.rms_norm());
+      break;
+    }
+    case v1::ModelConfig::kBatchNorm:
+      spec_ = norm::BatchNormSpec(config.batch_norm().channels(), kAny);
+      spec_.eps = eps(config.batch_norm());
+      break;
+    default: return absl::InvalidArgumentError("config: names no operation that can be verified");
+  }
+  spec_.activation = ActivationOf(config.activation());
+  if (config.has_leaky_slope()) spec_.leaky_slope = config.leaky_slope();
+  if (config.layout() == v1::CHANNELS_LAST) spec_.layout = norm::Layout::kChannelsLast;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<norm::Segment> ReferenceModel::SegmentOf(const TensorView& x) const {
+  const auto wrong = [&](const std::string& wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape: ", x.shape.ToString(), ", wanted ", wanted));
+  };
+  norm::Segment segment;
+  segment.x = x.bytes.data();
+  const int rank = x.shape.rank();
+  if (!normalized_shape_.empty()) {
+    const int leading = rank - static_cast<int>(normalized_shape_.size());
+    if (leading < 0 || !std::equal(normalized_shape_.begin(), normalized_shape_.end(),
+                                   x.shape.dims().begin() + leading)) {
+      return wrong("the normalized dimensions at the end");
+    }
+    segment.samples = x.shape.Product(0, leading);
+    return segment;
+  }
+  const bool last = spec_.layout == norm::Layout::kChannelsLast;
+  if (rank < 2 || x.shape.dim(last ? rank - 1 : 1) != spec_.channels) {
+    return wrong(absl::StrCat(last ? "[N, *, " : "[N, ", spec_.channels, last ? "]" : ", *]"));
+  }
+  segment.samples = x.shape.dim(0);
+  segment.spatial = last ? x.shape.Product(1, rank - 1) : x.shape.Product(2, rank);
+  return segment;
+}
+
+absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x) const {
+  const absl::StatusOr<std::int64_t> bytes = TensorBytes(x.dtype, x.shape);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes != static_cast<std::int64_t>(x.bytes.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", x.bytes.size(), " bytes, wanted ", *bytes));
+  }
+  const absl::StatusOr<norm::Segment> segment = SegmentOf(x);
+  if (!segment.ok()) return segment.status();
+  norm::NormSpec spec = spec_;
+  spec.dtype = x.dtype;
+  std::vector<double> y(static_cast<std::size_t>(x.shape.elements()));
+  const norm::Status status = norm::NormalizeReference(spec, params_, *segment, y.data());
+  if (!status.ok()) return FromKernels(status);
+  return y;
+}
+
+}  // namespace normd::client
