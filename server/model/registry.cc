@@ -206,7 +206,8 @@ void ModelRegistry::Impl::Record(ModelStatus status) {
                   status.error.ToString());
   }
   Snapshot next = *Current();
-  Insert(next[status.name], std::move(status));
+  Versions& versions = next[status.name];  // Before the move below takes the name.
+  Insert(versions, std::move(status));
   Publish(std::move(next));
 }
 
