@@ -1,0 +1,83 @@
+#include "server/config/config.h"
+
+#include <limits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace normd {
+namespace {
+
+// Protobuf and gRPC count a message's bytes in 31 bits; a request has a little beside its tensor.
+constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max() - 65536;
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+
+absl::Status Wanted(absl::string_view flag, absl::string_view got, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", got, ", wanted ", wanted));
+}
+
+absl::Status CheckRange(absl::string_view flag, std::int64_t value, std::int64_t low,
+                        std::int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  if (high == kUnbounded) return Wanted(flag, absl::StrCat(value), absl::StrCat("at least ", low));
+  return Wanted(flag, absl::StrCat(value), absl::StrCat("from ", low, " to ", high));
+}
+
+absl::Status CheckDuration(absl::string_view flag, absl::Duration value, absl::Duration high) {
+  if (value >= absl::ZeroDuration() && value <= high) return absl::OkStatus();
+  return Wanted(flag, absl::FormatDuration(value),
+                absl::StrCat("from 0 to ", absl::FormatDuration(high)));
+}
+
+absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
+  const std::size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
+    return Wanted(flag, absl::StrCat("\"", address, "\""), "host:port, such as 127.0.0.1:8001");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogLevel(absl::string_view level) {
+  for (const absl::string_view known : {"trace", "debug", "info", "warning", "error", "off"}) {
+    if (level == known) return absl::OkStatus();
+  }
+  return Wanted("log_level", absl::StrCat("\"", level, "\""),
+                "trace, debug, info, warning, error or off");
+}
+
+}  // namespace
+
+absl::Status Validate(const ServerConfig& c) {
+  if (c.model_repository.empty()) return Wanted("model_repository", "empty", "a folder");
+  for (absl::Status status : {
+           CheckAddress("listen", c.listen),
+           CheckAddress("metrics_listen", c.metrics_listen),
+           CheckRange("max_request_bytes", c.max_request_bytes, 1, kMaxMessageBytes),
+           CheckRange("max_inflight_bytes", c.max_inflight_bytes, 1, kUnbounded),
+           CheckRange("max_inflight_requests", c.max_inflight_requests, 1, kUnbounded),
+           CheckRange("max_batch_rows", c.max_batch_rows, 1, kUnbounded),
+           CheckRange("max_batch_bytes", c.max_batch_bytes, 1, kUnbounded),
+           CheckDuration("max_queue_delay", c.max_queue_delay, absl::Minutes(1)),
+           CheckRange("max_queue_requests", c.max_queue_requests, 1, kUnbounded),
+           CheckRange("cpu_lanes", c.cpu_lanes, 1, 1024),
+           CheckRange("cpu_threads", c.cpu_threads, 0, 4096),
+           CheckRange("pool_bytes", c.pool_bytes, 0, kUnbounded),
+           CheckRange("max_parameter_bytes", c.max_parameter_bytes, 1, kUnbounded),
+           CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),
+           CheckDuration("drain_timeout", c.drain_timeout, absl::Hours(24)),
+           CheckLogLevel(c.log_level),
+       }) {
+    if (!status.ok()) return status;
+  }
+  // A request counts its input and its output.
+  if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
+    return Wanted("max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
+                  absl::StrCat("at least twice --max_request_bytes, ", c.max_request_bytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace normd

@@ -1,0 +1,58 @@
+// The server's settings, as its flags give them.
+
+#ifndef NORMD_SERVER_CONFIG_CONFIG_H_
+#define NORMD_SERVER_CONFIG_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace normd {
+
+// Plain values; flags.cc holds the defaults and what each means.
+struct ServerConfig {
+  std::string model_repository;
+  std::string listen;
+  std::string metrics_listen;
+  std::string device;
+  std::int64_t max_request_bytes = 0;
+  std::int64_t max_inflight_bytes = 0;
+  std::int64_t max_inflight_requests = 0;
+  std::int64_t max_batch_rows = 0;
+  std::int64_t max_batch_bytes = 0;
+  absl::Duration max_queue_delay;
+  std::int64_t max_queue_requests = 0;
+  int cpu_lanes = 0;
+  int cpu_threads = 0;
+  std::int64_t pool_bytes = 0;
+  std::int64_t max_parameter_bytes = 0;
+  absl::Duration lame_duck;
+  absl::Duration drain_timeout;
+  std::string log_level;
+};
+
+// InvalidArgument names the first flag that is out of its range, what came and what is wanted.
+absl::Status Validate(const ServerConfig& config);
+
+struct CommandLine {
+  bool help = false;     // --help: print FlagHelp and end.
+  bool version = false;  // --version
+  ServerConfig config;   // Validated, unless one of the above.
+};
+
+// Reads `args` (without the program's name) into the flags and returns their values. Takes
+// --flag=value, --flag value and a single dash. InvalidArgument for a flag that is unknown or whose
+// value cannot be read, for anything that is no flag, and for what Validate refuses. Not
+// thread-safe: flags belong to the process.
+absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args);
+
+// Every flag with its default and its meaning, for a terminal.
+std::string FlagHelp();
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_CONFIG_CONFIG_H_

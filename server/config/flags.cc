@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "server/config/config.h"
+
+ABSL_FLAG(std::string, model_repository, "models",
+          "folder of models: <name>/config.textproto and <name>/<version>/params.safetensors");
+ABSL_FLAG(std::string, listen, "127.0.0.1:8001", "host:port of gRPC; port 0 takes a free one");
+ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8002",
+          "host:port of /metrics; port 0 takes a free one");
+ABSL_FLAG(std::string, device, "auto",
+          "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1");
+ABSL_FLAG(std::int64_t, max_request_bytes, std::int64_t{256} << 20,
+          "largest tensor of one request, in bytes");
+ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
+          "inputs and outputs of all requests inside at once, in bytes");
+ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
+ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
+          "rows of one batch (a larger request makes a batch of its own)");
+ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{64} << 20, "inputs of one batch, in bytes");
+ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
+          "how long a free lane waits for company for the oldest request, such as 200us");
+ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
+ABSL_FLAG(int, cpu_lanes, 1, "batches that the CPU computes at once");
+ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
+ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
+          "free memory kept for reuse, in bytes");
+ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
+          "largest params.safetensors, in bytes");
+ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
+          "how long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "how long accepted requests may take to finish after that, such as 30s");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
+
+namespace normd {
+namespace {
+
+// abseil registers flags of its own; this file's are the server's.
+bool IsOurs(const absl::CommandLineFlag& flag) {
+  return absl::EndsWith(flag.Filename(), "server/config/flags.cc");
+}
+
+absl::CommandLineFlag* FindOurs(absl::string_view name) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  return flag != nullptr && IsOurs(*flag) ? flag : nullptr;
+}
+
+ServerConfig ReadFlags() {
+  ServerConfig config;
+  config.model_repository = absl::GetFlag(FLAGS_model_repository);
+  config.listen = absl::GetFlag(FLAGS_listen);
+  config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
+  config.device = absl::GetFlag(FLAGS_device);
+  config.max_request_bytes = absl::GetFlag(FLAGS_max_request_bytes);
+  config.max_inflight_bytes = absl::GetFlag(FLAGS_max_inflight_bytes);
+  config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
+  config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);
+  config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
+  config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
+  config.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
+  config.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
+  config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);
+  config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);
+  config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
+  config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  config.log_level = absl::GetFlag(FLAGS_log_level);
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args) {
+  CommandLine line;
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    absl::string_view arg = args[i];
+    if (arg.size() < 2 || !absl::ConsumePrefix(&arg, "-")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", args[i], "\": wanted only flags, such as --listen=127.0.0.1:8001"));
+    }
+    absl::ConsumePrefix(&arg, "-");
+    if (arg == "help" || arg == "h") {
+      line.help = true;
+      return line;
+    }
+    if (arg == "version") {
+      line.version = true;
+      return line;
+    }
+    const std::size_t equals = arg.find('=');
+    const absl::string_view name = arg.substr(0, equals);
+    absl::CommandLineFlag* flag = FindOurs(name);
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, ": no such flag (--help lists them)"));
+    }
+    absl::string_view value;
+    if (equals != absl::string_view::npos) {
+      value = arg.substr(equals + 1);
+    } else if (++i < args.size()) {
+      value = args[i];
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("--", name, ": no value"));
+    }
+    std::string error;
+    if (!flag->ParseFrom(value, &error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--", name, ": \"", value, "\" cannot be read; ", flag->Help()));
+    }
+  }
+  line.config = ReadFlags();
+  absl::Status status = Validate(line.config);
+  if (!status.ok()) return status;
+  return line;
+}
+
+std::string FlagHelp() {
+  std::vector<const absl::CommandLineFlag*> flags;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOurs(*flag)) flags.push_back(flag);
+  }
+  std::sort(flags.begin(), flags.end(),
+            [](const auto* a, const auto* b) { return a->Name() < b->Name(); });
+  std::string help;
+  for (const absl::CommandLineFlag* flag : flags) {
+    absl::StrAppend(&help, "  --", flag->Name(), "=", flag->DefaultValue(), "\n      ",
+                    flag->Help(), "\n");
+  }
+  return help;
+}
+
+}  // namespace normd

@@ -1,0 +1,200 @@
+// normd: puts the parts together and runs them until a signal.
+//
+// Exit codes: 0 stopped, every accepted request answered; 1 could not start; 2 wrong command line;
+// 3 stopped early by a second signal or the drain timeout.
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "kernels/cpu/normalize.h"
+#include "server/base/clock.h"
+#include "server/batching/admission.h"
+#include "server/batching/batch_queue.h"
+#include "server/config/config.h"
+#include "server/exec/backend.h"
+#include "server/exec/executor.h"
+#include "server/metrics/exposer.h"
+#include "server/metrics/metrics.h"
+#include "server/model/registry.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/graceful_stop.h"
+#include "server/rpc/norm_service.h"
+#include "server/rpc/readiness.h"
+#include "server/rpc/server.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace normd {
+namespace {
+
+enum ExitCode { kStopped = 0, kStartFailed = 1, kWrongCommandLine = 2, kStoppedEarly = 3 };
+
+// SIGTERM and SIGINT stop the server; the third wakes the thread that waits for them.
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, signal);
+  return set;
+}
+
+// Passes stop signals on to `stop` from a thread of its own. They must be blocked in every thread.
+class SignalThread {
+ public:
+  explicit SignalThread(GracefulStop& stop) : thread_([&stop] { Loop(stop); }) {}
+  ~SignalThread() {
+    pthread_kill(thread_.native_handle(), SIGUSR1);
+    thread_.join();
+  }
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  static void Loop(GracefulStop& stop) {
+    const sigset_t set = StopSignals();
+    int signal = 0;
+    while (sigwait(&set, &signal) == 0 && signal != SIGUSR1) {
+      spdlog::info("received {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+      stop.Signal();
+    }
+  }
+  std::thread thread_;
+};
+
+void SetUpLog(const ServerConfig& config) {
+  auto logger = spdlog::stderr_color_mt("normd");
+  logger->set_level(spdlog::level::from_str(config.log_level));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+int StartFailed(const absl::Status& status) {
+  spdlog::critical("cannot start: {}", std::string(status.message()));
+  return kStartFailed;
+}
+
+BackendOptions BackendOf(const ServerConfig& config) {
+  BackendOptions options;
+  options.device = config.device;
+  options.cpu_lanes = config.cpu_lanes;
+  options.cpu_threads = config.cpu_threads;
+  options.pool_bytes = config.pool_bytes;
+  return options;
+}
+
+BatchQueueOptions QueueOf(const ServerConfig& config) {
+  BatchQueueOptions options;
+  options.limits.max_rows = config.max_batch_rows;
+  options.limits.max_bytes = config.max_batch_bytes;
+  options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
+  options.max_queue_requests = config.max_queue_requests;
+  return options;
+}
+
+NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executor) {
+  NormServiceOptions options;
+  options.max_request_bytes = config.max_request_bytes;
+  options.max_inflight_bytes = config.max_inflight_bytes;
+  options.version = NORMD_VERSION;
+  options.cuda = NORMD_CUDA_VERSION;
+  options.simd = norm::cpu::SimdTargetName();
+  options.lanes = executor.lane_names();
+  return options;
+}
+
+// How many models serve, and how many failed to load, for the log.
+std::string ModelCounts(const ModelRegistry& registry) {
+  int loaded = 0;
+  int failed = 0;
+  for (const ModelStatus& status : registry.List()) ++(status.model != nullptr ? loaded : failed);
+  return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
+}
+
+int Serve(const ServerConfig& config) {
+  SteadyClock clock;
+  const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
+  Readiness readiness(*metrics);
+
+  auto backend = CreateBackend(BackendOf(config), *metrics, clock);
+  if (!backend.ok()) return StartFailed(backend.status());
+  RegistryOptions registry_options;
+  registry_options.root = config.model_repository;
+  registry_options.max_parameter_bytes = config.max_parameter_bytes;
+  registry_options.on_change = [&](const std::string& model, bool loaded) {
+    readiness.SetModel(model, loaded);
+  };
+  ModelRegistry registry(registry_options, **backend, *metrics, clock);
+  const absl::Status loaded = registry.LoadAll();
+  if (!loaded.ok()) return StartFailed(loaded);
+
+  Admission admission({config.max_inflight_bytes, config.max_inflight_requests}, *metrics);
+  BatchQueue queue(QueueOf(config), clock);
+  Executor executor((*backend)->MakeLanes(), queue);
+  CallEnvironment environment{
+      ServiceOf(config, executor), registry, admission, queue, *metrics, readiness, clock};
+  NormService service(environment);
+
+  auto exposer = StartExposer(config.metrics_listen, *metrics);
+  if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
+  auto server = Server::Start({config.listen, config.max_request_bytes}, service, readiness);
+  if (!server.ok()) return queue.Close(), StartFailed(server.status());
+  executor.Start([&](const absl::Status& status) {
+    spdlog::critical("the last lane has failed, nothing can be computed any more: {}",
+                     status.ToString());
+    readiness.Stop();
+    admission.SetReady(false);
+    queue.Close();
+    queue.Abort(absl::UnavailableError("the server has no working lane"));
+  });
+  readiness.Start();
+  const std::string metrics_host =
+      config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
+  spdlog::info("serving: grpc={} metrics={}:{} backend=[{}] lanes=[{}] models={}",
+               (*server)->address(), metrics_host, (*exposer)->port(), (*backend)->Description(),
+               absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
+
+  GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
+                     absl::ToChronoNanoseconds(config.drain_timeout)},
+                    {readiness, admission, queue, environment.active, **server});
+  const SignalThread signals(stop);
+  if (stop.Run() == GracefulStop::Outcome::kAborted) {
+    // A lane may still compute, so nothing that it uses may be taken down.
+    spdlog::shutdown();
+    std::_Exit(kStoppedEarly);
+  }
+  queue.Close();
+  executor.Join();
+  spdlog::info("stopped");
+  return kStopped;
+}
+
+}  // namespace
+}  // namespace normd
+
+int main(int argc, char** argv) {
+  const auto line = normd::ParseCommandLine(absl::MakeConstSpan(argv + 1, argv + argc));
+  if (!line.ok()) {
+    std::fprintf(stderr, "normd: %s\n", std::string(line.status().message()).c_str());
+    return normd::kWrongCommandLine;
+  }
+  if (line->help) {
+    std::printf("normd %s: normalizes tensors over gRPC\n\n%s", NORMD_VERSION,
+                normd::FlagHelp().c_str());
+    return normd::kStopped;
+  }
+  if (line->version) {
+    std::printf("normd %s\n", NORMD_VERSION);
+    return normd::kStopped;
+  }
+  normd::SetUpLog(line->config);
+  // Before any thread exists, so that all of them inherit it.
+  const sigset_t set = normd::StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return normd::Serve(line->config);
+}

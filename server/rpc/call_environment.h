@@ -1,0 +1,48 @@
+// What the calls of one service share.
+
+#ifndef NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
+#define NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "server/batching/admission.h"
+#include "server/batching/batch_queue.h"
+#include "server/metrics/metrics.h"
+#include "server/model/registry.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/readiness.h"
+
+namespace normd {
+
+struct NormServiceOptions {
+  std::int64_t max_request_bytes = std::int64_t{256} << 20;  // Of a request's tensor.
+  Duration retry_after = std::chrono::milliseconds(100);     // The hint in a refusal.
+  // What GetServerInfo tells.
+  std::string version;
+  std::string cuda;
+  std::string simd;
+  std::vector<std::string> lanes;
+  std::int64_t max_inflight_bytes = 0;
+};
+
+// Outlives every call; its references outlive it. Each member is thread-safe or constant.
+struct CallEnvironment {
+  const NormServiceOptions options;
+  ModelRegistry& registry;
+  Admission& admission;
+  BatchQueue& queue;
+  Metrics& metrics;
+  const Readiness& readiness;
+  const Clock& clock;
+  ActiveCalls active{};
+  std::atomic<std::uint64_t> next_request_id{1};
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CALL_ENVIRONMENT_H_

@@ -1,0 +1,47 @@
+#include "server/rpc/control_call.h"
+
+#include <utility>
+
+#include "server/rpc/status.h"
+
+namespace normd {
+
+ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context,
+                         Method method)
+    : environment_(environment),
+      context_(context),
+      method_(method),
+      arrival_(environment.clock.Now()),
+      metrics_(&environment.metrics.ForNoModel()) {
+  environment_.active.Enter();
+}
+
+void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
+  bool handed_over = false;
+  const absl::Status status = CatchAll([&]() -> absl::Status {
+    auto lease = environment_.admission.Admit(request_bytes, *metrics_);
+    if (!lease.ok()) return lease.status();
+    lease_ = *std::move(lease);
+    if (thread == nullptr) return std::move(body)(metrics_);
+    handed_over = thread->Submit([this, body = std::move(body)]() mutable {
+      End(CatchAll([&] { return std::move(body)(metrics_); }));
+    });
+    if (handed_over) return absl::OkStatus();
+    return absl::ResourceExhaustedError("models: too many loads and unloads wait, retry later");
+  });
+  if (!handed_over) End(status);
+}
+
+void ControlCall::End(const absl::Status& status) {
+  code_ = status.code();
+  Finish(ToGrpc(status, environment_.options.retry_after, context_));
+}
+
+void ControlCall::OnDone() {
+  metrics_->RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
+  CallEnvironment& environment = environment_;
+  delete this;
+  environment.active.Leave();
+}
+
+}  // namespace normd

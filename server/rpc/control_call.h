@@ -1,0 +1,46 @@
+// A call of any method but Normalize: it admits, runs a body, ends.
+
+#ifndef NORMD_SERVER_RPC_CONTROL_CALL_H_
+#define NORMD_SERVER_RPC_CONTROL_CALL_H_
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/batching/admission.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/task_thread.h"
+
+namespace normd {
+
+// Deletes itself in OnDone. Finish runs exactly once, at the end of Run, wherever that runs. A
+// client that leaves does not stop a body that has begun.
+class ControlCall final : public grpc::ServerUnaryReactor {
+ public:
+  // What the body may tell of the call: which model's series it counts in.
+  using Body = absl::AnyInvocable<absl::Status(ModelMetrics*& metrics) &&>;
+
+  // All arguments outlive the call.
+  ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method);
+
+  // Admits `request_bytes` and runs `body`: on `thread`, or here when it is null. Ends the call in
+  // each case. Never throws.
+  void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
+
+  void OnDone() override;
+
+ private:
+  void End(const absl::Status& status);
+
+  CallEnvironment& environment_;
+  grpc::CallbackServerContext& context_;
+  const Method method_;
+  const TimePoint arrival_;
+  ModelMetrics* metrics_;
+  Admission::Lease lease_;
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_CONTROL_CALL_H_

@@ -1,0 +1,68 @@
+// The end of the server, in order.
+
+#ifndef NORMD_SERVER_RPC_GRACEFUL_STOP_H_
+#define NORMD_SERVER_RPC_GRACEFUL_STOP_H_
+
+#include <chrono>
+
+#include "server/base/clock.h"
+#include "server/base/mutex.h"
+#include "server/batching/admission.h"
+#include "server/batching/batch_queue.h"
+#include "server/rpc/active_calls.h"
+#include "server/rpc/readiness.h"
+#include "server/rpc/server.h"
+
+namespace normd {
+
+struct GracefulStopOptions {
+  // How long to go on serving after health has said NOT_SERVING: the time that load balancers need
+  // to see it.
+  Duration lame_duck{0};
+  // How long accepted calls may take to finish after that.
+  Duration drain_timeout = std::chrono::seconds(30);
+};
+
+// On the first Signal:
+//   1. health says NOT_SERVING, and the server serves on for `lame_duck`;
+//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish;
+//   3. the gRPC server shuts down.
+// A second Signal, or `drain_timeout`, ends it early: what waits is answered with UNAVAILABLE, and
+// what a lane computes at that moment is given up.
+class GracefulStop {
+ public:
+  enum class Outcome {
+    kClean,    // Every accepted call was answered with its result.
+    kAborted,  // Calls may still be in a lane: the caller ends the process without waiting.
+  };
+
+  // All of them outlive it.
+  struct Parts {
+    Readiness& readiness;
+    Admission& admission;
+    BatchQueue& queue;
+    ActiveCalls& active;
+    Server& server;
+  };
+
+  GracefulStop(GracefulStopOptions options, Parts parts) : options_(options), parts_(parts) {}
+
+  // Thread-safe; not for signal handlers.
+  void Signal();
+  // Waits for the first Signal, then stops the server. Called once.
+  Outcome Run();
+
+ private:
+  bool WaitForSignals(int wanted, TimePoint until);
+  int signals() const;
+
+  const GracefulStopOptions options_;
+  const Parts parts_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int signals_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_GRACEFUL_STOP_H_

@@ -1,0 +1,194 @@
+#include "server/rpc/norm_service.h"
+
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/control_call.h"
+#include "server/rpc/normalize_call.h"
+
+namespace normd {
+namespace {
+
+// More would wait for longer than a client does.
+constexpr std::size_t kMaxWaitingLoads = 64;
+// A control request is a name and a number.
+constexpr std::size_t kMaxControlBytes = 4096;
+
+v1::ModelInfo ToInfo(const ModelStatus& status) {
+  v1::ModelInfo info;
+  info.set_name(status.name);
+  info.set_version(status.version);
+  info.set_state(status.model != nullptr ? v1::ModelInfo::READY : v1::ModelInfo::FAILED);
+  info.set_error(std::string(status.error.message()));
+  info.set_load_ns(status.load_time.count());
+  if (status.model == nullptr) return info;
+  *info.mutable_config() = status.model->config();
+  for (const Parameter& parameter : status.model->parameters()) {
+    v1::Parameter& out = *info.add_parameters();
+    out.set_name(parameter.name);
+    out.set_dtype(ToProto(parameter.dtype));
+    for (const std::int64_t dim : parameter.shape.dims()) out.add_shape(dim);
+  }
+  return info;
+}
+
+// The calls are allocated by hand since they delete themselves; a failure to do so is answered by
+// gRPC's own reactor, which needs no memory.
+template <typename Call, typename... Args>
+Call* NewCall(Args&&... args) {
+  try {
+    return new Call(std::forward<Args>(args)...);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));
+  return reactor;
+}
+
+// Parses the request, runs `body(request, response, metrics)`, serializes the response.
+template <typename Request, typename Response, typename Body>
+ControlCall::Body WithMessages(const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
+                               Body body) {
+  return [&request, &response, body](ModelMetrics*& metrics) -> absl::Status {
+    if (request.Length() > kMaxControlBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("request: ", request.Length(), " bytes, wanted at most ", kMaxControlBytes));
+    }
+    grpc::ByteBuffer bytes(request);
+    Request parsed;
+    if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, &parsed).ok()) {
+      return absl::InvalidArgumentError("request: malformed protobuf");
+    }
+    Response answer;
+    absl::Status status = body(parsed, answer, metrics);
+    if (!status.ok()) return status;
+    bool own_buffer = false;
+    if (!grpc::SerializationTraits<Response>::Serialize(answer, &response, &own_buffer).ok()) {
+      return absl::InternalError("the response could not be serialized");
+    }
+    return absl::OkStatus();
+  };
+}
+
+grpc::ServerUnaryReactor* StartControl(CallEnvironment& environment,
+                                       grpc::CallbackServerContext& context, Method method,
+                                       const grpc::ByteBuffer& request, ControlCall::Body body,
+                                       TaskThread* thread = nullptr) {
+  auto* call = NewCall<ControlCall>(environment, context, method);
+  if (call == nullptr) return OutOfMemory(context);
+  call->Start(static_cast<std::int64_t>(request.Length()), std::move(body), thread);
+  return call;
+}
+
+}  // namespace
+
+NormService::NormService(CallEnvironment& environment)
+    : environment_(environment), started_(environment.clock.Now()), loader_(kMaxWaitingLoads) {}
+
+grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  auto* call = NewCall<NormalizeCall>(environment_, *context, *request, *response);
+  if (call == nullptr) return OutOfMemory(*context);
+  call->Start();
+  return call;
+}
+
+grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* request,
+                                                  grpc::ByteBuffer* response) {
+  auto body = [this](const v1::ListModelsRequest&, v1::ListModelsResponse& answer, ModelMetrics*&) {
+    for (const ModelStatus& status : environment_.registry.List()) {
+      *answer.add_models() = ToInfo(status);
+    }
+    return absl::OkStatus();
+  };
+  return StartControl(
+      environment_, *context, Method::kListModels, *request,
+      WithMessages<v1::ListModelsRequest, v1::ListModelsResponse>(*request, *response, body));
+}
+
+grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* context,
+                                                const grpc::ByteBuffer* request,
+                                                grpc::ByteBuffer* response) {
+  auto body = [this](const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
+                     ModelMetrics*& metrics) {
+    absl::Status name = CheckModelName(wanted.model());
+    if (!name.ok()) return name;
+    const auto status = environment_.registry.Get(wanted.model(), wanted.version());
+    if (!status.ok()) return status.status();
+    if (status->model != nullptr) metrics = &status->model->metrics();
+    *answer.mutable_model() = ToInfo(*status);
+    return absl::OkStatus();
+  };
+  return StartControl(
+      environment_, *context, Method::kGetModel, *request,
+      WithMessages<v1::GetModelRequest, v1::GetModelResponse>(*request, *response, body));
+}
+
+grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  auto body = [this](const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
+                     ModelMetrics*& metrics) {
+    absl::Status name = CheckModelName(wanted.model());
+    if (!name.ok()) return name;
+    const auto status = environment_.registry.Load(wanted.model(), wanted.version());
+    if (!status.ok()) return status.status();
+    if (status->model != nullptr) metrics = &status->model->metrics();
+    *answer.mutable_model() = ToInfo(*status);
+    return absl::OkStatus();
+  };
+  return StartControl(
+      environment_, *context, Method::kLoadModel, *request,
+      WithMessages<v1::LoadModelRequest, v1::LoadModelResponse>(*request, *response, body),
+      &loader_);
+}
+
+grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request,
+                                                   grpc::ByteBuffer* response) {
+  auto body = [this](const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
+                     ModelMetrics*&) {
+    absl::Status name = CheckModelName(wanted.model());
+    if (!name.ok()) return name;
+    const auto versions = environment_.registry.Unload(wanted.model(), wanted.version());
+    if (!versions.ok()) return versions.status();
+    for (const std::int64_t version : *versions) answer.add_versions(version);
+    return absl::OkStatus();
+  };
+  return StartControl(
+      environment_, *context, Method::kUnloadModel, *request,
+      WithMessages<v1::UnloadModelRequest, v1::UnloadModelResponse>(*request, *response, body),
+      &loader_);
+}
+
+grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  auto body = [this](const v1::GetServerInfoRequest&, v1::GetServerInfoResponse& answer,
+                     ModelMetrics*&) {
+    const NormServiceOptions& options = environment_.options;
+    answer.set_version(options.version);
+    answer.set_cuda(options.cuda);
+    answer.set_simd(options.simd);
+    for (const std::string& lane : options.lanes) answer.add_lanes(lane);
+    answer.set_max_request_bytes(options.max_request_bytes);
+    answer.set_max_inflight_bytes(options.max_inflight_bytes);
+    answer.set_uptime_ns((environment_.clock.Now() - started_).count());
+    answer.set_ready(environment_.readiness.ready());
+    return absl::OkStatus();
+  };
+  return StartControl(
+      environment_, *context, Method::kGetServerInfo, *request,
+      WithMessages<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(*request, *response, body));
+}
+
+}  // namespace normd

@@ -1,0 +1,62 @@
+// normd.v1.NormService over gRPC's callback API.
+
+#ifndef NORMD_SERVER_RPC_NORM_SERVICE_H_
+#define NORMD_SERVER_RPC_NORM_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "grpcpp/grpcpp.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/task_thread.h"
+
+namespace normd {
+
+// Every method takes its message raw: Normalize to decode it without copies (see codec.h), the
+// others so that a malformed message gets the error of any other bad request, where gRPC's own
+// parsing would answer UNIMPLEMENTED.
+using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
+    v1::NormService::WithRawCallbackMethod_ListModels<
+        v1::NormService::WithRawCallbackMethod_GetModel<
+            v1::NormService::WithRawCallbackMethod_LoadModel<
+                v1::NormService::WithRawCallbackMethod_UnloadModel<
+                    v1::NormService::WithRawCallbackMethod_GetServerInfo<
+                        v1::NormService::Service>>>>>>;
+
+// Thread-safe. No handler blocks: loads and unloads run one after the other on a thread of the
+// service, all else ends at once or in a completion. Every call passes the same admission, is
+// counted in `environment.active`, and is recorded with its code and duration.
+class NormService final : public NormServiceBase {
+ public:
+  // `environment` outlives the service; the service outlives its calls.
+  explicit NormService(CallEnvironment& environment);
+
+  grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
+
+ private:
+  CallEnvironment& environment_;
+  const TimePoint started_;
+  TaskThread loader_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_NORM_SERVICE_H_

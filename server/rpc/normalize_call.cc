@@ -1,0 +1,186 @@
+#include "server/rpc/normalize_call.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/rpc/status.h"
+
+namespace normd {
+namespace {
+
+// A non-owning pointer in the shape of an owning one: the call outlives the request's use of it.
+template <typename T>
+std::shared_ptr<T> Borrow(T* object) {
+  return std::shared_ptr<T>(std::shared_ptr<void>(), object);
+}
+
+void Destroy(void* buffer) { delete static_cast<Buffer*>(buffer); }
+
+// A slice that owns `buffer`.
+grpc::Slice OwningSlice(Buffer buffer) {
+  auto owner = std::make_unique<Buffer>(std::move(buffer));
+  void* data = owner->data();
+  const std::size_t size = owner->size();
+  grpc::Slice slice(data, size, Destroy, owner.get());
+  (void)owner.release();  // The slice's from here on.
+  return slice;
+}
+
+}  // namespace
+
+NormalizeCall::NormalizeCall(CallEnvironment& environment, grpc::CallbackServerContext& context,
+                             const grpc::ByteBuffer& message, grpc::ByteBuffer& answer)
+    : environment_(environment),
+      context_(context),
+      message_(message),
+      answer_(answer),
+      arrival_(environment.clock.Now()),
+      metrics_(&environment.metrics.ForNoModel()) {
+  environment_.active.Enter();
+}
+
+void NormalizeCall::Start() {
+  const absl::Status status = CatchAll([this] { return Accept(); });
+  if (!status.ok()) End(status);
+}
+
+absl::Status NormalizeCall::Accept() {
+  const std::int64_t message_bytes = static_cast<std::int64_t>(message_.Length());
+  environment_.metrics.AddPayload(message_bytes, 0);
+  if (!message_.Dump(&slices_).ok()) {
+    return absl::InvalidArgumentError("request: the message could not be decompressed");
+  }
+  absl::InlinedVector<ConstBytes, 8> views;
+  for (const grpc::Slice& slice : slices_) {
+    views.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
+  }
+  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(views);
+  if (!view.ok()) return view.status();
+  absl::Status status = CheckInput(*view);
+  if (!status.ok()) return status;
+  auto lease = environment_.admission.Admit(2 * geometry_.bytes, *metrics_);
+  if (!lease.ok()) return lease.status();
+  lease_ = *std::move(lease);
+  std::unique_ptr<Request> request = MakeRequest(*view);
+  request->stages[Stage::kDecode] = environment_.clock.Now() - arrival_;
+  // After an accepted Push the call may be over: nothing of it is touched any more.
+  return environment_.queue.Push(request);
+}
+
+absl::Status NormalizeCall::CheckInput(const NormalizeRequestView& view) {
+  absl::Status status = CheckModelName(view.model);
+  if (!status.ok()) return status;
+  auto model = environment_.registry.Find(view.model, view.version);
+  if (!model.ok()) return model.status();
+  model_ = *std::move(model);
+  metrics_ = &model_->metrics();
+
+  const TensorView& input = view.input;
+  if (!input.name.empty() && input.name != "x") {
+    return absl::InvalidArgumentError("inputs[0].name: wanted \"x\" or none");
+  }
+  const auto dtype = FromProto(input.dtype);
+  if (!dtype.ok()) return dtype.status();
+  auto shape = Shape::Create(input.shape);
+  if (!shape.ok()) return shape.status();
+  const auto geometry = model_->Check(*dtype, *shape);
+  if (!geometry.ok()) return geometry.status();
+  if (geometry->bytes != input.data_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("data: ", input.data_bytes, " bytes, wanted ",
+                                                   geometry->bytes, " for shape ",
+                                                   shape->ToString(), " of ", norm::Name(*dtype)));
+  }
+  if (geometry->bytes > environment_.options.max_request_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", geometry->bytes, " bytes, wanted at most ",
+                     environment_.options.max_request_bytes, " in one request"));
+  }
+  dtype_ = *dtype;
+  shape_ = *std::move(shape);
+  geometry_ = *geometry;
+  return absl::OkStatus();
+}
+
+std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) {
+  id_ = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
+  auto request = std::make_unique<Request>();
+  request->id = id_;
+  request->model = model_;
+  request->dtype = dtype_;
+  request->geometry = geometry_;
+  request->input = std::move(view.input.data);
+  request->input_owner = Borrow<void>(this);
+  request->arrival = arrival_;
+  request->deadline = Deadline();
+  request->cancelled = Borrow(&cancelled_);
+  request->done = [this](Completion completion) { Complete(std::move(completion)); };
+  return request;
+}
+
+TimePoint NormalizeCall::Deadline() const {
+  using std::chrono::system_clock;
+  // Further away than a server lives, and near the end of the clock's range.
+  constexpr auto kFar = std::chrono::hours(24 * 365);
+  const system_clock::time_point deadline = context_.deadline();
+  if (deadline == system_clock::time_point::max()) return kNever;
+  const auto left = deadline - system_clock::now();
+  if (left > kFar) return kNever;
+  return environment_.clock.Now() + std::chrono::duration_cast<Duration>(left);
+}
+
+void NormalizeCall::Complete(Completion completion) {
+  End(completion.status.ok() ? CatchAll([&] { return Answer(completion); }) : completion.status);
+}
+
+absl::Status NormalizeCall::Answer(Completion& completion) {
+  const TimePoint begin = environment_.clock.Now();
+  if (static_cast<std::int64_t>(completion.output.size()) != geometry_.bytes) {
+    return absl::InternalError(
+        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", geometry_.bytes));
+  }
+  NormalizeResponseHead head;
+  head.model = model_->name();
+  head.version = model_->version();
+  for (std::size_t i = 0; i < head.stage_ns.size(); ++i) {
+    head.stage_ns[i] = completion.stages[static_cast<Stage>(i)].count();
+  }
+  head.batch_id = completion.batch.id;
+  head.batch_requests = completion.batch.requests;
+  head.batch_bytes = completion.batch.bytes;
+  head.lane = completion.batch.lane;
+  head.dtype = ToProto(dtype_);
+  head.shape = shape_.dims();
+  head.data_bytes = geometry_.bytes;
+  const std::string encoded = EncodeNormalizeResponseHead(head);
+  if (geometry_.bytes > 0) {
+    const grpc::Slice parts[] = {grpc::Slice(encoded), OwningSlice(std::move(completion.output))};
+    answer_ = grpc::ByteBuffer(parts, 2);
+  } else {
+    const grpc::Slice whole(encoded);
+    answer_ = grpc::ByteBuffer(&whole, 1);
+  }
+  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(encoded.size()) + geometry_.bytes);
+  completion.stages[Stage::kEncode] = environment_.clock.Now() - begin;
+  metrics_->RecordStages(completion.stages);
+  return absl::OkStatus();
+}
+
+void NormalizeCall::End(const absl::Status& status) {
+  code_ = status.code();
+  Finish(ToGrpc(status, environment_.options.retry_after, context_));
+}
+
+void NormalizeCall::OnCancel() {
+  cancelled_.store(true, std::memory_order_relaxed);
+  environment_.queue.Cancel(id_);
+}
+
+void NormalizeCall::OnDone() {
+  metrics_->RecordRequest(Method::kNormalize, code_, environment_.clock.Now() - arrival_);
+  CallEnvironment& environment = environment_;
+  delete this;  // Returns the lease.
+  environment.active.Leave();
+}
+
+}  // namespace normd

@@ -1,0 +1,56 @@
+#include "server/rpc/server.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_builder.h"
+
+namespace normd {
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      NormService& service, Readiness& readiness) {
+  // Both are switches of the process, which gRPC reads when it builds a server.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
+  builder.SetMaxSendMessageSize(-1);
+  // Two servers on one port would share the clients at random: the second shall fail.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Frames as large as the tensors that are sent most: each frame costs both sides a header and
+  // each received one a slice.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: ", options.listen, " cannot be bound (is the port in use?)"));
+  }
+  readiness.Attach(server->GetHealthCheckService());
+  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
+  return std::unique_ptr<Server>(
+      new Server(std::move(server), readiness, absl::StrCat(host, ":", port), port));
+}
+
+Server::Server(std::unique_ptr<grpc::Server> server, Readiness& readiness, std::string address,
+               int port)
+    : server_(std::move(server)),
+      readiness_(readiness),
+      address_(std::move(address)),
+      port_(port) {}
+
+Server::~Server() { Shutdown(Duration(0)); }
+
+void Server::Shutdown(Duration grace) {
+  readiness_.Detach();
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
+}
+
+}  // namespace normd

@@ -1,0 +1,41 @@
+// One thread for work that blocks, so that gRPC's threads never do.
+
+#ifndef NORMD_SERVER_RPC_TASK_THREAD_H_
+#define NORMD_SERVER_RPC_TASK_THREAD_H_
+
+#include <cstddef>
+#include <deque>
+#include <thread>
+
+#include "absl/functional/any_invocable.h"
+#include "server/base/mutex.h"
+
+namespace normd {
+
+// Runs tasks one after the other. Thread-safe. The destructor runs all that was accepted.
+class TaskThread {
+ public:
+  using Task = absl::AnyInvocable<void() &&>;
+
+  explicit TaskThread(std::size_t max_waiting);
+  ~TaskThread();
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
+
+  // False, and `task` is dropped, when `max_waiting` tasks wait already. A task must not throw.
+  bool Submit(Task task);
+
+ private:
+  void Loop();
+
+  const std::size_t max_waiting_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // Last: it uses all of the above.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_TASK_THREAD_H_
