@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Builds the image of the Dockerfile and runs its entry point, without a Docker engine or a registry:
+# the base image comes from debootstrap, buildah builds in a chroot, and the run happens in
+# namespaces of its own with what `docker run --read-only` gives: a read-only root, the image's user,
+# a network that holds nothing but the service, and the entry point as process 1.
+#
+#   sudo deploy/check_image.sh               all of it; needs buildah, debootstrap, curl, iproute2
+#   sudo deploy/check_image.sh --base=IMAGE  builds on IMAGE (from a registry) instead
+#
+# Images and containers stay in build/image (buildah --root build/image/storage ...), so that a
+# second run reuses the base.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+work=$PWD/build/image
+base=localhost/normd-base
+inside=''
+for argument in "$@"; do
+  case $argument in
+    --base=*) base=${argument#*=} ;;
+    --inside=*) inside=${argument#*=} ;;  # This script's own: the part that runs in namespaces.
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    *) echo "check_image: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+  esac
+done
+
+section() { printf '\n=== %s ===\n' "$*"; }
+die() { printf 'check_image: %s\n' "$*" >&2; exit 1; }
+buildah() {
+  command buildah --root "$work/storage" --runroot "$work/run" --storage-driver vfs "$@"
+}
+# config FIELD: a list of the image's configuration, one element per line.
+config() {
+  buildah inspect --type image --format "{{range .Docker.Config.$1}}{{println .}}{{end}}" normd |
+    sed '/^$/d'
+}
+
+make_base() {
+  if buildah inspect --type image "$base" >/dev/null 2>&1; then return; fi
+  local container root
+  container=$(buildah from scratch)
+  root=$(buildah mount "$container")
+  debootstrap --variant=minbase bookworm "$root" >"$work/debootstrap.log" 2>&1 ||
+    { tail "$work/debootstrap.log" >&2; die 'debootstrap failed'; }
+  rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/*
+  buildah config --cmd bash "$container"
+  buildah commit --quiet --rm "$container" "$base"
+}
+
+build_image() {
+  local version revision
+  version=$(sed -n 's/^project(normd VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+  revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+  buildah build --isolation chroot --format docker --build-arg BASE="$base" \
+    --build-arg VERSION="$version" --build-arg REVISION="$revision" -t normd .
+}
+
+# in_image COMMAND...: as the image's user, with its root, its PATH and nothing else.
+in_image() { chroot --userspec=10001:10001 "$root" /usr/bin/env -i PATH="$image_path" "$@"; }
+
+# start_image: the entry point as process 1 of a namespace of its own.
+start_image() {
+  unshare --pid --fork --kill-child --mount-proc="$root/proc" \
+    chroot --userspec=10001:10001 "$root" /usr/bin/env -i PATH="$image_path" "${entrypoint[@]}" \
+    >"$work/normd.log" 2>&1 &
+  outer_pid=$!
+  trap 'kill -KILL "$outer_pid"' EXIT  # And the child with it.
+  for ((i = 0; i < 150; i++)); do
+    if in_image "${healthcheck[@]}" >/dev/null 2>&1; then return; fi
+    kill -0 "$outer_pid" 2>/dev/null || break
+    sleep 0.2
+  done
+  cat "$work/normd.log" >&2
+  die 'the entry point does not become healthy'
+}
+
+# stop_image: what `docker stop` does first.
+stop_image() {
+  local code=0
+  kill -TERM "$(cat "/proc/$outer_pid/task/$outer_pid/children")"
+  for ((i = 0; i < 300; i++)); do
+    kill -0 "$outer_pid" 2>/dev/null || break
+    sleep 0.2
+  done
+  ((i < 300)) || die 'process 1 still runs a minute after SIGTERM'
+  wait "$outer_pid" || code=$?
+  trap - EXIT
+  tail -n 3 "$work/normd.log"
+  [[ $code == 0 ]] || die "SIGTERM to process 1: exit code $code, wanted 0"
+  echo 'SIGTERM to process 1: exit code 0'
+}
+
+# Runs in namespaces of network and mounts that end with it.
+run_inside() {
+  root=$work/root
+  image_path=$(config Env | sed -n 's/^PATH=//p')
+  mapfile -t entrypoint < <(config Entrypoint; config Cmd)
+  mapfile -t healthcheck < <(config Healthcheck.Test | sed 1d)
+  ip link set lo up
+  mkdir -p "$root"
+  mount --bind "$1" "$root"
+  mount --rbind /dev "$root/dev"
+  mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
+  mount -o remount,bind,ro "$root"
+
+  section 'Run the entry point on a read-only root'
+  if in_image touch /models/x 2>/dev/null; then die 'the root can be written to'; fi
+  start_image
+  printf '%s\n' "${entrypoint[*]}"
+  echo "health check: $(in_image "${healthcheck[@]}")"
+  in_image normctl models
+  ./deploy/make_tensor.py "$root/tmp/x.npy" 2 64 56 56
+  in_image normctl normalize --model group_norm_64_8 /tmp/x.npy -o /tmp/y.npy --verify
+  curl -sS --fail http://127.0.0.1:8002/metrics | ./deploy/latency_table.py
+  stop_image
+
+  section "Run it on another repository, as -v does"
+  mkdir "$root/tmp/models"
+  cp -r deploy/models/rms_norm_4096 "$root/tmp/models/"
+  mount --bind "$root/tmp/models" "$root/models"
+  start_image
+  in_image normctl models
+  stop_image
+}
+
+[[ $(id -u) == 0 ]] || die 'run it as root (chroot isolation and mounts need it)'
+for tool in buildah unshare curl ip python3; do
+  type -P "$tool" >/dev/null || die "$tool is not installed"
+done
+mkdir -p "$work"
+
+if [[ -n $inside ]]; then
+  run_inside "$inside"
+  exit
+fi
+
+section 'Base image'
+if [[ $base == localhost/normd-base ]]; then
+  type -P debootstrap >/dev/null || die 'debootstrap is not installed'
+  make_base
+fi
+echo "$base"
+
+section 'Build'
+build_image
+
+section 'Configuration'
+for field in User Env Entrypoint Cmd Healthcheck ExposedPorts StopSignal Labels; do
+  printf '%-13s %s\n' "$field" \
+    "$(buildah inspect --type image --format "{{.Docker.Config.$field}}" normd)"
+done
+user=$(buildah inspect --type image --format '{{.Docker.Config.User}}' normd)
+[[ $user == 10001:10001 ]] || die "the image's user is '$user', wanted 10001:10001"
+
+container=$(buildah from normd)
+trap 'buildah rm "$container" >/dev/null' EXIT
+root_of_image=$(buildah mount "$container")
+unshare --net --mount --propagation private deploy/check_image.sh --inside="$root_of_image"
+
+section 'Passed'
+du -sh --apparent-size "$root_of_image" | awk '{print "image: " $1 " unpacked"}'

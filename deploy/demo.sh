@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# The whole service in one run: installs what is missing, builds, serves the demo models, normalizes
+# a tensor on two of them and checks the answers against float64, shows the latencies that
+# Prometheus would scrape, runs a short load test and stops the server. Needs Debian 12 or
+# Ubuntu 24.04 and no GPU.
+#
+#   --keep              leaves the server running, and says how to stop it
+#   --port=N            gRPC port (8001)
+#   --metrics_port=N    metrics port (8002)
+#   --device=D          auto, cpu or cuda (auto: a GPU if the build and the machine have one)
+#   --no-setup          installs nothing
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+port=8001 metrics_port=8002 device=auto keep='' setup=yes
+for argument in "$@"; do
+  case $argument in
+    --keep) keep=yes ;;
+    --port=*) port=${argument#*=} ;;
+    --metrics_port=*) metrics_port=${argument#*=} ;;
+    --device=*) device=${argument#*=} ;;
+    --no-setup) setup='' ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
+    *) echo "demo: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
+  esac
+done
+
+bin=build/release/bin
+work=build/demo
+server=127.0.0.1:$port
+models=(instance_norm_64 group_norm_64_8)
+shape=(2 64 512 512)
+normd_pid=''
+
+section() { printf '\n=== %s ===\n' "$*"; }
+say() { printf '%s\n' "$*"; }
+die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
+run() { printf '$ %s\n' "$*"; "$@"; }
+
+# stop_server: SIGTERM, then waits; leaves normd's exit code in stop_code.
+stop_server() {
+  kill -TERM "$normd_pid" 2>/dev/null || true
+  stop_code=0
+  wait "$normd_pid" || stop_code=$?
+  normd_pid=''
+}
+
+clean_up() {
+  [[ -z $normd_pid ]] || stop_server
+  rm -f "$work"/*.npy
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+section 'Set-up'
+if [[ -n $setup ]]; then run ./deploy/setup.sh; else say 'left out (--no-setup)'; fi
+for p in "$port" "$metrics_port"; do
+  if (exec 3<>"/dev/tcp/127.0.0.1/$p") 2>/dev/null; then
+    die "port $p is in use; choose others with --port=N and --metrics_port=N"
+  fi
+done
+
+section 'Build'
+run cmake --preset release
+run cmake --build --preset release --target normd normctl normload
+built_after=$SECONDS
+
+section 'Start the server'
+mkdir -p "$work"
+say "\$ $bin/normd --model_repository=deploy/models --listen=$server \\"
+say "    --metrics_listen=127.0.0.1:$metrics_port --device=$device 2>$work/normd.log &"
+"$bin/normd" --model_repository=deploy/models --listen="$server" \
+  --metrics_listen="127.0.0.1:$metrics_port" --device="$device" >"$work/normd.log" 2>&1 &
+normd_pid=$!
+for ((i = 0; ; i++)); do
+  if "$bin/normctl" --server="$server" health >/dev/null 2>&1; then break; fi
+  kill -0 "$normd_pid" 2>/dev/null || { cat "$work/normd.log" >&2; die 'normd did not start'; }
+  ((i < 150)) || { cat "$work/normd.log" >&2; die 'normd is not serving after 30 s'; }
+  sleep 0.2
+done
+run "$bin/normctl" --server="$server" health
+run "$bin/normctl" --server="$server" models
+
+section "Normalize a [${shape[*]}] float32 tensor, checked against float64"
+run ./deploy/make_tensor.py "$work/x.npy" "${shape[@]}"
+for model in "${models[@]}"; do
+  run "$bin/normctl" --server="$server" normalize --model "$model" "$work/x.npy" \
+    -o "$work/$model.npy" --verify
+done
+
+section 'Load test: 64 KiB tensors, 8 at a time, for 5 seconds'
+run "$bin/normload" --server="$server" --model=instance_norm_64 --shape=1,64,16,16 \
+  --concurrency=8 --connections=4 --warmup=1s --duration=5s --verify --verify_every=100 \
+  --model_repository=deploy/models --json="$work/load.json"
+
+section 'What Prometheus scrapes, as percentiles'
+say "\$ curl -s http://127.0.0.1:$metrics_port/metrics | ./deploy/latency_table.py"
+curl -sS --fail "http://127.0.0.1:$metrics_port/metrics" >"$work/metrics.txt"
+./deploy/latency_table.py <"$work/metrics.txt"
+
+if [[ -n $keep ]]; then
+  section 'The server keeps running'
+  say "gRPC on $server, metrics on http://127.0.0.1:$metrics_port/metrics, log in $work/normd.log."
+  say "Stop it with: kill $normd_pid"
+  disown "$normd_pid"
+  normd_pid=''
+else
+  section 'Stop the server: SIGTERM, which finishes what was accepted'
+  say "\$ kill -TERM $normd_pid"
+  stop_server
+  tail -n 3 "$work/normd.log"
+  [[ $stop_code == 0 ]] || die "normd ended with exit code $stop_code"
+  say 'normd ended with exit code 0'
+fi
+
+section 'Summary'
+say "both answers agree with float64; the load test's report is in $work/load.json, the scrape in"
+say "$work/metrics.txt; $built_after s for set-up and build, $SECONDS s in all"
