@@ -4,6 +4,8 @@
 #define NORMD_TESTS_SUPPORT_FAKE_CLOCK_H_
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 
 #include "server/base/clock.h"
 
@@ -17,6 +19,16 @@ class FakeClock final : public Clock {
 
  private:
   std::atomic<Duration::rep> nanoseconds_{Duration(std::chrono::hours(1)).count()};
+};
+
+// Moves on by one microsecond with each reading, so that what lies between two readings counts.
+// Thread-safe.
+class TickingClock final : public Clock {
+ public:
+  TimePoint Now() const override { return TimePoint(std::chrono::microseconds(++microseconds_)); }
+
+ private:
+  mutable std::atomic<std::int64_t> microseconds_{3'600'000'000};
 };
 
 }  // namespace normd

@@ -1,0 +1,126 @@
+#include "server/exec/backend.h"
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/batching/batch_queue.h"
+#include "server/exec/executor.h"
+#include "tests/support/counting_metrics.h"
+#include "tests/support/models.h"
+#include "tests/support/request_probe.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+class BackendTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Backend>> Create(const std::string& device, int cpu_lanes = 1) {
+    BackendOptions options;
+    options.device = device;
+    options.cpu_lanes = cpu_lanes;
+    options.cpu_threads = 2;
+    return CreateBackend(options, metrics_, clock_);
+  }
+
+  SteadyClock clock_;
+  CountingMetrics metrics_;
+};
+
+TEST_F(BackendTest, TheCpuBackendMakesItsLanes) {
+  const auto backend = Create("cpu", 2);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_THAT((*backend)->Description(), MatchesRegex("cpu, [12] threads, .+"));
+  const auto lanes = (*backend)->MakeLanes();
+  ASSERT_EQ(lanes.size(), 2U);
+  EXPECT_EQ(lanes[0]->name(), "cpu:0");
+  EXPECT_EQ(lanes[1]->name(), "cpu:1");
+  EXPECT_EQ(lanes[0]->device(), "cpu");
+}
+
+TEST_F(BackendTest, AutoAlwaysFindsADevice) { EXPECT_TRUE(Create("auto").ok()); }
+
+TEST_F(BackendTest, ADeviceThatIsNotHereIsFailedPrecondition) {
+  const absl::Status status = Create("cuda:9999").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("device \"cuda:9999\": "));
+}
+
+TEST_F(BackendTest, ADeviceThatCannotBeParsedIsInvalidArgument) {
+  EXPECT_TRUE(absl::IsInvalidArgument(Create("tpu").status()));
+}
+
+// Threads that push requests of mixed samples and spatial sizes; batches form as they may.
+TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
+  constexpr int kThreads = 4;
+  constexpr int kRequests = 250;  // Per thread.
+  const auto model =
+      MakeModel("group", "group_norm { channels: 8 groups: 2 affine: false }", metrics_.no_model);
+  auto backend = *Create("cpu", 2);
+  BatchQueue queue({}, clock_);
+  Executor executor(backend->MakeLanes(), queue);
+  executor.Start([](const absl::Status& error) { ADD_FAILURE() << error; });
+
+  struct Sent {
+    std::unique_ptr<RequestProbe> probe;
+    std::vector<std::int64_t> dims;
+    std::vector<std::byte> input;
+  };
+  const auto send = [&](Sent& sent) {
+    sent.probe =
+        std::make_unique<RequestProbe>(model, sent.dims, norm::DType::kFloat32, sent.input);
+    EXPECT_TRUE(queue.Push(sent.probe->request()).ok());
+  };
+  std::vector<std::vector<Sent>> sent(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(norm::testing::TestSeed() + static_cast<std::uint64_t>(t));
+      for (int i = 0; i < kRequests; ++i) {
+        const auto samples = static_cast<std::int64_t>(random() % 3);
+        const auto spatial = static_cast<std::int64_t>(1 + random() % 200);
+        norm::testing::Tensor x(norm::DType::kFloat32, samples * 8 * spatial);
+        x.Fill(norm::testing::Data::kNormal, random());
+        const auto* data = static_cast<const std::byte*>(x.data());
+        Sent& one = sent[static_cast<std::size_t>(t)].emplace_back();
+        one.dims = {samples, 8, spatial};
+        one.input.assign(data, data + x.bytes());
+        send(one);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<Sent>& of_thread : sent) {
+    for (const Sent& one : of_thread) one.probe->Wait();
+  }
+  for (const std::vector<Sent>& of_thread : sent) {
+    for (const Sent& one : of_thread) {
+      Sent alone{nullptr, one.dims, one.input};
+      send(alone);
+      alone.probe->Wait();
+      const Completion& a = one.probe->completion();
+      const Completion& b = alone.probe->completion();
+      ASSERT_EQ(a.status, absl::OkStatus());
+      ASSERT_EQ(b.status, absl::OkStatus());
+      EXPECT_EQ(b.batch.requests, 1);
+      ASSERT_EQ(a.output.size(), one.input.size());
+      EXPECT_TRUE(a.output.size() == 0 ||
+                  std::memcmp(a.output.data(), b.output.data(), a.output.size()) == 0);
+    }
+  }
+  queue.Close();
+  executor.Join();
+}
+
+}  // namespace
+}  // namespace normd
