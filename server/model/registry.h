@@ -31,11 +31,16 @@ struct ModelStatus {
 struct RegistryOptions {
   std::string root;
   std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // Of one file.
-  // Called after each change of what serves, without locks: (model name, has a loaded version).
+  // Called after each change of what serves, without locks: (model name, has a loaded version). One
+  // call at a time, in the order of the changes; with loads on several threads, possibly on another
+  // thread than the load's. May call the registry.
   std::function<void(const std::string&, bool)> on_change;
 };
 
-// Thread-safe. Find never waits for a load; loads and unloads are serialised among themselves.
+// Thread-safe. Find, List and Get never wait for a load; loads and unloads are serialised among
+// themselves, and wait for each other. Every call is InvalidArgument for a name that CheckModelName
+// refuses and for a negative version. What a load fails for is kept for Get only if the repository
+// holds the version or it was known before, so that made-up names take no memory.
 class ModelRegistry {
  public:
   // `backend`, `metrics` and `clock` outlive the registry.
@@ -54,8 +59,9 @@ class ModelRegistry {
   // swaps the new state in at once. On failure what served before goes on serving.
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
 
-  // version 0: every version. Requests in flight finish. Returns the versions unloaded; NotFound
-  // when there are none. Failed versions are forgotten too.
+  // version 0: every version. Requests in flight finish. Returns the versions unloaded. Failed
+  // versions are forgotten too, without being in the answer; NotFound when there is nothing of
+  // either kind.
   absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version);
 
   // By name, then version.

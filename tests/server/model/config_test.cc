@@ -1,0 +1,271 @@
+#include "server/model/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "tests/server/model/files.h"
+
+namespace normd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+v1::ModelConfig Parse(const std::string& text) {
+  absl::StatusOr<v1::ModelConfig> config = ParseModelConfig(text);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *std::move(config) : v1::ModelConfig();
+}
+
+struct BadCase {
+  const char* name;
+  std::string text;
+  const char* message;  // Part of the error's.
+};
+std::string CaseName(const ::testing::TestParamInfo<BadCase>& info) { return info.param.name; }
+void PrintTo(const BadCase& bad, std::ostream* out) { *out << bad.name; }
+
+class ParseErrorTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(ParseErrorTest, NamesLineColumnAndCause) {
+  const absl::Status status = ParseModelConfig(GetParam().text).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().message));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Config, ParseErrorTest,
+    ::testing::Values(
+        BadCase{"UnknownField", "group_norm {\n  chanels: 4\n}", "line 2, column 10: "},
+        BadCase{"UnknownFieldIsNamed", "momentum: 0.1", "momentum"},
+        BadCase{"UnknownEnumValue", "activation: SWISH", "SWISH"},
+        BadCase{"WrongType", "group_norm { channels: \"4\" }", "line 1, column 24: "},
+        BadCase{"IntegerTooLarge", "group_norm { channels: 99999999999999999999 }", "line 1"},
+        BadCase{"FieldTwice", "group_norm { channels: 4 channels: 8 }", "channels"},
+        BadCase{"TwoOperations", "group_norm { channels: 4 }\nlayer_norm {}", "line 2"},
+        BadCase{"NotClosed", "group_norm { channels: 4", "line 1"},
+        BadCase{"Garbage",
+                std::string("\x7f"
+                            "ELF\x02\x01\x00\n\x1b[31m",
+                            12),
+                "line 1, column 1: "},
+        BadCase{"DeepNesting", std::string(100000, '{'), "line 1"}),
+    CaseName);
+
+TEST(ParseModelConfigTest, ReportsSeveralErrorsButNotThousands) {
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += "dtypes: \"\\q\" ";
+  const std::string message(ParseModelConfig(text).status().message());
+  EXPECT_THAT(message, HasSubstr("; line 1"));
+  EXPECT_LT(message.size(), 2000u);
+}
+
+class CheckErrorTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(CheckErrorTest, NamesFieldValueAndWish) {
+  const absl::Status status = CheckModelConfig(Parse(GetParam().text));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()), GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Config, CheckErrorTest,
+    ::testing::Values(
+        BadCase{"NoOperation", "activation: RELU",
+                "operation: missing, wanted one of instance_norm, group_norm, layer_norm, "
+                "rms_norm, batch_norm"},
+        BadCase{"InstanceNormNoChannels", "instance_norm {}",
+                "instance_norm.channels: 0, wanted 1 to 2147483648"},
+        BadCase{"InstanceNormNegativeChannels", "instance_norm { channels: -3 }",
+                "instance_norm.channels: -3, wanted 1 to 2147483648"},
+        BadCase{"InstanceNormTooManyChannels", "instance_norm { channels: 2147483649 }",
+                "instance_norm.channels: 2147483649, wanted 1 to 2147483648"},
+        BadCase{"InstanceNormEps", "instance_norm { channels: 1 eps: -1 }",
+                "instance_norm.eps: -1, wanted a finite value >= 0"},
+        BadCase{"GroupNormNoChannels", "group_norm { groups: 1 }",
+                "group_norm.channels: 0, wanted 1 to 2147483648"},
+        BadCase{"GroupNormNoGroups", "group_norm { channels: 4 }",
+                "group_norm.groups: 0, wanted a divisor of 4 channels"},
+        BadCase{"GroupNormNegativeGroups", "group_norm { channels: 4 groups: -2 }",
+                "group_norm.groups: -2, wanted a divisor of 4 channels"},
+        BadCase{"GroupNormGroupsDoNotDivide", "group_norm { channels: 4 groups: 3 }",
+                "group_norm.groups: 3, wanted a divisor of 4 channels"},
+        BadCase{"GroupNormMoreGroupsThanChannels", "group_norm { channels: 4 groups: 8 }",
+                "group_norm.groups: 8, wanted a divisor of 4 channels"},
+        BadCase{"GroupNormEps", "group_norm { channels: 4 groups: 2 eps: inf }",
+                "group_norm.eps: inf, wanted a finite value >= 0"},
+        BadCase{"LayerNormNoShape", "layer_norm {}",
+                "layer_norm.normalized_shape: missing, wanted at least one dimension"},
+        BadCase{"LayerNormZeroDim", "layer_norm { normalized_shape: [4, 0] }",
+                "layer_norm.normalized_shape[1]: 0, wanted at least 1"},
+        BadCase{"LayerNormNegativeDim", "layer_norm { normalized_shape: -4 }",
+                "layer_norm.normalized_shape[0]: -4, wanted at least 1"},
+        BadCase{"LayerNormOverflow", "layer_norm { normalized_shape: [4294967296, 4294967296] }",
+                "layer_norm.normalized_shape: shape: [4294967296, 4294967296] has more than 2^63 "
+                "elements"},
+        BadCase{"LayerNormEps", "layer_norm { normalized_shape: 4 eps: nan }",
+                "layer_norm.eps: nan, wanted a finite value >= 0"},
+        BadCase{"RmsNormNoShape", "rms_norm {}",
+                "rms_norm.normalized_shape: missing, wanted at least one dimension"},
+        BadCase{
+            "RmsNormTooManyDims",
+            "rms_norm { normalized_shape: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] }",
+            "rms_norm.normalized_shape: shape: 17 dimensions, wanted at most 16"},
+        BadCase{"RmsNormEps", "rms_norm { normalized_shape: 4 eps: -inf }",
+                "rms_norm.eps: -inf, wanted a finite value >= 0"},
+        BadCase{"BatchNormNoChannels", "batch_norm {}",
+                "batch_norm.channels: 0, wanted 1 to 2147483648"},
+        BadCase{"BatchNormEps", "batch_norm { channels: 4 eps: -0.5 }",
+                "batch_norm.eps: -0.5, wanted a finite value >= 0"},
+        BadCase{"UnspecifiedDtype", "batch_norm { channels: 4 } dtypes: DATA_TYPE_UNSPECIFIED",
+                "dtypes[0]: 0, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"},
+        BadCase{"UnknownDtype", "batch_norm { channels: 4 } dtypes: [FLOAT32, 9]",
+                "dtypes[1]: 9, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"},
+        BadCase{"HugeDtype", "batch_norm { channels: 4 } dtypes: 2147483647",
+                "dtypes[0]: 2147483647, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"},
+        BadCase{"DtypeTwice", "batch_norm { channels: 4 } dtypes: [FLOAT32, FLOAT16, FLOAT32]",
+                "dtypes[2]: FLOAT32, wanted each type once"},
+        BadCase{"UnknownLayout", "batch_norm { channels: 4 } layout: 2",
+                "layout: 2, wanted CHANNELS_FIRST or CHANNELS_LAST"},
+        BadCase{"LayoutWithoutChannels", "layer_norm { normalized_shape: 4 } layout: CHANNELS_LAST",
+                "layout: CHANNELS_LAST, wanted none for an operation without channels"},
+        BadCase{"UnknownActivation", "batch_norm { channels: 4 } activation: -1",
+                "activation: -1, wanted NONE, RELU, LEAKY_RELU, SILU, GELU_ERF or GELU_TANH"},
+        BadCase{"SlopeWithoutLeakyRelu",
+                "batch_norm { channels: 4 } activation: RELU leaky_slope: 0.5",
+                "leaky_slope: 0.5, wanted none for activation RELU"},
+        BadCase{"InfiniteSlope",
+                "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope: inf",
+                "leaky_slope: inf, wanted a finite value"},
+        BadCase{"ZeroRows", "batch_norm { channels: 4 } batching { max_rows: 0 }",
+                "batching.max_rows: 0, wanted at least 1"},
+        BadCase{"NegativeBytes", "batch_norm { channels: 4 } batching { max_bytes: -1 }",
+                "batching.max_bytes: -1, wanted at least 1"},
+        BadCase{"ZeroQueue", "batch_norm { channels: 4 } batching { max_queue_requests: 0 }",
+                "batching.max_queue_requests: 0, wanted at least 1"},
+        BadCase{"NegativeDelay", "batch_norm { channels: 4 } batching { max_queue_delay_us: -1 }",
+                "batching.max_queue_delay_us: -1, wanted 0 to 60000000"},
+        BadCase{"EndlessDelay",
+                "batch_norm { channels: 4 } batching { max_queue_delay_us: 9223372036854775807 }",
+                "batching.max_queue_delay_us: 9223372036854775807, wanted 0 to 60000000"},
+        BadCase{"DescriptionNotUtf8", "batch_norm { channels: 4 } description: \"a\\377\"",
+                "description: a\\xff, wanted valid UTF-8"},
+        BadCase{"DescriptionSurrogate",
+                "batch_norm { channels: 4 } description: \"\\355\\240\\200\"",
+                "description: \\xed\\xa0\\x80, wanted valid UTF-8"},
+        BadCase{"DescriptionOverlong", "batch_norm { channels: 4 } description: \"\\300\\200\"",
+                "description: \\xc0\\x80, wanted valid UTF-8"},
+        BadCase{"DescriptionCut", "batch_norm { channels: 4 } description: \"\\342\\202\"",
+                "description: \\xe2\\x82, wanted valid UTF-8"}),
+    CaseName);
+
+TEST(CheckModelConfigTest, TakesTheLimits) {
+  for (const char* text :
+       {"instance_norm { channels: 2147483648 eps: 0 }",
+        "group_norm { channels: 4 groups: 4 } dtypes: [FLOAT32, FLOAT64, FLOAT16, BFLOAT16]",
+        "layer_norm { normalized_shape: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] }",
+        "batch_norm { channels: 1 } activation: LEAKY_RELU leaky_slope: -2 "
+        "batching { max_rows: 1 max_bytes: 1 max_queue_delay_us: 0 max_queue_requests: 1 }",
+        "rms_norm { normalized_shape: 8 } description: \"\\316\\263 \\360\\237\\216\\262\""}) {
+    const absl::Status status = CheckModelConfig(Parse(text));
+    EXPECT_TRUE(status.ok()) << text << ": " << status;
+  }
+}
+
+TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
+  const norm::NormSpec spec = MakeSpec(Parse("group_norm { channels: 6 groups: 3 }"));
+  EXPECT_EQ(spec.channels, 6);
+  EXPECT_EQ(spec.groups, 3);
+  EXPECT_EQ(spec.eps, 1e-5);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
+  EXPECT_EQ(spec.layout, norm::Layout::kChannelsFirst);
+  EXPECT_EQ(spec.activation, norm::Activation::kNone);
+  EXPECT_EQ(spec.leaky_slope, 0.01f);
+}
+
+TEST(MakeSpecTest, KeepsAnEpsOfZero) {
+  EXPECT_EQ(MakeSpec(Parse("layer_norm { normalized_shape: 4 eps: 0 }")).eps, 0);
+}
+
+TEST(MakeSpecTest, MapsEveryOperation) {
+  norm::NormSpec spec = MakeSpec(Parse("instance_norm { channels: 6 }"));
+  EXPECT_EQ(spec.groups, 6);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
+  spec = MakeSpec(Parse("instance_norm { channels: 6 use_running_stats: true }"));
+  EXPECT_EQ(spec.groups, 6);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kGiven);
+  spec = MakeSpec(Parse("layer_norm { normalized_shape: [2, 3] }"));
+  EXPECT_EQ(spec.channels, 6);
+  EXPECT_EQ(spec.groups, 1);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
+  spec = MakeSpec(Parse("rms_norm { normalized_shape: [2, 3] }"));
+  EXPECT_EQ(spec.channels, 6);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kMeanSquare);
+  spec = MakeSpec(Parse("batch_norm { channels: 6 } layout: CHANNELS_LAST"));
+  EXPECT_EQ(spec.channels, 6);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kGiven);
+  EXPECT_EQ(spec.layout, norm::Layout::kChannelsLast);
+}
+
+TEST(MakeSpecTest, MapsEveryActivation) {
+  const auto activation = [](const std::string& name) {
+    return MakeSpec(Parse("batch_norm { channels: 1 } activation: " + name)).activation;
+  };
+  EXPECT_EQ(activation("NONE"), norm::Activation::kNone);
+  EXPECT_EQ(activation("RELU"), norm::Activation::kRelu);
+  EXPECT_EQ(activation("LEAKY_RELU"), norm::Activation::kLeakyRelu);
+  EXPECT_EQ(activation("SILU"), norm::Activation::kSilu);
+  EXPECT_EQ(activation("GELU_ERF"), norm::Activation::kGeluErf);
+  EXPECT_EQ(activation("GELU_TANH"), norm::Activation::kGeluTanh);
+}
+
+TEST(NormalizedShapeTest, IsThatOfLayerNormAndRmsNormAlone) {
+  EXPECT_THAT(NormalizedShape(Parse("layer_norm { normalized_shape: [2, 3] }")), ElementsAre(2, 3));
+  EXPECT_THAT(NormalizedShape(Parse("rms_norm { normalized_shape: 7 }")), ElementsAre(7));
+  EXPECT_THAT(NormalizedShape(Parse("batch_norm { channels: 7 }")), IsEmpty());
+}
+
+class ReadModelConfigTest : public ::testing::Test {
+ protected:
+  testing::TempDir dir_;
+};
+
+TEST_F(ReadModelConfigTest, ReadsAFile) {
+  const auto config = ReadModelConfig(
+      dir_.Write("config.textproto",
+                 "# proto-file: model_config.proto\ngroup_norm { channels: 8 groups: 2 }"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->group_norm().groups(), 2);
+}
+
+TEST_F(ReadModelConfigTest, NamesTheFileButNotItsFolder) {
+  const absl::Status status = ReadModelConfig(dir_.Write("config.textproto", "x: 1")).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("config.textproto: line 1, column "));
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr(dir_.path())));
+  EXPECT_EQ(ReadModelConfig(dir_.path() + "/none.textproto").status(),
+            absl::NotFoundError("none.textproto: no such file"));
+}
+
+TEST_F(ReadModelConfigTest, RefusesAFileOverTheLimit) {
+  const std::string path = dir_.Write("config.textproto", std::string((1 << 20) + 1, ' '));
+  EXPECT_EQ(
+      ReadModelConfig(path).status(),
+      absl::ResourceExhaustedError("config.textproto: 1048577 bytes, wanted at most 1048576"));
+}
+
+TEST_F(ReadModelConfigTest, RefusesAFolderAndAFifoWithoutWaiting) {
+  EXPECT_EQ(ReadModelConfig(dir_.path()).status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string fifo = dir_.path() + "/config.textproto";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(ReadModelConfig(fifo).status(),
+            absl::InvalidArgumentError("config.textproto: not a regular file"));
+}
+
+}  // namespace
+}  // namespace normd

@@ -1,0 +1,452 @@
+#include "server/model/registry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/model/files.h"
+
+namespace normd {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using testing::FloatTensor;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Pair;
+using testing::Safetensors;
+using testing::TempDir;
+
+class FakeClock final : public Clock {
+ public:
+  TimePoint Now() const override { return now_; }
+  void Advance(Duration duration) { now_ += duration; }
+
+ private:
+  TimePoint now_{};
+};
+
+// Runs `prepare` for each model; without it, succeeds.
+class FakeBackend final : public ModelBackend {
+ public:
+  using Prepared = absl::StatusOr<std::unique_ptr<BackendState>>;
+  Prepared Prepare(const Model& model) override {
+    return prepare ? prepare(model) : Prepared(nullptr);
+  }
+  std::function<Prepared(const Model&)> prepare;
+};
+
+std::string Weights(float value) {
+  return Safetensors({FloatTensor("weight", std::vector<float>(4, value))});
+}
+float FirstWeight(const Model& model) {
+  float value = 0;
+  std::memcpy(&value, model.host_params().gamma.data, sizeof(value));
+  return value;
+}
+
+class ModelRegistryTest : public ::testing::Test {
+ protected:
+  static constexpr char kConfig[] = "rms_norm { normalized_shape: 4 }";
+
+  // A right model whose weights are `value`.
+  void WriteModel(const std::string& name, int version, float value) {
+    dir_.Write(name + "/config.textproto", kConfig);
+    WriteWeights(name, version, Weights(value));
+  }
+  void WriteWeights(const std::string& name, int version, const std::string& content) {
+    dir_.Write(absl::StrCat(name, "/", version, "/params.safetensors"), content);
+  }
+  ModelRegistry& registry() {
+    if (registry_ == nullptr) {
+      RegistryOptions options;
+      options.root = dir_.path();
+      options.on_change = [this](const std::string& name, bool loaded) {
+        changes_.emplace_back(name, loaded);
+        if (on_change_) on_change_();
+      };
+      registry_ = std::make_unique<ModelRegistry>(options, backend_, *metrics_, clock_);
+    }
+    return *registry_;
+  }
+  // "name/version" of all that is known, "!" behind what is not loaded.
+  std::vector<std::string> Known() {
+    std::vector<std::string> known;
+    for (const ModelStatus& status : registry().List()) {
+      known.push_back(
+          absl::StrCat(status.name, "/", status.version, status.model == nullptr ? "!" : ""));
+    }
+    return known;
+  }
+  std::string ErrorOf(const std::string& name, std::int64_t version = 0) {
+    const auto status = registry().Get(name, version);
+    return status.ok() ? std::string(status->error.message()) : status.status().ToString();
+  }
+
+  TempDir dir_;
+  FakeBackend backend_;
+  FakeClock clock_;
+  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  std::vector<std::pair<std::string, bool>> changes_;
+  std::function<void()> on_change_;
+  std::unique_ptr<ModelRegistry> registry_;
+};
+
+TEST_F(ModelRegistryTest, LoadAllTakesTheNewestVersionOfEveryModel) {
+  WriteModel("b", 1, 1);
+  WriteModel("a", 2, 2);
+  WriteModel("a", 10, 10);
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(), ElementsAre("a/10", "b/1"));
+  EXPECT_THAT(changes_, ElementsAre(Pair("a", true), Pair("b", true)));
+  const auto model = registry().Find("a", 0);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(FirstWeight(**model), 10);
+}
+
+TEST_F(ModelRegistryTest, LoadAllGoesOnPastModelsThatFail) {
+  WriteModel("good", 1, 1);
+  dir_.Write("bad_config/config.textproto", "rms_norm {\n  normalised_shape: 4 }");
+  WriteWeights("bad_config", 1, Weights(1));
+  dir_.Write("bad_value/config.textproto", "rms_norm { normalized_shape: 0 }");
+  WriteWeights("bad_value", 1, Weights(1));
+  dir_.Write("no_config/1/params.safetensors", Weights(1));
+  dir_.Write("no_params/config.textproto", kConfig);
+  std::filesystem::create_directory(dir_.path() + "/no_params/1");
+  dir_.Write("no_version/config.textproto", kConfig);
+  dir_.Write("cut_params/config.textproto", kConfig);
+  WriteWeights("cut_params", 1, Weights(1).substr(0, 70));
+  dir_.Write("other_shape/config.textproto", "rms_norm { normalized_shape: 5 }");
+  WriteWeights("other_shape", 1, Weights(1));
+
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(),
+              ElementsAre("bad_config/1!", "bad_value/1!", "cut_params/1!", "good/1",
+                          "no_config/1!", "no_params/1!", "no_version/0!", "other_shape/1!"));
+  EXPECT_THAT(ErrorOf("bad_config"), HasSubstr("config.textproto: line 2, column "));
+  EXPECT_THAT(ErrorOf("bad_value"),
+              HasSubstr("config.textproto: rms_norm.normalized_shape[0]: 0, wanted at least 1"));
+  EXPECT_THAT(ErrorOf("no_config"), HasSubstr("config.textproto: no such file"));
+  EXPECT_THAT(ErrorOf("no_params"), HasSubstr("params.safetensors: no such file"));
+  EXPECT_THAT(ErrorOf("no_version"), HasSubstr("no version"));
+  EXPECT_THAT(ErrorOf("cut_params"), HasSubstr("params.safetensors: "));
+  EXPECT_THAT(ErrorOf("other_shape"), HasSubstr("parameter weight: shape [4], wanted [5]"));
+  EXPECT_EQ(ErrorOf("good"), "");
+  // Nothing of the server's folders reaches a client.
+  for (const ModelStatus& status : registry().List()) {
+    EXPECT_THAT(status.error.ToString(), Not(HasSubstr(dir_.path())));
+  }
+}
+
+TEST_F(ModelRegistryTest, LoadAllLeavesOutWhatIsNoModel) {
+  WriteModel("good", 1, 1);
+  WriteModel(".hidden", 1, 1);
+  WriteModel("upload.tmp", 1, 1);
+  WriteModel("old~", 1, 1);
+  WriteModel("with space", 1, 1);
+  dir_.Write("README.md", "a file");
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(), ElementsAre("good/1"));
+}
+
+TEST_F(ModelRegistryTest, VersionsArePositiveIntegersAlone) {
+  WriteModel("m", 2, 2);
+  for (const char* folder :
+       {"0", "-3", "+4", "05", "6.tmp", ".7", "8 ", "0x9", "latest", "99999999999999999999"}) {
+    dir_.Write(absl::StrCat("m/", folder, "/params.safetensors"), Weights(9));
+  }
+  dir_.Write("m/11", "a file");
+  const auto status = registry().Load("m", 0);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->version, 2);
+}
+
+TEST_F(ModelRegistryTest, LoadAllSaysThatTheRootIsNoFolder) {
+  for (const std::string& root : {dir_.path() + "/none", dir_.Write("file", "")}) {
+    RegistryOptions options;
+    options.root = root;
+    ModelRegistry registry(options, backend_, *metrics_, clock_);
+    const absl::Status status = registry.LoadAll();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(root));
+  }
+}
+
+TEST_F(ModelRegistryTest, AModelWithoutParametersNeedsNoFileOfThem) {
+  dir_.Write("m/config.textproto", "instance_norm { channels: 4 }");
+  std::filesystem::create_directory(dir_.path() + "/m/1");
+  EXPECT_TRUE(registry().Load("m", 0).ok());
+  // But one that is there must be right.
+  WriteWeights("m", 1, "broken");
+  EXPECT_FALSE(registry().Load("m", 0).ok());
+}
+
+TEST_F(ModelRegistryTest, FindGivesTheHighestLoadedOrTheNamedVersion) {
+  for (const int version : {1, 2, 3}) WriteModel("m", version, static_cast<float>(version));
+  ASSERT_TRUE(registry().Load("m", 2).ok());
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  EXPECT_EQ((*registry().Find("m", 0))->version(), 2);
+  EXPECT_EQ((*registry().Find("m", 1))->version(), 1);
+  EXPECT_THAT(Known(), ElementsAre("m/1", "m/2"));
+}
+
+TEST_F(ModelRegistryTest, FindPassesOverAFailedHighestVersion) {
+  WriteModel("m", 1, 1);
+  WriteWeights("m", 2, "broken");
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  ASSERT_FALSE(registry().Load("m", 2).ok());
+  EXPECT_EQ((*registry().Find("m", 0))->version(), 1);
+  EXPECT_EQ(registry().Get("m", 0)->version, 2);
+}
+
+TEST_F(ModelRegistryTest, FindNamesWhatIsNotLoaded) {
+  WriteModel("m", 1, 1);
+  WriteWeights("m", 2, "broken");
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  ASSERT_FALSE(registry().Load("m", 2).ok());
+  EXPECT_EQ(registry().Find("other", 0).status(),
+            absl::NotFoundError("model: other is not loaded; no version is loaded"));
+  EXPECT_EQ(
+      registry().Find("m", 7).status(),
+      absl::NotFoundError("model: m, version 7 is not loaded; known versions: 1, 2 (failed)"));
+  EXPECT_EQ(registry().Find("m", 2).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ModelRegistryTest, EveryCallRefusesAHostileName) {
+  WriteModel("m", 1, 1);
+  dir_.Write("secret/config.textproto", kConfig);
+  for (const char* name : {"../m", "m/../secret", "", ".", "..", "/m", "m/1", "m\n"}) {
+    constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+    EXPECT_EQ(registry().Find(name, 0).status().code(), kInvalid) << name;
+    EXPECT_EQ(registry().Get(name, 0).status().code(), kInvalid) << name;
+    EXPECT_EQ(registry().Load(name, 0).status().code(), kInvalid) << name;
+    EXPECT_EQ(registry().Unload(name, 0).status().code(), kInvalid) << name;
+  }
+  EXPECT_THAT(Known(), IsEmpty());
+}
+
+TEST_F(ModelRegistryTest, EveryCallRefusesANegativeVersion) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  const absl::Status wanted = absl::InvalidArgumentError("version: -1, wanted 0 or more");
+  EXPECT_EQ(registry().Find("m", -1).status(), wanted);
+  EXPECT_EQ(registry().Get("m", -1).status(), wanted);
+  EXPECT_EQ(registry().Load("m", -1).status(), wanted);
+  EXPECT_EQ(registry().Unload("m", -1).status(), wanted);
+}
+
+TEST_F(ModelRegistryTest, LoadingWhatTheRepositoryDoesNotHoldLeavesNoRecord) {
+  WriteModel("m", 1, 1);
+  EXPECT_EQ(registry().Load("other", 0).status().code(), absl::StatusCode::kNotFound);
+  const absl::Status status = registry().Load("m", 5).status();
+  EXPECT_EQ(status, absl::NotFoundError("model m, version 5: the repository holds versions 1"));
+  EXPECT_THAT(Known(), IsEmpty());
+  EXPECT_THAT(metrics_->Scrape(), Not(HasSubstr("other")));
+}
+
+TEST_F(ModelRegistryTest, AReloadSwapsWhileRequestsFinishOnTheOldState) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  std::shared_ptr<const Model> in_flight = *registry().Find("m", 0);
+  WriteModel("m", 1, 2);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_EQ(FirstWeight(*in_flight), 1);
+  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 2);
+  // With the last request the old state goes.
+  const std::weak_ptr<const Model> old = in_flight;
+  in_flight.reset();
+  EXPECT_TRUE(old.expired());
+}
+
+TEST_F(ModelRegistryTest, AnUnloadLeavesRequestsInFlightTheirState) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  const std::shared_ptr<const Model> in_flight = *registry().Find("m", 0);
+  const auto unloaded = registry().Unload("m", 0);
+  ASSERT_TRUE(unloaded.ok()) << unloaded.status();
+  EXPECT_THAT(*unloaded, ElementsAre(1));
+  EXPECT_EQ(registry().Find("m", 0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FirstWeight(*in_flight), 1);
+  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("m", false)));
+}
+
+TEST_F(ModelRegistryTest, AFailedReloadKeepsWhatServesAndTellsWhy) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  WriteWeights("m", 1, "half writ");
+  EXPECT_EQ(registry().Load("m", 0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 1);
+  EXPECT_NE(registry().Get("m", 0)->model, nullptr);
+  EXPECT_THAT(ErrorOf("m"), HasSubstr("params.safetensors: header length"));
+  EXPECT_EQ(changes_.size(), 1u);
+
+  WriteModel("m", 1, 2);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_EQ(ErrorOf("m"), "");
+}
+
+TEST_F(ModelRegistryTest, AFailingPrepareKeepsTheOldState) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  backend_.prepare = [](const Model&) { return absl::ResourceExhaustedError("device: 1 of 2 GB"); };
+  WriteModel("m", 1, 2);
+  WriteModel("n", 1, 1);
+  EXPECT_EQ(registry().Load("m", 0).status(),
+            absl::ResourceExhaustedError("model m, version 1: device: 1 of 2 GB"));
+  EXPECT_FALSE(registry().Load("n", 0).ok());
+  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 1);
+  EXPECT_THAT(Known(), ElementsAre("m/1", "n/1!"));
+}
+
+TEST_F(ModelRegistryTest, AModelThatVanishedFromTheRepositoryServesOn) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  std::filesystem::remove_all(dir_.path() + "/m");
+  EXPECT_EQ(registry().Load("m", 1).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(registry().Find("m", 0).ok());
+  EXPECT_THAT(ErrorOf("m"), HasSubstr("the repository holds no version"));
+}
+
+TEST_F(ModelRegistryTest, GivesTheBackendsStateToTheModel) {
+  WriteModel("m", 1, 1);
+  const BackendState* made = nullptr;
+  backend_.prepare = [&made](const Model& model) -> FakeBackend::Prepared {
+    EXPECT_EQ(FirstWeight(model), 1);
+    auto state = std::make_unique<BackendState>();
+    made = state.get();
+    return state;
+  };
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_EQ((*registry().Find("m", 0))->backend_state(), made);
+  EXPECT_NE(made, nullptr);
+}
+
+TEST_F(ModelRegistryTest, MeasuresTheLoad) {
+  WriteModel("m", 1, 1);
+  backend_.prepare = [this](const Model&) {
+    clock_.Advance(milliseconds(250));
+    return FakeBackend::Prepared(nullptr);
+  };
+  const auto status = registry().Load("m", 0);
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->load_time, milliseconds(250));
+  EXPECT_THAT(metrics_->Scrape(),
+              HasSubstr("normd_model_load_duration_seconds_sum{model=\"m\"} 0.25\n"));
+}
+
+TEST_F(ModelRegistryTest, UnloadsOneVersionOrAll) {
+  for (const int version : {1, 2, 3}) {
+    WriteModel("m", version, 1);
+    ASSERT_TRUE(registry().Load("m", version).ok());
+  }
+  EXPECT_THAT(*registry().Unload("m", 2), ElementsAre(2));
+  EXPECT_THAT(Known(), ElementsAre("m/1", "m/3"));
+  EXPECT_EQ(registry().Unload("m", 2).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(*registry().Unload("m", 0), ElementsAre(1, 3));
+  EXPECT_THAT(Known(), IsEmpty());
+  EXPECT_EQ(registry().Unload("m", 0).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("m", true), Pair("m", true),
+                                    Pair("m", true), Pair("m", false)));
+}
+
+TEST_F(ModelRegistryTest, UnloadForgetsFailedVersions) {
+  WriteModel("m", 1, 1);
+  WriteWeights("m", 2, "broken");
+  ASSERT_TRUE(registry().Load("m", 1).ok());
+  ASSERT_FALSE(registry().Load("m", 2).ok());
+  EXPECT_THAT(*registry().Unload("m", 2), IsEmpty());
+  EXPECT_THAT(Known(), ElementsAre("m/1"));
+  EXPECT_EQ(changes_.size(), 1u);  // What serves has not changed.
+}
+
+TEST_F(ModelRegistryTest, AVersionThatComesReplacesTheRecordOfNone) {
+  dir_.Write("m/config.textproto", kConfig);
+  ASSERT_FALSE(registry().Load("m", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/0!"));
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("m/1"));
+}
+
+TEST_F(ModelRegistryTest, OnChangeMayCallTheRegistry) {
+  WriteModel("m", 1, 1);
+  WriteModel("n", 1, 1);
+  on_change_ = [this] {
+    EXPECT_TRUE(registry().Find("m", 0).ok());
+    if (changes_.size() == 1) {
+      EXPECT_TRUE(registry().Load("n", 0).ok());
+    }
+  };
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("n", true)));
+}
+
+TEST_F(ModelRegistryTest, FindAnswersWhileALoadIsInProgress) {
+  WriteModel("m", 1, 1);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  // Prepare does not return before another thread has found the old state.
+  backend_.prepare = [this](const Model&) {
+    std::thread reader([this] {
+      const auto found = registry().Find("m", 0);
+      EXPECT_TRUE(found.ok() && FirstWeight(**found) == 1);
+      EXPECT_EQ(registry().List().size(), 1u);
+      EXPECT_TRUE(registry().Get("m", 1).ok());
+    });
+    reader.join();
+    return FakeBackend::Prepared(nullptr);
+  };
+  WriteModel("m", 1, 2);
+  ASSERT_TRUE(registry().Load("m", 0).ok());
+  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 2);
+}
+
+// Each state's four weights are equal, so a mixed one would show.
+TEST_F(ModelRegistryTest, ConcurrentFindsSeeWholeStatesDuringReloads) {
+  WriteModel("m", 1, 1);
+  WriteModel("other", 1, 7);
+  ASSERT_TRUE(registry().LoadAll().ok());
+  std::atomic<bool> stop{false};
+  std::atomic<int> finds{0};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([&] {
+      while (!stop.load()) {
+        const auto model = registry().Find("m", 0);
+        ASSERT_TRUE(model.ok()) << model.status();
+        float weights[4];
+        std::memcpy(weights, (*model)->host_params().gamma.data, sizeof(weights));
+        for (const float weight : weights) ASSERT_EQ(weight, weights[0]);
+        ASSERT_TRUE(registry().Find("other", 1).ok());
+        ++finds;
+      }
+    });
+  }
+  std::thread other([&] {
+    for (int i = 0; i < 50; ++i) EXPECT_TRUE(registry().Load("other", 1).ok());
+  });
+  for (int i = 2; i < 50; ++i) {
+    WriteModel("m", 1, static_cast<float>(i));
+    EXPECT_TRUE(registry().Load("m", 0).ok());
+  }
+  other.join();
+  while (finds.load() == 0) std::this_thread::yield();
+  stop.store(true);
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 49);
+  EXPECT_EQ(registry().List().size(), 2u);
+}
+
+}  // namespace
+}  // namespace normd

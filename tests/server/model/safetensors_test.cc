@@ -1,0 +1,357 @@
+#include "server/model/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/model/safetensors_header.h"
+#include "tests/server/model/files.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using testing::FloatTensor;
+using ::testing::HasSubstr;
+using testing::LengthPrefix;
+using ::testing::Not;
+using testing::RawTensor;
+using testing::Safetensors;
+using testing::WithHeader;
+
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
+
+class SafetensorsTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::vector<Parameter>> Read(absl::string_view content) {
+    return ReadSafetensors(dir_.Write("params.safetensors", content), kMaxBytes);
+  }
+  testing::TempDir dir_;
+};
+
+TEST_F(SafetensorsTest, ReadsTensorsOfEveryFloatType) {
+  const std::vector<RawTensor> tensors = {{"a", "F32", {2}, std::string(8, '\1')},
+                                          {"b", "F64", {1, 2}, std::string(16, '\2')},
+                                          {"c", "F16", {2, 2}, std::string(8, '\3')},
+                                          {"d", "BF16", {3}, std::string(6, '\4')}};
+  const auto parameters = Read(Safetensors(tensors));
+  ASSERT_TRUE(parameters.ok()) << parameters.status();
+  ASSERT_EQ(parameters->size(), 4u);
+  const norm::DType dtypes[] = {norm::DType::kFloat32, norm::DType::kFloat64, norm::DType::kFloat16,
+                                norm::DType::kBFloat16};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Parameter& parameter = (*parameters)[i];
+    EXPECT_EQ(parameter.name, tensors[i].name);
+    EXPECT_EQ(parameter.dtype, dtypes[i]);
+    EXPECT_EQ(parameter.shape, *Shape::Create(tensors[i].shape));
+    EXPECT_EQ(std::memcmp(parameter.data.get(), tensors[i].data.data(), tensors[i].data.size()), 0);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parameter.data.get()) % 64, 0u);
+  }
+}
+
+TEST_F(SafetensorsTest, ReadsWhatTheFormatAllowsBesides) {
+  // Metadata, padding with spaces, entries in another order than their data, a scalar, a tensor
+  // without elements.
+  const auto parameters =
+      Read(WithHeader(R"({"__metadata__":{"format":"pt","note":"é"},)"
+                      R"("b":{"shape":[],"data_offsets":[4,8],"dtype":"F32"},)"
+                      R"("e":{"dtype":"F16","shape":[3,0],"data_offsets":[8,8]},)"
+                      R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    )",
+                      "aaaabbbb"));
+  ASSERT_TRUE(parameters.ok()) << parameters.status();
+  ASSERT_EQ(parameters->size(), 3u);
+  EXPECT_EQ((*parameters)[0].name, "a");
+  EXPECT_EQ((*parameters)[1].name, "b");
+  EXPECT_EQ((*parameters)[1].shape.rank(), 0);
+  EXPECT_EQ((*parameters)[1].data[0], std::byte{'b'});
+  EXPECT_EQ((*parameters)[2].shape.elements(), 0);
+  EXPECT_NE((*parameters)[2].data, nullptr);
+}
+
+TEST_F(SafetensorsTest, ReadsAFileWithoutTensors) {
+  const auto parameters = Read(WithHeader("{}", ""));
+  ASSERT_TRUE(parameters.ok()) << parameters.status();
+  EXPECT_TRUE(parameters->empty());
+}
+
+TEST_F(SafetensorsTest, LeavesOutTorchsBatchCounter) {
+  const auto parameters = Read(Safetensors(
+      {{"num_batches_tracked", "I64", {}, std::string(8, '\0')}, FloatTensor("weight", {1})}));
+  ASSERT_TRUE(parameters.ok()) << parameters.status();
+  ASSERT_EQ(parameters->size(), 1u);
+  EXPECT_EQ((*parameters)[0].name, "weight");
+}
+
+TEST_F(SafetensorsTest, NamesTheTensorOfAnotherType) {
+  EXPECT_EQ(Read(Safetensors({{"weight", "I32", {1}, "1234"}})).status(),
+            absl::InvalidArgumentError("params.safetensors: tensor \"weight\": dtype I32, wanted "
+                                       "F32, F64, F16 or BF16"));
+}
+
+TEST_F(SafetensorsTest, TellsAMissingFileFromABadOne) {
+  EXPECT_EQ(ReadSafetensors(dir_.path() + "/params.safetensors", kMaxBytes).status(),
+            absl::NotFoundError("params.safetensors: no such file"));
+  EXPECT_EQ(ReadSafetensors(dir_.path(), kMaxBytes).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SafetensorsTest, RefusesAFileOverTheLimit) {
+  const std::string path = dir_.Write("params.safetensors", Safetensors({FloatTensor("a", {1})}));
+  EXPECT_EQ(ReadSafetensors(path, 16).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+struct HostileCase {
+  const char* name;
+  std::string content;
+  const char* message;  // Part of the error's.
+};
+std::string CaseName(const ::testing::TestParamInfo<HostileCase>& info) { return info.param.name; }
+void PrintTo(const HostileCase& hostile, std::ostream* out) { *out << hostile.name; }
+
+class HostileSafetensorsTest : public SafetensorsTest,
+                               public ::testing::WithParamInterface<HostileCase> {};
+
+TEST_P(HostileSafetensorsTest, FailsWithItsReason) {
+  const absl::Status status = Read(GetParam().content).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr("params.safetensors: "));
+  EXPECT_THAT(message, HasSubstr(GetParam().message));
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+  EXPECT_LT(message.size(), 400u);
+}
+
+std::string Repeat(const std::string& text, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+// One tensor "w" with these fields, and four bytes of data.
+std::string W(const std::string& fields) { return WithHeader("{\"w\":{" + fields + "}}", "1234"); }
+std::string WithShape(const std::string& shape) {
+  return W(R"("dtype":"F32","shape":)" + shape + R"(,"data_offsets":[0,4])");
+}
+std::string WithOffsets(const std::string& offsets) {
+  return W(R"("dtype":"F32","shape":[1],"data_offsets":)" + offsets);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Length, HostileSafetensorsTest,
+    ::testing::Values(
+        HostileCase{"EmptyFile", "", "0 bytes, wanted at least 8"},
+        HostileCase{"CutInTheLength", "1234567", "7 bytes, wanted at least 8"},
+        HostileCase{"HeaderOneByteTooLong", LengthPrefix(3) + "{}", "header length 3, wanted at"},
+        HostileCase{"HeaderOf63Bits", LengthPrefix(std::uint64_t{1} << 63) + "{}",
+                    "header length 9223372036854775808"},
+        HostileCase{"HeaderOf64Bits", LengthPrefix(~std::uint64_t{0}) + "{}",
+                    "header length 18446744073709551615"},
+        HostileCase{"HeaderOverTheCap", WithHeader(std::string((16 << 20) + 1, ' '), ""),
+                    "header length 16777217, wanted at most 16777216"},
+        HostileCase{"NoHeader", LengthPrefix(0), "does not begin with '{'"},
+        HostileCase{"TruncatedData", WithOffsets("[0,4]").substr(0, 60), "params"},
+        HostileCase{"DataCut",
+                    WithHeader(R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234"),
+                    "data_offsets end at 8, but the file holds 4"},
+        HostileCase{"TrailingData", WithOffsets("[0,4]") + "x", "but the file holds 5"},
+        HostileCase{"DataWithoutTensors", WithHeader("{}", "x"), "but the file holds 1"}),
+    CaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Json, HostileSafetensorsTest,
+    ::testing::Values(
+        HostileCase{"Array", WithHeader("[]", ""), "does not begin with '{'"},
+        HostileCase{"LeadingSpace", WithHeader(" {}", ""), "does not begin with '{'"},
+        HostileCase{"ByteOrderMark", WithHeader("\xef\xbb\xbf{}", ""), "does not begin with '{'"},
+        HostileCase{"NulAfterTheEnd", WithHeader(std::string("{}\0x", 4), ""), "NUL"},
+        HostileCase{"TextAfterTheEnd", WithHeader("{}{}", ""), "not valid JSON at byte"},
+        HostileCase{"NotClosed", WithHeader("{", ""), "not valid JSON at byte"},
+        HostileCase{"Comment", WithHeader("{/**/}", ""), "not valid JSON at byte"},
+        HostileCase{"NotUtf8", WithHeader("{\"\xff\":1}", ""), "not valid JSON at byte"},
+        HostileCase{"ControlCharacter", WithHeader("{\"a\nb\":1}", ""), "not valid JSON at byte"},
+        HostileCase{"NameWithNewline", WithHeader("{\"a\\nb\":1}", ""), "tensor \"a\\nb\": unexp"},
+        HostileCase{"LongName", WithHeader("{\"" + std::string(1 << 20, 'n') + "\":1}", ""),
+                    "nnn...\": unexpected a number"},
+        HostileCase{"DepthBomb", WithHeader("{\"w\":" + std::string(1 << 20, '['), ""),
+                    "tensor \"w\": unexpected an array"},
+        HostileCase{"DepthBombInShape",
+                    WithHeader("{\"w\":{\"shape\":" + std::string(1 << 20, '['), ""),
+                    "tensor \"w\": shape: unexpected an array"},
+        HostileCase{"DepthBombOfObjects", WithHeader(Repeat("{\"w\":", 200000), ""),
+                    "unknown field \"w\""},
+        HostileCase{"TensorIsNull", WithHeader(R"({"w":null})", ""), "unexpected null"},
+        HostileCase{"TensorIsString", WithHeader(R"({"w":"x"})", ""), "unexpected a string"},
+        HostileCase{"MetadataIsArray", WithHeader(R"({"__metadata__":[]})", ""),
+                    "unexpected an array"},
+        HostileCase{"MetadataIsNested", WithHeader(R"({"__metadata__":{"a":{}}})", ""),
+                    "__metadata__: unexpected an object"},
+        HostileCase{"MetadataIsNumber", WithHeader(R"({"__metadata__":{"a":1}})", ""),
+                    "__metadata__: unexpected a number"},
+        HostileCase{"NameTwice",
+                    WithHeader(R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                               R"("w":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
+                               "1234"),
+                    "tensor \"w\": twice"}),
+    CaseName);
+
+INSTANTIATE_TEST_SUITE_P(
+    Entry, HostileSafetensorsTest,
+    ::testing::Values(
+        HostileCase{"Empty", W(""), "tensor \"w\": dtype missing"},
+        HostileCase{"NoShape", W(R"("dtype":"F32","data_offsets":[0,4])"), "shape missing"},
+        HostileCase{"NoOffsets", W(R"("dtype":"F32","shape":[1])"), "data_offsets missing"},
+        HostileCase{"UnknownField", W(R"("stride":[1])"), "unknown field \"stride\""},
+        HostileCase{"DtypeTwice", W(R"("dtype":"F32","dtype":"F32")"), "dtype twice"},
+        HostileCase{"ShapeTwice", W(R"("shape":[1],"shape":[1])"), "shape twice"},
+        HostileCase{"OffsetsTwice", W(R"("data_offsets":[0,4],"data_offsets":[0,4])"),
+                    "data_offsets twice"},
+        HostileCase{"UnknownDtype", W(R"("dtype":"F33")"), "dtype: \"F33\" is unknown"},
+        HostileCase{"EmptyDtype", W(R"("dtype":"")"), "dtype: \"\" is unknown"},
+        HostileCase{"DtypeIsNumber", W(R"("dtype":3)"), "dtype: unexpected a number"},
+        HostileCase{"DtypeIsArray", W(R"("dtype":["F32"])"), "dtype: unexpected an array"},
+        HostileCase{"ShapeIsNumber", WithShape("1"), "shape: unexpected a number"},
+        HostileCase{"ShapeIsObject", WithShape("{}"), "shape: unexpected an object"},
+        HostileCase{"ShapeOfStrings", WithShape("[\"1\"]"), "shape: unexpected a string"},
+        HostileCase{"ShapeOfBooleans", WithShape("[true]"), "shape: unexpected a boolean"},
+        HostileCase{"NegativeDim", WithShape("[-1]"), "shape: -1, wanted at least 0"},
+        HostileCase{"TwoNegativeDims", WithShape("[-1,-1]"), "shape: -1, wanted at least 0"},
+        HostileCase{"FloatDim", WithShape("[1.0]"), "shape: 1.0, wanted an integer"},
+        HostileCase{"ExponentDim", WithShape("[1e0]"), "shape: 1e0, wanted an integer"},
+        HostileCase{"NanDim", WithShape("[NaN]"), "not valid JSON"},
+        HostileCase{"DimOf63Bits", WithShape("[9223372036854775808]"),
+                    "shape: 9223372036854775808, wanted an integer below 2^63"},
+        HostileCase{"DimBeyond64Bits", WithShape("[18446744073709551617]"),
+                    "shape: 18446744073709551617, wanted an integer below 2^63"},
+        HostileCase{"DimsOverflow", WithShape("[4294967296,4294967296]"), "2^63 elements"},
+        HostileCase{"DimsOverflowBesideZero", WithShape("[0,4294967296,4294967296]"),
+                    "2^63 elements"},
+        HostileCase{"BytesOverflow", WithShape("[4611686018427387904]"),
+                    "data_offsets: 4 bytes, wanted over 2^63"},
+        HostileCase{"BytesWrapToRight", WithShape("[4611686018427387905]"),
+                    "data_offsets: 4 bytes, wanted over 2^63"},
+        HostileCase{"TooManyDims", WithShape("[" + Repeat("1,", 16) + "1]"),
+                    "shape: more than 16 dimensions"},
+        HostileCase{"EndlessShape", WithShape("[" + Repeat("1,", 1 << 20) + "1]"),
+                    "shape: more than 16 dimensions"},
+        HostileCase{"ShapeTooSmall", WithShape("[0]"), "data_offsets: 4 bytes, wanted 0 for F32"},
+        HostileCase{"ShapeTooLarge", WithShape("[2]"), "data_offsets: 4 bytes, wanted 8 for F32"},
+        HostileCase{"NoOffsetNumbers", WithOffsets("[]"), "data_offsets: [], wanted [begin, end]"},
+        HostileCase{"OneOffset", WithOffsets("[0]"), "data_offsets: [0], wanted [begin, end]"},
+        HostileCase{"ThreeOffsets", WithOffsets("[0,4,8]"), "data_offsets: more than 2 numbers"},
+        HostileCase{"NegativeOffset", WithOffsets("[-4,0]"), "data_offsets: -4, wanted at least 0"},
+        HostileCase{"OffsetsReversed", WithOffsets("[4,0]"), "data_offsets: [4, 0], wanted"},
+        HostileCase{"FloatOffset", WithOffsets("[0,4.0]"), "data_offsets: 4.0, wanted an integer"},
+        HostileCase{"HugeOffset", WithOffsets("[0,18446744073709551615]"), "wanted an integer"},
+        HostileCase{"OffsetsBeyondTheFile", WithOffsets("[4,8]"), "begin at 4, after a hole"},
+        HostileCase{"OffsetsFarBeyondTheFile",
+                    WithOffsets("[9223372036854775803,9223372036854775807]"), "after a hole"}),
+    CaseName);
+
+// Two tensors of these offsets over eight bytes.
+std::string Two(const std::string& first, const std::string& second) {
+  return WithHeader(
+      absl::StrCat(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":)", first,
+                   R"(},"b":{"dtype":"U8","shape":[4],"data_offsets":)", second, "}}"),
+      "12345678");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Offsets, HostileSafetensorsTest,
+    ::testing::Values(
+        HostileCase{"Same", Two("[0,4]", "[0,4]"), "begin at 0, inside another tensor, wanted 4"},
+        HostileCase{"Overlap", Two("[0,4]", "[3,7]"), "begin at 3, inside another tensor"},
+        HostileCase{"Hole", Two("[0,4]", "[5,9]"), "\"b\": data_offsets begin at 5, after a hole"},
+        HostileCase{"HoleAtTheFront", Two("[1,5]", "[5,9]"), "begin at 1, after a hole, wanted 0"},
+        HostileCase{"BeyondTheEnd",
+                    WithHeader(R"({"a":{"dtype":"U8","shape":[9],)"
+                               R"("data_offsets":[0,9]}})",
+                               "12345678"),
+                    "end at 9, but the file holds 8"}),
+    CaseName);
+
+// Whatever comes in, what comes out is an error or a sound list of tensors.
+void ExpectSound(const std::vector<TensorEntry>& entries, std::int64_t data_bytes) {
+  std::int64_t covered = 0;
+  for (const TensorEntry& entry : entries) {
+    ASSERT_EQ(entry.begin, covered);
+    ASSERT_GE(entry.end, entry.begin);
+    covered = entry.end;
+  }
+  ASSERT_EQ(covered, data_bytes);
+}
+
+// Flips, doubles, removes or replaces a few bytes.
+std::string Mutate(std::string text, std::mt19937_64& random) {
+  static constexpr absl::string_view kTokens[] = {"{", "}",       "[",    "]",    "\"",
+                                                  ":", ",",       "-1",   "1e9",  "0",
+                                                  "4", "\\u0000", "null", "true", "4294967296"};
+  const auto below = [&random](std::size_t limit) {
+    return static_cast<std::size_t>(random() % std::max<std::size_t>(limit, 1));
+  };
+  for (std::size_t edits = 1 + below(4); edits > 0; --edits) {
+    const std::size_t at = below(text.size());
+    switch (below(5)) {
+      case 0:
+        if (!text.empty()) text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+        break;
+      case 1: text.erase(at, 1 + below(8)); break;
+      case 2: text.insert(at, text.substr(below(text.size()), 1 + below(16))); break;
+      case 3: text.resize(at); break;
+      default: text.insert(at, std::string(kTokens[below(std::size(kTokens))])); break;
+    }
+  }
+  return text;
+}
+
+const char kGoodHeader[] =
+    R"({"__metadata__":{"format":"pt"},"weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
+    R"("bias":{"dtype":"F16","shape":[2,1],"data_offsets":[8,12]},)"
+    R"("num_batches_tracked":{"dtype":"I64","shape":[],"data_offsets":[12,20]}})";
+
+TEST(SafetensorsFuzzTest, AMutatedHeaderGivesAnErrorOrSoundTensors) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  int good = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string header = Mutate(kGoodHeader, random);
+    const auto entries = ParseSafetensorsHeader(header, 20);
+    if (entries.ok()) {
+      ++good;
+      ASSERT_NO_FATAL_FAILURE(ExpectSound(*entries, 20)) << header;
+    } else {
+      ASSERT_EQ(entries.status().code(), absl::StatusCode::kInvalidArgument) << header;
+    }
+  }
+  // Both ways are walked: some edits are in names and change nothing that counts.
+  EXPECT_GT(good, 0);
+  EXPECT_LT(good, 20000);
+}
+
+TEST_F(SafetensorsTest, AMutatedFileGivesAnErrorOrParametersInsideIt) {
+  std::mt19937_64 random(norm::testing::TestSeed() + 1);
+  const std::string file = WithHeader(kGoodHeader, "01234567890123456789");
+  for (int i = 0; i < 3000; ++i) {
+    const std::string content = Mutate(file, random);
+    const auto parameters = Read(content);
+    if (!parameters.ok()) continue;
+    std::int64_t bytes = 0;
+    for (const Parameter& parameter : *parameters) {
+      const auto size =
+          parameter.shape.elements() * static_cast<std::int64_t>(norm::SizeOf(parameter.dtype));
+      bytes += size;
+      // Every byte is there to be read.
+      const std::vector<std::byte> copy(parameter.data.get(), parameter.data.get() + size);
+      ASSERT_EQ(static_cast<std::int64_t>(copy.size()), size);
+    }
+    ASSERT_LE(bytes, static_cast<std::int64_t>(content.size()));
+  }
+}
+
+}  // namespace
+}  // namespace normd
