@@ -1,0 +1,67 @@
+// One load run: sends what the workload says when the arrivals say, until the stop rule says no,
+// and measures.
+
+#ifndef NORMD_CLIENT_LOAD_LOAD_RUN_H_
+#define NORMD_CLIENT_LOAD_LOAD_RUN_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "client/load/arrivals.h"
+#include "client/load/measurement.h"
+#include "client/load/pacer.h"
+#include "client/load/sender.h"
+#include "client/load/stop_rule.h"
+#include "client/load/workload.h"
+
+namespace normd::load {
+
+struct LoadOptions {
+  // Null: closed loop; `concurrency` callers, each of which sends as soon as its last request is
+  // answered. Otherwise open loop: requests leave at the arrivals' times whatever the server does.
+  std::unique_ptr<Arrivals> arrivals;
+  int concurrency = 1;
+  // Open loop: with so many unanswered, sending waits. Times still count from the intended send.
+  int max_inflight = 16384;
+  StopOptions stop;
+  std::int64_t verify_every = 0;  // Each n-th answer of a worker is verified; 0: none.
+  std::uint64_t seed = 1;         // Of the picks from the mix.
+};
+
+struct LoadResult {
+  Measurement measured;
+  StopReason reason = StopReason::kNone;
+  // From the end of the warm-up to the last measured answer; so far, while the run goes on.
+  Duration elapsed{0};
+  std::int64_t inflight = 0;
+  // Open loop: requests whose time came before the end, but which still waited for room in flight
+  // when it was over. They are in no other number: the server is further behind than the times say.
+  std::int64_t unsent = 0;
+};
+
+// Statistics are kept by workers, each with a lock that only its own callers take (at most 64
+// workers: callers of a closed loop above that share), and merged on request.
+class LoadRun {
+ public:
+  // All references outlive the run.
+  LoadRun(LoadOptions options, const Workload& workload, Sender& sender, Pacer& pacer);
+  ~LoadRun();
+
+  // Blocks until the run has stopped and every request is answered. Called once. Wakes from
+  // `pacer`; the caller's thread sends in an open loop, the sender's threads in a closed one.
+  void Run();
+
+  // Ends the run early: no more requests are sent. Thread-safe.
+  void Interrupt();
+
+  // The state at this moment. Thread-safe.
+  LoadResult Snapshot() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_LOAD_RUN_H_

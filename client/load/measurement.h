@@ -1,0 +1,67 @@
+// What was measured.
+
+#ifndef NORMD_CLIENT_LOAD_MEASUREMENT_H_
+#define NORMD_CLIENT_LOAD_MEASUREMENT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "client/load/histogram.h"
+#include "client/load/sender.h"
+#include "server/base/clock.h"
+
+namespace normd::load {
+
+inline constexpr std::size_t kStatusCodes = 17;  // gRPC's, 0 (OK) to 16.
+
+// "OK", "DEADLINE_EXCEEDED"; "CODE_n" for a number that is none.
+std::string CodeName(std::size_t code);
+
+// When one request was to leave and did.
+struct SendTimes {
+  TimePoint intended{};
+  TimePoint sent{};
+};
+
+// A value: workers measure apart, and the parts are merged. Times are of requests that were
+// answered with OK; the others are counted by their code.
+struct Measurement {
+  Histogram response_time;  // From the intended send to the answer: what a user waits.
+  Histogram service_time;   // From the actual send to the answer.
+  Histogram send_lag;       // From the intended to the actual send.
+
+  std::array<std::int64_t, kStatusCodes> codes{};
+  std::array<std::string, kStatusCodes> first_message;  // Of each code, the first that came.
+  std::int64_t warmup_requests = 0;                     // Not counted anywhere else.
+
+  std::int64_t sent_bytes = 0;  // Tensors of all requests.
+  std::int64_t received_bytes = 0;
+
+  std::array<Duration, kServerStages> stage_sum{};
+  // The number of batches is the sum of 1 / (requests in my batch) over the answers, provided that
+  // nobody else uses the server.
+  double batches = 0;
+  std::int64_t max_batch_requests = 0;
+
+  std::int64_t verified = 0;
+  std::int64_t wrong = 0;
+  std::string first_wrong;
+
+  TimePoint last_received{};
+
+  void Record(const Item& item, const SendTimes& times, const Outcome& outcome);
+  void Merge(const Measurement& other);
+
+  std::int64_t requests() const;  // All codes.
+  std::int64_t ok() const { return codes[0]; }
+  std::int64_t errors() const { return requests() - ok(); }
+  double error_share() const;
+  // Of all answers; zero without any.
+  Duration MeanStage(std::size_t stage) const;
+  double MeanBatchRequests() const;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_MEASUREMENT_H_

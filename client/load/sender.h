@@ -1,0 +1,56 @@
+// How a request leaves and an answer comes back. The load run knows no protocol.
+
+#ifndef NORMD_CLIENT_LOAD_SENDER_H_
+#define NORMD_CLIENT_LOAD_SENDER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "client/load/workload.h"
+#include "server/base/clock.h"
+
+namespace normd::load {
+
+// The server's stages, in the order of StageTimes in norm_service.proto.
+inline constexpr std::size_t kServerStages = 6;
+inline constexpr std::array<const char*, kServerStages> kServerStageNames = {
+    "decode", "queue", "gather", "copy_in", "compute", "copy_out"};
+
+enum class Verdict { kUnchecked, kRight, kWrong };
+
+// One answer, or its failure.
+struct Outcome {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string message;  // Of an error, and of a wrong answer.
+  TimePoint received{};
+  // Set when the code is OK.
+  std::int64_t output_bytes = 0;
+  std::array<Duration, kServerStages> stages{};
+  std::int64_t batch_requests = 0;
+  Verdict verdict = Verdict::kUnchecked;
+};
+
+struct Outgoing {
+  const Item* item = nullptr;  // Outlives the call.
+  std::uint64_t stream = 0;    // Calls of one stream may share a connection; streams spread.
+  bool verify = false;
+};
+
+// Thread-safe.
+class Sender {
+ public:
+  virtual ~Sender() = default;
+
+  // Runs exactly once, on any thread, but never within Send; it may call Send.
+  using Done = absl::AnyInvocable<void(const Outcome&) &&>;
+  // Does not block.
+  virtual void Send(const Outgoing& request, Done done) = 0;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_SENDER_H_

@@ -1,0 +1,55 @@
+#include "client/load/stop_rule.h"
+
+namespace normd::load {
+
+const char* Name(StopReason reason) {
+  switch (reason) {
+    case StopReason::kNone: return "running";
+    case StopReason::kDuration: return "duration reached";
+    case StopReason::kRequests: return "all requests sent";
+    case StopReason::kArrivalsEnded: return "arrivals ended";
+    case StopReason::kInterrupted: return "interrupted";
+    case StopReason::kServerGone: return "server gone";
+  }
+  return "unknown";
+}
+
+StopRule::StopRule(const StopOptions& options, TimePoint start)
+    : options_(options),
+      measure_begin_(start + options.warmup),
+      end_(options.duration == Duration::max() ? kNever : measure_begin_ + options.duration) {}
+
+StopRule::Decision StopRule::Admit(TimePoint intended) {
+  if (stopped()) return Decision::kStop;
+  if (intended >= end_) {
+    Stop(StopReason::kDuration);
+    return Decision::kStop;
+  }
+  if (intended < measure_begin_) return Decision::kWarmup;
+  if (options_.requests > 0 &&
+      admitted_.fetch_add(1, std::memory_order_relaxed) >= options_.requests) {
+    Stop(StopReason::kRequests);
+    return Decision::kStop;
+  }
+  return Decision::kMeasure;
+}
+
+void StopRule::Observe(absl::StatusCode code) {
+  if (options_.unavailable_in_a_row == 0) return;
+  if (code != absl::StatusCode::kUnavailable) {
+    // Read first: while all is well, no thread writes to the shared line.
+    if (unavailable_.load(std::memory_order_relaxed) != 0) {
+      unavailable_.store(0, std::memory_order_relaxed);
+    }
+  } else if (unavailable_.fetch_add(1, std::memory_order_relaxed) + 1 >=
+             options_.unavailable_in_a_row) {
+    Stop(StopReason::kServerGone);
+  }
+}
+
+void StopRule::Stop(StopReason reason) {
+  StopReason none = StopReason::kNone;
+  reason_.compare_exchange_strong(none, reason, std::memory_order_relaxed);
+}
+
+}  // namespace normd::load

@@ -1,0 +1,84 @@
+#include "client/load/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+
+namespace normd::load {
+namespace {
+
+absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
+                                                   "; wanted model:shape:dtype:weight, such as "
+                                                   "instance_norm_64:2x64x56x56:float32:3"));
+  };
+  const std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
+  if (fields.size() < 2 || fields.size() > 4) {
+    return wrong(absl::StrCat(fields.size(), " fields"));
+  }
+  MixEntry entry;
+  entry.model = std::string(fields[0]);
+  if (entry.model.empty()) return wrong("no model");
+  absl::StatusOr<Shape> shape = client::ParseShape(fields[1]);
+  if (!shape.ok()) return wrong(shape.status().message());
+  entry.shape = *std::move(shape);
+  if (fields.size() > 2) {
+    const absl::StatusOr<norm::DType> dtype = client::ParseDType(fields[2]);
+    if (!dtype.ok()) return wrong(dtype.status().message());
+    entry.dtype = *dtype;
+  }
+  if (fields.size() > 3 && (!absl::SimpleAtod(fields[3], &entry.weight) ||
+                            !std::isfinite(entry.weight) || entry.weight <= 0)) {
+    return wrong("the weight is not a number above 0");
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::string MixEntry::ToString() const {
+  return absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
+}
+
+absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text) {
+  std::vector<MixEntry> mix;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    absl::StatusOr<MixEntry> entry = ParseEntry(part);
+    if (!entry.ok()) return entry.status();
+    mix.push_back(*std::move(entry));
+  }
+  return mix;
+}
+
+absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64_t seed) {
+  if (mix.empty()) return absl::InvalidArgumentError("mix: empty, wanted at least one entry");
+  double total = 0;
+  for (const MixEntry& entry : mix) total += entry.weight;
+  Workload workload;
+  double sum = 0;
+  for (MixEntry& entry : mix) {
+    const std::size_t index = workload.items_.size();
+    absl::StatusOr<client::Tensor> input =
+        client::RandomTensor(entry.dtype, entry.shape, 0, 1, seed + index);
+    if (!input.ok()) return input.status();
+    sum += entry.weight;
+    workload.cumulative_.push_back(sum / total);
+    workload.items_.push_back({index, std::move(entry), *std::move(input)});
+  }
+  workload.cumulative_.back() = 1;
+  return workload;
+}
+
+const Item& Workload::Pick(client::SplitMix64& random) const {
+  if (items_.size() == 1) return items_.front();
+  const auto it = std::upper_bound(cumulative_.begin(), cumulative_.end(), random.NextDouble());
+  return items_[static_cast<std::size_t>(it - cumulative_.begin())];
+}
+
+}  // namespace normd::load

@@ -1,0 +1,58 @@
+// What to send: a weighted mix of models, shapes and types, with a tensor for each.
+
+#ifndef NORMD_CLIENT_LOAD_WORKLOAD_H_
+#define NORMD_CLIENT_LOAD_WORKLOAD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/tensor/random.h"
+#include "client/tensor/tensor.h"
+
+namespace normd::load {
+
+// One kind of request, before its tensor is made.
+struct MixEntry {
+  std::string model;
+  Shape shape;
+  norm::DType dtype = norm::DType::kFloat32;
+  double weight = 1;  // Its share is weight / the sum of the weights.
+
+  std::string ToString() const;  // "model:2x64x56x56:float32"
+};
+
+// "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
+// "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28". InvalidArgument names the
+// entry and the field.
+absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
+
+// A kind of request with its tensor.
+struct Item {
+  std::size_t index = 0;  // In Workload::items.
+  MixEntry entry;
+  client::Tensor input;
+};
+
+// Immutable; thread-safe.
+class Workload {
+ public:
+  // Tensors are uniform in [0, 1), of seeds made from `seed` and the entry's place. InvalidArgument
+  // for an empty mix; ResourceExhausted when the tensors do not fit into memory.
+  static absl::StatusOr<Workload> Create(std::vector<MixEntry> mix, std::uint64_t seed);
+
+  const std::vector<Item>& items() const { return items_; }
+  // An item by the weights; `random` belongs to the caller.
+  const Item& Pick(client::SplitMix64& random) const;
+
+ private:
+  std::vector<Item> items_;
+  std::vector<double> cumulative_;  // Shares up to and including each item; the last is 1.
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_LOAD_WORKLOAD_H_

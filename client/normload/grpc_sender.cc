@@ -1,0 +1,69 @@
+#include "client/normload/grpc_sender.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/verify/compare.h"
+
+namespace normd::load {
+
+GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
+                       std::vector<Expectation> expectations, const GrpcSenderOptions& options,
+                       const Clock& clock)
+    : clients_(std::move(clients)),
+      expectations_(std::move(expectations)),
+      options_(options),
+      clock_(clock) {}
+
+void GrpcSender::Send(const Outgoing& outgoing, Done done) {
+  const Item& item = *outgoing.item;
+  client::NormalizeRequest request;
+  request.model = item.entry.model;
+  request.version = options_.version;
+  request.input = item.input.view();
+  request.input_owner = item.input.owner();
+  request.timeout = options_.timeout;
+  client::Client& client = *clients_[outgoing.stream % clients_.size()];
+  const bool verify = outgoing.verify && !expectations_.empty();
+  // The size was accepted before the run began, so the call starts.
+  (void)client.NormalizeAsync(
+      request, [this, &item, verify, done = std::move(done)](
+                   const absl::StatusOr<client::NormalizeResponse>& response) mutable {
+        std::move(done)(ToOutcome(response, item, verify));
+      });
+}
+
+Outcome GrpcSender::ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response,
+                              const Item& item, bool verify) const {
+  Outcome outcome;
+  outcome.received = clock_.Now();
+  if (!response.ok()) {
+    outcome.code = response.status().code();
+    outcome.message = std::string(response.status().message());
+    return outcome;
+  }
+  outcome.output_bytes = static_cast<std::int64_t>(response->size_bytes());
+  const v1::StageTimes& stages = response->stages();
+  outcome.stages = {Duration{stages.decode_ns()},  Duration{stages.queue_ns()},
+                    Duration{stages.gather_ns()},  Duration{stages.copy_in_ns()},
+                    Duration{stages.compute_ns()}, Duration{stages.copy_out_ns()}};
+  outcome.batch_requests = response->batch().requests();
+  if (!verify) return outcome;
+  const Expectation& expectation = expectations_[item.index];
+  if (response->version() != expectation.version) return outcome;
+  const client::Comparison comparison =
+      client::Compare(response->dtype(), response->pieces(), expectation.elements);
+  const bool same_kind =
+      response->dtype() == item.entry.dtype && response->shape() == item.entry.shape;
+  outcome.verdict = comparison.ok() && same_kind ? Verdict::kRight : Verdict::kWrong;
+  if (!same_kind) {
+    outcome.message =
+        absl::StrCat(item.entry.ToString(), ": the answer is ", norm::Name(response->dtype()), " ",
+                     response->shape().ToString());
+  } else if (!comparison.ok()) {
+    outcome.message = absl::StrCat(item.entry.ToString(), ": ", client::Describe(comparison));
+  }
+  return outcome;
+}
+
+}  // namespace normd::load

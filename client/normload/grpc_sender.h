@@ -1,0 +1,50 @@
+// Sends the load run's requests with the client library.
+
+#ifndef NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
+#define NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "client/client.h"
+#include "client/load/sender.h"
+#include "server/base/clock.h"
+
+namespace normd::load {
+
+// What one item's answers are held against.
+struct Expectation {
+  std::int64_t version = 0;  // Answers of another version are not checked.
+  std::vector<double> elements;
+};
+
+struct GrpcSenderOptions {
+  std::int64_t version = 0;
+  Duration timeout = client::kNoTimeout;
+};
+
+// Thread-safe. Verifies on the thread that receives, after the time was taken.
+class GrpcSender final : public Sender {
+ public:
+  // One connection for each client, at least one; streams go to them in turn. `expectations`: one
+  // an item, or empty. `clock` outlives the sender; the sender outlives its calls.
+  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
+             std::vector<Expectation> expectations, const GrpcSenderOptions& options,
+             const Clock& clock);
+
+  void Send(const Outgoing& request, Done done) override;
+
+ private:
+  Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, const Item& item,
+                    bool verify) const;
+
+  const std::vector<std::unique_ptr<client::Client>> clients_;
+  const std::vector<Expectation> expectations_;
+  const GrpcSenderOptions options_;
+  const Clock& clock_;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_GRPC_SENDER_H_

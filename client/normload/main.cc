@@ -1,0 +1,47 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "client/normload/normload.h"
+
+namespace {
+
+// SIGINT and SIGTERM, taken by waiting and not by a handler.
+class Signals final : public normd::load::Interrupts {
+ public:
+  // Before any other thread starts: threads inherit what is blocked.
+  Signals() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  }
+
+  bool Wait(normd::Duration limit) override {
+    timespec time = {};
+    time.tv_sec = limit.count() / 1000000000;
+    time.tv_nsec = limit.count() % 1000000000;
+    if (sigtimedwait(&signals_, nullptr, &time) < 0) return false;
+    // The user who asks twice does not want to wait for the answers that are still out.
+    if (interrupted_) _exit(130);
+    interrupted_ = true;
+    return true;
+  }
+
+ private:
+  sigset_t signals_;
+  bool interrupted_ = false;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Signals signals;
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return normd::load::RunNormload(arguments, signals, std::cout, std::cerr,
+                                  isatty(STDERR_FILENO) != 0);
+}

@@ -1,0 +1,33 @@
+// The program: from the command line to the report.
+
+#ifndef NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
+#define NORMD_CLIENT_NORMLOAD_NORMLOAD_H_
+
+#include <ostream>
+#include <string>
+
+#include "absl/types/span.h"
+#include "server/base/clock.h"
+
+namespace normd::load {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;  // Unreachable, a wrong answer, or too many errors.
+inline constexpr int kExitUsage = 2;   // Nothing was sent.
+
+// Where the user's wish to stop comes from.
+class Interrupts {
+ public:
+  virtual ~Interrupts() = default;
+  // Waits for at most `limit`; true: stop sending and report. Called by one thread.
+  virtual bool Wait(Duration limit) = 0;
+};
+
+// Runs one command line, without the program's name; blocks. The report goes to `out`; progress and
+// errors to `err`, on one line over and over when `terminal`.
+int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
+                std::ostream& err, bool terminal);
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_NORMLOAD_H_

@@ -1,0 +1,30 @@
+// One request of each kind before the run, so that an unreachable server, a wrong model or a wrong
+// shape is one clear message and not a million errors.
+
+#ifndef NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
+#define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "client/load/workload.h"
+#include "client/normload/grpc_sender.h"
+#include "client/normload/options.h"
+
+namespace normd::load {
+
+struct Preflight {
+  v1::GetServerInfoResponse server;
+  std::vector<Expectation> expectations;  // One an item with --verify; empty without.
+};
+
+// Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss when
+// an answer is wrong.
+absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
+                                       const ProgramOptions& options);
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_

@@ -1,0 +1,52 @@
+#include "client/normload/progress.h"
+
+#include <chrono>
+
+#include "absl/strings/str_format.h"
+
+namespace normd::load {
+namespace {
+
+double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+}  // namespace
+
+double Interval::rate() const {
+  const double seconds = Seconds(end - begin);
+  return seconds > 0 ? static_cast<double>(ok) / seconds : 0;
+}
+
+void Progress::Look(const LoadResult& result) {
+  if (result.elapsed <= last_.elapsed) {
+    if (out_ != nullptr && result.measured.requests() == 0) {
+      *out_ << (terminal_ ? "\r" : "")
+            << absl::StreamFormat("warm-up: %d answers", result.measured.warmup_requests)
+            << (terminal_ ? "" : "\n") << std::flush;
+    }
+    return;
+  }
+  const Histogram recent = result.measured.response_time.Since(last_.measured.response_time);
+  Interval interval;
+  interval.begin = last_.elapsed;
+  interval.end = result.elapsed;
+  interval.ok = result.measured.ok() - last_.measured.ok();
+  interval.errors = result.measured.errors() - last_.measured.errors();
+  interval.p50 = recent.Percentile(50);
+  interval.p99 = recent.Percentile(99);
+  intervals_.push_back(interval);
+  last_ = result;
+  if (out_ == nullptr) return;
+  // The spaces cover what a longer line left behind.
+  *out_ << (terminal_ ? "\r" : "")
+        << absl::StreamFormat("%7.1f s  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  errors %d",
+                              Seconds(interval.end), interval.rate(), Milliseconds(interval.p50),
+                              Milliseconds(interval.p99), result.measured.errors())
+        << (terminal_ ? "    " : "\n") << std::flush;
+}
+
+void Progress::Finish() {
+  if (out_ != nullptr && terminal_) *out_ << "\n" << std::flush;
+}
+
+}  // namespace normd::load

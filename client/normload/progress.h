@@ -1,0 +1,49 @@
+// What a run says of itself while it goes on.
+
+#ifndef NORMD_CLIENT_NORMLOAD_PROGRESS_H_
+#define NORMD_CLIENT_NORMLOAD_PROGRESS_H_
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "client/load/load_run.h"
+
+namespace normd::load {
+
+// One stretch of a run, between two looks at it.
+struct Interval {
+  Duration begin{0};  // Since the end of the warm-up.
+  Duration end{0};
+  std::int64_t ok = 0;
+  std::int64_t errors = 0;
+  Duration p50{0};
+  Duration p99{0};
+
+  double rate() const;  // Answers with OK per second.
+};
+
+// Keeps the intervals for the report, and prints a line for each: over and over the same one on a
+// terminal, one below the other elsewhere. Not thread-safe.
+class Progress {
+ public:
+  // `out` null: prints nothing. Borrowed.
+  Progress(std::ostream* out, bool terminal) : out_(out), terminal_(terminal) {}
+
+  // A look at the run. Ends an interval if anything has been measured since the last.
+  void Look(const LoadResult& result);
+  // Ends the line on a terminal.
+  void Finish();
+
+  const std::vector<Interval>& intervals() const { return intervals_; }
+
+ private:
+  std::ostream* const out_;
+  const bool terminal_;
+  LoadResult last_;
+  std::vector<Interval> intervals_;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_CLIENT_NORMLOAD_PROGRESS_H_
