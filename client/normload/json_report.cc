@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "client/normload/report.h"
 #include "nlohmann/json.hpp"
 
@@ -147,8 +148,14 @@ std::string JsonReport(const Report& report) {
     json["error"] = {{"code", absl::StatusCodeToString(report.error.code())},
                      {"message", std::string(report.error.message())}};
   }
-  // Servers' messages may hold anything; bytes that are no UTF-8 are replaced.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  // One line for each part: the histograms' buckets are many. Servers' messages may hold anything,
+  // so bytes that are no UTF-8 are replaced.
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    absl::StrAppend(&text, text.empty() ? "{\n" : ",\n", Json(key).dump(), ": ",
+                    value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  return text + "\n}\n";
 }
 
 }  // namespace normd::load

@@ -73,8 +73,7 @@ LoadResult RunAttended(LoadRun& run, Interrupts& interrupts, Progress& progress)
   }
   runner.join();
   LoadResult result = run.Snapshot();
-  progress.Look(result);
-  progress.Finish();
+  progress.Finish(result);
   return result;
 }
 

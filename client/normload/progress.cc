@@ -18,14 +18,15 @@ double Interval::rate() const {
 }
 
 void Progress::Look(const LoadResult& result) {
-  if (result.elapsed <= last_.elapsed) {
-    if (out_ != nullptr && result.measured.requests() == 0) {
-      *out_ << (terminal_ ? "\r" : "")
-            << absl::StreamFormat("warm-up: %d answers", result.measured.warmup_requests)
-            << (terminal_ ? "" : "\n") << std::flush;
-    }
-    return;
-  }
+  constexpr Duration kShortest = std::chrono::milliseconds(500);
+  if (result.elapsed - last_.elapsed >= kShortest) return EndInterval(result);
+  if (out_ == nullptr || result.measured.requests() > 0) return;
+  *out_ << (terminal_ ? "\r" : "")
+        << absl::StreamFormat("warm-up: %d answers", result.measured.warmup_requests)
+        << (terminal_ ? "" : "\n") << std::flush;
+}
+
+void Progress::EndInterval(const LoadResult& result) {
   const Histogram recent = result.measured.response_time.Since(last_.measured.response_time);
   Interval interval;
   interval.begin = last_.elapsed;
@@ -45,7 +46,8 @@ void Progress::Look(const LoadResult& result) {
         << (terminal_ ? "    " : "\n") << std::flush;
 }
 
-void Progress::Finish() {
+void Progress::Finish(const LoadResult& result) {
+  if (result.elapsed > last_.elapsed) EndInterval(result);
   if (out_ != nullptr && terminal_) *out_ << "\n" << std::flush;
 }
 

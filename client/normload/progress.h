@@ -30,14 +30,16 @@ class Progress {
   // `out` null: prints nothing. Borrowed.
   Progress(std::ostream* out, bool terminal) : out_(out), terminal_(terminal) {}
 
-  // A look at the run. Ends an interval if anything has been measured since the last.
+  // A look at the run. Ends an interval, unless it would be shorter than half a second.
   void Look(const LoadResult& result);
-  // Ends the line on a terminal.
-  void Finish();
+  // The last look: ends the last interval, however short, and the line on a terminal.
+  void Finish(const LoadResult& result);
 
   const std::vector<Interval>& intervals() const { return intervals_; }
 
  private:
+  void EndInterval(const LoadResult& result);
+
   std::ostream* const out_;
   const bool terminal_;
   LoadResult last_;

@@ -1,5 +1,6 @@
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/normload/report.h"
@@ -56,7 +57,8 @@ std::string TextReport(const Report& report) {
   const Measurement& measured = report.result.measured;
   const Duration elapsed = report.result.elapsed;
   const std::string mix = absl::StrJoin(options.mix, ",", [](std::string* out, const MixEntry& e) {
-    absl::StrAppendFormat(out, "%s:%g", e.ToString(), e.weight);
+    absl::StrAppend(out, e.ToString());
+    if (e.weight != 1) absl::StrAppend(out, ":", e.weight);
   });
   std::string text = absl::StrFormat("%s: %s, %d connections\n  sent           %s\n",
                                      options.server, Mode(options), options.connections, mix);
@@ -78,8 +80,11 @@ std::string TextReport(const Report& report) {
     absl::StrAppendFormat(&text, "  %-14s %10s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90",
                           "p99", "p99.9", "max", "mean");
     text += Percentiles("response time", measured.response_time);
-    text += Percentiles("service time", measured.service_time);
-    text += Percentiles("send lag", measured.send_lag);
+    // In a closed loop a request is meant to leave when it leaves.
+    if (options.open_loop()) {
+      text += Percentiles("service time", measured.service_time);
+      text += Percentiles("send lag", measured.send_lag);
+    }
     text += ServerStages(measured);
   }
   if (options.verify) {
