@@ -3,6 +3,7 @@
 // Exit codes: 0 stopped, every accepted request answered; 1 could not start; 2 wrong command line;
 // 3 stopped early by a second signal or the drain timeout.
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -85,6 +86,9 @@ BackendOptions BackendOf(const ServerConfig& config) {
   options.cpu_lanes = config.cpu_lanes;
   options.cpu_threads = config.cpu_threads;
   options.pool_bytes = config.pool_bytes;
+  options.device_lanes = config.device_lanes;
+  options.pinned_pool_bytes = config.pinned_pool_bytes;
+  options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
   return options;
 }
 

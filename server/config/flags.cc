@@ -33,6 +33,9 @@ ABSL_FLAG(int, cpu_lanes, 1, "batches that the CPU computes at once");
 ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
 ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
           "free memory kept for reuse, in bytes");
+ABSL_FLAG(int, device_lanes, 4, "batches in flight on each CUDA device");
+ABSL_FLAG(std::int64_t, pinned_pool_bytes, std::int64_t{512} << 20,
+          "page-locked host memory for the responses of each CUDA device, in bytes");
 ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
           "largest params.safetensors, in bytes");
 ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
@@ -70,6 +73,8 @@ ServerConfig ReadFlags() {
   config.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);
+  config.device_lanes = absl::GetFlag(FLAGS_device_lanes);
+  config.pinned_pool_bytes = absl::GetFlag(FLAGS_pinned_pool_bytes);
   config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);
   config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);

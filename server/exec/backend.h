@@ -21,6 +21,11 @@ struct BackendOptions {
   int cpu_lanes = 1;            // Batches computed at once; they share the threads.
   int cpu_threads = 0;          // 0: every core that the process may use.
   std::int64_t pool_bytes = std::int64_t{256} << 20;  // Kept for reuse; the rest is returned.
+
+  // Of each CUDA device.
+  int device_lanes = 4;
+  std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
+  std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Of tensors in one lane at once.
 };
 
 // Outlives the models that it prepared and the lanes that it made.

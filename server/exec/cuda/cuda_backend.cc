@@ -1,0 +1,44 @@
+#include "server/exec/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/exec/cuda/cuda_device.h"
+#include "server/exec/device/device_backend.h"
+
+namespace normd {
+namespace {
+
+// What rounding every tensor of a batch up to the device's alignment may add.
+constexpr std::int64_t kArenaSlackBytes = std::int64_t{1} << 20;
+
+DeviceBackendOptions ToDeviceOptions(const BackendOptions& options) {
+  DeviceBackendOptions device;
+  device.lanes_per_device = options.device_lanes;
+  device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
+  device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
+  return device;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int>& ordinals,
+                                                           const BackendOptions& options,
+                                                           Metrics& metrics, const Clock& clock) {
+  const int count = CudaDeviceCount();
+  if (count == 0) return absl::FailedPreconditionError("no CUDA driver or no CUDA device is here");
+  std::vector<int> chosen = ordinals;
+  if (chosen.empty()) {
+    for (int i = 0; i < count; ++i) chosen.push_back(i);
+  }
+  std::vector<std::unique_ptr<Device>> devices;
+  for (const int index : chosen) {
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(index);
+    if (!device.ok()) return device.status();
+    devices.push_back(*std::move(device));
+  }
+  return DeviceBackend::Create(std::move(devices), ToDeviceOptions(options), metrics, clock);
+}
+
+}  // namespace normd

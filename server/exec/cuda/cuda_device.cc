@@ -1,0 +1,269 @@
+#include "server/exec/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/normalize.h"
+
+namespace normd {
+namespace {
+
+// After these the context is lost: every later call on the device returns the same error.
+bool IsSticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorUnknown: return true;
+    default: return false;
+  }
+}
+
+// What a device and its streams share. The memory that it gave out does not need it.
+struct Context {
+  int index = 0;
+  std::string name;
+  norm::cuda::DeviceLimits limits;
+  // Relaxed: a lane that misses the change meets the error itself.
+  std::atomic<bool> usable{true};
+
+  absl::Status Check(cudaError_t error, const char* call) {
+    if (error == cudaSuccess) return absl::OkStatus();
+    static_cast<void>(cudaGetLastError());  // Clears one that is not sticky.
+    if (IsSticky(error)) usable.store(false, std::memory_order_relaxed);
+    const std::string text =
+        absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
+    return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                              : absl::InternalError(text);
+  }
+
+  // The runtime's current device belongs to the thread; every entry sets it, which costs tens of
+  // nanoseconds when it is set already.
+  absl::Status Enter() { return Check(cudaSetDevice(index), "cudaSetDevice"); }
+};
+
+class CudaStream final : public DeviceStream {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceStream>> Create(std::shared_ptr<Context> context) {
+    std::unique_ptr<CudaStream> stream(new CudaStream(std::move(context)));
+    if (absl::Status status = stream->Initialize(); !status.ok()) return status;
+    return stream;
+  }
+
+  ~CudaStream() override {
+    static_cast<void>(cudaSetDevice(context_->index));
+    if (stream_ != nullptr) {
+      static_cast<void>(cudaStreamSynchronize(stream_));
+      static_cast<void>(cudaStreamDestroy(stream_));
+    }
+    for (cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
+    if (workspace_ != nullptr) static_cast<void>(cudaFree(workspace_));
+  }
+
+  absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    return context_->Check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_),
+                           "copy in");
+  }
+
+  absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    return context_->Check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_),
+                           "copy out");
+  }
+
+  absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
+                         const norm::Segment* segments, std::size_t count) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    norm::cuda::LaunchOptions options;
+    options.stream = stream_;
+    options.workspace = workspace_;
+    options.workspace_bytes = workspace_bytes_;
+    const norm::Status status =
+        norm::cuda::Normalize(spec, params, segments, count, context_->limits, options);
+    if (status.ok()) return absl::OkStatus();
+    // A launch that was refused may be the first that hears of a lost context.
+    if (IsSticky(cudaPeekAtLastError())) context_->usable.store(false, std::memory_order_relaxed);
+    static_cast<void>(cudaGetLastError());
+    return absl::InternalError(absl::StrCat("normalize: ", status.message()));
+  }
+
+  absl::StatusOr<Mark> AddMark() override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    if (used_events_ == events_.size()) {
+      cudaEvent_t event = nullptr;
+      absl::Status status =
+          context_->Check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "event");
+      if (!status.ok()) return status;
+      events_.push_back(event);
+    }
+    const absl::Status status =
+        context_->Check(cudaEventRecord(events_[used_events_], stream_), "cudaEventRecord");
+    if (!status.ok()) return status;
+    return static_cast<Mark>(used_events_++);
+  }
+
+  absl::Status WaitFor(Mark mark) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    const cudaEvent_t event = events_[static_cast<std::size_t>(mark)];
+    // A small batch is done within microseconds, and a sleeping thread wakes too late for it.
+    const auto give_up = std::chrono::steady_clock::now() + kSpin;
+    do {
+      const cudaError_t state = cudaEventQuery(event);
+      if (state != cudaErrorNotReady) return context_->Check(state, "batch");
+    } while (std::chrono::steady_clock::now() < give_up);
+    return context_->Check(cudaEventSynchronize(event), "batch");
+  }
+
+  Duration Between(Mark first, Mark second) override {
+    float milliseconds = 0;
+    static_cast<void>(context_->Check(
+        cudaEventElapsedTime(&milliseconds, events_[static_cast<std::size_t>(first)],
+                             events_[static_cast<std::size_t>(second)]),
+        "cudaEventElapsedTime"));
+    return std::chrono::duration_cast<Duration>(
+        std::chrono::duration<float, std::milli>(milliseconds));
+  }
+
+  void ClearMarks() override { used_events_ = 0; }
+
+  absl::Status Wait() override {
+    absl::StatusOr<Mark> mark = AddMark();
+    if (!mark.ok()) return mark.status();
+    return WaitFor(*mark);
+  }
+
+ private:
+  static constexpr std::chrono::microseconds kSpin{60};
+
+  explicit CudaStream(std::shared_ptr<Context> context) : context_(std::move(context)) {}
+
+  absl::Status Initialize() {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    absl::Status status = context_->Check(
+        cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    if (!status.ok()) return status;
+    status = context_->Check(cudaMalloc(&workspace_, workspace_bytes_), "workspace");
+    if (!status.ok()) return status;
+    const norm::Status ready = norm::cuda::InitWorkspace(workspace_, workspace_bytes_, stream_);
+    if (!ready.ok()) return absl::InternalError(ready.message());
+    return context_->Check(cudaStreamSynchronize(stream_), "workspace");
+  }
+
+  const std::shared_ptr<Context> context_;  // shared with the device and its other streams
+  cudaStream_t stream_ = nullptr;
+  void* workspace_ = nullptr;
+  // Normalize needs at most kWorkspaceBase and 1/256 of a batch; this serves pieces of 1 GiB.
+  std::size_t workspace_bytes_ = norm::cuda::kWorkspaceBase + (std::size_t{4} << 20);
+  std::vector<cudaEvent_t> events_;
+  std::size_t used_events_ = 0;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::shared_ptr<Context> context, std::string description)
+      : context_(std::move(context)), description_(std::move(description)) {}
+
+  const std::string& name() const override { return context_->name; }
+  std::string description() const override { return description_; }
+
+  absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    void* data = nullptr;
+    const bool pinned = kind == MemoryKind::kPinned;
+    absl::Status status = context_->Check(
+        pinned ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes),
+        pinned ? "pinned host memory" : "device memory");
+    if (!status.ok()) {
+      const absl::StatusOr<DeviceMemoryInfo> info = MemoryInfo();
+      return absl::Status(
+          status.code(),
+          absl::StrCat(status.message(), ": wanted ", bytes, " bytes",
+                       info.ok() && !pinned ? absl::StrCat(", free ", info->free_bytes) : ""));
+    }
+    return Buffer(static_cast<std::byte*>(data), bytes, [data, pinned, index = context_->index] {
+      static_cast<void>(cudaSetDevice(index));
+      static_cast<void>(pinned ? cudaFreeHost(data) : cudaFree(data));
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() override {
+    return CudaStream::Create(context_);
+  }
+
+  absl::StatusOr<DeviceMemoryInfo> MemoryInfo() override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    std::size_t free = 0;
+    std::size_t total = 0;
+    if (absl::Status status = context_->Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+        !status.ok()) {
+      return status;
+    }
+    return DeviceMemoryInfo{static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
+  }
+
+  bool usable() const override { return context_->usable.load(std::memory_order_relaxed); }
+
+  void BeginRange(const char* name) override { nvtxRangePushA(name); }
+  void EndRange() override { nvtxRangePop(); }
+
+ private:
+  const std::shared_ptr<Context> context_;  // shared with its streams
+  const std::string description_;
+};
+
+}  // namespace
+
+int CudaDeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
+  auto context = std::make_shared<Context>();
+  context->index = index;
+  context->name = absl::StrCat("cuda:", index);
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return absl::FailedPreconditionError(
+        absl::StrCat("device: ", context->name, " is not here; ", CudaDeviceCount(), " found"));
+  }
+  if (absl::Status status = context->Enter(); !status.ok()) return status;
+  const norm::Status limits = norm::cuda::QueryDeviceLimits(index, &context->limits);
+  if (!limits.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(context->name, ": ", limits.message()));
+  }
+  std::string description =
+      absl::StrCat(properties.name, ", ", properties.totalGlobalMem >> 20, " MiB");
+  return std::make_unique<CudaDevice>(std::move(context), std::move(description));
+}
+
+std::string CudaRuntimeVersion() {
+  return absl::StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+}
+
+}  // namespace normd

@@ -1,0 +1,96 @@
+// An accelerator as the lanes see it. The seam exists for the tests: DeviceLane, the pinned pool
+// and the model state run over a fake device on machines that have none, faults included. The real
+// one is CudaDevice.
+//
+// Memory, streams and marks are owned by RAII objects that must go before their device.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/norm.h"
+#include "server/base/buffer.h"
+#include "server/base/clock.h"
+
+namespace normd {
+
+enum class MemoryKind {
+  kDevice,  // On the device; the host must not touch it.
+  kPinned,  // Page-locked host memory that the device can also address by the same pointer.
+};
+
+// A queue of asynchronous work on one device; work runs in the order it was enqueued. Used by one
+// thread. Every enqueueing function returns before the work is done: its memory must live, and its
+// source stay unchanged, until a later mark is reached or Wait returns.
+class DeviceStream {
+ public:
+  using Mark = int;
+
+  // Waits for the work that is still enqueued.
+  virtual ~DeviceStream() = default;
+
+  virtual absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) = 0;
+  // `host` may be pageable: the call then blocks until the copy is done.
+  virtual absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
+  // `params` and the segments' pointers are addressable by the device: kDevice or kPinned memory.
+  virtual absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
+                                 const norm::Segment* segments, std::size_t count) = 0;
+
+  // Enqueues a point in time. Marks are valid until ClearMarks, which requires that they are
+  // reached.
+  virtual absl::StatusOr<Mark> AddMark() = 0;
+  virtual absl::Status WaitFor(Mark mark) = 0;
+  // Of two marks that are reached.
+  virtual Duration Between(Mark first, Mark second) = 0;
+  virtual void ClearMarks() = 0;
+
+  // Returns when everything that was enqueued is done, with the first error of it.
+  virtual absl::Status Wait() = 0;
+};
+
+struct DeviceMemoryInfo {
+  std::int64_t free_bytes = 0;
+  std::int64_t total_bytes = 0;
+};
+
+// Thread-safe.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const std::string& name() const = 0;  // "cuda:0"
+  virtual std::string description() const = 0;  // For the log: the product's name, its memory.
+
+  // At start and at model load, never on the request path. Aligned to 256 bytes. ResourceExhausted,
+  // with what was asked for and what is free.
+  virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() = 0;
+  virtual absl::StatusOr<DeviceMemoryInfo> MemoryInfo() = 0;
+
+  // False after an error from which this process cannot recover on this device: its lanes retire.
+  virtual bool usable() const = 0;
+
+  // Names the work of the calling thread for a profiler, until the matching EndRange.
+  virtual void BeginRange(const char* /*name*/) {}
+  virtual void EndRange() {}
+};
+
+class DeviceRange {
+ public:
+  DeviceRange(Device& device, const char* name) : device_(device) { device_.BeginRange(name); }
+  ~DeviceRange() { device_.EndRange(); }
+  DeviceRange(const DeviceRange&) = delete;
+  DeviceRange& operator=(const DeviceRange&) = delete;
+
+ private:
+  Device& device_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_H_

@@ -1,0 +1,68 @@
+#include "server/exec/device/device_backend.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/exec/device/device_model.h"
+
+namespace normd {
+
+DeviceBackend::~DeviceBackend() = default;
+
+absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
+    std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
+    Metrics& metrics, const Clock& clock) {
+  std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
+  for (std::unique_ptr<Device>& device : devices) {
+    const std::string name = device->name();
+    const absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
+    }
+  }
+  return backend;
+}
+
+absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
+                                      const DeviceBackendOptions& options, Metrics& metrics,
+                                      const Clock& clock) {
+  devices_.push_back(std::move(owned));
+  Device& device = *devices_.back();
+  device_list_.push_back(&device);
+  absl::StatusOr<std::unique_ptr<PinnedPool>> pool = PinnedPool::Create(device, options.pool_bytes);
+  if (!pool.ok()) return pool.status();
+  pools_.push_back(*std::move(pool));
+  for (int i = 0; i < options.lanes_per_device; ++i) {
+    DeviceLaneOptions lane_options = options.lane;
+    lane_options.device_index = devices_.size() - 1;
+    lane_options.lane_index = i;
+    absl::StatusOr<std::unique_ptr<DeviceLane>> lane =
+        DeviceLane::Create(device, *pools_.back(), metrics.ForLane(device.name(), absl::StrCat(i)),
+                           clock, lane_options);
+    if (!lane.ok()) return lane.status();
+    lanes_.push_back(*std::move(lane));
+  }
+  watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " pinned"),
+                                       [pool = pools_.back().get()] { return pool->use(); }));
+  watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " memory"), [&device] {
+    const absl::StatusOr<DeviceMemoryInfo> info = device.MemoryInfo();
+    if (!info.ok()) return PoolUse();
+    return PoolUse{info->total_bytes - info->free_bytes, info->free_bytes};
+  }));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
+  return DeviceModel::Upload(model, device_list_);
+}
+
+std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return std::move(lanes_); }
+
+std::string DeviceBackend::Description() const {
+  return absl::StrJoin(devices_, ", ", [](std::string* out, const std::unique_ptr<Device>& device) {
+    absl::StrAppend(out, device->name(), " (", device->description(), ")");
+  });
+}
+
+}  // namespace normd

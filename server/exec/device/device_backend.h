@@ -1,0 +1,57 @@
+// The backend over accelerators: several lanes on each device, one pinned pool a device, each
+// model's parameters on all of them.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/base/clock.h"
+#include "server/exec/backend.h"
+#include "server/exec/device/device.h"
+#include "server/exec/device/device_lane.h"
+#include "server/exec/device/pinned_pool.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+struct DeviceBackendOptions {
+  int lanes_per_device = 4;
+  std::size_t pool_bytes = std::size_t{512} << 20;  // Pinned, for responses; of each device.
+  DeviceLaneOptions lane;
+};
+
+// Thread-safe after Create. Destroyed after its lanes and after every model that it prepared.
+class DeviceBackend final : public Backend {
+ public:
+  // Takes every pool and lane memory now: ResourceExhausted, with the numbers, when it does not
+  // fit. `metrics` and `clock` outlive it.
+  static absl::StatusOr<std::unique_ptr<DeviceBackend>> Create(
+      std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
+      Metrics& metrics, const Clock& clock);
+  ~DeviceBackend() override;
+
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) override;
+  // Once.
+  std::vector<std::unique_ptr<Lane>> MakeLanes() override;
+  std::string Description() const override;
+
+ private:
+  DeviceBackend() = default;
+  absl::Status AddDevice(std::unique_ptr<Device> device, const DeviceBackendOptions& options,
+                         Metrics& metrics, const Clock& clock);
+
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<Device*> device_list_;
+  std::vector<std::unique_ptr<PinnedPool>> pools_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::shared_ptr<void>> watches_;  // Destroyed before what they read.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_

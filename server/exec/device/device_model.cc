@@ -1,0 +1,69 @@
+#include "server/exec/device/device_model.h"
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+std::array<norm::ParamVector*, 4> All(norm::NormParams& params) {
+  return {&params.gamma, &params.beta, &params.mean, &params.variance};
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceModel::Copy> DeviceModel::UploadTo(const norm::NormParams& host,
+                                                        std::int64_t channels, Device& device) {
+  Copy copy;
+  copy.params = host;
+  std::array<std::size_t, 4> offsets{};
+  std::size_t total = 0;
+  const auto bytes_of = [channels](const norm::ParamVector& param) {
+    return static_cast<std::size_t>(channels) * norm::SizeOf(param.dtype);
+  };
+  const auto params = All(copy.params);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i]->data == nullptr) continue;
+    offsets[i] = total;
+    total += (bytes_of(*params[i]) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (total == 0) return copy;
+
+  absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kDevice, total);
+  if (!memory.ok()) return memory.status();
+  copy.memory = *std::move(memory);
+  absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
+  if (!stream.ok()) return stream.status();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (params[i]->data == nullptr) continue;
+    std::byte* target = copy.memory.data() + offsets[i];
+    const absl::Status status = (*stream)->CopyIn(
+        target, static_cast<const std::byte*>(params[i]->data), bytes_of(*params[i]));
+    if (!status.ok()) return status;
+    params[i]->data = target;
+  }
+  if (absl::Status status = (*stream)->Wait(); !status.ok()) return status;
+  return copy;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Upload(
+    const Model& model, absl::Span<Device* const> devices) {
+  std::unique_ptr<DeviceModel> state(new DeviceModel());
+  const std::int64_t channels = model.Spec(norm::DType::kFloat32).channels;
+  for (Device* device : devices) {
+    absl::StatusOr<Copy> copy = UploadTo(model.host_params(), channels, *device);
+    if (!copy.ok()) {
+      return absl::Status(copy.status().code(), absl::StrCat("parameters on ", device->name(), ": ",
+                                                             copy.status().message()));
+    }
+    state->copies_.push_back(*std::move(copy));
+  }
+  return state;
+}
+
+}  // namespace normd

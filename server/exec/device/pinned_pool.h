@@ -1,0 +1,41 @@
+// Pinned memory for responses, taken once at start. A response leaves the server from the block
+// that the device wrote it to; the block comes back when the transport has sent it.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
+#define NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "server/base/buffer.h"
+#include "server/exec/device/device.h"
+#include "server/metrics/metrics.h"
+
+namespace normd {
+
+// Thread-safe; Take and release cost one short lock. Blocks may outlive the pool object, but not
+// the device.
+class PinnedPool {
+ public:
+  // Takes `bytes` of pinned memory from `device`.
+  static absl::StatusOr<std::unique_ptr<PinnedPool>> Create(Device& device, std::size_t bytes);
+  ~PinnedPool();
+
+  // A block aligned to 256 bytes, first fit; nullopt when no free run is long enough. Never waits.
+  std::optional<Buffer> Take(std::size_t bytes);
+
+  PoolUse use() const;
+
+ private:
+  class State;
+  explicit PinnedPool(std::shared_ptr<State> state);
+
+  // shared: each block in a response's hands keeps the memory.
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_POOL_H_

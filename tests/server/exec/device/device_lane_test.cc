@@ -1,0 +1,305 @@
+#include "server/exec/device/device_lane.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "kernels/reference.h"
+#include "server/exec/device/device_backend.h"
+#include "server/exec/device/device_model.h"
+#include "tests/support/fake_device.h"
+
+namespace normd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kChannels = 6;
+
+Parameter MakeParameter(const char* name, float first) {
+  Parameter parameter;
+  parameter.name = name;
+  parameter.dtype = norm::DType::kFloat32;
+  parameter.shape = *Shape::Create({kChannels});
+  const std::size_t bytes = kChannels * sizeof(float);
+  std::shared_ptr<std::byte[]> data(new (std::align_val_t{64}) std::byte[bytes], [](std::byte* p) {
+    ::operator delete[](p, std::align_val_t{64});
+  });
+  for (int i = 0; i < kChannels; ++i) {
+    const float value = first + 0.25f * static_cast<float>(i);
+    std::memcpy(data.get() + static_cast<std::size_t>(i) * sizeof(float), &value, sizeof(float));
+  }
+  parameter.data = data;
+  return parameter;
+}
+
+// Small sizes everywhere, so that a tensor of some kilobytes already uses every mechanism.
+DeviceBackendOptions SmallOptions() {
+  DeviceBackendOptions options;
+  options.lanes_per_device = 1;
+  options.pool_bytes = 64 << 10;
+  options.lane.arena_bytes = 32 << 10;
+  options.lane.chunk_bytes = 512;
+  options.lane.chunks = 2;
+  options.lane.piece_bytes = 1024;
+  options.lane.streams = 2;
+  options.lane.mapped_bytes = 0;
+  return options;
+}
+
+class DeviceLaneTest : public ::testing::Test {
+ protected:
+  DeviceLaneTest() { Start(SmallOptions()); }
+
+  ~DeviceLaneTest() override {
+    lanes_.clear();
+    model_.reset();
+  }
+
+  void Start(const DeviceBackendOptions& options) {
+    lanes_.clear();
+    model_.reset();
+    auto device = std::make_unique<FakeDevice>("fake:0", 1 << 20);
+    device_ = device.get();
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(std::move(device));
+    backend_ = *DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
+    lanes_ = backend_->MakeLanes();
+    v1::ModelConfig config;
+    config.mutable_group_norm()->set_channels(kChannels);
+    config.mutable_group_norm()->set_groups(3);
+    std::shared_ptr<Model> model =
+        *Model::Create("m", 1, config, {MakeParameter("weight", 1), MakeParameter("bias", -1)},
+                       metrics_->ForModel("m", 1));
+    model->set_backend_state(*backend_->Prepare(*model));
+    model_ = model;
+  }
+
+  struct Sent {
+    std::vector<float> x;
+    Geometry geometry;
+    int done = 0;
+    Completion completion;
+  };
+
+  // A request of random values, its bytes in slices of odd lengths.
+  void Add(Batch& batch, std::int64_t samples, std::int64_t spatial) {
+    Sent& sent = sent_.emplace_back();
+    sent.geometry =
+        *model_->Check(norm::DType::kFloat32, *Shape::Create({samples, kChannels, spatial}));
+    std::normal_distribution<float> normal(3, 2);
+    for (std::int64_t i = 0; i < samples * kChannels * spatial; ++i)
+      sent.x.push_back(normal(random_));
+    auto request = std::make_unique<Request>();
+    request->id = sent_.size();
+    request->model = model_;
+    request->geometry = sent.geometry;
+    const auto* bytes = reinterpret_cast<const std::byte*>(sent.x.data());
+    const auto size = static_cast<std::size_t>(sent.geometry.bytes);
+    for (std::size_t at = 0; at < size;) {
+      const std::size_t part = std::min<std::size_t>(size - at, random_() % 777 + 1);
+      request->input.emplace_back(bytes + at, part);
+      at += part;
+    }
+    request->done = [&sent](Completion completion) {
+      ++sent.done;
+      sent.completion = std::move(completion);
+    };
+    batch.model = model_;
+    batch.dtype = norm::DType::kFloat32;
+    batch.bytes += sent.geometry.bytes;
+    batch.requests.push_back(std::move(request));
+  }
+
+  void ExpectRight(const Sent& sent) {
+    ASSERT_EQ(sent.done, 1);
+    ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
+    ASSERT_EQ(sent.completion.output.size(), sent.x.size() * sizeof(float));
+    std::vector<double> expected(sent.x.size());
+    norm::Segment segment{sent.x.data(), nullptr, sent.geometry.samples, sent.geometry.spatial};
+    ASSERT_TRUE(norm::NormalizeReference(model_->Spec(norm::DType::kFloat32), model_->host_params(),
+                                         segment, expected.data())
+                    .ok());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      float y = 0;
+      std::memcpy(&y, sent.completion.output.data() + i * sizeof(float), sizeof(float));
+      ASSERT_EQ(y, static_cast<float>(expected[i])) << "element " << i;
+    }
+  }
+
+  SteadyClock clock_;
+  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  FakeDevice* device_ = nullptr;
+  std::unique_ptr<DeviceBackend> backend_;
+  std::shared_ptr<const Model> model_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::deque<Sent> sent_;
+  std::mt19937 random_{20};
+};
+
+TEST_F(DeviceLaneTest, ComputesALargeBatchInPiecesThroughReusedStaging) {
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 3, 100);  // 2400 bytes a sample: cut between groups.
+  Add(*batch, 5, 7);
+  Add(*batch, 1, 1);
+  Add(*batch, 2, 129);
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  for (const Sent& sent : sent_) ExpectRight(sent);
+  EXPECT_GT(device_->calls(FakeCall::kNormalize), 4);
+}
+
+TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
+  DeviceBackendOptions options = SmallOptions();
+  options.lane.mapped_bytes = 4096;
+  Start(options);
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 9);
+  Add(*batch, 2, 11);
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  for (const Sent& sent : sent_) ExpectRight(sent);
+  EXPECT_EQ(device_->calls(FakeCall::kNormalize), 1);
+  EXPECT_EQ(device_->calls(FakeCall::kCopyOut), 0);
+}
+
+TEST_F(DeviceLaneTest, GoesRoundTheArenaInWavesWhenTheBatchIsLarger) {
+  auto batch = std::make_unique<Batch>();
+  for (int i = 0; i < 5; ++i) Add(*batch, 2, 200);  // 9600 bytes each, the arena holds three.
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  for (const Sent& sent : sent_) ExpectRight(sent);
+}
+
+TEST_F(DeviceLaneTest, EmptyTensorsAreAnsweredWithEmptyTensors) {
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 0, 5);
+  Add(*batch, 1, 5);
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  for (const Sent& sent : sent_) ExpectRight(sent);
+}
+
+TEST_F(DeviceLaneTest, ATensorLargerThanTheArenaFailsAloneWithTheNumbers) {
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  Add(*batch, 1, 2000);
+  Add(*batch, 1, 3);
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  ExpectRight(sent_[0]);
+  ExpectRight(sent_[2]);
+  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(sent_[1].completion.status.message()), HasSubstr("48000"));
+}
+
+TEST_F(DeviceLaneTest, ResponsesGoToOrdinaryMemoryWhenReadersHoldThePool) {
+  DeviceBackendOptions options = SmallOptions();
+  options.pool_bytes = 1024;
+  Start(options);
+  for (int i = 0; i < 3; ++i) {
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 1, 40);  // 960 bytes: the first response holds the pool.
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  }
+  for (const Sent& sent : sent_) ExpectRight(sent);
+}
+
+TEST_F(DeviceLaneTest, CancelledAndExpiredRequestsAreNotComputed) {
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  Add(*batch, 1, 3);
+  batch->requests[0]->cancelled = std::make_shared<std::atomic<bool>>(true);
+  batch->requests[1]->deadline = clock_.Now();
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(device_->calls(FakeCall::kNormalize), 0);
+}
+
+TEST_F(DeviceLaneTest, MemoryOfTheModelComesBackWithItsLastBatch) {
+  const std::int64_t with_model = device_->allocated_bytes();
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  model_.reset();
+  EXPECT_EQ(device_->allocated_bytes(), with_model);
+  batch->model.reset();
+  batch.reset();
+  EXPECT_LT(device_->allocated_bytes(), with_model);
+}
+
+struct FaultCase {
+  FakeCall call;
+  int nth;
+  bool mapped;
+};
+
+class DeviceLaneFaultTest : public DeviceLaneTest,
+                            public ::testing::WithParamInterface<FaultCase> {};
+
+TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
+  const FaultCase& fault = GetParam();
+  if (fault.mapped) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = 32 << 10;
+    Start(options);
+  }
+  device_->FailCall(fault.call, fault.nth, absl::InternalError("injected"));
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 3, 100);
+  Add(*batch, 2, 8);
+  const absl::Status status = lanes_[0]->Execute(std::move(batch));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  for (const Sent& sent : sent_) {
+    EXPECT_EQ(sent.done, 1);
+    EXPECT_EQ(sent.completion.status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(sent.completion.status.message()), HasSubstr("injected"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, DeviceLaneFaultTest,
+    ::testing::Values(
+        FaultCase{FakeCall::kCopyIn, 1, false}, FaultCase{FakeCall::kCopyIn, 5, false},
+        FaultCase{FakeCall::kNormalize, 1, false}, FaultCase{FakeCall::kNormalize, 3, false},
+        FaultCase{FakeCall::kCopyOut, 2, false}, FaultCase{FakeCall::kAddMark, 1, false},
+        FaultCase{FakeCall::kAddMark, 9, false}, FaultCase{FakeCall::kWait, 1, false},
+        FaultCase{FakeCall::kNormalize, 1, true}, FaultCase{FakeCall::kAddMark, 1, true},
+        FaultCase{FakeCall::kAddMark, 2, true}, FaultCase{FakeCall::kWait, 1, true}));
+
+TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
+  DeviceBackendOptions options = SmallOptions();
+  options.lanes_per_device = 2;
+  Start(options);
+  device_->FailCall(FakeCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  EXPECT_FALSE(lanes_[0]->Execute(std::move(batch)).ok());
+  batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  EXPECT_FALSE(lanes_[1]->Execute(std::move(batch)).ok());
+  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
+  device_->FailCall(FakeCall::kAllocate, 1,
+                    absl::ResourceExhaustedError("wanted 512 bytes, free 12"));
+  const auto state = backend_->Prepare(*model_);
+  EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(state.status().message()),
+              HasSubstr("fake:0: wanted 512 bytes, free 12"));
+}
+
+TEST(DeviceBackendTest, FailsAtStartWhenTheDeviceHasNoRoom) {
+  std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
+  SteadyClock clock;
+  std::vector<std::unique_ptr<Device>> devices;
+  devices.push_back(std::make_unique<FakeDevice>("fake:0", 1000));
+  const auto backend = DeviceBackend::Create(std::move(devices), SmallOptions(), *metrics, clock);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("fake:0"));
+}
+
+}  // namespace
+}  // namespace normd

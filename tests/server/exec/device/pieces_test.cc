@@ -1,0 +1,142 @@
+#include "server/exec/device/pieces.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+namespace normd {
+namespace {
+
+using ::testing::Each;
+using ::testing::Eq;
+
+Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int64_t spatial) {
+  Geometry geometry;
+  geometry.samples = samples;
+  geometry.spatial = spatial;
+  geometry.rows = samples * spec.groups;
+  geometry.bytes =
+      samples * spatial * spec.channels * static_cast<std::int64_t>(norm::SizeOf(spec.dtype));
+  return geometry;
+}
+
+// How often the pieces cover each byte of each request.
+std::vector<std::vector<int>> Cover(const std::vector<Piece>& pieces,
+                                    const std::vector<Geometry>& requests) {
+  std::vector<std::vector<int>> cover;
+  for (const Geometry& geometry : requests) {
+    cover.emplace_back(static_cast<std::size_t>(geometry.bytes), 0);
+  }
+  for (const Piece& piece : pieces) {
+    for (const PieceSegment& segment : piece.segments) {
+      for (std::int64_t i = 0; i < segment.bytes; ++i) {
+        ++cover[segment.request][static_cast<std::size_t>(segment.request_offset + i)];
+      }
+    }
+  }
+  return cover;
+}
+
+TEST(PiecesTest, SmallRequestsShareAPiece) {
+  const norm::NormSpec spec = norm::GroupNormSpec(8, 4, norm::DType::kFloat32);
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 2, 3), MakeGeometry(spec, 1, 5)};
+  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 4096);
+  ASSERT_EQ(pieces.size(), 1);
+  EXPECT_EQ(pieces[0].segments.size(), 2);
+  EXPECT_EQ(pieces[0].channels, 8);
+  EXPECT_EQ(pieces[0].first_channel, 0);
+}
+
+TEST(PiecesTest, CutsBetweenSamplesAtTheTarget) {
+  const norm::NormSpec spec = norm::LayerNormSpec(16, norm::DType::kFloat32);
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 10, 1)};  // 64 bytes a row
+  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 256);
+  ASSERT_EQ(pieces.size(), 3);
+  EXPECT_EQ(pieces[0].segments[0].samples, 4);
+  EXPECT_EQ(pieces[1].segments[0].request_offset, 256);
+  EXPECT_EQ(pieces[2].segments[0].samples, 2);
+}
+
+TEST(PiecesTest, CutsALargeChannelsFirstSampleBetweenGroups) {
+  const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  // A row of 3 channels x 8 elements: 96 bytes; a sample: 384.
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 2, 8)};
+  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 200);
+  ASSERT_EQ(pieces.size(), 4);
+  EXPECT_EQ(pieces[1].first_channel, 6);
+  EXPECT_EQ(pieces[1].channels, 6);
+  EXPECT_EQ(pieces[1].groups, 2);
+  EXPECT_EQ(pieces[2].first_channel, 0);
+  EXPECT_EQ(pieces[2].segments[0].request_offset, 384);
+}
+
+TEST(PiecesTest, NeverCutsAChannelsLastSample) {
+  norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  spec.layout = norm::Layout::kChannelsLast;
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 3, 8)};
+  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 100);
+  ASSERT_EQ(pieces.size(), 3);
+  EXPECT_EQ(pieces[0].bytes, 384);
+}
+
+TEST(PiecesTest, RequestsWithoutElementsAppearInNoPiece) {
+  const norm::NormSpec spec = norm::InstanceNormSpec(4, norm::DType::kFloat16);
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 0, 9), MakeGeometry(spec, 1, 9)};
+  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 64);
+  for (const Piece& piece : pieces) {
+    for (const PieceSegment& segment : piece.segments) EXPECT_EQ(segment.request, 1);
+  }
+}
+
+TEST(PiecesTest, ParametersFollowTheChannels) {
+  const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  const std::vector<float> gamma(12);
+  const std::vector<std::uint16_t> beta(12);
+  norm::NormParams params;
+  params.gamma = {gamma.data(), norm::DType::kFloat32};
+  params.beta = {beta.data(), norm::DType::kBFloat16};
+  Piece piece;
+  piece.first_channel = 6;
+  piece.channels = 3;
+  piece.groups = 1;
+  const norm::NormParams part = ParamsOf(params, piece);
+  EXPECT_EQ(part.gamma.data, gamma.data() + 6);
+  EXPECT_EQ(part.beta.data, beta.data() + 6);
+  EXPECT_EQ(part.mean.data, nullptr);
+  EXPECT_EQ(SpecOf(spec, piece).channels, 3);
+  EXPECT_EQ(SpecOf(spec, piece).groups, 1);
+}
+
+TEST(PiecesTest, CoversEveryByteOnceForRandomBatches) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto pick = [&random](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (int round = 0; round < 200; ++round) {
+    const int groups = pick(1, 6);
+    norm::NormSpec spec = norm::GroupNormSpec(groups * pick(1, 4), groups, norm::DType::kFloat32);
+    if (pick(0, 1) == 1) spec.layout = norm::Layout::kChannelsLast;
+    std::vector<Geometry> requests;
+    for (int i = pick(1, 5); i > 0; --i)
+      requests.push_back(MakeGeometry(spec, pick(0, 5), pick(1, 9)));
+    const std::vector<Piece> pieces = CutIntoPieces(spec, requests, pick(1, 2000));
+    for (const std::vector<int>& bytes : Cover(pieces, requests)) {
+      ASSERT_THAT(bytes, Each(Eq(1)));
+    }
+    for (const Piece& piece : pieces) {
+      const std::int64_t sum = std::accumulate(
+          piece.segments.begin(), piece.segments.end(), std::int64_t{0},
+          [](std::int64_t total, const PieceSegment& segment) { return total + segment.bytes; });
+      ASSERT_EQ(sum, piece.bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace normd
