@@ -86,7 +86,7 @@ section "Normalize a [${shape[*]}] float32 tensor, checked against float64"
 run ./deploy/make_tensor.py "$work/x.npy" "${shape[@]}"
 for model in "${models[@]}"; do
   run "$bin/normctl" --server="$server" normalize --model "$model" "$work/x.npy" \
-    -o "$work/$model.npy" --verify
+    -o "$work/$model.npy" --verify --model_repository=deploy/models
 done
 
 section 'Load test: 64 KiB tensors, 8 at a time, for 5 seconds'
