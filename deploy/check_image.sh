@@ -109,8 +109,9 @@ run_inside() {
   printf '%s\n' "${entrypoint[*]}"
   echo "health check: $(in_image "${healthcheck[@]}")"
   in_image normctl models
-  ./deploy/make_tensor.py "$root/tmp/x.npy" 2 64 56 56
-  in_image normctl normalize --model group_norm_64_8 /tmp/x.npy -o /tmp/y.npy --verify
+  in_image normctl random /tmp/x.npy --shape=2x64x56x56
+  in_image normctl normalize --model group_norm_64_8 /tmp/x.npy -o /tmp/y.npy \
+    --verify --model_repository=/models
   curl -sS --fail http://127.0.0.1:8002/metrics | ./deploy/latency_table.py
   stop_image
 

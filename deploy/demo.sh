@@ -29,7 +29,7 @@ bin=build/release/bin
 work=build/demo
 server=127.0.0.1:$port
 models=(instance_norm_64 group_norm_64_8)
-shape=(2 64 512 512)
+shape=2x64x512x512
 normd_pid=''
 
 section() { printf '\n=== %s ===\n' "$*"; }
@@ -74,18 +74,18 @@ say "    --metrics_listen=127.0.0.1:$metrics_port --device=$device 2>$work/normd
   --metrics_listen="127.0.0.1:$metrics_port" --device="$device" >"$work/normd.log" 2>&1 &
 normd_pid=$!
 for ((i = 0; ; i++)); do
-  if "$bin/normctl" --server="$server" health >/dev/null 2>&1; then break; fi
+  if "$bin/normctl" health --server="$server" >/dev/null 2>&1; then break; fi
   kill -0 "$normd_pid" 2>/dev/null || { cat "$work/normd.log" >&2; die 'normd did not start'; }
   ((i < 150)) || { cat "$work/normd.log" >&2; die 'normd is not serving after 30 s'; }
   sleep 0.2
 done
-run "$bin/normctl" --server="$server" health
-run "$bin/normctl" --server="$server" models
+run "$bin/normctl" health --server="$server"
+run "$bin/normctl" models --server="$server"
 
-section "Normalize a [${shape[*]}] float32 tensor, checked against float64"
-run ./deploy/make_tensor.py "$work/x.npy" "${shape[@]}"
+section "Normalize a $shape float32 tensor; check every element against float64"
+run "$bin/normctl" random "$work/x.npy" --shape="$shape"
 for model in "${models[@]}"; do
-  run "$bin/normctl" --server="$server" normalize --model "$model" "$work/x.npy" \
+  run "$bin/normctl" normalize --server="$server" --model "$model" "$work/x.npy" \
     -o "$work/$model.npy" --verify --model_repository=deploy/models
 done
 

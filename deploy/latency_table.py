@@ -40,7 +40,7 @@ def parse(text):
     for name, kind, labels, value in SAMPLE.findall(text):
         labels = dict(LABEL.findall(labels))
         bound = labels.pop("le", None)
-        histogram = histograms[name, labels.get("model", ""),
+        histogram = histograms[name, labels.get("model") or "-",
                                labels.get("method") or labels.get("stage", "")]
         if kind == "bucket":
             histogram.buckets.append((float(bound), float(value)))
