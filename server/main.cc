@@ -151,10 +151,7 @@ int Serve(const ServerConfig& config) {
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",
                      status.ToString());
-    readiness.Stop();
-    admission.SetReady(false);
-    queue.Close();
-    queue.Abort(absl::UnavailableError("the server has no working lane"));
+    RetireService(readiness, admission, queue);
   });
   readiness.Start();
   const std::string metrics_host =

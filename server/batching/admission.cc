@@ -38,7 +38,8 @@ Admission::Lease::~Lease() {
 Admission::Admission(AdmissionLimits limits, Metrics& metrics)
     : limits_(limits), metrics_(metrics) {}
 
-absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetrics& model) {
+absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetrics& model,
+                                                  Needs needs) {
   assert(bytes >= 0);
   if (bytes > limits_.max_inflight_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: needs ", bytes,
@@ -49,7 +50,7 @@ absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetri
     model.RecordRejection(Rejection::kDraining);
     return absl::UnavailableError("the server is shutting down");
   }
-  if (!ready_.load(std::memory_order_relaxed)) {
+  if (needs == Needs::kLane && !ready()) {
     model.RecordRejection(Rejection::kNotReady);
     return absl::UnavailableError("the server has no working lane");
   }

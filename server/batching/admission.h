@@ -11,6 +11,9 @@
 
 namespace normd {
 
+// What a request cannot do without.
+enum class Needs { kLane, kNothing };
+
 struct AdmissionLimits {
   std::int64_t max_inflight_bytes = std::int64_t{1} << 30;  // Inputs plus outputs.
   std::int64_t max_inflight_requests = 16384;
@@ -37,14 +40,15 @@ class Admission {
   Admission(AdmissionLimits limits, Metrics& metrics);
 
   // ResourceExhausted, naming the budget, what was asked for and what is free, when it does not
-  // fit; Unavailable after Close or while not ready. Counts the refusal with `model`. A request
-  // larger than the whole budget is InvalidArgument: no retry will help.
-  absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model);
+  // fit; Unavailable after Close, or when it needs a lane while not ready. Counts the refusal with
+  // `model`. A request larger than the whole budget is InvalidArgument: no retry will help.
+  absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model, Needs needs = Needs::kLane);
 
   // Refuses everything from now on.
   void Close() { closed_.store(true, std::memory_order_relaxed); }
   // Not ready: no lane is left that works.
   void SetReady(bool ready) { ready_.store(ready, std::memory_order_relaxed); }
+  bool ready() const { return ready_.load(std::memory_order_relaxed); }
 
   std::int64_t inflight_requests() const { return requests_.load(std::memory_order_acquire); }
   std::int64_t inflight_bytes() const { return bytes_.load(std::memory_order_acquire); }

@@ -19,7 +19,7 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
-    auto lease = environment_.admission.Admit(request_bytes, *metrics_);
+    auto lease = environment_.admission.Admit(request_bytes, *metrics_, Needs::kNothing);
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
     if (thread == nullptr) return std::move(body)(metrics_);

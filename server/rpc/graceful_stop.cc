@@ -8,6 +8,10 @@ namespace {
 
 // For answers that are complete to leave the process, and for those that an abort made.
 constexpr Duration kGrace = std::chrono::seconds(1);
+// Calls are refused for at least this long before gRPC shuts down: a busy client then meets our
+// UNAVAILABLE, which it may retry elsewhere. From a server that shuts down it would get gRPC's
+// CANCELLED.
+constexpr Duration kRefusal = std::chrono::milliseconds(250);
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
@@ -38,14 +42,13 @@ GracefulStop::Outcome GracefulStop::Run() {
   parts_.readiness.Stop();
   spdlog::info("stopping: health is NOT_SERVING, serving on for {} ms",
                std::chrono::duration_cast<std::chrono::milliseconds>(options_.lame_duck).count());
-  bool clean = !WaitForSignals(2, Now() + options_.lame_duck);
+  WaitForSignals(2, Now() + options_.lame_duck);
   parts_.admission.Close();
-  if (clean) {
-    spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
-    clean =
-        parts_.active.WaitNone(Now() + options_.drain_timeout, [this] { return signals() > 1; });
-  }
-  if (clean) {
+  const TimePoint refusing_since = Now();
+  spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
+  if (parts_.active.WaitNone(refusing_since + options_.drain_timeout,
+                             [this] { return signals() > 1; })) {
+    WaitForSignals(2, refusing_since + kRefusal);
     parts_.server.Shutdown(kGrace);
     return Outcome::kClean;
   }
@@ -56,6 +59,14 @@ GracefulStop::Outcome GracefulStop::Run() {
   // A call that is already in a lane may still make it.
   parts_.active.WaitNone(Now() + kGrace, [] { return false; });
   return Outcome::kAborted;
+}
+
+void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue) {
+  readiness.Stop();
+  admission.SetReady(false);
+  // Closed first: whoever was admitted before and pushes after the abort would wait for ever.
+  queue.Close();
+  queue.Abort(absl::UnavailableError("the server has no working lane"));
 }
 
 }  // namespace normd

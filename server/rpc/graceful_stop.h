@@ -19,7 +19,7 @@ struct GracefulStopOptions {
   // How long to go on serving after health has said NOT_SERVING: the time that load balancers need
   // to see it.
   Duration lame_duck{0};
-  // How long accepted calls may take to finish after that.
+  // How long accepted calls may take to finish after that. Nothing waits for it when all have.
   Duration drain_timeout = std::chrono::seconds(30);
 };
 
@@ -32,7 +32,7 @@ struct GracefulStopOptions {
 class GracefulStop {
  public:
   enum class Outcome {
-    kClean,    // Every accepted call was answered with its result.
+    kClean,    // Every accepted call was answered with its result, and the server has shut down.
     kAborted,  // Calls may still be in a lane: the caller ends the process without waiting.
   };
 
@@ -62,6 +62,10 @@ class GracefulStop {
   CondVar changed_;
   int signals_ ABSL_GUARDED_BY(mutex_) = 0;
 };
+
+// When the last lane has failed: health says NOT_SERVING for good, new requests are refused, and
+// those that wait are answered, all with UNAVAILABLE. Thread-safe; does not block.
+void RetireService(Readiness& readiness, Admission& admission, BatchQueue& queue);
 
 }  // namespace normd
 

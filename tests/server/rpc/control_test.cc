@@ -1,0 +1,237 @@
+// The methods that control and describe the server, its health and its reflection.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/server/rpc/wire_writer.h"
+
+namespace normd {
+namespace {
+
+using testing::AsyncCall;
+using testing::CheckHealth;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::Health;
+using testing::HealthRequest;
+using ::testing::IsEmpty;
+using testing::MakeRequest;
+using testing::ParseHealth;
+using testing::RawStream;
+using testing::TestServer;
+using testing::TestServerOptions;
+using ::testing::UnorderedElementsAre;
+
+constexpr char kService[] = "normd.v1.NormService";
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
+
+template <typename Request, typename Response>
+using Method = grpc::Status (v1::NormService::Stub::*)(grpc::ClientContext*, const Request&,
+                                                       Response*);
+
+template <typename Request, typename Response>
+grpc::Status Call(TestServer& server, Method<Request, Response> method, const Request& request,
+                  Response& response) {
+  grpc::ClientContext context;
+  return (server.stub().*method)(&context, request, &response);
+}
+
+grpc::Status Load(TestServer& server, const std::string& model, v1::LoadModelResponse& response,
+                  std::int64_t version = 0) {
+  v1::LoadModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  return Call(server, &v1::NormService::Stub::LoadModel, request, response);
+}
+
+grpc::Status Unload(TestServer& server, const std::string& model,
+                    v1::UnloadModelResponse& response) {
+  v1::UnloadModelRequest request;
+  request.set_model(model);
+  return Call(server, &v1::NormService::Stub::UnloadModel, request, response);
+}
+
+grpc::Status Get(TestServer& server, const std::string& model, v1::GetModelResponse& response) {
+  v1::GetModelRequest request;
+  request.set_model(model);
+  return Call(server, &v1::NormService::Stub::GetModel, request, response);
+}
+
+Health HealthOf(TestServer& server, const std::string& service) {
+  Health health = Health::kUnknown;
+  CheckHealth(server.NewChannel(), service, &health);
+  return health;
+}
+
+TEST(ControlTest, ListsEveryModelByName) {
+  TestServer server;
+  v1::ListModelsResponse response;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, response).ok());
+  std::vector<std::string> names;
+  for (const v1::ModelInfo& model : response.models()) {
+    names.push_back(model.name());
+    EXPECT_EQ(model.version(), 1);
+    EXPECT_EQ(model.state(), v1::ModelInfo::READY) << model.error();
+  }
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"group_norm_64_8", "instance_norm_64"}));
+  EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
+}
+
+TEST(ControlTest, DescribesAModelWithItsConfigAndParameters) {
+  TestServer server;
+  v1::GetModelResponse response;
+  ASSERT_TRUE(Get(server, "group_norm_64_8", response).ok());
+  EXPECT_EQ(response.model().config().group_norm().groups(), 8);
+  std::vector<std::string> parameters;
+  for (const v1::Parameter& parameter : response.model().parameters()) {
+    parameters.push_back(parameter.name());
+    EXPECT_THAT(parameter.shape(), ElementsAre(64));
+  }
+  EXPECT_THAT(parameters, UnorderedElementsAre("weight", "bias"));
+  EXPECT_GT(response.model().load_ns(), 0);
+  EXPECT_EQ(Get(server, "nothing", response).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Get(server, "../x", response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(ControlTest, UnloadsAndLoadsAModelAndItsHealthFollows) {
+  TestServer server;
+  const std::string health = absl::StrCat(kService, "/instance_norm_64");
+  EXPECT_EQ(HealthOf(server, health), Health::kServing);
+
+  v1::UnloadModelResponse unloaded;
+  ASSERT_TRUE(Unload(server, "instance_norm_64", unloaded).ok());
+  EXPECT_THAT(unloaded.versions(), ElementsAre(1));
+  EXPECT_EQ(HealthOf(server, health), Health::kNotServing);
+  EXPECT_EQ(HealthOf(server, kService), Health::kServing);
+  EXPECT_EQ(Unload(server, "instance_norm_64", unloaded).error_code(), grpc::StatusCode::NOT_FOUND);
+
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load(server, "instance_norm_64", loaded).ok());
+  EXPECT_EQ(loaded.model().version(), 1);
+  EXPECT_EQ(HealthOf(server, health), Health::kServing);
+  AsyncCall call(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_TRUE(call.Wait().ok());
+}
+
+TEST(ControlTest, ServesTheHighestVersionAndAnyThatIsNamed) {
+  TestServer server;
+  const std::filesystem::path model = server.repository() + "/instance_norm_64";
+  std::filesystem::copy(model / "1", model / "3", std::filesystem::copy_options::recursive);
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load(server, "instance_norm_64", loaded).ok());
+  EXPECT_EQ(loaded.model().version(), 3);
+  AsyncCall highest(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  ASSERT_TRUE(highest.Wait().ok());
+  EXPECT_EQ(highest.response.version(), 3);
+  v1::NormalizeRequest named = MakeRequest("instance_norm_64", {1, 64, 16});
+  named.set_version(1);
+  AsyncCall first(server.stub(), named);
+  ASSERT_TRUE(first.Wait().ok());
+  EXPECT_EQ(first.response.version(), 1);
+}
+
+TEST(ControlTest, GoesOnServingWhatServedWhenAReloadFails) {
+  TestServer server;
+  const std::string file = server.repository() + "/instance_norm_64/1/params.safetensors";
+  std::ofstream(file, std::ios::trunc) << "half";
+  v1::LoadModelResponse response;
+  const grpc::Status failed = Load(server, "instance_norm_64", response);
+  EXPECT_EQ(failed.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << failed.error_message();
+  AsyncCall call(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_TRUE(call.Wait().ok());
+  v1::GetModelResponse info;
+  ASSERT_TRUE(Get(server, "instance_norm_64", info).ok());
+  EXPECT_THAT(failed.error_message(), HasSubstr(info.model().error()));
+  EXPECT_THAT(info.model().error(), HasSubstr("params.safetensors: 4 bytes"));
+}
+
+TEST(ControlTest, RefusesToLoadWhatIsNoModel) {
+  TestServer server;
+  v1::LoadModelResponse response;
+  EXPECT_EQ(Load(server, "nothing", response).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Load(server, "instance_norm_64", response, 9).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  for (const char* name : {"../instance_norm_64", "", ".", "a/b"}) {
+    EXPECT_EQ(Load(server, name, response).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << name;
+  }
+}
+
+TEST(ControlTest, TellsAboutTheServer) {
+  TestServerOptions options;
+  options.service.version = "1.2.3";
+  options.service.simd = "AVX9";
+  options.service.lanes = {"cpu:0"};
+  options.service.max_inflight_bytes = 12345;
+  TestServer server(options);
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
+  EXPECT_EQ(info.version(), "1.2.3");
+  EXPECT_EQ(info.simd(), "AVX9");
+  EXPECT_THAT(info.lanes(), ElementsAre("cpu:0"));
+  EXPECT_EQ(info.max_request_bytes(), options.service.max_request_bytes);
+  EXPECT_EQ(info.max_inflight_bytes(), 12345);
+  EXPECT_GT(info.uptime_ns(), 0);
+  EXPECT_TRUE(info.ready());
+}
+
+TEST(ControlTest, StopsServingWhenTheLastLaneFails) {
+  TestServerOptions options;
+  options.fail_at_batch = 0;
+  TestServer server(options);
+  RawStream watch(server.NewChannel(), kWatch, HealthRequest(kService));
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+  AsyncCall failing(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_EQ(failing.Wait().error_code(), grpc::StatusCode::INTERNAL);
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
+  while (server.stop_parts().admission.ready()) std::this_thread::yield();
+  AsyncCall refused(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);
+  // It can still be asked what is wrong.
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
+  EXPECT_FALSE(info.ready());
+  EXPECT_EQ(server.Metric("normd_ready"), 0);
+}
+
+TEST(HealthTest, AnswersForTheServerTheServiceAndEachModel) {
+  TestServer server;
+  EXPECT_EQ(HealthOf(server, ""), Health::kServing);
+  EXPECT_EQ(HealthOf(server, kService), Health::kServing);
+  EXPECT_EQ(HealthOf(server, absl::StrCat(kService, "/group_norm_64_8")), Health::kServing);
+  Health health = Health::kUnknown;
+  EXPECT_EQ(CheckHealth(server.NewChannel(), "nothing", &health).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(HealthTest, WatchReportsEachChange) {
+  TestServer server;
+  RawStream watch(server.NewChannel(), kWatch,
+                  HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+  v1::UnloadModelResponse unloaded;
+  ASSERT_TRUE(Unload(server, "group_norm_64_8", unloaded).ok());
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+}
+
+TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {
+  TestServer server;
+  constexpr char kInfo[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+  RawStream list(server.NewChannel(), kInfo, testing::BytesField(7, ""));
+  EXPECT_THAT(list.Read().value_or(""), HasSubstr(kService));
+  RawStream describe(server.NewChannel(), kInfo, testing::BytesField(4, kService));
+  EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
+}
+
+}  // namespace
+}  // namespace normd

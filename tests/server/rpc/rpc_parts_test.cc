@@ -1,0 +1,93 @@
+// ActiveCalls, TaskThread and CatchAll.
+
+#include <gtest/gtest.h>
+
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "server/rpc/active_calls.h"
+#include "server/rpc/status.h"
+#include "server/rpc/task_thread.h"
+
+namespace normd {
+namespace {
+
+TEST(ActiveCallsTest, WaitsUntilTheLastCallLeaves) {
+  ActiveCalls active;
+  active.Enter();
+  active.Enter();
+  std::thread calls([&] {
+    active.Leave();
+    active.Leave();
+  });
+  EXPECT_TRUE(active.WaitNone(kNever, [] { return false; }));
+  EXPECT_EQ(active.count(), 0);
+  calls.join();
+}
+
+TEST(ActiveCallsTest, GivesUpWhenAskedTo) {
+  ActiveCalls active;
+  active.Enter();
+  std::atomic<bool> give_up{false};
+  std::thread other([&] {
+    give_up = true;
+    active.Recheck();
+  });
+  EXPECT_FALSE(active.WaitNone(kNever, [&] { return give_up.load(); }));
+  other.join();
+  active.Leave();
+}
+
+TEST(ActiveCallsTest, GivesUpWhenTheTimeHasPassed) {
+  ActiveCalls active;
+  active.Enter();
+  EXPECT_FALSE(active.WaitNone(TimePoint{}, [] { return false; }));
+  active.Leave();
+}
+
+TEST(TaskThreadTest, RunsWhatItAcceptedInOrderBeforeItEnds) {
+  std::vector<int> ran;
+  {
+    TaskThread thread(100);
+    for (int i = 0; i < 100; ++i) {
+      // The thread may have begun on some: at most 100 wait in any case.
+      ASSERT_TRUE(thread.Submit([&ran, i] { ran.push_back(i); }));
+    }
+  }
+  ASSERT_EQ(ran.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
+}
+
+TEST(TaskThreadTest, RefusesMoreThanMayWait) {
+  Mutex gate;
+  gate.Lock();
+  int ran = 0;
+  {
+    TaskThread thread(2);
+    auto task = [&] {
+      MutexLock lock(gate);
+      ++ran;
+    };
+    int accepted = 0;
+    // One may be with the thread, two wait.
+    while (accepted < 4 && thread.Submit(task)) ++accepted;
+    EXPECT_GE(accepted, 2);
+    EXPECT_LE(accepted, 3);
+    gate.Unlock();
+  }
+  EXPECT_GE(ran, 2);
+}
+
+TEST(CatchAllTest, TurnsExceptionsIntoStatuses) {
+  EXPECT_TRUE(CatchAll([] { return absl::OkStatus(); }).ok());
+  EXPECT_EQ(CatchAll([]() -> absl::Status { throw std::bad_alloc(); }).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(CatchAll([]() -> absl::Status { throw std::runtime_error("secret"); }).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(CatchAll([]() -> absl::Status { throw 5; }).code(), absl::StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace normd

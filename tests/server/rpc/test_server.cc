@@ -1,0 +1,144 @@
+#include "tests/server/rpc/test_server.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace normd::testing {
+namespace {
+
+std::string CopyOfTheDemoModels() {
+  std::string pattern = ::testing::TempDir() + "/normd_models_XXXXXX";
+  if (mkdtemp(pattern.data()) == nullptr) std::abort();
+  std::filesystem::copy(NORMD_DEMO_MODELS, pattern, std::filesystem::copy_options::recursive);
+  return pattern;
+}
+
+template <typename T>
+T ValueOrDie(absl::StatusOr<T> result) {
+  if (!result.ok()) ADD_FAILURE() << result.status();
+  return std::move(result).value();
+}
+
+std::unique_ptr<Backend> CpuBackend(Metrics& metrics, const Clock& clock) {
+  BackendOptions options;
+  options.device = "cpu";
+  return ValueOrDie(CreateBackend(options, metrics, clock));
+}
+
+std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int fail_at_batch) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (std::unique_ptr<Lane>& lane : backend.MakeLanes()) {
+    if (fail_at_batch >= 0) {
+      lane = std::make_unique<FaultyLane>(std::move(lane), fail_at_batch,
+                                          absl::InternalError("device 7 at 0xdeadbeef is gone"));
+    }
+    lanes.push_back(std::make_unique<PausingLane>(std::move(lane), gate));
+  }
+  return lanes;
+}
+
+}  // namespace
+
+TestServer::TestServer(TestServerOptions options)
+    : repository_(CopyOfTheDemoModels()),
+      metrics_(CreateMetrics({"test", ""})),
+      readiness_(*metrics_),
+      backend_(CpuBackend(*metrics_, clock_)),
+      registry_({.root = repository_,
+                 .on_change = [this](const std::string& model,
+                                     bool loaded) { readiness_.SetModel(model, loaded); }},
+                *backend_, *metrics_, clock_),
+      admission_(options.admission, *metrics_),
+      queue_(options.queue, clock_),
+      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_),
+      environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
+      service_(environment_) {
+  gate_.Open();
+  EXPECT_TRUE(registry_.LoadAll().ok());
+  server_ = ValueOrDie(
+      Server::Start({"127.0.0.1:0", options.service.max_request_bytes}, service_, readiness_));
+  executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
+  readiness_.Start();
+  stub_ = v1::NormService::NewStub(NewChannel());
+}
+
+TestServer::~TestServer() {
+  gate_.Open();
+  server_->Shutdown(Duration(0));
+  queue_.Close();
+  executor_.Join();
+  std::filesystem::remove_all(repository_);
+}
+
+std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+void TestServer::WaitIdle() {
+  environment_.active.WaitNone(kNever, [] { return false; });
+}
+
+double TestServer::Metric(const std::string& series) const {
+  for (const absl::string_view line : absl::StrSplit(metrics_->Scrape(), '\n')) {
+    double value = 0;
+    if (absl::StartsWith(line, series) &&
+        absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
+      return value;
+    }
+  }
+  return 0;
+}
+
+v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,
+                                 std::uint64_t seed) {
+  std::int64_t elements = 1;
+  for (const std::int64_t dim : shape) elements *= dim;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::string data(static_cast<std::size_t>(elements) * sizeof(float), '\0');
+  for (std::size_t i = 0; i < data.size(); i += sizeof(float)) {
+    const float value = normal(random);
+    std::memcpy(data.data() + i, &value, sizeof(float));
+  }
+  v1::NormalizeRequest request;
+  request.set_model(model);
+  v1::Tensor& input = *request.add_inputs();
+  input.set_dtype(v1::FLOAT32);
+  input.mutable_shape()->Assign(shape.begin(), shape.end());
+  input.set_data(std::move(data));
+  return request;
+}
+
+AsyncCall::AsyncCall(v1::NormService::Stub& stub, v1::NormalizeRequest message)
+    : request(std::move(message)) {
+  stub.async()->Normalize(&context, &request, &response, [this](grpc::Status result) {
+    MutexLock lock(mutex_);
+    status = std::move(result);
+    done_ = true;
+    ended_.SignalAll();
+  });
+}
+
+AsyncCall::~AsyncCall() { Wait(); }
+
+const grpc::Status& AsyncCall::Wait() {
+  MutexLock lock(mutex_);
+  while (!done_) ended_.Wait(mutex_);
+  return status;
+}
+
+}  // namespace normd::testing

@@ -1,0 +1,94 @@
+// The whole server in this process, on a free port of the loopback interface.
+
+#ifndef NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
+#define NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "grpcpp/grpcpp.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/batching/admission.h"
+#include "server/batching/batch_queue.h"
+#include "server/exec/backend.h"
+#include "server/exec/executor.h"
+#include "server/metrics/metrics.h"
+#include "server/model/registry.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/graceful_stop.h"
+#include "server/rpc/norm_service.h"
+#include "server/rpc/readiness.h"
+#include "server/rpc/server.h"
+#include "tests/support/test_lanes.h"
+
+namespace normd::testing {
+
+struct TestServerOptions {
+  NormServiceOptions service;
+  AdmissionLimits admission;
+  BatchQueueOptions queue;
+  int fail_at_batch = -1;  // The lane fails there; -1: never.
+};
+
+// Serves a private copy of the demo models with one CPU lane behind a gate, which is open.
+class TestServer {
+ public:
+  explicit TestServer(TestServerOptions options = {});
+  ~TestServer();
+
+  v1::NormService::Stub& stub() { return *stub_; }
+  std::shared_ptr<grpc::Channel> NewChannel() const;
+  const std::string& repository() const { return repository_; }
+  Gate& gate() { return gate_; }
+  GracefulStop::Parts stop_parts() {
+    return {readiness_, admission_, queue_, environment_.active, *server_};
+  }
+  const ModelRegistry& registry() const { return registry_; }
+  const BatchQueue& queue() const { return queue_; }
+  // Waits until the server has nothing more to do for any call.
+  void WaitIdle();
+  // The value of the metrics' line that begins with `series`; 0 if there is none.
+  double Metric(const std::string& series) const;
+
+ private:
+  SteadyClock clock_;
+  const std::string repository_;
+  std::unique_ptr<Metrics> metrics_;
+  Readiness readiness_;
+  std::unique_ptr<Backend> backend_;
+  ModelRegistry registry_;
+  Admission admission_;
+  BatchQueue queue_;
+  Gate gate_;
+  Executor executor_;
+  CallEnvironment environment_;
+  NormService service_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<v1::NormService::Stub> stub_;
+};
+
+// A float32 tensor of `shape` for `model`, with elements that depend on `seed`.
+v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,
+                                 std::uint64_t seed = 1);
+
+// One Normalize call that is under way.
+struct AsyncCall {
+  AsyncCall(v1::NormService::Stub& stub, v1::NormalizeRequest message);
+  ~AsyncCall();
+  const grpc::Status& Wait();
+
+  grpc::ClientContext context;
+  v1::NormalizeRequest request;
+  v1::NormalizeResponse response;
+  grpc::Status status;
+
+ private:
+  Mutex mutex_;
+  CondVar ended_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace normd::testing
+
+#endif  // NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
