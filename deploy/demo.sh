@@ -69,7 +69,7 @@ built_after=$SECONDS
 section 'Start the server'
 mkdir -p "$work"
 say "\$ $bin/normd --model_repository=deploy/models --listen=$server \\"
-say "    --metrics_listen=127.0.0.1:$metrics_port --device=$device 2>$work/normd.log &"
+say "    --metrics_listen=127.0.0.1:$metrics_port --device=$device >$work/normd.log 2>&1 &"
 "$bin/normd" --model_repository=deploy/models --listen="$server" \
   --metrics_listen="127.0.0.1:$metrics_port" --device="$device" >"$work/normd.log" 2>&1 &
 normd_pid=$!
@@ -90,7 +90,7 @@ for model in "${models[@]}"; do
 done
 
 section 'Load test: 64 KiB tensors, 8 at a time, for 5 seconds'
-run "$bin/normload" --server="$server" --model=instance_norm_64 --shape=1,64,16,16 \
+run "$bin/normload" --server="$server" --model=instance_norm_64 --shape=1x64x16x16 \
   --concurrency=8 --connections=4 --warmup=1s --duration=5s --verify --verify_every=100 \
   --model_repository=deploy/models --json="$work/load.json"
 
@@ -115,5 +115,15 @@ else
 fi
 
 section 'Summary'
-say "both answers agree with float64; the load test's report is in $work/load.json, the scrape in"
-say "$work/metrics.txt; $built_after s for set-up and build, $SECONDS s in all"
+for model in "${models[@]}"; do
+  say "$model on $shape: every element within tolerance of float64"
+done
+python3 - "$work/load.json" <<'END'
+import json, sys
+result = json.load(open(sys.argv[1]))["result"]
+times = result["response_time"]
+print(f"load test: {result['ok_per_s']:.0f} requests/s, p50 {times['p50_us'] / 1e3:.2f} ms, "
+      f"p99 {times['p99_us'] / 1e3:.2f} ms, {result['errors']} errors in {result['requests']}")
+END
+say "reports: $work/load.json, $work/metrics.txt"
+say "time: $built_after s for set-up and build, $SECONDS s in all"
