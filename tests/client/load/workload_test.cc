@@ -1,0 +1,72 @@
+#include "client/load/workload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace normd::load {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ParseMixTest, ReadsEntriesWithTheirDefaults) {
+  const auto mix = ParseMix("a:2x64x56x56:f16:3,b:1x8");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  ASSERT_EQ(mix->size(), 2u);
+  EXPECT_EQ((*mix)[0].ToString(), "a:2x64x56x56:float16");
+  EXPECT_EQ((*mix)[0].weight, 3);
+  EXPECT_EQ((*mix)[1].ToString(), "b:1x8:float32");
+  EXPECT_EQ((*mix)[1].weight, 1);
+}
+
+TEST(ParseMixTest, NamesWhatIsWrong) {
+  const auto message = [](const char* text) {
+    return std::string(ParseMix(text).status().message());
+  };
+  EXPECT_THAT(message(""), HasSubstr("1 fields"));
+  EXPECT_THAT(message("a"), HasSubstr("mix: \"a\""));
+  EXPECT_THAT(message(":1x2"), HasSubstr("no model"));
+  EXPECT_THAT(message("a:1xtwo"), HasSubstr("1xtwo"));
+  EXPECT_THAT(message("a:-1"), HasSubstr("negative"));
+  EXPECT_THAT(message("a:1:int8"), HasSubstr("int8"));
+  EXPECT_THAT(message("a:1:f32:0"), HasSubstr("weight"));
+  EXPECT_THAT(message("a:1:f32:inf"), HasSubstr("weight"));
+  EXPECT_THAT(message("a:1:f32:1:1"), HasSubstr("5 fields"));
+}
+
+TEST(WorkloadTest, PicksByWeightAndSeed) {
+  const auto workload = Workload::Create(ParseMix("a:1x4:f32:3,b:1x8:f32:1").value(), 1);
+  ASSERT_TRUE(workload.ok());
+  const auto picks = [&](std::uint64_t seed) {
+    client::SplitMix64 random(seed);
+    std::vector<std::size_t> picked;
+    for (int i = 0; i < 20000; ++i) picked.push_back(workload->Pick(random).index);
+    return picked;
+  };
+  const std::vector<std::size_t> picked = picks(1);
+  // The standard deviation of the share is 0.3%.
+  EXPECT_NEAR(static_cast<double>(std::count(picked.begin(), picked.end(), 0u)) / 20000, 0.75,
+              0.015);
+  EXPECT_EQ(picked, picks(1));
+  EXPECT_NE(picked, picks(2));
+}
+
+TEST(WorkloadTest, MakesTheSameTensorsForTheSameSeed) {
+  const auto mix = ParseMix("a:3x5,b:3x5").value();
+  const auto one = Workload::Create(mix, 1);
+  const auto same = Workload::Create(mix, 1);
+  ASSERT_TRUE(one.ok() && same.ok());
+  EXPECT_EQ(one->items()[0].input.bytes(), same->items()[0].input.bytes());
+  EXPECT_NE(one->items()[0].input.bytes(), one->items()[1].input.bytes());
+}
+
+TEST(WorkloadTest, RefusesAnEmptyMixAndTensorsBeyondMemory) {
+  EXPECT_FALSE(Workload::Create({}, 1).ok());
+  EXPECT_FALSE(Workload::Create(ParseMix("a:4611686018427387904:f64").value(), 1).ok());
+}
+
+}  // namespace
+}  // namespace normd::load

@@ -1,0 +1,176 @@
+#include "client/verify/reference_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/tensor/random.h"
+#include "google/protobuf/text_format.h"
+#include "kernels/reference.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+v1::ModelConfig Config(const std::string& text) {
+  v1::ModelConfig config;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config)) << text;
+  return config;
+}
+
+Tensor Of(std::vector<std::int64_t> dims, const std::vector<double>& values) {
+  Tensor tensor = Tensor::Allocate(norm::DType::kFloat64, Shape::Create(dims).value()).value();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    norm::StoreElement(norm::DType::kFloat64, tensor.mutable_bytes().data(),
+                       static_cast<std::int64_t>(i), values[i]);
+  }
+  return tensor;
+}
+
+std::vector<double> Outputs(const std::string& config, std::map<std::string, Tensor> parameters,
+                            const Tensor& x) {
+  const auto model = ReferenceModel::Create(Config(config), std::move(parameters));
+  EXPECT_TRUE(model.ok()) << model.status();
+  const auto y = model->Compute(x.view());
+  EXPECT_TRUE(y.ok()) << y.status();
+  return *y;
+}
+
+// Expected values are worked out by hand: mean 2 and variance 1 of {1, 3}, eps 0.
+const char kInstance[] = "instance_norm { channels: 2 eps: 0 affine: true }";
+
+TEST(ReferenceModelTest, InstanceNormUsesItsParameters) {
+  const auto y = Outputs(kInstance, {{"weight", Of({2}, {10, 1})}, {"bias", Of({2}, {0, 5})}},
+                         Of({1, 2, 2}, {1, 3, 1, 3}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {-10.0, 10.0, 4.0, 6.0}));
+}
+
+TEST(ReferenceModelTest, InstanceNormWithoutAffineIgnoresParameters) {
+  const auto y = Outputs("instance_norm { channels: 2 eps: 0 }", {{"weight", Of({2}, {10, 1})}},
+                         Of({1, 2, 2}, {1, 3, 1, 3}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {-1.0, 1.0, -1.0, 1.0}));
+}
+
+TEST(ReferenceModelTest, RunningStatisticsReplaceTheRowsOwn) {
+  const auto y = Outputs("instance_norm { channels: 1 eps: 0 use_running_stats: true }",
+                         {{"running_mean", Of({1}, {1})}, {"running_var", Of({1}, {4})}},
+                         Of({1, 1, 2}, {1, 3}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {0.0, 1.0}));
+}
+
+TEST(ReferenceModelTest, GroupNormIsAffineUnlessToldOtherwise) {
+  const std::map<std::string, Tensor> parameters = {{"weight", Of({2}, {1, 2})},
+                                                    {"bias", Of({2}, {0, 0})}};
+  const Tensor x = Of({1, 2, 1}, {1, 3});
+  EXPECT_THAT(Outputs("group_norm { channels: 2 groups: 1 eps: 0 }", parameters, x),
+              Pointwise(DoubleNear(1e-12), {-1.0, 2.0}));
+  EXPECT_THAT(Outputs("group_norm { channels: 2 groups: 1 eps: 0 affine: false }", {}, x),
+              Pointwise(DoubleNear(1e-12), {-1.0, 1.0}));
+}
+
+TEST(ReferenceModelTest, ChannelsLastPutsChannelsLast) {
+  // Channel 0 is {1, 3}, channel 1 is {10, 30}.
+  const auto y = Outputs("instance_norm { channels: 2 eps: 0 } layout: CHANNELS_LAST", {},
+                         Of({1, 2, 2}, {1, 10, 3, 30}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {-1.0, -1.0, 1.0, 1.0}));
+}
+
+TEST(ReferenceModelTest, LayerNormHasABiasOnlyWhereTheFileHasOne) {
+  const Tensor x = Of({2, 2}, {1, 3, 5, 7});
+  EXPECT_THAT(
+      Outputs("layer_norm { normalized_shape: 2 eps: 0 }", {{"weight", Of({2}, {1, 2})}}, x),
+      Pointwise(DoubleNear(1e-12), {-1.0, 2.0, -1.0, 2.0}));
+  EXPECT_THAT(Outputs("layer_norm { normalized_shape: 2 eps: 0 }",
+                      {{"weight", Of({2}, {1, 2})}, {"bias", Of({2}, {1, 1})}}, x),
+              Pointwise(DoubleNear(1e-12), {0.0, 3.0, 0.0, 3.0}));
+}
+
+TEST(ReferenceModelTest, RmsNormSubtractsNoMean) {
+  const auto y =
+      Outputs("rms_norm { normalized_shape: 2 eps: 0 affine: false }", {}, Of({1, 2}, {1, 7}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {0.2, 1.4}));
+}
+
+TEST(ReferenceModelTest, BatchNormUsesRunningStatisticsAndTheActivation) {
+  const auto y =
+      Outputs("batch_norm { channels: 1 eps: 0 affine: false } activation: RELU",
+              {{"running_mean", Of({1}, {2})}, {"running_var", Of({1}, {1})}}, Of({2, 1}, {1, 5}));
+  EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {0.0, 3.0}));
+}
+
+TEST(ReferenceModelTest, EveryActivationIsItself) {
+  const std::pair<const char*, double> activations[] = {
+      {"NONE", -1},
+      {"RELU", 0},
+      {"LEAKY_RELU", -0.01},
+      {"SILU", -1 / (1 + std::exp(1.0))},
+      {"GELU_ERF", -0.5 * (1 + std::erf(-std::sqrt(0.5)))},
+      {"GELU_TANH", -0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (-1 - 0.044715)))},
+  };
+  for (const auto& [name, expected] : activations) {
+    const auto y = Outputs(std::string("instance_norm { channels: 1 eps: 0 } activation: ") + name,
+                           {}, Of({1, 1, 2}, {1, 3}));
+    EXPECT_NEAR(y[0], expected, 1e-7) << name;
+  }
+}
+
+TEST(ReferenceModelTest, DefaultsEpsToThePublishedValue) {
+  const auto y = Outputs("instance_norm { channels: 1 }", {}, Of({1, 1, 2}, {1, 3}));
+  EXPECT_NEAR(y[1], 1 / std::sqrt(1 + 1e-5), 1e-12);
+}
+
+TEST(ReferenceModelTest, RefusesParametersThatDoNotFit) {
+  const auto error = [](const std::string& config, std::map<std::string, Tensor> parameters) {
+    return std::string(
+        ReferenceModel::Create(Config(config), std::move(parameters)).status().message());
+  };
+  EXPECT_THAT(error(kInstance, {}), HasSubstr("weight: not among"));
+  EXPECT_THAT(error(kInstance, {{"weight", Of({2}, {1, 1})}}), HasSubstr("bias: not among"));
+  EXPECT_THAT(error(kInstance, {{"weight", Of({3}, {1, 1, 1})}}), HasSubstr("wanted 2 elements"));
+  EXPECT_THAT(error("", {}), HasSubstr("no operation"));
+  EXPECT_FALSE(error("group_norm { channels: 3 groups: 2 affine: false }", {}).empty());
+  EXPECT_FALSE(error("layer_norm { normalized_shape: -2 affine: false }", {}).empty());
+}
+
+TEST(ReferenceModelTest, RefusesInputsThatDoNotFit) {
+  const auto model = ReferenceModel::Create(Config("instance_norm { channels: 2 }"), {}).value();
+  EXPECT_FALSE(model.Compute(Of({1, 3, 1}, {1, 2, 3}).view()).ok());
+  EXPECT_FALSE(model.Compute(Of({2}, {1, 2}).view()).ok());
+  const Tensor right = Of({1, 2, 1}, {1, 2});
+  TensorView cut = right.view();
+  cut.bytes = cut.bytes.first(8);
+  EXPECT_THAT(std::string(model.Compute(cut).status().message()), HasSubstr("wanted 16"));
+  const auto layer =
+      ReferenceModel::Create(Config("layer_norm { normalized_shape: 2 affine: false }"), {})
+          .value();
+  EXPECT_FALSE(layer.Compute(Of({1, 3}, {1, 2, 3}).view()).ok());
+}
+
+TEST(ReferenceModelTest, LoadsFromARepository) {
+  const test::TempFolder folder;
+  const std::map<std::string, Tensor> parameters = test::AffineParameters(2);
+  test::WriteModel(folder.path(), "m", Config(kInstance), parameters);
+  const auto loaded = ReferenceModel::Load(folder.path(), "m", 1);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const Tensor x = Of({1, 2, 2}, {1, 3, 2, 8});
+  EXPECT_EQ(loaded->Compute(x.view()).value(), Outputs(kInstance, parameters, x));
+  EXPECT_EQ(ReferenceModel::Load(folder.path(), "m", 2).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReferenceModel::Load(folder.path(), "n", 1).status().code(),
+            absl::StatusCode::kNotFound);
+  test::WriteFile(folder.File("m/config.textproto"), "instance_norm {");
+  EXPECT_EQ(ReferenceModel::Load(folder.path(), "m", 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace normd::client

@@ -1,0 +1,245 @@
+#include "tests/support/fake_norm_service.h"
+
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/verify/reference_model.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "kernels/reference.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/base/mutex.h"
+
+namespace normd::test {
+namespace {
+
+constexpr std::int64_t kNeverFrom = std::numeric_limits<std::int64_t>::max();
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+norm::DType DTypeOf(v1::DataType dtype) { return static_cast<norm::DType>(dtype); }
+
+struct FakeModel {
+  v1::ModelInfo info;
+  client::ReferenceModel reference;
+};
+
+class Service final : public v1::NormService::Service {
+ public:
+  grpc::Status Normalize(grpc::ServerContext*, const v1::NormalizeRequest* request,
+                         v1::NormalizeResponse* response) override {
+    bool wrong = false;
+    const FakeModel* model = nullptr;
+    {
+      MutexLock lock(mutex_);
+      const std::int64_t number = calls_++;
+      changed_.SignalAll();
+      while (held_) changed_.Wait(mutex_);
+      if (number >= fail_from_) return ToGrpc(failure_);
+      wrong = number >= wrong_from_;
+      model = Find(request->model());
+    }
+    if (model == nullptr) return NotFound(request->model());
+    return Compute(*model, *request, wrong, response);
+  }
+
+  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse* response) override {
+    MutexLock lock(mutex_);
+    for (const auto& [name, model] : models_) *response->add_models() = model->info;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
+                        v1::GetModelResponse* response) override {
+    return Tell(request->model(), response->mutable_model());
+  }
+
+  grpc::Status LoadModel(grpc::ServerContext*, const v1::LoadModelRequest* request,
+                         v1::LoadModelResponse* response) override {
+    return Tell(request->model(), response->mutable_model());
+  }
+
+  grpc::Status UnloadModel(grpc::ServerContext*, const v1::UnloadModelRequest* request,
+                           v1::UnloadModelResponse* response) override {
+    MutexLock lock(mutex_);
+    if (models_.erase(request->model()) == 0) return NotFound(request->model());
+    response->add_versions(1);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status GetServerInfo(grpc::ServerContext*, const v1::GetServerInfoRequest*,
+                             v1::GetServerInfoResponse* response) override {
+    response->set_version("fake");
+    response->add_lanes("fake:0");
+    response->set_ready(true);
+    response->set_max_request_bytes(1 << 20);
+    return grpc::Status::OK;
+  }
+
+  void AddModel(FakeModel model) {
+    MutexLock lock(mutex_);
+    std::string name = model.info.name();
+    models_.emplace(std::move(name), std::make_unique<FakeModel>(std::move(model)));
+  }
+  void FailFrom(std::int64_t from, const absl::Status& status) {
+    MutexLock lock(mutex_);
+    fail_from_ = from;
+    failure_ = status;
+  }
+  void AnswerWronglyFrom(std::int64_t from) {
+    MutexLock lock(mutex_);
+    wrong_from_ = from;
+  }
+  void SetHeld(bool held) {
+    MutexLock lock(mutex_);
+    held_ = held;
+    changed_.SignalAll();
+  }
+  void WaitForCalls(std::int64_t calls) {
+    MutexLock lock(mutex_);
+    while (calls_ < calls) changed_.Wait(mutex_);
+  }
+  std::int64_t calls() const {
+    MutexLock lock(mutex_);
+    return calls_;
+  }
+
+ private:
+  static grpc::Status NotFound(const std::string& name) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("model: no \"", name, "\""));
+  }
+
+  const FakeModel* Find(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto it = models_.find(name);
+    return it == models_.end() ? nullptr : it->second.get();
+  }
+
+  grpc::Status Tell(const std::string& name, v1::ModelInfo* info) {
+    MutexLock lock(mutex_);
+    const FakeModel* model = Find(name);
+    if (model == nullptr) return NotFound(name);
+    *info = model->info;
+    return grpc::Status::OK;
+  }
+
+  static grpc::Status Compute(const FakeModel& model, const v1::NormalizeRequest& request,
+                              bool wrong, v1::NormalizeResponse* response) {
+    if (request.inputs_size() != 1) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "inputs: wanted 1");
+    }
+    const v1::Tensor& input = request.inputs(0);
+    const absl::StatusOr<Shape> shape =
+        Shape::Create(std::vector<std::int64_t>(input.shape().begin(), input.shape().end()));
+    if (!shape.ok()) return ToGrpc(shape.status());
+    // A copy, because a message's bytes need not be aligned.
+    absl::StatusOr<client::Tensor> x = client::Tensor::Allocate(DTypeOf(input.dtype()), *shape);
+    if (!x.ok()) return ToGrpc(x.status());
+    if (x->bytes().size() != input.data().size()) {
+      return grpc::Status(
+          grpc::StatusCode::INVALID_ARGUMENT,
+          absl::StrCat("data: ", input.data().size(), " bytes, wanted ", x->bytes().size()));
+    }
+    std::memcpy(x->mutable_bytes().data(), input.data().data(), input.data().size());
+    const absl::StatusOr<std::vector<double>> y = model.reference.Compute(x->view());
+    if (!y.ok()) return ToGrpc(y.status());
+
+    v1::Tensor* output = response->add_outputs();
+    output->set_dtype(input.dtype());
+    *output->mutable_shape() = input.shape();
+    output->mutable_data()->resize(input.data().size());
+    for (std::size_t i = 0; i < y->size(); ++i) {
+      const double value = wrong && i == 0 ? (*y)[i] + 1 : (*y)[i];
+      norm::StoreElement(x->dtype(), output->mutable_data()->data(), static_cast<std::int64_t>(i),
+                         value);
+    }
+    response->set_model(request.model());
+    response->set_version(1);
+    response->mutable_stages()->set_compute_ns(1000);
+    response->mutable_batch()->set_requests(2);
+    response->mutable_batch()->set_lane("fake:0");
+    return grpc::Status::OK;
+  }
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  // Nodes stay until the end, but for those unloaded, which no test does under load.
+  std::map<std::string, std::unique_ptr<FakeModel>> models_ ABSL_GUARDED_BY(mutex_);
+  std::int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t fail_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
+  std::int64_t wrong_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+struct FakeNormService::Impl {
+  Service service;
+  std::string target;
+  std::unique_ptr<grpc::Server> server;
+};
+
+FakeNormService::FakeNormService() : impl_(std::make_unique<Impl>()) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&impl_->service);
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.SetMaxSendMessageSize(-1);
+  impl_->server = builder.BuildAndStart();
+  impl_->target = absl::StrCat("127.0.0.1:", port);
+}
+
+FakeNormService::~FakeNormService() { Stop(); }
+
+const std::string& FakeNormService::target() const { return impl_->target; }
+
+void FakeNormService::AddModel(const std::string& name, const v1::ModelConfig& config,
+                               std::map<std::string, client::Tensor> parameters) {
+  v1::ModelInfo info;
+  info.set_name(name);
+  info.set_version(1);
+  info.set_state(v1::ModelInfo::READY);
+  *info.mutable_config() = config;
+  for (const auto& [parameter, tensor] : parameters) {
+    v1::Parameter* told = info.add_parameters();
+    told->set_name(parameter);
+    told->set_dtype(static_cast<v1::DataType>(tensor.dtype()));
+    for (const std::int64_t dim : tensor.shape().dims()) told->add_shape(dim);
+  }
+  impl_->service.AddModel(
+      {std::move(info), client::ReferenceModel::Create(config, std::move(parameters)).value()});
+}
+
+void FakeNormService::FailFrom(std::int64_t from, const absl::Status& status) {
+  impl_->service.FailFrom(from, status);
+}
+void FakeNormService::AnswerWronglyFrom(std::int64_t from) {
+  impl_->service.AnswerWronglyFrom(from);
+}
+void FakeNormService::Hold() { impl_->service.SetHeld(true); }
+void FakeNormService::Release() { impl_->service.SetHeld(false); }
+void FakeNormService::WaitForCalls(std::int64_t calls) { impl_->service.WaitForCalls(calls); }
+std::int64_t FakeNormService::calls() const { return impl_->service.calls(); }
+
+void FakeNormService::SetHealth(const std::string& service, bool serving) {
+  impl_->server->GetHealthCheckService()->SetServingStatus(service, serving);
+}
+
+void FakeNormService::Stop() {
+  if (!impl_->server) return;
+  Release();
+  impl_->server->Shutdown(std::chrono::system_clock::now());
+  impl_->server.reset();
+}
+
+}  // namespace normd::test

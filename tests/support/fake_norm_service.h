@@ -1,0 +1,55 @@
+// A NormService for tests of the clients: a real gRPC server on a loopback port of its own, which
+// computes with kernels/reference.h and can fail, hold its answers, answer wrongly and die.
+
+#ifndef NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
+#define NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/tensor/tensor.h"
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd::test {
+
+// Thread-safe. Serves from construction to Stop or destruction.
+class FakeNormService {
+ public:
+  FakeNormService();
+  ~FakeNormService();
+
+  const std::string& target() const;  // "127.0.0.1:port"; stays after Stop.
+
+  // Version 1 of a model; Normalize, GetModel and ListModels know it from now on.
+  void AddModel(const std::string& name, const v1::ModelConfig& config,
+                std::map<std::string, client::Tensor> parameters = {});
+
+  // What Normalize does from its call number `from` on (counted from 0). Anything but OK refuses.
+  void FailFrom(std::int64_t from, const absl::Status& status);
+  // Changes the first element of the answer.
+  void AnswerWronglyFrom(std::int64_t from);
+  // Normalize calls wait, once they have arrived, until Release.
+  void Hold();
+  void Release();
+
+  // Waits until so many Normalize calls have arrived. Blocks.
+  void WaitForCalls(std::int64_t calls);
+  std::int64_t calls() const;
+
+  // Of grpc.health.v1.
+  void SetHealth(const std::string& service, bool serving);
+
+  // Closes every connection; nothing listens on the port afterwards.
+  void Stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace normd::test
+
+#endif  // NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_

@@ -1,0 +1,85 @@
+#include "tests/support/temp_repository.h"
+
+#include <stdlib.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
+
+#include "client/tensor/random.h"
+#include "google/protobuf/text_format.h"
+#include "nlohmann/json.hpp"
+
+namespace normd::test {
+namespace {
+
+const char* SafetensorsName(norm::DType dtype) {
+  switch (dtype) {
+    case norm::DType::kFloat32: return "F32";
+    case norm::DType::kFloat64: return "F64";
+    case norm::DType::kFloat16: return "F16";
+    case norm::DType::kBFloat16: return "BF16";
+  }
+  return "";
+}
+
+}  // namespace
+
+TempFolder::TempFolder() {
+  path_ = std::filesystem::temp_directory_path() / "normd_test_XXXXXX";
+  if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensors) {
+  nlohmann::json header;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const auto dims = tensor.shape().dims();
+    const std::size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.bytes().data()), tensor.bytes().size());
+    header[name] = {{"dtype", SafetensorsName(tensor.dtype())},
+                    {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+                    {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const std::uint64_t size = text.size();
+  std::string bytes(sizeof(size), '\0');
+  std::memcpy(bytes.data(), &size, sizeof(size));
+  return bytes + text + data;
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void WriteModel(const std::string& root, const std::string& name, const v1::ModelConfig& config,
+                const std::map<std::string, client::Tensor>& parameters) {
+  const std::filesystem::path folder = std::filesystem::path(root) / name;
+  std::filesystem::create_directories(folder / "1");
+  std::string text;
+  google::protobuf::TextFormat::PrintToString(config, &text);
+  WriteFile(folder / "config.textproto", text);
+  WriteFile(folder / "1" / "params.safetensors", SafetensorsBytes(parameters));
+}
+
+std::map<std::string, client::Tensor> AffineParameters(std::int64_t channels) {
+  const Shape shape = Shape::Create({channels}).value();
+  return {{"weight", client::RandomTensor(norm::DType::kFloat32, shape, 0.5, 1.5, 1).value()},
+          {"bias", client::RandomTensor(norm::DType::kFloat32, shape, -1, 1, 2).value()}};
+}
+
+}  // namespace normd::test

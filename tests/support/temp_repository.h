@@ -1,0 +1,45 @@
+// A folder of its own for a test, and a model repository in it.
+
+#ifndef NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
+#define NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
+
+#include <map>
+#include <string>
+
+#include "client/tensor/tensor.h"
+#include "normd/v1/model_config.pb.h"
+
+namespace normd::test {
+
+// Makes the folder, and removes it with all that is in it at the end.
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// The bytes of a safetensors file with these tensors.
+std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensors);
+
+void WriteFile(const std::string& path, const std::string& bytes);
+// The whole file; empty when it does not open.
+std::string ReadFile(const std::string& path);
+
+// Writes <root>/<name>/config.textproto and <root>/<name>/1/params.safetensors.
+void WriteModel(const std::string& root, const std::string& name, const v1::ModelConfig& config,
+                const std::map<std::string, client::Tensor>& parameters);
+
+// weight and bias of `channels` elements, random and not trivial.
+std::map<std::string, client::Tensor> AffineParameters(std::int64_t channels);
+
+}  // namespace normd::test
+
+#endif  // NORMD_TESTS_SUPPORT_TEMP_REPOSITORY_H_
