@@ -49,6 +49,9 @@ Status LaunchSplitRows(const Launch& launch);
 Status LaunchChannelsLast(const Launch& launch);
 Status LaunchElementwise(const Launch& launch);
 
+// Fills in limits->resident_clusters for the current device; the other limits are in place.
+cudaError_t QueryResidentClusters(DeviceLimits* limits);
+
 // The scratch that one launch over these segments needs; monotonic in samples and in segments.
 std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std::size_t count);
 std::size_t ChannelsLastScratchBytes(const NormSpec& spec, const DeviceLimits& limits,

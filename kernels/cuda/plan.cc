@@ -28,13 +28,12 @@ constexpr int kWarpMaxGranules = 8;
 constexpr int kBlockGranules = 4;
 constexpr int kBlockMaxWarps = 32;
 
-// Ring strategies: 16 warps hold data, one more meets the other blocks. Three rows in a ring keep
-// one row's loads in flight while the next is summed and the third is stored.
-constexpr int kRingWarps = 16;
+// Ring strategies. Three rows in a ring keep one row's loads in flight while the next is summed and
+// the third is stored.
 constexpr int kRingMinStages = 3;
 constexpr int kRingMaxStages = 8;
 constexpr int kRingMaxGranules = 9;
-constexpr std::size_t kRingReservedBytes = 3 << 10;  // Static shared memory and the system's share.
+constexpr int kTeamGranules = 8;          // Of a lane, where a team of warps can grow instead.
 constexpr int kRegisterParamBytes = 128;  // Of accumulator-sized gamma per lane; as much for beta.
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -50,7 +49,7 @@ struct Row {
   std::int64_t granules = 0;
   int elements_per_granule = 0;
   int accumulator_bytes = 0;
-  bool params_per_element = false;
+  bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
 };
 
 Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
@@ -58,7 +57,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   row.elements_per_granule = static_cast<int>(kGranuleBytes / SizeOf(spec.dtype));
   row.granules = CeilDiv(RowLength(spec, spatial), row.elements_per_granule);
   row.accumulator_bytes = spec.dtype == DType::kFloat64 ? 8 : 4;
-  row.params_per_element = spatial == 1 && spec.channels > spec.groups;
+  row.shared_params = spatial == 1 && spec.groups == 1;
   return row;
 }
 
@@ -86,48 +85,99 @@ std::size_t StageBytes(int granules) {
   return kRingWarps * kGranuleBytes * (static_cast<std::size_t>(granules) * kLanes + 1);
 }
 
-// Cuts a row over at most `max_blocks` blocks, as few as hold it.
-bool PlanRing(const Row& row, const DeviceLimits& limits, int max_blocks, Plan* plan) {
-  if (limits.compute_capability < 80 || limits.shared_bytes_per_block <= kRingReservedBytes) {
-    return false;
-  }
-  const std::size_t shared = limits.shared_bytes_per_block - kRingReservedBytes;
-  int max_granules = kRingMaxGranules;
-  while (max_granules > 0 && kRingMinStages * StageBytes(max_granules) > shared) --max_granules;
-  if (max_granules == 0) return false;
+// What a device's rings hold; max_granules is 0 if it cannot have one.
+struct RingLimits {
+  std::size_t shared_bytes = 0;
+  int max_granules = 0;
+};
 
-  const std::int64_t register_granules =
-      kRegisterParamBytes / (row.elements_per_granule * row.accumulator_bytes);
-  const std::int64_t per_step = kRingWarps * kLanes;
-  std::int64_t blocks = CeilDiv(row.granules, per_step * max_granules);
-  if (row.params_per_element) {
-    const std::int64_t more = CeilDiv(row.granules, per_step * register_granules);
-    if (more <= max_blocks) blocks = std::max(blocks, more);
+RingLimits LimitRing(const DeviceLimits& limits) {
+  RingLimits ring;
+  if (limits.compute_capability < 80 || limits.shared_bytes_per_block <= kRingReservedBytes) {
+    return ring;  // No asynchronous copies into shared memory.
   }
-  if (blocks > max_blocks) return false;
+  ring.shared_bytes = limits.shared_bytes_per_block - kRingReservedBytes;
+  ring.max_granules = kRingMaxGranules;
+  while (ring.max_granules > 0 &&
+         kRingMinStages * StageBytes(ring.max_granules) > ring.shared_bytes) {
+    --ring.max_granules;
+  }
+  return ring;
+}
+
+constexpr std::int64_t kGranulesPerStep = std::int64_t{kRingWarps} * kLanes;
+
+// Granules of gamma that a lane can keep in registers.
+std::int64_t RegisterGranules(const Row& row) {
+  return kRegisterParamBytes / (row.elements_per_granule * row.accumulator_bytes);
+}
+
+// The fewest blocks that hold a row, or that hold its parameters in registers too, if that is
+// possible with at most `max_blocks`. 0: no number of blocks does.
+std::int64_t FewestBlocks(const Row& row, const RingLimits& ring, int max_blocks) {
+  if (ring.max_granules == 0) return 0;
+  if (row.shared_params) {
+    const std::int64_t granules = std::min<std::int64_t>(ring.max_granules, RegisterGranules(row));
+    const std::int64_t blocks = CeilDiv(row.granules, kGranulesPerStep * granules);
+    if (blocks <= max_blocks) return blocks;
+  }
+  const std::int64_t blocks = CeilDiv(row.granules, kGranulesPerStep * ring.max_granules);
+  return blocks <= max_blocks ? blocks : 0;
+}
+
+// As many stages as the shared memory holds.
+void FillRing(const Row& row, const RingLimits& ring, Plan* plan) {
+  plan->stages = static_cast<int>(
+      std::min<std::size_t>(kRingMaxStages, ring.shared_bytes / StageBytes(plan->granules)));
+  plan->shared_bytes = static_cast<std::size_t>(plan->stages) * StageBytes(plan->granules);
+  plan->params_in_registers = row.shared_params && plan->granules <= RegisterGranules(row);
+}
+
+void CutRing(const Row& row, const RingLimits& ring, std::int64_t blocks, Plan* plan) {
   plan->blocks_per_row = static_cast<int>(blocks);
   plan->warps = kRingWarps;
-  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * per_step));
-  plan->stages =
-      static_cast<int>(std::min<std::size_t>(kRingMaxStages, shared / StageBytes(plan->granules)));
-  plan->shared_bytes = static_cast<std::size_t>(plan->stages) * StageBytes(plan->granules);
-  plan->params_in_registers = row.params_per_element && plan->granules <= register_granules;
+  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * kGranulesPerStep));
+  FillRing(row, ring, plan);
+}
+
+// As few warps to a team as hold the row and, if possible, its parameters in registers.
+bool PlanPipeline(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  const RingLimits ring = LimitRing(limits);
+  if (FewestBlocks(row, ring, 1) == 0) return false;
+  const std::int64_t wanted =
+      std::min<std::int64_t>({ring.max_granules, kTeamGranules, RegisterGranules(row)});
+  std::int64_t warps = CeilDiv(row.granules, kLanes * wanted);
+  warps = std::min<std::int64_t>(warps, kRingWarps);
+  plan->strategy = Strategy::kPipeline;
+  CutRing(row, ring, 1, plan);
+  plan->warps = static_cast<int>(warps);
+  plan->granules = static_cast<int>(CeilDiv(row.granules, kLanes * warps));
+  FillRing(row, ring, plan);
   return true;
 }
 
-bool PlanPipeline(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  plan->strategy = Strategy::kPipeline;
-  return PlanRing(row, limits, 1, plan);
-}
-
 bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  const RingLimits ring = LimitRing(limits);
+  std::int64_t blocks = FewestBlocks(row, ring, kMaxClusterBlocks);
+  if (blocks == 0) return false;
+  blocks = std::max<std::int64_t>(blocks, 2);
+  while (blocks <= kMaxClusterBlocks && limits.resident_clusters[blocks] == 0) ++blocks;
+  if (blocks > kMaxClusterBlocks) return false;
   plan->strategy = Strategy::kCluster;
-  return limits.max_cluster_blocks > 1 && PlanRing(row, limits, limits.max_cluster_blocks, plan);
+  CutRing(row, ring, blocks, plan);
+  return true;
 }
 
+// As many teams as fit, and then as many blocks to a team as leave none idle.
 bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  const RingLimits ring = LimitRing(limits);
+  const int max_blocks = std::min(limits.multiprocessors, kMaxRowBlocks);
+  const std::int64_t fewest = FewestBlocks(row, ring, max_blocks);
+  if (fewest == 0 || !limits.cooperative_launch) return false;
+  const std::int64_t teams = limits.multiprocessors / fewest;
   plan->strategy = Strategy::kGrid;
-  return limits.cooperative_launch && PlanRing(row, limits, limits.multiprocessors, plan);
+  CutRing(row, ring, std::min<std::int64_t>(limits.multiprocessors / teams, max_blocks), plan);
+  return true;
 }
 
 // Where the rows of a segment are contiguous runs.
@@ -211,6 +261,10 @@ std::string Describe(const Plan& plan) {
     case Strategy::kBlock:
       return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
     case Strategy::kPipeline:
+      return text + ": teams of " + number(plan.warps) + " warps x " + number(plan.granules) +
+             " granules, " + number(plan.stages) + " rows each in " +
+             number(plan.shared_bytes >> 10) + " KiB" +
+             (plan.params_in_registers ? ", parameters in registers" : "");
     case Strategy::kCluster:
     case Strategy::kGrid:
       return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +

@@ -10,6 +10,7 @@
 #ifndef NORMD_KERNELS_CUDA_PLAN_H_
 #define NORMD_KERNELS_CUDA_PLAN_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -35,13 +36,22 @@ const char* Name(Strategy strategy);
 // The inverse of Name; InvalidArgument lists the names.
 Status ParseStrategy(const std::string& name, Strategy* strategy);
 
+inline constexpr int kMaxClusterBlocks = 16;
+// The ring strategies: warps of a block that hold data, blocks that can share a row, and what the
+// block's static shared memory and the system take of a multiprocessor's.
+inline constexpr int kRingWarps = 16;
+inline constexpr int kMaxRowBlocks = 192;
+inline constexpr std::size_t kRingReservedBytes = 3 << 10;
+
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
 struct DeviceLimits {
   int compute_capability = 0;              // 10 * major + minor, such as 90.
   int multiprocessors = 0;                 // That a launch may use.
   std::size_t shared_bytes_per_block = 0;  // The opt-in maximum.
-  int max_cluster_blocks = 1;              // 1: the device has no clusters.
-  bool cooperative_launch = false;         // Co-resident blocks are guaranteed.
+  // resident_clusters[k]: clusters of k blocks, one to a multiprocessor, that the device holds at
+  // once; 0 if it knows no clusters of that size.
+  std::array<int, kMaxClusterBlocks + 1> resident_clusters = {};
+  bool cooperative_launch = false;  // Co-resident blocks are guaranteed.
 };
 
 // How one row is computed. Segments whose plans are equal share a launch. The fields that a

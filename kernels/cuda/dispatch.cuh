@@ -1,0 +1,113 @@
+// From a launch to kernels: the element type becomes a template argument, the segments become the
+// row batches that fit into kernel parameters. Everything else stays a run-time value.
+
+#ifndef NORMD_KERNELS_CUDA_DISPATCH_CUH_
+#define NORMD_KERNELS_CUDA_DISPATCH_CUH_
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/numeric.cuh"
+#include "kernels/cuda/rows.cuh"
+
+namespace norm::cuda {
+
+template <typename T>
+struct ElementType {
+  using Type = T;
+};
+
+// Calls function(ElementType<T>()) for the type that `dtype` names.
+template <typename Function>
+auto WithElementType(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::kFloat64: return function(ElementType<double>());
+    case DType::kFloat16: return function(ElementType<Half>());
+    case DType::kBFloat16: return function(ElementType<BFloat>());
+    default: return function(ElementType<float>());
+  }
+}
+
+// Whether every row of the batch begins and ends on a multiple of 16 bytes, in x and in y.
+inline bool IsAligned(const RowBatch& batch, DType dtype) {
+  for (int i = 0; i < batch.segment_count; ++i) {
+    const RowSegment& segment = batch.segments[i];
+    const auto bits = reinterpret_cast<std::uintptr_t>(segment.x) |
+                      reinterpret_cast<std::uintptr_t>(segment.y) |
+                      static_cast<std::uintptr_t>(segment.elements) * SizeOf(dtype);
+    if (bits % kGranuleBytes != 0) return false;
+  }
+  return true;
+}
+
+inline RowBatch EmptyRowBatch(const Launch& launch) {
+  RowBatch batch = {};
+  batch.groups = Divisor(static_cast<std::uint32_t>(launch.spec.groups));
+  batch.channels_per_group = launch.spec.channels / launch.spec.groups;
+  batch.gamma = launch.params.gamma;
+  batch.beta = launch.params.beta;
+  batch.eps = launch.spec.eps;
+  batch.leaky_slope = launch.spec.leaky_slope;
+  batch.activation = launch.spec.activation;
+  batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
+  return batch;
+}
+
+// Appends the first samples of `segment` that the batch has room for; returns how many.
+inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, std::int64_t done,
+                                  int max_segments, RowBatch* batch) {
+  constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t samples =
+      std::min(segment.samples - done, (kMaxRows - batch->rows) / spec.groups);
+  if (samples <= 0 || batch->segment_count == max_segments) return 0;
+  const std::int64_t skipped =
+      done * spec.channels * segment.spatial * static_cast<std::int64_t>(SizeOf(spec.dtype));
+  RowSegment& entry = batch->segments[batch->segment_count++];
+  entry.x = static_cast<const char*>(segment.x) + skipped;
+  entry.y = static_cast<char*>(segment.y) + skipped;
+  entry.elements = RowLength(spec, segment.spatial);
+  entry.spatial = segment.spatial;
+  if (entry.elements <= kMaxRows) {
+    entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
+  }
+  batch->rows += static_cast<std::uint32_t>(samples * spec.groups);
+  entry.end_row = batch->rows;
+  return samples;
+}
+
+// Cuts the launch's segments into row batches and calls enqueue(ElementType<T>(), aligned, batch),
+// which returns a cudaError_t, for each; aligned is true_type or false_type, as IsAligned says. One
+// sample has fewer than 2^31 rows.
+template <typename Enqueue>
+Status ForEachRowBatch(const Launch& launch, const char* what, Enqueue enqueue,
+                       int max_segments = kMaxRowSegments) {
+  RowBatch batch = EmptyRowBatch(launch);
+  const auto flush = [&]() -> cudaError_t {
+    const bool aligned = IsAligned(batch, launch.spec.dtype);
+    const cudaError_t error = WithElementType(launch.spec.dtype, [&](auto element) -> cudaError_t {
+      return aligned ? enqueue(element, std::true_type(), batch)
+                     : enqueue(element, std::false_type(), batch);
+    });
+    batch.segment_count = 0;
+    batch.rows = 0;
+    return error;
+  };
+  for (std::size_t i = 0; i < launch.count; ++i) {
+    for (std::int64_t done = 0; done < launch.segments[i].samples;) {
+      const std::int64_t taken =
+          AppendSamples(launch.spec, launch.segments[i], done, max_segments, &batch);
+      done += taken;
+      if (taken > 0) continue;
+      if (const Status status = ToStatus(flush(), what); !status.ok()) return status;
+    }
+  }
+  return batch.rows == 0 ? Status() : ToStatus(flush(), what);
+}
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_DISPATCH_CUH_

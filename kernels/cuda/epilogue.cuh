@@ -1,0 +1,253 @@
+// What happens to an element once its row's statistics are known: scale, shift, activation.
+
+#ifndef NORMD_KERNELS_CUDA_EPILOGUE_CUH_
+#define NORMD_KERNELS_CUDA_EPILOGUE_CUH_
+
+#include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/numeric.cuh"
+#include "kernels/cuda/rows.cuh"
+
+namespace norm::cuda {
+
+template <typename A>
+__device__ inline A LoadParam(const ParamVector& param, std::int64_t index, A absent) {
+  if (param.data == nullptr) return absent;
+  switch (param.dtype) {
+    case DType::kFloat32:
+      return static_cast<A>(__ldg(static_cast<const float*>(param.data) + index));
+    case DType::kFloat64:
+      return static_cast<A>(__ldg(static_cast<const double*>(param.data) + index));
+    case DType::kFloat16:
+      return static_cast<A>(Widen(__ldg(static_cast<const Half*>(param.data) + index)));
+    case DType::kBFloat16:
+      return static_cast<A>(Widen(__ldg(static_cast<const BFloat*>(param.data) + index)));
+  }
+  return absent;
+}
+
+// Elements [index, index + N) of an array of P, of which `present` exist; the rest is left alone.
+// In 16-byte loads where the address allows.
+template <typename P, int N, typename A>
+__device__ inline void LoadParamsOf(const void* data, std::int64_t index, int present,
+                                    A (&values)[N]) {
+  const P* const address = static_cast<const P*>(data) + index;
+  constexpr int kPart = kPerGranule<P> < N ? kPerGranule<P> : N;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(address) % kGranuleBytes == 0;
+  if (kPart == kPerGranule<P> && present == N && aligned) {
+#pragma unroll
+    for (int i = 0; i < N / kPart; ++i) {
+      const Granule granule = __ldg(reinterpret_cast<const uint4*>(address) + i);
+      Accumulator<P> part[kPerGranule<P>];
+      Unpack<P>(granule, part);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) values[i * kPart + j] = static_cast<A>(part[j]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    if (i < present) values[i] = static_cast<A>(Widen(__ldg(address + i)));
+  }
+}
+
+// Elements [index, index + N) of a parameter of which `present` exist.
+template <int N, typename A>
+__device__ inline void LoadParams(const ParamVector& param, std::int64_t index, int present,
+                                  A absent, A (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = absent;
+  if (param.data == nullptr) return;
+  switch (param.dtype) {
+    case DType::kFloat32: LoadParamsOf<float>(param.data, index, present, values); break;
+    case DType::kFloat64: LoadParamsOf<double>(param.data, index, present, values); break;
+    case DType::kFloat16: LoadParamsOf<Half>(param.data, index, present, values); break;
+    case DType::kBFloat16: LoadParamsOf<BFloat>(param.data, index, present, values); break;
+  }
+}
+
+// v / (1 + exp(-u)). For results of 16 bits the fast exponential is exact enough.
+template <typename T, typename A>
+__device__ inline A Gate(A value, A argument) {
+  if constexpr (std::is_same_v<A, double>) {
+    return value / (1 + exp(-argument));
+  } else if constexpr (sizeof(T) == 2) {
+    return __fdividef(value, 1 + __expf(-argument));
+  } else {
+    return value / (1 + expf(-argument));
+  }
+}
+
+template <typename A>
+__device__ inline A ErrorFunction(A value) {
+  if constexpr (std::is_same_v<A, double>) {
+    return erf(value);
+  } else {
+    return erff(value);
+  }
+}
+
+// Applies an activation to N values. The switch is uniform over the launch.
+template <typename T, int N>
+__device__ inline void Activate(Activation activation, float leaky_slope,
+                                Accumulator<T> (&values)[N]) {
+  using A = Accumulator<T>;
+  switch (activation) {
+    case Activation::kNone: break;
+    case Activation::kRelu:
+#pragma unroll
+      for (A& v : values) v = v < 0 ? A(0) : v;
+      break;
+    case Activation::kLeakyRelu:
+#pragma unroll
+      for (A& v : values) v = v < 0 ? v * static_cast<A>(leaky_slope) : v;
+      break;
+    case Activation::kSilu:
+#pragma unroll
+      for (A& v : values) v = Gate<T>(v, v);
+      break;
+    case Activation::kGeluErf:
+#pragma unroll
+      for (A& v : values) v = v / 2 * (1 + ErrorFunction(v * A(0.70710678118654752440)));
+      break;
+    case Activation::kGeluTanh:
+      // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which loses nothing where tanh(u) is near -1.
+#pragma unroll
+      for (A& v : values) {
+        v = Gate<T>(v, A(1.59576912160573071176) * (v + A(0.044715) * v * v * v));
+      }
+      break;
+  }
+}
+
+// y = (x - mean) * rstd * gamma + beta for what a run of a row holds.
+template <typename T>
+class RunScale {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  __device__ explicit RunScale(const RowScale<A>& row)
+      : row_(row), shift_(-row.residue * row.rstd) {}
+
+  // One gamma and beta for all that ByChannel then scales.
+  __device__ void SetChannel(A gamma, A beta) {
+    factor_ = row_.rstd * gamma;
+    offset_ = shift_ * gamma + beta;
+  }
+  __device__ A ByChannel(A value) const { return (value - row_.mean) * factor_ + offset_; }
+  __device__ A ByElement(A value, A gamma, A beta) const {
+    return ((value - row_.mean) * row_.rstd + shift_) * gamma + beta;
+  }
+  __device__ Granule ByElement(const Granule& granule, const A (&gamma)[kCount],
+                               const A (&beta)[kCount]) const {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = ByElement(values[i], gamma[i], beta[i]);
+    return Pack<T>(values);
+  }
+
+ private:
+  const RowScale<A> row_;
+  const A shift_;
+  A factor_ = 0;
+  A offset_ = 0;
+};
+
+// The epilogue of elements [begin, end) of a row: how each finds its gamma and beta.
+template <typename T>
+class RunEpilogue {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  __device__ RunEpilogue(const RowBatch& batch, const Row& row, const RowScale<A>& scale,
+                         std::int64_t begin, std::int64_t end)
+      : batch_(batch), row_(row), scale_(scale) {
+    const bool one_per_row = batch.channels_per_group == 1;
+    const std::int64_t first = one_per_row || row.spatial == 1 ? 0 : ChannelOf(begin);
+    one_channel_ = one_per_row || (row.spatial > 1 && end <= (first + 1) * row.spatial);
+    if (one_channel_) SetChannel(first);
+  }
+
+  // ApplyPlain suffices.
+  __device__ bool plain() const { return one_channel_ && batch_.activation == Activation::kNone; }
+  __device__ Granule ApplyPlain(const Granule& granule) const {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
+    return Pack<T>(values);
+  }
+
+  // Turns the granule of elements [element, element + kCount) of the row, of which `present` exist,
+  // into results; those that do not exist become anything.
+  __device__ Granule Apply(const Granule& granule, std::int64_t element, int present) {
+    A values[kCount];
+    Unpack<T>(granule, values);
+    if (one_channel_) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
+    } else if (row_.spatial == 1) {
+      A gamma[kCount], beta[kCount];
+      LoadParams(batch_.gamma, row_.first_channel + element, present, A(1), gamma);
+      LoadParams(batch_.beta, row_.first_channel + element, present, A(0), beta);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        values[i] = scale_.ByElement(values[i], gamma[i], beta[i]);
+      }
+    } else if (present > 0) {
+      ScaleByChannel(element, values);
+    }
+    if (batch_.activation != Activation::kNone) {
+      Activate<T>(batch_.activation, batch_.leaky_slope, values);
+    }
+    return Pack<T>(values);
+  }
+
+ private:
+  __device__ void SetChannel(std::int64_t channel) {
+    scale_.SetChannel(LoadParam(batch_.gamma, row_.first_channel + channel, A(1)),
+                      LoadParam(batch_.beta, row_.first_channel + channel, A(0)));
+  }
+
+  __device__ std::int64_t ChannelOf(std::int64_t element) const {
+    return row_.elements < (std::int64_t{1} << 31)
+               ? row_.spatial_divisor.Divide(static_cast<std::uint32_t>(element))
+               : element / row_.spatial;
+  }
+
+  __device__ void ScaleByChannel(std::int64_t element, A (&values)[kCount]) {
+    std::int64_t channel = ChannelOf(element);
+    std::int64_t end = (channel + 1) * row_.spatial;
+    SetChannel(channel);
+    if (element + kCount <= end) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
+      return;
+    }
+    // Several channels in one granule are rare; a loop that is not unrolled keeps the code small.
+    A each[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) each[i] = values[i];
+#pragma unroll 1
+    for (int i = 0; i < kCount; ++i) {
+      if (element + i >= end && channel + 1 < batch_.channels_per_group) {
+        SetChannel(++channel);
+        end += row_.spatial;
+      }
+      each[i] = scale_.ByChannel(each[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = each[i];
+  }
+
+  const RowBatch& batch_;
+  const Row& row_;
+  RunScale<T> scale_;
+  bool one_channel_;
+};
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_EPILOGUE_CUH_

@@ -1,0 +1,137 @@
+// Statistics of a row: lanes sum, groups merge.
+//
+// A lane sums its elements and their squares relative to its own first element, so that a large
+// mean cancels nothing: with n elements, what cancels in the squares is at most n times their
+// spread. Partials are (reference, mean relative to it, M2 = sum of squared deviations, count). A
+// merge takes the group's first reference for all, averages, and sums the deviations from that
+// average, so the mean keeps the relative accuracy of the deviations, not of the values. For
+// Statistics::kMeanSquare the reference is zero and M2 is the plain sum of squares.
+//
+// Every merge is a butterfly over a fixed set of lanes: no atomics, one order, the same bits
+// always.
+
+#ifndef NORMD_KERNELS_CUDA_MOMENTS_CUH_
+#define NORMD_KERNELS_CUDA_MOMENTS_CUH_
+
+#include "kernels/cuda/numeric.cuh"
+
+namespace norm::cuda {
+
+template <typename A>
+struct Moments {
+  A reference = 0;
+  A mean = 0;  // Minus the reference.
+  A m2 = 0;
+  A count = 0;  // A whole number; counts over 2^24 are rounded, by less than the sums are.
+};
+
+template <typename A>
+__device__ inline A GroupSum(A value, int width) {
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+
+// A quotient to within two units in the last place, for counts of elements.
+__device__ inline float Quotient(float a, float b) { return __fdividef(a, b); }
+__device__ inline double Quotient(double a, double b) { return a / b; }
+
+// Sums a lane's granules in the order of the calls.
+template <typename T>
+class LaneSums {
+ public:
+  using A = Accumulator<T>;
+
+  // `first` is the first granule that will be added, if any is.
+  __device__ LaneSums(const Granule& first, bool centered) {
+    A values[kCount];
+    Unpack<T>(first, values);
+    reference_ = centered ? values[0] : A(0);
+  }
+
+  __device__ void Add(const Granule& granule) {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const A difference = values[i] - reference_;
+      sum_[i % 2] += difference;
+      squares_[i % 2] += difference * difference;
+    }
+  }
+  // Adds the first `present` elements of a granule.
+  __device__ void AddPart(const Granule& granule, int present) {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const A difference = i < present ? values[i] - reference_ : A(0);
+      sum_[i % 2] += difference;
+      squares_[i % 2] += difference * difference;
+    }
+  }
+
+  // `count` is the number of elements added.
+  __device__ Moments<A> Finish(int count, bool centered) const {
+    Moments<A> result;
+    if (count == 0) return result;
+    result.count = static_cast<A>(count);
+    result.m2 = squares_[0] + squares_[1];
+    if (!centered) return result;
+    const A sum = sum_[0] + sum_[1];
+    result.reference = reference_;
+    result.mean = Quotient(sum, result.count);
+    result.m2 -= sum * result.mean;
+    return result;
+  }
+
+ private:
+  static constexpr int kCount = kPerGranule<T>;
+  A reference_;
+  A sum_[2] = {0, 0};
+  A squares_[2] = {0, 0};
+};
+
+// Merges what each lane of a group of `width` lanes holds, `count` elements in all; every lane gets
+// the result. Lane 0 must hold elements if any lane does. All 32 lanes call it together.
+template <typename A>
+__device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int width) {
+  Moments<A> group;
+  group.count = count;
+  group.reference = __shfl_sync(kAllLanes, lane.reference, 0, width);
+  const A mean = lane.count == 0 ? A(0) : (lane.reference - group.reference) + lane.mean;
+  const A sum = GroupSum(mean * lane.count, width);
+  group.mean = count == 0 ? A(0) : Quotient(sum, count);
+  const A deviation = mean - group.mean;
+  group.m2 = GroupSum(lane.m2 + lane.count * deviation * deviation, width);
+  return group;
+}
+
+// What the elements of a row are scaled with: y = (x - mean - residue) * rstd.
+template <typename A>
+struct RowScale {
+  A mean = 0;
+  A residue = 0;  // Of the mean, rounded; x - mean is exact for x near the mean.
+  A rstd = 0;
+};
+
+template <typename A>
+__device__ inline RowScale<A> FinishRow(const Moments<A>& row, double eps) {
+  RowScale<A> scale;
+  scale.mean = row.reference + row.mean;
+  const A back = scale.mean - row.reference;
+  scale.residue = (row.reference - (scale.mean - back)) + (row.mean - back);
+  const A variance = row.m2 / row.count;
+  const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
+  if constexpr (sizeof(A) == sizeof(double)) {
+    scale.rstd = 1 / sqrt(clamped + eps);
+  } else {
+    scale.rstd = 1 / sqrtf(clamped + static_cast<float>(eps));
+  }
+  return scale;
+}
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_MOMENTS_CUH_

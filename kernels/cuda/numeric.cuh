@@ -1,0 +1,130 @@
+// Elements and granules: conversion between what memory holds and what the kernels compute with.
+//
+// A granule is 16 bytes of consecutive elements, the widest access of one lane. Arithmetic is in
+// Accumulator<T>: float, for double double. Conversions round to nearest even; a half that
+// overflows becomes an infinity, a NaN stays a NaN.
+
+#ifndef NORMD_KERNELS_CUDA_NUMERIC_CUH_
+#define NORMD_KERNELS_CUDA_NUMERIC_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/norm.h"
+
+namespace norm::cuda {
+
+using Half = __half;
+using BFloat = __nv_bfloat16;
+using Granule = uint4;
+
+constexpr int kGranuleBytes = 16;
+constexpr int kLanes = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <typename T>
+inline constexpr int kPerGranule = kGranuleBytes / static_cast<int>(sizeof(T));
+
+template <typename T>
+struct AccumulatorOf {
+  using Type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using Type = double;
+};
+template <typename T>
+using Accumulator = typename AccumulatorOf<T>::Type;
+
+__device__ inline float Widen(float value) { return value; }
+__device__ inline double Widen(double value) { return value; }
+__device__ inline float Widen(Half value) { return __half2float(value); }
+__device__ inline float Widen(BFloat value) { return __bfloat162float(value); }
+
+template <typename T>
+__device__ inline T Narrow(Accumulator<T> value) {
+  if constexpr (sizeof(T) >= 4) {
+    return value;
+  } else if constexpr (std::is_same_v<T, Half>) {
+    return __float2half_rn(value);
+  } else {
+    return __float2bfloat16_rn(value);
+  }
+}
+
+template <typename To, typename From>
+__device__ inline To BitCast(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+template <typename T>
+__device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[kPerGranule<T>]) {
+  const std::uint32_t words[4] = {granule.x, granule.y, granule.z, granule.w};
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
+  } else if constexpr (std::is_same_v<T, double>) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values[i] = __hiloint2double(words[2 * i + 1], words[2 * i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float2 pair;
+      if constexpr (std::is_same_v<T, Half>) {
+        pair = __half22float2(BitCast<__half2>(words[i]));
+      } else {
+        pair = __bfloat1622float2(BitCast<__nv_bfloat162>(words[i]));
+      }
+      values[2 * i] = pair.x;
+      values[2 * i + 1] = pair.y;
+    }
+  }
+}
+
+template <typename T>
+__device__ inline Granule Pack(const Accumulator<T> (&values)[kPerGranule<T>]) {
+  std::uint32_t words[4];
+  if constexpr (std::is_same_v<T, float>) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __float_as_uint(values[i]);
+  } else if constexpr (std::is_same_v<T, double>) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      words[2 * i] = static_cast<std::uint32_t>(__double2loint(values[i]));
+      words[2 * i + 1] = static_cast<std::uint32_t>(__double2hiint(values[i]));
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = make_float2(values[2 * i], values[2 * i + 1]);
+      if constexpr (std::is_same_v<T, Half>) {
+        words[i] = BitCast<std::uint32_t>(__float22half2_rn(pair));
+      } else {
+        words[i] = BitCast<std::uint32_t>(__float22bfloat162_rn(pair));
+      }
+    }
+  }
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// Hides from the compiler that a granule is unchanged. Without it the values that the statistics
+// unpacked would stay in registers for the epilogue, twice what the packed row takes.
+template <int G>
+__device__ inline void Repack(Granule (&granules)[G]) {
+#pragma unroll
+  for (int i = 0; i < G; ++i) {
+    asm volatile(""
+                 : "+r"(granules[i].x), "+r"(granules[i].y), "+r"(granules[i].z),
+                   "+r"(granules[i].w));
+  }
+}
+
+}  // namespace norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_NUMERIC_CUH_
