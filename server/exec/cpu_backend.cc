@@ -36,7 +36,9 @@ class CpuBackend final : public Backend {
   }
 
   std::string Description() const override {
-    return absl::StrCat("cpu, ", kernels_.max_threads(), " threads, ", norm::cpu::SimdTargetName());
+    const int threads = kernels_.max_threads();
+    return absl::StrCat("cpu, ", threads, threads == 1 ? " thread, " : " threads, ",
+                        norm::cpu::SimdTargetName());
   }
 
  private:
