@@ -79,7 +79,14 @@ std::vector<std::unique_ptr<Request>> WaitingSet::RemoveExpired(TimePoint now) {
 std::vector<std::unique_ptr<Request>> WaitingSet::RemoveAll(TimePoint now) {
   std::vector<std::unique_ptr<Request>> all;
   all.reserve(by_id_.size());
-  while (!by_id_.empty()) all.push_back(Remove(by_id_.begin()->first, now));
+  for (auto& [model, group] : groups_) {
+    for (Line& line : group->lines) {
+      Displace(line);
+      while (!line.waiting.empty()) all.push_back(Extract(line.waiting.begin(), now));
+    }
+    spare_groups_.push_back(std::move(group));
+  }
+  groups_.clear();
   return all;
 }
 

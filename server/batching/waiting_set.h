@@ -37,6 +37,7 @@ class WaitingSet {
   // Null when no such request waits.
   std::unique_ptr<Request> Remove(std::uint64_t id, TimePoint now);
   std::vector<std::unique_ptr<Request>> RemoveExpired(TimePoint now);
+  // By model version and type, each in order of arrival.
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
   // Of the lines that DecideBatch lets go, the one whose oldest request came first. Null: none.
