@@ -1,31 +1,44 @@
 #include "server/exec/cpu_lane.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "server/exec/gather.h"
 #include "server/exec/kernel_status.h"
+#include "server/exec/slice_reader.h"
 
 namespace normd {
+namespace {
+
+// How much is gathered between two calls of the kernels, for each of their threads. What has just
+// been gathered is then still in a cache when it is computed in place: a batch of 64 sliced
+// requests of 256 KiB takes three quarters of the time that gathering it as a whole takes. A
+// fraction of this is not faster, and each call costs a meeting of the threads.
+constexpr std::int64_t kGatherBytesPerThread = std::int64_t{1} << 20;
+
+}  // namespace
 
 CpuLane::CpuLane(std::string name, const norm::cpu::Executor& kernels, BufferPool& pool,
                  LaneMetrics& metrics, const Clock& clock)
-    : name_(std::move(name)), kernels_(kernels), pool_(pool), metrics_(metrics), clock_(clock) {}
+    : name_(std::move(name)),
+      kernels_(kernels),
+      gather_bytes_(kGatherBytesPerThread * kernels.max_threads()),
+      pool_(pool),
+      metrics_(metrics),
+      clock_(clock) {}
 
 absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint start = clock_.Now();
+  Run run;
+  run.spec = batch->model->Spec(batch->dtype);
+  run.params = batch->model->host_params();
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status status = CheckWanted(*request, start);
-    if (status.ok()) status = Prepare(request);
+    if (status.ok()) status = Prepare(request, run);
     if (!status.ok()) Fail(std::move(request), std::move(status));
   }
-  const TimePoint gathered = clock_.Now();
-  absl::Status status;
-  if (!work_.empty()) {
-    status =
-        FromKernel(kernels_.Normalize(batch->model->Spec(batch->dtype), batch->model->host_params(),
-                                      segments_.data(), segments_.size()));
-  }
-  const TimePoint computed = clock_.Now();
+  Compute(run);
 
   BatchInfo info{batch->id, static_cast<std::int64_t>(work_.size()), 0, name_};
   for (const Work& work : work_) info.bytes += work.request->geometry.bytes;
@@ -34,40 +47,73 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   // left.
   batch.reset();
   for (Work& work : work_) {
-    work.request->stages[Stage::kGather] = gathered - start;
-    work.request->stages[Stage::kCompute] = computed - gathered;
-    if (status.ok()) {
+    work.request->stages[Stage::kGather] = run.computed - start - run.compute_time;
+    work.request->stages[Stage::kCompute] = run.compute_time;
+    if (run.status.ok()) {
       Complete(std::move(work.request), std::move(work.output), info);
     } else {
-      Fail(std::move(work.request), status);
+      Fail(std::move(work.request), run.status);
     }
   }
   work_.clear();
-  segments_.clear();
   metrics_.AddBusy(clock_.Now() - start);
   return absl::OkStatus();
 }
 
 // Takes the request into the batch's work on success.
-absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request) {
+absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
+  const Geometry& geometry = request->geometry;
   // Before the input is looked at: a size that cannot be had is the first thing to know.
   Buffer output;
   std::byte* y = request->output.data();
   if (request->output.empty()) {
-    absl::StatusOr<Buffer> taken = pool_.Take(request->geometry.bytes);
+    absl::StatusOr<Buffer> taken = pool_.Take(geometry.bytes);
     if (!taken.ok()) return taken.status();
     output = *std::move(taken);
     y = output.data();
   }
   if (absl::Status status = CheckMemory(*request); !status.ok()) return status;
   const std::byte* x = InPlaceInput(*request);
-  if (x == nullptr) {
-    GatherInput(*request, y);
-    x = y;
+  if (x != nullptr || geometry.bytes == 0) {
+    segments_.push_back({x, y, geometry.samples, geometry.spatial});
+  } else {
+    Gather(*request, y, run);
   }
-  segments_.push_back({x, y, request->geometry.samples, request->geometry.spatial});
   work_.push_back({std::move(request), std::move(output)});
   return absl::OkStatus();
+}
+
+// Whole samples at a time. A sample is computed by its own alone, so the cuts change no bits.
+void CpuLane::Gather(Request& request, std::byte* to, Run& run) {
+  const Geometry& geometry = request.geometry;
+  const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
+  SliceReader input(request.input);
+  std::int64_t left = geometry.samples;
+  while (left > 0) {
+    const std::int64_t room = (gather_bytes_ - run.gathered_bytes) / sample_bytes;
+    const std::int64_t samples = std::clamp<std::int64_t>(room, 1, left);
+    const std::int64_t bytes = samples * sample_bytes;
+    input.Read(to, static_cast<std::size_t>(bytes));
+    segments_.push_back({to, to, samples, geometry.spatial});
+    run.gathered_bytes += bytes;
+    to += bytes;
+    left -= samples;
+    if (run.gathered_bytes >= gather_bytes_) Compute(run);
+  }
+  request.input.clear();
+  request.input_owner.reset();
+}
+
+void CpuLane::Compute(Run& run) {
+  const TimePoint start = clock_.Now();
+  if (run.status.ok() && !segments_.empty()) {
+    run.status =
+        FromKernel(kernels_.Normalize(run.spec, run.params, segments_.data(), segments_.size()));
+  }
+  segments_.clear();
+  run.gathered_bytes = 0;
+  run.computed = clock_.Now();
+  run.compute_time += run.computed - start;
 }
 
 }  // namespace normd

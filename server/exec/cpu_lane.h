@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_EXEC_CPU_LANE_H_
 #define NORMD_SERVER_EXEC_CPU_LANE_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,16 +37,28 @@ class CpuLane final : public Lane {
     std::unique_ptr<Request> request;
     Buffer output;
   };
+  // One batch's way through the kernels.
+  struct Run {
+    norm::NormSpec spec;
+    norm::NormParams params;
+    absl::Status status;              // The first error of a kernel; nothing is computed after it.
+    std::int64_t gathered_bytes = 0;  // Of what waits in `segments_`.
+    Duration compute_time{};
+    TimePoint computed{};
+  };
 
-  absl::Status Prepare(std::unique_ptr<Request>& request);
+  absl::Status Prepare(std::unique_ptr<Request>& request, Run& run);
+  void Gather(Request& request, std::byte* to, Run& run);
+  void Compute(Run& run);
 
   const std::string name_;
   const std::string device_ = "cpu";
   const norm::cpu::Executor& kernels_;
+  const std::int64_t gather_bytes_;
   BufferPool& pool_;
   LaneMetrics& metrics_;
   const Clock& clock_;
-  // Of the batch in work; members so that their memory is reused. Parallel to each other.
+  // Of the batch in work; members so that their memory is reused.
   std::vector<Work> work_;
   std::vector<norm::Segment> segments_;
 };

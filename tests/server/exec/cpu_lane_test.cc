@@ -196,6 +196,20 @@ TEST_F(CpuLaneTest, ABatchGivesTheBitsThatEachRequestGivesAlone) {
   }
 }
 
+TEST_F(CpuLaneTest, InputsLargerThanOneGatherGiveTheSameBits) {
+  const std::int64_t samples = 9;
+  const std::int64_t spatial = 50'000;  // 1.4 MB a sample; the lane gathers 2 MiB at a time.
+  const Tensor x = RandomTensor(norm::DType::kFloat32, samples * 7 * spatial, 10);
+  const auto whole = Make(model_, {samples, 7, spatial}, x, Split::kOnePiece);
+  const auto sliced = Make(model_, {samples, 7, spatial}, x, Split::kOddPieces);
+  const auto other = Make(model_, {samples, 7, spatial}, x, Split::kSingleBytesAndEmpty);
+  Run({whole.get(), sliced.get(), other.get()});
+  const Tensor y = OutputOf(*whole, x);
+  EXPECT_TRUE(OutputOf(*sliced, x).SameBytes(y));
+  EXPECT_TRUE(OutputOf(*other, x).SameBytes(y));
+  EXPECT_EQ(CompareToReference(*model_, x, y, samples, spatial), "");
+}
+
 TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
   const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * 10, 3);
   for (const Split split : {Split::kOnePiece, Split::kOddPieces}) {
