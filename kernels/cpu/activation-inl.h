@@ -8,6 +8,7 @@
 #endif
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "hwy/contrib/math/math-inl.h"
@@ -25,9 +26,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V TimesSigmoid(D d, V v, V w) {
   using T = hn::TFromD<D>;
-  // Above, exp is infinite; its implementation is only good up to here.
+  // The implementation of exp is good up to here; beyond, infinity serves as well.
   const V limit = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 104 : 706));
-  const V e = hn::Exp(d, hn::Min(hn::Neg(w), limit));
+  const V infinity = hn::Set(d, std::numeric_limits<T>::infinity());
+  const V z = hn::Neg(w);
+  const V e = hn::IfThenElse(hn::Gt(z, limit), infinity, hn::Exp(d, hn::Min(z, limit)));
   return hn::Div(v, hn::Add(hn::Set(d, T{1}), e));
 }
 

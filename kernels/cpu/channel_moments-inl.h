@@ -74,43 +74,62 @@ HWY_INLINE void StoreWide(D d, const WideSum<D>& sum, double* to) {
   (void)d;
 }
 
+// The moments of one tile's channels over one block.
+template <class Format>
+struct TileResult {
+  static constexpr std::size_t kMaxLanes = hn::MaxLanes(AccTag<Format>());
+
+  double mean[kMaxLanes];
+  double m2[kMaxLanes];
+};
+
 template <class Format, bool kPart>
 HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t positions,
-                            std::int64_t before, bool centered, std::size_t channels, double* mean,
-                            double* m2) {
-  constexpr std::int64_t kPivotPositions = 32;
+                            bool centered, std::size_t channels, TileResult<Format>* result) {
+  constexpr std::int64_t kPivotPositions = 16;
   using D = AccTag<Format>;
+  constexpr std::size_t kMaxLanes = TileResult<Format>::kMaxLanes;
   const D d;
-  const auto pivot = centered ? tile.Pivot(std::min(positions, kPivotPositions)) : hn::Zero(d);
-  DeviationSums<D> sums;
-  tile.Accumulate(positions, pivot, &sums);
-
-  constexpr std::size_t kMaxLanes = hn::MaxLanes(D());
   HWY_ALIGN double first[kMaxLanes];
   HWY_ALIGN double second[kMaxLanes];
   HWY_ALIGN typename Format::Acc pivots[kMaxLanes];
-  StoreWide(d, sums.first, first);
-  StoreWide(d, sums.second, second);
-  hn::Store(pivot, d, pivots);
   const double n = static_cast<double>(positions);
-  const double total = static_cast<double>(before + positions);
-  for (std::size_t c = 0; c < channels; ++c) {
-    double block_mean = 0;
-    double block_m2 = second[c];
-    if (centered) {
-      block_mean = static_cast<double>(pivots[c]) + first[c] / n;
-      block_m2 = block_m2 - first[c] * first[c] / n;
-      block_m2 = block_m2 < 0 ? 0 : block_m2;
+  hn::Store(centered ? tile.Pivot(std::min(positions, kPivotPositions)) : hn::Zero(d), d, pivots);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    DeviationSums<D> sums;
+    tile.Accumulate(positions, hn::Load(d, pivots), &sums);
+    StoreWide(d, sums.first, first);
+    StoreWide(d, sums.second, second);
+    bool poor = false;
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double shift = centered ? first[c] / n : 0;
+      const double correction = first[c] * shift;
+      const double m2 = second[c] - correction;
+      result->mean[c] = centered ? static_cast<double>(pivots[c]) + shift : 0;
+      result->m2[c] = m2 < 0 ? 0 : m2;  // Keeps a NaN.
+      poor = poor || correction > 4 * m2;
     }
-    // Merge() with its divisions hoisted.
+    if (!poor) return;
+    for (std::size_t c = 0; c < channels; ++c) {
+      pivots[c] = static_cast<typename Format::Acc>(result->mean[c]);
+    }
+  }
+}
+
+// Merge() of a block into the channels' moments of all `before` positions.
+template <class Format>
+HWY_INLINE void MergeTile(const TileResult<Format>& tile, std::int64_t before,
+                          std::int64_t positions, std::size_t channels, double* mean, double* m2) {
+  const double weight = static_cast<double>(positions) / static_cast<double>(before + positions);
+  const double spread = static_cast<double>(before) * weight;
+  for (std::size_t c = 0; c < channels; ++c) {
     if (before == 0) {
-      mean[c] = block_mean;
-      m2[c] = block_m2;
+      mean[c] = tile.mean[c];
+      m2[c] = tile.m2[c];
     } else {
-      const double delta = block_mean - mean[c];
-      const double weight = n / total;
+      const double delta = tile.mean[c] - mean[c];
       mean[c] += delta * weight;
-      m2[c] += block_m2 + delta * delta * (static_cast<double>(before) * weight);
+      m2[c] += tile.m2[c] + delta * delta * spread;
     }
   }
 }
@@ -127,15 +146,17 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
   for (std::int64_t from = 0; from < block.positions; from += step) {
     const std::int64_t positions = std::min(step, block.positions - from);
     const auto* rows = x + from * channels;
-    std::int64_t c = 0;
-    for (; c + lanes <= channels; c += lanes) {
-      const ChannelTile<Format, false> tile(rows + c, channels, 0);
-      TileMoments(tile, positions, from, centered, std::size_t(lanes), mean + c, m2 + c);
-    }
-    if (c < channels) {
-      const std::size_t left = static_cast<std::size_t>(channels - c);
-      const ChannelTile<Format, true> tile(rows + c, channels, left);
-      TileMoments(tile, positions, from, centered, left, mean + c, m2 + c);
+    for (std::int64_t c = 0; c < channels; c += lanes) {
+      const std::size_t width = static_cast<std::size_t>(std::min(lanes, channels - c));
+      TileResult<Format> result;
+      if (c + lanes <= channels) {
+        const ChannelTile<Format, false> tile(rows + c, channels, 0);
+        TileMoments(tile, positions, centered, width, &result);
+      } else {
+        const ChannelTile<Format, true> tile(rows + c, channels, width);
+        TileMoments(tile, positions, centered, width, &result);
+      }
+      MergeTile<Format>(result, from, positions, width, mean + c, m2 + c);
     }
   }
   for (std::int64_t c = 0; c < channels; ++c) {

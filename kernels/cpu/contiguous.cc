@@ -12,7 +12,7 @@
 namespace norm::cpu {
 namespace {
 
-constexpr std::int64_t kPartElements = 16 * kChunkElements;
+constexpr std::int64_t kPartElements = 4 * kChunkElements;
 // A task is worth this many bytes at least.
 constexpr std::int64_t kTaskBytes = 128 << 10;
 

@@ -16,10 +16,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/formats-inl.h"
+#include "kernels/cpu/half.h"
 #include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -88,22 +91,46 @@ struct DeviationSums {
   }
 };
 
-// Two plain passes in double, for values whose squares overflow Acc, and for NaN and Inf.
+// The hardware's prefetchers stop at each page, and start anew slowly.
+template <class Format>
+HWY_INLINE void FetchAhead(const typename Format::Lane* x, std::int64_t count) {
+  constexpr std::uintptr_t kDistanceBytes = 8192;
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(x) + kDistanceBytes;
+  const std::uintptr_t end = begin + static_cast<std::uintptr_t>(count) * sizeof(*x);
+  for (std::uintptr_t line = begin; line < end; line += 64) {
+    hwy::Prefetch(reinterpret_cast<const char*>(line));
+  }
+}
+
+inline double ToDouble(Float32, float lane) { return static_cast<double>(lane); }
+inline double ToDouble(Float64, double lane) { return lane; }
+inline double ToDouble(Float16, std::uint16_t lane) {
+  return static_cast<double>(FromFloat16(lane));
+}
+inline double ToDouble(BFloat16, std::uint16_t lane) {
+  return static_cast<double>(FromBFloat16(lane));
+}
+
+// Two plain passes in double, for values whose squares overflow Acc, and for NaN and Inf: one of
+// these, and every deviation from the mean is a NaN.
 template <class Format>
 HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t count,
                                  std::int64_t stride, bool centered) {
-  const AccTag<Format> d;
-  const auto element = [&](std::int64_t i) HWY_ATTR {
-    return static_cast<double>(hn::GetLane(LoadPart(Format(), d, x + i * stride, 1)));
-  };
   Moments result{static_cast<double>(count), 0, 0};
   if (centered) {
     double sum = 0;
-    for (std::int64_t i = 0; i < count; ++i) sum += element(i);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double value = ToDouble(Format(), x[i * stride]);
+      if (!std::isfinite(value)) {
+        constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+        return {result.count, kNaN, kNaN};
+      }
+      sum += value;
+    }
     result.mean = sum / result.count;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const double deviation = element(i) - result.mean;
+    const double deviation = ToDouble(Format(), x[i * stride]) - result.mean;
     result.m2 += deviation * deviation;
   }
   return result;
@@ -130,19 +157,20 @@ HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) / static_cast<Acc>(count);
 }
 
+// The sums of x - pivot and of its square.
 template <class Format>
-HWY_INLINE Moments ChunkMoments(const typename Format::Lane* x, std::int64_t count, bool centered) {
-  constexpr std::int64_t kPivotElements = 512;
-  using Acc = typename Format::Acc;
+HWY_INLINE DeviationSums<AccTag<Format>> SumDeviations(const typename Format::Lane* x,
+                                                       std::int64_t count,
+                                                       typename Format::Acc pivot) {
   const AccTag<Format> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const Acc pivot = centered ? Pivot<Format>(x, std::min(count, kPivotElements)) : Acc{0};
   const auto p = hn::Set(d, pivot);
   const auto deviation = [&](std::int64_t i)
                              HWY_ATTR { return hn::Sub(Load(Format(), d, x + i), p); };
   DeviationSums<AccTag<Format>> sums;
   std::int64_t i = 0;
   for (; i + 8 * lanes <= count; i += 8 * lanes) {
+    FetchAhead<Format>(x + i, 8 * lanes);
     sums.AddEight(d, deviation(i), deviation(i + lanes), deviation(i + 2 * lanes),
                   deviation(i + 3 * lanes), deviation(i + 4 * lanes), deviation(i + 5 * lanes),
                   deviation(i + 6 * lanes), deviation(i + 7 * lanes));
@@ -153,12 +181,29 @@ HWY_INLINE Moments ChunkMoments(const typename Format::Lane* x, std::int64_t cou
     const auto part = hn::Sub(LoadPart(Format(), d, x + i, left), p);
     sums.Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
   }
+  return sums;
+}
+
+template <class Format>
+HWY_INLINE Moments ChunkMoments(const typename Format::Lane* x, std::int64_t count, bool centered) {
+  constexpr std::int64_t kPivotElements = 128;
+  using Acc = typename Format::Acc;
   const double n = static_cast<double>(count);
-  const double first = sums.first.Total();
-  const double second = sums.second.Total();
-  if (!std::isfinite(second)) return WideMoments<Format>(x, count, 1, centered);
-  if (!centered) return {n, 0, second};
-  return {n, static_cast<double>(pivot) + first / n, std::max(0.0, second - first * first / n)};
+  Acc pivot = centered ? Pivot<Format>(x, std::min(count, kPivotElements)) : Acc{0};
+  for (int attempt = 0;; ++attempt) {
+    const auto sums = SumDeviations<Format>(x, count, pivot);
+    const double first = sums.first.Total();
+    const double second = sums.second.Total();
+    if (!std::isfinite(second)) return WideMoments<Format>(x, count, 1, centered);
+    if (!centered) return {n, 0, second};
+    const double shift = first / n;
+    const double correction = first * shift;
+    const double m2 = second - correction;
+    if (correction <= 4 * m2 || correction == 0 || attempt == 1) {
+      return {n, static_cast<double>(pivot) + shift, std::max(0.0, m2)};
+    }
+    pivot = static_cast<Acc>(static_cast<double>(pivot) + shift);
+  }
 }
 
 template <class Format>

@@ -1,27 +1,11 @@
 #include "kernels/cpu/params.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 
+#include "kernels/cpu/half.h"
+
 namespace norm::cpu {
-namespace {
-
-// kernels/reference.h converts one element at a time for clarity; this is for thousands.
-float FromFloat16(std::uint16_t bits) {
-  const std::uint32_t magnitude = bits & 0x7FFFu;
-  const std::uint32_t sign = (bits & 0x8000u) << 16;
-  // The product moves the exponent from float16's bias to float32's, exactly, subnormals included.
-  const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const std::uint32_t special = magnitude > 0x7BFFu ? 0x7F800000u : 0u;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | special | sign);
-}
-
-float FromBFloat16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-}  // namespace
 
 Param::Param(const ParamVector& source, std::int64_t count) : count_(count) {
   if (source.data == nullptr) return;

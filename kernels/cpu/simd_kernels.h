@@ -27,8 +27,6 @@ struct Run {
   Epilogue epilogue;
   // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
   bool stream = false;
-  // Memory that is wanted next: `count` elements are fetched into the cache at the pace of the run.
-  const void* next = nullptr;
 };
 
 // y = activation((x - center) * scale + shift)
@@ -76,7 +74,7 @@ struct SimdKernels {
   void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
 };
 
-constexpr std::int64_t kChunkElements = 4096;
+constexpr std::int64_t kChunkElements = 16384;
 
 const SimdKernels& KernelsFor(DType dtype);
 

@@ -30,6 +30,10 @@ enum class Data {
 class Tensor {
  public:
   Tensor(DType dtype, std::int64_t count, std::int64_t offset = 0);
+  // data_ points into storage_, which a move takes along.
+  Tensor(Tensor&&) = default;
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
 
   DType dtype() const { return dtype_; }
   std::int64_t count() const { return count_; }

@@ -1,0 +1,127 @@
+// What the CPU backend promises beyond every backend's contract: threads and sizes change no bit.
+
+#include "kernels/cpu/normalize.h"
+
+#include <gtest/gtest.h>
+#include <oneapi/tbb/global_control.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/tensor.h"
+
+namespace norm::testing {
+namespace {
+
+struct Work {
+  const char* name;
+  NormSpec spec;
+  std::int64_t samples;
+  std::int64_t spatial;
+};
+
+NormSpec ChannelsLast(NormSpec spec) {
+  spec.layout = Layout::kChannelsLast;
+  return spec;
+}
+
+// One for each strategy: few long rows, many rows, rows beyond a core's cache, elementwise rows,
+// few and many samples with channels last, given statistics, and a tensor beyond the caches.
+std::vector<Work> AllStrategies(DType dtype) {
+  return {{"few long rows", InstanceNormSpec(2, dtype), 1, 300001},
+          {"many rows", InstanceNormSpec(64, dtype), 3, 5000},
+          {"rows beyond a core's cache", GroupNormSpec(24, 8, dtype), 2, 150000},
+          {"one layer norm row", LayerNormSpec(400003, dtype), 1, 1},
+          {"many layer norm rows", LayerNormSpec(1500, dtype), 400, 1},
+          {"channels last, few samples", ChannelsLast(GroupNormSpec(24, 4, dtype)), 1, 40001},
+          {"channels last, three channels", ChannelsLast(InstanceNormSpec(3, dtype)), 2, 90001},
+          {"channels last, many samples", ChannelsLast(InstanceNormSpec(96, dtype)), 40, 196},
+          {"given", BatchNormSpec(7, dtype), 3, 50021},
+          {"given, channels last", ChannelsLast(BatchNormSpec(7, dtype)), 3, 50021},
+          {"beyond the caches", InstanceNormSpec(16, dtype), 10, 300007}};
+}
+
+Status NormalizeWork(const cpu::Executor& executor, const Work& work, const ParamSet& params,
+                     const Tensor& x, Tensor* y) {
+  const Segment segment{x.data(), y->data(), work.samples, work.spatial};
+  return executor.Normalize(work.spec, params.View(), &segment, 1);
+}
+
+TEST(CpuExecutorTest, GivesTheSameBitsWithAnyNumberOfThreads) {
+  // More threads than this machine may have cores.
+  const tbb::global_control four(tbb::global_control::max_allowed_parallelism, 4);
+  const cpu::Executor one(1);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Work& work : AllStrategies(dtype)) {
+      SCOPED_TRACE(work.name);
+      const ParamSet params(work.spec, DType::kFloat32, TestSeed() + 30);
+      Tensor x(dtype, work.samples * work.spec.channels * work.spatial, 1);
+      x.Fill(Data::kUniform, TestSeed() + 31);
+      Tensor expected(dtype, x.count());
+      ASSERT_TRUE(NormalizeWork(one, work, params, x, &expected).ok());
+      for (const int threads : {2, 3}) {
+        const cpu::Executor executor(threads);
+        Tensor y(dtype, x.count(), 3);
+        y.Poison();
+        ASSERT_TRUE(NormalizeWork(executor, work, params, x, &y).ok());
+        EXPECT_TRUE(y.SameBytes(expected)) << threads << " threads";
+        EXPECT_TRUE(y.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(CpuExecutorTest, GivesTheSameBitsBeyondTheCachesAsWithinThem) {
+  // The whole is stored past the caches, a sample alone is not, and in place never is.
+  const cpu::Executor executor;
+  const Work work{"", GroupNormSpec(16, 4, DType::kFloat32), 10, 300007};
+  const ParamSet params(work.spec, DType::kFloat32, TestSeed() + 32);
+  Tensor x(DType::kFloat32, work.samples * 16 * work.spatial, 5);
+  x.Fill(Data::kUniform, TestSeed() + 33);
+  Tensor y(DType::kFloat32, x.count(), 2);
+  ASSERT_TRUE(NormalizeWork(executor, work, params, x, &y).ok());
+  Tensor alone(DType::kFloat32, x.count());
+  for (std::int64_t i = 0; i < work.samples; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * x.bytes() / 10;
+    const Segment segment{static_cast<const char*>(x.data()) + at,
+                          static_cast<char*>(alone.data()) + at, 1, work.spatial};
+    ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &segment, 1).ok());
+  }
+  EXPECT_TRUE(alone.SameBytes(y));
+  const Segment in_place{x.data(), x.data(), work.samples, work.spatial};
+  ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &in_place, 1).ok());
+  EXPECT_TRUE(x.SameBytes(y));
+  EXPECT_TRUE(x.GuardsIntact());
+}
+
+TEST(CpuExecutorTest, ServesOverlappingCalls) {
+  const cpu::Executor executor(2);
+  const std::vector<Work> works = AllStrategies(DType::kFloat32);
+  std::vector<std::thread> callers;
+  std::vector<int> same(works.size(), 0);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    callers.emplace_back([&, i] {
+      const Work& work = works[i];
+      const ParamSet params(work.spec, DType::kFloat16, TestSeed() + 34);
+      Tensor x(DType::kFloat32, work.samples * work.spec.channels * work.spatial);
+      x.Fill(Data::kUniform, TestSeed() + 35);
+      Tensor first(DType::kFloat32, x.count());
+      Tensor second(DType::kFloat32, x.count());
+      const bool ok = NormalizeWork(executor, work, params, x, &first).ok() &&
+                      NormalizeWork(executor, work, params, x, &second).ok();
+      same[i] = ok && first.SameBytes(second) ? 1 : 0;
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (std::size_t i = 0; i < works.size(); ++i) EXPECT_EQ(same[i], 1) << works[i].name;
+}
+
+TEST(CpuExecutorTest, SaysHowManyThreadsItUses) {
+  EXPECT_EQ(cpu::Executor(3).max_threads(), 3);
+  EXPECT_GE(cpu::Executor().max_threads(), 1);
+  EXPECT_FALSE(std::string(cpu::SimdTargetName()).empty());
+}
+
+}  // namespace
+}  // namespace norm::testing

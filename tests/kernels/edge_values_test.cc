@@ -1,0 +1,221 @@
+// Every backend on data that breaks naive statistics: large means, outliers, constants, overflow,
+// NaN and Inf.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/reference.h"
+#include "tests/support/kernel_backend.h"
+#include "tests/support/tensor.h"
+
+namespace norm::testing {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+class KernelEdgeValuesTest : public ::testing::TestWithParam<std::tuple<DType, Layout>> {
+ protected:
+  void SetUp() override {
+    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
+  }
+
+  DType dtype() const { return std::get<0>(GetParam()); }
+  bool channels_last() const { return std::get<1>(GetParam()) == Layout::kChannelsLast; }
+
+  NormSpec WithLayout(NormSpec spec) const {
+    spec.layout = std::get<1>(GetParam());
+    return spec;
+  }
+
+  // Index of an element of a single sample.
+  std::int64_t Index(const NormSpec& spec, std::int64_t spatial, std::int64_t channel,
+                     std::int64_t position) const {
+    return channels_last() ? position * spec.channels + channel : channel * spatial + position;
+  }
+
+  Tensor Normalize(const NormSpec& spec, const NormParams& params, const Tensor& x,
+                   std::int64_t spatial) {
+    Tensor y(spec.dtype, x.count());
+    y.Poison();
+    const Segment segment{x.data(), y.data(), x.count() / (spec.channels * spatial), spatial};
+    const Status status = backend_->Normalize(spec, params, &segment, 1);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(y.GuardsIntact());
+    return y;
+  }
+
+  void ExpectLikeReference(const NormSpec& spec, const Tensor& x, std::int64_t spatial,
+                           Tolerance tolerance) {
+    const ParamSet params(spec, DType::kFloat32, TestSeed() + 10);
+    const Segment segment{x.data(), nullptr, x.count() / (spec.channels * spatial), spatial};
+    std::vector<double> expected(static_cast<std::size_t>(x.count()));
+    ASSERT_TRUE(NormalizeReference(spec, params.View(), segment, expected.data()).ok());
+    EXPECT_EQ(Compare(Normalize(spec, params.View(), x, spatial), expected, tolerance), "");
+  }
+
+  // On data with trouble: the contract's own bound.
+  Tolerance ContractTolerance() const {
+    Tolerance tolerance = TightTolerance(dtype());
+    if (dtype() == DType::kFloat32) tolerance = {1e-4, 1e-4, 0};
+    if (dtype() == DType::kFloat64) tolerance = {1e-9, 1e-9, 0};
+    return tolerance;
+  }
+
+  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
+};
+
+TEST_P(KernelEdgeValuesTest, KeepsItsAccuracyOnDataThatBreaksNaiveSums) {
+  for (const Data data : {Data::kLargeMean, Data::kConstant, Data::kOutlier, Data::kHalfOverflow}) {
+    SCOPED_TRACE(static_cast<int>(data));
+    for (const std::int64_t spatial : {33, 1024, 70001}) {
+      Tensor x(dtype(), 4 * spatial);
+      x.Fill(data, TestSeed() + 11);
+      for (const NormSpec& spec :
+           {InstanceNormSpec(4, dtype()), GroupNormSpec(4, 2, dtype()), RmsNormSpec(4, dtype())}) {
+        ExpectLikeReference(WithLayout(spec), x, spatial, ContractTolerance());
+      }
+    }
+    Tensor x(dtype(), 2 * 5000);
+    x.Fill(data, TestSeed() + 12);
+    ExpectLikeReference(WithLayout(LayerNormSpec(5000, dtype())), x, 1, ContractTolerance());
+    ExpectLikeReference(WithLayout(RmsNormSpec(5000, dtype())), x, 1, ContractTolerance());
+  }
+}
+
+TEST_P(KernelEdgeValuesTest, KeepsItsAccuracyWhereARowBeginsUnlikeItGoesOn) {
+  const NormSpec spec = WithLayout(InstanceNormSpec(3, dtype()));
+  constexpr std::int64_t kSpatial = 40000;
+  Tensor x(dtype(), 3 * kSpatial);
+  x.Fill(Data::kNormal, TestSeed() + 13);
+  for (std::int64_t channel = 0; channel < 3; ++channel) {
+    for (std::int64_t i = 100; i < kSpatial; ++i) x.Set(Index(spec, kSpatial, channel, i), 7.7);
+  }
+  Tolerance tolerance = TightTolerance(dtype());
+  // The reference adds 40000 numbers one by one.
+  if (dtype() == DType::kFloat64) tolerance = {1e-10, 1e-10, 0};
+  ExpectLikeReference(spec, x, kSpatial, tolerance);
+}
+
+TEST_P(KernelEdgeValuesTest, GivesBetaForAConstantRow) {
+  const NormSpec spec = WithLayout(InstanceNormSpec(2, dtype()));
+  Tensor x(dtype(), 2 * 3000);
+  x.Fill(Data::kConstant, 0);
+  Tensor beta(DType::kFloat32, 2);
+  beta.Set(0, 0.5);
+  beta.Set(1, -2);
+  NormParams params;
+  params.beta = {beta.data(), beta.dtype()};
+  const Tensor y = Normalize(spec, params, x, 3000);
+  for (std::int64_t i = 0; i < 3000; ++i) {
+    ASSERT_EQ(y.Get(Index(spec, 3000, 0, i)), 0.5) << i;
+    ASSERT_EQ(y.Get(Index(spec, 3000, 1, i)), -2) << i;
+  }
+}
+
+TEST_P(KernelEdgeValuesTest, SurvivesSquaresBeyondTheAccumulationType) {
+  if (dtype() != DType::kFloat32 && dtype() != DType::kBFloat16) {
+    GTEST_SKIP() << "squares of " << Name(dtype()) << " stay finite";
+  }
+  const NormSpec spec = WithLayout(GroupNormSpec(6, 2, dtype()));
+  Tensor x(dtype(), 6 * 900);
+  x.Fill(Data::kNormal, TestSeed() + 14);
+  for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, x.Get(i) * 1e25);
+  ExpectLikeReference(spec, x, 900, TightTolerance(dtype()));
+}
+
+TEST_P(KernelEdgeValuesTest, ANotANumberSpoilsItsOwnRowAlone) {
+  constexpr std::int64_t kSpatial = 1500;
+  const NormSpec spec = WithLayout(GroupNormSpec(6, 3, dtype()));
+  Tensor x(dtype(), 6 * kSpatial);
+  x.Fill(Data::kNormal, TestSeed() + 15);
+  const Tensor clean = Normalize(spec, {}, x, kSpatial);
+  for (const double value : {kNaN, kInf, -kInf}) {
+    SCOPED_TRACE(value);
+    x.Set(Index(spec, kSpatial, 2, 700), value);
+    const Tensor y = Normalize(spec, {}, x, kSpatial);
+    for (std::int64_t channel = 0; channel < 6; ++channel) {
+      for (std::int64_t i = 0; i < kSpatial; ++i) {
+        const std::int64_t at = Index(spec, kSpatial, channel, i);
+        if (channel / 2 == 1) {
+          ASSERT_TRUE(std::isnan(y.Get(at))) << channel << " " << i;
+        } else {
+          ASSERT_EQ(y.Get(at), clean.Get(at)) << channel << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(KernelEdgeValuesTest, AnInfinityMakesTheRestOfAMeanSquareRowZero) {
+  NormSpec spec = WithLayout(RmsNormSpec(600, dtype()));
+  for (const std::int64_t spatial : {1, 7}) {
+    Tensor x(dtype(), 600 * spatial);
+    x.Fill(Data::kNormal, TestSeed() + 16);
+    x.Set(77, kInf);
+    const Tensor y = Normalize(spec, {}, x, spatial);
+    for (std::int64_t i = 0; i < y.count(); ++i) {
+      if (i == 77) {
+        ASSERT_TRUE(std::isnan(y.Get(i)));
+      } else {
+        ASSERT_EQ(y.Get(i), 0) << i;
+      }
+    }
+  }
+}
+
+TEST_P(KernelEdgeValuesTest, GivenStatisticsKeepSpecialValuesInTheirElement) {
+  const NormSpec spec = WithLayout(BatchNormSpec(5, dtype()));
+  Tensor x(dtype(), 5 * 321);
+  x.Fill(Data::kNormal, TestSeed() + 17);
+  x.Set(10, kNaN);
+  x.Set(500, kInf);
+  x.Set(1111, -kInf);
+  ExpectLikeReference(spec, x, 321, TightTolerance(dtype()));
+}
+
+TEST_P(KernelEdgeValuesTest, ActivationsTreatSpecialValuesAsThePlainFormulas) {
+  NormSpec spec = WithLayout(BatchNormSpec(1, dtype()));
+  spec.eps = 0;
+  Tensor x(dtype(), 40);
+  x.Fill(Data::kConstant, 0);
+  x.Set(0, kNaN);
+  x.Set(1, kInf);
+  x.Set(2, -kInf);
+  x.Set(3, -200);
+  x.Set(4, 200);
+  Tensor mean(DType::kFloat32, 1);
+  mean.Set(0, 0);
+  Tensor variance(DType::kFloat32, 1);
+  variance.Set(0, 1);
+  NormParams params;
+  params.mean = {mean.data(), mean.dtype()};
+  params.variance = {variance.data(), variance.dtype()};
+  for (const Activation activation :
+       {Activation::kNone, Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+        Activation::kGeluErf, Activation::kGeluTanh}) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    spec.activation = activation;
+    std::vector<double> expected(40);
+    const Segment segment{x.data(), nullptr, 1, 40};
+    ASSERT_TRUE(NormalizeReference(spec, params, segment, expected.data()).ok());
+    EXPECT_EQ(Compare(Normalize(spec, params, x, 40), expected, TightTolerance(dtype())), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelEdgeValuesTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
+                                                              DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Layout::kChannelsFirst,
+                                                              Layout::kChannelsLast)),
+                         [](const auto& test) {
+                           return std::string(Name(std::get<0>(test.param))) +
+                                  (std::get<1>(test.param) == Layout::kChannelsFirst ? "_first"
+                                                                                     : "_last");
+                         });
+
+}  // namespace
+}  // namespace norm::testing

@@ -1,0 +1,114 @@
+#include "kernels/norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace norm {
+namespace {
+
+constexpr float kOnes[4] = {1, 1, 1, 1};
+const ParamVector kPresent{kOnes, DType::kFloat32};
+
+// The message must name the field, so that a caller can pass it on.
+void ExpectInvalid(const Status& status, const std::string& field) {
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message().rfind(field, 0), 0u) << status.message();
+}
+
+TEST(ValidateSpecTest, AcceptsEveryOperation) {
+  EXPECT_TRUE(ValidateSpec(InstanceNormSpec(3, DType::kFloat32), {}).ok());
+  EXPECT_TRUE(ValidateSpec(GroupNormSpec(6, 3, DType::kFloat64), {}).ok());
+  EXPECT_TRUE(ValidateSpec(LayerNormSpec(5, DType::kFloat16), {}).ok());
+  EXPECT_TRUE(ValidateSpec(RmsNormSpec(5, DType::kBFloat16), {}).ok());
+  NormParams given;
+  given.mean = kPresent;
+  given.variance = kPresent;
+  EXPECT_TRUE(ValidateSpec(BatchNormSpec(4, DType::kFloat32), given).ok());
+}
+
+TEST(ValidateSpecTest, RefusesCountsThatAreNotPositiveOrDoNotDivide) {
+  ExpectInvalid(ValidateSpec(InstanceNormSpec(0, DType::kFloat32), {}), "channels");
+  ExpectInvalid(ValidateSpec(LayerNormSpec(-4, DType::kFloat32), {}), "channels");
+  ExpectInvalid(ValidateSpec(GroupNormSpec(6, 0, DType::kFloat32), {}), "groups");
+  ExpectInvalid(ValidateSpec(GroupNormSpec(6, -2, DType::kFloat32), {}), "groups");
+  ExpectInvalid(ValidateSpec(GroupNormSpec(6, 4, DType::kFloat32), {}), "groups");
+  ExpectInvalid(ValidateSpec(GroupNormSpec(6, 12, DType::kFloat32), {}), "groups");
+}
+
+TEST(ValidateSpecTest, RefusesEpsThatIsNotFiniteOrNegative) {
+  for (const double eps : {-1e-5, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    NormSpec spec = InstanceNormSpec(3, DType::kFloat32);
+    spec.eps = eps;
+    ExpectInvalid(ValidateSpec(spec, {}), "eps");
+  }
+}
+
+TEST(ValidateSpecTest, RefusesValuesOutsideTheEnums) {
+  NormSpec spec = InstanceNormSpec(3, static_cast<DType>(9));
+  ExpectInvalid(ValidateSpec(spec, {}), "dtype");
+  spec = InstanceNormSpec(3, DType::kFloat32);
+  spec.statistics = static_cast<Statistics>(3);
+  ExpectInvalid(ValidateSpec(spec, {}), "statistics");
+  spec = InstanceNormSpec(3, DType::kFloat32);
+  spec.layout = static_cast<Layout>(2);
+  ExpectInvalid(ValidateSpec(spec, {}), "layout");
+  spec = InstanceNormSpec(3, DType::kFloat32);
+  spec.activation = static_cast<Activation>(6);
+  ExpectInvalid(ValidateSpec(spec, {}), "activation");
+}
+
+TEST(ValidateSpecTest, WantsMeanAndVarianceExactlyIfStatisticsAreGiven) {
+  NormParams mean_only;
+  mean_only.mean = kPresent;
+  ExpectInvalid(ValidateSpec(BatchNormSpec(4, DType::kFloat32), {}), "mean and variance");
+  ExpectInvalid(ValidateSpec(BatchNormSpec(4, DType::kFloat32), mean_only), "mean and variance");
+  ExpectInvalid(ValidateSpec(InstanceNormSpec(4, DType::kFloat32), mean_only), "mean and variance");
+}
+
+TEST(ValidateSpecTest, RefusesParametersOfNoTypeOrAlignment) {
+  NormParams params;
+  params.gamma = {kOnes, static_cast<DType>(0)};
+  ExpectInvalid(ValidateSpec(InstanceNormSpec(2, DType::kFloat32), params), "gamma");
+  params.gamma = {};
+  params.beta = {reinterpret_cast<const char*>(kOnes) + 2, DType::kFloat32};
+  ExpectInvalid(ValidateSpec(InstanceNormSpec(2, DType::kFloat32), params), "beta");
+}
+
+TEST(ValidateSegmentsTest, AcceptsEmptySegmentsWithoutPointers) {
+  const NormSpec spec = InstanceNormSpec(3, DType::kFloat32);
+  const Segment segments[] = {{nullptr, nullptr, 0, 5}, {nullptr, nullptr, 5, 0}};
+  EXPECT_TRUE(ValidateSegments(spec, segments, 2).ok());
+  EXPECT_TRUE(ValidateSegments(spec, nullptr, 0).ok());
+}
+
+TEST(ValidateSegmentsTest, NamesTheSegmentThatIsWrong) {
+  const NormSpec spec = InstanceNormSpec(2, DType::kFloat32);
+  float x[4] = {};
+  const Segment good{x, x, 1, 2};
+  const auto status_of = [&](const Segment& second) {
+    const Segment segments[] = {good, second};
+    return ValidateSegments(spec, segments, 2);
+  };
+  EXPECT_TRUE(status_of(good).ok());
+  ExpectInvalid(status_of({x, x, -1, 2}), "segments[1].samples");
+  ExpectInvalid(status_of({x, x, 1, -2}), "segments[1].spatial");
+  ExpectInvalid(status_of({nullptr, x, 1, 2}), "segments[1].x");
+  ExpectInvalid(status_of({x, nullptr, 1, 2}), "segments[1].y");
+  ExpectInvalid(status_of({reinterpret_cast<char*>(x) + 1, x, 1, 2}), "segments[1].x, y");
+}
+
+TEST(ValidateSegmentsTest, RefusesBytesBeyond63Bits) {
+  const NormSpec spec = InstanceNormSpec(4, DType::kFloat32);
+  float x[4] = {};
+  // 2^58 * 2 * 4 channels * 4 bytes is 2^63, one too many.
+  const Segment segment{x, x, std::int64_t{1} << 58, 2};
+  ExpectInvalid(ValidateSegments(spec, &segment, 1), "segments[0].samples");
+  const Segment larger{x, x, std::int64_t{1} << 62, std::int64_t{1} << 62};
+  ExpectInvalid(ValidateSegments(spec, &larger, 1), "segments[0].samples");
+}
+
+}  // namespace
+}  // namespace norm
