@@ -1,0 +1,274 @@
+#include "client/client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/tensor/random.h"
+#include "server/base/mutex.h"
+#include "tests/support/fake_norm_service.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// One event that a thread waits for.
+class Latch {
+ public:
+  void Open() {
+    MutexLock lock(mutex_);
+    open_ = true;
+    opened_.SignalAll();
+  }
+  void Wait() {
+    MutexLock lock(mutex_);
+    while (!open_) opened_.Wait(mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar opened_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+v1::ModelConfig InstanceNorm(std::int64_t channels) {
+  v1::ModelConfig config;
+  config.mutable_instance_norm()->set_channels(channels);
+  config.mutable_instance_norm()->set_affine(true);
+  return config;
+}
+
+Tensor Random(std::vector<std::int64_t> dims, std::uint64_t seed = 1) {
+  return RandomTensor(norm::DType::kFloat32, Shape::Create(dims).value(), 0, 1, seed).value();
+}
+
+NormalizeRequest RequestOf(const Tensor& tensor) {
+  NormalizeRequest request;
+  request.model = "norm";
+  request.input = tensor.view();
+  request.input_owner = tensor.owner();
+  return request;
+}
+
+class ClientTest : public ::testing::Test {
+ protected:
+  ClientTest() { server_.AddModel("norm", InstanceNorm(4), test::AffineParameters(4)); }
+
+  test::FakeNormService server_;
+  const std::unique_ptr<Client> client_ = Client::Create(server_.target()).value();
+};
+
+TEST_F(ClientTest, NormalizesATensor) {
+  const Tensor x = Random({2, 4, 100});
+  const auto response = client_->Normalize(RequestOf(x));
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->model(), "norm");
+  EXPECT_EQ(response->version(), 1);
+  EXPECT_EQ(response->batch().lane(), "fake:0");
+  EXPECT_EQ(response->shape(), x.shape());
+  // By hand: the first row's mean is beta, whatever gamma is.
+  const Tensor y = response->ToTensor().value();
+  const auto* row = reinterpret_cast<const float*>(y.bytes().data());
+  double sum = 0;
+  for (int i = 0; i < 100; ++i) sum += static_cast<double>(row[i]);
+  const Tensor bias = test::AffineParameters(4).at("bias");
+  EXPECT_NEAR(sum / 100, static_cast<double>(*reinterpret_cast<const float*>(bias.bytes().data())),
+              1e-5);
+}
+
+TEST_F(ClientTest, NormalizesATensorOfManySlices) {
+  const Tensor x = Random({1, 4, 1 << 18});
+  const auto response = client_->Normalize(RequestOf(x));
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->size_bytes(), std::size_t{4} << 20);
+  EXPECT_GT(response->pieces().size(), 1u);
+}
+
+TEST_F(ClientTest, NormalizesAnEmptyTensor) {
+  const auto response = client_->Normalize(RequestOf(Random({0, 4, 3})));
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->size_bytes(), 0u);
+  EXPECT_EQ(response->shape().ToString(), "[0, 4, 3]");
+}
+
+TEST_F(ClientTest, PassesOnTheServersErrors) {
+  NormalizeRequest request = RequestOf(Random({1, 4, 2}));
+  request.model = "other";
+  EXPECT_EQ(client_->Normalize(request).status(), absl::NotFoundError("model: no \"other\""));
+  request = RequestOf(Random({1, 3, 2}));
+  EXPECT_EQ(client_->Normalize(request).status().code(), absl::StatusCode::kInvalidArgument);
+  server_.FailFrom(0, absl::ResourceExhaustedError("queue: full"));
+  request = RequestOf(Random({1, 4, 2}));
+  EXPECT_EQ(client_->Normalize(request).status(), absl::ResourceExhaustedError("queue: full"));
+}
+
+TEST_F(ClientTest, SendsBytesThatDoNotFitTheShapeAsTheyAre) {
+  const Tensor x = Random({1, 4, 2});
+  NormalizeRequest request = RequestOf(x);
+  request.input.bytes = request.input.bytes.first(31);
+  EXPECT_THAT(std::string(client_->Normalize(request).status().message()),
+              HasSubstr("31 bytes, wanted 32"));
+}
+
+TEST_F(ClientTest, TimesOutWhileTheServerIsBusy) {
+  server_.Hold();
+  const Tensor x = Random({1, 4, 2});
+  NormalizeRequest request = RequestOf(x);
+  request.timeout = std::chrono::milliseconds(20);
+  const absl::Status status = client_->Normalize(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
+  server_.Release();
+}
+
+TEST_F(ClientTest, CancelEndsACall) {
+  server_.Hold();
+  const Tensor x = Random({1, 4, 2});
+  Latch ended;
+  absl::Status status;
+  const auto call = client_->NormalizeAsync(RequestOf(x), [&](auto response) {
+    status = response.status();
+    ended.Open();
+  });
+  ASSERT_TRUE(call.ok());
+  server_.WaitForCalls(1);
+  (*call)->Cancel();
+  ended.Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  server_.Release();
+}
+
+TEST_F(ClientTest, LetsGoOfTheInputAfterTheCall) {
+  Latch released;
+  Tensor x = Random({1, 4, 1 << 16});
+  NormalizeRequest request = RequestOf(x);
+  // The deleter holds the memory, and tells when it is called.
+  request.input_owner = std::shared_ptr<const void>(
+      x.bytes().data(), [owner = x.owner(), &released](const void*) { released.Open(); });
+  x = Tensor();
+  ASSERT_TRUE(client_->Normalize(request).ok());
+  request.input_owner.reset();
+  released.Wait();
+}
+
+TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirAnswer) {
+  constexpr int kChains = 16;
+  constexpr int kCalls = 50;
+  struct Chain {
+    Client* client = nullptr;
+    Tensor input;
+    Tensor expected;
+    int left = kCalls;
+    std::atomic<int>* running = nullptr;
+    Latch* all_done = nullptr;
+    int wrong = 0;
+
+    void Next() {
+      if (left-- == 0) {
+        if (running->fetch_sub(1) == 1) all_done->Open();
+        return;
+      }
+      const auto call = client->NormalizeAsync(RequestOf(input), [this](auto response) {
+        if (!response.ok() || response->ToTensor()->bytes() != expected.bytes()) ++wrong;
+        Next();
+      });
+      ASSERT_TRUE(call.ok());
+    }
+  };
+  std::atomic<int> running{kChains};
+  Latch all_done;
+  std::vector<Chain> chains(kChains);
+  for (int i = 0; i < kChains; ++i) {
+    Chain& chain = chains[static_cast<std::size_t>(i)];
+    chain.client = client_.get();
+    chain.input = Random({1 + i % 3, 4, 5 + i}, static_cast<std::uint64_t>(i));
+    chain.expected = client_->Normalize(RequestOf(chain.input))->ToTensor().value();
+    chain.running = &running;
+    chain.all_done = &all_done;
+  }
+  for (Chain& chain : chains) chain.Next();
+  all_done.Wait();
+  for (const Chain& chain : chains) EXPECT_EQ(chain.wrong, 0);
+}
+
+TEST_F(ClientTest, ACallOutlivesItsClient) {
+  server_.Hold();
+  const Tensor x = Random({1, 4, 2});
+  Latch ended;
+  absl::Status status;
+  {
+    const auto client = Client::Create(server_.target(), {.own_connection = true}).value();
+    ASSERT_TRUE(client
+                    ->NormalizeAsync(RequestOf(x),
+                                     [&](auto response) {
+                                       status = response.status();
+                                       ended.Open();
+                                     })
+                    .ok());
+    server_.WaitForCalls(1);
+  }
+  server_.Release();
+  ended.Wait();
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_F(ClientTest, TellsOfAServerThatCannotBeReached) {
+  server_.Stop();
+  const auto client = Client::Create(server_.target(), {.own_connection = true}).value();
+  const absl::Status status = client->Normalize(RequestOf(Random({1, 4, 2}))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("cannot reach " + server_.target()));
+  EXPECT_EQ(client->GetServerInfo().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ClientTest, AServerThatDiesEndsTheCall) {
+  server_.Hold();
+  Latch ended;
+  absl::Status status;
+  ASSERT_TRUE(client_
+                  ->NormalizeAsync(RequestOf(Random({1, 4, 2})),
+                                   [&](auto response) {
+                                     status = response.status();
+                                     ended.Open();
+                                   })
+                  .ok());
+  server_.WaitForCalls(1);
+  server_.Stop();
+  ended.Wait();
+  // What the dying server's handler still answers is a matter of luck; that the call ends is not.
+  EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kUnavailable ||
+              status.code() == absl::StatusCode::kCancelled)
+      << status;
+}
+
+TEST_F(ClientTest, AdministersModels) {
+  const auto models = client_->ListModels();
+  ASSERT_TRUE(models.ok()) << models.status();
+  ASSERT_EQ(models->models_size(), 1);
+  EXPECT_EQ(models->models(0).name(), "norm");
+  EXPECT_EQ(client_->GetModel("norm")->config().instance_norm().channels(), 4);
+  EXPECT_EQ(client_->LoadModel("norm")->version(), 1);
+  EXPECT_THAT(client_->UnloadModel("norm")->versions(), ElementsAre(1));
+  EXPECT_EQ(client_->GetModel("norm").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client_->GetServerInfo()->version(), "fake");
+}
+
+TEST(ClientCreateTest, RefusesTargetsThatNameNoServer) {
+  for (const char* target : {"", "localhost", "127.0.0.1:"}) {
+    EXPECT_EQ(Client::Create(target).status().code(), absl::StatusCode::kInvalidArgument) << target;
+  }
+}
+
+}  // namespace
+}  // namespace normd::client

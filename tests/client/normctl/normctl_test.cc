@@ -1,0 +1,205 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "client/normctl/commands.h"
+#include "client/tensor/npy.h"
+#include "client/tensor/random.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/fake_norm_service.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+struct Ran {
+  int code = 0;
+  std::string out;
+  std::string err;
+};
+
+Ran Invoke(const std::vector<std::string>& arguments) {
+  std::ostringstream out;
+  std::ostringstream err;
+  const int code = RunNormctl(arguments, out, err);
+  return {code, out.str(), err.str()};
+}
+
+class NormctlTest : public ::testing::Test {
+ protected:
+  NormctlTest() {
+    v1::ModelConfig config;
+    config.mutable_group_norm()->set_channels(8);
+    config.mutable_group_norm()->set_groups(2);
+    config.set_activation(v1::SILU);
+    server_.AddModel("group", config, test::AffineParameters(8));
+    test::WriteModel(folder_.path(), "group", config, test::AffineParameters(8));
+    const Tensor x =
+        RandomTensor(norm::DType::kFloat32, Shape::Create({2, 8, 5}).value(), 0, 1, 1).value();
+    EXPECT_TRUE(WriteNpy(folder_.File("x.npy"), x.view()).ok());
+  }
+
+  // With --server of the fake.
+  Ran Call(std::vector<std::string> arguments) {
+    arguments.push_back("--server=" + server_.target());
+    return Invoke(arguments);
+  }
+
+  test::FakeNormService server_;
+  const test::TempFolder folder_;
+};
+
+TEST_F(NormctlTest, HealthIsTheExitCode) {
+  Ran ran = Call({"health"});
+  EXPECT_EQ(ran.code, kExitOk);
+  EXPECT_EQ(ran.out, "SERVING\n");
+  server_.SetHealth("", false);
+  ran = Call({"health"});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_EQ(ran.out, "NOT_SERVING\n");
+  EXPECT_THAT(ran.err, StartsWith("normctl: UNAVAILABLE: "));
+}
+
+TEST_F(NormctlTest, HealthOfAModelAndAsJson) {
+  server_.SetHealth("normd.v1.NormService/group", true);
+  EXPECT_EQ(Call({"health", "--model", "group"}).code, kExitOk);
+  EXPECT_EQ(Call({"health", "--model", "other"}).code, kExitFailed);
+  const Ran ran = Call({"health", "--service=normd.v1.NormService/group", "--json"});
+  EXPECT_EQ(Json::parse(ran.out),
+            (Json{{"service", "normd.v1.NormService/group"}, {"status", "SERVING"}}));
+}
+
+TEST_F(NormctlTest, HealthWatchPrintsTheStateAndEndsAtTheTimeout) {
+  const Ran ran = Call({"health", "--watch", "--timeout=20ms"});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_EQ(ran.out, "SERVING\n");
+  EXPECT_THAT(ran.err, HasSubstr("DEADLINE_EXCEEDED"));
+}
+
+TEST_F(NormctlTest, TellsOfTheServer) {
+  const Ran ran = Call({"info"});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("fake:0"), HasSubstr("1048576 bytes (1.0 MiB)")));
+  EXPECT_EQ(Json::parse(Call({"info", "--json"}).out)["lanes"], Json({"fake:0"}));
+}
+
+TEST_F(NormctlTest, ListsAndDescribesModels) {
+  Ran ran = Call({"models"});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("group_norm channels=8 groups=2 eps=1e-05 + SILU"));
+  EXPECT_EQ(Json::parse(Call({"models", "--json"}).out)["models"][0]["name"], "group");
+  ran = Call({"model", "group"});
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("state       READY"), HasSubstr("weight FLOAT32 [8]")));
+  EXPECT_EQ(Json::parse(Call({"model", "group", "--json"}).out)["state"], "READY");
+}
+
+TEST_F(NormctlTest, LoadsAndUnloads) {
+  EXPECT_EQ(Call({"load", "group", "--version=1"}).code, kExitOk);
+  const Ran ran = Call({"unload", "group"});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_EQ(ran.out, "unloaded group version 1\n");
+  EXPECT_THAT(Call({"model", "group"}).err, HasSubstr("NOT_FOUND: model: no \"group\""));
+}
+
+TEST_F(NormctlTest, NormalizesAFile) {
+  const Ran ran = Call({"normalize", "--model", "group", folder_.File("x.npy"), "-o",
+                        folder_.File("y.npy"), "--verify", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("verified against float64: ok"));
+  const auto y = ReadNpy(folder_.File("y.npy"));
+  ASSERT_TRUE(y.ok()) << y.status();
+  EXPECT_EQ(y->shape().ToString(), "[2, 8, 5]");
+  EXPECT_NE(y->bytes(), ReadNpy(folder_.File("x.npy"))->bytes());
+}
+
+TEST_F(NormctlTest, NormalizeReportsAsJson) {
+  const Ran ran = Call({"normalize", folder_.File("x.npy"), "--model=group", "--json", "--verify",
+                        "--model_repository", folder_.path()});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  const Json json = Json::parse(ran.out);
+  EXPECT_EQ(json["shape"], Json({2, 8, 5}));
+  EXPECT_EQ(json["batch"]["lane"], "fake:0");
+  EXPECT_EQ(json["verify"]["elements"], 80);
+  EXPECT_EQ(json["verify"]["ok"], true);
+}
+
+TEST_F(NormctlTest, VerifyFailsOnAWrongAnswer) {
+  server_.AnswerWronglyFrom(0);
+  const Ran ran = Call({"normalize", folder_.File("x.npy"), "--model=group", "--verify",
+                        "--model_repository=" + folder_.path()});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.out, HasSubstr("FAILED"));
+  EXPECT_THAT(ran.err, HasSubstr("DATA_LOSS: verification failed"));
+}
+
+TEST_F(NormctlTest, FailuresOfACallWriteNoOutput) {
+  const Ran ran =
+      Call({"normalize", folder_.File("x.npy"), "--model=other", "-o", folder_.File("y.npy")});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.err, HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(ReadNpy(folder_.File("y.npy")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(Call({"normalize", folder_.File("no.npy"), "--model=group"}).err,
+              HasSubstr("no.npy: cannot open"));
+}
+
+TEST_F(NormctlTest, UnreachableServerIsOneClearLine) {
+  server_.Stop();
+  const Ran ran = Call({"models"});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.err, StartsWith("normctl: UNAVAILABLE: cannot reach " + server_.target()));
+}
+
+TEST_F(NormctlTest, WritesRandomTensors) {
+  const std::string path = folder_.File("r.npy");
+  const Ran ran = Invoke({"random", path, "--shape=3x4", "--dtype=bf16", "--seed=9"});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_EQ(ReadNpy(path)->dtype(), norm::DType::kBFloat16);
+  EXPECT_EQ(Invoke({"random", path, "--shape=3xx"}).code, kExitUsage);
+  EXPECT_EQ(Invoke({"random", path, "--dtype=int8"}).code, kExitUsage);
+}
+
+TEST(NormctlUsageTest, WrongCommandLinesAreUsageErrors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {},
+      {"dance"},
+      {"models", "extra"},
+      {"model"},
+      {"models", "--colour"},
+      {"models", "--timeout=-1s"},
+      {"models", "--timeout=soon"},
+      {"models", "--server=nowhere"},
+      {"health", "--service=a", "--model=b"},
+      {"normalize", "x.npy"},
+      {"normalize", "--model=m"},
+      {"normalize", "x.npy", "--model=m", "--verify"},
+  };
+  for (const auto& arguments : wrong) {
+    const Ran ran = Invoke(arguments);
+    EXPECT_EQ(ran.code, kExitUsage) << ::testing::PrintToString(arguments);
+    EXPECT_NE(ran.err, "");
+    EXPECT_EQ(ran.out, "");
+  }
+}
+
+TEST(NormctlUsageTest, HelpNamesEveryCommandAndItsFlags) {
+  const Ran ran = Invoke({"--help"});
+  EXPECT_EQ(ran.code, kExitOk);
+  for (const char* command :
+       {"health", "info", "models", "model", "load", "unload", "normalize", "random"}) {
+    EXPECT_THAT(ran.out, HasSubstr(std::string("  ") + command + " "));
+    const Ran own = Invoke({command, "--help"});
+    EXPECT_EQ(own.code, kExitOk);
+    EXPECT_THAT(own.out, HasSubstr("--server=HOST:PORT"));
+  }
+}
+
+}  // namespace
+}  // namespace normd::client

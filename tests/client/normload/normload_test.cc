@@ -1,0 +1,241 @@
+#include "client/normload/normload.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/load/histogram.h"
+#include "nlohmann/json.hpp"
+#include "server/base/mutex.h"
+#include "tests/support/fake_norm_service.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::load {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+// Interrupts at once after Interrupt.
+class FakeInterrupts final : public Interrupts {
+ public:
+  bool Wait(Duration limit) override {
+    MutexLock lock(mutex_);
+    if (!interrupted_) changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + limit);
+    return std::exchange(interrupted_, false);
+  }
+  void Interrupt() {
+    MutexLock lock(mutex_);
+    interrupted_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class NormloadTest : public ::testing::Test {
+ protected:
+  NormloadTest() {
+    v1::ModelConfig config;
+    config.mutable_instance_norm()->set_channels(4);
+    config.mutable_instance_norm()->set_affine(true);
+    server_.AddModel("norm", config, test::AffineParameters(4));
+    test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
+  }
+
+  // Runs against the fake server without warm-up and progress, and reads the report.
+  void Run(std::vector<std::string> arguments) {
+    for (const std::string& argument :
+         {"--server=" + server_.target(), std::string("--warmup=0s"), std::string("--quiet"),
+          "--json=" + folder_.File("report.json")}) {
+      arguments.push_back(argument);
+    }
+    std::ostringstream out;
+    std::ostringstream err;
+    code_ = RunNormload(arguments, interrupts_, out, err, false);
+    out_ = out.str();
+    err_ = err.str();
+    report_ = Json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
+    ASSERT_TRUE(report_.is_object());
+  }
+
+  test::FakeNormService server_;
+  const test::TempFolder folder_;
+  FakeInterrupts interrupts_;
+  int code_ = -1;
+  std::string out_;
+  std::string err_;
+  Json report_;
+};
+
+TEST_F(NormloadTest, ClosedLoopCountsTimesAndVerifies) {
+  Run({"--mix=norm:1x4x5:f32:3,norm:2x4x3:f16", "--requests=400", "--concurrency=4",
+       "--connections=2", "--verify", "--verify_every=1", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(err_, "");
+  const Json& result = report_["result"];
+  EXPECT_EQ(result["ok"], 400);
+  EXPECT_EQ(result["codes"], (Json{{"OK", 400}}));
+  EXPECT_EQ(result["verified"], 400);
+  EXPECT_EQ(result["wrong"], 0);
+  EXPECT_EQ(result["stopped_by"], "all requests sent");
+  EXPECT_EQ(result["server_stage_means_us"]["compute"], 1.0);
+  EXPECT_EQ(result["batch_requests"]["mean"], 2.0);
+  EXPECT_EQ(result["response_time"]["count"], 400);
+  EXPECT_EQ(server_.calls(), 402);  // One of each kind before the run.
+  EXPECT_THAT(out_, AllOf(HasSubstr("closed loop, 4 callers, 2 connections"),
+                          HasSubstr("400 answers, 0 wrong")));
+}
+
+TEST_F(NormloadTest, TheReportKeepsItsSchema) {
+  Run({"--model=norm", "--shape=1x4x5", "--requests=10", "--seed=42"});
+  ASSERT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["schema"], "normload");
+  EXPECT_EQ(report_["schema_version"], 1);
+  EXPECT_EQ(report_["options"]["seed"], 42);
+  EXPECT_EQ(report_["options"]["mix"][0]["shape"], Json({1, 4, 5}));
+  EXPECT_EQ(report_["environment"]["server_version"], "fake");
+  EXPECT_TRUE(report_["error"].is_null());
+  // A histogram can be rebuilt from its part of the report.
+  const Json& times = report_["result"]["response_time"];
+  Histogram histogram;
+  for (const Json& bucket : times["buckets"]) {
+    ASSERT_TRUE(histogram.Add(bucket[0].get<std::size_t>(), bucket[1].get<std::int64_t>()));
+  }
+  histogram.SetExtremes(Duration{times["min_ns"].get<std::int64_t>()},
+                        Duration{times["max_ns"].get<std::int64_t>()},
+                        Duration{times["sum_ns"].get<std::int64_t>()});
+  EXPECT_EQ(histogram.count(), 10);
+  EXPECT_DOUBLE_EQ(1e-3 * static_cast<double>(histogram.Percentile(50).count()),
+                   times["p50_us"].get<double>());
+}
+
+TEST_F(NormloadTest, OpenLoopSendsWhatItsArrivalsSay) {
+  Run({"--model=norm", "--shape=1x4x5", "--requests=200", "--rate=20000", "--arrival=constant"});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["options"]["mode"], "open");
+  EXPECT_EQ(report_["result"]["ok"], 200);
+  EXPECT_EQ(report_["result"]["send_lag"]["count"], 200);
+  EXPECT_THAT(out_, AllOf(HasSubstr("constant arrivals at 20000/s"), HasSubstr("send lag")));
+}
+
+TEST_F(NormloadTest, AnUnreachableServerIsOneMessageAndAReport) {
+  server_.Stop();
+  Run({"--model=norm", "--shape=1x4x5"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("normload: UNAVAILABLE: cannot reach " + server_.target()));
+  EXPECT_EQ(report_["error"]["code"], "UNAVAILABLE");
+  EXPECT_EQ(report_["result"]["requests"], 0);
+}
+
+TEST_F(NormloadTest, AWrongModelOrShapeIsOneMessage) {
+  Run({"--model=other", "--shape=1x4x5"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("NOT_FOUND: other:1x4x5:float32: model"));
+  Run({"--model=norm", "--shape=1x3x5"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["error"]["code"], "INVALID_ARGUMENT");
+}
+
+TEST_F(NormloadTest, AWrongAnswerFailsTheRun) {
+  server_.AnswerWronglyFrom(50);
+  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1", "--verify",
+       "--verify_every=1", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["result"]["verified"], 100);
+  EXPECT_EQ(report_["result"]["wrong"], 51);  // The call before the run was number 0.
+  EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified answers are wrong"));
+}
+
+TEST_F(NormloadTest, ErrorsFailTheRunBeyondTheirShare) {
+  server_.FailFrom(51, absl::ResourceExhaustedError("queue: full"));
+  const std::vector<std::string> arguments = {"--model=norm", "--shape=1x4x5", "--requests=100",
+                                              "--concurrency=1"};
+  Run(arguments);
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 50}, {"RESOURCE_EXHAUSTED", 50}}));
+  EXPECT_EQ(report_["result"]["first_messages"]["RESOURCE_EXHAUSTED"], "queue: full");
+  EXPECT_THAT(out_, HasSubstr("RESOURCE_EXHAUSTED 50, the first: queue: full"));
+}
+
+TEST_F(NormloadTest, AllowedErrorsDoNotFailTheRun) {
+  server_.FailFrom(91, absl::ResourceExhaustedError("queue: full"));
+  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1",
+       "--max_error_share=0.1"});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["errors"], 10);
+}
+
+TEST_F(NormloadTest, AServerThatDiesHalfWayEndsTheRunWithAReport) {
+  std::thread killer([this] {
+    server_.WaitForCalls(100);
+    server_.Stop();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--duration=100s", "--concurrency=4",
+       "--give_up_after=20"});
+  killer.join();
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_GT(report_["result"]["ok"], 50);
+  EXPECT_EQ(report_["result"]["stopped_by"], "server gone");
+  EXPECT_EQ(report_["error"]["code"], "UNAVAILABLE");
+}
+
+TEST_F(NormloadTest, AnInterruptStopsAndReports) {
+  std::thread user([this] {
+    server_.WaitForCalls(100);
+    interrupts_.Interrupt();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--duration=100s", "--concurrency=4"});
+  user.join();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["stopped_by"], "interrupted");
+  EXPECT_GE(report_["result"]["ok"], 90);
+}
+
+TEST_F(NormloadTest, ADeadlineIsAnError) {
+  std::thread holder([this] {
+    server_.WaitForCalls(20);
+    server_.Hold();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--requests=50", "--concurrency=2", "--timeout=200ms"});
+  holder.join();
+  server_.Release();
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_GT(report_["result"]["codes"]["DEADLINE_EXCEEDED"], 0);
+}
+
+TEST_F(NormloadTest, AReportThatCannotBeWrittenIsAFailure) {
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(
+      RunNormload({"--server=" + server_.target(), "--model=norm", "--shape=1x4x5", "--requests=1",
+                   "--warmup=0s", "--quiet", "--json=" + folder_.File("no/such/folder.json")},
+                  interrupts_, out, err, false),
+      kExitFailed);
+  EXPECT_THAT(err.str(), HasSubstr("folder.json: cannot write"));
+}
+
+TEST(NormloadUsageTest, WrongCommandLinesAndHelp) {
+  FakeInterrupts interrupts;
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(RunNormload({"--colour"}, interrupts, out, err, false), kExitUsage);
+  EXPECT_THAT(err.str(), HasSubstr("unknown flag --colour"));
+  EXPECT_EQ(out.str(), "");
+  EXPECT_EQ(RunNormload({"--help"}, interrupts, out, err, false), kExitOk);
+  EXPECT_THAT(out.str(), AllOf(HasSubstr("--max_error_share"), HasSubstr("Exit codes")));
+}
+
+}  // namespace
+}  // namespace normd::load
