@@ -55,7 +55,7 @@ std::string Describe(const Versions* versions) {
 }
 
 absl::Status CheckRequest(absl::string_view name, std::int64_t version) {
-  if (const absl::Status status = CheckModelName(name); !status.ok()) return status;
+  if (absl::Status status = CheckModelName(name); !status.ok()) return status;
   if (version < 0) {
     return absl::InvalidArgumentError(absl::StrCat("version: ", version, ", wanted 0 or more"));
   }
@@ -64,7 +64,7 @@ absl::Status CheckRequest(absl::string_view name, std::int64_t version) {
 
 // A miss is rare, so the name is examined only here: a bad one is InvalidArgument.
 absl::Status Missing(absl::string_view name, std::int64_t version, const Versions* versions) {
-  if (const absl::Status status = CheckRequest(name, version); !status.ok()) return status;
+  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
   return absl::NotFoundError(absl::StrCat("model: ", name,
                                           version == 0 ? "" : absl::StrCat(", version ", version),
                                           " is not loaded; ", Describe(versions)));
@@ -284,7 +284,7 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Find(absl::string_vi
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Load(absl::string_view name, std::int64_t version) {
-  if (const absl::Status status = CheckRequest(name, version); !status.ok()) return status;
+  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
   absl::StatusOr<ModelStatus> result = [&] {
     MutexLock lock(impl_->load_mutex);
     return impl_->Load(std::string(name), version);
@@ -295,7 +295,7 @@ absl::StatusOr<ModelStatus> ModelRegistry::Load(absl::string_view name, std::int
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_view name,
                                                                 std::int64_t version) {
-  if (const absl::Status status = CheckRequest(name, version); !status.ok()) return status;
+  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
   absl::StatusOr<std::vector<std::int64_t>> result = [&] {
     MutexLock lock(impl_->load_mutex);
     return impl_->Unload(std::string(name), version);

@@ -66,7 +66,8 @@ absl::StatusOr<Parameter> ReadTensor(const InputFile& file, std::int64_t data_be
   auto* const memory = static_cast<std::byte*>(
       ::operator new(std::max<std::size_t>(bytes, 1), kAlignment, std::nothrow));
   if (memory == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("tensor \"", Printable(entry.name, 64),
+    return absl::ResourceExhaustedError(absl::StrCat(file.name(), ": tensor \"",
+                                                     Printable(entry.name, 64),
                                                      "\": no memory for ", bytes, " bytes"));
   }
   const std::shared_ptr<std::byte[]> data(
@@ -90,16 +91,21 @@ absl::StatusOr<std::vector<Parameter>> ReadSafetensors(const std::string& path,
       ParseSafetensorsHeader(*header, file->size_bytes() - data_begin);
   if (!entries.ok()) return InFile(*file, entries.status());
 
-  std::vector<Parameter> parameters;
+  // All types before any data: a file that will be refused is not read first.
+  std::vector<std::pair<TensorEntry, norm::DType>> wanted;
   for (TensorEntry& entry : *entries) {
-    const std::optional<norm::DType> dtype = ToDType(entry.dtype);
-    if (!dtype) {
-      if (entry.name == "num_batches_tracked") continue;
+    if (const std::optional<norm::DType> dtype = ToDType(entry.dtype)) {
+      wanted.emplace_back(std::move(entry), *dtype);
+    } else if (entry.name != "num_batches_tracked") {
       return absl::InvalidArgumentError(
           absl::StrCat(file->name(), ": tensor \"", Printable(entry.name, 64), "\": dtype ",
                        entry.dtype, ", wanted F32, F64, F16 or BF16"));
     }
-    absl::StatusOr<Parameter> parameter = ReadTensor(*file, data_begin, *dtype, std::move(entry));
+  }
+  std::vector<Parameter> parameters;
+  parameters.reserve(wanted.size());
+  for (auto& [entry, dtype] : wanted) {
+    absl::StatusOr<Parameter> parameter = ReadTensor(*file, data_begin, dtype, std::move(entry));
     if (!parameter.ok()) return parameter.status();
     parameters.push_back(*std::move(parameter));
   }

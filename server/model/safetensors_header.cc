@@ -144,7 +144,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool Stop(std::string reason) {
+  bool Stop(absl::string_view reason) {
     if (error_.ok()) error_ = absl::InvalidArgumentError(absl::StrCat("header: ", reason));
     return false;
   }

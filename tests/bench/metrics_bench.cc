@@ -21,7 +21,7 @@ class Durations {
  public:
   std::int64_t Next() {
     state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<std::int64_t>(10'000u << (state_ >> 60));
+    return std::int64_t{10'000} << (state_ >> 60);
   }
 
  private:

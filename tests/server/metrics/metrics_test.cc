@@ -239,6 +239,7 @@ TEST_F(MetricsTest, MissesNothingThatManyThreadsRecordDuringScrapes) {
   constexpr int kThreads = 6;
   constexpr int kRounds = 2000;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([this, t] {
       ModelMetrics& model = metrics_->ForModel("m", 1 + t % 2);

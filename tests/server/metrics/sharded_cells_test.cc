@@ -27,6 +27,7 @@ TEST(ShardedCellsTest, KeepsCellsApartAcrossCacheLines) {
 TEST(ShardedCellsTest, AddsUpWhatMoreThreadsThanShardsAdd) {
   ShardedCells cells(2);
   std::vector<std::thread> threads;
+  threads.reserve(24);
   for (int t = 0; t < 24; ++t) {
     threads.emplace_back([&cells] {
       for (int i = 0; i < 1000; ++i) {

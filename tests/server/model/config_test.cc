@@ -170,8 +170,10 @@ TEST(CheckModelConfigTest, TakesTheLimits) {
        {"instance_norm { channels: 2147483648 eps: 0 }",
         "group_norm { channels: 4 groups: 4 } dtypes: [FLOAT32, FLOAT64, FLOAT16, BFLOAT16]",
         "layer_norm { normalized_shape: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] }",
-        "batch_norm { channels: 1 } activation: LEAKY_RELU leaky_slope: -2 "
-        "batching { max_rows: 1 max_bytes: 1 max_queue_delay_us: 0 max_queue_requests: 1 }",
+        "batch_norm { channels: 1 } activation: LEAKY_RELU leaky_slope: -2",
+        "batch_norm { channels: 1 } batching { max_rows: 1 max_bytes: 1 max_queue_delay_us: 0 }",
+        "batch_norm { channels: 1 } batching { max_queue_delay_us: 60000000 max_queue_requests: 1 "
+        "}",
         "rms_norm { normalized_shape: 8 } description: \"\\316\\263 \\360\\237\\216\\262\""}) {
     const absl::Status status = CheckModelConfig(Parse(text));
     EXPECT_TRUE(status.ok()) << text << ": " << status;

@@ -25,7 +25,7 @@ TempDir::~TempDir() {
 }
 
 std::string TempDir::Write(absl::string_view relative_path, absl::string_view content) const {
-  const std::string path = absl::StrCat(path_, "/", relative_path);
+  std::string path = absl::StrCat(path_, "/", relative_path);
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   // A new file: one that is truncated and written again is flushed to the disk by some file
   // systems.

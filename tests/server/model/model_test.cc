@@ -15,9 +15,8 @@ namespace {
 
 using norm::DType;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
-Parameter MakeParameter(std::string name, std::vector<std::int64_t> dims,
+Parameter MakeParameter(std::string name, const std::vector<std::int64_t>& dims,
                         DType dtype = DType::kFloat32) {
   const Shape shape = *Shape::Create(dims);
   const auto bytes = static_cast<std::size_t>(shape.elements()) * norm::SizeOf(dtype);
@@ -165,13 +164,13 @@ TEST_F(ModelTest, RefusesAParameterThatComesTwice) {
 // What Check answers to a shape.
 class ModelCheckTest : public ModelTest {
  protected:
-  absl::StatusOr<Geometry> Check(const std::string& config, std::vector<std::int64_t> dims,
+  absl::StatusOr<Geometry> Check(const std::string& config, const std::vector<std::int64_t>& dims,
                                  DType dtype = DType::kFloat32) {
     const absl::StatusOr<Shape> shape = Shape::Create(dims);
     if (!shape.ok()) return shape.status();
     return MustCreate(config, {})->Check(dtype, *shape);
   }
-  void ExpectGeometry(const std::string& config, std::vector<std::int64_t> dims,
+  void ExpectGeometry(const std::string& config, const std::vector<std::int64_t>& dims,
                       const Geometry& wanted, DType dtype = DType::kFloat32) {
     const absl::StatusOr<Geometry> got = Check(config, dims, dtype);
     ASSERT_TRUE(got.ok()) << got.status();
@@ -180,7 +179,7 @@ class ModelCheckTest : public ModelTest {
     EXPECT_EQ(got->rows, wanted.rows);
     EXPECT_EQ(got->bytes, wanted.bytes);
   }
-  std::string Error(const std::string& config, std::vector<std::int64_t> dims,
+  std::string Error(const std::string& config, const std::vector<std::int64_t>& dims,
                     DType dtype = DType::kFloat32) {
     const absl::Status status = Check(config, dims, dtype).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

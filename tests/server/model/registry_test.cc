@@ -420,6 +420,7 @@ TEST_F(ModelRegistryTest, ConcurrentFindsSeeWholeStatesDuringReloads) {
   std::atomic<bool> stop{false};
   std::atomic<int> finds{0};
   std::vector<std::thread> readers;
+  readers.reserve(3);
   for (int t = 0; t < 3; ++t) {
     readers.emplace_back([&] {
       while (!stop.load()) {
