@@ -81,6 +81,36 @@ TEST_F(BatchQueueThreadsTest, EachPushWakesATaker) {
   }
 }
 
+// A taker reads the clock each time it wakes, so readings count wake-ups.
+class CountingClock final : public Clock {
+ public:
+  TimePoint Now() const override {
+    ++readings_;
+    return steady_.Now();
+  }
+  int readings() const { return readings_; }
+
+ private:
+  SteadyClock steady_;
+  mutable std::atomic<int> readings_{0};
+};
+
+TEST_F(BatchQueueThreadsTest, APushWakesNoMoreTakersThanItNeeds) {
+  constexpr int kTakers = 16;
+  constexpr int kPushes = 200;
+  for (const Duration delay : {Duration(0), Duration(microseconds(200))}) {
+    const CountingClock clock;
+    BatchQueueOptions options;
+    options.limits.max_queue_delay = delay;
+    BatchQueue queue(options, clock);
+    Takers takers(queue, kTakers);
+    for (int i = 0; i < kPushes; ++i) Push(queue, model_)->Wait();
+    // One taker wakes, at most twice more for a delay, and looks again when it comes back. Were all
+    // of them woken each time, it would be more than kTakers readings a push.
+    EXPECT_LT(clock.readings(), kPushes * kTakers / 2);
+  }
+}
+
 TEST_F(BatchQueueThreadsTest, ManyBatchesAtOnceReachEveryTaker) {
   BatchQueueOptions options;
   options.limits.max_rows = 1;
