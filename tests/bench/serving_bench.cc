@@ -1,0 +1,343 @@
+// What Normalize costs beyond the transport: normd and a server that only echoes, in one process,
+// over loopback, closed loop, in turns. Both get the same bytes and send as many back; the client
+// encodes nothing and decodes nothing. The ratios of the two are the numbers; the rates themselves
+// are the machine's. "cpu us" is the processor time of client and server together for one call: on
+// a machine that others use too its ratio says more than that of the rates.
+//
+//   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/base/mutex.h"
+#include "server/exec/backend.h"
+#include "server/exec/executor.h"
+#include "server/rpc/norm_service.h"
+#include "server/rpc/server.h"
+#include "spdlog/spdlog.h"
+
+ABSL_FLAG(int, connections, 16, "closed-loop clients, each with a connection of its own");
+ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "262144", "1048576"}),
+          "bytes of the tensor, multiples of 1024");
+ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
+ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
+ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
+ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
+
+namespace normd {
+namespace {
+
+constexpr char kMethod[] = "/normd.v1.NormService/Normalize";
+constexpr std::int64_t kRowElements = 256;
+
+// Hands each message back as it came, with gRPC's cheapest reactor.
+class EchoService final
+    : public v1::NormService::WithRawCallbackMethod_Normalize<v1::NormService::Service> {
+ public:
+  grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override {
+    *response = *request;
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+};
+
+class EchoServer {
+ public:
+  EchoServer() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(&service_);
+    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxSendMessageSize(-1);
+    ConfigureForThroughput(builder);
+    server_ = builder.BuildAndStart();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  EchoService service_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+template <typename T>
+T ValueOrExit(absl::StatusOr<T> result) {
+  if (result.ok()) return *std::move(result);
+  std::fprintf(stderr, "serving_bench: %s\n", result.status().ToString().c_str());
+  std::exit(1);
+}
+
+// A repository with one model: RMSNorm over rows of kRowElements, float32.
+std::string MakeRepository() {
+  std::string root = (std::filesystem::temp_directory_path() / "serving_bench_XXXXXX").string();
+  if (mkdtemp(root.data()) == nullptr) std::exit(1);
+  std::filesystem::create_directories(root + "/rms_norm/1");
+  std::ofstream(root + "/rms_norm/config.textproto")
+      << "rms_norm { normalized_shape: " << kRowElements << " affine: false }\n";
+  return root;
+}
+
+// The server as main.cc composes it, with default settings.
+class NormdServer {
+ public:
+  NormdServer()
+      : root_(MakeRepository()),
+        metrics_(CreateMetrics({"bench", ""})),
+        readiness_(*metrics_),
+        backend_(ValueOrExit(
+            CreateBackend({.device = "cpu", .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
+                          *metrics_, clock_))),
+        registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
+        admission_({}, *metrics_),
+        queue_({}, clock_),
+        executor_(backend_->MakeLanes(), queue_),
+        environment_{{}, registry_, admission_, queue_, *metrics_, readiness_, clock_},
+        service_(environment_) {
+    if (!registry_.LoadAll().ok()) std::exit(1);
+    server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
+    executor_.Start([](const absl::Status&) {});
+    readiness_.Start();
+  }
+  ~NormdServer() {
+    server_->Shutdown(Duration(0));
+    queue_.Close();
+    executor_.Join();
+    std::filesystem::remove_all(root_);
+  }
+  std::string address() const { return server_->address(); }
+  std::string description() const { return backend_->Description(); }
+
+ private:
+  SteadyClock clock_;
+  const std::string root_;
+  std::unique_ptr<Metrics> metrics_;
+  Readiness readiness_;
+  std::unique_ptr<Backend> backend_;
+  ModelRegistry registry_;
+  Admission admission_;
+  BatchQueue queue_;
+  Executor executor_;
+  CallEnvironment environment_;
+  NormService service_;
+  std::unique_ptr<Server> server_;
+};
+
+std::string EncodeRequest(std::int64_t bytes) {
+  v1::NormalizeRequest request;
+  request.set_model("rms_norm");
+  v1::Tensor& input = *request.add_inputs();
+  input.set_dtype(v1::FLOAT32);
+  const std::int64_t rows = bytes / (kRowElements * 4);
+  input.add_shape(rows);
+  input.add_shape(kRowElements);
+  std::vector<float> x(static_cast<std::size_t>(rows * kRowElements));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) - 6.0f;
+  input.set_data(x.data(), x.size() * sizeof(float));
+  return request.SerializeAsString();
+}
+
+// One connection and the loop over it.
+class Client {
+ public:
+  explicit Client(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
+    stub_ = std::make_unique<grpc::GenericStub>(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  // Calls until `stop`; returns each call's microseconds.
+  std::vector<double> Loop(const std::string& wire, const std::atomic<bool>& stop) {
+    std::vector<double> latencies;
+    const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
+    while (!stop.load(std::memory_order_relaxed)) {
+      const auto begin = std::chrono::steady_clock::now();
+      Call(grpc::ByteBuffer(&slice, 1), wire.size());
+      const std::chrono::duration<double, std::micro> took =
+          std::chrono::steady_clock::now() - begin;
+      latencies.push_back(took.count());
+    }
+    return latencies;
+  }
+
+ private:
+  void Call(const grpc::ByteBuffer& request, std::size_t least_bytes) {
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    bool done = false;
+    grpc::Status status;
+    stub_->UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response,
+                     [&](grpc::Status result) {
+                       MutexLock lock(mutex_);
+                       status = std::move(result);
+                       done = true;
+                       ended_.SignalOne();
+                     });
+    MutexLock lock(mutex_);
+    while (!done) ended_.Wait(mutex_);
+    if (!status.ok() || response.Length() < least_bytes) {
+      std::fprintf(stderr, "serving_bench: %s\n", status.error_message().c_str());
+      std::exit(1);
+    }
+  }
+
+  std::unique_ptr<grpc::GenericStub> stub_;
+  Mutex mutex_;
+  CondVar ended_;
+};
+
+struct Sample {
+  double calls_per_second = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+  double cpu_us = 0;
+};
+
+// The processor time of this process so far.
+double CpuMicroseconds() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  const auto us = [](const timeval& t) {
+    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
+  };
+  return us(use.ru_utime) + us(use.ru_stime);
+}
+
+using Clients = std::vector<std::unique_ptr<Client>>;
+
+Clients Connect(const std::string& address) {
+  Clients clients;
+  for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
+    clients.push_back(std::make_unique<Client>(address));
+  }
+  return clients;
+}
+
+Sample Measure(Clients& clients, const std::string& wire, absl::Duration length) {
+  std::atomic<bool> stop{false};
+  std::vector<std::vector<double>> latencies(clients.size());
+  std::vector<std::thread> threads;
+  const double cpu_begin = CpuMicroseconds();
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    threads.emplace_back([&, i] { latencies[i] = clients[i]->Loop(wire, stop); });
+  }
+  std::this_thread::sleep_for(absl::ToChronoNanoseconds(length));
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const double cpu_us = CpuMicroseconds() - cpu_begin;
+  std::vector<double> all;
+  for (const auto& one : latencies) all.insert(all.end(), one.begin(), one.end());
+  std::sort(all.begin(), all.end());
+  return {static_cast<double>(all.size()) / took.count(), all[all.size() / 2],
+          all[all.size() * 99 / 100], cpu_us / static_cast<double>(all.size())};
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The medians of the turns, each measure by itself.
+Sample Medians(const std::vector<Sample>& samples) {
+  auto median = [&](double Sample::*field) {
+    std::vector<double> values;
+    for (const Sample& sample : samples) values.push_back(sample.*field);
+    return Median(values);
+  };
+  return {median(&Sample::calls_per_second), median(&Sample::p50_us), median(&Sample::p99_us),
+          median(&Sample::cpu_us)};
+}
+
+nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sample) {
+  const double gb = sample.calls_per_second * static_cast<double>(bytes) / 1e9;
+  std::printf("%9lld  %-6s %10.0f %9.3f %9.1f %9.1f %9.1f", static_cast<long long>(bytes), server,
+              sample.calls_per_second, gb, sample.p50_us, sample.p99_us, sample.cpu_us);
+  return {{"calls_per_second", sample.calls_per_second},
+          {"gb_per_second", gb},
+          {"p50_us", sample.p50_us},
+          {"p99_us", sample.p99_us},
+          {"cpu_us", sample.cpu_us}};
+}
+
+int Run() {
+  spdlog::set_level(spdlog::level::warn);
+  NormdServer normd;
+  EchoServer echo;
+  Clients to_normd = Connect(normd.address());
+  Clients to_echo = Connect(echo.address());
+  const absl::Duration length = absl::GetFlag(FLAGS_round);
+  std::printf("%s; %d connections, %d turns of %s\n", normd.description().c_str(),
+              absl::GetFlag(FLAGS_connections), absl::GetFlag(FLAGS_rounds),
+              absl::FormatDuration(length).c_str());
+  std::printf("%9s  %-6s %10s %9s %9s %9s %9s %9s %9s\n", "bytes", "server", "calls/s", "GB/s",
+              "p50 us", "p99 us", "cpu us", "of echo", "by cpu");
+  nlohmann::json report = nlohmann::json::array();
+  for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
+    std::int64_t bytes = 0;
+    if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
+      std::fprintf(stderr, "--sizes: %s, wanted multiples of 1024\n", size.c_str());
+      return 2;
+    }
+    const std::string wire = EncodeRequest(bytes);
+    Measure(to_echo, wire, length / 4);
+    Measure(to_normd, wire, length / 4);
+    std::vector<Sample> echo_samples;
+    std::vector<Sample> normd_samples;
+    std::vector<double> ratios;
+    std::vector<double> cpu_ratios;
+    for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+      echo_samples.push_back(Measure(to_echo, wire, length));
+      normd_samples.push_back(Measure(to_normd, wire, length));
+      ratios.push_back(normd_samples.back().calls_per_second /
+                       echo_samples.back().calls_per_second);
+      cpu_ratios.push_back(echo_samples.back().cpu_us / normd_samples.back().cpu_us);
+    }
+    nlohmann::json line{{"bytes", bytes}, {"connections", absl::GetFlag(FLAGS_connections)}};
+    line["echo"] = Print("echo", bytes, Medians(echo_samples));
+    std::printf("\n");
+    line["normd"] = Print("normd", bytes, Medians(normd_samples));
+    line["ratio"] = Median(ratios);
+    line["cpu_ratio"] = Median(cpu_ratios);
+    std::printf(" %9.3f %9.3f\n", Median(ratios), Median(cpu_ratios));
+    std::fflush(stdout);
+    report.push_back(line);
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_json); !path.empty()) {
+    std::ofstream(path) << report.dump(2) << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace normd
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return normd::Run();
+}
