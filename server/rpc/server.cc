@@ -6,14 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_builder.h"
 
 namespace normd {
-
-void ConfigureForThroughput(grpc::ServerBuilder& builder) {
-  // Frames as large as the tensors that are sent most: each frame costs both sides a header and
-  // each received one a slice.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
-}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       NormService& service, Readiness& readiness) {
@@ -30,7 +25,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.SetMaxSendMessageSize(-1);
   // Two servers on one port would share the clients at random: the second shall fail.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  ConfigureForThroughput(builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     return absl::UnavailableError(

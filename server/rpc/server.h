@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
 #include "server/base/clock.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
@@ -23,9 +22,6 @@ struct ServerOptions {
 
 // What one message may hold beside its tensor.
 inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
-
-// The channel settings that decide throughput; what is measured beside the server takes them too.
-void ConfigureForThroughput(grpc::ServerBuilder& builder);
 
 // Serves from Start to Shutdown. Start and Shutdown are called by one thread.
 class Server {

@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -41,6 +42,8 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
+ABSL_FLAG(int, cpu_lanes, 1, "batches that the CPU computes at once");
+ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{64} << 20, "inputs of one batch, in bytes");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
@@ -71,7 +74,6 @@ class EchoServer {
     builder.RegisterService(&service_);
     builder.SetMaxReceiveMessageSize(-1);
     builder.SetMaxSendMessageSize(-1);
-    ConfigureForThroughput(builder);
     server_ = builder.BuildAndStart();
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
@@ -99,19 +101,26 @@ std::string MakeRepository() {
   return root;
 }
 
-// The server as main.cc composes it, with default settings.
+BatchQueueOptions QueueOptions() {
+  BatchQueueOptions options;
+  options.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
+  return options;
+}
+
+// The server as main.cc composes it.
 class NormdServer {
  public:
   NormdServer()
       : root_(MakeRepository()),
         metrics_(CreateMetrics({"bench", ""})),
         readiness_(*metrics_),
-        backend_(ValueOrExit(
-            CreateBackend({.device = "cpu", .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
-                          *metrics_, clock_))),
+        backend_(ValueOrExit(CreateBackend({.device = "cpu",
+                                            .cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes),
+                                            .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
+                                           *metrics_, clock_))),
         registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
         admission_({}, *metrics_),
-        queue_({}, clock_),
+        queue_(QueueOptions(), clock_),
         executor_(backend_->MakeLanes(), queue_),
         environment_{{}, registry_, admission_, queue_, *metrics_, readiness_, clock_},
         service_(environment_) {
@@ -128,6 +137,21 @@ class NormdServer {
   }
   std::string address() const { return server_->address(); }
   std::string description() const { return backend_->Description(); }
+
+  // The sums, in seconds, of the series `name` of the model with this `label`.
+  double Sum(const std::string& name, const std::string& label) const {
+    const std::string series = absl::StrCat(name, "{model=\"rms_norm\",", label, "} ");
+    const std::string scrape = metrics_->Scrape();
+    const std::size_t at = scrape.find(series);
+    double value = 0;
+    if (at == std::string::npos ||
+        !absl::SimpleAtod(absl::string_view(scrape).substr(
+                              at + series.size(), scrape.find('\n', at) - at - series.size()),
+                          &value)) {
+      return 0;
+    }
+    return value;
+  }
 
  private:
   SteadyClock clock_;
@@ -165,7 +189,6 @@ class Client {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
-    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
     stub_ = std::make_unique<grpc::GenericStub>(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
@@ -258,6 +281,37 @@ Sample Measure(Clients& clients, const std::string& wire, absl::Duration length)
           all[all.size() * 99 / 100], cpu_us / static_cast<double>(all.size())};
 }
 
+constexpr const char* kStages[] = {"decode", "queue", "gather", "compute", "encode", "total"};
+using StageSums = std::array<double, 6>;
+
+// Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
+// the hand-over of the answer.
+StageSums Stages(const NormdServer& normd) {
+  StageSums sums{};
+  for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
+    sums[i] =
+        normd.Sum("normd_stage_duration_seconds_sum", absl::StrCat("stage=\"", kStages[i], "\""));
+  }
+  sums.back() = normd.Sum("normd_request_duration_seconds_sum", "method=\"Normalize\"");
+  return sums;
+}
+
+double Count(const NormdServer& normd) {
+  return normd.Sum("normd_request_duration_seconds_count", "method=\"Normalize\"");
+}
+
+// The means between two readings.
+nlohmann::json PrintStages(const StageSums& before, const StageSums& after, double requests) {
+  nlohmann::json means;
+  std::printf("%18s", "mean us:");
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    means[kStages[i]] = 1e6 * (after[i] - before[i]) / requests;
+    std::printf(" %s %.1f", kStages[i], means[kStages[i]].get<double>());
+  }
+  std::printf("\n");
+  return means;
+}
+
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -311,6 +365,8 @@ int Run() {
     std::vector<Sample> normd_samples;
     std::vector<double> ratios;
     std::vector<double> cpu_ratios;
+    const StageSums stages = Stages(normd);
+    const double count = Count(normd);
     for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
       echo_samples.push_back(Measure(to_echo, wire, length));
       normd_samples.push_back(Measure(to_normd, wire, length));
@@ -325,6 +381,7 @@ int Run() {
     line["ratio"] = Median(ratios);
     line["cpu_ratio"] = Median(cpu_ratios);
     std::printf(" %9.3f %9.3f\n", Median(ratios), Median(cpu_ratios));
+    line["stage_mean_us"] = PrintStages(stages, Stages(normd), Count(normd) - count);
     std::fflush(stdout);
     report.push_back(line);
   }
