@@ -10,6 +10,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -92,10 +94,18 @@ BackendOptions BackendOf(const ServerConfig& config) {
   return options;
 }
 
-BatchQueueOptions QueueOf(const ServerConfig& config) {
+// A device is launched once for a batch, so it wants large ones. The CPU gains from company only
+// what one call of the kernels costs; a large batch would keep its requests from the other lanes
+// and leave the caches before it is sent.
+constexpr std::int64_t kCpuBatchBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kDeviceBatchBytes = std::int64_t{64} << 20;
+
+BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
   BatchQueueOptions options;
   options.limits.max_rows = config.max_batch_rows;
-  options.limits.max_bytes = config.max_batch_bytes;
+  options.limits.max_bytes = config.max_batch_bytes > 0 ? config.max_batch_bytes
+                             : on_cpu                   ? kCpuBatchBytes
+                                                        : kDeviceBatchBytes;
   options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
   options.max_queue_requests = config.max_queue_requests;
   return options;
@@ -138,8 +148,9 @@ int Serve(const ServerConfig& config) {
   if (!loaded.ok()) return StartFailed(loaded);
 
   Admission admission({config.max_inflight_bytes, config.max_inflight_requests}, *metrics);
-  BatchQueue queue(QueueOf(config), clock);
-  Executor executor((*backend)->MakeLanes(), queue);
+  std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
+  BatchQueue queue(QueueOf(config, lanes.front()->device() == "cpu"), clock);
+  Executor executor(std::move(lanes), queue);
   CallEnvironment environment{
       ServiceOf(config, executor), registry, admission, queue, *metrics, readiness, clock};
   NormService service(environment);

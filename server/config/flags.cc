@@ -25,11 +25,15 @@ ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
 ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
 ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
           "rows of one batch (a larger request makes a batch of its own)");
-ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{64} << 20, "inputs of one batch, in bytes");
+ABSL_FLAG(
+    std::int64_t, max_batch_bytes, 0,
+    "inputs of one batch, in bytes; 0: what suits the device, 256 KiB for the CPU, 64 MiB for "
+    "CUDA");
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
           "how long a free lane waits for company for the oldest request, such as 200us");
 ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
-ABSL_FLAG(int, cpu_lanes, 1, "batches that the CPU computes at once");
+ABSL_FLAG(int, cpu_lanes, 0,
+          "batches that the CPU computes at once; 0: one for every four threads, at least two");
 ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
 ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
           "free memory kept for reuse, in bytes");

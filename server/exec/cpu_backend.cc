@@ -13,10 +13,10 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const BackendOptions& options, Metrics& metrics, const Clock& clock)
-      : lanes_(std::max(options.cpu_lanes, 1)),
-        metrics_(metrics),
+      : metrics_(metrics),
         clock_(clock),
         kernels_(options.cpu_threads),
+        lanes_(options.cpu_lanes > 0 ? options.cpu_lanes : std::max(kernels_.max_threads() / 4, 2)),
         pool_(options.pool_bytes),
         pool_watch_(metrics.WatchPool("host", [this] { return pool_.Use(); })) {}
 
@@ -42,10 +42,10 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  const int lanes_;
   Metrics& metrics_;
   const Clock& clock_;
   const norm::cpu::Executor kernels_;
+  const int lanes_;
   BufferPool pool_;
   std::shared_ptr<void> pool_watch_;  // Last: ends before the pool that it reads.
 };

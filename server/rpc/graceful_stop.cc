@@ -44,6 +44,7 @@ GracefulStop::Outcome GracefulStop::Run() {
                std::chrono::duration_cast<std::chrono::milliseconds>(options_.lame_duck).count());
   WaitForSignals(2, Now() + options_.lame_duck);
   parts_.admission.Close();
+  parts_.queue.Close();  // What waits for company waits no longer: none will come.
   const TimePoint refusing_since = Now();
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
   if (parts_.active.WaitNone(refusing_since + options_.drain_timeout,
@@ -54,7 +55,6 @@ GracefulStop::Outcome GracefulStop::Run() {
   }
   spdlog::warn("stopping: giving up {} calls after {}", parts_.active.count(),
                signals() > 1 ? "a second signal" : "the drain timeout");
-  parts_.queue.Close();
   parts_.queue.Abort(absl::UnavailableError("the server is stopping"));
   // A call that is already in a lane may still make it.
   parts_.active.WaitNone(Now() + kGrace, [] { return false; });

@@ -42,8 +42,8 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
-ABSL_FLAG(int, cpu_lanes, 1, "batches that the CPU computes at once");
-ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{64} << 20, "inputs of one batch, in bytes");
+ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
+ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {

@@ -32,6 +32,7 @@ T ValueOrDie(absl::StatusOr<T> result) {
 std::unique_ptr<Backend> CpuBackend(Metrics& metrics, const Clock& clock) {
   BackendOptions options;
   options.device = "cpu";
+  options.cpu_lanes = 1;
   return ValueOrDie(CreateBackend(options, metrics, clock));
 }
 

@@ -1,0 +1,104 @@
+#include "server/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace normd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Flags belong to the process: each test sets those that it reads.
+absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& args) {
+  return ParseCommandLine(args);
+}
+
+std::string ErrorOf(const std::vector<const char*>& args) {
+  const auto line = Parse(args);
+  return line.ok() ? "" : std::string(line.status().message());
+}
+
+TEST(ParseCommandLineTest, ReadsEveryFormOfAFlag) {
+  const auto line = Parse({"--listen=0.0.0.0:81", "-cpu_threads=3", "--lame_duck", "250ms"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.listen, "0.0.0.0:81");
+  EXPECT_EQ(line->config.cpu_threads, 3);
+  EXPECT_EQ(line->config.lame_duck, absl::Milliseconds(250));
+  EXPECT_FALSE(line->help);
+}
+
+TEST(ParseCommandLineTest, KnowsHelpAndVersion) {
+  EXPECT_TRUE(Parse({"--help"})->help);
+  EXPECT_TRUE(Parse({"--version"})->version);
+}
+
+TEST(ParseCommandLineTest, RefusesWhatItDoesNotKnow) {
+  EXPECT_THAT(ErrorOf({"--no_such_flag=1"}), HasSubstr("--no_such_flag: no such flag"));
+  EXPECT_THAT(ErrorOf({"models"}), HasSubstr("\"models\": wanted only flags"));
+  EXPECT_THAT(ErrorOf({"-"}), HasSubstr("wanted only flags"));
+  EXPECT_THAT(ErrorOf({""}), HasSubstr("wanted only flags"));
+  EXPECT_THAT(ErrorOf({"--listen"}), HasSubstr("--listen: no value"));
+  // A flag of a library is none of the server's.
+  EXPECT_THAT(ErrorOf({"--flagfile=x"}), HasSubstr("no such flag"));
+}
+
+TEST(ParseCommandLineTest, RefusesAValueThatCannotBeRead) {
+  EXPECT_THAT(ErrorOf({"--cpu_threads=two"}),
+              AllOf(HasSubstr("--cpu_threads: \"two\""), HasSubstr("cannot be read")));
+  EXPECT_THAT(ErrorOf({"--lame_duck=5"}), HasSubstr("--lame_duck: \"5\""));
+}
+
+struct OutOfRange {
+  const char* flag;
+  const char* message;
+};
+
+TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
+  for (const OutOfRange& wrong : std::vector<OutOfRange>{
+           {"--listen=8001", "--listen: \"8001\", wanted host:port"},
+           {"--metrics_listen=127.0.0.1:99999", "--metrics_listen"},
+           {"--max_request_bytes=0", "--max_request_bytes: 0, wanted from 1"},
+           {"--max_request_bytes=4294967296", "--max_request_bytes: 4294967296"},
+           {"--max_inflight_bytes=100", "at least twice --max_request_bytes"},
+           {"--max_inflight_requests=0", "--max_inflight_requests"},
+           {"--max_queue_delay=-1ms", "--max_queue_delay: -1ms, wanted from 0"},
+           {"--max_queue_delay=inf", "--max_queue_delay: inf"},
+           {"--cpu_lanes=-1", "--cpu_lanes: -1, wanted from 0 to 1024"},
+           {"--pool_bytes=-1", "--pool_bytes: -1, wanted at least 0"},
+           {"--lame_duck=2h", "--lame_duck: 2h, wanted from 0 to 1h"},
+           {"--log_level=loud", "--log_level: \"loud\", wanted trace"},
+           {"--model_repository=", "--model_repository: empty"},
+       }) {
+    const std::string flag = wrong.flag;
+    const std::string name = flag.substr(0, flag.find('='));
+    EXPECT_THAT(ErrorOf({wrong.flag}), HasSubstr(wrong.message));
+    // Back to a good value, for the flags that follow.
+    const std::string good = name == "--listen" || name == "--metrics_listen"  ? "127.0.0.1:0"
+                             : name == "--log_level"                           ? "info"
+                             : name == "--model_repository"                    ? "models"
+                             : name == "--max_request_bytes"                   ? "1048576"
+                             : name == "--max_inflight_bytes"                  ? "1073741824"
+                             : name == "--max_inflight_requests"               ? "10"
+                             : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
+                                                                               : "1ms";
+    EXPECT_EQ(ErrorOf({(name + "=" + good).c_str()}), "") << name;
+  }
+}
+
+TEST(FlagHelpTest, NamesEveryFlagOnce) {
+  const std::string help = FlagHelp();
+  for (const char* flag : {"model_repository", "listen", "metrics_listen", "device",
+                           "max_request_bytes", "drain_timeout"}) {
+    const std::string name = std::string("  --") + flag + "=";
+    const std::size_t first = help.find(name);
+    ASSERT_NE(first, std::string::npos) << flag;
+    EXPECT_EQ(help.find(name, first + 1), std::string::npos) << flag;
+  }
+  EXPECT_EQ(help.find("flagfile"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace normd

@@ -1,0 +1,155 @@
+// The normd binary from the outside: start, stop and failure to start.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "tests/server/process/normd_process.h"
+
+namespace normd {
+namespace {
+
+using testing::ChildProcess;
+using ::testing::HasSubstr;
+using testing::NormdProcess;
+using testing::RmsNormRequest;
+
+struct Load {
+  std::atomic<int> answered{0};
+  std::atomic<int> refused{0};
+  std::atomic<int> lost{0};
+};
+
+// Calls until the first call that is not answered.
+void CallUntilRefused(const NormdProcess& normd, int rows, Load& load) {
+  const auto stub = normd.NewStub();
+  const v1::NormalizeRequest request = RmsNormRequest(rows);
+  for (;;) {
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    const grpc::Status status = stub->Normalize(&context, request, &response);
+    if (status.ok() && response.outputs_size() == 1 &&
+        response.outputs(0).data().size() == request.inputs(0).data().size()) {
+      ++load.answered;
+      continue;
+    }
+    ++(status.error_code() == grpc::StatusCode::UNAVAILABLE ? load.refused : load.lost);
+    if (!status.ok() && status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+      std::cerr << "lost: " << status.error_code() << " " << status.error_message() << "\n";
+    }
+    return;
+  }
+}
+
+TEST(ProcessTest, ServesAndEndsWithZeroOnSigterm) {
+  NormdProcess normd({"--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  const grpc::Status status = normd.NewStub()->Normalize(&context, RmsNormRequest(2), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+  EXPECT_THAT(normd.child().output(), HasSubstr("health is NOT_SERVING"));
+}
+
+TEST(ProcessTest, SigtermUnderLoadLosesNothingThatWasAccepted) {
+  NormdProcess normd({"--lame_duck=200ms"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  Load load;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&] { CallUntilRefused(normd, 1 << i, load); });
+  }
+  while (load.answered < 50) std::this_thread::yield();
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(load.lost, 0);
+  EXPECT_EQ(load.refused, 6);
+}
+
+TEST(ProcessTest, ASecondSignalEndsTheLameDuck) {
+  NormdProcess normd({"--lame_duck=1h"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  normd.child().Signal(SIGINT);
+  ASSERT_NE(normd.child().ReadUntil("health is NOT_SERVING"), "");
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+}
+
+TEST(ProcessTest, EndsWithThreeWhenTheDrainTimeoutPassesWithCallsInside) {
+  NormdProcess normd({"--lame_duck=0s", "--drain_timeout=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  Load load;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&] { CallUntilRefused(normd, 1024, load); });
+  }
+  while (load.answered < 6) std::this_thread::yield();
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 3) << normd.child().output();
+  for (std::thread& client : clients) client.join();
+}
+
+TEST(ProcessTest, FailsToStartOnAPortInUse) {
+  NormdProcess first;
+  ASSERT_NE(first.grpc_address(), "") << first.child().output();
+  NormdProcess second({"--listen=" + first.grpc_address()});
+  EXPECT_EQ(second.child().Wait(), 1);
+  EXPECT_THAT(second.child().output(), HasSubstr("listen: " + first.grpc_address()));
+  NormdProcess third({"--metrics_listen=" + first.metrics_address()});
+  EXPECT_EQ(third.child().Wait(), 1);
+  EXPECT_THAT(third.child().output(), HasSubstr(first.metrics_address()));
+}
+
+TEST(ProcessTest, FailsToStartWithoutARepository) {
+  NormdProcess normd({"--model_repository=/nonexistent"});
+  EXPECT_EQ(normd.child().Wait(), 1);
+  EXPECT_THAT(normd.child().output(), HasSubstr("cannot start: model repository"));
+}
+
+TEST(ProcessTest, RefusesAWrongCommandLineWithTwo) {
+  for (const char* wrong : {"--no_such_flag=1", "positional", "--max_request_bytes=many",
+                            "--max_request_bytes=0", "--device=abacus"}) {
+    NormdProcess normd({wrong});
+    // A device is parsed by the backend: it is a failure to start.
+    EXPECT_EQ(normd.child().Wait(), std::string(wrong) == "--device=abacus" ? 1 : 2) << wrong;
+    EXPECT_NE(normd.child().output(), "") << wrong;
+  }
+}
+
+TEST(ProcessTest, StartsThoughAModelIsBroken) {
+  std::string root = ::testing::TempDir() + "/normd_broken_XXXXXX";
+  ASSERT_NE(mkdtemp(root.data()), nullptr);
+  std::filesystem::copy(NORMD_DEMO_MODELS, root, std::filesystem::copy_options::recursive);
+  std::ofstream(root + "/group_norm_64_8/config.textproto") << "group_norm { channels: -1 }";
+  NormdProcess normd({"--model_repository=" + root, "--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  EXPECT_THAT(normd.child().output(), HasSubstr("(1 failed)"));
+
+  const auto stub = normd.NewStub();
+  grpc::ClientContext context;
+  v1::GetModelRequest request;
+  v1::GetModelResponse response;
+  request.set_model("group_norm_64_8");
+  EXPECT_TRUE(stub->GetModel(&context, request, &response).ok());
+  EXPECT_EQ(response.model().state(), v1::ModelInfo::FAILED);
+  EXPECT_THAT(response.model().error(), HasSubstr("channels"));
+  grpc::ClientContext other;
+  v1::NormalizeResponse normalized;
+  EXPECT_TRUE(stub->Normalize(&other, RmsNormRequest(1), &normalized).ok());
+  normd.child().Signal(SIGTERM);
+  EXPECT_EQ(normd.child().Wait(), 0);
+  std::filesystem::remove_all(root);
+}
+
+}  // namespace
+}  // namespace normd
