@@ -216,7 +216,7 @@ struct Tally {
 struct StressOptions {
   int producers = 3;
   int takers = 3;
-  int requests_per_producer = 8000;
+  int requests_per_producer = 4000;
   bool close_in_the_middle = false;
   bool abort_at_the_end = false;
 };
