@@ -99,7 +99,10 @@ const char* Name(Layout layout) { return layout == Layout::kChannelsFirst ? "fir
 
 std::string Case::shape() const {
   std::string text;
-  for (std::int64_t dim : dims) text += (text.empty() ? "" : "x") + std::to_string(dim);
+  for (std::int64_t dim : dims) {
+    if (!text.empty()) text += 'x';
+    text += std::to_string(dim);
+  }
   return text;
 }
 

@@ -65,13 +65,17 @@ __device__ inline void LoadParams(const ParamVector& param, std::int64_t index, 
   }
 }
 
-// v / (1 + exp(-u)). For results of 16 bits the fast exponential is exact enough.
+// v / (1 + exp(-u)). For results of 16 bits the fast exponential and reciprocal are exact enough;
+// they flush subnormal numbers, which such results cannot tell from zero.
 template <typename T, typename A>
 __device__ inline A Gate(A value, A argument) {
   if constexpr (std::is_same_v<A, double>) {
     return value / (1 + exp(-argument));
   } else if constexpr (sizeof(T) == 2) {
-    return __fdividef(value, 1 + __expf(-argument));
+    A power, reciprocal;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(argument * -1.44269504088896340736f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + power));
+    return value * reciprocal;
   } else {
     return value / (1 + expf(-argument));
   }

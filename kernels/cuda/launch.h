@@ -55,7 +55,7 @@ cudaError_t QueryResidentClusters(DeviceLimits* limits);
 // The scratch that one launch over these segments needs; monotonic in samples and in segments.
 std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std::size_t count);
 std::size_t ChannelsLastScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
-                                     const Segment* segments, std::size_t count);
+                                     const Plan& plan, const Segment* segments, std::size_t count);
 
 }  // namespace norm::cuda
 

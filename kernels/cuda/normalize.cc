@@ -42,7 +42,8 @@ std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
   switch (planned.plan.strategy) {
     case Strategy::kSplit: return SplitScratchBytes(spec, segments, planned.segments.size());
     case Strategy::kChannelsLast:
-      return ChannelsLastScratchBytes(spec, limits, segments, planned.segments.size());
+      return ChannelsLastScratchBytes(spec, limits, planned.plan, segments,
+                                      planned.segments.size());
     default: return 0;
   }
 }

@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "kernels/cuda/channels_last_plan.h"
+
 namespace norm::cuda {
 namespace {
 
@@ -233,7 +235,8 @@ Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
   if (spec.statistics == Statistics::kGiven) {
     plan->strategy = Strategy::kElementwise;
   } else if (!RowsAreContiguous(spec, spatial)) {
-    plan->strategy = Strategy::kChannelsLast;
+    if (!PlanChannelsLast(spec, spatial, limits, forced, plan)) *plan = Plan();
+    if (plan->strips == forced) return Status();
   } else {
     const Row row = DescribeRow(spec, spatial);
     if (forced == Strategy::kAuto) {
@@ -271,6 +274,10 @@ std::string Describe(const Plan& plan) {
              " warps x " + number(plan.granules) + " granules, " + number(plan.stages) +
              " rows in " + number(plan.shared_bytes >> 10) + " KiB" +
              (plan.params_in_registers ? ", parameters in registers" : "");
+    case Strategy::kChannelsLast:
+      return text + ": strips, " + Name(plan.strips) +
+             (plan.strips == Strategy::kSplit ? ""
+                                              : " of " + number(plan.blocks_per_row) + " blocks");
     default: return text;
   }
 }

@@ -27,7 +27,7 @@ enum class Strategy : std::uint8_t {
   kCluster = 4,       // As kPipeline, a row spread over a thread-block cluster.
   kGrid = 5,          // As kPipeline, a row spread over co-resident blocks.
   kSplit = 6,         // Two passes: partial statistics, then the normalization.
-  kChannelsLast = 7,  // Rows that interleave in memory.
+  kChannelsLast = 7,  // Rows that interleave in memory, in strips (channels_last_plan.h).
   kElementwise = 8,   // Given statistics: no rows at all.
 };
 
@@ -58,27 +58,28 @@ struct DeviceLimits {
 // strategy does not use keep their defaults.
 struct Plan {
   Strategy strategy = Strategy::kAuto;
-  int lanes_per_row = 0;             // kWarp: 1 to 32, a power of two.
-  int warps = 0;                     // That hold data, per block.
-  int granules = 0;                  // 16-byte pieces of a row that one lane holds.
-  int blocks_per_row = 1;            // kCluster, kGrid.
-  int stages = 0;                    // Ring strategies: rows per block in shared memory.
-  bool params_in_registers = false;  // Ring strategies: gamma and beta are read once per block.
-  std::size_t shared_bytes = 0;      // Dynamic shared memory per block.
+  int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
+  int warps = 0;                      // That hold data, per block.
+  int granules = 0;                   // 16-byte pieces of a row that one lane holds.
+  int blocks_per_row = 1;             // kCluster, kGrid, and kChannelsLast in either.
+  int stages = 0;                     // Ring strategies: rows per block in shared memory.
+  bool params_in_registers = false;   // Ring strategies: gamma and beta are read once per block.
+  std::size_t shared_bytes = 0;       // Dynamic shared memory per block.
+  Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
            a.granules == b.granules && a.blocks_per_row == b.blocks_per_row &&
            a.stages == b.stages && a.params_in_registers == b.params_in_registers &&
-           a.shared_bytes == b.shared_bytes;
+           a.shared_bytes == b.shared_bytes && a.strips == b.strips;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };
 
 // Chooses how rows of `spec` with this `spatial` size are computed. `forced` overrides the choice
-// where the strategy can compute the row at all. The spec must be valid, spatial >= 1.
-// Errors: Unsupported if the forced strategy cannot compute this row on this device; with kAuto
-// there is always a plan.
+// where the strategy can compute the row at all; for rows that interleave, kCluster, kGrid and
+// kSplit say what holds the strips. The spec must be valid, spatial >= 1. Errors: Unsupported if
+// the forced strategy cannot compute this row on this device; with kAuto there is always a plan.
 Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
                 Strategy forced, Plan* plan);
 

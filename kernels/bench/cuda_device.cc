@@ -1,0 +1,276 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "kernels/bench/cuda_reference.h"
+#include "kernels/bench/data.h"
+#include "kernels/bench/device.h"
+#include "kernels/cuda/normalize.h"
+
+namespace norm::bench {
+namespace {
+
+constexpr int kMinRepetitions = 9;
+constexpr int kMaxRepetitions = 500;
+constexpr double kMinSampleMs = 0.5;  // Shorter calls are enqueued several times in one sample.
+constexpr int kMaxCallsPerSample = 64;
+// The buffers that calls take in turn are this many bytes together at least: four times the largest
+// L2 cache, so that no call finds its tensor there.
+constexpr std::size_t kRotatedBytes = 256 << 20;
+
+Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return Status();
+  return Status(
+      error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kDeviceError,
+      std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+struct FreeDevice {
+  void operator()(void* data) const { cudaFree(data); }
+};
+using Buffer = std::unique_ptr<void, FreeDevice>;
+
+Status Allocate(std::size_t bytes, Buffer* out) {
+  void* data = nullptr;
+  Status status = ToStatus(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), "cudaMalloc");
+  out->reset(data);
+  return status;
+}
+
+Status Upload(const std::vector<char>& host, Buffer* out) {
+  Status status = Allocate(host.size(), out);
+  if (!status.ok()) return status;
+  return ToStatus(cudaMemcpy(out->get(), host.data(), host.size(), cudaMemcpyHostToDevice),
+                  "cudaMemcpy");
+}
+
+// Parameters in device memory.
+struct DeviceParams {
+  Status Fill(const HostParams& host) {
+    for (auto [from, to, vector] :
+         {std::tuple(&host.gamma, &gamma, &view.gamma), std::tuple(&host.beta, &beta, &view.beta),
+          std::tuple(&host.mean, &mean, &view.mean),
+          std::tuple(&host.variance, &variance, &view.variance)}) {
+      if (from->empty()) continue;
+      if (Status status = Upload(*from, to); !status.ok()) return status;
+      *vector = {to->get(), host.dtype};
+    }
+    return Status();
+  }
+
+  Buffer gamma, beta, mean, variance;
+  NormParams view;
+};
+
+class Event {
+ public:
+  Event() { cudaEventCreate(&event_); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(const Settings& settings) : settings_(settings) {}
+  ~CudaDevice() override {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  Status Open() {
+    if (!settings_.strategy.empty()) {
+      Status status = cuda::ParseStrategy(settings_.strategy, &forced_);
+      if (!status.ok()) return status;
+    }
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+      return Status(StatusCode::kUnsupported, "device: no CUDA device");
+    }
+    if (Status status = cuda::QueryDeviceLimits(0, &limits_); !status.ok()) return status;
+    return ToStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+
+  std::string Description() const override {
+    cudaDeviceProp properties;
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess) return "CUDA";
+    return std::string(properties.name) + ", " + std::to_string(properties.multiProcessorCount) +
+           " multiprocessors";
+  }
+
+  Status Measure(Case* scaled, Measurement* out) override {
+    ScaleTo(MaxTensorBytes(), scaled);
+    Run run{*scaled, {}, {}, {}, {}, 0};
+    if (Status status = Prepare(&run); !status.ok()) return status;
+    if (Status status = Check(run, out); !status.ok()) return status;
+    return Time(run, out);
+  }
+
+  Status Explain(const Case& c, std::string* out) const override {
+    cuda::Plan plan;
+    Status status = cuda::MakePlan(c.spec, c.spatial, limits_, forced_, &plan);
+    *out = cuda::Describe(plan);
+    return status;
+  }
+
+ private:
+  // A case with its buffers.
+  struct Run {
+    const Case& c;
+    std::vector<Buffer> x, y;  // Taken in turn.
+    DeviceParams params;
+    Buffer workspace;
+    std::size_t workspace_bytes;
+
+    Segment segment(std::size_t call) const {
+      const std::size_t i = call % x.size();
+      return {x[i].get(), y[i].get(), c.samples, c.spatial};
+    }
+  };
+
+  std::int64_t MaxTensorBytes() const {
+    if (settings_.max_tensor_bytes > 0) return settings_.max_tensor_bytes;
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    return static_cast<std::int64_t>(free / 3);
+  }
+
+  Status Prepare(Run* run) const {
+    const auto bytes = static_cast<std::size_t>(run->c.tensor_bytes());
+    const NormSpec& spec = run->c.spec;
+    Buffer pool;
+    Status status = Upload(RandomElements(spec.dtype, kPoolElements, -1, 2, settings_.seed), &pool);
+    const std::size_t sets = std::max<std::size_t>(1, kRotatedBytes / (2 * bytes) + 1);
+    for (std::size_t i = 0; status.ok() && i < std::min<std::size_t>(sets, 64); ++i) {
+      Buffer x, y;
+      status = Allocate(bytes, &x);
+      if (status.ok()) status = Allocate(bytes, &y);
+      if (!status.ok()) break;
+      status = ToStatus(
+          FillFromPool(pool.get(), spec.dtype, settings_.seed + i, bytes, x.get(), stream_),
+          "fill");
+      run->x.push_back(std::move(x));
+      run->y.push_back(std::move(y));
+    }
+    if (status.ok()) {
+      status = run->params.Fill(HostParams(spec, settings_.param_dtype, settings_.seed));
+    }
+    if (!status.ok()) return status;
+    const Segment segment = run->segment(0);
+    run->workspace_bytes = cuda::WorkspaceBytes(spec, &segment, 1, limits_, forced_);
+    status = Allocate(run->workspace_bytes, &run->workspace);
+    if (!status.ok()) return status;
+    status = cuda::InitWorkspace(run->workspace.get(), run->workspace_bytes, stream_);
+    if (!status.ok()) return status;
+    return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool goes.
+  }
+
+  Status Normalize(const Run& run, std::size_t call) const {
+    const Segment segment = run.segment(call);
+    cuda::LaunchOptions options;
+    options.stream = stream_;
+    options.workspace = run.workspace.get();
+    options.workspace_bytes = run.workspace_bytes;
+    options.forced = forced_;
+    return cuda::Normalize(run.c.spec, run.params.view, &segment, 1, limits_, options);
+  }
+
+  Status Check(const Run& run, Measurement* out) const {
+    cuda::Plan plan;
+    Status status = cuda::MakePlan(run.c.spec, run.c.spatial, limits_, forced_, &plan);
+    out->strategy = cuda::Name(plan.strategy);
+    if (plan.strategy == cuda::Strategy::kChannelsLast) {
+      out->strategy += std::string("/") + cuda::Name(plan.strips);
+    }
+    if (!status.ok()) return status;
+    const Segment segment = run.segment(0);
+    // All ones is a NaN in every type: an element that is not written shows in the error.
+    status = ToStatus(
+        cudaMemsetAsync(segment.y, 0xff, static_cast<std::size_t>(run.c.tensor_bytes()), stream_),
+        "cudaMemset");
+    if (status.ok()) status = Normalize(run, 0);
+    if (!status.ok()) return status;
+    DeviceError error;
+    status =
+        ToStatus(MaxErrorOnDevice(run.c.spec, run.params.view, segment, stream_, &error), "check");
+    out->max_error = error.max_error;
+    out->checked_elements = error.elements;
+    return status;
+  }
+
+  // Milliseconds of one of `calls` calls that are enqueued one behind the other.
+  Status TimeCalls(int calls, std::size_t* next, const auto& call, double* ms) const {
+    cudaEventRecord(begin_.get(), stream_);
+    for (int i = 0; i < calls; ++i) {
+      if (Status status = call((*next)++); !status.ok()) return status;
+    }
+    cudaEventRecord(end_.get(), stream_);
+    Status status = ToStatus(cudaEventSynchronize(end_.get()), "measurement");
+    float elapsed_ms = 0;
+    if (status.ok()) {
+      status = ToStatus(cudaEventElapsedTime(&elapsed_ms, begin_.get(), end_.get()), "measurement");
+    }
+    *ms = static_cast<double>(elapsed_ms) / calls;
+    return status;
+  }
+
+  Status Time(const Run& run, Measurement* out) const {
+    const auto normalize = [&](std::size_t call) { return Normalize(run, call); };
+    const auto copy = [&](std::size_t call) {
+      const Segment segment = run.segment(call);
+      return ToStatus(
+          cudaMemcpyAsync(segment.y, segment.x, static_cast<std::size_t>(run.c.tensor_bytes()),
+                          cudaMemcpyDeviceToDevice, stream_),
+          "copy");
+    };
+    std::size_t next = 0;
+    double first_ms = 0, copy_first_ms = 0;
+    for (int warm_up = 0; warm_up < 2; ++warm_up) {
+      for (Status status :
+           {TimeCalls(3, &next, normalize, &first_ms), TimeCalls(3, &next, copy, &copy_first_ms)}) {
+        if (!status.ok()) return status;
+      }
+    }
+    const int calls = static_cast<int>(
+        std::clamp(kMinSampleMs / std::max(first_ms, 1e-3), 1.0, double{kMaxCallsPerSample}));
+    std::vector<double> norm_ms, copy_ms, ratios;
+    double total_ms = 0;
+    while ((total_ms < settings_.min_seconds * 1e3 || out->repetitions < kMinRepetitions) &&
+           out->repetitions < kMaxRepetitions) {
+      double one_copy_ms = 0, one_norm_ms = 0;
+      for (Status status : {TimeCalls(calls, &next, copy, &one_copy_ms),
+                            TimeCalls(calls, &next, normalize, &one_norm_ms)}) {
+        if (!status.ok()) return status;
+      }
+      copy_ms.push_back(one_copy_ms);
+      norm_ms.push_back(one_norm_ms);
+      ratios.push_back(one_copy_ms / one_norm_ms);
+      total_ms += calls * (one_copy_ms + one_norm_ms);
+      ++out->repetitions;
+    }
+    out->norm_ms = Median(&norm_ms);
+    out->copy_ms = Median(&copy_ms);
+    out->ratio = Median(&ratios);
+    return Status();
+  }
+
+  const Settings settings_;
+  cuda::DeviceLimits limits_;
+  cuda::Strategy forced_ = cuda::Strategy::kAuto;
+  cudaStream_t stream_ = nullptr;
+  const Event begin_, end_;
+};
+
+}  // namespace
+
+Status MakeCudaDevice(const Settings& settings, std::unique_ptr<Device>* out) {
+  auto device = std::make_unique<CudaDevice>(settings);
+  Status status = device->Open();
+  if (status.ok()) *out = std::move(device);
+  return status;
+}
+
+}  // namespace norm::bench

@@ -1,0 +1,191 @@
+#include "kernels/bench/cuda_reference.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "kernels/bench/data.h"
+
+namespace norm::bench {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;  // Of a row, for one block.
+constexpr std::int64_t kMaxBlocksPerDimension = 65535;
+
+__device__ double Load(DType dtype, const void* data, std::int64_t index) {
+  switch (dtype) {
+    case DType::kFloat32: return static_cast<const float*>(data)[index];
+    case DType::kFloat64: return static_cast<const double*>(data)[index];
+    case DType::kFloat16: return __half2float(static_cast<const __half*>(data)[index]);
+    case DType::kBFloat16: return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[index]);
+  }
+  return 0;
+}
+
+__device__ double LoadOr(const ParamVector& param, std::int64_t index, double absent) {
+  return param.data == nullptr ? absent : Load(param.dtype, param.data, index);
+}
+
+__device__ double Activate(const NormSpec& spec, double v) {
+  switch (spec.activation) {
+    case Activation::kNone: return v;
+    case Activation::kRelu: return v < 0 ? 0 : v;
+    case Activation::kLeakyRelu: return v < 0 ? static_cast<double>(spec.leaky_slope) * v : v;
+    case Activation::kSilu: return v / (1 + exp(-v));
+    case Activation::kGeluErf: return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
+    case Activation::kGeluTanh:
+      return 0.5 * v * (1 + tanh(0.79788456080286535588 * (v + 0.044715 * v * v * v)));
+  }
+  return v;
+}
+
+struct Statistics64 {
+  double sum;
+  double squares;  // Of the deviations from the mean, or for kMeanSquare of the values.
+};
+
+// Calls visit(element of the tensor, channel) for the thread's share of one piece of one row.
+template <typename Visit>
+__device__ void ForPiece(const NormSpec& spec, std::int64_t spatial, std::int64_t row,
+                         Visit visit) {
+  const std::int64_t channels = spec.channels / spec.groups;
+  const std::int64_t length = channels * spatial;
+  const std::int64_t sample = row / spec.groups;
+  const std::int64_t first = row % spec.groups * channels;
+  for (std::int64_t piece = blockIdx.x; piece * kPieceElements < length; piece += gridDim.x) {
+    const std::int64_t end = min((piece + 1) * kPieceElements, length);
+    for (std::int64_t i = piece * kPieceElements + threadIdx.x; i < end; i += kThreads) {
+      if (spec.layout == Layout::kChannelsFirst) {
+        visit(row * length + i, first + i / spatial);
+      } else {
+        const std::int64_t position = i / channels;
+        const std::int64_t channel = first + (i - position * channels);
+        visit((sample * spatial + position) * spec.channels + channel, channel);
+      }
+    }
+  }
+}
+
+__device__ void AddToBlockSum(double value, double* sum) {
+  for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(~0u, value, offset);
+  if (threadIdx.x % 32 == 0) atomicAdd(sum, value);
+}
+
+template <bool kDeviations>
+__global__ void SumRows(NormSpec spec, const void* x, std::int64_t spatial, std::int64_t rows,
+                        Statistics64* statistics) {
+  const double length = static_cast<double>(spec.channels / spec.groups * spatial);
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    const double mean =
+        spec.statistics == Statistics::kMeanSquare ? 0 : statistics[row].sum / length;
+    double sum = 0;
+    ForPiece(spec, spatial, row, [&](std::int64_t i, std::int64_t) {
+      const double v = Load(spec.dtype, x, i);
+      sum += kDeviations ? (v - mean) * (v - mean) : v;
+    });
+    AddToBlockSum(sum, kDeviations ? &statistics[row].squares : &statistics[row].sum);
+  }
+}
+
+__global__ void CompareRows(NormSpec spec, NormParams params, const void* x, const void* y,
+                            std::int64_t spatial, std::int64_t rows, const Statistics64* statistics,
+                            unsigned long long* worst_bits) {
+  const double length = static_cast<double>(spec.channels / spec.groups * spatial);
+  double worst = 0;
+  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+    double mean = spec.statistics == Statistics::kMeanVariance ? statistics[row].sum / length : 0;
+    double variance = statistics[row].squares / length;
+    ForPiece(spec, spatial, row, [&](std::int64_t i, std::int64_t channel) {
+      if (spec.statistics == Statistics::kGiven) {
+        mean = LoadOr(params.mean, channel, 0);
+        variance = LoadOr(params.variance, channel, 0);
+      }
+      const double v = (Load(spec.dtype, x, i) - mean) / sqrt(variance + spec.eps);
+      const double want =
+          Activate(spec, v * LoadOr(params.gamma, channel, 1) + LoadOr(params.beta, channel, 0));
+      const double got = Load(spec.dtype, y, i);
+      if (isnan(want) && isnan(got)) return;
+      const double error = fabs(got - want) / max(1.0, fabs(want));
+      worst = isnan(error) ? INFINITY : max(worst, error);
+    });
+  }
+  // The bits of doubles >= 0 are in the doubles' order.
+  atomicMax(worst_bits, static_cast<unsigned long long>(__double_as_longlong(worst)));
+}
+
+template <typename Word>
+__global__ void FillChunks(const Word* pool, std::uint64_t seed, std::int64_t elements, Word* x) {
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+       i < elements; i += stride) {
+    const std::int64_t chunk = i / kPoolChunkElements;
+    x[i] = pool[PoolOffset(chunk, seed) + (i - chunk * kPoolChunkElements)];
+  }
+}
+
+template <typename Word>
+void Fill(const void* pool, std::uint64_t seed, std::size_t bytes, void* x, cudaStream_t stream) {
+  const auto elements = static_cast<std::int64_t>(bytes / sizeof(Word));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>((elements + kThreads - 1) / kThreads, 1 << 16));
+  FillChunks<<<blocks, kThreads, 0, stream>>>(static_cast<const Word*>(pool), seed, elements,
+                                              static_cast<Word*>(x));
+}
+
+}  // namespace
+
+cudaError_t FillFromPool(const void* pool, DType dtype, std::uint64_t seed, std::size_t bytes,
+                         void* x, cudaStream_t stream) {
+  switch (SizeOf(dtype)) {
+    case 2: Fill<std::uint16_t>(pool, seed, bytes, x, stream); break;
+    case 4: Fill<std::uint32_t>(pool, seed, bytes, x, stream); break;
+    default: Fill<std::uint64_t>(pool, seed, bytes, x, stream); break;
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t MaxErrorOnDevice(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                             cudaStream_t stream, DeviceError* out) {
+  const std::int64_t rows = segment.samples * spec.groups;
+  const std::int64_t length = RowLength(spec, segment.spatial);
+  *out = DeviceError();
+  if (rows == 0 || length == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(std::min((length + kPieceElements - 1) / kPieceElements,
+                                                 kMaxBlocksPerDimension)),
+                  static_cast<unsigned>(std::min(rows, kMaxBlocksPerDimension)));
+  void* memory = nullptr;
+  const std::size_t bytes = static_cast<std::size_t>(rows) * sizeof(Statistics64) + 8;
+  cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error != cudaSuccess) return error;
+  auto* const worst = static_cast<unsigned long long*>(memory);
+  auto* const statistics = reinterpret_cast<Statistics64*>(worst + 1);
+  error = cudaMemsetAsync(memory, 0, bytes, stream);
+  if (error == cudaSuccess) {
+    if (spec.statistics == Statistics::kMeanVariance) {
+      SumRows<false>
+          <<<grid, kThreads, 0, stream>>>(spec, segment.x, segment.spatial, rows, statistics);
+    }
+    if (spec.statistics != Statistics::kGiven) {
+      SumRows<true>
+          <<<grid, kThreads, 0, stream>>>(spec, segment.x, segment.spatial, rows, statistics);
+    }
+    CompareRows<<<grid, kThreads, 0, stream>>>(spec, params, segment.x, segment.y, segment.spatial,
+                                               rows, statistics, worst);
+    error = cudaGetLastError();
+  }
+  unsigned long long bits = 0;
+  if (error == cudaSuccess) {
+    error = cudaMemcpyAsync(&bits, worst, sizeof(bits), cudaMemcpyDeviceToHost, stream);
+  }
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
+  cudaFree(memory);
+  static_assert(sizeof(bits) == sizeof(out->max_error));
+  memcpy(&out->max_error, &bits, sizeof(bits));
+  out->elements = rows * length;
+  return error;
+}
+
+}  // namespace norm::bench
