@@ -133,6 +133,7 @@ std::string ModelCounts(const ModelRegistry& registry) {
 int Serve(const ServerConfig& config) {
   SteadyClock clock;
   const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
+  metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
 
   auto backend = CreateBackend(BackendOf(config), *metrics, clock);

@@ -18,7 +18,9 @@ class CpuBackend final : public Backend {
         kernels_(options.cpu_threads),
         lanes_(options.cpu_lanes > 0 ? options.cpu_lanes : std::max(kernels_.max_threads() / 4, 2)),
         pool_(options.pool_bytes),
-        pool_watch_(metrics.WatchPool("host", [this] { return pool_.Use(); })) {}
+        pool_watch_(metrics.WatchPool("host", [this] { return pool_.Use(); })) {
+    metrics.SetDevice("cpu", Description());
+  }
 
   absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& /*model*/) override {
     return nullptr;

@@ -9,6 +9,7 @@
 #include "prometheus/exposer.h"
 #include "prometheus/metric_family.h"
 #include "server/base/printable.h"
+#include "server/metrics/process_collector.h"
 
 namespace normd {
 namespace {
@@ -27,13 +28,16 @@ class ExposerImpl final : public Exposer {
   ExposerImpl(std::unique_ptr<prometheus::Exposer> server, const Metrics& metrics)
       : source_(std::make_shared<Source>(metrics)), server_(std::move(server)) {
     server_->RegisterCollectable(source_);
+    server_->RegisterCollectable(process_);
     const std::vector<int> ports = server_->GetListeningPorts();
     if (!ports.empty()) port_ = ports.front();
   }
   int port() const override { return port_; }
 
  private:
-  std::shared_ptr<Source> source_;  // shared: the server keeps a weak_ptr.
+  // shared: the server keeps a weak_ptr of each.
+  std::shared_ptr<Source> source_;
+  std::shared_ptr<ProcessCollector> process_ = std::make_shared<ProcessCollector>();
   std::unique_ptr<prometheus::Exposer> server_;
   int port_ = 0;
 };

@@ -1,4 +1,4 @@
-// Serves /metrics over HTTP for Prometheus.
+// Serves /metrics over HTTP for Prometheus: what `Metrics` holds, and the process's own series.
 
 #ifndef NORMD_SERVER_METRICS_EXPOSER_H_
 #define NORMD_SERVER_METRICS_EXPOSER_H_

@@ -23,10 +23,22 @@ class LaneSeries final : public LaneMetrics {
   void AddBusy(Duration duration) override {
     busy_ns_.Add(0, std::max<std::int64_t>(duration.count(), 0));
   }
+  void AddCopied(std::int64_t in_bytes, std::int64_t out_bytes) override {
+    copied_bytes_.Add(0, in_bytes);
+    copied_bytes_.Add(1, out_bytes);
+  }
+  // Relaxed: nothing else is published with it.
+  void RecordRetired() override { retired_.store(true, std::memory_order_relaxed); }
+
   double busy_seconds() const { return static_cast<double>(busy_ns_.Sum(0)) / 1e9; }
+  std::int64_t copied_in_bytes() const { return copied_bytes_.Sum(0); }
+  std::int64_t copied_out_bytes() const { return copied_bytes_.Sum(1); }
+  bool retired() const { return retired_.load(std::memory_order_relaxed); }
 
  private:
   ShardedCells busy_ns_{1};
+  ShardedCells copied_bytes_{2};  // In, out.
+  std::atomic<bool> retired_{false};
 };
 
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike
@@ -75,6 +87,17 @@ class MetricsImpl final : public Metrics {
     return lanes_[{std::string(device), std::string(lane)}];
   }
 
+  void SetDevice(absl::string_view device, absl::string_view description) override {
+    MutexLock lock(mutex_);
+    devices_[std::string(device)] = std::string(description);
+  }
+
+  // Relaxed, as with SetReady.
+  void SetLimits(const MetricsLimits& limits) override {
+    inflight_limit_bytes_.store(limits.inflight_bytes, std::memory_order_relaxed);
+    queue_limit_requests_.store(limits.queue_requests, std::memory_order_relaxed);
+  }
+
   void AddInflightBytes(std::int64_t bytes) override { inflight_bytes_.Add(0, bytes); }
 
   void AddPayload(std::int64_t in_bytes, std::int64_t out_bytes) override {
@@ -108,6 +131,10 @@ class MetricsImpl final : public Metrics {
     // Bytes that leave one shard's count while the sum is taken can make it negative.
     out.Add(Family::kInflightBytes, {},
             static_cast<double>(std::max<std::int64_t>(inflight_bytes_.Sum(0), 0)));
+    out.Add(Family::kInflightLimitBytes, {},
+            static_cast<double>(inflight_limit_bytes_.load(std::memory_order_relaxed)));
+    out.Add(Family::kQueueLimitRequests, {},
+            static_cast<double>(queue_limit_requests_.load(std::memory_order_relaxed)));
     out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     CollectSeries(out);
@@ -128,8 +155,32 @@ class MetricsImpl final : public Metrics {
       model.series->Collect(out);
       for (const auto& [version, series] : model.versions) series->Collect(out);
     }
+    for (const auto& [device, description] : devices_) {
+      out.Add(Family::kDeviceInfo, {device, description}, 1);
+    }
+    CollectLanes(out);
+  }
+
+  void CollectLanes(FamilyList& out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    struct Device {
+      int working = 0;
+      int retired = 0;
+      std::int64_t in_bytes = 0;
+      std::int64_t out_bytes = 0;
+    };
+    std::map<absl::string_view, Device> devices;
     for (const auto& [name, lane] : lanes_) {
       out.Add(Family::kLaneBusy, {name.first, name.second}, lane.busy_seconds());
+      Device& device = devices[name.first];
+      ++(lane.retired() ? device.retired : device.working);
+      device.in_bytes += lane.copied_in_bytes();
+      device.out_bytes += lane.copied_out_bytes();
+    }
+    for (const auto& [name, device] : devices) {
+      out.Add(Family::kLanes, {name, "working"}, device.working);
+      out.Add(Family::kLanes, {name, "retired"}, device.retired);
+      out.Add(Family::kDeviceCopied, {name, "in"}, static_cast<double>(device.in_bytes));
+      out.Add(Family::kDeviceCopied, {name, "out"}, static_cast<double>(device.out_bytes));
     }
   }
 
@@ -159,11 +210,14 @@ class MetricsImpl final : public Metrics {
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
   std::atomic<bool> ready_{false};
+  std::atomic<std::int64_t> inflight_limit_bytes_{0};
+  std::atomic<std::int64_t> queue_limit_requests_{0};
 
   mutable Mutex mutex_;
   // Entries are never removed: handles point into them.
   std::map<std::string, Model> models_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, LaneSeries> lanes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> devices_ ABSL_GUARDED_BY(mutex_);  // Their descriptions.
   // weak: the handle that WatchPool gave owns the watch.
   std::vector<std::weak_ptr<PoolWatch>> watches_ ABSL_GUARDED_BY(mutex_);
 };

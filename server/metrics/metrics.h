@@ -50,12 +50,22 @@ class LaneMetrics {
  public:
   virtual ~LaneMetrics() = default;
   virtual void AddBusy(Duration duration) = 0;
+  // Bytes that crossed the link to the lane's device and back, whether copied or mapped.
+  virtual void AddCopied(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
+  // The lane takes no batch any more. A second call changes nothing.
+  virtual void RecordRetired() = 0;
 };
 
 // Bytes of a pool by state, read at the scrape.
 struct PoolUse {
   std::int64_t used_bytes = 0;
   std::int64_t free_bytes = 0;
+};
+
+// What is refused above: the ceilings beside the gauges.
+struct MetricsLimits {
+  std::int64_t inflight_bytes = 0;
+  std::int64_t queue_requests = 0;  // Of one model version.
 };
 
 // Owns every series. Thread-safe. Outlives all handles that it gave.
@@ -68,7 +78,11 @@ class Metrics {
   virtual ModelMetrics& ForModel(absl::string_view name, std::int64_t version) = 0;
   // Requests that name no loaded model, and methods that concern none: model="", version="".
   virtual ModelMetrics& ForNoModel() = 0;
+  // A lane is working from here on.
   virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;
+  // What the device is, for people; the last call for a device counts.
+  virtual void SetDevice(absl::string_view device, absl::string_view description) = 0;
+  virtual void SetLimits(const MetricsLimits& limits) = 0;
 
   virtual void AddInflightBytes(std::int64_t bytes) = 0;  // Negative when they leave.
   virtual void AddPayload(std::int64_t in_bytes, std::int64_t out_bytes) = 0;

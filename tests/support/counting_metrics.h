@@ -50,7 +50,16 @@ class CountingModelMetrics final : public ModelMetrics {
 class CountingLaneMetrics final : public LaneMetrics {
  public:
   void AddBusy(Duration duration) override { busy_ns += duration.count(); }
+  void AddCopied(std::int64_t in_bytes, std::int64_t out_bytes) override {
+    copied_in_bytes += in_bytes;
+    copied_out_bytes += out_bytes;
+  }
+  void RecordRetired() override { retired = true; }
+
   std::atomic<std::int64_t> busy_ns{0};
+  std::atomic<std::int64_t> copied_in_bytes{0};
+  std::atomic<std::int64_t> copied_out_bytes{0};
+  std::atomic<bool> retired{false};
 };
 
 // Thread-safe. Scrape and Collect are empty.
@@ -59,6 +68,8 @@ class CountingMetrics final : public Metrics {
   ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
+  void SetDevice(absl::string_view, absl::string_view) override {}
+  void SetLimits(const MetricsLimits&) override {}
   void AddInflightBytes(std::int64_t bytes) override { inflight_bytes += bytes; }
   void AddPayload(std::int64_t, std::int64_t) override {}
   void SetReady(bool value) override { ready = value; }

@@ -30,6 +30,7 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
   devices_.push_back(std::move(owned));
   Device& device = *devices_.back();
   device_list_.push_back(&device);
+  metrics.SetDevice(device.name(), device.description());
   absl::StatusOr<std::unique_ptr<PinnedPool>> pool = PinnedPool::Create(device, options.pool_bytes);
   if (!pool.ok()) return pool.status();
   pools_.push_back(*std::move(pool));

@@ -63,6 +63,8 @@ class DeviceLane::Wave {
   std::vector<Item> items;
   std::size_t arena_bytes = 0;
   std::size_t tensor_bytes = 0;
+  std::size_t copied_in_bytes = 0;
+  std::size_t copied_out_bytes = 0;
   StageTimes times;
 };
 
@@ -123,6 +125,7 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
     status = ExecuteLive(*batch, info);
   }
   metrics_.AddBusy(clock_.Now() - begin);
+  if (!status.ok()) metrics_.RecordRetired();
   return status;
 }
 
@@ -134,6 +137,8 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     next = FillWave(batch, next, wave);
     const bool mapped = TakeOutputs(wave) && wave.tensor_bytes <= options_.mapped_bytes;
     status = mapped ? RunMapped(wave) : RunPieces(wave);
+    metrics_.AddCopied(static_cast<std::int64_t>(wave.copied_in_bytes),
+                       static_cast<std::int64_t>(wave.copied_out_bytes));
     if (!status.ok()) {
       status = absl::InternalError(absl::StrCat(name_, ": ", status.message()));
     }
@@ -216,6 +221,9 @@ absl::Status DeviceLane::RunMapped(Wave& wave) {
   if (status.ok()) status = last.ok() ? stream.WaitFor(*last) : last.status();
   if (status.ok()) {
     wave.times[Stage::kCompute] = stream.Between(*first, *last);
+    // The kernel reads and writes each byte once, over the link.
+    wave.copied_in_bytes = wave.tensor_bytes;
+    wave.copied_out_bytes = wave.tensor_bytes;
   } else {
     static_cast<void>(Drain());
   }
@@ -268,7 +276,7 @@ absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStre
         arena_.data() + wave.items[segment.request].arena_offset + segment.request_offset;
     segments.push_back({rows, rows, segment.samples, segment.spatial});
   }
-  if (absl::Status status = SendChunk(stream); !status.ok()) return status;
+  if (absl::Status status = SendChunk(wave, stream); !status.ok()) return status;
   if (absl::Status status = mark(marks.copied_in); !status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
@@ -284,6 +292,7 @@ absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStre
     const absl::Status status = stream.CopyOut(target, static_cast<const std::byte*>(segments[i].y),
                                                static_cast<std::size_t>(segment.bytes));
     if (!status.ok()) return status;
+    wave.copied_out_bytes += static_cast<std::size_t>(segment.bytes);
   }
   return mark(marks.copied_out);
 }
@@ -295,7 +304,7 @@ absl::Status DeviceLane::CopyIn(Wave& wave, const PieceSegment& segment, DeviceS
     // Neighbours in the arena share a chunk, and so one copy; the gaps between them travel along.
     if (open_.chunk != nullptr &&
         (offset < open_.end || offset - open_.begin >= options_.chunk_bytes)) {
-      if (absl::Status status = SendChunk(stream); !status.ok()) return status;
+      if (absl::Status status = SendChunk(wave, stream); !status.ok()) return status;
     }
     if (open_.chunk == nullptr) {
       absl::StatusOr<Chunk*> chunk = NextChunk();
@@ -317,13 +326,14 @@ absl::Status DeviceLane::CopyIn(Wave& wave, const PieceSegment& segment, DeviceS
   return absl::OkStatus();
 }
 
-absl::Status DeviceLane::SendChunk(DeviceStream& stream) {
+absl::Status DeviceLane::SendChunk(Wave& wave, DeviceStream& stream) {
   if (open_.chunk == nullptr) return absl::OkStatus();
   DeviceRange range(device_, "copy_in");
   const OpenChunk sent = std::exchange(open_, OpenChunk());
   absl::Status status =
       stream.CopyIn(arena_.data() + sent.begin, sent.chunk->memory.data(), sent.end - sent.begin);
   if (!status.ok()) return status;
+  wave.copied_in_bytes += sent.end - sent.begin;
   absl::StatusOr<DeviceStream::Mark> copied = stream.AddMark();
   if (!copied.ok()) return copied.status();
   sent.chunk->stream = &stream;

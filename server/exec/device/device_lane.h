@@ -88,7 +88,7 @@ class DeviceLane final : public Lane {
                             PieceMarks& marks);
   // Gathers the segment into staging and sends each chunk that is full.
   absl::Status CopyIn(Wave& wave, const PieceSegment& segment, DeviceStream& stream);
-  absl::Status SendChunk(DeviceStream& stream);
+  absl::Status SendChunk(Wave& wave, DeviceStream& stream);
   // A free chunk of staging, after waiting for its last copy if need be.
   absl::StatusOr<Chunk*> NextChunk();
   // Waits for all streams, whatever happens, so that no memory is given back in use.

@@ -67,6 +67,7 @@ TEST_F(ExposerTest, ServesTheMetricsOnAFreePort) {
   const auto scrape = testing::ParseExposition(Body(answer));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_ready"), Optional(1));
+  EXPECT_THAT(scrape->Value("process_start_time_seconds"), Optional(::testing::Gt(1e9)));
   EXPECT_THAT(scrape->Value("normd_build_info", {{"version", "1.2.3"}, {"cuda", ""}}), Optional(1));
 }
 

@@ -42,6 +42,7 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
   ModelMetrics& model = metrics_->ForModel("m", 1);
   model.RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
   metrics_->ForLane("cpu", "cpu:0").AddBusy(milliseconds(1));
+  metrics_->SetDevice("cpu", "8 threads");
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
 
   const std::map<std::string, std::string> wanted = {
@@ -51,10 +52,15 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_batch_requests", "histogram"},
       {"normd_batch_bytes", "histogram"},
       {"normd_queue_requests", "gauge"},
+      {"normd_queue_limit_requests", "gauge"},
       {"normd_inflight_bytes", "gauge"},
+      {"normd_inflight_limit_bytes", "gauge"},
       {"normd_rejected_total", "counter"},
       {"normd_payload_bytes_total", "counter"},
       {"normd_lane_busy_seconds_total", "counter"},
+      {"normd_lanes", "gauge"},
+      {"normd_device_copied_bytes_total", "counter"},
+      {"normd_device_info", "gauge"},
       {"normd_model_load_duration_seconds", "histogram"},
       {"normd_pool_bytes", "gauge"},
       {"normd_ready", "gauge"},
@@ -194,6 +200,49 @@ TEST_F(MetricsTest, RecordsTheServersOwnSeries) {
   EXPECT_THAT(scrape.Value("normd_ready"), Optional(0));
   metrics_->SetReady(true);
   EXPECT_THAT(Scrape().Value("normd_ready"), Optional(1));
+}
+
+TEST_F(MetricsTest, CountsWorkingAndRetiredLanesOfEachDevice) {
+  metrics_->ForLane("cuda:0", "0");
+  LaneMetrics& second = metrics_->ForLane("cuda:0", "1");
+  metrics_->ForLane("cuda:1", "0");
+  second.RecordRetired();
+  second.RecordRetired();
+  const Exposition scrape = Scrape();
+  const auto lanes = [&scrape](const char* device, const char* state) {
+    return scrape.Value("normd_lanes", {{"device", device}, {"state", state}});
+  };
+  EXPECT_THAT(lanes("cuda:0", "working"), Optional(1));
+  EXPECT_THAT(lanes("cuda:0", "retired"), Optional(1));
+  EXPECT_THAT(lanes("cuda:1", "working"), Optional(1));
+  EXPECT_THAT(lanes("cuda:1", "retired"), Optional(0));
+}
+
+TEST_F(MetricsTest, AddsUpWhatTheLanesOfADeviceCopied) {
+  metrics_->ForLane("cuda:0", "0").AddCopied(100, 80);
+  metrics_->ForLane("cuda:0", "1").AddCopied(20, 10);
+  metrics_->ForLane("cpu", "cpu:0");
+  const Exposition scrape = Scrape();
+  const auto copied = [&scrape](const char* device, const char* direction) {
+    return scrape.Value("normd_device_copied_bytes_total",
+                        {{"device", device}, {"direction", direction}});
+  };
+  EXPECT_THAT(copied("cuda:0", "in"), Optional(120));
+  EXPECT_THAT(copied("cuda:0", "out"), Optional(90));
+  EXPECT_THAT(copied("cpu", "in"), Optional(0));
+}
+
+TEST_F(MetricsTest, ShowsDevicesAndLimits) {
+  metrics_->SetDevice("cuda:0", "an older name");
+  metrics_->SetDevice("cuda:0", "H200, 139.8 GiB");
+  metrics_->SetLimits({1 << 30, 1024});
+  const Exposition scrape = Scrape();
+  EXPECT_EQ(scrape.Count("normd_device_info"), 1);
+  EXPECT_THAT(
+      scrape.Value("normd_device_info", {{"device", "cuda:0"}, {"description", "H200, 139.8 GiB"}}),
+      Optional(1));
+  EXPECT_THAT(scrape.Value("normd_inflight_limit_bytes"), Optional(1 << 30));
+  EXPECT_THAT(scrape.Value("normd_queue_limit_requests"), Optional(1024));
 }
 
 TEST_F(MetricsTest, HandlesGoOnWhereTheyWereWhenAVersionIsLoadedAgain) {

@@ -133,6 +133,16 @@ class DeviceLaneTest : public ::testing::Test {
     }
   }
 
+  // The scrape's line of the device's series `name` whose second label is `label`; "" if none.
+  std::string Series(const std::string& name, const std::string& label) const {
+    const std::string start = name + "{device=\"fake:0\"," + label + "} ";
+    const std::string scrape = metrics_->Scrape();
+    const std::size_t begin = scrape.find("\n" + start);
+    if (begin == std::string::npos) return "";
+    const std::size_t value = begin + 1 + start.size();
+    return scrape.substr(value, scrape.find('\n', value) - value);
+  }
+
   SteadyClock clock_;
   std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
   FakeDevice* device_ = nullptr;
@@ -152,6 +162,22 @@ TEST_F(DeviceLaneTest, ComputesALargeBatchInPiecesThroughReusedStaging) {
   ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   for (const Sent& sent : sent_) ExpectRight(sent);
   EXPECT_GT(device_->calls(FakeCall::kNormalize), 4);
+}
+
+TEST_F(DeviceLaneTest, CountsTheBytesThatCrossTheLinkOnEitherPath) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    metrics_ = CreateMetrics({"test", ""});
+    Start(options);
+    sent_.clear();
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 4, 32);  // 3072 bytes, which leave no gap in the arena.
+    Add(*batch, 1, 64);  // 1536
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "4608");
+    EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"out\""), "4608");
+  }
 }
 
 TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
@@ -251,6 +277,8 @@ TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
   Add(*batch, 2, 8);
   const absl::Status status = lanes_[0]->Execute(std::move(batch));
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Series("normd_lanes", "state=\"working\""), "0");
+  EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
   for (const Sent& sent : sent_) {
     EXPECT_EQ(sent.done, 1);
     EXPECT_EQ(sent.completion.status.code(), absl::StatusCode::kInternal);

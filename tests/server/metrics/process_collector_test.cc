@@ -1,0 +1,104 @@
+#include "server/metrics/process_collector.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+namespace normd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Key;
+
+std::map<std::string, double> Values(const ProcessCollector& collector) {
+  std::map<std::string, double> values;
+  for (const prometheus::MetricFamily& family : collector.Collect()) {
+    const prometheus::ClientMetric& metric = family.metric.at(0);
+    values[family.name] =
+        family.type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value;
+  }
+  return values;
+}
+
+// A folder with the files that are read.
+class FakeProc {
+ public:
+  FakeProc() {
+    std::string pattern = ::testing::TempDir() + "/normd_proc_XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) std::abort();
+    path_ = pattern;
+    std::filesystem::create_directories(path_ + "/self/fd");
+  }
+  ~FakeProc() { std::filesystem::remove_all(path_); }
+  FakeProc(const FakeProc&) = delete;
+  FakeProc& operator=(const FakeProc&) = delete;
+
+  const std::string& path() const { return path_; }
+  void Write(const std::string& file, const std::string& text) const {
+    std::ofstream(path_ + "/" + file) << text;
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(ProcessCollectorTest, ReadsFieldsAfterANameThatHoldsParentheses) {
+  const FakeProc proc;
+  // Fields 14 and 15 are 300 and 200 ticks, 22 is 1000 ticks, 24 is 7 pages.
+  proc.Write("self/stat",
+             "42 (a) 9 9 (b c)) S 1 1 1 0 -1 4194560 5 0 0 0 300 200 0 0 20 0 4 0 1000 99 7 0\n");
+  proc.Write("stat", "cpu 1 2 3\nbtime 1700000000\nprocesses 5\n");
+  for (const char* file : {"self/fd/0", "self/fd/1", "self/fd/2"}) proc.Write(file, "");
+  const std::map<std::string, double> values = Values(ProcessCollector(proc.path()));
+  const auto ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  EXPECT_EQ(values.at("process_cpu_seconds_total"), 500 / ticks);
+  EXPECT_EQ(values.at("process_start_time_seconds"), 1700000000 + 1000 / ticks);
+  EXPECT_EQ(values.at("process_resident_memory_bytes"),
+            7 * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  EXPECT_EQ(values.at("process_open_fds"), 2);  // Three, less the one that reads.
+}
+
+TEST(ProcessCollectorTest, LeavesOutWhatCannotBeRead) {
+  const FakeProc empty;
+  EXPECT_THAT(Values(ProcessCollector(empty.path() + "/absent")),
+              ElementsAre(Key("process_max_fds")));
+  for (const char* stat :
+       {"", "42 (cut", "42 (short) S 1 1", "42 (words) S a b c d e f g h i j k l"}) {
+    empty.Write("self/stat", stat);
+    EXPECT_THAT(Values(ProcessCollector(empty.path())),
+                ElementsAre(Key("process_max_fds"), Key("process_open_fds")))
+        << stat;
+  }
+}
+
+TEST(ProcessCollectorTest, TellsOfThisProcess) {
+  const ProcessCollector collector;
+  std::map<std::string, double> values = Values(collector);
+  EXPECT_GT(values.at("process_resident_memory_bytes"), 1 << 20);
+  const auto now = static_cast<double>(std::time(nullptr));
+  EXPECT_LE(values.at("process_start_time_seconds"), now + 2);
+  EXPECT_GT(values.at("process_start_time_seconds"), now - 86400);
+  const double before = values.at("process_open_fds");
+  const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  EXPECT_EQ(Values(collector).at("process_open_fds"), before + 1);
+  close(fd);
+  EXPECT_EQ(Values(collector).at("process_open_fds"), before);
+  EXPECT_GE(values.at("process_max_fds"), before);
+
+  const double cpu = values.at("process_cpu_seconds_total");
+  const std::clock_t begin = std::clock();
+  while (std::clock() - begin < CLOCKS_PER_SEC / 20) {
+  }
+  EXPECT_GT(Values(collector).at("process_cpu_seconds_total"), cpu);
+}
+
+}  // namespace
+}  // namespace normd
