@@ -25,7 +25,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-maybe-uninitialized>)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     # g++ 13 sees accesses out of bounds in {fmt}'s big integers, inlined into our sources.
-    target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-array-bounds>)
+    target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-array-bounds>
+      $<${_cxx}:-Wno-stringop-overflow>)
   endif()
 else()
   target_compile_options(normd_options INTERFACE $<${_cxx}:-Wthread-safety>)
