@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/activation-inl.h"
 #include "kernels/cpu/formats-inl.h"
+#include "kernels/cpu/moments-inl.h"
 #include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -120,67 +121,106 @@ class CyclicMap {
   std::int64_t phase_;
 };
 
-// kActivated keeps the activation's code out of the loop that needs none.
+// The elements of a run from x to y through a map. kActivated keeps the activation's code out of
+// the loop that needs none.
 template <class Format, bool kActivated, class Map>
-HWY_INLINE void Transform(const Run& run, Map map) {
+class Transform {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
   using Lane = typename Format::Lane;
-  const Format format;
-  const AccTag<Format> d;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto* x = static_cast<const Lane*>(run.x);
-  auto* y = static_cast<Lane*>(run.y);
-  const auto finish = [&](auto v) HWY_ATTR {
-    if constexpr (kActivated) return Activate(d, v, run.epilogue);
-    return v;
-  };
-  const auto part = [&](std::int64_t i, std::int64_t n) HWY_ATTR {
-    const std::size_t count = static_cast<std::size_t>(n);
-    const auto v = finish(map.Part(LoadPart(format, d, x + i, count), i, count));
-    StorePart(format, d, v, y + i, count);
-  };
-  const auto full = [&](std::int64_t i)
-                        HWY_ATTR { return finish(map.Full(Load(format, d, x + i), i)); };
-  std::int64_t i = 0;
-  if (run.stream) {
-    const std::size_t alignment = StreamAlignment(d);
-    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y) % alignment;
-    std::int64_t head =
-        beyond == 0 ? 0 : static_cast<std::int64_t>((alignment - beyond) / sizeof(Lane));
-    for (head = std::min(head, run.count); head >= lanes; head -= lanes, i += lanes) {
-      Store(format, d, full(i), y + i);
-    }
-    if (head > 0) part(i, head);
-    i += head;
-    for (; i + 4 * lanes <= run.count; i += 4 * lanes) {
-      const auto v0 = full(i);
-      const auto v1 = full(i + lanes);
-      const auto v2 = full(i + 2 * lanes);
-      const auto v3 = full(i + 3 * lanes);
-      StreamPair(format, d, v0, v1, y + i);
-      StreamPair(format, d, v2, v3, y + i + 2 * lanes);
-    }
-  } else {
-    for (; i + 4 * lanes <= run.count; i += 4 * lanes) {
-      const auto v0 = full(i);
-      const auto v1 = full(i + lanes);
-      const auto v2 = full(i + 2 * lanes);
-      const auto v3 = full(i + 3 * lanes);
-      Store(format, d, v0, y + i);
-      Store(format, d, v1, y + i + lanes);
-      Store(format, d, v2, y + i + 2 * lanes);
-      Store(format, d, v3, y + i + 3 * lanes);
-    }
+
+  HWY_INLINE Transform(const Run& run, const Map& map)
+      : map_(map),
+        epilogue_(run.epilogue),
+        stream_(run.stream),
+        x_(static_cast<const Lane*>(run.x)),
+        y_(static_cast<Lane*>(run.y)),
+        count_(run.count) {}
+
+  HWY_INLINE bool CanTakeEight() const { return at_ + 8 * Lanes() <= count_; }
+
+  HWY_INLINE void TakeEight() {
+    TakeFour();
+    TakeFour();
   }
-  for (; i + lanes <= run.count; i += lanes) Store(format, d, full(i), y + i);
-  if (i < run.count) part(i, run.count - i);
+
+  // Elements up to where y is aligned for streaming.
+  HWY_INLINE void TakeHead() {
+    if (!stream_) return;
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y_) % StreamAlignment(D());
+    if (beyond == 0) return;
+    const std::int64_t head =
+        static_cast<std::int64_t>((StreamAlignment(D()) - beyond) / sizeof(Lane));
+    TakeSome(std::min(head, count_));
+  }
+
+  HWY_INLINE void TakeRest() {
+    while (at_ + 4 * Lanes() <= count_) TakeFour();
+    TakeSome(count_);
+  }
+
+ private:
+  static HWY_INLINE std::int64_t Lanes() { return static_cast<std::int64_t>(hn::Lanes(D())); }
+
+  HWY_INLINE V Finished(V v) const {
+    if constexpr (kActivated) return Activate(D(), v, epilogue_);
+    return v;
+  }
+
+  HWY_INLINE V Full(std::int64_t i) { return Finished(map_.Full(Load(Format(), D(), x_ + i), i)); }
+
+  HWY_INLINE void TakeFour() {
+    const D d;
+    const V v0 = Full(at_);
+    const V v1 = Full(at_ + Lanes());
+    const V v2 = Full(at_ + 2 * Lanes());
+    const V v3 = Full(at_ + 3 * Lanes());
+    Lane* y = y_ + at_;
+    if (stream_) {
+      StreamPair(Format(), d, v0, v1, y);
+      StreamPair(Format(), d, v2, v3, y + 2 * Lanes());
+    } else {
+      Store(Format(), d, v0, y);
+      Store(Format(), d, v1, y + Lanes());
+      Store(Format(), d, v2, y + 2 * Lanes());
+      Store(Format(), d, v3, y + 3 * Lanes());
+    }
+    at_ += 4 * Lanes();
+  }
+
+  // Up to element `end`, without streaming.
+  HWY_INLINE void TakeSome(std::int64_t end) {
+    for (; at_ + Lanes() <= end; at_ += Lanes()) Store(Format(), D(), Full(at_), y_ + at_);
+    if (at_ >= end) return;
+    const std::size_t left = static_cast<std::size_t>(end - at_);
+    const V v = Finished(map_.Part(LoadPart(Format(), D(), x_ + at_, left), at_, left));
+    StorePart(Format(), D(), v, y_ + at_, left);
+    at_ = end;
+  }
+
+  Map map_;
+  const Epilogue epilogue_;
+  const bool stream_;
+  const Lane* const x_;
+  Lane* const y_;
+  const std::int64_t count_;
+  std::int64_t at_ = 0;
+};
+
+template <class Format, bool kActivated, class Map>
+HWY_INLINE void TransformAll(const Run& run, const Map& map) {
+  Transform<Format, kActivated, Map> transform(run, map);
+  transform.TakeHead();
+  transform.TakeRest();
 }
 
 template <class Format, class Map>
 HWY_INLINE void TransformRun(const Run& run, const Map& map) {
   if (run.epilogue.activation == Activation::kNone) {
-    Transform<Format, false>(run, map);
+    TransformAll<Format, false>(run, map);
   } else {
-    Transform<Format, true>(run, map);
+    TransformAll<Format, true>(run, map);
   }
 }
 
@@ -197,6 +237,45 @@ void ApplyElements(const Run& run, const ElementAffine& affine) {
 template <class Format>
 void ApplyCyclic(const Run& run, const CyclicAffine& affine) {
   TransformRun<Format>(run, CyclicMap<Format>(affine));
+}
+
+// A run and the sums of a chunk elsewhere, eight vectors of the one and eight of the other in turn:
+// the one writes while the other reads memory, and neither waits for the other's kind of traffic.
+template <class Format, class Map>
+HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Format>* summer) {
+  Transform<Format, false, Map> transform(run, map);
+  transform.TakeHead();
+  while (transform.CanTakeEight() && summer->CanStep()) {
+    summer->Step();
+    transform.TakeEight();
+  }
+  transform.TakeRest();
+}
+
+template <class Format>
+Moments ApplyAlong(const Run& run, const ChannelRuns& channels, const NextChunk& next) {
+  const auto* x = static_cast<const typename Format::Lane*>(next.x);
+  ChunkSummer<Format> summer(x, next.count, next.centered);
+  Run piece = run;
+  std::int64_t length = channels.first_count;
+  const Affine* affine = channels.affines;
+  for (std::int64_t at = 0; at < run.count; at += length, length = channels.spatial) {
+    length = std::min(length, run.count - at);
+    const std::int64_t offset = at * static_cast<std::int64_t>(sizeof(*x));
+    piece.x = static_cast<const char*>(run.x) + offset;
+    piece.y = static_cast<char*>(run.y) + offset;
+    piece.count = length;
+    TransformAlong<Format>(piece, AffineMap<Format>(*affine++), &summer);
+  }
+  return summer.Finish();
+}
+
+template <class Format>
+Moments ApplyElementsAlong(const Run& run, const ElementAffine& affine, const NextChunk& next) {
+  const auto* x = static_cast<const typename Format::Lane*>(next.x);
+  ChunkSummer<Format> summer(x, next.count, next.centered);
+  TransformAlong<Format>(run, ElementMap<Format>(affine), &summer);
+  return summer.Finish();
 }
 
 }  // namespace HWY_NAMESPACE

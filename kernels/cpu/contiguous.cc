@@ -1,7 +1,11 @@
-// Rows that are one run of memory. Two strategies with the same bits, because a row's moments are
-// always merged over the same parts in the same order: rows over cores, where each core brings a
-// row into its own cache once; or, where rows are few or too long for that, each row's parts over
-// cores.
+// Rows that are one run of memory.
+//
+// Two strategies with the same bits, because a row's moments are always merged over the same chunks
+// and parts in the same order: rows over cores, where each core brings a row into its own cache
+// once; or, where rows are few or too long for that, each row's parts over cores.
+//
+// In both, a row is written while the next one is read: reading alone and writing alone each leave
+// half of the memory's capacity idle.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +17,8 @@ namespace norm::cpu {
 namespace {
 
 constexpr std::int64_t kPartElements = 4 * kChunkElements;
+// Shorter runs of one channel are not worth going along with the next row's sums.
+constexpr std::int64_t kMinRunElements = 256;
 // A task is worth this many bytes at least.
 constexpr std::int64_t kTaskBytes = 128 << 10;
 
@@ -31,15 +37,24 @@ class Rows {
   std::int64_t parts() const { return (length_ + kPartElements - 1) / kPartElements; }
   bool given() const { return given_; }
 
+  // Whether a row can be written while the next one is read.
+  bool HasTwoAtATime() const {
+    return !given_ && batch_.spec.activation == Activation::kNone && length_ >= kMinRunElements &&
+           (segment_.spatial == 1 || segment_.spatial >= kMinRunElements);
+  }
+
   Moments PartMoments(std::int64_t row, std::int64_t part) const {
     const std::int64_t begin = part * kPartElements;
     const std::int64_t count = std::min(kPartElements, length_ - begin);
-    return batch_.kernels->moments(MakeRun(batch_, segment_, row * length_ + begin, count).x, count,
-                                   IsCentered(batch_.spec));
+    return batch_.kernels->moments(At(row, begin), count, IsCentered(batch_.spec));
   }
 
-  RowStatistics Finish(const Moments& moments) const {
-    return cpu::Finish(moments, batch_.spec.eps);
+  // Merges fetch(0), fetch(1), ... of all parts.
+  template <class Fetch>
+  RowStatistics MergeParts(const Fetch& fetch) const {
+    Moments moments;
+    for (std::int64_t part = 0; part < parts(); ++part) moments = Merge(moments, fetch(part));
+    return Finish(moments, batch_.spec.eps);
   }
 
   void ApplyPart(std::int64_t row, const RowStatistics& statistics, std::int64_t part) const {
@@ -47,30 +62,52 @@ class Rows {
     Apply(row, statistics, begin, std::min(begin + kPartElements, length_));
   }
 
-  void Normalize(std::int64_t row) const {
-    RowStatistics statistics;
-    if (!given_) {
-      Moments moments;
-      for (std::int64_t part = 0; part < parts(); ++part) {
-        moments = Merge(moments, PartMoments(row, part));
-      }
-      statistics = Finish(moments);
+  // ApplyPart, and the PartMoments of the row after it.
+  Moments ApplyPartAlong(std::int64_t row, const RowStatistics& statistics,
+                         std::int64_t part) const {
+    const std::int64_t end = std::min((part + 1) * kPartElements, length_);
+    Moments next;
+    for (std::int64_t begin = part * kPartElements; begin < end; begin += kChunkElements) {
+      const std::int64_t count = std::min(kChunkElements, end - begin);
+      next = Merge(next, ApplyChunkAlong(row, statistics, begin, count));
     }
-    Apply(row, statistics, 0, length_);
+    return next;
+  }
+
+  void Normalize(std::int64_t begin, std::int64_t end) const {
+    const bool along = HasTwoAtATime();
+    RowStatistics statistics;
+    for (std::int64_t row = begin; row < end; ++row) {
+      if (!given_ && (!along || row == begin)) {
+        statistics = MergeParts([&](std::int64_t part) { return PartMoments(row, part); });
+      }
+      if (along && row + 1 < end) {
+        statistics =
+            MergeParts([&](std::int64_t part) { return ApplyPartAlong(row, statistics, part); });
+      } else {
+        Apply(row, statistics, 0, length_);
+      }
+    }
   }
 
  private:
+  std::int64_t FirstChannel(std::int64_t row) const { return row % groups_ * row_channels_; }
+
+  const void* At(std::int64_t row, std::int64_t element) const {
+    return MakeRun(batch_, segment_, row * length_ + element, 0).x;
+  }
+
   // Elements [begin, end) of the row.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
-    const std::int64_t first_channel = row % groups_ * row_channels_;
     if (segment_.spatial == 1 && !given_) {
-      ApplyElements(row, statistics, first_channel, begin, end);
+      batch_.kernels->apply_elements(MakeRun(batch_, segment_, row * length_ + begin, end - begin),
+                                     ElementsAt(row, statistics, begin));
       return;
     }
     const std::int64_t spatial = segment_.spatial;
     for (std::int64_t at = begin; at < end;) {
-      const std::int64_t channel = first_channel + at / spatial;
+      const std::int64_t channel = FirstChannel(row) + at / spatial;
       const std::int64_t stop = std::min(end, (at / spatial + 1) * spatial);
       const Affine affine =
           given_ ? GivenAffine(batch_, channel) : ChannelAffine(batch_, statistics, channel);
@@ -79,20 +116,37 @@ class Rows {
     }
   }
 
-  void ApplyElements(std::int64_t row, const RowStatistics& statistics, std::int64_t first_channel,
-                     std::int64_t begin, std::int64_t end) const {
+  Moments ApplyChunkAlong(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
+                          std::int64_t count) const {
+    const Run run = MakeRun(batch_, segment_, row * length_ + begin, count);
+    const NextChunk next{At(row + 1, begin), count, IsCentered(batch_.spec)};
+    if (segment_.spatial == 1) {
+      return batch_.kernels->apply_elements_along(run, ElementsAt(row, statistics, begin), next);
+    }
+    const std::int64_t spatial = segment_.spatial;
+    const std::int64_t first = begin / spatial;
+    const std::int64_t last = (begin + count - 1) / spatial;
+    Affine affines[kChunkElements / kMinRunElements + 2];
+    for (std::int64_t i = first; i <= last; ++i) {
+      affines[i - first] = ChannelAffine(batch_, statistics, FirstChannel(row) + i);
+    }
+    return batch_.kernels->apply_along(run, {affines, (first + 1) * spatial - begin, spatial},
+                                       next);
+  }
+
+  ElementAffine ElementsAt(std::int64_t row, const RowStatistics& statistics,
+                           std::int64_t begin) const {
     const std::int64_t acc_bytes = batch_.spec.dtype == DType::kFloat64 ? 8 : 4;
     const auto from = [&](const void* param) -> const void* {
       if (param == nullptr) return nullptr;
-      return static_cast<const char*>(param) + (first_channel + begin) * acc_bytes;
+      return static_cast<const char*>(param) + (FirstChannel(row) + begin) * acc_bytes;
     };
     ElementAffine affine;
     affine.center = statistics.mean;
     affine.scale = statistics.rstd;
     affine.gamma = from(batch_.element_gamma);
     affine.beta = from(batch_.element_beta);
-    batch_.kernels->apply_elements(MakeRun(batch_, segment_, row * length_ + begin, end - begin),
-                                   affine);
+    return affine;
   }
 
   const Batch& batch_;
@@ -116,23 +170,30 @@ bool SplitsRows(const Batch& batch, const Rows& rows) {
 }
 
 void NormalizeSplit(const Batch& batch, const Rows& rows) {
+  const bool along = rows.HasTwoAtATime();
   std::vector<Moments> parts(rows.given() ? 0 : static_cast<std::size_t>(rows.parts()));
-  for (std::int64_t row = 0; row < rows.count(); ++row) {
-    RowStatistics statistics;
-    if (!rows.given()) {
-      batch.parallel.For(rows.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t part = begin; part < end; ++part) {
-          parts[static_cast<std::size_t>(part)] = rows.PartMoments(row, part);
-        }
-      });
-      Moments moments;
-      for (const Moments& part : parts) moments = Merge(moments, part);
-      statistics = rows.Finish(moments);
-    }
+  // Runs visit(part) for every part, over the cores; moments that it returns go to their slots.
+  const auto for_parts = [&](auto visit) {
     batch.parallel.For(rows.parts(), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t part = begin; part < end; ++part) rows.ApplyPart(row, statistics, part);
+      for (std::int64_t part = begin; part < end; ++part) visit(part);
       FlushStreams();
     });
+  };
+  const auto slot = [&](std::int64_t part) -> Moments& {
+    return parts[static_cast<std::size_t>(part)];
+  };
+  RowStatistics statistics;
+  for (std::int64_t row = 0; row < rows.count(); ++row) {
+    if (!rows.given() && (!along || row == 0)) {
+      for_parts([&](std::int64_t part) { slot(part) = rows.PartMoments(row, part); });
+    }
+    if (!rows.given()) statistics = rows.MergeParts(slot);
+    if (along && row + 1 < rows.count()) {
+      for_parts(
+          [&](std::int64_t part) { slot(part) = rows.ApplyPartAlong(row, statistics, part); });
+    } else {
+      for_parts([&](std::int64_t part) { rows.ApplyPart(row, statistics, part); });
+    }
   }
 }
 
@@ -148,7 +209,7 @@ void NormalizeContiguous(const Batch& batch, const Segment& segment) {
       rows.length() * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
   const std::int64_t grain = std::max<std::int64_t>(1, kTaskBytes / row_bytes);
   batch.parallel.For(rows.count(), grain, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t row = begin; row < end; ++row) rows.Normalize(row);
+    rows.Normalize(begin, end);
     FlushStreams();
   });
 }

@@ -157,62 +157,90 @@ HWY_INLINE typename Format::Acc Pivot(const typename Format::Lane* x, std::int64
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1))) / static_cast<Acc>(count);
 }
 
-// The sums of x - pivot and of its square.
+// The moments of one chunk, step by step, so that another loop can go along.
 template <class Format>
-HWY_INLINE DeviationSums<AccTag<Format>> SumDeviations(const typename Format::Lane* x,
-                                                       std::int64_t count,
-                                                       typename Format::Acc pivot) {
-  const AccTag<Format> d;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto p = hn::Set(d, pivot);
-  const auto deviation = [&](std::int64_t i)
-                             HWY_ATTR { return hn::Sub(Load(Format(), d, x + i), p); };
-  DeviationSums<AccTag<Format>> sums;
-  std::int64_t i = 0;
-  for (; i + 8 * lanes <= count; i += 8 * lanes) {
-    FetchAhead<Format>(x + i, 8 * lanes);
-    sums.AddEight(d, deviation(i), deviation(i + lanes), deviation(i + 2 * lanes),
-                  deviation(i + 3 * lanes), deviation(i + 4 * lanes), deviation(i + 5 * lanes),
-                  deviation(i + 6 * lanes), deviation(i + 7 * lanes));
-  }
-  for (; i + lanes <= count; i += lanes) sums.Add(d, deviation(i));
-  if (i < count) {
-    const std::size_t left = static_cast<std::size_t>(count - i);
-    const auto part = hn::Sub(LoadPart(Format(), d, x + i, left), p);
-    sums.Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
-  }
-  return sums;
-}
-
-template <class Format>
-HWY_INLINE Moments ChunkMoments(const typename Format::Lane* x, std::int64_t count, bool centered) {
-  constexpr std::int64_t kPivotElements = 128;
+class ChunkSummer {
+ public:
+  using D = AccTag<Format>;
+  using Lane = typename Format::Lane;
   using Acc = typename Format::Acc;
-  const double n = static_cast<double>(count);
-  Acc pivot = centered ? Pivot<Format>(x, std::min(count, kPivotElements)) : Acc{0};
-  for (int attempt = 0;; ++attempt) {
-    const auto sums = SumDeviations<Format>(x, count, pivot);
-    const double first = sums.first.Total();
-    const double second = sums.second.Total();
-    if (!std::isfinite(second)) return WideMoments<Format>(x, count, 1, centered);
-    if (!centered) return {n, 0, second};
-    const double shift = first / n;
-    const double correction = first * shift;
-    const double m2 = second - correction;
-    if (correction <= 4 * m2 || correction == 0 || attempt == 1) {
-      return {n, static_cast<double>(pivot) + shift, std::max(0.0, m2)};
-    }
-    pivot = static_cast<Acc>(static_cast<double>(pivot) + shift);
+
+  HWY_INLINE ChunkSummer(const Lane* x, std::int64_t count, bool centered)
+      : x_(x), count_(count), centered_(centered) {
+    constexpr std::int64_t kPivotElements = 128;
+    pivot_ = centered ? Pivot<Format>(x, std::min(count, kPivotElements)) : Acc{0};
   }
-}
+
+  HWY_INLINE bool CanStep() const { return at_ + StepElements() <= count_; }
+
+  // Takes eight vectors more.
+  HWY_INLINE void Step() {
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+    FetchAhead<Format>(x_ + at_, StepElements());
+    sums_.AddEight(D(), Deviation(0), Deviation(lanes), Deviation(2 * lanes), Deviation(3 * lanes),
+                   Deviation(4 * lanes), Deviation(5 * lanes), Deviation(6 * lanes),
+                   Deviation(7 * lanes));
+    at_ += StepElements();
+  }
+
+  // Takes the rest.
+  HWY_INLINE Moments Finish() {
+    TakeRest();
+    const double n = static_cast<double>(count_);
+    for (int attempt = 0;; ++attempt) {
+      const double first = sums_.first.Total();
+      const double second = sums_.second.Total();
+      if (!std::isfinite(second)) return WideMoments<Format>(x_, count_, 1, centered_);
+      if (!centered_) return {n, 0, second};
+      const double shift = first / n;
+      const double correction = first * shift;
+      const double m2 = second - correction;
+      if (correction <= 4 * m2 || correction == 0 || attempt == 1) {
+        return {n, static_cast<double>(pivot_) + shift, std::max(0.0, m2)};
+      }
+      pivot_ = static_cast<Acc>(static_cast<double>(pivot_) + shift);
+      at_ = 0;
+      sums_ = DeviationSums<D>();
+      TakeRest();
+    }
+  }
+
+ private:
+  static HWY_INLINE std::int64_t StepElements() {
+    return 8 * static_cast<std::int64_t>(hn::Lanes(D()));
+  }
+
+  HWY_INLINE hn::Vec<D> Deviation(std::int64_t offset) const {
+    return hn::Sub(Load(Format(), D(), x_ + at_ + offset), hn::Set(D(), pivot_));
+  }
+
+  HWY_INLINE void TakeRest() {
+    const D d;
+    const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    while (CanStep()) Step();
+    for (; at_ + lanes <= count_; at_ += lanes) sums_.Add(d, Deviation(0));
+    if (at_ == count_) return;
+    const std::size_t left = static_cast<std::size_t>(count_ - at_);
+    const auto part = hn::Sub(LoadPart(Format(), d, x_ + at_, left), hn::Set(d, pivot_));
+    sums_.Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
+    at_ = count_;
+  }
+
+  const Lane* x_;
+  std::int64_t count_;
+  bool centered_;
+  std::int64_t at_ = 0;
+  Acc pivot_;
+  DeviationSums<D> sums_;
+};
 
 template <class Format>
 Moments ContiguousMoments(const void* data, std::int64_t count, bool centered) {
   const auto* x = static_cast<const typename Format::Lane*>(data);
   Moments total;
   for (std::int64_t i = 0; i < count; i += kChunkElements) {
-    const std::int64_t chunk = std::min(kChunkElements, count - i);
-    total = Merge(total, ChunkMoments<Format>(x + i, chunk, centered));
+    ChunkSummer<Format> chunk(x + i, std::min(kChunkElements, count - i), centered);
+    total = Merge(total, chunk.Finish());
   }
   return total;
 }

@@ -20,8 +20,10 @@ namespace HWY_NAMESPACE {
 
 template <class Format>
 const SimdKernels& Table() {
-  static constexpr SimdKernels kTable = {ContiguousMoments<Format>, ChannelMoments<Format>,
-                                         Apply<Format>, ApplyElements<Format>, ApplyCyclic<Format>};
+  static constexpr SimdKernels kTable = {
+      ContiguousMoments<Format>, ChannelMoments<Format>, Apply<Format>,
+      ApplyElements<Format>,     ApplyCyclic<Format>,    ApplyAlong<Format>,
+      ApplyElementsAlong<Format>};
   return kTable;
 }
 

@@ -55,6 +55,20 @@ struct CyclicAffine {
   std::int64_t phase = 0;   // In [0, period)
 };
 
+// Consecutive channels of a run: the first has `first_count` elements in it, the others `spatial`.
+struct ChannelRuns {
+  const Affine* affines = nullptr;  // One per channel.
+  std::int64_t first_count = 0;
+  std::int64_t spatial = 0;
+};
+
+// At most kChunkElements, of the row whose turn comes next.
+struct NextChunk {
+  const void* x = nullptr;
+  std::int64_t count = 0;
+  bool centered = true;
+};
+
 // `positions` x `channels` elements.
 struct ChannelBlock {
   const void* x = nullptr;
@@ -72,6 +86,11 @@ struct SimdKernels {
   void (*apply)(const Run& run, const Affine& affine);
   void (*apply_elements)(const Run& run, const ElementAffine& affine);
   void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
+
+  // The like without activation, which also return the moments of another chunk, as `moments` does.
+  Moments (*apply_along)(const Run& run, const ChannelRuns& channels, const NextChunk& next);
+  Moments (*apply_elements_along)(const Run& run, const ElementAffine& affine,
+                                  const NextChunk& next);
 };
 
 constexpr std::int64_t kChunkElements = 16384;
