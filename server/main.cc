@@ -30,8 +30,11 @@
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/request_log.h"
 #include "server/rpc/server.h"
+#include "spdlog/async.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -75,6 +78,19 @@ void SetUpLog(const ServerConfig& config) {
   logger->set_level(spdlog::level::from_str(config.log_level));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
+}
+
+// Null when the flags ask for no line. The lines go to stderr from a thread of the log's own, so
+// that no lane waits for a slow reader; when it falls behind, the oldest lines are lost.
+std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config) {
+  RequestLogOptions options;
+  options.slow_threshold = absl::ToChronoNanoseconds(config.slow_request_threshold);
+  options.sample_every = config.log_sample_every;
+  if (options.slow_threshold == Duration(0) && options.sample_every == 0) return nullptr;
+  auto logger = spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("requests");
+  logger->set_pattern("%v");
+  return std::make_unique<RequestLog>(
+      options, [logger = std::move(logger)](const std::string& line) { logger->info(line); });
 }
 
 int StartFailed(const absl::Status& status) {
@@ -152,8 +168,15 @@ int Serve(const ServerConfig& config) {
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   BatchQueue queue(QueueOf(config, lanes.front()->device() == "cpu"), clock);
   Executor executor(std::move(lanes), queue);
-  CallEnvironment environment{
-      ServiceOf(config, executor), registry, admission, queue, *metrics, readiness, clock};
+  const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
+  CallEnvironment environment{ServiceOf(config, executor),
+                              registry,
+                              admission,
+                              queue,
+                              *metrics,
+                              readiness,
+                              clock,
+                              request_log.get()};
   NormService service(environment);
 
   auto exposer = StartExposer(config.metrics_listen, *metrics);

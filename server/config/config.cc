@@ -71,6 +71,8 @@ absl::Status Validate(const ServerConfig& c) {
            CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),
            CheckDuration("drain_timeout", c.drain_timeout, absl::Hours(24)),
            CheckLogLevel(c.log_level),
+           CheckDuration("slow_request_threshold", c.slow_request_threshold, absl::Hours(1)),
+           CheckRange("log_sample_every", c.log_sample_every, 0, kUnbounded),
        }) {
     if (!status.ok()) return status;
   }

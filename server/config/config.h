@@ -35,6 +35,8 @@ struct ServerConfig {
   absl::Duration lame_duck;
   absl::Duration drain_timeout;
   std::string log_level;
+  absl::Duration slow_request_threshold;
+  std::int64_t log_sample_every = 0;
 };
 
 // InvalidArgument names the first flag that is out of its range, what came and what is wanted.

@@ -47,6 +47,10 @@ ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "how long accepted requests may take to finish after that, such as 30s");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
+ABSL_FLAG(absl::Duration, slow_request_threshold, absl::ZeroDuration(),
+          "log a JSON line for each Normalize that took so long, such as 100ms; 0: none");
+ABSL_FLAG(std::int64_t, log_sample_every, 0,
+          "log a JSON line for one in so many Normalize requests; 0: none");
 
 namespace normd {
 namespace {
@@ -83,6 +87,8 @@ ServerConfig ReadFlags() {
   config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   config.log_level = absl::GetFlag(FLAGS_log_level);
+  config.slow_request_threshold = absl::GetFlag(FLAGS_slow_request_threshold);
+  config.log_sample_every = absl::GetFlag(FLAGS_log_sample_every);
   return config;
 }
 

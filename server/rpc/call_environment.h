@@ -16,6 +16,7 @@
 #include "server/model/registry.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/request_log.h"
 
 namespace normd {
 
@@ -39,6 +40,7 @@ struct CallEnvironment {
   Metrics& metrics;
   const Readiness& readiness;
   const Clock& clock;
+  RequestLog* request_log = nullptr;  // Null: off.
   ActiveCalls active{};
   std::atomic<std::uint64_t> next_request_id{1};
 };

@@ -12,6 +12,7 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
       context_(context),
       method_(method),
       arrival_(environment.clock.Now()),
+      ids_(EchoRequestIds(context)),
       metrics_(&environment.metrics.ForNoModel()) {
   environment_.active.Enter();
 }
@@ -34,7 +35,7 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
 
 void ControlCall::End(const absl::Status& status) {
   code_ = status.code();
-  Finish(ToGrpc(status, environment_.options.retry_after, context_));
+  Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
 }
 
 void ControlCall::OnDone() {

@@ -9,6 +9,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/batching/admission.h"
 #include "server/rpc/call_environment.h"
+#include "server/rpc/request_ids.h"
 #include "server/rpc/task_thread.h"
 
 namespace normd {
@@ -36,6 +37,7 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context_;
   const Method method_;
   const TimePoint arrival_;
+  const RequestIds ids_;
   ModelMetrics* metrics_;
   Admission::Lease lease_;
   absl::StatusCode code_ = absl::StatusCode::kOk;

@@ -36,6 +36,7 @@ NormalizeCall::NormalizeCall(CallEnvironment& environment, grpc::CallbackServerC
       message_(message),
       answer_(answer),
       arrival_(environment.clock.Now()),
+      ids_(EchoRequestIds(context)),
       metrics_(&environment.metrics.ForNoModel()) {
   environment_.active.Enter();
 }
@@ -130,7 +131,13 @@ TimePoint NormalizeCall::Deadline() const {
 }
 
 void NormalizeCall::Complete(Completion completion) {
-  End(completion.status.ok() ? CatchAll([&] { return Answer(completion); }) : completion.status);
+  const absl::Status status =
+      completion.status.ok() ? CatchAll([&] { return Answer(completion); }) : completion.status;
+  if (environment_.request_log != nullptr) {
+    stages_ = completion.stages;
+    batch_ = std::move(completion.batch);
+  }
+  End(status);
 }
 
 absl::Status NormalizeCall::Answer(Completion& completion) {
@@ -168,7 +175,7 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
 
 void NormalizeCall::End(const absl::Status& status) {
   code_ = status.code();
-  Finish(ToGrpc(status, environment_.options.retry_after, context_));
+  Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
 }
 
 void NormalizeCall::OnCancel() {
@@ -177,10 +184,21 @@ void NormalizeCall::OnCancel() {
 }
 
 void NormalizeCall::OnDone() {
-  metrics_->RecordRequest(Method::kNormalize, code_, environment_.clock.Now() - arrival_);
+  const Duration duration = environment_.clock.Now() - arrival_;
+  metrics_->RecordRequest(Method::kNormalize, code_, duration);
+  if (environment_.request_log != nullptr) Log(duration);
   CallEnvironment& environment = environment_;
   delete this;  // Returns the lease.
   environment.active.Leave();
+}
+
+void NormalizeCall::Log(Duration duration) {
+  const RequestLog::Reason reason = environment_.request_log->Pick(duration);
+  if (reason == RequestLog::Reason::kNone) return;
+  environment_.request_log->Write(
+      reason, {ids_, model_ != nullptr ? absl::string_view(model_->name()) : "",
+               model_ != nullptr ? model_->version() : 0, code_, duration, stages_, batch_,
+               context_.peer(), geometry_.bytes});
 }
 
 }  // namespace normd

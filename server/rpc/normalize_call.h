@@ -33,6 +33,7 @@
 #include "server/model/model.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/codec.h"
+#include "server/rpc/request_ids.h"
 
 namespace normd {
 
@@ -59,6 +60,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   void Complete(Completion completion);
   absl::Status Answer(Completion& completion);
   void End(const absl::Status& status);
+  void Log(Duration duration);
   TimePoint Deadline() const;
 
   // Constant after Start, which is over before `done` reads them (Push orders the two).
@@ -67,6 +69,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   const grpc::ByteBuffer& message_;
   grpc::ByteBuffer& answer_;
   const TimePoint arrival_;
+  const RequestIds ids_;
   std::uint64_t id_ = 0;
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<const Model> model_;
@@ -75,6 +78,10 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   Geometry geometry_;
   Admission::Lease lease_;
   ModelMetrics* metrics_;
+
+  // For the request log, if there is one; written before End, read by OnDone.
+  StageTimes stages_;
+  BatchInfo batch_;
 
   std::atomic<bool> cancelled_{false};             // Relaxed: it only saves work.
   absl::StatusCode code_ = absl::StatusCode::kOk;  // Written by End, read by OnDone, after it.

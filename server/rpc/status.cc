@@ -11,14 +11,15 @@
 namespace normd {
 
 grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
-                    grpc::CallbackServerContext& context) {
+                    grpc::CallbackServerContext& context, absl::string_view request_id) {
   if (status.ok()) return grpc::Status::OK;
   // The codes of the two libraries are the same numbers.
   const auto code = static_cast<grpc::StatusCode>(status.code());
   switch (status.code()) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-      spdlog::error("a request failed: {}", status.ToString());
+      spdlog::error("a request failed{}{}: {}", request_id.empty() ? "" : ", x-request-id ",
+                    std::string(request_id), status.ToString());
       return grpc::Status(grpc::StatusCode::INTERNAL,
                           "the server failed to compute this; its log says why");
     case absl::StatusCode::kResourceExhausted: {

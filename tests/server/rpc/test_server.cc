@@ -62,7 +62,8 @@ TestServer::TestServer(TestServerOptions options)
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_),
-      environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
+      environment_{options.service, registry_,  admission_, queue_,
+                   *metrics_,       readiness_, clock_,     options.request_log},
       service_(environment_) {
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());
@@ -102,6 +103,14 @@ double TestServer::Metric(const std::string& series) const {
     }
   }
   return 0;
+}
+
+std::size_t TestServer::SeriesCount() const {
+  std::size_t count = 0;
+  for (const absl::string_view line : absl::StrSplit(metrics_->Scrape(), '\n')) {
+    count += !line.empty() && line[0] != '#' ? 1 : 0;
+  }
+  return count;
 }
 
 v1::NormalizeRequest MakeRequest(const std::string& model, const std::vector<std::int64_t>& shape,

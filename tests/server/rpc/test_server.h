@@ -28,6 +28,7 @@ struct TestServerOptions {
   NormServiceOptions service;
   AdmissionLimits admission;
   BatchQueueOptions queue;
+  RequestLog* request_log = nullptr;
   int fail_at_batch = -1;  // The lane fails there; -1: never.
 };
 
@@ -50,6 +51,8 @@ class TestServer {
   void WaitIdle();
   // The value of the metrics' line that begins with `series`; 0 if there is none.
   double Metric(const std::string& series) const;
+  // How many series a scrape has.
+  std::size_t SeriesCount() const;
 
  private:
   SteadyClock clock_;

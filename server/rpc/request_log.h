@@ -1,0 +1,65 @@
+// One JSON line for each slow request, and for one in so many of all.
+
+#ifndef NORMD_SERVER_RPC_REQUEST_LOG_H_
+#define NORMD_SERVER_RPC_REQUEST_LOG_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "server/base/clock.h"
+#include "server/batching/request.h"
+#include "server/metrics/stage.h"
+#include "server/rpc/request_ids.h"
+
+namespace normd {
+
+struct RequestLogOptions {
+  Duration slow_threshold{0};     // From this duration on a request is slow; 0: none is.
+  std::int64_t sample_every = 0;  // One request in so many; 0: none.
+};
+
+// What a line tells. Borrows; only read during Write.
+struct RequestRecord {
+  const RequestIds& ids;
+  absl::string_view model;  // Empty where no loaded model was meant.
+  std::int64_t version = 0;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  Duration duration{};  // From arrival to the end of the answer's hand-over.
+  const StageTimes& stages;
+  const BatchInfo& batch;  // Its id is 0 for a request that was not computed.
+  std::string peer;
+  std::int64_t bytes = 0;  // Of the tensor; 0 for one that was refused before it was known.
+};
+
+// Thread-safe.
+class RequestLog {
+ public:
+  enum class Reason { kNone, kSlow, kSample };
+  using WriteLine = std::function<void(const std::string& line)>;
+
+  // `write_line` gets a line without its end, on any thread, and must not block for long: a lane
+  // may wait for it.
+  RequestLog(const RequestLogOptions& options, WriteLine write_line);
+
+  // Whether a finished request gets a line. Counts it for the sampling; takes no lock.
+  Reason Pick(Duration duration);
+
+  // docs/metrics.md describes the line. A request without an id gets one. Never throws: a line that
+  // cannot be made is left out.
+  void Write(Reason reason, const RequestRecord& record) noexcept;
+
+ private:
+  const RequestLogOptions options_;
+  const WriteLine write_line_;
+  const std::string id_prefix_;  // Differs between processes.
+  std::atomic<std::int64_t> requests_{0};
+  std::atomic<std::int64_t> next_id_{1};
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_REQUEST_LOG_H_
