@@ -36,10 +36,15 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
   return absl::Status(code, message);
 }
 
+struct Connection {
+  std::string target;
+  std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs.
+};
+
 // One Normalize call: what gRPC reads and writes until it has ended.
 struct NormalizeCall final : PendingCall {
-  NormalizeCall(std::shared_ptr<grpc::Channel> c, std::string t, Client::Done d)
-      : channel(std::move(c)), target(std::move(t)), done(std::move(d)) {}
+  NormalizeCall(std::shared_ptr<const Connection> c, const grpc::ByteBuffer& r, Client::Done d)
+      : connection(std::move(c)), done(std::move(d)), request(r) {}
 
   void Cancel() override { context.TryCancel(); }
 
@@ -48,12 +53,11 @@ struct NormalizeCall final : PendingCall {
     if (status.ok()) {
       std::move(done)(NormalizeResponse::Decode(response));
     } else {
-      std::move(done)(ToAbsl(status, target));
+      std::move(done)(ToAbsl(status, connection->target));
     }
   }
 
-  const std::shared_ptr<grpc::Channel> channel;  // shared: the client may go before the call.
-  const std::string target;
+  const std::shared_ptr<const Connection> connection;  // shared: the client may go before the call.
   Client::Done done;
   grpc::ClientContext context;
   grpc::ByteBuffer request;
@@ -62,9 +66,15 @@ struct NormalizeCall final : PendingCall {
 
 }  // namespace
 
+absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& request) {
+  absl::StatusOr<grpc::ByteBuffer> message =
+      EncodeRequest(request.model, request.version, request.input, request.input_owner);
+  if (!message.ok()) return message.status();
+  return EncodedRequest(*std::move(message));
+}
+
 struct Client::Impl {
-  std::string target;
-  std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs and the calls in flight.
+  std::shared_ptr<const Connection> connection;  // shared: with the calls in flight.
   std::unique_ptr<v1::NormService::Stub> stub;
   std::unique_ptr<grpc::GenericStub> generic_stub;
 
@@ -78,7 +88,7 @@ struct Client::Impl {
     SetTimeout(context, timeout);
     Response response;
     const grpc::Status status = (stub.get()->*method)(&context, request, &response);
-    if (!status.ok()) return ToAbsl(status, target);
+    if (!status.ok()) return ToAbsl(status, connection->target);
     return response;
   }
 };
@@ -95,32 +105,36 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   arguments.SetMaxSendMessageSize(-1);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   auto impl = std::make_unique<Impl>();
-  impl->target = target;
-  impl->channel = grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
-  impl->stub = v1::NormService::NewStub(impl->channel);
-  impl->generic_stub = std::make_unique<grpc::GenericStub>(impl->channel);
+  const auto channel =
+      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  impl->connection = std::make_shared<Connection>(Connection{target, channel});
+  impl->stub = v1::NormService::NewStub(channel);
+  impl->generic_stub = std::make_unique<grpc::GenericStub>(channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
-const std::string& Client::target() const { return impl_->target; }
+const std::string& Client::target() const { return impl_->connection->target; }
+
+std::shared_ptr<PendingCall> Client::NormalizeAsync(const EncodedRequest& request, Duration timeout,
+                                                    Done done) {
+  // shared: the caller may cancel while the call lives, and the call may end before the caller
+  // asks.
+  auto call = std::make_shared<NormalizeCall>(impl_->connection, request.message_, std::move(done));
+  SetTimeout(call->context, timeout);
+  impl_->generic_stub->UnaryCall(&call->context, kNormalizeMethod, grpc::StubOptions(),
+                                 &call->request, &call->response,
+                                 [call](const grpc::Status& status) { call->Finish(status); });
+  return call;
+}
 
 absl::StatusOr<std::shared_ptr<PendingCall>> Client::NormalizeAsync(const NormalizeRequest& request,
                                                                     Done done) {
-  absl::StatusOr<grpc::ByteBuffer> message =
-      EncodeRequest(request.model, request.version, request.input, request.input_owner);
-  if (!message.ok()) return message.status();
-  // shared: the caller may cancel while the call lives, and the call may end before the caller
-  // asks.
-  auto call = std::make_shared<NormalizeCall>(impl_->channel, impl_->target, std::move(done));
-  call->request = *std::move(message);
-  SetTimeout(call->context, request.timeout);
-  impl_->generic_stub->UnaryCall(&call->context, kNormalizeMethod, grpc::StubOptions(),
-                                 &call->request, &call->response,
-                                 [call](grpc::Status status) { call->Finish(status); });
-  return call;
+  const absl::StatusOr<EncodedRequest> encoded = EncodedRequest::Create(request);
+  if (!encoded.ok()) return encoded.status();
+  return NormalizeAsync(*encoded, request.timeout, std::move(done));
 }
 
 absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& request) {
@@ -182,8 +196,9 @@ absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Dur
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   HealthStatus health = HealthStatus::kUnknown;
-  const grpc::Status status = client::CheckHealth(impl_->channel, context, service, &health);
-  if (!status.ok()) return ToAbsl(status, impl_->target);
+  const grpc::Status status =
+      client::CheckHealth(impl_->connection->channel, context, service, &health);
+  if (!status.ok()) return ToAbsl(status, impl_->connection->target);
   return health;
 }
 
@@ -192,7 +207,8 @@ absl::Status Client::WatchHealth(const std::string& service,
                                  Duration timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);
-  return ToAbsl(client::WatchHealth(impl_->channel, context, service, on_change), impl_->target);
+  return ToAbsl(client::WatchHealth(impl_->connection->channel, context, service, on_change),
+                impl_->connection->target);
 }
 
 }  // namespace normd::client

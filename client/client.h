@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -40,6 +41,20 @@ struct NormalizeRequest {
   Duration timeout = kNoTimeout;
 };
 
+// A request as it goes over the wire, encoded once to be sent many times. Immutable; copies share
+// it, and hold the input's owner.
+class EncodedRequest {
+ public:
+  // InvalidArgument when the message would exceed 2 GiB.
+  static absl::StatusOr<EncodedRequest> Create(const NormalizeRequest& request);
+
+ private:
+  friend class Client;
+  explicit EncodedRequest(grpc::ByteBuffer message) : message_(std::move(message)) {}
+
+  grpc::ByteBuffer message_;
+};
+
 // A call in flight. Thread-safe. Dropping it does not end the call.
 class PendingCall {
  public:
@@ -70,7 +85,9 @@ class Client {
   using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;
 
   // Starts a call; does not block. The tensor's bytes are not copied on the way to the socket.
-  // InvalidArgument, without `done` being run, when the message would exceed 2 GiB.
+  std::shared_ptr<PendingCall> NormalizeAsync(const EncodedRequest& request, Duration timeout,
+                                              Done done);
+  // Encodes and starts. Errors of EncodedRequest::Create come back without `done` being run.
   absl::StatusOr<std::shared_ptr<PendingCall>> NormalizeAsync(const NormalizeRequest& request,
                                                               Done done);
   // The same, and waits for the answer. Must not be called from a `done`.

@@ -25,7 +25,7 @@ class SteadyPacer final : public Pacer {
   void Wake() override;
 
  private:
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   Mutex mutex_;
   CondVar woken_up_;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;

@@ -56,7 +56,7 @@ class NormalizeCommand final : public Command {
     request.input = input->view();
     request.input_owner = input->owner();
     request.timeout = context.timeout;
-    const SteadyClock clock;
+    const SteadyClock clock{};
     const TimePoint begin = clock.Now();
     const absl::StatusOr<NormalizeResponse> response = context.client->Normalize(request);
     if (!response.ok()) return response.status();

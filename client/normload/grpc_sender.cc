@@ -7,30 +7,43 @@
 
 namespace normd::load {
 
+absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
+    std::vector<std::unique_ptr<client::Client>> clients, const Workload& workload,
+    std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock) {
+  std::vector<client::EncodedRequest> requests;
+  for (const Item& item : workload.items()) {
+    client::NormalizeRequest request;
+    request.model = item.entry.model;
+    request.version = options.version;
+    request.input = item.input.view();
+    request.input_owner = item.input.owner();
+    absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
+    if (!encoded.ok()) return encoded.status();
+    requests.push_back(*std::move(encoded));
+  }
+  return std::unique_ptr<GrpcSender>(new GrpcSender(std::move(clients), std::move(requests),
+                                                    std::move(expectations), options, clock));
+}
+
 GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
+                       std::vector<client::EncodedRequest> requests,
                        std::vector<Expectation> expectations, const GrpcSenderOptions& options,
                        const Clock& clock)
     : clients_(std::move(clients)),
+      requests_(std::move(requests)),
       expectations_(std::move(expectations)),
       options_(options),
       clock_(clock) {}
 
 void GrpcSender::Send(const Outgoing& outgoing, Done done) {
   const Item& item = *outgoing.item;
-  client::NormalizeRequest request;
-  request.model = item.entry.model;
-  request.version = options_.version;
-  request.input = item.input.view();
-  request.input_owner = item.input.owner();
-  request.timeout = options_.timeout;
   client::Client& client = *clients_[outgoing.stream % clients_.size()];
   const bool verify = outgoing.verify && !expectations_.empty();
-  // The size was accepted before the run began, so the call starts.
-  (void)client.NormalizeAsync(
-      request, [this, &item, verify, done = std::move(done)](
-                   const absl::StatusOr<client::NormalizeResponse>& response) mutable {
-        std::move(done)(ToOutcome(response, item, verify));
-      });
+  client.NormalizeAsync(requests_[item.index], options_.timeout,
+                        [this, &item, verify, done = std::move(done)](
+                            const absl::StatusOr<client::NormalizeResponse>& response) mutable {
+                          std::move(done)(ToOutcome(response, item, verify));
+                        });
 }
 
 Outcome GrpcSender::ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response,

@@ -28,18 +28,23 @@ struct GrpcSenderOptions {
 class GrpcSender final : public Sender {
  public:
   // One connection for each client, at least one; streams go to them in turn. `expectations`: one
-  // an item, or empty. `clock` outlives the sender; the sender outlives its calls.
-  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
-             std::vector<Expectation> expectations, const GrpcSenderOptions& options,
-             const Clock& clock);
+  // an item, or empty. `clock` outlives the sender; the sender outlives its calls. InvalidArgument
+  // for an item that no message can carry.
+  static absl::StatusOr<std::unique_ptr<GrpcSender>> Create(
+      std::vector<std::unique_ptr<client::Client>> clients, const Workload& workload,
+      std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock);
 
   void Send(const Outgoing& request, Done done) override;
 
  private:
+  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
+             std::vector<client::EncodedRequest> requests, std::vector<Expectation> expectations,
+             const GrpcSenderOptions& options, const Clock& clock);
   Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, const Item& item,
                     bool verify) const;
 
   const std::vector<std::unique_ptr<client::Client>> clients_;
+  const std::vector<client::EncodedRequest> requests_;  // By the items' index.
   const std::vector<Expectation> expectations_;
   const GrpcSenderOptions options_;
   const Clock& clock_;

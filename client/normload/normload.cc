@@ -62,7 +62,7 @@ LoadResult RunAttended(LoadRun& run, Interrupts& interrupts, Progress& progress)
     run.Run();
     finished.store(true);
   });
-  const SteadyClock clock;
+  const SteadyClock clock{};
   TimePoint next_look = clock.Now() + kLook;
   while (!finished.load()) {
     if (interrupts.Wait(kTick)) run.Interrupt();
@@ -120,8 +120,10 @@ absl::Status Measure(Report& report, Interrupts& interrupts, Progress& progress)
   GrpcSenderOptions sender_options;
   sender_options.version = options.version;
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
-  GrpcSender sender(*std::move(clients), std::move(preflight->expectations), sender_options, pacer);
-  LoadRun run(RunOptions(options), *workload, sender, pacer);
+  const auto sender = GrpcSender::Create(*std::move(clients), *workload,
+                                         std::move(preflight->expectations), sender_options, pacer);
+  if (!sender.ok()) return sender.status();
+  LoadRun run(RunOptions(options), *workload, **sender, pacer);
   report.result = RunAttended(run, interrupts, progress);
   return Judge(report.result, options);
 }

@@ -37,7 +37,7 @@ class ThreadedSender final : public Sender {
 
  private:
   void Loop() {
-    const SteadyClock clock;
+    const SteadyClock clock{};
     while (true) {
       Done done;
       {
