@@ -1,8 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <ostream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/normctl/commands.h"
@@ -77,11 +80,30 @@ TEST_F(NormctlTest, HealthOfAModelAndAsJson) {
             (Json{{"service", "normd.v1.NormService/group"}, {"status", "SERVING"}}));
 }
 
-TEST_F(NormctlTest, HealthWatchPrintsTheStateAndEndsAtTheTimeout) {
-  const Ran ran = Call({"health", "--watch", "--timeout=20ms"});
-  EXPECT_EQ(ran.code, kExitFailed);
-  EXPECT_EQ(ran.out, "SERVING\n");
-  EXPECT_THAT(ran.err, HasSubstr("DEADLINE_EXCEEDED"));
+TEST_F(NormctlTest, HealthWatchPrintsEachStateAtOnceUntilTheStreamEnds) {
+  // Calls the action at each flush.
+  class FlushBuffer final : public std::stringbuf {
+   public:
+    explicit FlushBuffer(std::function<void()> action) : action_(std::move(action)) {}
+    int sync() override {
+      action_();
+      return 0;
+    }
+
+   private:
+    const std::function<void()> action_;
+  };
+  int flushes = 0;
+  FlushBuffer buffer([&] {
+    if (++flushes == 1) server_.SetHealth("", false);
+    if (flushes == 2) server_.Stop();
+  });
+  std::ostream out(&buffer);
+  std::ostringstream err;
+  EXPECT_EQ(RunNormctl({"health", "--watch", "--server=" + server_.target()}, out, err),
+            kExitFailed);
+  EXPECT_THAT(buffer.str(), StartsWith("SERVING\nNOT_SERVING\n"));
+  EXPECT_THAT(err.str(), StartsWith("normctl: "));
 }
 
 TEST_F(NormctlTest, TellsOfTheServer) {

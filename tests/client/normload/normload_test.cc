@@ -208,7 +208,7 @@ TEST_F(NormloadTest, ADeadlineIsAnError) {
     server_.WaitForCalls(20);
     server_.Hold();
   });
-  Run({"--model=norm", "--shape=1x4x5", "--requests=50", "--concurrency=2", "--timeout=200ms"});
+  Run({"--model=norm", "--shape=1x4x5", "--requests=22", "--concurrency=2", "--timeout=1s"});
   holder.join();
   server_.Release();
   EXPECT_EQ(code_, kExitFailed);
