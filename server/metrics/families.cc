@@ -60,7 +60,7 @@ constexpr Description kDescriptions[] = {
     {"normd_payload_bytes_total",
      MetricType::Counter,
      {"direction"},
-     "Tensor bytes received (in) and sent (out)."},
+     "Bytes of the messages of Normalize, received (in) and sent (out)."},
     {"normd_lane_busy_seconds_total",
      MetricType::Counter,
      {"device", "lane"},

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Every query of the dashboard and of the rules returns data.
+
+A real normd under load, a real Prometheus that scrapes it each second and evaluates the rules. A
+query of an alert is asked for the series that it compares: a healthy server makes no comparison
+true. Exits with 77, which ctest shows as skipped, where Prometheus is missing.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+
+SKIPPED = 77
+LIMIT_S = 45
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+RULES = SOURCE / "deploy/prometheus/rules"
+DASHBOARD = SOURCE / "deploy/grafana/dashboards/normd.json"
+DOCS = SOURCE / "docs/metrics.md"
+GRAFANA_VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": ".*"}
+
+# Queries on what is not here: they must parse, and need not return data.
+NEEDS_DCGM = {
+    "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE",
+    "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_PROF_DRAM_ACTIVE",
+    "DCGM_FI_PROF_PCIE_RX_BYTES", "DCGM_FI_PROF_PCIE_TX_BYTES",
+}
+NEEDS_GPU = {'instance_pool:normd_pool_used:ratio{pool=~".+ pinned"}'}
+EXEMPT = NEEDS_DCGM | NEEDS_GPU
+
+CONFIG = """
+global: {{ scrape_interval: 1s, evaluation_interval: 1s }}
+rule_files: ["{rules}/*.yml"]
+scrape_configs:
+  - job_name: normd
+    static_configs: [{{ targets: ["{target}"] }}]
+"""
+
+
+class Process:
+    """A program whose output is kept; ended with the block that it is used in."""
+
+    def __init__(self, *command):
+        self.output = []
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE,
+                                         stderr=subprocess.STDOUT, text=True)
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            with self._changed:
+                self.output.append(line.rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self.output.append(None)  # The end.
+            self._changed.notify_all()
+
+    def wait_for(self, pattern, limit_s=20):
+        """The match of the first line that holds `pattern`."""
+        def found():
+            for line in self.output:
+                match = line is not None and re.search(pattern, line)
+                if match or line is None:
+                    return match, line
+            return None
+        with self._changed:
+            result = self._changed.wait_for(found, limit_s)
+            if not result or not result[0]:
+                sys.exit(f"no line {pattern!r} in:\n" + "\n".join(map(str, self.output)))
+            return result[0]
+
+    def running(self):
+        return self._process.poll() is None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.terminate()
+        try:
+            self.exit_code = self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self.exit_code = self._process.wait()
+        self._reader.join()
+
+
+class Prometheus:
+    def __init__(self, address):
+        self._root = f"http://{address}/api/v1/"
+
+    def get(self, path, **parameters):
+        url = self._root + path + "?" + urllib.parse.urlencode(parameters)
+        with contextlib.closing(urllib.request.urlopen(url, timeout=10)) as answer:
+            return json.load(answer)["data"]
+
+    def has_data(self, query):
+        """True if some sample is a number. An HTTP error is a query that does not parse."""
+        samples = self.get("query", query=query)["result"]
+        return any(sample["value"][1] != "NaN" for sample in samples)
+
+
+def split_top_level(text, separator):
+    """`text` cut at each match of `separator` that stands in no bracket and no quotes."""
+    parts, depth, begin, at = [], 0, 0, 0
+    while at < len(text):
+        if text[at] == '"':
+            at = re.compile(r'"(\\.|[^"\\])*"').match(text, at).end()
+            continue
+        match = separator.match(text, at) if depth == 0 else None
+        if match:
+            parts.append(text[begin:at])
+            at = begin = match.end()
+            continue
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        at += 1
+    return [part.strip() for part in parts + [text[begin:]]]
+
+
+def compared(condition):
+    """The queries whose values an alert's condition compares with numbers."""
+    condition = condition.strip()
+    parts = split_top_level(condition, re.compile(r"\b(and|or|unless)\b"))
+    if len(parts) > 1:
+        return [query for part in parts for query in compared(part)]
+    sides = split_top_level(condition, re.compile(r"[<>=!]=|[<>]"))
+    if len(sides) > 1:
+        return [sides[0]]
+    if condition.startswith("(") and condition.endswith(")"):
+        return compared(condition[1:-1])
+    sys.exit(f"alert without a comparison: {condition}")
+
+
+def dashboard_queries():
+    queries = set()
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in GRAFANA_VARIABLES.items():
+                query = query.replace(name, value)
+            assert "$" not in query, query
+            queries.add(query)
+    return queries
+
+
+def rule_queries(rules):
+    queries = set()
+    for rule in rules:
+        if rule["type"] == "recording":
+            queries.update([rule["name"], rule["query"]])
+        else:
+            queries.update(compared(rule["query"]))
+    return queries
+
+
+def headings(markdown):
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ +(.+)$", markdown, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def check_alerts(rules, faults):
+    anchors = headings(DOCS.read_text())
+    for rule in (rule for rule in rules if rule["type"] == "alerting"):
+        for key in ("summary", "description", "runbook"):
+            if not rule["annotations"].get(key):
+                faults.append(f"alert {rule['name']}: no {key}")
+        page, _, anchor = rule["annotations"].get("runbook", "").partition("#")
+        if page != "docs/metrics.md" or anchor not in anchors:
+            faults.append(f"alert {rule['name']}: no runbook {page}#{anchor}")
+        if rule["labels"].get("severity") not in ("page", "ticket"):
+            faults.append(f"alert {rule['name']}: severity is neither page nor ticket")
+
+
+def check_variables(prometheus, faults):
+    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+        metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()
+        if not prometheus.get(f"label/{label}/values", **{"match[]": metric}):
+            faults.append(f"variable {variable['name']}: {variable['query']} has no value")
+
+
+def check_documented(metrics_address, faults):
+    docs = DOCS.read_text()
+    with contextlib.closing(urllib.request.urlopen(f"http://{metrics_address}/metrics")) as answer:
+        text = answer.read().decode()
+    for name in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE):
+        if f"`{name}" not in docs:
+            faults.append(f"{name} is not in docs/metrics.md")
+
+
+def wait_for_data(prometheus, queries, load, normctl, grpc, faults):
+    pending = set(queries)
+    deadline = time.monotonic() + LIMIT_S
+    while pending and time.monotonic() < deadline:
+        # A request that fails, for the panels of errors.
+        subprocess.run([normctl, "model", "none_of_this_name", f"--server={grpc}"],
+                       capture_output=True, timeout=10, check=False)
+        pending = {query for query in pending if not prometheus.has_data(query)}
+        time.sleep(0.5)  # Another scrape.
+    if not load.running():
+        faults.append("normload has ended: " + "\n".join(map(str, load.output)))
+    faults.extend(f"no data: {query}" for query in sorted(pending))
+
+
+def check(prometheus, arguments, grpc, metrics, load):
+    faults = []
+    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    queries = dashboard_queries() | rule_queries(rules)
+    faults.extend(f"exempt, but in no query: {query}" for query in sorted(EXEMPT - queries))
+    for query in sorted(EXEMPT):
+        prometheus.has_data(query)  # It parses.
+    check_alerts(rules, faults)
+    wait_for_data(prometheus, queries - EXEMPT, load, arguments.normctl, grpc, faults)
+    check_variables(prometheus, faults)
+    check_documented(metrics, faults)
+    for group in prometheus.get("rules")["groups"]:
+        faults.extend(f"{rule['name']}: {rule['lastError']}" for rule in group["rules"]
+                      if rule.get("lastError"))
+    print(f"{len(rules)} rules and {len(queries)} queries, {len(EXEMPT)} of them exempt")
+    return faults
+
+
+def run(arguments, folder):
+    with Process(arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
+                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s") as normd:
+        grpc, metrics = normd.wait_for(r"serving: grpc=(\S+) metrics=(\S+)").groups()
+        config = folder / "prometheus.yml"
+        config.write_text(CONFIG.format(rules=RULES, target=metrics))
+        with Process("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                     "--web.listen-address=127.0.0.1:0") as server, \
+             Process(arguments.normload, f"--server={grpc}", "--rate=200", "--warmup=0s",
+                     f"--duration={LIMIT_S + 15}s", "--quiet", "--mix=instance_norm_64:1x64x28x28,"
+                     "group_norm_64_8:2x64x14x14,layer_norm_1024:8x1024") as load:
+            address = server.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
+            server.wait_for("Server is ready to receive web requests")
+            faults = check(Prometheus(address), arguments, grpc, metrics, load)
+    if normd.exit_code != 0:
+        faults.append(f"normd ended with {normd.exit_code}")
+    return faults
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for program in ("normd", "normload", "normctl"):
+        parser.add_argument(f"--{program}", required=True)
+    arguments = parser.parse_args()
+    if shutil.which("prometheus") is None:
+        print("skipped: no prometheus (Debian's package, or deploy/setup.sh --test)")
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as folder:
+        faults = run(arguments, pathlib.Path(folder))
+    print("\n".join(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
