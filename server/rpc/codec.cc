@@ -196,7 +196,7 @@ class RequestReader {
 
   absl::Status ReadDimension(TensorView& tensor) {
     std::int64_t dim = 0;
-    const absl::Status status = ReadInt("inputs[0].shape", dim);
+    absl::Status status = ReadInt("inputs[0].shape", dim);
     if (!status.ok()) return status;
     if (tensor.shape.size() == kMaxRank) {
       return absl::InvalidArgumentError(
@@ -211,7 +211,7 @@ class RequestReader {
     if (!ReadLength(&length)) return Malformed("inputs[0].shape");
     const CodedInputStream::Limit outer = in_.PushLimit(length);
     while (in_.BytesUntilLimit() > 0) {
-      const absl::Status status = ReadDimension(tensor);
+      absl::Status status = ReadDimension(tensor);
       if (!status.ok()) return status;
     }
     in_.PopLimit(outer);

@@ -20,7 +20,8 @@ struct ServerOptions {
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
 };
 
-// What one message may hold beside its tensor.
+// What one message may hold beside its tensor. gRPC refuses a larger one unread, with
+// RESOURCE_EXHAUSTED and without a retry hint; between the two, the service says INVALID_ARGUMENT.
 inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
 
 // Serves from Start to Shutdown. Start and Shutdown are called by one thread.

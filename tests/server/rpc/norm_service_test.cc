@@ -245,7 +245,9 @@ TEST(NormServiceTest, RefusesARequestOverTheByteLimitAndGoesOn) {
 }
 
 TEST(NormServiceTest, AnswersAThousandMixedRequestsAtOnceAsEachAlone) {
-  TestServer server;
+  TestServerOptions options;
+  options.cpu_lanes = 3;
+  TestServer server(options);
   std::vector<v1::NormalizeRequest> requests;
   for (int i = 0; i < 1000; ++i) {
     const std::int64_t n = 1 + i % 5;

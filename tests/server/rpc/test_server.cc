@@ -29,10 +29,10 @@ T ValueOrDie(absl::StatusOr<T> result) {
   return std::move(result).value();
 }
 
-std::unique_ptr<Backend> CpuBackend(Metrics& metrics, const Clock& clock) {
+std::unique_ptr<Backend> CpuBackend(int lanes, Metrics& metrics, const Clock& clock) {
   BackendOptions options;
   options.device = "cpu";
-  options.cpu_lanes = 1;
+  options.cpu_lanes = lanes;
   return ValueOrDie(CreateBackend(options, metrics, clock));
 }
 
@@ -54,7 +54,7 @@ TestServer::TestServer(TestServerOptions options)
     : repository_(CopyOfTheDemoModels()),
       metrics_(CreateMetrics({"test", ""})),
       readiness_(*metrics_),
-      backend_(CpuBackend(*metrics_, clock_)),
+      backend_(CpuBackend(options.cpu_lanes, *metrics_, clock_)),
       registry_({.root = repository_,
                  .on_change = [this](const std::string& model,
                                      bool loaded) { readiness_.SetModel(model, loaded); }},

@@ -29,10 +29,11 @@ struct TestServerOptions {
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
-  int fail_at_batch = -1;  // The lane fails there; -1: never.
+  int cpu_lanes = 1;
+  int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
 };
 
-// Serves a private copy of the demo models with one CPU lane behind a gate, which is open.
+// Serves a private copy of the demo models with CPU lanes behind a gate, which is open.
 class TestServer {
  public:
   explicit TestServer(TestServerOptions options = {});
