@@ -3,7 +3,8 @@
 
 A real normd under load, a real Prometheus that scrapes it each second and evaluates the rules. A
 query of an alert is asked for the series that it compares: a healthy server makes no comparison
-true. Exits with 77, which ctest shows as skipped, where Prometheus is missing.
+true. On the way: each metric is documented, each alert has its runbook, and the request log's
+flags give lines. Exits with 77, which ctest shows as skipped, where Prometheus is missing.
 """
 
 import argparse
@@ -199,6 +200,15 @@ def check_documented(metrics_address, faults):
             faults.append(f"{name} is not in docs/metrics.md")
 
 
+def check_request_log(output, faults):
+    lines = [json.loads(line) for line in output if line and line.startswith("{")]
+    if not lines:
+        faults.append("normd wrote no line for --log_sample_every")
+    documented = set(re.findall(r"`(\w+)`", DOCS.read_text()))
+    for name in {name for line in lines for name in line} - documented:
+        faults.append(f"{name}, of the request log, is not in docs/metrics.md")
+
+
 def wait_for_data(prometheus, queries, load, normctl, grpc, faults):
     pending = set(queries)
     deadline = time.monotonic() + LIMIT_S
@@ -233,7 +243,8 @@ def check(prometheus, arguments, grpc, metrics, load):
 
 def run(arguments, folder):
     with Process(arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
-                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s") as normd:
+                 "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
+                 "--log_sample_every=100") as normd:
         grpc, metrics = normd.wait_for(r"serving: grpc=(\S+) metrics=(\S+)").groups()
         config = folder / "prometheus.yml"
         config.write_text(CONFIG.format(rules=RULES, target=metrics))
@@ -245,6 +256,7 @@ def run(arguments, folder):
             address = server.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
             server.wait_for("Server is ready to receive web requests")
             faults = check(Prometheus(address), arguments, grpc, metrics, load)
+    check_request_log(normd.output, faults)
     if normd.exit_code != 0:
         faults.append(f"normd ended with {normd.exit_code}")
     return faults
