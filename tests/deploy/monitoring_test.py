@@ -184,6 +184,12 @@ def check_alerts(rules, faults):
             faults.append(f"alert {rule['name']}: severity is neither page nor ticket")
 
 
+def check_records(rules, faults):
+    readers = "\n".join(dashboard_queries() | {rule["query"] for rule in rules})
+    faults.extend(f"recorded, but never read: {rule['name']}" for rule in rules
+                  if rule["type"] == "recording" and rule["name"] not in readers)
+
+
 def check_variables(prometheus, faults):
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
         metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["query"]).groups()
@@ -231,6 +237,7 @@ def check(prometheus, arguments, grpc, metrics, load):
     for query in sorted(EXEMPT):
         prometheus.has_data(query)  # It parses.
     check_alerts(rules, faults)
+    check_records(rules, faults)
     wait_for_data(prometheus, queries - EXEMPT, load, arguments.normctl, grpc, faults)
     check_variables(prometheus, faults)
     check_documented(metrics, faults)
