@@ -68,7 +68,7 @@ struct Strip {
 // The batch's rows are the strips: its groups are the strips of a sample.
 template <typename T>
 __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
-  const Row row = FindRow<T>(batch, index);
+  const Row row = FindRow(batch, index);
   // FindRow counts as if strips lay one behind the other: right for the sample, not for the strip.
   const auto element = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t in_sample = row.first_channel / batch.channels_per_group;

@@ -1,9 +1,10 @@
 // Rows spread over a thread-block cluster whose blocks meet in distributed shared memory. Needs
 // compute capability 9.0. ring_rows.cuh tells the rest.
 //
-// Each block writes its partial into a slot of every other block's shared memory; each polls its
-// own. A cluster of more than 8 blocks is beyond what every such device must offer; the plan asks
-// the device how many it holds.
+// Each block sends its partial into a slot of every block's shared memory (st.async), and waits for
+// all slots of its own on a barrier that counts their bytes. The first block of a cluster also
+// sends the ticket of a row to come (tickets.cuh). A cluster of more than 8 blocks is beyond what
+// every such device must offer; the plan asks the device how many it holds.
 
 #include "kernels/cuda/ring_rows.cuh"
 
@@ -11,85 +12,143 @@ namespace norm::cuda {
 namespace {
 
 // Cluster instructions exist from 9.0 on; the plan sends no older device here.
+__device__ inline std::uint32_t SharedAddress(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
 __device__ inline void ClusterSync() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
-__device__ inline void StoreToBlock(uint4* own_address, int rank, const uint4& word) {
+__device__ inline void InitBarrier(std::uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  std::uint32_t address;
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedAddress(barrier)) : "memory");
+#endif
+}
+// Lets the barrier's phase end once `bytes` have come.
+__device__ inline void ExpectBytes(std::uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+__device__ inline void AwaitPhase(std::uint64_t* barrier, int phase) {
+#if __CUDA_ARCH__ >= 900
+  std::uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{ .reg .pred p;"
+        "  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+        "  selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(SharedAddress(barrier)), "r"(phase)
+        : "memory");
+  }
+#endif
+}
+// Sends a word to the same place in block `rank` of the cluster, and its bytes to that barrier.
+__device__ inline void SendWord(uint4* place, std::uint64_t* barrier, int rank, const uint4& word) {
+#if __CUDA_ARCH__ >= 900
+  std::uint32_t to, remote_barrier;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(SharedAddress(place)), "r"(rank));
   asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(address)
-      : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(own_address))), "r"(rank));
-  asm volatile("st.relaxed.cluster.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
-               : "memory");
+      : "=r"(remote_barrier)
+      : "r"(SharedAddress(barrier)), "r"(rank));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w), "r"(remote_barrier)
+      : "memory");
 #endif
-}
-__device__ inline uint4 LoadOwn(const uint4* from) {
-  uint4 word = make_uint4(0, 0, 0, 0);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("ld.relaxed.cluster.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-               : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(from)))
-               : "memory");
-#endif
-  return word;
 }
 
 template <typename A>
 class ClusterMeeting {
  public:
-  using Place = NoPlace;
   using Slot = MeetingSlot<A>;
+  static constexpr int kLag = 1;
 
-  __device__ ClusterMeeting(const Place&, const RingShape& shape)
-      : blocks_(shape.blocks_per_row), slots_(Slots()) {}
+  __device__ ClusterMeeting(MeetingRoom* room, int blocks, std::uint32_t rows)
+      : room_(room), blocks_(blocks), board_(SharedBoard()) {
+    tickets_ = rows > 5 * (gridDim.x / blocks);
+  }
 
-  // Slots are zero before any block writes.
+  // No block sends before all barriers are there.
   __device__ void Begin() {
-    for (int i = threadIdx.x; i < 2 * kMaxClusterBlocks * Slot::kWords; i += blockDim.x) {
-      slots_[i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) {
+      for (std::uint64_t& barrier : board_->barriers) {
+        InitBarrier(&barrier);
+        ExpectBytes(&barrier, blocks_ * static_cast<int>(sizeof(Slot)));
+      }
     }
     ClusterSync();
   }
 
   __device__ Moments<A> Exchange(const Moments<A>& own, const BlockShares& shares,
-                                 std::uint32_t row) {
+                                 std::uint32_t turn, std::uint32_t* next_row) {
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     const int rank = static_cast<int>(blockIdx.x) % blocks_;
-    const std::uint32_t epoch = row + 1;
-    uint4* const slots = slots_ + (row & 1) * kMaxClusterBlocks * Slot::kWords;
-    const Slot slot = EncodeSlot(own, epoch);
+    const int parity = turn & 1;
+    std::uint64_t* const barrier = &board_->barriers[parity];
+    uint4* const slots = board_->words[parity];
+    const Slot slot = EncodeSlot(own, NextRow(rank, turn));
     if (lane < blocks_) {
 #pragma unroll
       for (int i = 0; i < Slot::kWords; ++i) {
-        StoreToBlock(slots + rank * Slot::kWords + i, lane, slot.words[i]);
+        SendWord(slots + rank * Slot::kWords + i, barrier, lane, slot.words[i]);
       }
     }
-    return MergeSlots<A>(blocks_, shares, epoch, [&](int other) {
-      Slot read;
+    AwaitPhase(barrier, turn / 2 & 1);
+    LaneSlots<A> all;
 #pragma unroll
-      for (int i = 0; i < Slot::kWords; ++i) {
-        read.words[i] = LoadOwn(slots + other * Slot::kWords + i);
-      }
-      return read;
-    });
+    for (int i = 0; i < Slot::kWords; ++i) {
+      if (lane < blocks_) all.slots[0].words[i] = slots[lane * Slot::kWords + i];
+    }
+    *next_row = __shfl_sync(kAllLanes, SlotTag(all.slots[0]), 0);
+    // Re-armed before this block's next partial goes out, without which no block gets to the turn
+    // after the next, which uses the barrier again.
+    if (lane == 0) ExpectBytes(barrier, blocks_ * static_cast<int>(sizeof(Slot)));
+    __syncwarp();
+    return MergeSlots(all, blocks_, shares);
   }
 
   // No block leaves while another may still write to it.
-  __device__ void End() { ClusterSync(); }
-
- private:
-  __device__ static uint4* Slots() {
-    __shared__ uint4 slots[2 * kMaxClusterBlocks * Slot::kWords];
-    return slots;
+  __device__ void End() {
+    ClusterSync();
+    if (tickets_) LeaveRoom(room_, 0);
   }
 
+ private:
+  struct Board {
+    uint4 words[2][kMaxClusterBlocks * Slot::kWords];
+    std::uint64_t barriers[2];
+  };
+  __device__ static Board* SharedBoard() {
+    __shared__ Board board;
+    return &board;
+  }
+
+  // The row after the next two, which the block of rank 0 tells all. A ticket is fetched two
+  // meetings ahead: when the memory is busy that takes about as long as a turn.
+  __device__ std::uint32_t NextRow(int rank, std::uint32_t turn) {
+    const std::uint32_t clusters = gridDim.x / blocks_;
+    const std::uint32_t own = blockIdx.x / blocks_ + (turn + 3) * clusters;
+    if (!tickets_ || rank != 0) return own;
+    const unsigned ticket = __shfl_sync(kAllLanes, older_ticket_, 0);
+    older_ticket_ = newer_ticket_;
+    if (threadIdx.x % kLanes == 0) newer_ticket_ = atomicAdd(&room_->next_ticket, 1);
+    return turn < 2 ? own : 5 * clusters + ticket;
+  }
+
+  MeetingRoom* const room_;
   const int blocks_;
-  uint4* const slots_;
+  Board* const board_;
+  bool tickets_;
+  unsigned newer_ticket_ = 0;  // Being fetched.
+  unsigned older_ticket_ = 0;
 };
 
 struct ClusterMeetings {
@@ -112,26 +171,20 @@ cudaLaunchConfig_t ClusterConfig(int blocks_per_row, std::uint32_t clusters,
   return config;
 }
 
-template <typename Kernel>
-cudaError_t AllowLargeClusters(Kernel kernel) {
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                              cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-}
-
 }  // namespace
 
-cudaError_t QueryResidentClusters(DeviceLimits* limits) {
+cudaError_t PrepareClusterRows(DeviceLimits* limits) {
+  const cudaError_t error = ForEachRingKernel<ClusterMeetings>([&](auto kernel) {
+    const cudaError_t allowed = cudaFuncSetAttribute(
+        reinterpret_cast<const void*>(kernel), cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    return allowed != cudaSuccess ? allowed : AllowSharedBytes(kernel, *limits);
+  });
+  if (error != cudaSuccess) return error;
   const auto kernel = &RingRows<float, ClusterMeeting<float>, true, false>;
-  const std::size_t shared_bytes = limits->shared_bytes_per_block - kRingReservedBytes;
-  cudaError_t error = AllowLargeClusters(kernel);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shared_bytes));
-  }
-  for (int blocks = 2; blocks <= kMaxClusterBlocks && error == cudaSuccess; ++blocks) {
+  for (int blocks = 2; blocks <= kMaxClusterBlocks; ++blocks) {
     cudaLaunchAttribute attribute = {};
-    const cudaLaunchConfig_t config = ClusterConfig(blocks, 1, shared_bytes, &attribute);
+    const cudaLaunchConfig_t config =
+        ClusterConfig(blocks, 1, limits->shared_bytes_per_block - kRingReservedBytes, &attribute);
     int clusters = 0;
     if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
       cudaGetLastError();  // A size that the device does not know: none are resident.
@@ -139,21 +192,20 @@ cudaError_t QueryResidentClusters(DeviceLimits* limits) {
     }
     limits->resident_clusters[blocks] = clusters;
   }
-  return error;
+  return cudaSuccess;
 }
 
 Status LaunchClusterRows(const Launch& launch) {
   return ForEachRingBatch<ClusterMeetings>(
       launch, "cluster rows", [&](auto kernel, const RowBatch& batch, const RingShape& shape) {
-        const cudaError_t error = AllowLargeClusters(kernel);
-        if (error != cudaSuccess) return error;
         const int resident = launch.limits.resident_clusters[shape.blocks_per_row];
         cudaLaunchAttribute attribute = {};
-        cudaLaunchConfig_t config = ClusterConfig(
-            shape.blocks_per_row, std::min(batch.rows, static_cast<std::uint32_t>(resident)),
-            launch.plan.shared_bytes, &attribute);
+        cudaLaunchConfig_t config =
+            ClusterConfig(shape.blocks_per_row, std::min<std::uint32_t>(batch.rows, resident),
+                          launch.plan.shared_bytes, &attribute);
         config.stream = launch.stream;
-        return cudaLaunchKernelEx(&config, kernel, batch, shape, NoPlace());
+        return cudaLaunchKernelEx(&config, kernel, batch, shape,
+                                  static_cast<MeetingRoom*>(launch.meeting));
       });
 }
 

@@ -33,15 +33,43 @@ auto WithElementType(DType dtype, Function function) {
 }
 
 // Whether every row of the batch begins and ends on a multiple of 16 bytes, in x and in y.
-inline bool IsAligned(const RowBatch& batch, DType dtype) {
+inline bool IsAligned(const RowBatch& batch) {
   for (int i = 0; i < batch.segment_count; ++i) {
     const RowSegment& segment = batch.segments[i];
     const auto bits = reinterpret_cast<std::uintptr_t>(segment.x) |
                       reinterpret_cast<std::uintptr_t>(segment.y) |
-                      static_cast<std::uintptr_t>(segment.elements) * SizeOf(dtype);
+                      static_cast<std::uintptr_t>(segment.row_bytes);
     if (bits % kGranuleBytes != 0) return false;
   }
   return true;
+}
+
+// Whether a ring kernel may keep the parameters in registers, as the plan wants: they are copied as
+// they are, and the kernels that do so know no activation.
+inline bool KeepsParams(const Launch& launch) {
+  const auto fits = [&](const ParamVector& param) {
+    return param.data == nullptr || param.dtype == launch.spec.dtype;
+  };
+  return launch.plan.params_in_registers && launch.spec.activation == Activation::kNone &&
+         fits(launch.params.gamma) && fits(launch.params.beta);
+}
+
+// Calls function(ElementType<T>()) for every type, until it returns an error.
+template <typename Function>
+cudaError_t ForEachElementType(Function function) {
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    const cudaError_t error = WithElementType(dtype, function);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+// Lets a kernel use all dynamic shared memory that the rings of a device may take.
+template <typename Kernel>
+cudaError_t AllowSharedBytes(Kernel kernel, const DeviceLimits& limits) {
+  const std::size_t bytes = limits.shared_bytes_per_block - kRingReservedBytes;
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
 inline RowBatch EmptyRowBatch(const Launch& launch) {
@@ -70,6 +98,7 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
   entry.x = static_cast<const char*>(segment.x) + skipped;
   entry.y = static_cast<char*>(segment.y) + skipped;
   entry.elements = RowLength(spec, segment.spatial);
+  entry.row_bytes = entry.elements * static_cast<std::int64_t>(SizeOf(spec.dtype));
   entry.spatial = segment.spatial;
   if (entry.elements <= kMaxRows) {
     entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
@@ -87,7 +116,7 @@ Status ForEachRowBatch(const Launch& launch, const char* what, Enqueue enqueue,
                        int max_segments = kMaxRowSegments) {
   RowBatch batch = EmptyRowBatch(launch);
   const auto flush = [&]() -> cudaError_t {
-    const bool aligned = IsAligned(batch, launch.spec.dtype);
+    const bool aligned = IsAligned(batch);
     const cudaError_t error = WithElementType(launch.spec.dtype, [&](auto element) -> cudaError_t {
       return aligned ? enqueue(element, std::true_type(), batch)
                      : enqueue(element, std::false_type(), batch);

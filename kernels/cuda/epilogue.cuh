@@ -3,6 +3,8 @@
 #ifndef NORMD_KERNELS_CUDA_EPILOGUE_CUH_
 #define NORMD_KERNELS_CUDA_EPILOGUE_CUH_
 
+#include <type_traits>
+
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -90,37 +92,61 @@ __device__ inline A ErrorFunction(A value) {
   }
 }
 
-// Applies an activation to N values. The switch is uniform over the launch.
+template <typename T, Activation kActivation>
+__device__ inline Accumulator<T> Activate(Accumulator<T> v, float leaky_slope) {
+  using A = Accumulator<T>;
+  if constexpr (kActivation == Activation::kRelu) {
+    return v < 0 ? A(0) : v;
+  } else if constexpr (kActivation == Activation::kLeakyRelu) {
+    return v < 0 ? v * static_cast<A>(leaky_slope) : v;
+  } else if constexpr (kActivation == Activation::kSilu) {
+    return Gate<T>(v, v);
+  } else if constexpr (kActivation == Activation::kGeluErf) {
+    return v / 2 * (1 + ErrorFunction(v * A(0.70710678118654752440)));
+  } else if constexpr (kActivation == Activation::kGeluTanh) {
+    // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which loses nothing where tanh(u) is near -1.
+    return Gate<T>(v, A(1.59576912160573071176) * (v + A(0.044715) * v * v * v));
+  } else {
+    return v;
+  }
+}
+
+// Calls function(std::integral_constant<Activation, a>()) for the activation at hand. The switch is
+// uniform over a launch.
+template <typename Function>
+__device__ inline void WithActivation(Activation activation, Function function) {
+  switch (activation) {
+    case Activation::kNone:
+      function(std::integral_constant<Activation, Activation::kNone>());
+      break;
+    case Activation::kRelu:
+      function(std::integral_constant<Activation, Activation::kRelu>());
+      break;
+    case Activation::kLeakyRelu:
+      function(std::integral_constant<Activation, Activation::kLeakyRelu>());
+      break;
+    case Activation::kSilu:
+      function(std::integral_constant<Activation, Activation::kSilu>());
+      break;
+    case Activation::kGeluErf:
+      function(std::integral_constant<Activation, Activation::kGeluErf>());
+      break;
+    case Activation::kGeluTanh:
+      function(std::integral_constant<Activation, Activation::kGeluTanh>());
+      break;
+  }
+}
+
+// Applies an activation to N values.
 template <typename T, int N>
 __device__ inline void Activate(Activation activation, float leaky_slope,
                                 Accumulator<T> (&values)[N]) {
-  using A = Accumulator<T>;
-  switch (activation) {
-    case Activation::kNone: break;
-    case Activation::kRelu:
+  WithActivation(activation, [&](auto constant) {
 #pragma unroll
-      for (A& v : values) v = v < 0 ? A(0) : v;
-      break;
-    case Activation::kLeakyRelu:
-#pragma unroll
-      for (A& v : values) v = v < 0 ? v * static_cast<A>(leaky_slope) : v;
-      break;
-    case Activation::kSilu:
-#pragma unroll
-      for (A& v : values) v = Gate<T>(v, v);
-      break;
-    case Activation::kGeluErf:
-#pragma unroll
-      for (A& v : values) v = v / 2 * (1 + ErrorFunction(v * A(0.70710678118654752440)));
-      break;
-    case Activation::kGeluTanh:
-      // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which loses nothing where tanh(u) is near -1.
-#pragma unroll
-      for (A& v : values) {
-        v = Gate<T>(v, A(1.59576912160573071176) * (v + A(0.044715) * v * v * v));
-      }
-      break;
-  }
+    for (int i = 0; i < N; ++i) {
+      values[i] = Activate<T, decltype(constant)::value>(values[i], leaky_slope);
+    }
+  });
 }
 
 // y = (x - mean) * rstd * gamma + beta for what a run of a row holds.
@@ -174,13 +200,16 @@ class RunEpilogue {
     if (one_channel_) SetChannel(first);
   }
 
-  // ApplyPlain suffices.
-  __device__ bool plain() const { return one_channel_ && batch_.activation == Activation::kNone; }
-  __device__ Granule ApplyPlain(const Granule& granule) const {
+  // Whether ApplyOneChannel suffices.
+  __device__ bool one_channel() const { return one_channel_; }
+  template <Activation kActivation>
+  __device__ Granule ApplyOneChannel(const Granule& granule) const {
     A values[kCount];
     Unpack<T>(granule, values);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = Activate<T, kActivation>(scale_.ByChannel(values[i]), batch_.leaky_slope);
+    }
     return Pack<T>(values);
   }
 

@@ -11,14 +11,6 @@
 namespace norm::cuda {
 namespace {
 
-// The head of the workspace: kMeetingBytes.
-struct MeetingRoom {
-  unsigned leaving;  // Blocks that need the slots no more.
-  unsigned reserved[63];
-  uint4 words[(kMeetingBytes - 256) / sizeof(uint4)];
-};
-static_assert(sizeof(MeetingRoom) == kMeetingBytes);
-
 __device__ inline void StoreRelaxed(uint4* to, const uint4& word) {
   asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x),
                "r"(word.y), "r"(word.z), "r"(word.w)
@@ -36,20 +28,22 @@ __device__ inline uint4 LoadRelaxed(const uint4* from) {
 template <typename A>
 class GridMeeting {
  public:
-  using Place = MeetingRoom*;
   using Slot = MeetingSlot<A>;
+  static constexpr int kLag = 2;
 
-  __device__ GridMeeting(Place room, const RingShape& shape)
-      : room_(room), blocks_(shape.blocks_per_row) {}
+  __device__ GridMeeting(MeetingRoom* room, int blocks, std::uint32_t)
+      : room_(room), blocks_(blocks) {}
 
   __device__ void Begin() {}
 
+  // Teams are large and few, and mix fast and slow multiprocessors: their rows follow from their
+  // number.
   __device__ Moments<A> Exchange(const Moments<A>& own, const BlockShares& shares,
-                                 std::uint32_t row) {
+                                 std::uint32_t turn, std::uint32_t* next_row) {
+    const std::uint32_t team = blockIdx.x / blocks_;
     const int rank = static_cast<int>(blockIdx.x) % blocks_;
-    const std::uint32_t epoch = row + 1;
-    uint4* const slots =
-        room_->words + ((blockIdx.x / blocks_) * 2 + (row & 1)) * blocks_ * Slot::kWords;
+    const std::uint32_t epoch = turn + 1;
+    uint4* const slots = room_->words + (team * 2 + (turn & 1)) * blocks_ * Slot::kWords;
     const Slot slot = EncodeSlot(own, epoch);
     if (threadIdx.x % kLanes == 0) {
 #pragma unroll
@@ -57,7 +51,8 @@ class GridMeeting {
         StoreRelaxed(slots + rank * Slot::kWords + i, slot.words[i]);
       }
     }
-    return MergeSlots<A>(blocks_, shares, epoch, [&](int other) {
+    *next_row = team + (turn + 3) * (gridDim.x / blocks_);
+    const LaneSlots<A> all = AwaitSlots<A>(blocks_, epoch, [&](int other) {
       Slot read;
 #pragma unroll
       for (int i = 0; i < Slot::kWords; ++i) {
@@ -65,24 +60,10 @@ class GridMeeting {
       }
       return read;
     });
+    return MergeSlots(all, blocks_, shares);
   }
 
-  __device__ void End() {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence();  // This block's reads of the slots come before it says that it leaves.
-      last = atomicAdd(&room_->leaving, 1) == gridDim.x - 1;
-      __threadfence();
-    }
-    __syncthreads();
-    if (!last) return;
-    const unsigned words = gridDim.x * 2 * Slot::kWords;
-    for (unsigned i = threadIdx.x; i < words; i += blockDim.x) {
-      StoreRelaxed(room_->words + i, make_uint4(0, 0, 0, 0));
-    }
-    if (threadIdx.x == 0) room_->leaving = 0;
-  }
+  __device__ void End() { LeaveRoom(room_, gridDim.x * 2 * Slot::kWords); }
 
  private:
   MeetingRoom* const room_;
@@ -96,12 +77,16 @@ struct GridMeetings {
 
 }  // namespace
 
+cudaError_t PrepareGridRows(const DeviceLimits& limits) {
+  return ForEachRingKernel<GridMeetings>(
+      [&](auto kernel) { return AllowSharedBytes(kernel, limits); });
+}
+
 Status LaunchGridRows(const Launch& launch) {
   return ForEachRingBatch<GridMeetings>(
       launch, "grid rows", [&](auto kernel, const RowBatch& batch, const RingShape& shape) {
-        const auto teams = std::min(
-            batch.rows,
-            static_cast<std::uint32_t>(launch.limits.multiprocessors / shape.blocks_per_row));
+        const auto teams = std::min<std::uint32_t>(
+            batch.rows, launch.limits.multiprocessors / shape.blocks_per_row);
         cudaLaunchConfig_t config = {};
         config.gridDim = dim3(teams * shape.blocks_per_row);
         config.blockDim = dim3(kRingThreads);

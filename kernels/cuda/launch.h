@@ -13,8 +13,8 @@
 
 namespace norm::cuda {
 
-// The head of every workspace: zero between launches. The kernels of the grid strategy meet in it
-// and leave it zeroed. Other families use what follows it, in any state.
+// The head of every workspace: zero between launches. Kernels whose blocks meet use it and leave it
+// zeroed. What follows it is scratch, in any state.
 inline constexpr std::size_t kMeetingBytes = 32 << 10;
 
 // One family's part of a batch: valid spec, params and segments, all segments non-empty and with
@@ -42,15 +42,17 @@ inline Status ToStatus(cudaError_t error, const char* what) {
 // The families. Each enqueues on launch.stream and returns the first launch error.
 Status LaunchWarpRows(const Launch& launch);
 Status LaunchBlockRows(const Launch& launch);
-Status LaunchPipelineRows(const Launch& launch);
 Status LaunchClusterRows(const Launch& launch);
 Status LaunchGridRows(const Launch& launch);
 Status LaunchSplitRows(const Launch& launch);
 Status LaunchChannelsLast(const Launch& launch);
 Status LaunchElementwise(const Launch& launch);
 
-// Fills in limits->resident_clusters for the current device; the other limits are in place.
-cudaError_t QueryResidentClusters(DeviceLimits* limits);
+// Lets the ring kernels use the current device's shared memory, whose limits are given.
+// PrepareClusterRows fills in limits->resident_clusters.
+cudaError_t PrepareBlockRows(const DeviceLimits& limits);
+cudaError_t PrepareClusterRows(DeviceLimits* limits);
+cudaError_t PrepareGridRows(const DeviceLimits& limits);
 
 // The scratch that one launch over these segments needs; monotonic in samples and in segments.
 std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std::size_t count);

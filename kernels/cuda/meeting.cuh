@@ -1,21 +1,23 @@
-// Where the blocks that share a row exchange their partial statistics.
+// What the blocks that share a row tell each other: partial statistics, in slots of one writer
+// each.
 //
-// A meeting has one slot for each block. A block writes its slot once per row: partial and epoch
-// together in one 16-byte store, so that a reader that sees the epoch sees the partial. Nothing
-// else is ordered by it, so the store can be relaxed and waits for none of the block's other
-// traffic. There are two sets of slots, for even and odd epochs: a block writes epoch e + 2 only
-// after it has read all slots of e + 1, which every block writes after it has read all slots of e.
+// There are two sets of slots, for even and odd turns: a block writes its slot of turn i + 2 only
+// after it has read all slots of turn i + 1, which every block writes after it has read all slots
+// of turn i. Where readers poll, a slot carries its epoch in the same 16-byte access as the
+// partial, so that who sees the epoch sees the partial; nothing else is ordered by it, and the
+// store waits for none of the block's other traffic.
 
 #ifndef NORMD_KERNELS_CUDA_MEETING_CUH_
 #define NORMD_KERNELS_CUDA_MEETING_CUH_
 
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
+#include "kernels/cuda/plan.h"
 
 namespace norm::cuda {
 
-// A block's partial: the mean as an unrounded sum of two, and the sum of squared deviations.
-// In float it shares its 16 bytes with the epoch; in double it takes two words of 16 bytes.
+// A block's partial with a tag: an epoch, or the number of a row. In float it takes one word of 16
+// bytes, in double, which drops the mean's low part, two.
 template <typename A>
 struct MeetingSlot {
   static constexpr int kWords = sizeof(A) == sizeof(double) ? 2 : 1;
@@ -23,19 +25,22 @@ struct MeetingSlot {
 };
 
 template <typename A>
-__device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint32_t epoch) {
+__device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint32_t tag) {
   MeetingSlot<A> slot;
-  const A mean = partial.reference + partial.mean;
   if constexpr (sizeof(A) == sizeof(double)) {
-    slot.words[0] = make_uint4(__double2loint(mean), __double2hiint(mean), epoch, 0);
-    slot.words[1] = make_uint4(__double2loint(partial.m2), __double2hiint(partial.m2), epoch, 0);
+    slot.words[0] =
+        make_uint4(__double2loint(partial.reference), __double2hiint(partial.reference), tag, 0);
+    slot.words[1] = make_uint4(__double2loint(partial.m2), __double2hiint(partial.m2), tag, 0);
   } else {
-    const A back = mean - partial.reference;
-    const A residue = (partial.reference - (mean - back)) + (partial.mean - back);
-    slot.words[0] = make_uint4(__float_as_uint(mean), __float_as_uint(residue),
-                               __float_as_uint(partial.m2), epoch);
+    slot.words[0] = make_uint4(__float_as_uint(partial.reference), __float_as_uint(partial.mean),
+                               __float_as_uint(partial.m2), tag);
   }
   return slot;
+}
+
+template <typename A>
+__device__ inline std::uint32_t SlotTag(const MeetingSlot<A>& slot) {
+  return sizeof(A) == sizeof(double) ? slot.words[0].z : slot.words[0].w;
 }
 
 template <typename A>
@@ -62,9 +67,6 @@ __device__ inline Moments<A> DecodeSlot(const MeetingSlot<A>& slot, A count) {
   return partial;
 }
 
-// Blocks of one row that a meeting can hold: 6 for each lane of the warp that reads the slots.
-inline constexpr int kMaxSlotsPerLane = 6;
-
 // How the elements of a row fall to its blocks.
 struct BlockShares {
   std::int64_t elements;   // Of the row.
@@ -77,54 +79,65 @@ struct BlockShares {
   }
 };
 
-// Reads the slots of `blocks` blocks with one warp, waiting for each to have `epoch`, and merges
-// them in a fixed order. read(rank) loads a slot with relaxed ordering.
+// A lane's part of the slots of up to kMaxRowBlocks blocks: ranks lane, lane + 32, ...
+template <typename A>
+struct LaneSlots {
+  static constexpr int kCount = kMaxRowBlocks / kLanes;
+  MeetingSlot<A> slots[kCount];
+};
+
+// Reads the slots of `blocks` blocks with one warp until each has `epoch`. read(rank) loads a slot
+// with relaxed ordering.
 template <typename A, typename Read>
-__device__ inline Moments<A> MergeSlots(int blocks, const BlockShares& shares, std::uint32_t epoch,
-                                        Read read) {
+__device__ inline LaneSlots<A> AwaitSlots(int blocks, std::uint32_t epoch, Read read) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  Moments<A> partials[kMaxSlotsPerLane];
-  bool missing = true;
-  MeetingSlot<A> slots[kMaxSlotsPerLane];
-  while (missing) {
+  LaneSlots<A> own;
+  for (bool missing = true; missing;) {
     missing = false;
 #pragma unroll
-    for (int i = 0; i < kMaxSlotsPerLane; ++i) {
-      if (i * kLanes + lane < blocks) slots[i] = read(i * kLanes + lane);
+    for (int i = 0; i < LaneSlots<A>::kCount; ++i) {
+      if (i * kLanes + lane < blocks) own.slots[i] = read(i * kLanes + lane);
     }
 #pragma unroll
-    for (int i = 0; i < kMaxSlotsPerLane; ++i) {
-      if (i * kLanes + lane < blocks && !HasEpoch(slots[i], epoch)) missing = true;
+    for (int i = 0; i < LaneSlots<A>::kCount; ++i) {
+      if (i * kLanes + lane < blocks && !HasEpoch(own.slots[i], epoch)) missing = true;
     }
-  }
-#pragma unroll
-  for (int i = 0; i < kMaxSlotsPerLane; ++i) {
-    const int rank = i * kLanes + lane;
-    if (rank < blocks) partials[i] = DecodeSlot(slots[i], shares.Count<A>(rank));
   }
   __syncwarp();
+  return own;
+}
 
-  Moments<A> row;
-  row.reference = __shfl_sync(kAllLanes, partials[0].reference, 0);
-  row.count = static_cast<A>(shares.elements);
+// Merges slots in a fixed order; every lane gets the row's moments.
+template <typename A>
+__device__ inline Moments<A> MergeSlots(const LaneSlots<A>& own, int blocks,
+                                        const BlockShares& shares) {
+  constexpr int kCount = LaneSlots<A>::kCount;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  Moments<A> partials[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int rank = i * kLanes + lane;
+    if (rank < blocks) partials[i] = DecodeSlot(own.slots[i], shares.Count<A>(rank));
+  }
+  const A reference = __shfl_sync(kAllLanes, partials[0].reference, 0);
+  A offsets[kCount];
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kMaxSlotsPerLane; ++i) {
-    if (partials[i].count > 0) {
-      partials[i].mean += partials[i].reference - row.reference;
-      sum += partials[i].mean * partials[i].count;
-    }
+  for (int i = 0; i < kCount; ++i) {
+    offsets[i] = (partials[i].reference - reference) + partials[i].mean;
+    if (partials[i].count > 0) sum += offsets[i] * partials[i].count;
   }
-  row.mean = GroupSum(sum, kLanes) / row.count;
+  Moments<A> row;
+  row.count = static_cast<A>(shares.elements);
+  const A mean = Quotient(GroupSum(sum, kLanes), row.count);
   A m2 = 0;
 #pragma unroll
-  for (int i = 0; i < kMaxSlotsPerLane; ++i) {
-    if (partials[i].count > 0) {
-      const A deviation = partials[i].mean - row.mean;
-      m2 += partials[i].m2 + partials[i].count * deviation * deviation;
-    }
+  for (int i = 0; i < kCount; ++i) {
+    const A deviation = offsets[i] - mean;
+    if (partials[i].count > 0) m2 += partials[i].m2 + partials[i].count * deviation * deviation;
   }
   row.m2 = GroupSum(m2, kLanes);
+  row.reference = TwoSum(reference, mean, &row.mean);
   return row;
 }
 

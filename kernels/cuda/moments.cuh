@@ -25,6 +25,15 @@ struct Moments {
   A count = 0;  // A whole number; counts over 2^24 are rounded, by less than the sums are.
 };
 
+// a + b, and what its rounding lost (Knuth).
+template <typename A>
+__device__ inline A TwoSum(A a, A b, A* residue) {
+  const A sum = a + b;
+  const A back = sum - a;
+  *residue = (a - (sum - back)) + (b - back);
+  return sum;
+}
+
 template <typename A>
 __device__ inline A GroupSum(A value, int width) {
   for (int offset = width / 2; offset > 0; offset /= 2) {
@@ -80,9 +89,9 @@ class LaneSums {
     result.m2 = squares_[0] + squares_[1];
     if (!centered) return result;
     const A sum = sum_[0] + sum_[1];
-    result.reference = reference_;
-    result.mean = Quotient(sum, result.count);
-    result.m2 -= sum * result.mean;
+    const A mean = Quotient(sum, result.count);
+    result.m2 -= sum * mean;
+    result.reference = TwoSum(reference_, mean, &result.mean);
     return result;
   }
 
@@ -98,13 +107,14 @@ class LaneSums {
 template <typename A>
 __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int width) {
   Moments<A> group;
+  if (count == 0) return group;
+  const A reference = __shfl_sync(kAllLanes, lane.reference, 0, width);
+  const A offset = lane.count == 0 ? A(0) : (lane.reference - reference) + lane.mean;
+  const A mean = Quotient(GroupSum(offset * lane.count, width), count);
+  const A deviation = offset - mean;
   group.count = count;
-  group.reference = __shfl_sync(kAllLanes, lane.reference, 0, width);
-  const A mean = lane.count == 0 ? A(0) : (lane.reference - group.reference) + lane.mean;
-  const A sum = GroupSum(mean * lane.count, width);
-  group.mean = count == 0 ? A(0) : Quotient(sum, count);
-  const A deviation = mean - group.mean;
   group.m2 = GroupSum(lane.m2 + lane.count * deviation * deviation, width);
+  group.reference = TwoSum(reference, mean, &group.mean);
   return group;
 }
 
@@ -112,23 +122,20 @@ __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int wid
 template <typename A>
 struct RowScale {
   A mean = 0;
-  A residue = 0;  // Of the mean, rounded; x - mean is exact for x near the mean.
+  A residue = 0;  // x - mean is exact for x near the mean.
   A rstd = 0;
 };
 
+__device__ inline float ReciprocalRoot(float value) { return rsqrtf(value); }
+__device__ inline double ReciprocalRoot(double value) { return 1 / sqrt(value); }
+
 template <typename A>
 __device__ inline RowScale<A> FinishRow(const Moments<A>& row, double eps) {
-  RowScale<A> scale;
-  scale.mean = row.reference + row.mean;
-  const A back = scale.mean - row.reference;
-  scale.residue = (row.reference - (scale.mean - back)) + (row.mean - back);
-  const A variance = row.m2 / row.count;
+  const A variance = Quotient(row.m2, row.count);
   const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
-  if constexpr (sizeof(A) == sizeof(double)) {
-    scale.rstd = 1 / sqrt(clamped + eps);
-  } else {
-    scale.rstd = 1 / sqrtf(clamped + static_cast<float>(eps));
-  }
+  RowScale<A> scale;
+  scale.mean = TwoSum(row.reference, row.mean, &scale.residue);
+  scale.rstd = ReciprocalRoot(clamped + static_cast<A>(eps));
   return scale;
 }
 

@@ -51,21 +51,17 @@ std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
 // Plans that run one after the other on one stream use the same scratch in turn.
 std::size_t WorkspaceBytes(const NormSpec& spec, const DeviceLimits& limits,
                            const std::vector<PlannedSegments>& planned) {
-  bool meets = false;
   std::size_t scratch = 0;
   for (const PlannedSegments& part : planned) {
-    meets = meets || part.plan.strategy == Strategy::kGrid;
     scratch = std::max(scratch, ScratchBytes(spec, limits, part));
   }
-  if (scratch > 0) return kMeetingBytes + scratch;
-  return meets ? kMeetingBytes : 0;
+  return planned.empty() ? 0 : kMeetingBytes + scratch;
 }
 
 Status Enqueue(const Launch& launch) {
   switch (launch.plan.strategy) {
     case Strategy::kWarp: return LaunchWarpRows(launch);
     case Strategy::kBlock: return LaunchBlockRows(launch);
-    case Strategy::kPipeline: return LaunchPipelineRows(launch);
     case Strategy::kCluster: return LaunchClusterRows(launch);
     case Strategy::kGrid: return LaunchGridRows(launch);
     case Strategy::kSplit: return LaunchSplitRows(launch);
@@ -113,9 +109,10 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   limits->shared_bytes_per_block =
       static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   limits->cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
-  if (error == cudaSuccess && attribute(cudaDevAttrClusterLaunch) != 0) {
-    error = QueryResidentClusters(limits);
-  }
+  const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
+  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareBlockRows(*limits);
+  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
+  if (error == cudaSuccess && clusters) error = PrepareClusterRows(limits);
   const cudaError_t restored = cudaSetDevice(before);
   return ToStatus(error != cudaSuccess ? error : restored, "query of the device's limits");
 }

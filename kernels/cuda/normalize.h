@@ -13,8 +13,9 @@
 
 namespace norm::cuda {
 
-// Reads the limits of CUDA device `device`. Call once and keep the result: it takes milliseconds.
-// Errors: DeviceError.
+// Reads the limits of CUDA device `device` and loads the kernels that its plans use. Call once per
+// process and device, before Normalize, and keep the result: it takes milliseconds. It leaves the
+// current device as it was. Errors: DeviceError.
 Status QueryDeviceLimits(int device, DeviceLimits* limits);
 
 struct LaunchOptions {
@@ -27,9 +28,9 @@ struct LaunchOptions {
   Strategy forced = Strategy::kAuto;  // For tests and measurements.
 };
 
-// The workspace that Normalize needs for this batch; monotonic in samples and in segments. Only
-// rows that a block cannot hold need any. With Strategy::kAuto it never exceeds kWorkspaceBase plus
-// 1/256 of the batch's bytes. Counts as in ValidateSegments; data pointers are not looked at.
+// The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
+// Strategy::kAuto it never exceeds kWorkspaceBase plus 1/256 of the batch's bytes. Counts as in
+// ValidateSegments; data pointers are not looked at.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
 

@@ -113,16 +113,10 @@ __device__ inline Granule Pack(const Accumulator<T> (&values)[kPerGranule<T>]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Hides from the compiler that a granule is unchanged. Without it the values that the statistics
-// unpacked would stay in registers for the epilogue, twice what the packed row takes.
-template <int G>
-__device__ inline void Repack(Granule (&granules)[G]) {
-#pragma unroll
-  for (int i = 0; i < G; ++i) {
-    asm volatile(""
-                 : "+r"(granules[i].x), "+r"(granules[i].y), "+r"(granules[i].z),
-                   "+r"(granules[i].w));
-  }
+// Hides from the compiler that a granule is unchanged. Without it values that are unpacked twice
+// stay in registers in between, twice what the packed granule takes.
+__device__ inline void Repack(Granule& granule) {
+  asm volatile("" : "+r"(granule.x), "+r"(granule.y), "+r"(granule.z), "+r"(granule.w));
 }
 
 }  // namespace norm::cuda

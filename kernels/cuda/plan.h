@@ -22,26 +22,36 @@ namespace norm::cuda {
 enum class Strategy : std::uint8_t {
   kAuto = 0,
   kWarp = 1,          // A row in the registers of one warp or of a part of it.
-  kBlock = 2,         // A row in the registers of one block.
-  kPipeline = 3,      // Persistent blocks, rows in a ring in shared memory.
-  kCluster = 4,       // As kPipeline, a row spread over a thread-block cluster.
-  kGrid = 5,          // As kPipeline, a row spread over co-resident blocks.
-  kSplit = 6,         // Two passes: partial statistics, then the normalization.
-  kChannelsLast = 7,  // Rows that interleave in memory, in strips (channels_last_plan.h).
-  kElementwise = 8,   // Given statistics: no rows at all.
+  kBlock = 2,         // A row in the shared memory of one block, or of a team of its warps.
+  kCluster = 3,       // A row in the shared memory of a thread-block cluster.
+  kGrid = 4,          // A row in the shared memory of co-resident blocks.
+  kSplit = 5,         // Two passes: partial statistics, then the normalization.
+  kChannelsLast = 6,  // Rows that interleave in memory, in strips (channels_last_plan.h).
+  kElementwise = 7,   // Given statistics: no rows at all.
 };
 
-// "auto", "warp", "block", "pipeline", "cluster", "grid", "split", "channels_last", "elementwise".
+// "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise".
 const char* Name(Strategy strategy);
 // The inverse of Name; InvalidArgument lists the names.
 Status ParseStrategy(const std::string& name, Strategy* strategy);
 
 inline constexpr int kMaxClusterBlocks = 16;
-// The ring strategies: warps of a block that hold data, blocks that can share a row, and what the
-// block's static shared memory and the system take of a multiprocessor's.
+// The ring strategies (kBlock, kCluster, kGrid): warps of a block that hold data, rows of each warp
+// in shared memory, 16-byte granules of a row per lane, blocks that can share a row, and what
+// static shared memory and the system take of a block's.
 inline constexpr int kRingWarps = 16;
+inline constexpr int kRingStages = 3;
+inline constexpr int kRingGranules = 8;
 inline constexpr int kMaxRowBlocks = 192;
-inline constexpr std::size_t kRingReservedBytes = 3 << 10;
+inline constexpr std::size_t kRingReservedBytes = 4 << 10;
+
+// A warp's run of one row in its ring: one granule more than it computes, because a run that begins
+// between 16-byte boundaries touches it.
+constexpr int RingStageGranules(int granules) { return granules * 32 + 1; }
+
+// Granules of gamma, and of beta, that a lane keeps in registers: 128 bytes of each as
+// accumulators.
+constexpr int RingParamGranules(std::size_t element_bytes) { return element_bytes == 2 ? 4 : 8; }
 
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
 struct DeviceLimits {
@@ -59,19 +69,18 @@ struct DeviceLimits {
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // That hold data, per block.
+  int warps = 0;                      // Ring strategies: that share a row, per block.
   int granules = 0;                   // 16-byte pieces of a row that one lane holds.
-  int blocks_per_row = 1;             // kCluster, kGrid, and kChannelsLast in either.
-  int stages = 0;                     // Ring strategies: rows per block in shared memory.
-  bool params_in_registers = false;   // Ring strategies: gamma and beta are read once per block.
+  int blocks_per_row = 1;             // kCluster, kGrid.
+  bool params_in_registers = false;   // Ring strategies: if the parameters' type allows it.
   std::size_t shared_bytes = 0;       // Dynamic shared memory per block.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
            a.granules == b.granules && a.blocks_per_row == b.blocks_per_row &&
-           a.stages == b.stages && a.params_in_registers == b.params_in_registers &&
-           a.shared_bytes == b.shared_bytes && a.strips == b.strips;
+           a.params_in_registers == b.params_in_registers && a.shared_bytes == b.shared_bytes &&
+           a.strips == b.strips;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };

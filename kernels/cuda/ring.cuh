@@ -2,9 +2,9 @@
 // of.
 //
 // A warp computes the same run of each row it meets. A granule of the ring belongs to one lane,
-// which asks for it (cp.async), sums it, scales it, stores the result and asks for the next row in
-// its place; none of that needs a barrier. A ring of three rows or more has a row's loads in flight
-// at any time. The registers hold no row, so they are free for gamma and beta.
+// which asks for it (cp.async), sums it, scales it, stores the result and asks for another row in
+// its place; none of that needs a barrier. With three rows in the ring some loads are always under
+// way. The registers hold no row, so they are free for gamma and beta.
 
 #ifndef NORMD_KERNELS_CUDA_RING_CUH_
 #define NORMD_KERNELS_CUDA_RING_CUH_
@@ -12,6 +12,7 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
 
 namespace norm::cuda {
@@ -36,24 +37,12 @@ __device__ inline void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
+// Waits until at most N of the thread's groups of copies are under way.
 template <int N>
 __device__ inline void WaitCopies() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
-}
-// Waits until at most `pending` of the thread's groups of copies are under way.
-__device__ inline void WaitCopies(int pending) {
-  switch (pending) {
-    case 1: WaitCopies<1>(); break;
-    case 2: WaitCopies<2>(); break;
-    case 3: WaitCopies<3>(); break;
-    case 4: WaitCopies<4>(); break;
-    case 5: WaitCopies<5>(); break;
-    case 6: WaitCopies<6>(); break;
-    case 7: WaitCopies<7>(); break;
-    default: WaitCopies<0>(); break;
-  }
 }
 
 // One warp's run of one row.
@@ -61,12 +50,12 @@ template <typename T, bool kAligned>
 struct RingRun {
   const char* origin;  // 16-byte aligned.
   int shift;           // Where the run begins in the granule at the origin.
-  int bytes;           // ClampToRun's.
+  int bytes;           // ClampToRun's; 0 for no row.
 
-  __device__ RingRun(const Row& row, std::int64_t begin, int run_bytes) {
+  __device__ RingRun(const Row& row, bool exists, std::int64_t begin, int run_bytes) {
     shift = kAligned ? 0 : Misalignment(row.x + begin);
     origin = row.x + begin - shift;
-    bytes = ClampToRun(row.elements * static_cast<std::int64_t>(sizeof(T)) - begin, run_bytes);
+    bytes = exists ? ClampToRun(row.bytes - begin, run_bytes) : 0;
   }
 
   // Asks for the granule `index` of the origin.
@@ -89,61 +78,130 @@ struct RingRun {
 // Which part of each row a warp computes, and where its ring is.
 struct RingPlace {
   std::int64_t begin;  // Of the warp's run in every row, in bytes.
-  Granule* ring;       // `stages` runs, each with one granule more than it computes.
-  int granules;        // Of a lane.
+  Granule* ring;       // kRingStages runs, each with one granule more than it computes.
+  int granules;        // Of a lane, at most kRingGranules.
 };
 
-__host__ __device__ constexpr int RingStageGranules(int granules) { return granules * kLanes + 1; }
-
-// gamma and beta of a lane's granules, in registers for the life of the block or not at all.
-template <typename T, bool kRegisterParams>
-struct RingParams {
-  using A = Accumulator<T>;
-  static constexpr int kGranules =
-      kRegisterParams ? 128 / (kPerGranule<T> * static_cast<int>(sizeof(A))) : 1;
-  A gamma[kGranules][kPerGranule<T>];
-  A beta[kGranules][kPerGranule<T>];
-};
-
-// kRegisterParams: every row has the same parameters, one per element, for at most
-// RingParams::kGranules granules of a lane, and there is no activation.
+// Rows go by their index in the batch, which has none at or behind batch.rows.
+// kRegisterParams: every row has the same parameters, one per element and of type T, a lane has at
+// most RingParamGranules of them, and there is no activation.
 template <typename T, bool kAligned, bool kRegisterParams>
 class RingWarp {
  public:
   using A = Accumulator<T>;
-  using Run = RingRun<T, kAligned>;
-  using Params = RingParams<T, kRegisterParams>;
 
   __device__ RingWarp(const RowBatch& batch, const RingPlace& place)
       : batch_(batch),
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         run_bytes_(place.granules * kLanes * kGranuleBytes) {
-    if constexpr (kRegisterParams) LoadRunParams();
+    if constexpr (kRegisterParams) {
+#pragma unroll
+      for (int i = 0; i < kParamGranules; ++i) {
+        LoadParam(batch.gamma, i, A(1), gamma_[i]);
+        LoadParam(batch.beta, i, A(0), beta_[i]);
+      }
+    }
   }
 
   __device__ int lane() const { return lane_; }
 
-  // Asks for the run of a row. The caller commits.
-  __device__ void Ask(const Row& row, int stage) const {
-    const Run run(row, place_.begin, run_bytes_);
-#pragma unroll 4
-    for (int i = 0; i < place_.granules; ++i) run.Ask(Stage(stage), i * kLanes + lane_);
+  // Asks for a row where there is none to scale yet.
+  __device__ void AskFirst(std::uint32_t index, int stage) const {
+    const bool exists = index < batch_.rows;
+    const Run run(FindRow(batch_, exists ? index : 0), exists, place_.begin, run_bytes_);
+#pragma unroll 1
+    for (int first = 0; first < place_.granules; first += kBatch) {
+      AskBatch(run, first, Stage(stage));
+    }
     AskBeyond(run, Stage(stage));
+    CommitCopies();
   }
 
-  // Sums a run that has arrived; every lane gets the result.
-  __device__ Moments<A> Sum(const Row& row, int stage) const {
+  // Scales and stores a row, `scale` known, and asks for another in its place. Rows behind the last
+  // are passed over.
+  __device__ void ScaleAndAsk(std::uint32_t index, const RowScale<A>& scale, std::uint32_t ask,
+                              int stage) const {
+    ScaleRow(index, scale, ask, Stage(stage));
+    CommitCopies();
+  }
+
+  // Waits for a row that was asked for `ahead` calls of ScaleAndAsk or AskFirst ago, and sums the
+  // warp's run of it; every lane gets the result.
+  template <int kAhead>
+  __device__ Moments<A> AwaitAndSum(std::uint32_t index, int stage) const {
+    WaitCopies<kAhead>();
     if (!kAligned) __syncwarp();  // Lanes read what their neighbours asked for.
-    const Run run(row, place_.begin, run_bytes_);
-    const Granule* const ring = Stage(stage);
+    if (index >= batch_.rows) return Moments<A>();
+    const Run run(FindRow(batch_, index), true, place_.begin, run_bytes_);
+    return Sum(run, min(run.bytes, run_bytes_), Stage(stage));
+  }
+
+ private:
+  using Run = RingRun<T, kAligned>;
+  static constexpr int kBatch = 4;  // Granules of a lane in registers at a time.
+  static constexpr int kParamGranules = RingParamGranules(sizeof(T));
+
+  __device__ Granule* Stage(int stage) const {
+    return place_.ring + stage * RingStageGranules(place_.granules);
+  }
+
+  __device__ void ScaleRow(std::uint32_t index, const RowScale<A>& scale, std::uint32_t ask_index,
+                           Granule* ring) const {
+    const bool asks = ask_index < batch_.rows;
+    const Run ask(FindRow(batch_, asks ? ask_index : 0), asks, place_.begin, run_bytes_);
+    const bool scales = index < batch_.rows;
+    const Row row = FindRow(batch_, scales ? index : 0);
+    const Run run(row, scales, place_.begin, run_bytes_);
     const int bytes = min(run.bytes, run_bytes_);
+    char* const out = row.y + place_.begin;
+    if constexpr (kRegisterParams) {
+      const RunScale<T> run_scale(scale);
+#pragma unroll
+      for (int first = 0; first < kParamGranules; first += kBatch) {
+        ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int i) {
+          return run_scale.ByElement(granule, gamma_[i], beta_[i]);
+        });
+        AskBatch(ask, first, ring);
+      }
+    } else {
+      const std::int64_t element = place_.begin / static_cast<int>(sizeof(T));
+      RunEpilogue<T> epilogue(batch_, row, scale, element,
+                              element + bytes / static_cast<int>(sizeof(T)));
+      if (epilogue.one_channel()) {
+        WithActivation(batch_.activation, [&](auto activation) {
+#pragma unroll 1
+          for (int first = 0; first < place_.granules; first += kBatch) {
+            ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int) {
+              return epilogue.template ApplyOneChannel<decltype(activation)::value>(granule);
+            });
+            AskBatch(ask, first, ring);
+          }
+        });
+      } else {
+#pragma unroll 1
+        for (int first = 0; first < place_.granules; first += kBatch) {
+          ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int i) {
+            const int offset = (i * kLanes + lane_) * kGranuleBytes;
+            return epilogue.Apply(granule, element + offset / static_cast<int>(sizeof(T)),
+                                  ElementsPresent<T>(bytes, offset));
+          });
+          AskBatch(ask, first, ring);
+        }
+      }
+    }
+    AskBeyond(ask, ring);
+  }
+
+  __device__ Moments<A> Sum(const Run& run, int bytes, const Granule* ring) const {
     const int whole = bytes / kGranuleBytes;
-    const int steps = (whole - lane_ + kLanes - 1) / kLanes;  // This lane's whole granules.
     LaneSums<T> sums(run.Read(ring, lane_), batch_.centered);
-#pragma unroll 4
-    for (int i = 0; i < steps; ++i) sums.Add(run.Read(ring, i * kLanes + lane_));
-    int count = max(steps, 0) * kPerGranule<T>;
+#pragma unroll
+    for (int i = 0; i < kRingGranules; ++i) {
+      const int granule = i * kLanes + lane_;
+      if (granule < whole) sums.Add(run.Read(ring, granule));
+    }
+    int count = (whole - lane_ + kLanes - 1) / kLanes * kPerGranule<T>;
     if (!kAligned && whole % kLanes == lane_) {
       const int rest = bytes % kGranuleBytes / static_cast<int>(sizeof(T));
       if (rest > 0) sums.AddPart(run.Read(ring, whole), rest);
@@ -153,91 +211,29 @@ class RingWarp {
                       static_cast<A>(bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
-  // Scales and stores the run of a row and, if `refill`, asks for the run of `next` in its place.
-  __device__ void Scale(const Row& row, const RowScale<A>& scale, bool refill, const Row& next,
-                        int stage) const {
-    const Run run(row, place_.begin, run_bytes_);
-    Run next_run(next, place_.begin, run_bytes_);
-    if (!refill) next_run.bytes = 0;
-    const int bytes = min(run.bytes, run_bytes_);
-    Granule* const ring = Stage(stage);
-    char* const out = row.y + place_.begin;
-    if constexpr (kRegisterParams) {
-      const RunScale<T> run_scale(scale);
-#pragma unroll
-      for (int first = 0; first < Params::kGranules; first += kBatch) {
-        if (first < place_.granules) {
-          Step<kBatch>(run, bytes, out, first, ring, next_run, [&](const Granule& granule, int i) {
-            return run_scale.ByElement(granule, params_.gamma[i], params_.beta[i]);
-          });
-        }
-      }
-    } else {
-      const std::int64_t element = place_.begin / static_cast<int>(sizeof(T));
-      RunEpilogue<T> epilogue(batch_, row, scale, element,
-                              element + bytes / static_cast<int>(sizeof(T)));
-      if (epilogue.plain()) {
-#pragma unroll 1
-        for (int first = 0; first < place_.granules; first += kBatch) {
-          Step<kBatch>(run, bytes, out, first, ring, next_run,
-                       [&](const Granule& granule, int) { return epilogue.ApplyPlain(granule); });
-        }
-      } else {
-        constexpr int kGeneralBatch = kAligned ? 1 : kBatch;
-#pragma unroll 1
-        for (int first = 0; first < place_.granules; first += kGeneralBatch) {
-          Step<kGeneralBatch>(
-              run, bytes, out, first, ring, next_run, [&](const Granule& granule, int i) {
-                const int offset = (i * kLanes + lane_) * kGranuleBytes;
-                return epilogue.Apply(granule, element + offset / static_cast<int>(sizeof(T)),
-                                      ElementsPresent<T>(bytes, offset));
-              });
-        }
-      }
-    }
-    AskBeyond(next_run, ring);
-  }
-
- private:
-  static constexpr int kBatch = 4;  // Granules of a lane in registers at a time.
-
-  __device__ Granule* Stage(int stage) const {
-    return place_.ring + stage * RingStageGranules(place_.granules);
-  }
-
-  __device__ void LoadRunParams() {
-    const std::int64_t elements = batch_.segments[0].elements;
-#pragma unroll
-    for (int i = 0; i < Params::kGranules; ++i) {
-      const std::int64_t element =
-          (place_.begin + (i * kLanes + lane_) * kGranuleBytes) / static_cast<int>(sizeof(T));
-      const std::int64_t left = i < place_.granules ? elements - element : 0;
-      const int present = static_cast<int>(left <= 0               ? 0
-                                           : left < kPerGranule<T> ? left
-                                                                   : kPerGranule<T>);
-      LoadParams(batch_.gamma, element, present, A(1), params_.gamma[i]);
-      LoadParams(batch_.beta, element, present, A(0), params_.beta[i]);
-    }
-  }
-
-  // Granules [first, first + N) of each lane: result(granule, index) is stored.
-  template <int N, typename Result>
-  __device__ void Step(const Run& run, int bytes, char* out, int first, Granule* ring,
-                       const Run& next, Result result) const {
-    Granule granules[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      granules[i] = make_uint4(0, 0, 0, 0);
-      if (first + i < place_.granules) granules[i] = run.Read(ring, (first + i) * kLanes + lane_);
-    }
-    if (!kAligned) __syncwarp();  // Neighbours have read what this lane asks for next.
-#pragma unroll
-    for (int i = 0; i < N; ++i) granules[i] = result(granules[i], first + i);
+  // Stores result(granule, index) for granules [first, first + kBatch) of each lane.
+  template <typename Result>
+  __device__ void ScaleBatch(const Run& run, int bytes, char* out, int first, const Granule* ring,
+                             Result result) const {
     const int begin = first * kLanes * kGranuleBytes;
-    StoreRun<T, kAligned>(out + begin, max(bytes - begin, 0), lane_, kLanes, granules);
+    if (begin >= bytes) return;
+    Granule granules[kBatch];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (first + i < place_.granules) next.Ask(ring, (first + i) * kLanes + lane_);
+    for (int i = 0; i < kBatch; ++i) {
+      const int granule = (first + i) * kLanes + lane_;
+      granules[i] = make_uint4(0, 0, 0, 0);
+      if (granule * kGranuleBytes < bytes) granules[i] = run.Read(ring, granule);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) granules[i] = result(granules[i], first + i);
+    StoreRun<T, kAligned>(out + begin, bytes - begin, lane_, kLanes, granules);
+  }
+
+  __device__ void AskBatch(const Run& run, int first, Granule* ring) const {
+    if (!kAligned) __syncwarp();  // Neighbours have read what this lane asks for.
+#pragma unroll
+    for (int i = first; i < first + kBatch; ++i) {
+      if (i < place_.granules) run.Ask(ring, i * kLanes + lane_);
     }
   }
 
@@ -246,11 +242,25 @@ class RingWarp {
     if (!kAligned && lane_ == 0 && run.shift != 0) run.Ask(ring, place_.granules * kLanes);
   }
 
+  // gamma or beta of the lane's granule `index`.
+  __device__ void LoadParam(const ParamVector& param, int index, A absent,
+                            A (&values)[kPerGranule<T>]) const {
+    const std::int64_t offset = place_.begin + (index * kLanes + lane_) * kGranuleBytes;
+    const std::int64_t left = index < place_.granules ? batch_.segments[0].row_bytes - offset : 0;
+    const int bytes = static_cast<int>(left < 0 ? 0 : left < kGranuleBytes ? left : kGranuleBytes);
+#pragma unroll
+    for (int i = 0; i < kPerGranule<T>; ++i) values[i] = absent;
+    if (param.data == nullptr) return;
+    LoadParamsOf<T>(param.data, offset / static_cast<int>(sizeof(T)),
+                    bytes / static_cast<int>(sizeof(T)), values);
+  }
+
   const RowBatch& batch_;
   const RingPlace place_;
   const int lane_;
   const int run_bytes_;
-  Params params_;
+  A gamma_[kRegisterParams ? kParamGranules : 1][kPerGranule<T>];
+  A beta_[kRegisterParams ? kParamGranules : 1][kPerGranule<T>];
 };
 
 }  // namespace norm::cuda

@@ -32,14 +32,15 @@ class Divisor {
 struct RowSegment {
   const char* x;
   char* y;
-  std::int64_t elements;    // Of a row.
+  std::int64_t elements;  // Of a row.
+  std::int64_t row_bytes;
   std::int64_t spatial;     // Elements that share a channel.
   std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
   Divisor spatial_divisor;  // Valid if elements < 2^31.
 };
 
 // Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
-inline constexpr int kMaxRowSegments = 64;
+inline constexpr int kMaxRowSegments = 48;
 
 // A kernel parameter. Rows are numbered through the segments, samples and groups of a launch.
 struct RowBatch {
@@ -62,13 +63,27 @@ struct Row {
   const char* x;
   char* y;
   std::int64_t elements;
+  std::int64_t bytes;
   std::int64_t spatial;
   Divisor spatial_divisor;
   std::int64_t first_channel;
 };
 
-template <typename T>
+// Row `local` of a segment.
+__device__ inline Row RowOf(const RowBatch& batch, const RowSegment& segment, std::uint32_t local) {
+  const std::uint32_t group = local - batch.groups.Divide(local) * batch.groups.value();
+  const std::int64_t offset = static_cast<std::int64_t>(local) * segment.row_bytes;
+  return {segment.x + offset,
+          segment.y + offset,
+          segment.elements,
+          segment.row_bytes,
+          segment.spatial,
+          segment.spatial_divisor,
+          group * batch.channels_per_group};
+}
+
 __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
+  if (batch.segment_count == 1) return RowOf(batch, batch.segments[0], index);
   int low = 0;
   for (int high = batch.segment_count - 1; low < high;) {
     const int middle = (low + high) / 2;
@@ -78,13 +93,8 @@ __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
       low = middle + 1;
     }
   }
-  const RowSegment& segment = batch.segments[low];
-  const std::uint32_t local = index - (low == 0 ? 0 : batch.segments[low - 1].end_row);
-  const std::uint32_t group = local - batch.groups.Divide(local) * batch.groups.value();
-  const std::int64_t offset =
-      static_cast<std::int64_t>(local) * segment.elements * static_cast<std::int64_t>(sizeof(T));
-  return {segment.x + offset, segment.y + offset,      segment.elements,
-          segment.spatial,    segment.spatial_divisor, group * batch.channels_per_group};
+  return RowOf(batch, batch.segments[low],
+               index - (low == 0 ? 0 : batch.segments[low - 1].end_row));
 }
 
 }  // namespace norm::cuda

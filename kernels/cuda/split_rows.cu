@@ -59,9 +59,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ Moments<A> warps[kWarps];
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const ChunkRun run = LocateRun(blockIdx.x, chunks);
-  const Row row = FindRow<T>(batch, run.row);
-  const int bytes =
-      ClampToRun(row.elements * static_cast<std::int64_t>(sizeof(T)) - run.begin, kRunBytes);
+  const Row row = FindRow(batch, run.row);
+  const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
 
   Granule granules[kGranules];
@@ -81,21 +80,22 @@ __global__ void __launch_bounds__(kThreads)
     MergeChunks(std::uint32_t chunks, const Moments<A>* partials, double eps, RowScale<A>* scales) {
   const Moments<A>* const own = partials + static_cast<std::size_t>(blockIdx.x) * chunks;
   Moments<A> row;
-  row.reference = own[0].reference;
+  const A reference = own[0].reference;
   A sum = 0;
   A count = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
-    sum += (own[i].reference - row.reference + own[i].mean) * own[i].count;
+    sum += ((own[i].reference - reference) + own[i].mean) * own[i].count;
     count += own[i].count;
   }
   row.count = BlockSum(count);
-  row.mean = BlockSum(sum) / row.count;
+  const A mean = BlockSum(sum) / row.count;
   A m2 = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
-    const A deviation = own[i].reference - row.reference + own[i].mean - row.mean;
+    const A deviation = (own[i].reference - reference) + own[i].mean - mean;
     m2 += own[i].m2 + own[i].count * deviation * deviation;
   }
   row.m2 = BlockSum(m2);
+  row.reference = TwoSum(reference, mean, &row.mean);
   if (threadIdx.x == 0) scales[blockIdx.x] = FinishRow(row, eps);
 }
 
@@ -105,9 +105,8 @@ __global__ void __launch_bounds__(kThreads, 2)
                 const RowScale<Accumulator<T>>* scales) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const ChunkRun run = LocateRun(gridDim.x - 1 - blockIdx.x, chunks);
-  const Row row = FindRow<T>(batch, run.row);
-  const int bytes =
-      ClampToRun(row.elements * static_cast<std::int64_t>(sizeof(T)) - run.begin, kRunBytes);
+  const Row row = FindRow(batch, run.row);
+  const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
 
   Granule granules[kGranules];

@@ -1,12 +1,11 @@
-// Rows in the registers of one warp, or of 1 to 16 of its lanes: rows up to 4 KiB.
+// Rows in the registers of one warp, or of 1 to 16 of its lanes: rows up to 1 KiB.
 //
 // Phases: every lane loads its granules of the row; lanes merge their sums by shuffles; every lane
 // scales what it holds and stores it. No shared memory, no barrier.
 // Bytes: each element is read once and written once; gamma and beta come from the L1 cache.
-// Occupancy: 256 threads; up to 8 granules (32 registers) of data per lane, so 32 or more warps per
-// multiprocessor, whose loads, sums and stores overlap each other.
-// Determinism: the lane that holds an element and the order of the merge follow from its place in
-// the row alone.
+// Occupancy: 256 threads; at most 2 granules (8 registers) of data per lane, so 32 or more warps
+// per multiprocessor, whose loads, sums and stores overlap each other. Determinism: the lane that
+// holds an element and the order of the merge follow from its place in the row alone.
 
 #include <cuda_runtime.h>
 
@@ -22,23 +21,23 @@ namespace {
 constexpr int kThreads = 256;
 
 template <typename T, bool kAligned, int G>
-__global__ void __launch_bounds__(kThreads, G == 8 ? 3 : 4)
+__global__ void __launch_bounds__(kThreads, 4)
     WarpRows(const __grid_constant__ RowBatch batch, const int width) {
   using A = Accumulator<T>;
   const int lane = static_cast<int>(threadIdx.x) & (width - 1);
   const std::uint32_t index = (blockIdx.x * kThreads + threadIdx.x) / width;
   // Lanes behind the last row keep company: shuffles want the whole warp.
   const bool exists = index < batch.rows;
-  const Row row = FindRow<T>(batch, exists ? index : batch.rows - 1);
+  const Row row = FindRow(batch, exists ? index : batch.rows - 1);
   const int run_bytes = G * width * kGranuleBytes;
-  const int bytes =
-      exists ? ClampToRun(row.elements * static_cast<std::int64_t>(sizeof(T)), run_bytes) : 0;
+  const int bytes = exists ? ClampToRun(row.bytes, run_bytes) : 0;
 
   Granule granules[G];
   LoadRun<T, kAligned>(row.x, bytes, lane, width, granules);
   const Moments<A> own = SumRun<T, kAligned>(granules, bytes, lane, width, batch.centered);
   const Moments<A> moments = MergeLanes(own, static_cast<A>(row.elements), width);
-  Repack(granules);
+#pragma unroll
+  for (int i = 0; i < G; ++i) Repack(granules[i]);
 
   RunEpilogue<T> epilogue(batch, row, FinishRow(moments, batch.eps), 0, row.elements);
 #pragma unroll
@@ -67,9 +66,7 @@ Status LaunchWarpRows(const Launch& launch) {
     constexpr bool kAligned = decltype(aligned)::value;
     switch (launch.plan.granules) {
       case 1: return Enqueue<T, kAligned, 1>(launch, batch);
-      case 2: return Enqueue<T, kAligned, 2>(launch, batch);
-      case 4: return Enqueue<T, kAligned, 4>(launch, batch);
-      default: return Enqueue<T, kAligned, 8>(launch, batch);
+      default: return Enqueue<T, kAligned, 2>(launch, batch);
     }
   });
 }

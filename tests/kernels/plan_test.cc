@@ -1,0 +1,211 @@
+// The choice of the strategy, on devices that need not be there.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/plan.h"
+
+namespace norm::cuda {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
+                                       Strategy::kGrid, Strategy::kSplit};
+
+DeviceLimits Device(int compute_capability, int multiprocessors, std::size_t shared_kib,
+                    int largest_cluster) {
+  DeviceLimits limits;
+  limits.compute_capability = compute_capability;
+  limits.multiprocessors = multiprocessors;
+  limits.shared_bytes_per_block = shared_kib << 10;
+  limits.cooperative_launch = true;
+  for (int blocks = 2; blocks <= largest_cluster; ++blocks) {
+    limits.resident_clusters[blocks] = multiprocessors / blocks - (blocks > 8 ? 1 : 0);
+  }
+  return limits;
+}
+
+DeviceLimits Turing() { return Device(75, 40, 64, 1); }
+DeviceLimits Ampere() { return Device(80, 108, 163, 1); }
+DeviceLimits Ada() { return Device(89, 128, 99, 1); }
+DeviceLimits Hopper() { return Device(90, 132, 227, 16); }
+DeviceLimits DataCenterBlackwell() { return Device(100, 148, 227, 16); }
+DeviceLimits Blackwell() { return Device(120, 170, 99, 8); }
+
+std::vector<DeviceLimits> Devices() {
+  return {Turing(), Ampere(), Ada(), Hopper(), DataCenterBlackwell(), Blackwell()};
+}
+
+// Lengths around every power of two up to 2^33 elements.
+std::vector<std::int64_t> Lengths() {
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t power = 1; power <= (std::int64_t{1} << 33); power *= 2) {
+    for (std::int64_t length : {power - 1, power, power + 1, power + power / 2}) {
+      if (length > 0) lengths.push_back(length);
+    }
+  }
+  std::sort(lengths.begin(), lengths.end());
+  return lengths;
+}
+
+Plan PlanFor(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+             Strategy forced = Strategy::kAuto) {
+  Plan plan;
+  const Status status = MakePlan(spec, spatial, limits, forced, &plan);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return plan;
+}
+
+// Bytes of a row that the plan's blocks hold; the split holds any.
+std::int64_t Capacity(const Plan& plan) {
+  if (plan.strategy == Strategy::kWarp)
+    return std::int64_t{plan.lanes_per_row} * plan.granules * 16;
+  return std::int64_t{plan.blocks_per_row} * plan.warps * 32 * plan.granules * 16;
+}
+
+TEST(PlanTest, EveryRowHasPlanThatHoldsIt) {
+  for (const DeviceLimits& limits : Devices()) {
+    for (DType dtype : kTypes) {
+      for (std::int64_t length : Lengths()) {
+        const Plan plan = PlanFor(LayerNormSpec(length, dtype), 1, limits);
+        if (plan.strategy == Strategy::kSplit) continue;
+        EXPECT_GE(Capacity(plan), length * static_cast<std::int64_t>(SizeOf(dtype)))
+            << length << " on " << limits.compute_capability << ": " << Describe(plan);
+      }
+    }
+  }
+}
+
+TEST(PlanTest, PlansKeepToDevice) {
+  for (const DeviceLimits& limits : Devices()) {
+    for (DType dtype : kTypes) {
+      for (std::int64_t length : Lengths()) {
+        for (Strategy forced : kRowStrategies) {
+          Plan plan;
+          if (!MakePlan(LayerNormSpec(length, dtype), 1, limits, forced, &plan).ok()) continue;
+          SCOPED_TRACE(Describe(plan));
+          EXPECT_EQ(plan.strategy, forced);
+          EXPECT_LE(plan.shared_bytes + (plan.shared_bytes > 0 ? kRingReservedBytes : 0),
+                    limits.shared_bytes_per_block);
+          EXPECT_LE(plan.warps, kRingWarps);
+          EXPECT_LE(plan.blocks_per_row, std::min(limits.multiprocessors, kMaxRowBlocks));
+          if (forced == Strategy::kCluster) {
+            ASSERT_LE(plan.blocks_per_row, kMaxClusterBlocks);
+            EXPECT_GT(limits.resident_clusters[plan.blocks_per_row], 0);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanTest, LongerRowsNeverGetSmallerStrategy) {
+  for (const DeviceLimits& limits : Devices()) {
+    for (DType dtype : kTypes) {
+      Strategy last = Strategy::kWarp;
+      for (std::int64_t length : Lengths()) {
+        const Strategy strategy = PlanFor(LayerNormSpec(length, dtype), 1, limits).strategy;
+        EXPECT_GE(static_cast<int>(strategy), static_cast<int>(last))
+            << length << " on " << limits.compute_capability;
+        last = strategy;
+      }
+    }
+  }
+}
+
+TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
+  const auto strategy = [](std::int64_t float32_elements) {
+    return PlanFor(LayerNormSpec(float32_elements, DType::kFloat32), 1, Hopper()).strategy;
+  };
+  EXPECT_EQ(strategy(256), Strategy::kWarp);  // 1 KiB
+  EXPECT_EQ(strategy(257), Strategy::kBlock);
+  EXPECT_EQ(strategy(16384), Strategy::kBlock);  // 64 KiB
+  EXPECT_GT(strategy(16385), Strategy::kBlock);
+  EXPECT_EQ(strategy(132 * 16384), Strategy::kGrid);  // 64 KiB on every multiprocessor
+  EXPECT_EQ(strategy(132 * 16384 + 1), Strategy::kSplit);
+}
+
+TEST(PlanTest, EqualRowsOfDifferentTensorsShareStrategy) {
+  // 2^18 elements: as a channel, as a group of 16 channels, and with any number of groups.
+  for (const DeviceLimits& limits : Devices()) {
+    const Plan instance = PlanFor(InstanceNormSpec(3, DType::kFloat32), 1 << 18, limits);
+    EXPECT_EQ(PlanFor(InstanceNormSpec(64, DType::kFloat32), 1 << 18, limits), instance);
+    EXPECT_EQ(PlanFor(GroupNormSpec(64, 4, DType::kFloat32), 1 << 14, limits), instance);
+    EXPECT_EQ(PlanFor(GroupNormSpec(512, 32, DType::kFloat32), 1 << 14, limits), instance);
+  }
+}
+
+TEST(PlanTest, StatisticsAndActivationDoNotMatter) {
+  NormSpec spec = LayerNormSpec(4096, DType::kBFloat16);
+  const Plan plain = PlanFor(spec, 1, Hopper());
+  spec.statistics = Statistics::kMeanSquare;
+  spec.activation = Activation::kSilu;
+  EXPECT_EQ(PlanFor(spec, 1, Hopper()), plain);
+}
+
+TEST(PlanTest, GivenStatisticsNeedNoRows) {
+  EXPECT_EQ(PlanFor(BatchNormSpec(64, DType::kFloat32), 1 << 20, Hopper()).strategy,
+            Strategy::kElementwise);
+}
+
+TEST(PlanTest, ChannelsLastRowsThatAreContiguousAreRows) {
+  NormSpec spec = GroupNormSpec(64, 4, DType::kFloat16);
+  spec.layout = Layout::kChannelsLast;
+  EXPECT_EQ(PlanFor(spec, 1, Hopper()),
+            PlanFor(GroupNormSpec(64, 4, DType::kFloat16), 1, Hopper()));
+  EXPECT_EQ(PlanFor(spec, 2, Hopper()).strategy, Strategy::kChannelsLast);
+}
+
+TEST(PlanTest, OlderDevicesGetWhatTheyCanRun) {
+  const NormSpec spec = LayerNormSpec(4096, DType::kFloat32);
+  EXPECT_EQ(PlanFor(spec, 1, Turing()).strategy, Strategy::kSplit);
+  EXPECT_EQ(PlanFor(spec, 1, Ampere()).strategy, Strategy::kBlock);
+  EXPECT_EQ(PlanFor(LayerNormSpec(1 << 17, DType::kFloat32), 1, Ada()).strategy, Strategy::kGrid);
+  DeviceLimits alone = Ampere();
+  alone.cooperative_launch = false;
+  EXPECT_EQ(PlanFor(LayerNormSpec(1 << 20, DType::kFloat32), 1, alone).strategy, Strategy::kSplit);
+}
+
+TEST(PlanTest, ForcedStrategyThatCannotHoldRowIsUnsupported) {
+  Plan plan;
+  const Status status =
+      MakePlan(LayerNormSpec(1 << 20, DType::kFloat32), 1, Hopper(), Strategy::kBlock, &plan);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(status.message(), HasSubstr("block"));
+  EXPECT_THAT(status.message(), HasSubstr("1048576 float32"));
+  EXPECT_EQ(MakePlan(BatchNormSpec(4, DType::kFloat32), 9, Hopper(), Strategy::kGrid, &plan).code(),
+            StatusCode::kUnsupported);
+}
+
+TEST(PlanTest, NamesAreParsedBack) {
+  for (Strategy strategy :
+       {Strategy::kAuto, Strategy::kWarp, Strategy::kBlock, Strategy::kCluster, Strategy::kGrid,
+        Strategy::kSplit, Strategy::kChannelsLast, Strategy::kElementwise}) {
+    Strategy parsed = Strategy::kAuto;
+    EXPECT_TRUE(ParseStrategy(Name(strategy), &parsed).ok());
+    EXPECT_EQ(parsed, strategy);
+  }
+  Strategy strategy = Strategy::kGrid;
+  const Status status = ParseStrategy("blok", &strategy);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("'blok'"));
+  EXPECT_THAT(status.message(), HasSubstr("cluster"));
+  EXPECT_EQ(strategy, Strategy::kGrid);
+}
+
+TEST(PlanTest, DescriptionNamesShape) {
+  EXPECT_THAT(Describe(PlanFor(LayerNormSpec(1 << 18, DType::kFloat32), 1, Ampere())),
+              HasSubstr("grid: "));
+  EXPECT_EQ(Describe(PlanFor(LayerNormSpec(64, DType::kFloat32), 1, Hopper())),
+            "warp: 16 lanes x 1 granules");
+}
+
+}  // namespace
+}  // namespace norm::cuda
