@@ -19,6 +19,9 @@ namespace {
 constexpr std::int64_t kPartElements = 4 * kChunkElements;
 // Shorter runs of one channel are not worth going along with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
+// Elementwise rows bring gamma and beta along: four arrays that must fit a first-level cache
+// together.
+constexpr std::int64_t kMaxElementwiseElements = 2048;
 // A task is worth this many bytes at least.
 constexpr std::int64_t kTaskBytes = 128 << 10;
 
@@ -39,8 +42,9 @@ class Rows {
 
   // Whether a row can be written while the next one is read.
   bool HasTwoAtATime() const {
-    return !given_ && batch_.spec.activation == Activation::kNone && length_ >= kMinRunElements &&
-           (segment_.spatial == 1 || segment_.spatial >= kMinRunElements);
+    if (given_ || batch_.spec.activation != Activation::kNone) return false;
+    if (segment_.spatial > 1) return segment_.spatial >= kMinRunElements;
+    return length_ >= kMinRunElements && length_ <= kMaxElementwiseElements;
   }
 
   Moments PartMoments(std::int64_t row, std::int64_t part) const {

@@ -91,13 +91,9 @@ struct DeviationSums {
   }
 };
 
-// The hardware's prefetchers stop at each page, and start anew slowly.
-template <class Format>
-HWY_INLINE void FetchAhead(const typename Format::Lane* x, std::int64_t count) {
-  constexpr std::uintptr_t kDistanceBytes = 8192;
-  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(x) + kDistanceBytes;
-  const std::uintptr_t end = begin + static_cast<std::uintptr_t>(count) * sizeof(*x);
-  for (std::uintptr_t line = begin; line < end; line += 64) {
+// Asks for `bytes` from an address on; it need not be valid.
+HWY_INLINE void Fetch(std::uintptr_t address, std::uintptr_t bytes) {
+  for (std::uintptr_t line = address; line < address + bytes; line += 64) {
     hwy::Prefetch(reinterpret_cast<const char*>(line));
   }
 }
@@ -176,7 +172,10 @@ class ChunkSummer {
   // Takes eight vectors more.
   HWY_INLINE void Step() {
     const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(D()));
-    FetchAhead<Format>(x_ + at_, StepElements());
+    // The hardware's prefetchers stop at each page, and start anew slowly.
+    constexpr std::uintptr_t kDistanceBytes = 8192;
+    Fetch(reinterpret_cast<std::uintptr_t>(x_ + at_) + kDistanceBytes,
+          static_cast<std::uintptr_t>(StepElements()) * sizeof(Lane));
     sums_.AddEight(D(), Deviation(0), Deviation(lanes), Deviation(2 * lanes), Deviation(3 * lanes),
                    Deviation(4 * lanes), Deviation(5 * lanes), Deviation(6 * lanes),
                    Deviation(7 * lanes));
