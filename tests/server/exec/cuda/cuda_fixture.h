@@ -1,0 +1,65 @@
+// A CUDA device with a model on it, for tests that skip visibly where there is none.
+
+#ifndef NORMD_TESTS_SERVER_EXEC_CUDA_CUDA_FIXTURE_H_
+#define NORMD_TESTS_SERVER_EXEC_CUDA_CUDA_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/clock.h"
+#include "server/exec/cuda/cuda_device.h"
+#include "server/exec/device/device_backend.h"
+#include "server/metrics/metrics.h"
+#include "server/model/model.h"
+#include "tests/support/models.h"
+
+namespace normd {
+
+class CudaFixture : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  }
+
+  // Lanes on device 0.
+  void Start(const DeviceBackendOptions& options) {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(*OpenCudaDevice(0));
+    device_ = devices.back().get();
+    auto backend = DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    backend_ = *std::move(backend);
+    lanes_ = backend_->MakeLanes();
+  }
+
+  // GroupNorm with SiLU of 12 channels in 4 groups.
+  std::shared_ptr<const Model> MakeGroupNorm(const std::string& layout) {
+    std::vector<float> gamma;
+    std::vector<float> beta;
+    for (int i = 0; i < 12; ++i) {
+      gamma.push_back(0.5f + 0.125f * static_cast<float>(i));
+      beta.push_back(-1.0f + 0.25f * static_cast<float>(i));
+    }
+    const std::shared_ptr<const Model> model =
+        MakeModel("group_norm_" + layout,
+                  "group_norm { channels: 12 groups: 4 } activation: SILU layout: " + layout,
+                  metrics_->ForModel("group_norm", 1),
+                  {MakeParameter("weight", gamma), MakeParameter("bias", beta)});
+    const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
+    return model;
+  }
+
+  const SteadyClock clock_;
+  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
+  std::unique_ptr<DeviceBackend> backend_;
+  Device* device_ = nullptr;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_TESTS_SERVER_EXEC_CUDA_CUDA_FIXTURE_H_
