@@ -41,6 +41,7 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
+ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
@@ -114,7 +115,7 @@ class NormdServer {
       : root_(MakeRepository()),
         metrics_(CreateMetrics({"bench", ""})),
         readiness_(*metrics_),
-        backend_(ValueOrExit(CreateBackend({.device = "cpu",
+        backend_(ValueOrExit(CreateBackend({.device = absl::GetFlag(FLAGS_device),
                                             .cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes),
                                             .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
                                            *metrics_, clock_))),
