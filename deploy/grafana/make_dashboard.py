@@ -161,6 +161,10 @@ ROWS = [
 ]
 
 HEIGHT = {"stat": 4, "graph": 8, "heatmap": 8, "table": 6}
+# A table: one row for each series of all its queries, without what is the same in all.
+MERGED = [{"id": "merge", "options": {}},
+          {"id": "organize", "options": {"excludeByName": {
+              "Time": True, "Value #A": True, "Value #B": True, "__name__": True}}}]
 TYPE = {"stat": "stat", "graph": "timeseries", "heatmap": "heatmap", "table": "table"}
 
 
@@ -195,6 +199,7 @@ def panel(number, x, y, kind, width, title, unit, description, queries):
         "fieldConfig": {"defaults": {"unit": unit, "custom": custom}, "overrides": []},
         "options": options(kind, unit),
         "targets": targets,
+        **({"transformations": MERGED} if kind == "table" else {}),
     }
 
 
