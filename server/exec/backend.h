@@ -21,7 +21,7 @@ struct BackendOptions {
   // Batches computed at once; they share the threads. 0: one for every four threads, at least two,
   // so that one gathers and sends while the other computes.
   int cpu_lanes = 0;
-  int cpu_threads = 0;          // 0: every core that the process may use.
+  int cpu_threads = 0;                                // 0: every core that the process may use.
   std::int64_t pool_bytes = std::int64_t{256} << 20;  // Kept for reuse; the rest is returned.
 
   // Of each CUDA device.
