@@ -40,8 +40,11 @@ Status Allocate(std::size_t bytes, Buffer* out) {
 Status Upload(const std::vector<char>& host, Buffer* out) {
   Status status = Allocate(host.size(), out);
   if (!status.ok()) return status;
-  return ToStatus(cudaMemcpy(out->get(), host.data(), host.size(), cudaMemcpyHostToDevice),
-                  "cudaMemcpy");
+  status = ToStatus(cudaMemcpy(out->get(), host.data(), host.size(), cudaMemcpyHostToDevice),
+                    "cudaMemcpy");
+  if (!status.ok()) return status;
+  // From pageable memory the copy may return early, and other streams do not wait for it.
+  return ToStatus(cudaStreamSynchronize(nullptr), "cudaMemcpy");
 }
 
 // Parameters in device memory.

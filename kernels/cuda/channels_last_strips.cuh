@@ -80,20 +80,20 @@ __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
 // A block's dynamic shared memory.
 template <typename A>
 struct StripShared {
-  Granule* slots;       // [granules behind the held ones][threads]
+  Granule* slots;       // [granules][threads]
   Moments<A>* threads;  // [rows][columns][parts]
   Moments<A>* blocks;   // [groups][blocks of the strip], for those that meet here
-  RowScale<A>* scales;  // [groups]
   A* gamma;             // [channels], of the strip
   A* beta;              // [channels]
+  RowScale<A>* scales;  // [groups]
 
   __device__ StripShared(char* memory, const StripPlan& plan, int channels, int parts) {
     slots = reinterpret_cast<Granule*>(memory);
-    threads = reinterpret_cast<Moments<A>*>(slots + (plan.granules - plan.held) * plan.threads);
+    threads = reinterpret_cast<Moments<A>*>(slots + plan.granules * plan.threads);
     blocks = threads + plan.rows * plan.columns * parts;
-    scales = reinterpret_cast<RowScale<A>*>(blocks + plan.groups * plan.blocks);
-    gamma = reinterpret_cast<A*>(scales + plan.groups);
+    gamma = reinterpret_cast<A*>(blocks + plan.groups * plan.blocks);
     beta = gamma + channels;
+    scales = reinterpret_cast<RowScale<A>*>(beta + channels);
   }
 };
 
@@ -162,10 +162,28 @@ __device__ inline StripColumn FindStripColumn(const StripPlan& plan, const Strip
   return out;
 }
 
+// The first `present` of N values in shared memory; aligned ones lie on a multiple of 16 bytes.
+template <bool kAligned, typename A, int N>
+__device__ inline void LoadShared(const A* values, int present, A (&out)[N]) {
+  if constexpr (kAligned) {
+    struct alignas(16) Values {
+      A value[N];
+    };
+    const Values all = *reinterpret_cast<const Values*>(values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = all.value[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < present) out[i] = values[i];
+    }
+  }
+}
+
 // `Meeting` exchanges partials. One warp for each group calls Send(group, the block's partial), and
 // after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
 // partial of block k; all threads call AwaitPeers before the first Send and Next behind each strip.
-template <typename T, int kParts, bool kAligned, int kHeld, typename Meeting>
+template <typename T, int kParts, bool kAligned, typename Meeting>
 __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& plan, char* memory,
                                      std::uint32_t first_strip, std::uint32_t strip_step, int rank,
                                      Meeting& meeting) {
@@ -180,26 +198,17 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
   const int group_channels = channels / plan.groups;
   const StripThread thread = MakeStripThread<T>(plan, channels);
   const int present = kAligned ? kCount : thread.present;
-  const int slots = plan.granules - kHeld;
+  const int slots = plan.granules;
   const int chunks = (slots + kChunk - 1) / kChunk;
   Granule* const slot = shared.slots + threadIdx.x;
   std::int64_t params_of = -1;  // First channel of the parameters in shared memory.
 
   Strip strip = FindStrip<T>(batch, first_strip);
   StripColumn column = FindStripColumn<T>(plan, thread, strip, rank);
-  const auto load = [&](const StripColumn& from, const char* address) {
-    return kAligned ? LoadGranule(address) : LoadColumn<T>(address, present, from.x_width);
-  };
-  Granule held[kHeld > 0 ? kHeld : 1];
   {
     const char* address = column.x;
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      held[i] = i < column.count ? load(column, address) : make_uint4(0, 0, 0, 0);
-      address += column.step;
-    }
     for (int i = 0; i < slots; ++i) {
-      if (i + kHeld < column.count) {
+      if (i < column.count) {
         CopyGranule<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
       }
       address += column.step;
@@ -209,18 +218,14 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
   }
 
   for (std::uint32_t index = first_strip;;) {
-    if constexpr (kHeld == 0) AwaitChunks(chunks - 1);
-    Sums sums(batch.centered, thread.left_in_group, kHeld > 0 ? held[0] : *slot);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (i < column.count) sums.Add(held[i]);
-    }
+    AwaitChunks(chunks - 1);
+    Sums sums(batch.centered, thread.left_in_group, *slot);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       AwaitChunks(chunks - 1 - chunk);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         const int at = chunk * kChunk + i;
-        if (at + kHeld < column.count) sums.Add(slot[at * plan.threads]);
+        if (at < column.count) sums.Add(slot[at * plan.threads]);
       }
     }
     if (thread.row < plan.rows) {
@@ -255,17 +260,17 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
     __syncthreads();
 
     ColumnScale<T, kParts> scale;
-    {
+    if (thread.row < plan.rows) {
+      LoadShared<kAligned>(shared.gamma + thread.first_channel, present, scale.factor);
+      LoadShared<kAligned>(shared.beta + thread.first_channel, present, scale.offset);
+      RowScale<A> row = shared.scales[thread.first_group];
       int group = thread.first_group;
       int left = thread.left_in_group;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (i >= present || thread.row >= plan.rows) continue;
-        scale.factor[i] = shared.gamma[thread.first_channel + i];
-        scale.offset[i] = shared.beta[thread.first_channel + i];
-        scale.Set(i, shared.scales[group]);
-        if (kParts > 1 && --left == 0) {
-          ++group;
+        if (i < present) scale.Set(i, row);
+        if (kParts > 1 && --left == 0 && i + 1 < present) {
+          row = shared.scales[++group];
           left = group_channels;
         }
       }
@@ -287,17 +292,10 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
         StoreColumn<T>(to, result, present, column.y_width);
       }
     };
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (i < column.count) store(held[i]);
-      if (i < next.count) held[i] = load(next, from);
-      to += column.step;
-      from += next.step;
-    }
 #pragma unroll 2
     for (int i = 0; i < slots; ++i) {
-      if (i + kHeld < column.count) store(slot[i * plan.threads]);
-      if (i + kHeld < next.count) {
+      if (i < column.count) store(slot[i * plan.threads]);
+      if (i < next.count) {
         CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
       }
       to += column.step;

@@ -94,10 +94,11 @@ __global__ void __launch_bounds__(kThreads) Elementwise(const __grid_constant__ 
   const FlatSegment& segment = batch.segments[found];
   const std::uint32_t block = blockIdx.x - (found == 0 ? 0 : batch.segments[found - 1].end_block);
   const std::int64_t tile = static_cast<std::int64_t>(block) * kTileBytes<kGranules>;
-  const std::int64_t begin = tile + warp * kRunBytes;
+  const std::int64_t begin = min(tile + warp * kRunBytes, segment.bytes);
 
   Granule granules[kGranules];
-  LoadRun<T, kAligned>(segment.x + begin, segment.bytes - begin, lane, kLanes, granules);
+  const auto bytes = static_cast<int>(min(std::int64_t{kRunBytes}, segment.bytes - begin));
+  LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, granules);
   const std::int64_t element = tile / static_cast<std::int64_t>(sizeof(T));
   const std::int64_t row = element / segment.spatial;
   const std::int64_t offset = element - row * segment.spatial;
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) Elementwise(const __grid_constant__ 
         offset + warp * (kRunBytes / static_cast<int>(sizeof(T))) + (i * kLanes + lane) * kCount,
         granules[i]);
   }
-  StoreRun<T, kAligned>(segment.y + begin, segment.bytes - begin, lane, kLanes, granules);
+  StoreRun<T, kAligned>(segment.y + begin, bytes, lane, kLanes, granules);
 }
 
 bool IsAligned(const FlatBatch& batch) {

@@ -1,0 +1,318 @@
+// What only a GPU can show: every strategy forced, the same bits on every launch and stream, and
+// tensors of more than 2^31 elements. Checked in float64 on the device.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/bench/cuda_reference.h"
+#include "kernels/bench/data.h"
+#include "kernels/cuda/normalize.h"
+
+namespace norm::cuda {
+namespace {
+
+constexpr std::uint64_t kSeed = 20261120;
+
+struct FreeDevice {
+  void operator()(void* data) const { cudaFree(data); }
+};
+using Buffer = std::unique_ptr<void, FreeDevice>;
+
+Buffer Allocate(std::size_t bytes) {
+  void* data = nullptr;
+  EXPECT_EQ(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), cudaSuccess) << bytes << " bytes";
+  return Buffer(data);
+}
+
+Buffer Upload(const std::vector<char>& host) {
+  Buffer buffer = Allocate(host.size());
+  EXPECT_EQ(cudaMemcpy(buffer.get(), host.data(), host.size(), cudaMemcpyHostToDevice),
+            cudaSuccess);
+  return buffer;
+}
+
+class Stream {
+ public:
+  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+struct Parameters {
+  explicit Parameters(const NormSpec& spec) {
+    const bench::HostParams host(spec, DType::kFloat32, kSeed);
+    gamma = Upload(host.gamma);
+    beta = Upload(host.beta);
+    view.gamma = {gamma.get(), DType::kFloat32};
+    view.beta = {beta.get(), DType::kFloat32};
+    if (spec.statistics != Statistics::kGiven) return;
+    mean = Upload(host.mean);
+    variance = Upload(host.variance);
+    view.mean = {mean.get(), DType::kFloat32};
+    view.variance = {variance.get(), DType::kFloat32};
+  }
+  Buffer gamma, beta, mean, variance;
+  NormParams view;
+};
+
+// A segment in device memory, `offset` elements past an aligned address, with its own workspace.
+struct Problem {
+  Problem(const NormSpec& problem_spec, std::int64_t samples, std::int64_t spatial,
+          std::int64_t offset = 0)
+      : spec(problem_spec),
+        bytes(static_cast<std::size_t>(samples * spatial * spec.channels) * SizeOf(spec.dtype)),
+        params(spec) {
+    const std::size_t shift = static_cast<std::size_t>(offset) * SizeOf(spec.dtype);
+    x = Allocate(bytes + shift);
+    y = Allocate(bytes + shift);
+    segment = {static_cast<char*>(x.get()) + shift, static_cast<char*>(y.get()) + shift, samples,
+               spatial};
+    const Buffer pool =
+        Upload(bench::RandomElements(spec.dtype, bench::kPoolElements, -1, 2, kSeed));
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(bench::FillFromPool(pool.get(), spec.dtype, kSeed, bytes,
+                                  const_cast<void*>(segment.x), nullptr),
+              cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+
+  Status Normalize(const DeviceLimits& limits, Strategy forced, cudaStream_t stream) {
+    const std::size_t wanted = WorkspaceBytes(spec, &segment, 1, limits, forced);
+    if (wanted > workspace_bytes) {
+      workspace = Allocate(wanted);
+      workspace_bytes = wanted;
+      EXPECT_EQ(cudaMemset(workspace.get(), 0xa5, wanted), cudaSuccess);
+      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      EXPECT_TRUE(InitWorkspace(workspace.get(), wanted, stream).ok());
+    }
+    LaunchOptions options;
+    options.stream = stream;
+    options.workspace = workspace.get();
+    options.workspace_bytes = workspace_bytes;
+    options.forced = forced;
+    return cuda::Normalize(spec, params.view, &segment, 1, limits, options);
+  }
+
+  void PoisonY(cudaStream_t stream) {
+    ASSERT_EQ(cudaMemsetAsync(segment.y, 0xff, bytes, stream), cudaSuccess);
+  }
+
+  double MaxError() {
+    bench::DeviceError error;
+    EXPECT_EQ(bench::MaxErrorOnDevice(spec, params.view, segment, nullptr, &error), cudaSuccess);
+    return error.max_error;
+  }
+
+  std::vector<char> Result() {
+    std::vector<char> host(bytes);
+    EXPECT_EQ(cudaMemcpy(host.data(), segment.y, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    return host;
+  }
+
+  NormSpec spec;
+  std::size_t bytes;
+  Parameters params;
+  Buffer x, y, workspace;
+  std::size_t workspace_bytes = 0;
+  Segment segment;
+};
+
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return 1e-12;
+    case DType::kFloat32: return 3e-6;
+    case DType::kFloat16: return 1e-3;
+    case DType::kBFloat16: return 8e-3;
+  }
+  return 0;
+}
+
+class CudaStrategiesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+      GTEST_SKIP() << "no CUDA device";
+    }
+    ASSERT_TRUE(QueryDeviceLimits(0, &limits_).ok());
+  }
+
+  // Poisons y, computes, and checks every element. Returns false if the strategy cannot.
+  bool Check(Problem* problem, Strategy forced) {
+    Plan plan;
+    if (!MakePlan(problem->spec, problem->segment.spatial, limits_, forced, &plan).ok()) {
+      return false;
+    }
+    SCOPED_TRACE(::testing::Message()
+                 << Describe(plan) << ", " << Name(problem->spec.dtype) << ", channels "
+                 << problem->spec.channels << ", groups " << problem->spec.groups << ", spatial "
+                 << problem->segment.spatial);
+    problem->PoisonY(nullptr);
+    const Status status = problem->Normalize(limits_, forced, nullptr);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_LE(problem->MaxError(), Tolerance(problem->spec.dtype));
+    return true;
+  }
+
+  DeviceLimits limits_;
+};
+
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp,    Strategy::kBlock, Strategy::kPipeline,
+                                       Strategy::kCluster, Strategy::kGrid,  Strategy::kSplit};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+
+TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
+  for (const Strategy strategy : kRowStrategies) {
+    int checked = 0;
+    for (const DType dtype : kTypes) {
+      for (const std::int64_t length : {1, 33, 1000, 1024, 1027, 8192, 32771, 262144, 1048579}) {
+        Problem layer(LayerNormSpec(length, dtype), 5, 1);
+        checked += Check(&layer, strategy);
+        Problem group(GroupNormSpec(8, 2, dtype), 3, (length + 3) / 4, 1);
+        checked += Check(&group, strategy);
+      }
+    }
+    EXPECT_GT(checked, 0) << Name(strategy);
+  }
+}
+
+TEST_F(CudaStrategiesTest, EveryChannelsLastStrategyAgreesWithReferenceWhereItApplies) {
+  struct Shape {
+    std::int64_t channels, groups, spatial;
+  };
+  for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+    int checked = 0;
+    for (const DType dtype : kTypes) {
+      for (const Shape& shape :
+           {Shape{64, 8, 1024}, Shape{320, 32, 1025}, Shape{63, 63, 517}, Shape{30, 3, 4099},
+            Shape{512, 32, 9000}, Shape{6, 6, 20000}, Shape{48, 16, 3}, Shape{2048, 2, 65}}) {
+        for (const std::int64_t offset : {0, 1}) {
+          NormSpec spec = GroupNormSpec(shape.channels, shape.groups, dtype);
+          spec.layout = Layout::kChannelsLast;
+          Problem problem(spec, 3, shape.spatial, offset);
+          checked += Check(&problem, strategy);
+        }
+      }
+    }
+    EXPECT_GT(checked, 0) << Name(strategy);
+  }
+}
+
+TEST_F(CudaStrategiesTest, GivenStatisticsAgreeWithReferenceInBothLayouts) {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t spatial : {1, 2, 7, 49, 1000, 65537}) {
+      for (const std::int64_t channels : {1, 7, 64, 1001}) {
+        for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+          NormSpec spec = BatchNormSpec(channels, dtype);
+          spec.layout = layout;
+          Problem problem(spec, spatial > 1000 ? 1 : 3, spatial, spatial % 2);
+          EXPECT_TRUE(Check(&problem, Strategy::kAuto));
+        }
+      }
+    }
+  }
+}
+
+// Specs and sizes that meet each strategy that exchanges partial sums.
+std::vector<std::unique_ptr<Problem>> MeetingProblems() {
+  std::vector<std::unique_ptr<Problem>> problems;
+  problems.push_back(
+      std::make_unique<Problem>(InstanceNormSpec(16, DType::kFloat32), 4, 512 * 512));
+  problems.push_back(
+      std::make_unique<Problem>(GroupNormSpec(64, 8, DType::kFloat32), 2, 512 * 512));
+  NormSpec last = GroupNormSpec(512, 32, DType::kFloat16);
+  last.layout = Layout::kChannelsLast;
+  problems.push_back(std::make_unique<Problem>(last, 4, 128 * 128));
+  last = GroupNormSpec(320, 32, DType::kFloat16);
+  last.layout = Layout::kChannelsLast;
+  problems.push_back(std::make_unique<Problem>(last, 2, 64 * 64));
+  return problems;
+}
+
+TEST_F(CudaStrategiesTest, AHundredLaunchesGiveTheSameBits) {
+  for (const auto& problem : MeetingProblems()) {
+    for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+      if (!Check(problem.get(), strategy)) continue;
+      const std::vector<char> first = problem->Result();
+      for (int i = 0; i < 100; ++i) {
+        problem->PoisonY(nullptr);
+        ASSERT_TRUE(problem->Normalize(limits_, strategy, nullptr).ok());
+        if (i % 20 != 19) continue;
+        ASSERT_EQ(problem->Result(), first) << Name(strategy) << " launch " << i;
+      }
+    }
+  }
+}
+
+TEST_F(CudaStrategiesTest, SeveralStreamsAtOnceGiveTheBitsOfOneAlone) {
+  std::vector<std::unique_ptr<Problem>> problems = MeetingProblems();
+  std::vector<std::vector<char>> alone;
+  for (const auto& problem : problems) {
+    ASSERT_TRUE(Check(problem.get(), Strategy::kAuto));
+    alone.push_back(problem->Result());
+    problem->PoisonY(nullptr);
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const std::vector<Stream> streams(problems.size());
+  for (int round = 0; round < 25; ++round) {
+    for (std::size_t i = 0; i < problems.size(); ++i) {
+      ASSERT_TRUE(problems[i]->Normalize(limits_, Strategy::kAuto, streams[i].get()).ok());
+    }
+  }
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    EXPECT_EQ(problems[i]->Result(), alone[i]) << i;
+  }
+}
+
+TEST_F(CudaStrategiesTest, AChannelsLastSampleHasTheSameBitsInEveryBatch) {
+  for (const std::int64_t spatial : {77, 4096, 16384}) {
+    NormSpec spec = GroupNormSpec(320, 32, DType::kFloat16);
+    spec.layout = Layout::kChannelsLast;
+    Problem many(spec, 9, spatial);
+    ASSERT_TRUE(Check(&many, Strategy::kAuto));
+    const std::vector<char> batch = many.Result();
+    const std::size_t sample = many.bytes / 9;
+    Problem one(spec, 1, spatial, 1);
+    ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
+                         static_cast<const char*>(many.segment.x) + 7 * sample, sample,
+                         cudaMemcpyDeviceToDevice),
+              cudaSuccess);
+    ASSERT_TRUE(Check(&one, Strategy::kAuto));
+    EXPECT_EQ(one.Result(),
+              std::vector<char>(batch.begin() + 7 * sample, batch.begin() + 8 * sample))
+        << spatial;
+  }
+}
+
+TEST_F(CudaStrategiesTest, TensorsOfMoreThanTwoToThe31ElementsAgreeWithReference) {
+  std::size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  if (free_bytes < (std::size_t{12} << 30)) GTEST_SKIP() << "needs 12 GiB of device memory";
+  constexpr std::int64_t kSamples = 140;  // x 64 x 512 x 512 elements.
+  for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+    for (NormSpec spec : {InstanceNormSpec(64, DType::kFloat16), BatchNormSpec(64, DType::kFloat16),
+                          GroupNormSpec(64, 8, DType::kFloat16)}) {
+      spec.layout = layout;
+      Problem problem(spec, kSamples, 512 * 512);
+      EXPECT_TRUE(Check(&problem, Strategy::kAuto));
+    }
+  }
+  // One row of more elements than 32 bits count.
+  Problem row(LayerNormSpec((std::int64_t{1} << 31) + 5, DType::kFloat16), 1, 1);
+  EXPECT_TRUE(Check(&row, Strategy::kAuto));
+}
+
+}  // namespace
+}  // namespace norm::cuda

@@ -1,0 +1,127 @@
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/normalize.h"
+#include "tests/support/kernel_backend.h"
+
+namespace norm::testing {
+namespace {
+
+constexpr std::uintptr_t kAlignment = 256;
+
+// Copies of host memory on the device, at the same place modulo 256. One run of memory is copied
+// once, so that x and y of a segment in place are one there too.
+class DeviceMirror {
+ public:
+  DeviceMirror() = default;
+  ~DeviceMirror() {
+    for (const Run& run : runs_) cudaFree(run.device);
+  }
+  DeviceMirror(const DeviceMirror&) = delete;
+  DeviceMirror& operator=(const DeviceMirror&) = delete;
+
+  // The device's address for `bytes` bytes at `host`; null stays null. Sets *error on failure.
+  void* Copy(const void* host, std::size_t bytes, cudaError_t* error) {
+    if (host == nullptr) return nullptr;
+    const auto shift = reinterpret_cast<std::uintptr_t>(host) % kAlignment;
+    for (const Run& run : runs_) {
+      if (run.host == host && run.bytes == bytes) return static_cast<char*>(run.device) + shift;
+    }
+    void* device = nullptr;
+    if (*error == cudaSuccess) *error = cudaMalloc(&device, bytes + shift + 1);
+    if (*error != cudaSuccess) return nullptr;
+    runs_.push_back({host, device, bytes});
+    void* const address = static_cast<char*>(device) + shift;
+    *error = cudaMemcpy(address, host, bytes, cudaMemcpyHostToDevice);
+    return address;
+  }
+
+  // Aligned memory with nothing useful in it; null for 0 bytes.
+  void* Junk(std::size_t bytes, cudaError_t* error) {
+    if (bytes == 0) return nullptr;
+    void* device = nullptr;
+    if (*error == cudaSuccess) *error = cudaMalloc(&device, bytes);
+    if (*error != cudaSuccess) return nullptr;
+    runs_.push_back({nullptr, device, bytes});
+    *error = cudaMemset(device, 0xa5, bytes);
+    return device;
+  }
+
+ private:
+  struct Run {
+    const void* host;
+    void* device;
+    std::size_t bytes;
+  };
+  std::vector<Run> runs_;
+};
+
+class CudaKernelBackend : public KernelBackend {
+ public:
+  CudaKernelBackend() {
+    int devices = 0;
+    available_ = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
+                 cuda::QueryDeviceLimits(0, &limits_).ok();
+  }
+
+  std::string Name() const override { return "cuda"; }
+  bool Available() const override { return available_; }
+
+  Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                   std::size_t count) override {
+    // What the backend refuses must be seen before its memory is read.
+    if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
+    if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
+    DeviceMirror mirror;
+    cudaError_t error = cudaSuccess;
+    NormParams device_params;
+    for (auto [from, to] : {std::pair(&params.gamma, &device_params.gamma),
+                            std::pair(&params.beta, &device_params.beta),
+                            std::pair(&params.mean, &device_params.mean),
+                            std::pair(&params.variance, &device_params.variance)}) {
+      const std::size_t bytes = static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
+      *to = {mirror.Copy(from->data, bytes, &error), from->dtype};
+    }
+    std::vector<Segment> device(segments, segments + count);
+    for (std::size_t i = 0; i < count; ++i) {
+      device[i].x = mirror.Copy(segments[i].x, Bytes(spec, segments[i]), &error);
+      device[i].y = mirror.Copy(segments[i].y, Bytes(spec, segments[i]), &error);
+    }
+    const std::size_t workspace_bytes = cuda::WorkspaceBytes(spec, device.data(), count, limits_);
+    cuda::LaunchOptions options;
+    options.workspace = mirror.Junk(workspace_bytes, &error);
+    options.workspace_bytes = workspace_bytes;
+    if (error != cudaSuccess) return Failure(error);
+    Status status = cuda::InitWorkspace(options.workspace, workspace_bytes, nullptr);
+    if (status.ok()) {
+      status = cuda::Normalize(spec, device_params, device.data(), count, limits_, options);
+    }
+    error = cudaDeviceSynchronize();
+    for (std::size_t i = 0; i < count && error == cudaSuccess && status.ok(); ++i) {
+      error =
+          cudaMemcpy(segments[i].y, device[i].y, Bytes(spec, segments[i]), cudaMemcpyDeviceToHost);
+    }
+    return status.ok() && error != cudaSuccess ? Failure(error) : status;
+  }
+
+ private:
+  static std::size_t Bytes(const NormSpec& spec, const Segment& segment) {
+    return static_cast<std::size_t>(segment.samples * segment.spatial * spec.channels) *
+           SizeOf(spec.dtype);
+  }
+  static Status Failure(cudaError_t error) {
+    return Status(StatusCode::kDeviceError, cudaGetErrorString(error));
+  }
+
+  bool available_ = false;
+  cuda::DeviceLimits limits_;
+};
+
+}  // namespace
+
+std::unique_ptr<KernelBackend> MakeKernelBackend() { return std::make_unique<CudaKernelBackend>(); }
+
+}  // namespace norm::testing
