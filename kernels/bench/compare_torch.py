@@ -289,12 +289,18 @@ def main():
         for workload in workloads():
             if options.only not in workload.name:
                 continue
-            rows.append(measure(workload, library, options))
-            print(table_line(rows[-1]), flush=True)
+            try:
+                rows.append(measure(workload, library, options))
+                print(table_line(rows[-1]), flush=True)
+            except RuntimeError as failure:
+                rows.append({"workload": workload.name, "failure": str(failure)})
+                print(f"{workload.name:52s} {failure}", flush=True)
             torch.cuda.empty_cache()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
+    if any("failure" in row for row in rows):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

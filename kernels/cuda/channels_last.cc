@@ -15,7 +15,7 @@ struct StripSegments {
 
 bool SameCut(const StripPlan& a, const StripPlan& b) {
   return a.groups == b.groups && a.columns == b.columns && a.rows == b.rows &&
-         a.blocks == b.blocks && a.threads == b.threads;
+         a.blocks == b.blocks && a.held == b.held && a.threads == b.threads;
 }
 
 std::vector<StripSegments> PlanSegments(const NormSpec& spec, const DeviceLimits& limits,

@@ -17,7 +17,7 @@ namespace norm::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
-constexpr int kMinBlocks = kStripBlocksPerMultiprocessor;
+constexpr int kMinBlocks = 3;
 
 // Used for one strip, then no more.
 template <typename A>
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   const StripShared<A> shared(memory, plan, static_cast<int>(batch.channels_per_group), kParts);
   const int rank = static_cast<int>(blockIdx.x) % plan.blocks;
   ClusterMeeting<A> meeting(&arrived, shared.blocks, plan, rank);
-  ComputeStrips<T, kParts, kAligned>(batch, plan, memory, blockIdx.x / plan.blocks, batch.rows,
-                                     rank, meeting);
+  ComputeStrips<T, kParts, kAligned, 0>(batch, plan, memory, blockIdx.x / plan.blocks, batch.rows,
+                                        rank, meeting);
 }
 
 template <typename T, int kParts, bool kAligned>

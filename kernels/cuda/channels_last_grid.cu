@@ -4,8 +4,8 @@
 // Exchange: teams of blocks, each with its strips in turn, meet in global memory (meeting.cuh):
 // each block publishes one slot per group with one store, and a warp per group polls the team's.
 // Bytes: each element is read once and written once.
-// Occupancy: three blocks of 256 threads on a multiprocessor of Hopper, at most 72 KiB of data in
-// each: two blocks move data while the third exchanges.
+// Occupancy: two blocks of 512 threads on a multiprocessor, 128 KiB of data in each: 12 granules of
+// a thread in shared memory, 4 in its registers. One block moves data while the other exchanges.
 // Determinism: fixed places, one writer per slot, a fixed merge order; no atomics.
 // The launch is cooperative, so that a team's blocks wait only for blocks that run.
 
@@ -19,8 +19,8 @@
 namespace norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kMinBlocks = kStripBlocksPerMultiprocessor;
+constexpr int kThreads = 512;
+constexpr int kMinBlocks = kGridBlocksPerMultiprocessor;
 
 template <typename A>
 __device__ inline void StoreSlot(MeetingSlot<A>* to, const MeetingSlot<A>& slot) {
@@ -85,6 +85,21 @@ class GridMeeting {
   std::uint32_t epoch_ = 1;
 };
 
+// The second half of the teams begins when the first half meets for the first time: with two blocks
+// on a multiprocessor, one then moves data while the other exchanges.
+template <typename A>
+__device__ inline void AwaitTurn(const MeetingSlot<A>* slots, const StripPlan& plan,
+                                 std::uint32_t strips, int team, int teams, int rank) {
+  const int half = (teams + 1) / 2;
+  if (team < half || strips <= static_cast<std::uint32_t>(teams)) return;
+  // Group 0's slot for epoch 1, or for a later odd one.
+  const auto* const slot = slots + ((team - half) * 2 + 1) * plan.groups * plan.blocks + rank;
+  if (threadIdx.x == 0) {
+    while (HasEpoch(LoadSlot(slot), 0)) continue;
+  }
+  __syncthreads();
+}
+
 template <typename T, int kParts, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     ChannelsLastGrid(const __grid_constant__ RowBatch batch, const __grid_constant__ StripPlan plan,
@@ -93,8 +108,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const int team = static_cast<int>(blockIdx.x) / plan.blocks;
   const int teams = static_cast<int>(gridDim.x) / plan.blocks;
   const int rank = static_cast<int>(blockIdx.x) - team * plan.blocks;
+  AwaitTurn(slots, plan, batch.rows, team, teams, rank);
   GridMeeting<Accumulator<T>> meeting(slots + team * 2 * plan.groups * plan.blocks, plan, rank);
-  ComputeStrips<T, kParts, kAligned>(batch, plan, memory, team, teams, rank, meeting);
+  ComputeStrips<T, kParts, kAligned, kGridHeldGranules>(batch, plan, memory, team, teams, rank,
+                                                        meeting);
 }
 
 // Teams that run at once, at most one for each strip.

@@ -23,7 +23,8 @@ struct StripPlan {
   int columns = 0;               // Granules of a strip at one position.
   int rows = 0;                  // Positions that a block's threads touch in one step.
   int blocks = 0;                // That share a strip's positions.
-  int granules = 0;              // That one thread holds at most.
+  int granules = 0;              // That one thread holds at most,
+  int held = 0;                  // of which so many in its registers, the rest in shared memory.
   int threads = 0;               // Per block, whole warps.
   std::size_t shared_bytes = 0;  // Dynamic shared memory per block.
 };
@@ -35,9 +36,9 @@ constexpr int PartsOfColumn(std::int64_t group_channels, std::int64_t count) {
   return group_channels > count || count == 2 ? 2 : static_cast<int>(count);
 }
 
-// Blocks that share a multiprocessor of Hopper: while one exchanges, the others move data. And
-// blocks whose slots a warp can read.
-inline constexpr int kStripBlocksPerMultiprocessor = 3;
+// Blocks of the grid's kernel: what its registers allow, and the slots that a warp can read.
+inline constexpr int kGridHeldGranules = 4;
+inline constexpr int kGridBlocksPerMultiprocessor = 2;
 inline constexpr int kGridMaxBlocksPerStrip = 32;
 
 // Cuts strips that the shared memory of a thread-block cluster, or of one block, holds. False: none

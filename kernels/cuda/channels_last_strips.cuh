@@ -80,7 +80,7 @@ __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
 // A block's dynamic shared memory.
 template <typename A>
 struct StripShared {
-  Granule* slots;       // [granules][threads]
+  Granule* slots;       // [granules behind the held ones][threads]
   Moments<A>* threads;  // [rows][columns][parts]
   Moments<A>* blocks;   // [groups][blocks of the strip], for those that meet here
   A* gamma;             // [channels], of the strip
@@ -89,7 +89,7 @@ struct StripShared {
 
   __device__ StripShared(char* memory, const StripPlan& plan, int channels, int parts) {
     slots = reinterpret_cast<Granule*>(memory);
-    threads = reinterpret_cast<Moments<A>*>(slots + plan.granules * plan.threads);
+    threads = reinterpret_cast<Moments<A>*>(slots + (plan.granules - plan.held) * plan.threads);
     blocks = threads + plan.rows * plan.columns * parts;
     gamma = reinterpret_cast<A*>(blocks + plan.groups * plan.blocks);
     beta = gamma + channels;
@@ -183,7 +183,7 @@ __device__ inline void LoadShared(const A* values, int present, A (&out)[N]) {
 // `Meeting` exchanges partials. One warp for each group calls Send(group, the block's partial), and
 // after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
 // partial of block k; all threads call AwaitPeers before the first Send and Next behind each strip.
-template <typename T, int kParts, bool kAligned, typename Meeting>
+template <typename T, int kParts, bool kAligned, int kHeld, typename Meeting>
 __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& plan, char* memory,
                                      std::uint32_t first_strip, std::uint32_t strip_step, int rank,
                                      Meeting& meeting) {
@@ -198,17 +198,26 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
   const int group_channels = channels / plan.groups;
   const StripThread thread = MakeStripThread<T>(plan, channels);
   const int present = kAligned ? kCount : thread.present;
-  const int slots = plan.granules;
+  const int slots = plan.granules - kHeld;
   const int chunks = (slots + kChunk - 1) / kChunk;
   Granule* const slot = shared.slots + threadIdx.x;
   std::int64_t params_of = -1;  // First channel of the parameters in shared memory.
 
   Strip strip = FindStrip<T>(batch, first_strip);
   StripColumn column = FindStripColumn<T>(plan, thread, strip, rank);
+  const auto load = [&](const StripColumn& from, const char* address) {
+    return kAligned ? LoadGranule(address) : LoadColumn<T>(address, present, from.x_width);
+  };
+  Granule held[kHeld > 0 ? kHeld : 1];
   {
     const char* address = column.x;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      held[i] = i < column.count ? load(column, address) : make_uint4(0, 0, 0, 0);
+      address += column.step;
+    }
     for (int i = 0; i < slots; ++i) {
-      if (i < column.count) {
+      if (i + kHeld < column.count) {
         CopyGranule<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
       }
       address += column.step;
@@ -218,14 +227,18 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
   }
 
   for (std::uint32_t index = first_strip;;) {
-    AwaitChunks(chunks - 1);
-    Sums sums(batch.centered, thread.left_in_group, *slot);
+    if constexpr (kHeld == 0) AwaitChunks(chunks - 1);
+    Sums sums(batch.centered, thread.left_in_group, kHeld > 0 ? held[0] : *slot);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < column.count) sums.Add(held[i]);
+    }
     for (int chunk = 0; chunk < chunks; ++chunk) {
       AwaitChunks(chunks - 1 - chunk);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         const int at = chunk * kChunk + i;
-        if (at < column.count) sums.Add(slot[at * plan.threads]);
+        if (at + kHeld < column.count) sums.Add(slot[at * plan.threads]);
       }
     }
     if (thread.row < plan.rows) {
@@ -292,10 +305,17 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
         StoreColumn<T>(to, result, present, column.y_width);
       }
     };
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < column.count) store(held[i]);
+      if (i < next.count) held[i] = load(next, from);
+      to += column.step;
+      from += next.step;
+    }
 #pragma unroll 2
     for (int i = 0; i < slots; ++i) {
-      if (i < column.count) store(slot[i * plan.threads]);
-      if (i < next.count) {
+      if (i + kHeld < column.count) store(slot[i * plan.threads]);
+      if (i + kHeld < next.count) {
         CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
       }
       to += column.step;
