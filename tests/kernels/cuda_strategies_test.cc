@@ -168,8 +168,8 @@ class CudaStrategiesTest : public ::testing::Test {
   DeviceLimits limits_;
 };
 
-constexpr Strategy kRowStrategies[] = {Strategy::kWarp,    Strategy::kBlock, Strategy::kPipeline,
-                                       Strategy::kCluster, Strategy::kGrid,  Strategy::kSplit};
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
+                                       Strategy::kGrid, Strategy::kSplit};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
 TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
