@@ -87,6 +87,7 @@ struct TeamBoard {
 
 // A team's own barrier; barrier 0 is __syncthreads.
 __device__ inline void TeamSync(int team, int warps) {
+  __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "r"(warps * kLanes) : "memory");
 }
 
@@ -94,6 +95,7 @@ template <typename T, bool kAligned, bool kRegisterParams>
 __global__ void __launch_bounds__(kRingWarps* kLanes, 1)
     BlockRows(const __grid_constant__ RowBatch batch, const TeamShape shape, MeetingRoom* room) {
   using A = Accumulator<T>;
+  constexpr int kParamGranules = kRegisterParams ? BlockParamGranules(sizeof(T)) : 0;
   extern __shared__ Granule ring[];
   __shared__ TeamBoard<A> board;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kRingWarps* kLanes, 1)
   // Neighbouring rows to different blocks: few rows spread over all multiprocessors.
   RowQueue queue(block_team * gridDim.x + blockIdx.x, teams, shape.rows_per_ticket);
 
-  const RingWarp<T, kAligned, kRegisterParams> worker(
+  const RingWarp<T, kAligned, kParamGranules> worker(
       batch, {static_cast<std::int64_t>(member) * shape.granules * kLanes * kGranuleBytes,
               ring + warp * kRingStages * RingStageGranules(shape.granules), shape.granules});
   const std::uint32_t first = queue.row();

@@ -44,14 +44,10 @@ inline bool IsAligned(const RowBatch& batch) {
   return true;
 }
 
-// Whether a ring kernel may keep the parameters in registers, as the plan wants: they are copied as
-// they are, and the kernels that do so know no activation.
+// Whether a ring kernel keeps the parameters in registers: as the plan wants, and where there is no
+// activation, which the kernels that do so leave out.
 inline bool KeepsParams(const Launch& launch) {
-  const auto fits = [&](const ParamVector& param) {
-    return param.data == nullptr || param.dtype == launch.spec.dtype;
-  };
-  return launch.plan.params_in_registers && launch.spec.activation == Activation::kNone &&
-         fits(launch.params.gamma) && fits(launch.params.beta);
+  return launch.plan.params_in_registers && launch.spec.activation == Activation::kNone;
 }
 
 // Calls function(ElementType<T>()) for every type, until it returns an error.

@@ -36,7 +36,7 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 // What the choice looks at.
 struct Row {
   std::int64_t granules = 0;
-  int param_granules = 0;      // Of a lane, that registers hold.
+  int block_param_granules = 0;
   bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
 };
 
@@ -44,7 +44,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   Row row;
   row.granules = CeilDiv(RowLength(spec, spatial),
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
-  row.param_granules = RingParamGranules(SizeOf(spec.dtype));
+  row.block_param_granules = BlockParamGranules(SizeOf(spec.dtype));
   row.shared_params = spatial == 1 && spec.groups == 1;
   return row;
 }
@@ -83,22 +83,17 @@ void CutRing(const Row& row, Strategy strategy, std::int64_t blocks, std::int64_
   plan->warps = static_cast<int>(warps);
   plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * warps * kLanes));
   plan->shared_bytes = RingBytes(plan->granules);
-  plan->params_in_registers = row.shared_params && plan->granules <= row.param_granules;
+  const int in_registers =
+      strategy == Strategy::kBlock ? row.block_param_granules : kRingParamGranules;
+  plan->params_in_registers = row.shared_params && plan->granules <= in_registers;
 }
 
-// The granules of a lane that leave its parameters in registers, where rows have any.
-int WantedGranules(const Row& row, int granules) {
-  return row.shared_params ? std::min(granules, row.param_granules) : granules;
-}
-
-// As few warps to a row as hold it, with its parameters in registers.
+// As few warps to a row as hold it, with its parameters in registers where rows share them.
 bool PlanBlock(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  const int granules = RingGranules(limits);
-  if (granules == 0 || row.granules > kRingWarps * kLanes * WantedGranules(row, granules)) {
-    return false;
-  }
-  CutRing(row, Strategy::kBlock, 1, CeilDiv(row.granules, kLanes * WantedGranules(row, granules)),
-          plan);
+  int granules = RingGranules(limits);
+  if (row.shared_params) granules = std::min(granules, row.block_param_granules);
+  if (granules == 0 || row.granules > kRingWarps * kLanes * granules) return false;
+  CutRing(row, Strategy::kBlock, 1, CeilDiv(row.granules, kLanes * granules), plan);
   return true;
 }
 
@@ -106,18 +101,24 @@ std::int64_t FewestBlocks(const Row& row, int granules) {
   return CeilDiv(row.granules, std::int64_t{kRingWarps} * kLanes * granules);
 }
 
+// As few blocks as hold the row, with its parameters in registers if rows share them and the
+// largest cluster allows.
 bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
   const int granules = RingGranules(limits);
   if (granules == 0) return false;
-  std::int64_t blocks = std::max<std::int64_t>(2, FewestBlocks(row, WantedGranules(row, granules)));
-  if (blocks > kMaxClusterBlocks) blocks = FewestBlocks(row, granules);
+  std::int64_t blocks = std::max<std::int64_t>(2, FewestBlocks(row, granules));
+  if (row.shared_params) {
+    const std::int64_t more = FewestBlocks(row, std::min(granules, kRingParamGranules));
+    if (more <= kMaxClusterBlocks) blocks = std::max(blocks, more);
+  }
   while (blocks <= kMaxClusterBlocks && limits.resident_clusters[blocks] == 0) ++blocks;
   if (blocks > kMaxClusterBlocks) return false;
   CutRing(row, Strategy::kCluster, blocks, kRingWarps, plan);
   return true;
 }
 
-// As many teams as fit, and then as many blocks to a team as leave none idle.
+// As many teams as fit, then slices as small as the multiprocessors allow, then as few blocks as
+// slices of that size need.
 bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
   const int granules = RingGranules(limits);
   const int max_blocks = std::min(limits.multiprocessors, kMaxRowBlocks);
@@ -125,8 +126,9 @@ bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
   const std::int64_t fewest = FewestBlocks(row, granules);
   if (fewest > max_blocks) return false;
   const std::int64_t teams = limits.multiprocessors / fewest;
-  CutRing(row, Strategy::kGrid, std::min<std::int64_t>(limits.multiprocessors / teams, max_blocks),
-          kRingWarps, plan);
+  const std::int64_t most = std::min<std::int64_t>(limits.multiprocessors / teams, max_blocks);
+  CutRing(row, Strategy::kGrid, most, kRingWarps, plan);
+  CutRing(row, Strategy::kGrid, FewestBlocks(row, plan->granules), kRingWarps, plan);
   return true;
 }
 

@@ -49,9 +49,10 @@ inline constexpr std::size_t kRingReservedBytes = 4 << 10;
 // between 16-byte boundaries touches it.
 constexpr int RingStageGranules(int granules) { return granules * 32 + 1; }
 
-// Granules of gamma, and of beta, that a lane keeps in registers: 128 bytes of each as
-// accumulators.
-constexpr int RingParamGranules(std::size_t element_bytes) { return element_bytes == 2 ? 4 : 8; }
+// Granules of gamma, and of beta, that a lane keeps in registers: what 128 registers leave room for
+// where a block alone holds its rows, and 96 where it has a warp more.
+constexpr int BlockParamGranules(std::size_t element_bytes) { return element_bytes == 2 ? 4 : 8; }
+inline constexpr int kRingParamGranules = 4;
 
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
 struct DeviceLimits {
@@ -72,7 +73,7 @@ struct Plan {
   int warps = 0;                      // Ring strategies: that share a row, per block.
   int granules = 0;                   // 16-byte pieces of a row that one lane holds.
   int blocks_per_row = 1;             // kCluster, kGrid.
-  bool params_in_registers = false;   // Ring strategies: if the parameters' type allows it.
+  bool params_in_registers = false;   // Ring strategies: unless there is an activation.
   std::size_t shared_bytes = 0;       // Dynamic shared memory per block.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 

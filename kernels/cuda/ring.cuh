@@ -83,9 +83,9 @@ struct RingPlace {
 };
 
 // Rows go by their index in the batch, which has none at or behind batch.rows.
-// kRegisterParams: every row has the same parameters, one per element and of type T, a lane has at
-// most RingParamGranules of them, and there is no activation.
-template <typename T, bool kAligned, bool kRegisterParams>
+// kParamGranules: 0, or how many granules of gamma and of beta a lane keeps in registers; then
+// every row has the same parameters, one per element, and there is no activation.
+template <typename T, bool kAligned, int kParamGranules>
 class RingWarp {
  public:
   using A = Accumulator<T>;
@@ -95,7 +95,7 @@ class RingWarp {
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         run_bytes_(place.granules * kLanes * kGranuleBytes) {
-    if constexpr (kRegisterParams) {
+    if constexpr (kParamGranules > 0) {
 #pragma unroll
       for (int i = 0; i < kParamGranules; ++i) {
         LoadParam(batch.gamma, i, A(1), gamma_[i]);
@@ -140,7 +140,6 @@ class RingWarp {
  private:
   using Run = RingRun<T, kAligned>;
   static constexpr int kBatch = 4;  // Granules of a lane in registers at a time.
-  static constexpr int kParamGranules = RingParamGranules(sizeof(T));
 
   __device__ Granule* Stage(int stage) const {
     return place_.ring + stage * RingStageGranules(place_.granules);
@@ -155,7 +154,7 @@ class RingWarp {
     const Run run(row, scales, place_.begin, run_bytes_);
     const int bytes = min(run.bytes, run_bytes_);
     char* const out = row.y + place_.begin;
-    if constexpr (kRegisterParams) {
+    if constexpr (kParamGranules > 0) {
       const RunScale<T> run_scale(scale);
 #pragma unroll
       for (int first = 0; first < kParamGranules; first += kBatch) {
@@ -248,19 +247,16 @@ class RingWarp {
     const std::int64_t offset = place_.begin + (index * kLanes + lane_) * kGranuleBytes;
     const std::int64_t left = index < place_.granules ? batch_.segments[0].row_bytes - offset : 0;
     const int bytes = static_cast<int>(left < 0 ? 0 : left < kGranuleBytes ? left : kGranuleBytes);
-#pragma unroll
-    for (int i = 0; i < kPerGranule<T>; ++i) values[i] = absent;
-    if (param.data == nullptr) return;
-    LoadParamsOf<T>(param.data, offset / static_cast<int>(sizeof(T)),
-                    bytes / static_cast<int>(sizeof(T)), values);
+    LoadParams(param, offset / static_cast<int>(sizeof(T)), bytes / static_cast<int>(sizeof(T)),
+               absent, values);
   }
 
   const RowBatch& batch_;
   const RingPlace place_;
   const int lane_;
   const int run_bytes_;
-  A gamma_[kRegisterParams ? kParamGranules : 1][kPerGranule<T>];
-  A beta_[kRegisterParams ? kParamGranules : 1][kPerGranule<T>];
+  A gamma_[kParamGranules > 0 ? kParamGranules : 1][kPerGranule<T>];
+  A beta_[kParamGranules > 0 ? kParamGranules : 1][kPerGranule<T>];
 };
 
 }  // namespace norm::cuda

@@ -37,10 +37,14 @@ struct RingShape {
 // an arrival for the next turn can come before the last one is complete.
 enum RingBarrier : int { kPartialsReady = 1, kScaleReady = 3 };
 
+// The warp comes together first: one lane has written what the arrival announces.
 __device__ inline void BarrierSync(int barrier) {
+  __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kRingThreads) : "memory");
 }
 __device__ inline void BarrierArrive(int barrier) {
+  __syncwarp();
+  __threadfence_block();
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kRingThreads) : "memory");
 }
 
@@ -143,7 +147,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
                 board);
   } else {
     const int rank = static_cast<int>(blockIdx.x) % shape.blocks_per_row;
-    const RingWarp<T, kAligned, kRegisterParams> worker(
+    const RingWarp<T, kAligned, kRegisterParams ? kRingParamGranules : 0> worker(
         batch, {static_cast<std::int64_t>(rank * kRingWarps + warp) * shape.granules * kLanes *
                     kGranuleBytes,
                 ring + warp * kRingStages * RingStageGranules(shape.granules), shape.granules});
