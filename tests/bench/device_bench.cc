@@ -1,7 +1,7 @@
 // The exec stage on a GPU without gRPC: requests are fed from memory and their results dropped. The
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
-//   device_bench [--device=cuda] [--lanes=4,8] [--sizes=65536,1048576,...] [--seconds=2]
+//   device_bench [--lanes=4,8] [--chunks=2097152] [--sizes=65536,1048576,...] [--seconds=2]
 //                [--outstanding=64]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
@@ -24,13 +24,15 @@
 #include "absl/strings/str_split.h"
 #include "server/base/clock.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/cuda/cuda_device.h"
+#include "server/exec/device/device_backend.h"
 #include "server/exec/executor.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
 
-ABSL_FLAG(std::string, device, "cuda", "the backend, as normd's --device");
 ABSL_FLAG(std::string, lanes, "4,8", "lanes of each device, a list");
+ABSL_FLAG(std::string, chunks, "2097152", "bytes of a staging chunk, a list");
+ABSL_FLAG(std::int64_t, mapped_bytes, 256 << 10, "a batch up to this goes through the link");
 ABSL_FLAG(std::string, sizes, "65536,262144,1048576,4194304,16777216,67108864",
           "bytes of one request, a list");
 ABSL_FLAG(double, seconds, 2, "of each line");
@@ -203,6 +205,47 @@ class Feeder {
   std::atomic<bool> stop_{false};
 };
 
+template <typename T>
+T ValueOrExit(absl::StatusOr<T> value) {
+  if (value.ok()) return *std::move(value);
+  std::fprintf(stderr, "device_bench: %s\n", value.status().ToString().c_str());
+  std::exit(1);
+}
+
+// One line for each size, over lanes like these on every device.
+void MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
+  const SteadyClock clock;
+  const std::unique_ptr<Metrics> metrics = CreateMetrics({"bench", ""});
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int i = 0; i < device_count; ++i) devices.push_back(ValueOrExit(OpenCudaDevice(i)));
+  const auto backend =
+      ValueOrExit(DeviceBackend::Create(std::move(devices), options, *metrics, clock));
+  v1::ModelConfig config;
+  config.mutable_instance_norm()->set_channels(64);
+  std::shared_ptr<Model> model =
+      ValueOrExit(Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1)));
+  model->set_backend_state(ValueOrExit(backend->Prepare(*model)));
+  BatchQueue queue(BatchQueueOptions(), clock);
+  Executor executor(backend->MakeLanes(), queue);
+  executor.Start([](const absl::Status&) { std::exit(1); });
+  for (const std::int64_t size : Numbers(absl::GetFlag(FLAGS_sizes))) {
+    const int outstanding = static_cast<int>(std::min<std::int64_t>(
+        absl::GetFlag(FLAGS_outstanding),
+        std::max<std::int64_t>(absl::GetFlag(FLAGS_max_outstanding_bytes) / size, 2)));
+    Feeder feeder(queue, clock, model, size, outstanding);
+    feeder.Run(Seconds(0.3));
+    const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
+    const double rate = static_cast<double>(ended) / seconds;
+    const double gigabytes = 2.0 * rate * static_cast<double>(feeder.bytes()) / 1e9;
+    std::printf("%6d %12zu %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
+                options.lane.chunk_bytes, static_cast<long long>(feeder.bytes()), outstanding, rate,
+                gigabytes, gigabytes / link);
+    std::fflush(stdout);
+  }
+  queue.Close();
+  executor.Join();
+}
+
 int Run() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -215,44 +258,17 @@ int Run() {
     std::printf("host memcpy, %d thread(s): %.1f GB/s\n", threads,
                 HostCopyGigabytesPerSecond(threads));
   }
-  std::printf("%6s %12s %12s %10s %10s %10s\n", "lanes", "bytes", "outstanding", "req/s", "GB/s",
-              "of link");
-  const SteadyClock clock;
+  std::printf("%6s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "bytes", "outstanding",
+              "req/s", "GB/s", "of link");
   for (const std::int64_t lanes : Numbers(absl::GetFlag(FLAGS_lanes))) {
-    const std::unique_ptr<Metrics> metrics = CreateMetrics({"bench", ""});
-    BackendOptions options;
-    options.device = absl::GetFlag(FLAGS_device);
-    options.device_lanes = static_cast<int>(lanes);
-    options.pinned_pool_bytes = std::int64_t{2} << 30;
-    auto backend = CreateBackend(options, *metrics, clock);
-    if (!backend.ok()) {
-      std::fprintf(stderr, "device_bench: %s\n", backend.status().ToString().c_str());
-      return 1;
+    for (const std::int64_t chunk : Numbers(absl::GetFlag(FLAGS_chunks))) {
+      DeviceBackendOptions options;
+      options.lanes_per_device = static_cast<int>(lanes);
+      options.pool_bytes = std::size_t{2} << 30;
+      options.lane.chunk_bytes = static_cast<std::size_t>(chunk);
+      options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
+      MeasureLanes(options, devices, link);
     }
-    v1::ModelConfig config;
-    config.mutable_instance_norm()->set_channels(64);
-    std::shared_ptr<Model> model =
-        *Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1));
-    model->set_backend_state(*(*backend)->Prepare(*model));
-    BatchQueue queue(BatchQueueOptions(), clock);
-    Executor executor((*backend)->MakeLanes(), queue);
-    executor.Start([](const absl::Status&) {});
-    for (const std::int64_t size : Numbers(absl::GetFlag(FLAGS_sizes))) {
-      const int outstanding = static_cast<int>(std::min<std::int64_t>(
-          absl::GetFlag(FLAGS_outstanding),
-          std::max<std::int64_t>(absl::GetFlag(FLAGS_max_outstanding_bytes) / size, 2)));
-      Feeder feeder(queue, clock, model, size, outstanding);
-      feeder.Run(Seconds(0.3));
-      const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
-      const double rate = static_cast<double>(ended) / seconds;
-      const double gigabytes = 2.0 * rate * static_cast<double>(feeder.bytes()) / 1e9;
-      std::printf("%6lld %12lld %12d %10.0f %10.2f %10.3f\n", static_cast<long long>(lanes),
-                  static_cast<long long>(feeder.bytes()), outstanding, rate, gigabytes,
-                  gigabytes / link);
-      std::fflush(stdout);
-    }
-    queue.Close();
-    executor.Join();
   }
   return 0;
 }
