@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
 template <typename T, int kParts, bool kAligned>
 cudaError_t Enqueue(const RowBatch& batch, const StripPlan& plan, const Launch& launch) {
   const auto kernel = ChannelsLastCluster<T, kParts, kAligned>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(plan.shared_bytes));
+  // The same value on every call: threads that launch other plans at the same time set it too.
+  cudaError_t error = AllowSharedBytes(kernel, launch.limits);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;

@@ -122,8 +122,8 @@ std::int64_t Teams(const DeviceLimits& limits, const StripPlan& plan, std::int64
 template <typename T, int kParts, bool kAligned>
 cudaError_t Enqueue(const RowBatch& batch, const StripPlan& plan, const Launch& launch) {
   const auto kernel = ChannelsLastGrid<T, kParts, kAligned>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(plan.shared_bytes));
+  // The same value on every call: threads that launch other plans at the same time set it too.
+  cudaError_t error = AllowSharedBytes(kernel, launch.limits);
   if (error != cudaSuccess) return error;
   const auto teams = static_cast<unsigned>(Teams(launch.limits, plan, batch.rows));
   using Slot = MeetingSlot<Accumulator<T>>;
