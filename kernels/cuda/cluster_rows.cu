@@ -12,7 +12,7 @@ namespace norm::cuda {
 namespace {
 
 // Cluster instructions exist from 9.0 on; the plan sends no older device here.
-__device__ inline std::uint32_t SharedAddress(const void* pointer) {
+[[maybe_unused]] __device__ inline std::uint32_t SharedAddress(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 __device__ inline void ClusterSync() {
