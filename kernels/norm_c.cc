@@ -13,10 +13,12 @@ thread_local char last_error[512] = "";
 }  // namespace
 
 norm_result ToResult(const Status& status) noexcept {
-  if (!status.ok()) {
-    std::snprintf(last_error, sizeof(last_error), "%s", status.message().c_str());
-  }
-  return static_cast<norm_result>(status.code());
+  return ToResult(status.code(), status.message().c_str());
+}
+
+norm_result ToResult(StatusCode code, const char* message) noexcept {
+  if (code != StatusCode::kOk) std::snprintf(last_error, sizeof(last_error), "%s", message);
+  return static_cast<norm_result>(code);
 }
 
 Status CheckNotNull(const char* name, const void* pointer) {

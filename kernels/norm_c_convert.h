@@ -32,8 +32,9 @@ Status CheckSegments(const norm_segment* segments, std::size_t count);
 Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted);
 Status CheckNotNull(const char* name, const void* pointer);
 
-// Keeps the message for norm_last_error.
+// Keep the message for norm_last_error. The second allocates nothing.
 norm_result ToResult(const Status& status) noexcept;
+norm_result ToResult(StatusCode code, const char* message) noexcept;
 
 // Runs call(), which returns a Status, and lets no exception out.
 template <typename Call>
@@ -41,11 +42,11 @@ norm_result Guarded(const Call& call) noexcept {
   try {
     return ToResult(call());
   } catch (const std::bad_alloc&) {
-    return ToResult(Status(StatusCode::kOutOfMemory, "out of host memory"));
+    return ToResult(StatusCode::kOutOfMemory, "out of host memory");
   } catch (const std::exception& error) {
-    return ToResult(Status(StatusCode::kDeviceError, error.what()));
+    return ToResult(StatusCode::kDeviceError, error.what());
   } catch (...) {
-    return ToResult(Status(StatusCode::kDeviceError, "unknown exception"));
+    return ToResult(StatusCode::kDeviceError, "unknown exception");
   }
 }
 

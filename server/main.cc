@@ -4,6 +4,7 @@
 // 3 stopped early by a second signal or the drain timeout.
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +43,8 @@ namespace {
 
 enum ExitCode { kStopped = 0, kStartFailed = 1, kWrongCommandLine = 2, kStoppedEarly = 3 };
 
-// SIGTERM and SIGINT stop the server; the third wakes the thread that waits for them.
+// SIGTERM and SIGINT stop the server; the third wakes the thread that waits for them when it is to
+// end, and does nothing when it comes from outside.
 sigset_t StopSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -53,8 +55,9 @@ sigset_t StopSignals() {
 // Passes stop signals on to `stop` from a thread of its own. They must be blocked in every thread.
 class SignalThread {
  public:
-  explicit SignalThread(GracefulStop& stop) : thread_([&stop] { Loop(stop); }) {}
+  explicit SignalThread(GracefulStop& stop) : thread_([this, &stop] { Loop(stop); }) {}
   ~SignalThread() {
+    ending_ = true;
     pthread_kill(thread_.native_handle(), SIGUSR1);
     thread_.join();
   }
@@ -62,15 +65,18 @@ class SignalThread {
   SignalThread& operator=(const SignalThread&) = delete;
 
  private:
-  static void Loop(GracefulStop& stop) {
+  void Loop(GracefulStop& stop) {
     const sigset_t set = StopSignals();
     int signal = 0;
-    while (sigwait(&set, &signal) == 0 && signal != SIGUSR1) {
+    while (sigwait(&set, &signal) == 0 && !ending_) {
+      if (signal == SIGUSR1) continue;
       spdlog::info("received {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
       stop.Signal();
     }
   }
-  std::thread thread_;
+
+  std::atomic<bool> ending_{false};
+  std::thread thread_;  // Last: it uses the flag.
 };
 
 void SetUpLog(const ServerConfig& config) {
@@ -201,7 +207,6 @@ int Serve(const ServerConfig& config) {
   const SignalThread signals(stop);
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.
-    spdlog::shutdown();
     std::_Exit(kStoppedEarly);
   }
   queue.Close();

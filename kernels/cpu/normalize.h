@@ -29,7 +29,8 @@ class Executor {
   // fixed chunks that are merged as (count, mean, M2) in a fixed order. The affine step is in
   // float32 (float64) with the mean to twice that precision. Errors: InvalidArgument as
   // ValidateSpec and ValidateSegments say, before anything is written; OutOfMemory if the workspace
-  // (a few bytes per thousand elements) cannot be had.
+  // cannot be had: a few bytes per thousand elements, and with channels last some tens of bytes per
+  // channel and thread.
   Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                    std::size_t count) const;
 

@@ -195,7 +195,9 @@ class RunEpilogue {
                          std::int64_t begin, std::int64_t end)
       : batch_(batch), row_(row), scale_(scale) {
     const bool one_per_row = batch.channels_per_group == 1;
-    const std::int64_t first = one_per_row || row.spatial == 1 ? 0 : ChannelOf(begin);
+    // A run behind the row's end has no channel, and nothing to scale.
+    const bool known = one_per_row || row.spatial == 1 || begin >= end;
+    const std::int64_t first = known ? 0 : ChannelOf(begin);
     one_channel_ = one_per_row || (row.spatial > 1 && end <= (first + 1) * row.spatial);
     if (one_channel_) SetChannel(first);
   }

@@ -17,7 +17,7 @@
 namespace norm::cuda {
 
 // A block's partial with a tag: an epoch, or the number of a row. In float it takes one word of 16
-// bytes, in double, which drops the mean's low part, two.
+// bytes, in double, which rounds the mean to one number, two.
 template <typename A>
 struct MeetingSlot {
   static constexpr int kWords = sizeof(A) == sizeof(double) ? 2 : 1;
@@ -28,8 +28,8 @@ template <typename A>
 __device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint32_t tag) {
   MeetingSlot<A> slot;
   if constexpr (sizeof(A) == sizeof(double)) {
-    slot.words[0] =
-        make_uint4(__double2loint(partial.reference), __double2hiint(partial.reference), tag, 0);
+    const double mean = partial.reference + partial.mean;
+    slot.words[0] = make_uint4(__double2loint(mean), __double2hiint(mean), tag, 0);
     slot.words[1] = make_uint4(__double2loint(partial.m2), __double2hiint(partial.m2), tag, 0);
   } else {
     slot.words[0] = make_uint4(__float_as_uint(partial.reference), __float_as_uint(partial.mean),

@@ -29,7 +29,9 @@ struct LaunchOptions {
 };
 
 // The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
-// Strategy::kAuto it never exceeds kWorkspaceBase plus 1/256 of the batch's bytes. Counts as in
+// Strategy::kAuto and contiguous rows it stays under kWorkspaceBase plus 1/256 of the batch's bytes
+// from compute capability 8.0 on; interleaved rows of many channels and few positions may need up to
+// an eighth. Counts as in
 // ValidateSegments; data pointers are not looked at.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
@@ -45,7 +47,8 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 // are host memory and are not needed after the call returns; what they point to in device memory
 // must live, and x stay unchanged, until the enqueued work is done.
 // Accumulation: float32 for float32, float16 and bfloat16 (per lane relative to an element of the
-// row, merged as count, mean and M2, above the warp in float64), float64 for float64. A row's bits
+// row, merged as count, mean to twice the precision, and M2), float64 for float64. Deviations whose
+// squares overflow the accumulation type give NaN. A row's bits
 // are the same in every batch, on every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
 // say; OutOfMemory if the workspace is too small; Unsupported if options.forced cannot compute a

@@ -25,7 +25,8 @@ __global__ void __launch_bounds__(kThreads, 4)
     WarpRows(const __grid_constant__ RowBatch batch, const int width) {
   using A = Accumulator<T>;
   const int lane = static_cast<int>(threadIdx.x) & (width - 1);
-  const std::uint32_t index = (blockIdx.x * kThreads + threadIdx.x) / width;
+  // `width` divides kThreads; the number of the thread in the grid may exceed 32 bits.
+  const std::uint32_t index = blockIdx.x * (kThreads / width) + threadIdx.x / width;
   // Lanes behind the last row keep company: shuffles want the whole warp.
   const bool exists = index < batch.rows;
   const Row row = FindRow(batch, exists ? index : batch.rows - 1);

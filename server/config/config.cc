@@ -59,7 +59,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_inflight_bytes", c.max_inflight_bytes, 1, kUnbounded),
            CheckRange("max_inflight_requests", c.max_inflight_requests, 1, kUnbounded),
            CheckRange("max_batch_rows", c.max_batch_rows, 1, kUnbounded),
-           CheckRange("max_batch_bytes", c.max_batch_bytes, 0, kUnbounded),
+           CheckRange("max_batch_bytes", c.max_batch_bytes, 0, std::int64_t{1} << 40),
            CheckDuration("max_queue_delay", c.max_queue_delay, absl::Minutes(1)),
            CheckRange("max_queue_requests", c.max_queue_requests, 1, kUnbounded),
            CheckRange("cpu_lanes", c.cpu_lanes, 0, 1024),

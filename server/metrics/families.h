@@ -34,8 +34,8 @@ enum class Family {
   kBuildInfo,
 };
 
-// Collects one scrape. `labels` are the values of the family's labels, in the order of DESIGN's
-// list; there must be as many. Not thread-safe.
+// Collects one scrape. `labels` are the values of the family's labels, in the order in which
+// families.cc names them; there must be as many. Not thread-safe.
 class FamilyList {
  public:
   using Labels = std::initializer_list<absl::string_view>;

@@ -80,7 +80,16 @@ class MetricsImpl final : public Metrics {
     return *series;
   }
 
-  ModelMetrics& ForNoModel() override { return ForModel("", 0); }
+  ModelMetrics& ForNoModel() override {
+    // Every call asks for it, so only the first looks it up. Acquire and release: who sees the
+    // pointer sees the series. Two first calls store the same pointer.
+    ModelMetrics* series = no_model_.load(std::memory_order_acquire);
+    if (series == nullptr) {
+      series = &ForModel("", 0);
+      no_model_.store(series, std::memory_order_release);
+    }
+    return *series;
+  }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
     MutexLock lock(mutex_);
@@ -210,6 +219,7 @@ class MetricsImpl final : public Metrics {
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
   std::atomic<bool> ready_{false};
+  std::atomic<ModelMetrics*> no_model_{nullptr};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
   std::atomic<std::int64_t> queue_limit_requests_{0};
 

@@ -73,8 +73,8 @@ class Metrics {
  public:
   virtual ~Metrics() = default;
 
-  // The series of a loaded model version. The number of label values is bounded by what the
-  // repository holds: call it at load, never with a name that a client sent.
+  // The series of a loaded model version. The number of label values is bounded by what has
+  // ever been loaded: call it at load, never with a name that a client sent.
   virtual ModelMetrics& ForModel(absl::string_view name, std::int64_t version) = 0;
   // Requests that name no loaded model, and methods that concern none: model="", version="".
   virtual ModelMetrics& ForNoModel() = 0;

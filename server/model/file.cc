@@ -29,7 +29,7 @@ absl::StatusOr<InputFile> InputFile::Open(const std::string& path, std::int64_t 
     return absl::InvalidArgumentError(absl::StrCat(file.name_, ": not a regular file"));
   }
   if (info.st_size > max_bytes) {
-    return absl::ResourceExhaustedError(
+    return absl::FailedPreconditionError(
         absl::StrCat(file.name_, ": ", info.st_size, " bytes, wanted at most ", max_bytes));
   }
   file.size_bytes_ = info.st_size;

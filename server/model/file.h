@@ -19,7 +19,7 @@ namespace normd {
 class InputFile {
  public:
   // NotFound when there is none, InvalidArgument for anything but a regular file (never waits for a
-  // FIFO's writer), ResourceExhausted when it is larger than `max_bytes`; otherwise the system's
+  // FIFO's writer), FailedPrecondition when it is larger than `max_bytes`; otherwise the system's
   // reason.
   static absl::StatusOr<InputFile> Open(const std::string& path, std::int64_t max_bytes);
 

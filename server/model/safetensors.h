@@ -16,7 +16,7 @@ namespace normd {
 // Every tensor of F32, F64, F16 and BF16; tensors of other types are left out when
 // `num_batches_tracked` is their name and are InvalidArgument otherwise. Nothing is allocated from
 // a size that the file merely claims: header, offsets, shapes and the file's length are checked
-// against each other first. NotFound, InvalidArgument or ResourceExhausted (over `max_bytes`) name
+// against each other first. NotFound, InvalidArgument or FailedPrecondition (over `max_bytes`) name
 // the file's field.
 absl::StatusOr<std::vector<Parameter>> ReadSafetensors(const std::string& path,
                                                        std::int64_t max_bytes);

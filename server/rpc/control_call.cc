@@ -34,7 +34,8 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
 }
 
 void ControlCall::End(const absl::Status& status) {
-  code_ = status.code();
+  // As the client sees it.
+  code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
   Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
 }
 

@@ -174,7 +174,8 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
 }
 
 void NormalizeCall::End(const absl::Status& status) {
-  code_ = status.code();
+  // As the client sees it.
+  code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
   Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
 }
 

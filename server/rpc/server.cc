@@ -23,6 +23,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
   builder.SetMaxSendMessageSize(-1);
+  // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
+  // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   // Two servers on one port would share the clients at random: the second shall fail.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

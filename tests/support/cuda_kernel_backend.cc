@@ -63,8 +63,8 @@ class CudaKernelBackend : public KernelBackend {
  public:
   CudaKernelBackend() {
     int devices = 0;
-    available_ = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0 &&
-                 cuda::QueryDeviceLimits(0, &limits_).ok();
+    available_ = cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+    if (available_) limits_status_ = cuda::QueryDeviceLimits(0, &limits_);
   }
 
   std::string Name() const override { return "cuda"; }
@@ -72,6 +72,8 @@ class CudaKernelBackend : public KernelBackend {
 
   Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                    std::size_t count) override {
+    // A device that the kernels cannot use is a failure, and no reason to skip.
+    if (!limits_status_.ok()) return limits_status_;
     // What the backend refuses must be seen before its memory is read.
     if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
     if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
@@ -118,6 +120,7 @@ class CudaKernelBackend : public KernelBackend {
 
   bool available_ = false;
   cuda::DeviceLimits limits_;
+  Status limits_status_;
 };
 
 }  // namespace

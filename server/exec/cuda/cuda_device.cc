@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/normalize.h"
+#include "server/exec/kernel_status.h"
 
 namespace normd {
 namespace {
@@ -94,6 +95,9 @@ class CudaStream final : public DeviceStream {
   absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                          const norm::Segment* segments, std::size_t count) override {
     if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    absl::Status reserved =
+        ReserveWorkspace(norm::cuda::WorkspaceBytes(spec, segments, count, context_->limits));
+    if (!reserved.ok()) return reserved;
     norm::cuda::LaunchOptions options;
     options.stream = stream_;
     options.workspace = workspace_;
@@ -104,7 +108,7 @@ class CudaStream final : public DeviceStream {
     // A launch that was refused may be the first that hears of a lost context.
     if (IsSticky(cudaPeekAtLastError())) context_->usable.store(false, std::memory_order_relaxed);
     static_cast<void>(cudaGetLastError());
-    return absl::InternalError(absl::StrCat("normalize: ", status.message()));
+    return FromKernel(status);
   }
 
   absl::StatusOr<Mark> AddMark() override {
@@ -154,6 +158,9 @@ class CudaStream final : public DeviceStream {
 
  private:
   static constexpr std::chrono::microseconds kSpin{60};
+  // Enough for contiguous rows in pieces of 1 GiB.
+  static constexpr std::size_t kUsualWorkspaceBytes =
+      norm::cuda::kWorkspaceBase + (std::size_t{4} << 20);
 
   explicit CudaStream(std::shared_ptr<Context> context) : context_(std::move(context)) {}
 
@@ -162,18 +169,32 @@ class CudaStream final : public DeviceStream {
     absl::Status status = context_->Check(
         cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     if (!status.ok()) return status;
-    status = context_->Check(cudaMalloc(&workspace_, workspace_bytes_), "workspace");
+    return ReserveWorkspace(kUsualWorkspaceBytes);
+  }
+
+  // Grows the workspace: at start, and for the rare batch that needs more than usual, such as
+  // interleaved rows of many channels and few positions. No other allocation is ever made on the
+  // way of a request.
+  absl::Status ReserveWorkspace(std::size_t wanted) {
+    if (wanted <= workspace_bytes_) return absl::OkStatus();
+    if (workspace_ != nullptr) {
+      absl::Status idle = context_->Check(cudaStreamSynchronize(stream_), "workspace");
+      if (!idle.ok()) return idle;
+      static_cast<void>(cudaFree(std::exchange(workspace_, nullptr)));
+      workspace_bytes_ = 0;
+    }
+    absl::Status status = context_->Check(cudaMalloc(&workspace_, wanted), "workspace");
     if (!status.ok()) return status;
+    workspace_bytes_ = wanted;
     const norm::Status ready = norm::cuda::InitWorkspace(workspace_, workspace_bytes_, stream_);
-    if (!ready.ok()) return absl::InternalError(ready.message());
+    if (!ready.ok()) return FromKernel(ready);
     return context_->Check(cudaStreamSynchronize(stream_), "workspace");
   }
 
   const std::shared_ptr<Context> context_;  // shared with the device and its other streams
   cudaStream_t stream_ = nullptr;
   void* workspace_ = nullptr;
-  // Normalize needs at most kWorkspaceBase and 1/256 of a batch; this serves pieces of 1 GiB.
-  std::size_t workspace_bytes_ = norm::cuda::kWorkspaceBase + (std::size_t{4} << 20);
+  std::size_t workspace_bytes_ = 0;
   std::vector<cudaEvent_t> events_;
   std::size_t used_events_ = 0;
 };

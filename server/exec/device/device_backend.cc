@@ -38,9 +38,9 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
     DeviceLaneOptions lane_options = options.lane;
     lane_options.device_index = devices_.size() - 1;
     lane_options.lane_index = i;
-    absl::StatusOr<std::unique_ptr<DeviceLane>> lane =
-        DeviceLane::Create(device, *pools_.back(), metrics.ForLane(device.name(), absl::StrCat(i)),
-                           clock, lane_options);
+    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
+        device, *pools_.back(), metrics.ForLane(device.name(), absl::StrCat(device.name(), "/", i)),
+        clock, lane_options);
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }

@@ -140,7 +140,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     metrics_.AddCopied(static_cast<std::int64_t>(wave.copied_in_bytes),
                        static_cast<std::int64_t>(wave.copied_out_bytes));
     if (!status.ok()) {
-      status = absl::InternalError(absl::StrCat(name_, ": ", status.message()));
+      status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
     }
     for (Wave::Item& item : wave.items) {
       if (!status.ok()) {
@@ -152,6 +152,8 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
       }
       Complete(std::move(item.request), std::move(item.block), info);
     }
+    // Any other error is the batch's own: it was refused, and the device is as before.
+    if (!absl::IsInternal(status) && device_.usable()) status = absl::OkStatus();
   }
   for (; next < batch.requests.size(); ++next) Fail(std::move(batch.requests[next]), status);
   return status;

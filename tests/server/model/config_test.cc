@@ -258,7 +258,7 @@ TEST_F(ReadModelConfigTest, RefusesAFileOverTheLimit) {
   const std::string path = dir_.Write("config.textproto", std::string((1 << 20) + 1, ' '));
   EXPECT_EQ(
       ReadModelConfig(path).status(),
-      absl::ResourceExhaustedError("config.textproto: 1048577 bytes, wanted at most 1048576"));
+      absl::FailedPreconditionError("config.textproto: 1048577 bytes, wanted at most 1048576"));
 }
 
 TEST_F(ReadModelConfigTest, RefusesAFolderAndAFifoWithoutWaiting) {

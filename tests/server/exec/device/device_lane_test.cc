@@ -296,6 +296,18 @@ INSTANTIATE_TEST_SUITE_P(
         FaultCase{FakeCall::kNormalize, 1, true}, FaultCase{FakeCall::kAddMark, 1, true},
         FaultCase{FakeCall::kAddMark, 2, true}, FaultCase{FakeCall::kWait, 1, true}));
 
+TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
+  device_->FailCall(FakeCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));
+  auto batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kFailedPrecondition);
+  batch = std::make_unique<Batch>();
+  Add(*batch, 1, 3);
+  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  ExpectRight(sent_[1]);
+}
+
 TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
   DeviceBackendOptions options = SmallOptions();
   options.lanes_per_device = 2;
