@@ -30,9 +30,8 @@ struct LaunchOptions {
 
 // The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
 // Strategy::kAuto and contiguous rows it stays under kWorkspaceBase plus 1/256 of the batch's bytes
-// from compute capability 8.0 on; interleaved rows of many channels and few positions may need up to
-// an eighth. Counts as in
-// ValidateSegments; data pointers are not looked at.
+// from compute capability 8.0 on; interleaved rows of many channels and few positions may need up
+// to an eighth. Counts as in ValidateSegments; data pointers are not looked at.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
 
