@@ -164,9 +164,10 @@ std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, Wave& wave) {
     std::unique_ptr<Request>& request = batch.requests[next];
     const std::size_t bytes = RoundUp(static_cast<std::size_t>(request->geometry.bytes));
     if (bytes > arena_.size()) {
-      Fail(std::move(request), absl::ResourceExhaustedError(absl::StrCat(
-                                   "tensor: ", request->geometry.bytes, " bytes, the lane's ",
-                                   "device memory holds ", arena_.size())));
+      absl::Status status = absl::ResourceExhaustedError(
+          absl::StrCat("tensor: ", request->geometry.bytes,
+                       " bytes, the lane's device memory holds ", arena_.size()));
+      Fail(std::move(request), std::move(status));
       continue;
     }
     if (wave.arena_bytes + bytes > arena_.size()) break;
@@ -282,8 +283,8 @@ absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStre
   if (absl::Status status = mark(marks.copied_in); !status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    const absl::Status status = stream.Normalize(
-        SpecOf(wave.spec, piece), ParamsOf(wave.params, piece), segments.data(), segments.size());
+    absl::Status status = stream.Normalize(SpecOf(wave.spec, piece), ParamsOf(wave.params, piece),
+                                           segments.data(), segments.size());
     if (!status.ok()) return status;
   }
   if (absl::Status status = mark(marks.computed); !status.ok()) return status;
@@ -291,8 +292,8 @@ absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStre
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const PieceSegment& segment = piece.segments[i];
     std::byte* target = wave.items[segment.request].output.data() + segment.request_offset;
-    const absl::Status status = stream.CopyOut(target, static_cast<const std::byte*>(segments[i].y),
-                                               static_cast<std::size_t>(segment.bytes));
+    absl::Status status = stream.CopyOut(target, static_cast<const std::byte*>(segments[i].y),
+                                         static_cast<std::size_t>(segment.bytes));
     if (!status.ok()) return status;
     wave.copied_out_bytes += static_cast<std::size_t>(segment.bytes);
   }
