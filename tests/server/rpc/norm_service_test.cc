@@ -250,8 +250,8 @@ TEST(NormServiceTest, RefusesACompressedMessage) {
   grpc::ClientContext context;
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::NormalizeResponse response;
-  const grpc::Status status = server.stub().Normalize(
-      &context, MakeRequest("instance_norm_64", {1, 64, 8, 8}), &response);
+  const grpc::Status status =
+      server.stub().Normalize(&context, MakeRequest("instance_norm_64", {1, 64, 8, 8}), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
   const grpc::Status plain =
       Normalize(server, MakeRequest("instance_norm_64", {1, 64, 8, 8}), &response);
