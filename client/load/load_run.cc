@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -53,13 +54,19 @@ struct LoadRun::Impl {
   void SendNext(Call& call);
   Outgoing Prepare(Call& call);
   void Record(const Call& call, const Outcome& outcome);
-  // Counts an answer, or the end of a caller. Run may return as soon as the count is 0, so nothing
-  // of this object is touched after that but what was fetched before; the pacer lives on.
+  // Counts an answer, or the end of a caller; the last access to this object and to the pacer. Run
+  // may return, and both may end, as soon as `inflight` and `leaving` are 0.
   void Leave() {
-    Pacer& waiting = pacer;
+    leaving.fetch_add(1, std::memory_order_relaxed);
     const std::int64_t limit = options.max_inflight;
     const std::int64_t before = inflight.fetch_sub(1, std::memory_order_acq_rel);
-    if (before == 1 || before == limit) waiting.Wake();
+    if (before == 1 || before == limit) pacer.Wake();
+    leaving.fetch_sub(1, std::memory_order_release);
+  }
+  // Waits for every answer, and for the threads that brought them to be done with this object.
+  void WaitForAnswers() {
+    while (inflight.load(std::memory_order_acquire) > 0) pacer.WaitUntil(kNever);
+    while (leaving.load(std::memory_order_acquire) > 0) std::this_thread::yield();
   }
   // Waits for the time of a request of an open loop, and for room in flight.
   void WaitToSend(TimePoint intended);
@@ -76,6 +83,8 @@ struct LoadRun::Impl {
   // Requests that are out; in a closed loop, callers that have not ended. Whoever brings it to zero
   // releases all that was recorded, and Run acquires it.
   std::atomic<std::int64_t> inflight{0};
+  // Threads inside Leave. Counted before `inflight` falls, so whoever sees 0 there sees them here.
+  std::atomic<std::int64_t> leaving{0};
   std::atomic<std::int64_t> unsent{0};
   // Set before the first request, and published to Snapshot by `started`.
   std::optional<StopRule> rule;
@@ -96,7 +105,7 @@ void LoadRun::Run() {
   } else {
     impl_->RunClosed();
   }
-  while (impl_->inflight.load(std::memory_order_acquire) > 0) impl_->pacer.WaitUntil(kNever);
+  impl_->WaitForAnswers();
 }
 
 void LoadRun::Impl::RunClosed() {
