@@ -2,8 +2,10 @@
 // epilogue with a second input.
 //
 //   z   = x W^T + b                          x [B, I], W [F, I], b [F]
-//   n   = (z - mean(z)) / sqrt(var(z) + eps)    over the F features of each sample; population
-//   variance out = activation(epilogue(n, y))         y, out [B, F]
+//   n   = (z - mean(z)) / sqrt(var(z) + eps)    over the F features of each sample
+//   out = activation(epilogue(n, y))         y, out [B, F]
+//
+// The variance is the population variance (divided by F).
 //
 // A batch is a list of segments that share the spec and the parameters and differ in sample count.
 // A sample's result depends on the sample, the spec and the parameters alone: never on B, on the
@@ -29,6 +31,8 @@ enum class Precision : std::uint8_t {
   kBFloat16 = 2,  // One product of values rounded to 7 bits of mantissa.
   kFloat32Strict = 3,  // Plain float32 arithmetic.
 };
+// "float32", "tf32", "bf16", "float32_strict"; "invalid" for a value that is not a Precision.
+const char* Name(Precision precision);
 
 // What follows the norm, applied in this order; the activation comes last.
 struct Epilogue {
@@ -56,8 +60,9 @@ struct LinearNormParams {
   ParamVector bias;    // [F]; absent: 0.
 };
 
-// One request. Borrowed. out overlaps no input of the batch, but may be exactly y.
-// y is null exactly when the epilogue needs none. samples == 0 writes nothing.
+// One request. Borrowed; all three are aligned to their element. `out` overlaps no input and no
+// other output of the batch, but may be exactly this segment's y. y is null exactly when the
+// epilogue needs none. samples == 0 is allowed and writes nothing; the pointers may then be null.
 struct LinearNormSegment {
   const void* x = nullptr;
   const void* y = nullptr;
@@ -65,15 +70,11 @@ struct LinearNormSegment {
   std::int64_t samples = 0;
 };
 
-// InvalidArgument, with the field, what came and what was wanted.
+// InvalidArgument, with the field, what came and what was wanted, if the spec, the parameters or
+// the segments break a condition stated above or their bytes overflow 63 bits.
 Status ValidateLinearNorm(const LinearNormSpec& spec, const LinearNormParams& params);
 Status ValidateLinearNormSegments(const LinearNormSpec& spec, const LinearNormSegment* segments,
                                   std::size_t count);
-
-// The float64 reference: `out` is samples * out_features doubles, unrounded. One thread,
-// samples * F * I multiplications.
-Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,
-                           const LinearNormSegment& segment, double* out);
 
 }  // namespace norm
 

@@ -4,10 +4,10 @@
 #include <limits>
 #include <string>
 
+#include "kernels/check.h"
+
 namespace norm {
 namespace {
-
-bool IsValid(DType dtype) { return SizeOf(dtype) != 0; }
 
 NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t groups, DType dtype) {
   NormSpec spec;
@@ -18,6 +18,8 @@ NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t gro
   return spec;
 }
 
+}  // namespace
+
 Status CheckParam(const char* name, const ParamVector& param) {
   if (param.data == nullptr) return Status();
   if (!IsValid(param.dtype)) {
@@ -25,13 +27,21 @@ Status CheckParam(const char* name, const ParamVector& param) {
                            std::to_string(static_cast<int>(param.dtype)) +
                            " is not float32, float64, float16 or bfloat16");
   }
-  if (reinterpret_cast<std::uintptr_t>(param.data) % SizeOf(param.dtype) != 0) {
+  if (!IsAligned(param.data, param.dtype)) {
     return InvalidArgument(std::string(name) + ": not aligned to its element");
   }
   return Status();
 }
 
-}  // namespace
+Status CheckEps(double eps) {
+  if (std::isfinite(eps) && eps >= 0) return Status();
+  return InvalidArgument("eps: " + std::to_string(eps) + ", wanted a finite value >= 0");
+}
+
+Status CheckActivation(Activation activation) {
+  if (static_cast<int>(activation) <= static_cast<int>(Activation::kGeluTanh)) return Status();
+  return InvalidArgument("activation: unknown value");
+}
 
 const char* Name(DType dtype) {
   switch (dtype) {
@@ -75,18 +85,14 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
     return InvalidArgument("groups: " + std::to_string(spec.groups) + ", wanted a divisor of " +
                            std::to_string(spec.channels) + " channels");
   }
-  if (!std::isfinite(spec.eps) || spec.eps < 0) {
-    return InvalidArgument("eps: " + std::to_string(spec.eps) + ", wanted a finite value >= 0");
-  }
+  if (Status status = CheckEps(spec.eps); !status.ok()) return status;
   if (static_cast<int>(spec.statistics) > static_cast<int>(Statistics::kGiven)) {
     return InvalidArgument("statistics: unknown value");
   }
   if (static_cast<int>(spec.layout) > static_cast<int>(Layout::kChannelsLast)) {
     return InvalidArgument("layout: unknown value");
   }
-  if (static_cast<int>(spec.activation) > static_cast<int>(Activation::kGeluTanh)) {
-    return InvalidArgument("activation: unknown value");
-  }
+  if (Status status = CheckActivation(spec.activation); !status.ok()) return status;
   const bool given = spec.statistics == Statistics::kGiven;
   if (given != (params.mean.data != nullptr) || given != (params.variance.data != nullptr)) {
     return InvalidArgument(given ? "mean and variance: missing, the statistics are given"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace norm {
 namespace {
@@ -66,11 +67,11 @@ std::uint16_t Encode(const HalfFormat& format, double value) {
   return static_cast<std::uint16_t>(sign | static_cast<int>(bits));
 }
 
-double Activate(const NormSpec& spec, double v) {
-  switch (spec.activation) {
+double Activate(Activation activation, float leaky_slope, double v) {
+  switch (activation) {
     case Activation::kNone: return v;
     case Activation::kRelu: return v < 0 ? 0 : v;
-    case Activation::kLeakyRelu: return v < 0 ? static_cast<double>(spec.leaky_slope) * v : v;
+    case Activation::kLeakyRelu: return v < 0 ? static_cast<double>(leaky_slope) * v : v;
     case Activation::kSilu: return v / (1 + std::exp(-v));
     case Activation::kGeluErf: return 0.5 * v * (1 + std::erf(v * M_SQRT1_2));
     case Activation::kGeluTanh: {
@@ -150,8 +151,49 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
         const double v = (LoadElement(spec.dtype, segment.x, i) - mean) /
                              std::sqrt(variance + spec.eps) * LoadOr(params.gamma, c, 1) +
                          LoadOr(params.beta, c, 0);
-        y[i] = Activate(spec, v);
+        y[i] = Activate(spec.activation, spec.leaky_slope, v);
       });
+    }
+  }
+  return Status();
+}
+
+Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,
+                           const LinearNormSegment& segment, double* out) {
+  if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
+  LinearNormSegment checked = segment;
+  if (checked.out == nullptr) checked.out = const_cast<void*>(checked.x);
+  if (Status status = ValidateLinearNormSegments(spec, &checked, 1); !status.ok()) return status;
+
+  const std::int64_t features = spec.out_features;
+  std::vector<double> x(static_cast<std::size_t>(spec.in_features));
+  std::vector<double> z(static_cast<std::size_t>(features));
+  for (std::int64_t n = 0; n < segment.samples; ++n) {
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const auto at = n * spec.in_features + static_cast<std::int64_t>(i);
+      x[i] = LoadElement(spec.dtype, segment.x, at);
+    }
+    double mean = 0;
+    for (std::int64_t f = 0; f < features; ++f) {
+      double sum = LoadOr(params.bias, f, 0);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const auto at = f * spec.in_features + static_cast<std::int64_t>(i);
+        sum += x[i] * LoadElement(params.weight.dtype, params.weight.data, at);
+      }
+      z[static_cast<std::size_t>(f)] = sum;
+      mean += sum;
+    }
+    mean /= static_cast<double>(features);
+    double variance = 0;
+    for (const double value : z) variance += (value - mean) * (value - mean);
+    variance /= static_cast<double>(features);
+    for (std::int64_t f = 0; f < features; ++f) {
+      double v = (z[static_cast<std::size_t>(f)] - mean) / std::sqrt(variance + spec.eps);
+      const std::int64_t at = n * features + f;
+      const double y = spec.epilogue.needs_y() ? LoadElement(spec.dtype, segment.y, at) : 0;
+      if (spec.epilogue.add) v += y;
+      if (spec.epilogue.multiply) v *= y;
+      out[at] = Activate(spec.epilogue.activation, spec.epilogue.leaky_slope, v);
     }
   }
   return Status();

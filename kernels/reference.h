@@ -4,6 +4,7 @@
 #ifndef NORMD_KERNELS_REFERENCE_H_
 #define NORMD_KERNELS_REFERENCE_H_
 
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 
 namespace norm {
@@ -20,6 +21,12 @@ void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 // unrounded result; segment.y is not used. Cost: one thread, about 10 ns an element.
 Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
                           double* y);
+
+// Computes one segment of host memory in float64, whatever the dtype and the precision are. `out`
+// is samples * out_features doubles, unrounded; segment.out is not used. Cost: one thread, samples
+// * out_features * in_features multiplications of some nanoseconds each.
+Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,
+                           const LinearNormSegment& segment, double* out);
 
 }  // namespace norm
 

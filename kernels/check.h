@@ -1,0 +1,34 @@
+// Conditions that the contracts of norm.h and linear_norm.h share. Internal to norm_spec.
+
+#ifndef NORMD_KERNELS_CHECK_H_
+#define NORMD_KERNELS_CHECK_H_
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/norm.h"
+#include "kernels/status.h"
+
+namespace norm {
+
+inline bool IsValid(DType dtype) { return SizeOf(dtype) != 0; }
+
+inline bool IsAligned(const void* data, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(data) % SizeOf(dtype) == 0;
+}
+
+// a * b of numbers >= 0; false when it exceeds 63 bits.
+inline bool MultiplyFits(std::int64_t a, std::int64_t b, std::int64_t* product) {
+  if (b != 0 && a > std::numeric_limits<std::int64_t>::max() / b) return false;
+  *product = a * b;
+  return true;
+}
+
+// InvalidArgument naming the field, as everywhere in the contracts.
+Status CheckParam(const char* name, const ParamVector& param);  // Absent is right.
+Status CheckEps(double eps);
+Status CheckActivation(Activation activation);
+
+}  // namespace norm
+
+#endif  // NORMD_KERNELS_CHECK_H_

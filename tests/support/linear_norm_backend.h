@@ -1,0 +1,37 @@
+// The seam between the fused layer's tests and the backends, as kernel_backend.h is for the norms.
+// Each test binary that has linear_norm_test.cc links one implementation of
+// MakeLinearNormBackend().
+
+#ifndef NORMD_TESTS_SUPPORT_LINEAR_NORM_BACKEND_H_
+#define NORMD_TESTS_SUPPORT_LINEAR_NORM_BACKEND_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "kernels/linear_norm.h"
+
+namespace norm::testing {
+
+class LinearNormBackend {
+ public:
+  virtual ~LinearNormBackend() = default;
+
+  virtual std::string Name() const = 0;
+
+  // False if this machine lacks the device; tests then skip.
+  virtual bool Available() const = 0;
+
+  // Makes the weights ready and computes a batch, all in host memory; returns when `out` is
+  // complete. A backend with memory of its own copies in and out, keeps each tensor's alignment
+  // modulo 256 and its aliasing of y and out, and writes back nothing but out. Tests call it many
+  // times in a row with the same spec and parameters.
+  virtual Status LinearNorm(const LinearNormSpec& spec, const LinearNormParams& params,
+                            const LinearNormSegment* segments, std::size_t count) = 0;
+};
+
+std::unique_ptr<LinearNormBackend> MakeLinearNormBackend();
+
+}  // namespace norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_LINEAR_NORM_BACKEND_H_
