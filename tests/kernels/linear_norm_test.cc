@@ -184,7 +184,7 @@ TEST_P(LinearNormTest, NormalizesAConstantRowAndOneFeatureToTheEpilogueAlone) {
   Layer constant = MakeLayer(8, 16);
   for (std::int64_t i = 0; i < constant.weight.count(); ++i) constant.weight.Set(i, 0.25);
   for (std::int64_t i = 0; i < constant.bias.count(); ++i) constant.bias.Set(i, 1);
-  const Layer one = MakeLayer(8, 1);
+  Layer one = MakeLayer(8, 1);
   for (const Layer* layer : {&constant, &one}) {
     Request request(layer->spec, 3, 6);
     Check(*layer, request);
