@@ -73,6 +73,7 @@ absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
     y = output.data();
   }
   if (absl::Status status = CheckMemory(*request); !status.ok()) return status;
+  Select(geometry.channels, run);
   const std::byte* x = InPlaceInput(*request);
   if (x != nullptr || geometry.bytes == 0) {
     segments_.push_back({x, y, geometry.samples, geometry.spatial});
@@ -81,6 +82,13 @@ absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
   }
   work_.push_back({std::move(request), std::move(output)});
   return absl::OkStatus();
+}
+
+// What covers other channels needs a call of its own.
+void CpuLane::Select(const ChannelRange& channels, Run& run) {
+  if (channels == run.channels) return;
+  if (!segments_.empty()) Compute(run);
+  run.channels = channels;
 }
 
 // Whole samples at a time. A sample is computed by its own alone, so the cuts change no bits.
@@ -107,8 +115,9 @@ void CpuLane::Gather(Request& request, std::byte* to, Run& run) {
 void CpuLane::Compute(Run& run) {
   const TimePoint start = clock_.Now();
   if (run.status.ok() && !segments_.empty()) {
-    run.status =
-        FromKernel(kernels_.Normalize(run.spec, run.params, segments_.data(), segments_.size()));
+    run.status = FromKernel(kernels_.Normalize(SpecOf(run.spec, run.channels),
+                                               ParamsOf(run.params, run.channels), segments_.data(),
+                                               segments_.size()));
   }
   segments_.clear();
   run.gathered_bytes = 0;

@@ -41,6 +41,7 @@ class CpuLane final : public Lane {
   struct Run {
     norm::NormSpec spec;
     norm::NormParams params;
+    ChannelRange channels{};          // Of all that waits in `segments_`.
     absl::Status status;              // The first error of a kernel; nothing is computed after it.
     std::int64_t gathered_bytes = 0;  // Of what waits in `segments_`.
     Duration compute_time{};
@@ -48,6 +49,7 @@ class CpuLane final : public Lane {
   };
 
   absl::Status Prepare(std::unique_ptr<Request>& request, Run& run);
+  void Select(const ChannelRange& channels, Run& run);
   void Gather(Request& request, std::byte* to, Run& run);
   void Compute(Run& run);
 

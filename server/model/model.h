@@ -13,6 +13,7 @@
 #include "normd/v1/model_config.pb.h"
 #include "server/base/shape.h"
 #include "server/metrics/metrics.h"
+#include "server/model/channel_range.h"
 
 namespace normd {
 
@@ -31,6 +32,8 @@ struct Geometry {
   std::int64_t spatial = 1;
   std::int64_t rows = 0;   // samples * groups; what batch limits count
   std::int64_t bytes = 0;  // of the tensor
+  // Of a part of one sample (samples is 1): the channels that the tensor covers. Check gives all.
+  ChannelRange channels{};
 };
 
 // What a backend keeps for a model beyond its host parameters, such as device copies.

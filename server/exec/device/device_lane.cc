@@ -217,8 +217,14 @@ absl::Status DeviceLane::RunMapped(Wave& wave) {
   DeviceStream& stream = *streams_.front();
   absl::StatusOr<DeviceStream::Mark> first = stream.AddMark();
   absl::Status status = first.status();
-  if (status.ok()) {
-    status = stream.Normalize(wave.spec, wave.params, segments.data(), segments.size());
+  // One launch for each run of requests that cover the same channels.
+  for (std::size_t at = 0; status.ok() && at < segments.size();) {
+    const ChannelRange channels = wave.items[at].request->geometry.channels;
+    std::size_t end = at + 1;
+    while (end < segments.size() && wave.items[end].request->geometry.channels == channels) ++end;
+    status = stream.Normalize(SpecOf(wave.spec, channels), ParamsOf(wave.params, channels),
+                              segments.data() + at, end - at);
+    at = end;
   }
   absl::StatusOr<DeviceStream::Mark> last = stream.AddMark();
   if (status.ok()) status = last.ok() ? stream.WaitFor(*last) : last.status();
@@ -283,8 +289,9 @@ absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStre
   if (absl::Status status = mark(marks.copied_in); !status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    absl::Status status = stream.Normalize(SpecOf(wave.spec, piece), ParamsOf(wave.params, piece),
-                                           segments.data(), segments.size());
+    absl::Status status =
+        stream.Normalize(SpecOf(wave.spec, piece.channels), ParamsOf(wave.params, piece.channels),
+                         segments.data(), segments.size());
     if (!status.ok()) return status;
   }
   if (absl::Status status = mark(marks.computed); !status.ok()) return status;

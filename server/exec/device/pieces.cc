@@ -13,7 +13,8 @@ class Cutter {
   void Add(std::size_t request, const Geometry& geometry) {
     if (geometry.bytes == 0) return;
     const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
-    if (sample_bytes > target_bytes_ && spec_.layout == norm::Layout::kChannelsFirst) {
+    const bool large = sample_bytes > target_bytes_;
+    if (!geometry.channels.all() || (large && spec_.layout == norm::Layout::kChannelsFirst)) {
       AddSamplesInParts(request, geometry, sample_bytes);
     } else {
       AddWholeSamples(request, geometry, sample_bytes);
@@ -44,16 +45,16 @@ class Cutter {
 
   void AddSamplesInParts(std::size_t request, const Geometry& geometry, std::int64_t sample_bytes) {
     Close();
-    const std::int64_t row_bytes = sample_bytes / spec_.groups;
+    const std::int64_t sample_groups = SpecOf(spec_, geometry.channels).groups;
+    const std::int64_t row_bytes = sample_bytes / sample_groups;
     const std::int64_t rows_a_piece = std::max<std::int64_t>(target_bytes_ / row_bytes, 1);
     const std::int64_t group_channels = spec_.channels / spec_.groups;
     for (std::int64_t sample = 0; sample < geometry.samples; ++sample) {
-      for (std::int64_t group = 0; group < spec_.groups; group += rows_a_piece) {
-        const std::int64_t groups = std::min(rows_a_piece, spec_.groups - group);
+      for (std::int64_t group = 0; group < sample_groups; group += rows_a_piece) {
+        const std::int64_t groups = std::min(rows_a_piece, sample_groups - group);
         Piece piece;
-        piece.first_channel = group * group_channels;
-        piece.channels = groups * group_channels;
-        piece.groups = groups;
+        piece.channels.first = geometry.channels.first + group * group_channels;
+        piece.channels.count = groups * group_channels;
         piece.bytes = groups * row_bytes;
         piece.segments.push_back(
             {request, sample * sample_bytes + group * row_bytes, piece.bytes, 1, geometry.spatial});
@@ -63,11 +64,7 @@ class Cutter {
   }
 
   void Close() {
-    if (open_.bytes > 0) {
-      open_.channels = spec_.channels;
-      open_.groups = spec_.groups;
-      pieces_.push_back(std::move(open_));
-    }
+    if (open_.bytes > 0) pieces_.push_back(std::move(open_));
     open_ = Piece();
   }
 
@@ -77,12 +74,6 @@ class Cutter {
   std::vector<Piece> pieces_;
 };
 
-void Advance(norm::ParamVector& param, std::int64_t elements) {
-  if (param.data == nullptr) return;
-  param.data = static_cast<const std::byte*>(param.data) +
-               elements * static_cast<std::int64_t>(norm::SizeOf(param.dtype));
-}
-
 }  // namespace
 
 std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Geometry> requests,
@@ -90,21 +81,6 @@ std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Ge
   Cutter cutter(spec, target_bytes);
   for (std::size_t i = 0; i < requests.size(); ++i) cutter.Add(i, requests[i]);
   return cutter.Finish();
-}
-
-norm::NormSpec SpecOf(const norm::NormSpec& spec, const Piece& piece) {
-  norm::NormSpec part = spec;
-  part.channels = piece.channels;
-  part.groups = piece.groups;
-  return part;
-}
-
-norm::NormParams ParamsOf(const norm::NormParams& params, const Piece& piece) {
-  norm::NormParams part = params;
-  for (norm::ParamVector* param : {&part.gamma, &part.beta, &part.mean, &part.variance}) {
-    Advance(*param, piece.first_channel);
-  }
-  return part;
 }
 
 }  // namespace normd

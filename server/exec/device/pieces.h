@@ -23,26 +23,21 @@ struct PieceSegment {
   std::int64_t spatial = 1;
 };
 
-// Segments that one launch computes. All cover the same channels: every one of them, or for a part
-// of one large sample the range that begins at `first_channel`.
+// Segments that one launch computes. All cover the same channels: every one of them, or a range for
+// a part of one large sample.
 struct Piece {
   std::vector<PieceSegment> segments;
-  std::int64_t first_channel = 0;
-  std::int64_t channels = 0;
-  std::int64_t groups = 0;
+  ChannelRange channels{};
   std::int64_t bytes = 0;
 };
 
 // Pieces of about `target_bytes`, in order; together they cover every byte of every request once.
 // Small requests share a piece; a tensor is cut between samples, and channels-first samples larger
 // than the target also between groups. A row is never cut, so a piece may be larger than the
-// target. Requests without elements appear in no piece.
+// target. Requests without elements appear in no piece; one that is itself a part of a sample
+// shares its pieces with none.
 std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Geometry> requests,
                                  std::int64_t target_bytes);
-
-// The spec and the parameters of a piece: those of its channels.
-norm::NormSpec SpecOf(const norm::NormSpec& spec, const Piece& piece);
-norm::NormParams ParamsOf(const norm::NormParams& params, const Piece& piece);
 
 }  // namespace normd
 

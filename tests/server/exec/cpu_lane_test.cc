@@ -212,6 +212,42 @@ TEST_F(CpuLaneTest, InputsLargerThanOneGatherGiveTheSameBits) {
   EXPECT_EQ(CompareToReference(*model_, x, y, samples, spatial), "");
 }
 
+TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
+  const std::int64_t spatial = 1031;
+  const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * spatial, 11);
+  const auto whole = Make(model_, {1, 7, spatial}, x);
+  Run({whole.get()});
+  const std::vector<std::byte> bytes = BytesOf(x);
+  const std::int64_t channel_bytes = spatial * 4;
+  std::vector<std::unique_ptr<RequestProbe>> parts;
+  std::vector<RequestProbe*> batch;
+  for (const ChannelRange channels : {ChannelRange{0, 2}, {2, 1}, {3, 4}, {3, 4}, {0, 7}}) {
+    parts.push_back(Make(model_, {1, 7, spatial}, x));
+    Request& request = *parts.back()->request();
+    const auto begin = bytes.begin() + channels.first * channel_bytes;
+    const std::vector<std::byte> part(begin, begin + channels.count * channel_bytes);
+    request.geometry = {1, spatial, channels.count, channels.count * channel_bytes, channels};
+    SplitInput(request, part, parts.size() % 2 == 0 ? Split::kOnePiece : Split::kOddPieces);
+    batch.push_back(parts.back().get());
+  }
+  const auto beside = Make(model_, {1, 7, spatial}, x, Split::kOddPieces);
+  batch.push_back(beside.get());
+  std::vector<ChannelRange> ranges;
+  for (const auto& part : parts) ranges.push_back(part->request()->geometry.channels);
+  Run(batch);
+  EXPECT_TRUE(OutputOf(*beside, x).SameBytes(OutputOf(*whole, x)));
+  const std::byte* expected = whole->completion().output.data();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Completion& completion = parts[i]->completion();
+    ASSERT_TRUE(completion.status.ok()) << completion.status;
+    ASSERT_EQ(completion.output.size(), static_cast<std::size_t>(ranges[i].count * channel_bytes));
+    EXPECT_EQ(std::memcmp(completion.output.data(), expected + ranges[i].first * channel_bytes,
+                          completion.output.size()),
+              0)
+        << "part " << i;
+  }
+}
+
 TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
   const Tensor x = RandomTensor(norm::DType::kFloat32, 7 * 10, 3);
   for (const Split split : {Split::kOnePiece, Split::kOddPieces}) {

@@ -193,6 +193,47 @@ TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
   EXPECT_EQ(device_->calls(FakeCall::kCopyOut), 0);
 }
 
+TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    Start(options);
+    sent_.clear();
+    auto batch = std::make_unique<Batch>();
+    for (int i = 0; i < 4; ++i) Add(*batch, 1, 50);
+    // Of six channels in three groups: all, one group, two, one.
+    const std::vector<ChannelRange> ranges = {{}, {4, 2}, {0, 4}, {0, 2}};
+    constexpr std::int64_t kChannelBytes = 50 * 4;
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      Request& request = *batch->requests[i];
+      const auto* x = reinterpret_cast<const std::byte*>(sent_[i].x.data());
+      request.geometry = {1, 50, ranges[i].count / 2, ranges[i].count * kChannelBytes, ranges[i]};
+      request.input = {ConstBytes(x + ranges[i].first * kChannelBytes,
+                                  static_cast<std::size_t>(request.geometry.bytes))};
+    }
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    ExpectRight(sent_[0]);
+    for (std::size_t i = 1; i < ranges.size(); ++i) {
+      const Sent& sent = sent_[i];
+      ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
+      std::vector<double> expected(sent.x.size());
+      ASSERT_TRUE(norm::NormalizeReference(model_->Spec(norm::DType::kFloat32),
+                                           model_->host_params(), {sent.x.data(), nullptr, 1, 50},
+                                           expected.data())
+                      .ok());
+      const auto count = static_cast<std::size_t>(ranges[i].count * 50);
+      ASSERT_EQ(sent.completion.output.size(), count * sizeof(float));
+      for (std::size_t j = 0; j < count; ++j) {
+        float y = 0;
+        std::memcpy(&y, sent.completion.output.data() + j * sizeof(float), sizeof(float));
+        ASSERT_EQ(y,
+                  static_cast<float>(expected[static_cast<std::size_t>(ranges[i].first) * 50 + j]))
+            << "part " << i << ", element " << j;
+      }
+    }
+  }
+}
+
 TEST_F(DeviceLaneTest, GoesRoundTheArenaInWavesWhenTheBatchIsLarger) {
   auto batch = std::make_unique<Batch>();
   for (int i = 0; i < 5; ++i) Add(*batch, 2, 200);  // 9600 bytes each, the arena holds three.

@@ -47,8 +47,7 @@ TEST(PiecesTest, SmallRequestsShareAPiece) {
   const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 4096);
   ASSERT_EQ(pieces.size(), 1);
   EXPECT_EQ(pieces[0].segments.size(), 2);
-  EXPECT_EQ(pieces[0].channels, 8);
-  EXPECT_EQ(pieces[0].first_channel, 0);
+  EXPECT_TRUE(pieces[0].channels.all());
 }
 
 TEST(PiecesTest, CutsBetweenSamplesAtTheTarget) {
@@ -67,10 +66,8 @@ TEST(PiecesTest, CutsALargeChannelsFirstSampleBetweenGroups) {
   const std::vector<Geometry> requests = {MakeGeometry(spec, 2, 8)};
   const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 200);
   ASSERT_EQ(pieces.size(), 4);
-  EXPECT_EQ(pieces[1].first_channel, 6);
-  EXPECT_EQ(pieces[1].channels, 6);
-  EXPECT_EQ(pieces[1].groups, 2);
-  EXPECT_EQ(pieces[2].first_channel, 0);
+  EXPECT_EQ(pieces[1].channels, (ChannelRange{6, 6}));
+  EXPECT_EQ(pieces[2].channels, (ChannelRange{0, 6}));
   EXPECT_EQ(pieces[2].segments[0].request_offset, 384);
 }
 
@@ -81,6 +78,26 @@ TEST(PiecesTest, NeverCutsAChannelsLastSample) {
   const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 100);
   ASSERT_EQ(pieces.size(), 3);
   EXPECT_EQ(pieces[0].bytes, 384);
+}
+
+TEST(PiecesTest, APartOfASampleIsCutWithinItsChannels) {
+  const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  Geometry part = MakeGeometry(spec, 1, 8);
+  part.channels = {3, 9};
+  part.rows = 3;
+  part.bytes = 3 * 96;
+  const std::vector<Geometry> requests = {MakeGeometry(spec, 1, 1), part, MakeGeometry(spec, 1, 1)};
+  const std::vector<Piece> whole = CutIntoPieces(spec, requests, 4096);
+  ASSERT_EQ(whole.size(), 3) << "a part shares no piece";
+  EXPECT_TRUE(whole[0].channels.all());
+  EXPECT_EQ(whole[1].channels, (ChannelRange{3, 9}));
+  EXPECT_EQ(whole[1].bytes, part.bytes);
+  EXPECT_TRUE(whole[2].channels.all());
+  const std::vector<Piece> cut = CutIntoPieces(spec, {part}, 200);
+  ASSERT_EQ(cut.size(), 2);
+  EXPECT_EQ(cut[0].channels, (ChannelRange{3, 6}));
+  EXPECT_EQ(cut[1].channels, (ChannelRange{9, 3}));
+  EXPECT_EQ(cut[1].segments[0].request_offset, 192);
 }
 
 TEST(PiecesTest, RequestsWithoutElementsAppearInNoPiece) {
@@ -99,16 +116,13 @@ TEST(PiecesTest, ParametersFollowTheChannels) {
   norm::NormParams params;
   params.gamma = {gamma.data(), norm::DType::kFloat32};
   params.beta = {beta.data(), norm::DType::kBFloat16};
-  Piece piece;
-  piece.first_channel = 6;
-  piece.channels = 3;
-  piece.groups = 1;
-  const norm::NormParams part = ParamsOf(params, piece);
+  const ChannelRange channels{6, 3};
+  const norm::NormParams part = ParamsOf(params, channels);
   EXPECT_EQ(part.gamma.data, gamma.data() + 6);
   EXPECT_EQ(part.beta.data, beta.data() + 6);
   EXPECT_EQ(part.mean.data, nullptr);
-  EXPECT_EQ(SpecOf(spec, piece).channels, 3);
-  EXPECT_EQ(SpecOf(spec, piece).groups, 1);
+  EXPECT_EQ(SpecOf(spec, channels).channels, 3);
+  EXPECT_EQ(SpecOf(spec, channels).groups, 1);
 }
 
 TEST(PiecesTest, CoversEveryByteOnceForRandomBatches) {
