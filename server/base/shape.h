@@ -4,6 +4,7 @@
 #ifndef NORMD_SERVER_BASE_SHAPE_H_
 #define NORMD_SERVER_BASE_SHAPE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,8 @@
 namespace normd {
 
 inline constexpr int kMaxRank = 16;
+// The most input tensors that a request has.
+inline constexpr std::size_t kMaxInputs = 2;
 
 // a * b for a, b >= 0; nullopt when it exceeds 63 bits.
 std::optional<std::int64_t> CheckedMultiply(std::int64_t a, std::int64_t b);

@@ -1,7 +1,7 @@
 // A request between the front end that decoded it and the lane that computes it. It knows no
-// protocol: its input is a list of views of memory that the front end owns (slices of a message
-// today, a mapped region tomorrow), its output either goes to memory that the front end names or
-// comes back as a Buffer.
+// protocol: each of its inputs is a list of views of memory that the front end owns (slices of a
+// message today, a mapped region tomorrow), its output either goes to memory that the front end
+// names or comes back as a Buffer.
 
 #ifndef NORMD_SERVER_BATCHING_REQUEST_H_
 #define NORMD_SERVER_BATCHING_REQUEST_H_
@@ -41,6 +41,9 @@ struct Completion {
   BatchInfo batch;
 };
 
+// One tensor's bytes in order, of any split and alignment.
+using ByteViews = absl::InlinedVector<ConstBytes, 4>;
+
 // Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
 // `cancelled`.
 struct Request {
@@ -49,13 +52,13 @@ struct Request {
   norm::DType dtype = norm::DType::kFloat32;
   Geometry geometry;
 
-  // The tensor's bytes in order, geometry.bytes in all, of any split and alignment. Valid while
-  // `input_owner` lives; the lane releases it as soon as it has read them.
-  absl::InlinedVector<ConstBytes, 4> input;
+  // One for each of the model's input_names, of geometry.input_bytes. Valid while `input_owner`
+  // lives; the lane releases it as soon as it has read them all.
+  absl::InlinedVector<ByteViews, kMaxInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
 
   // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
-  // valid until `done`. Overlaps no input of any request, unless it is exactly this one's.
+  // valid until `done`. Overlaps no input of any request, unless it is exactly this one's last.
   MutableBytes output;
 
   TimePoint arrival{};          // When the front end began to decode it.
@@ -71,6 +74,10 @@ struct Request {
   // that BatchQueue::Push accepted. Must not block.
   absl::AnyInvocable<void(Completion) &&> done;
 
+  void ReleaseInputs() {
+    inputs.clear();
+    input_owner.reset();
+  }
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }

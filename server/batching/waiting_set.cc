@@ -39,7 +39,7 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   line.waiting.splice(line.waiting.end(), spare_, spare_.begin());
   const auto waiting = std::prev(line.waiting.end());
   request->admitted = now;
-  waiting->facts = {request->geometry.rows, request->geometry.bytes, now};
+  waiting->facts = {request->geometry.rows, request->geometry.LargerBytes(), now};
   waiting->sequence = next_sequence_++;
   waiting->line = &line;
 

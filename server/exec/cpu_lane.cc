@@ -41,7 +41,7 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   Compute(run);
 
   BatchInfo info{batch->id, static_cast<std::int64_t>(work_.size()), 0, name_};
-  for (const Work& work : work_) info.bytes += work.request->geometry.bytes;
+  for (const Work& work : work_) info.bytes += work.request->geometry.InputBytes();
   if (!work_.empty()) batch->model->metrics().RecordBatch(info.requests, info.bytes);
   // The requests' own references keep the model; with the last of them nothing of the batch is
   // left.
@@ -74,7 +74,7 @@ absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
   }
   if (absl::Status status = CheckMemory(*request); !status.ok()) return status;
   Select(geometry.channels, run);
-  const std::byte* x = InPlaceInput(*request);
+  const std::byte* x = InPlaceInput(*request, 0);
   if (x != nullptr || geometry.bytes == 0) {
     segments_.push_back({x, y, geometry.samples, geometry.spatial});
   } else {
@@ -95,7 +95,7 @@ void CpuLane::Select(const ChannelRange& channels, Run& run) {
 void CpuLane::Gather(Request& request, std::byte* to, Run& run) {
   const Geometry& geometry = request.geometry;
   const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
-  SliceReader input(request.input);
+  SliceReader input(request.inputs.front());
   std::int64_t left = geometry.samples;
   while (left > 0) {
     const std::int64_t room = (gather_bytes_ - run.gathered_bytes) / sample_bytes;
@@ -108,8 +108,7 @@ void CpuLane::Gather(Request& request, std::byte* to, Run& run) {
     left -= samples;
     if (run.gathered_bytes >= gather_bytes_) Compute(run);
   }
-  request.input.clear();
-  request.input_owner.reset();
+  request.ReleaseInputs();
 }
 
 void CpuLane::Compute(Run& run) {

@@ -15,14 +15,19 @@ bool IsAligned(const std::byte* data, norm::DType dtype) {
 }  // namespace
 
 absl::Status CheckMemory(const Request& request) {
-  const auto wanted = static_cast<std::size_t>(request.geometry.bytes);
-  std::size_t input_bytes = 0;
-  for (const ConstBytes& view : request.input) input_bytes += view.size();
-  if (input_bytes != wanted) {
-    return absl::InternalError(
-        absl::StrCat("input: ", input_bytes, " bytes, wanted the tensor's ", wanted));
+  for (std::size_t i = 0; i < kMaxInputs; ++i) {
+    std::size_t input_bytes = 0;
+    if (i < request.inputs.size()) {
+      for (const ConstBytes& view : request.inputs[i]) input_bytes += view.size();
+    }
+    const auto wanted = static_cast<std::size_t>(request.geometry.input_bytes[i]);
+    if (input_bytes != wanted) {
+      return absl::InternalError(
+          absl::StrCat("inputs[", i, "]: ", input_bytes, " bytes, wanted the tensor's ", wanted));
+    }
   }
   if (request.output.empty()) return absl::OkStatus();
+  const auto wanted = static_cast<std::size_t>(request.geometry.bytes);
   if (request.output.size() != wanted) {
     return absl::InternalError(
         absl::StrCat("output: ", request.output.size(), " bytes, wanted the tensor's ", wanted));
@@ -34,10 +39,10 @@ absl::Status CheckMemory(const Request& request) {
   return absl::OkStatus();
 }
 
-const std::byte* InPlaceInput(const Request& request) {
+const std::byte* InPlaceInput(const Request& request, std::size_t index) {
   const std::byte* first = nullptr;
   const std::byte* end = nullptr;
-  for (const ConstBytes& view : request.input) {
+  for (const ConstBytes& view : request.inputs[index]) {
     if (view.empty()) continue;
     if (first == nullptr) {
       first = view.data();
@@ -49,14 +54,12 @@ const std::byte* InPlaceInput(const Request& request) {
   return IsAligned(first, request.dtype) ? first : nullptr;
 }
 
-void GatherInput(Request& request, std::byte* to) {
-  for (const ConstBytes& view : request.input) {
+void GatherInput(const Request& request, std::size_t index, std::byte* to) {
+  for (const ConstBytes& view : request.inputs[index]) {
     if (view.empty()) continue;
     std::memcpy(to, view.data(), view.size());
     to += view.size();
   }
-  request.input.clear();
-  request.input_owner.reset();
 }
 
 }  // namespace normd

@@ -10,17 +10,17 @@
 
 namespace normd {
 
-// Internal, naming the field and the sizes, unless the input has geometry.bytes in all and the
-// output, if named, has as many and is aligned to its element. The front ends check what clients
-// send; this keeps a mistake of theirs from becoming a stray write.
+// Internal, naming the field and the sizes, unless each input has as many bytes as the geometry
+// says and the output, if named, too and is aligned to its element. The front ends check what
+// clients send; this keeps a mistake of theirs from becoming a stray write.
 absl::Status CheckMemory(const Request& request);
 
-// The input's first byte if its views lie in memory one after the other and begin aligned to the
-// element, so that it can be computed where it is; null otherwise, and for an empty input.
-const std::byte* InPlaceInput(const Request& request);
+// The first byte of inputs[index] if its views lie in memory one after the other and begin aligned
+// to the element, so that it can be computed where it is; null otherwise, and for an empty input.
+const std::byte* InPlaceInput(const Request& request, std::size_t index);
 
-// Copies the input to `to`, geometry.bytes long, and releases it.
-void GatherInput(Request& request, std::byte* to);
+// Copies inputs[index] to `to`, which has room for its geometry.input_bytes.
+void GatherInput(const Request& request, std::size_t index, std::byte* to);
 
 }  // namespace normd
 

@@ -176,7 +176,13 @@ norm::NormSpec Model::Spec(norm::DType dtype) const {
   return spec;
 }
 
-absl::StatusOr<Geometry> Model::Check(norm::DType dtype, const Shape& shape) const {
+absl::Span<const absl::string_view> Model::input_names() const {
+  static constexpr absl::string_view kNames[] = {"x"};
+  return kNames;
+}
+
+absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
+  const auto& [dtype, shape] = inputs.front();
   const v1::DataType type = ToProto(dtype);
   const auto& accepted = config_.dtypes();
   if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), type) == accepted.end()) {
@@ -200,6 +206,7 @@ absl::StatusOr<Geometry> Model::Check(norm::DType dtype, const Shape& shape) con
                                                    norm::Name(dtype), " has over 2^63 bytes"));
   }
   geometry.bytes = *bytes;
+  geometry.input_bytes[0] = *bytes;
   return geometry;
 }
 

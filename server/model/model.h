@@ -3,12 +3,16 @@
 #ifndef NORMD_SERVER_MODEL_MODEL_H_
 #define NORMD_SERVER_MODEL_MODEL_H_
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/base/shape.h"
@@ -26,14 +30,30 @@ struct Parameter {
   std::shared_ptr<const std::byte[]> data;
 };
 
-// How one input tensor divides into segments of the kernels' contract.
+// What a request says of one input tensor.
+struct TensorType {
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+};
+
+// How a request's tensors divide into segments of the kernels' contract. All its tensors have as
+// many samples.
 struct Geometry {
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
   std::int64_t rows = 0;   // samples * groups; what batch limits count
-  std::int64_t bytes = 0;  // of the tensor
+  std::int64_t bytes = 0;  // of the output; a norm's input has as many
   // Of a part of one sample (samples is 1): the channels that the tensor covers. Check gives all.
   ChannelRange channels{};
+  std::array<std::int64_t, kMaxInputs> input_bytes{};  // in the order of Model::input_names
+
+  std::int64_t InputBytes() const {
+    std::int64_t sum = 0;
+    for (const std::int64_t input : input_bytes) sum += input;
+    return sum;
+  }
+  // Of all inputs or of the output, whichever is more: what limits of bytes count.
+  std::int64_t LargerBytes() const { return std::max(InputBytes(), bytes); }
 };
 
 // What a backend keeps for a model beyond its host parameters, such as device copies.
@@ -77,10 +97,22 @@ class Model {
   // Host memory, alive as long as the model.
   const norm::NormParams& host_params() const { return host_params_; }
 
-  // Checks a request's tensor against the model: type, rank, channels, normalized shape.
-  // InvalidArgument names the field, what came and what was wanted. Zero samples are allowed; any
-  // other dimension must be at least 1.
-  absl::StatusOr<Geometry> Check(norm::DType dtype, const Shape& shape) const;
+  // The inputs that every request has, in the order of Request::inputs; the first is "x".
+  absl::Span<const absl::string_view> input_names() const;
+
+  // Checks a request's tensors, one for each of input_names(), against the model: type, rank,
+  // channels, normalized shape. InvalidArgument names the field, what came and what was wanted.
+  // Zero samples are allowed; any other dimension must be at least 1. The sum of the bytes fits 63
+  // bits.
+  absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const;
+  // The same of a model with one input.
+  absl::StatusOr<Geometry> Check(norm::DType dtype, const Shape& shape) const {
+    const TensorType x{dtype, shape};
+    return Check(absl::MakeConstSpan(&x, 1));
+  }
+
+  // Of the answer to an accepted "x".
+  Shape OutputShape(Shape x) const { return x; }
 
   // Called once, by the loader, before the model is shared.
   void set_backend_state(std::unique_ptr<BackendState> state) { backend_state_ = std::move(state); }

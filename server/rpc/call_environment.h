@@ -21,8 +21,9 @@
 namespace normd {
 
 struct NormServiceOptions {
-  std::int64_t max_request_bytes = std::int64_t{256} << 20;  // Of a request's tensor.
-  Duration retry_after = std::chrono::milliseconds(100);     // The hint in a refusal.
+  std::int64_t max_request_bytes = std::int64_t{256}
+                                   << 20;  // Of a request's inputs, and of its output.
+  Duration retry_after = std::chrono::milliseconds(100);  // The hint in a refusal.
   // What GetServerInfo tells.
   std::string version;
   std::string cuda;

@@ -1,6 +1,7 @@
 #include "server/rpc/codec.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -64,12 +65,14 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
   std::int64_t count_ = 0;
 };
 
+constexpr absl::string_view kInputNames[] = {"inputs[0]", "inputs[1]"};
+static_assert(std::size(kInputNames) == kMaxInputs);
+
 class RequestReader {
  public:
   explicit RequestReader(CodedInputStream& in) : in_(in) {}
 
   absl::Status Read(NormalizeRequestView& request) {
-    int inputs = 0;
     while (const std::uint32_t tag = ReadTag()) {
       absl::Status status;
       switch (tag) {
@@ -80,22 +83,29 @@ class RequestReader {
           status = ReadInt("version", request.version);
           break;
         case Tag(v1::NormalizeRequest::kInputsFieldNumber, kDelimited):
-          if (++inputs > 1) return absl::InvalidArgumentError("inputs: more than one, wanted one");
-          status = ReadTensor(request.input);
+          if (request.inputs.size() == kMaxInputs) {
+            return absl::InvalidArgumentError(
+                absl::StrCat("inputs: more than ", kMaxInputs, ", wanted at most ", kMaxInputs));
+          }
+          within_ = kInputNames[request.inputs.size()];
+          status = ReadTensor(request.inputs.emplace_back());
+          within_ = "";
           break;
         default: status = SkipUnknown(tag);
       }
       if (!status.ok()) return status;
     }
     if (!in_.ConsumedEntireMessage()) return Malformed("a tag");
-    if (inputs == 0) return absl::InvalidArgumentError("inputs: none, wanted one");
+    if (request.inputs.empty()) {
+      return absl::InvalidArgumentError("inputs: none, wanted at least one");
+    }
     return absl::OkStatus();
   }
 
  private:
   absl::Status Malformed(absl::string_view where) const {
-    return absl::InvalidArgumentError(absl::StrCat("request: malformed protobuf in ", where,
-                                                   " near byte ", in_.CurrentPosition()));
+    return absl::InvalidArgumentError(absl::StrCat("request: malformed protobuf in ", within_,
+                                                   where, " near byte ", in_.CurrentPosition()));
   }
 
   // The coded stream takes tags and lengths of up to ten bytes, the generated classes, like the
@@ -157,7 +167,7 @@ class RequestReader {
     if (!ReadLength(&length)) return Malformed(field);
     if (length > kMaxNameBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(field, ": ", length, " bytes, wanted at most ", kMaxNameBytes));
+          absl::StrCat(within_, field, ": ", length, " bytes, wanted at most ", kMaxNameBytes));
     }
     if (!in_.ReadString(&name, length) ||
         !google::protobuf::internal::IsStructurallyValidUTF8(name)) {
@@ -168,17 +178,17 @@ class RequestReader {
 
   absl::Status ReadTensor(TensorView& tensor) {
     int length = 0;
-    if (!ReadLength(&length)) return Malformed("inputs[0]");
+    if (!ReadLength(&length)) return Malformed("");
     const CodedInputStream::Limit outer = in_.PushLimit(length);
     while (const std::uint32_t tag = ReadTag()) {
       absl::Status status;
       switch (tag) {
         case Tag(v1::Tensor::kNameFieldNumber, kDelimited):
-          status = ReadName("inputs[0].name", tensor.name);
+          status = ReadName(".name", tensor.name);
           break;
         case Tag(v1::Tensor::kDtypeFieldNumber, kVarint): {
           std::int64_t value = 0;
-          status = ReadInt("inputs[0].dtype", value);
+          status = ReadInt(".dtype", value);
           tensor.dtype = static_cast<v1::DataType>(static_cast<int>(value));
           break;
         }
@@ -189,14 +199,14 @@ class RequestReader {
       }
       if (!status.ok()) return status;
     }
-    if (!in_.ConsumedEntireMessage()) return Malformed("inputs[0]");
+    if (!in_.ConsumedEntireMessage()) return Malformed("");
     in_.PopLimit(outer);
     return absl::OkStatus();
   }
 
   absl::Status ReadDimension(TensorView& tensor) {
     std::int64_t dim = 0;
-    absl::Status status = ReadInt("inputs[0].shape", dim);
+    absl::Status status = ReadInt(".shape", dim);
     if (!status.ok()) return status;
     if (tensor.shape.size() == kMaxRank) {
       return absl::InvalidArgumentError(
@@ -208,7 +218,7 @@ class RequestReader {
 
   absl::Status ReadPacked(TensorView& tensor) {
     int length = 0;
-    if (!ReadLength(&length)) return Malformed("inputs[0].shape");
+    if (!ReadLength(&length)) return Malformed(".shape");
     const CodedInputStream::Limit outer = in_.PushLimit(length);
     while (in_.BytesUntilLimit() > 0) {
       absl::Status status = ReadDimension(tensor);
@@ -220,13 +230,13 @@ class RequestReader {
 
   absl::Status ReadData(TensorView& tensor) {
     int left = 0;
-    if (!ReadLength(&left)) return Malformed("inputs[0].data");
+    if (!ReadLength(&left)) return Malformed(".data");
     tensor.data.clear();
     tensor.data_bytes = left;
     while (left > 0) {
       const void* data = nullptr;
       int size = 0;
-      if (!in_.GetDirectBufferPointer(&data, &size)) return Malformed("inputs[0].data");
+      if (!in_.GetDirectBufferPointer(&data, &size)) return Malformed(".data");
       size = std::min(size, left);
       tensor.data.emplace_back(static_cast<const std::byte*>(data), static_cast<std::size_t>(size));
       in_.Skip(size);
@@ -236,6 +246,7 @@ class RequestReader {
   }
 
   CodedInputStream& in_;
+  absl::string_view within_;  // The message whose fields are being read, for errors.
 };
 
 // Writing, as proto3 does it: fields in the order of their numbers, those of value 0 left out.

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/base/bytes.h"
+#include "server/base/shape.h"
 
 namespace normd {
 
@@ -37,7 +38,7 @@ struct TensorView {
 struct NormalizeRequestView {
   std::string model;
   std::int64_t version = 0;
-  TensorView input;
+  absl::InlinedVector<TensorView, kMaxInputs> inputs;  // At least one, at most kMaxInputs.
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in
@@ -46,8 +47,8 @@ struct NormalizeRequestView {
 // caps, not by what the message claims; only the list of views grows, by one for each slice.
 //
 // InvalidArgument for a message that protobuf would not parse ("request: malformed protobuf ..."),
-// for more dimensions than kMaxRank, a name over kMaxNameBytes, and for any number of inputs but
-// one. Values are not judged here. Thread-safe, as it has no state.
+// for more dimensions than kMaxRank, a name over kMaxNameBytes, no inputs and more than kMaxInputs.
+// Values are not judged here. Thread-safe, as it has no state.
 absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const ConstBytes> slices);
 
 // What a NormalizeResponse says, but its tensor's bytes.

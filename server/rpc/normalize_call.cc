@@ -58,9 +58,10 @@ absl::Status NormalizeCall::Accept() {
   }
   absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(views);
   if (!view.ok()) return view.status();
-  absl::Status status = CheckInput(*view);
+  absl::Status status = Check(*view);
   if (!status.ok()) return status;
-  auto lease = environment_.admission.Admit(2 * geometry_.bytes, *metrics_);
+  auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
+                                            *metrics_);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   std::unique_ptr<Request> request = MakeRequest(*view);
@@ -69,7 +70,7 @@ absl::Status NormalizeCall::Accept() {
   return environment_.queue.Push(request);
 }
 
-absl::Status NormalizeCall::CheckInput(const NormalizeRequestView& view) {
+absl::Status NormalizeCall::Check(const NormalizeRequestView& view) {
   absl::Status status = CheckModelName(view.model);
   if (!status.ok()) return status;
   auto model = environment_.registry.Find(view.model, view.version);
@@ -77,29 +78,9 @@ absl::Status NormalizeCall::CheckInput(const NormalizeRequestView& view) {
   model_ = *std::move(model);
   metrics_ = &model_->metrics();
 
-  const TensorView& input = view.input;
-  if (!input.name.empty() && input.name != "x") {
-    return absl::InvalidArgumentError("inputs[0].name: wanted \"x\" or none");
-  }
-  const auto dtype = FromProto(input.dtype);
-  if (!dtype.ok()) return dtype.status();
-  auto shape = Shape::Create(input.shape);
-  if (!shape.ok()) return shape.status();
-  const auto geometry = model_->Check(*dtype, *shape);
-  if (!geometry.ok()) return geometry.status();
-  if (geometry->bytes != input.data_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("data: ", input.data_bytes, " bytes, wanted ",
-                                                   geometry->bytes, " for shape ",
-                                                   shape->ToString(), " of ", norm::Name(*dtype)));
-  }
-  if (geometry->bytes > environment_.options.max_request_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", geometry->bytes, " bytes, wanted at most ",
-                     environment_.options.max_request_bytes, " in one request"));
-  }
-  dtype_ = *dtype;
-  shape_ = *std::move(shape);
-  geometry_ = *geometry;
+  auto inputs = CheckInputs(*model_, view.inputs, environment_.options.max_request_bytes);
+  if (!inputs.ok()) return inputs.status();
+  inputs_ = *std::move(inputs);
   return absl::OkStatus();
 }
 
@@ -108,9 +89,11 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   auto request = std::make_unique<Request>();
   request->id = id_;
   request->model = model_;
-  request->dtype = dtype_;
-  request->geometry = geometry_;
-  request->input = std::move(view.input.data);
+  request->dtype = inputs_.dtype;
+  request->geometry = inputs_.geometry;
+  for (std::size_t k = 0; k < model_->input_names().size(); ++k) {
+    request->inputs.push_back(std::move(view.inputs[inputs_.places[k]].data));
+  }
   request->input_owner = Borrow<void>(this);
   request->arrival = arrival_;
   request->deadline = Deadline();
@@ -142,9 +125,10 @@ void NormalizeCall::Complete(Completion completion) {
 
 absl::Status NormalizeCall::Answer(Completion& completion) {
   const TimePoint begin = environment_.clock.Now();
-  if (static_cast<std::int64_t>(completion.output.size()) != geometry_.bytes) {
+  const std::int64_t bytes = inputs_.geometry.bytes;
+  if (static_cast<std::int64_t>(completion.output.size()) != bytes) {
     return absl::InternalError(
-        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", geometry_.bytes));
+        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", bytes));
   }
   NormalizeResponseHead head;
   head.model = model_->name();
@@ -156,18 +140,18 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
   head.batch_requests = completion.batch.requests;
   head.batch_bytes = completion.batch.bytes;
   head.lane = completion.batch.lane;
-  head.dtype = ToProto(dtype_);
-  head.shape = shape_.dims();
-  head.data_bytes = geometry_.bytes;
+  head.dtype = ToProto(inputs_.dtype);
+  head.shape = inputs_.output_shape.dims();
+  head.data_bytes = bytes;
   const std::string encoded = EncodeNormalizeResponseHead(head);
-  if (geometry_.bytes > 0) {
+  if (bytes > 0) {
     const grpc::Slice parts[] = {grpc::Slice(encoded), OwningSlice(std::move(completion.output))};
     answer_ = grpc::ByteBuffer(parts, 2);
   } else {
     const grpc::Slice whole(encoded);
     answer_ = grpc::ByteBuffer(&whole, 1);
   }
-  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(encoded.size()) + geometry_.bytes);
+  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(encoded.size()) + bytes);
   completion.stages[Stage::kEncode] = environment_.clock.Now() - begin;
   metrics_->RecordStages(completion.stages);
   return absl::OkStatus();
@@ -199,7 +183,7 @@ void NormalizeCall::Log(Duration duration) {
   environment_.request_log->Write(
       reason, {ids_, model_ != nullptr ? absl::string_view(model_->name()) : "",
                model_ != nullptr ? model_->version() : 0, code_, duration, stages_, batch_,
-               context_.peer(), geometry_.bytes});
+               context_.peer(), inputs_.geometry.InputBytes()});
 }
 
 }  // namespace normd

@@ -27,12 +27,12 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "grpcpp/support/slice.h"
-#include "server/base/shape.h"
 #include "server/batching/admission.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/codec.h"
+#include "server/rpc/inputs.h"
 #include "server/rpc/request_ids.h"
 
 namespace normd {
@@ -55,7 +55,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   bool InternalInlineable() override { return true; }
 
   absl::Status Accept();
-  absl::Status CheckInput(const NormalizeRequestView& view);
+  absl::Status Check(const NormalizeRequestView& view);
   std::unique_ptr<Request> MakeRequest(NormalizeRequestView& view);
   void Complete(Completion completion);
   absl::Status Answer(Completion& completion);
@@ -73,9 +73,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   std::uint64_t id_ = 0;
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<const Model> model_;
-  norm::DType dtype_ = norm::DType::kFloat32;
-  Shape shape_;
-  Geometry geometry_;
+  CheckedInputs inputs_;
   Admission::Lease lease_;
   ModelMetrics* metrics_;
 

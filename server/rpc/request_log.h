@@ -32,7 +32,7 @@ struct RequestRecord {
   const StageTimes& stages;
   const BatchInfo& batch;  // Its id is 0 for a request that was not computed.
   std::string peer;
-  std::int64_t bytes = 0;  // Of the tensor; 0 for one that was refused before it was known.
+  std::int64_t bytes = 0;  // Of the inputs; 0 for one that was refused before it was known.
 };
 
 // Thread-safe.

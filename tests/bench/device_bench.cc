@@ -173,8 +173,9 @@ class Feeder {
     request->model = model_;
     request->dtype = norm::DType::kFloat32;
     request->geometry = geometry_;
-    request->input.emplace_back(reinterpret_cast<const std::byte*>(sources_[index].data()),
-                                static_cast<std::size_t>(geometry_.bytes));
+    request->inputs.emplace_back().emplace_back(
+        reinterpret_cast<const std::byte*>(sources_[index].data()),
+        static_cast<std::size_t>(geometry_.bytes));
     request->arrival = clock_.Now();
     request->done = [this, index](Completion completion) {
       if (!completion.status.ok()) {

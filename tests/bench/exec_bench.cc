@@ -51,8 +51,8 @@ std::unique_ptr<Request> MakeRequest(const Server& server, std::uint64_t id, std
   auto request = std::make_unique<Request>();
   request->id = id;
   request->model = server.model;
-  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, bytes};
-  request->input.assign(input.begin(), input.end());
+  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, bytes, {}, {bytes}};
+  request->inputs.emplace_back(input.begin(), input.end());
   request->deadline = server.clock.Now() + std::chrono::seconds(100);
   request->done = [](Completion completion) { benchmark::DoNotOptimize(completion.output.data()); };
   return request;

@@ -32,7 +32,7 @@ RequestProbe::RequestProbe(std::shared_ptr<const Model> model,
   request_->geometry = *geometry;
   bytes.resize(static_cast<std::size_t>(geometry->bytes));
   auto input = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  request_->input.push_back(*input);
+  request_->inputs.push_back({ConstBytes(*input)});
   request_->input_owner = input;
   input_ = input;
   request_->cancelled = cancelled_;

@@ -36,7 +36,7 @@ class DeviceLane::Wave {
  public:
   struct Item {
     explicit Item(std::unique_ptr<Request> r)
-        : request(std::move(r)), reader(absl::MakeConstSpan(request->input)) {}
+        : request(std::move(r)), reader(absl::MakeConstSpan(request->inputs.front())) {}
 
     std::unique_ptr<Request> request;
     SliceReader reader;
@@ -113,7 +113,7 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
       continue;
     }
     ++info.requests;
-    info.bytes += request->geometry.bytes;
+    info.bytes += request->geometry.InputBytes();
   }
   std::erase(batch->requests, nullptr);
   absl::Status status;
@@ -206,7 +206,8 @@ absl::Status DeviceLane::RunMapped(Wave& wave) {
   {
     DeviceRange range(device_, "gather");
     for (Wave::Item& item : wave.items) {
-      GatherInput(*item.request, item.output.data());
+      GatherInput(*item.request, 0, item.output.data());
+      item.request->ReleaseInputs();
       const Geometry& geometry = item.request->geometry;
       segments.push_back(
           {item.output.data(), item.output.data(), geometry.samples, geometry.spatial});
@@ -251,10 +252,7 @@ absl::Status DeviceLane::RunPieces(Wave& wave) {
   for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) {
     status = EnqueuePiece(wave, pieces[i], *streams_[i % streams_.size()], marks[i]);
   }
-  for (Wave::Item& item : wave.items) {
-    item.request->input.clear();
-    item.request->input_owner.reset();
-  }
+  for (Wave::Item& item : wave.items) item.request->ReleaseInputs();
   if (absl::Status drained = Drain(); status.ok()) status = drained;
   if (status.ok()) {
     for (const PieceMarks& m : marks) {

@@ -137,7 +137,7 @@ void WaitingSetTest::Push() {
   if (UpTo(2) == 0) request->deadline = clock_.Now() + microseconds(1 + UpTo(30));
   simple_.Add({request->id,
                {model.get(), dtype},
-               {request->geometry.rows, request->geometry.bytes, clock_.Now()},
+               {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now()},
                request->deadline});
   EXPECT_TRUE(set_.Add(request, clock_.Now()).ok());
 }

@@ -63,7 +63,7 @@ std::vector<std::size_t> Cuts(Split split, std::size_t size) {
 void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split split) {
   const std::size_t size = bytes.size();
   auto memory = std::make_shared<std::vector<std::byte>>(2 * size + 4096);
-  request.input.clear();
+  request.inputs.assign(1, {});
   std::byte* to = memory->data() + (split == Split::kMisaligned ? 1 : 0);
   std::size_t from = 0;
   std::vector<std::size_t> cuts = Cuts(split, size);
@@ -71,7 +71,7 @@ void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split spl
   for (const std::size_t cut : cuts) {
     const std::size_t end = std::max(from, std::min(cut, size));
     if (end > from) std::memcpy(to, bytes.data() + from, end - from);
-    request.input.emplace_back(to, end - from);
+    request.inputs[0].emplace_back(to, end - from);
     to += end - from;
     if (split != Split::kAdjacent) to += 1 + end % 5;
     from = end;
@@ -226,7 +226,12 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
     Request& request = *parts.back()->request();
     const auto begin = bytes.begin() + channels.first * channel_bytes;
     const std::vector<std::byte> part(begin, begin + channels.count * channel_bytes);
-    request.geometry = {1, spatial, channels.count, channels.count * channel_bytes, channels};
+    request.geometry = {1,
+                        spatial,
+                        channels.count,
+                        channels.count * channel_bytes,
+                        channels,
+                        {channels.count * channel_bytes}};
     SplitInput(request, part, parts.size() % 2 == 0 ? Split::kOnePiece : Split::kOddPieces);
     batch.push_back(parts.back().get());
   }
@@ -268,7 +273,7 @@ TEST_F(CpuLaneTest, ComputesInPlaceWhenOutputIsTheInput) {
   xy.CopyFrom(x);
   const auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 7, 10});
   auto* data = static_cast<std::byte*>(xy.data());
-  probe->request()->input = {ConstBytes(data, xy.bytes())};
+  probe->request()->inputs = {{ConstBytes(data, xy.bytes())}};
   probe->request()->output = {data, xy.bytes()};
   Run({probe.get()});
   EXPECT_EQ(CompareToReference(*model_, x, xy, 1, 10), "");
@@ -311,14 +316,14 @@ TEST_F(CpuLaneTest, ARequestWhoseMemoryCannotBeHadFailsAlone) {
   const auto odd_output = Make(model_, {1, 7, 10}, x);
   const auto after = Make(model_, {1, 7, 10}, x);
   huge->request()->geometry.bytes = std::int64_t{1} << 60;
-  short_input->request()->input.back().remove_suffix(1);
+  short_input->request()->inputs[0].back().remove_suffix(1);
   std::vector<std::byte> memory(x.bytes() + 1);
   odd_output->request()->output = {memory.data() + 1, x.bytes()};
   Run({before.get(), huge.get(), short_input.get(), odd_output.get(), after.get()});
   EXPECT_EQ(huge->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(short_input->code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(short_input->completion().status.message()),
-              HasSubstr("input: 279 bytes, wanted the tensor's 280"));
+              HasSubstr("inputs[0]: 279 bytes, wanted the tensor's 280"));
   EXPECT_EQ(odd_output->code(), absl::StatusCode::kInternal);
   EXPECT_EQ(CompareToReference(*model_, x, OutputOf(*before, x), 1, 10), "");
   EXPECT_EQ(CompareToReference(*model_, x, OutputOf(*after, x), 1, 10), "");

@@ -15,12 +15,20 @@ namespace {
 // Refusals of messages that protobuf itself would parse.
 bool IsCap(const absl::Status& status) {
   return absl::StrContains(status.message(), "wanted at most") ||
-         absl::StrContains(status.message(), "wanted one");
+         absl::StrContains(status.message(), "wanted at least one");
 }
 
 template <typename A, typename B>
 void Expect(absl::string_view field, const A& got, const B& want, std::string& differences) {
   if (got != want) absl::StrAppend(&differences, field, ": got ", got, ", want ", want, "\n");
+}
+
+void Compare(const TensorView& got, const v1::Tensor& want, std::string& differences) {
+  Expect("name", got.name, want.name(), differences);
+  Expect("dtype", static_cast<int>(got.dtype), static_cast<int>(want.dtype()), differences);
+  Expect("shape", absl::StrJoin(got.shape, ","), absl::StrJoin(want.shape(), ","), differences);
+  Expect("data_bytes", got.data_bytes, static_cast<std::int64_t>(want.data().size()), differences);
+  if (Join(got.data) != want.data()) absl::StrAppend(&differences, "data differs\n");
 }
 
 }  // namespace
@@ -58,20 +66,17 @@ std::string Disagreement(absl::string_view wire, absl::Span<const std::size_t> c
     return absl::StrCat("refused what protobuf accepts: ", got.status().message());
   }
   if (!parses) return "accepted what protobuf refuses";
-  if (want.inputs_size() != 1) return absl::StrCat("accepted ", want.inputs_size(), " inputs");
+  if (want.inputs_size() < 1 || want.inputs_size() > static_cast<int>(kMaxInputs)) {
+    return absl::StrCat("accepted ", want.inputs_size(), " inputs");
+  }
 
   std::string differences;
-  const v1::Tensor& tensor = want.inputs(0);
   Expect("model", got->model, want.model(), differences);
   Expect("version", got->version, want.version(), differences);
-  Expect("name", got->input.name, tensor.name(), differences);
-  Expect("dtype", static_cast<int>(got->input.dtype), static_cast<int>(tensor.dtype()),
-         differences);
-  Expect("shape", absl::StrJoin(got->input.shape, ","), absl::StrJoin(tensor.shape(), ","),
-         differences);
-  Expect("data_bytes", got->input.data_bytes, static_cast<std::int64_t>(tensor.data().size()),
-         differences);
-  if (Join(got->input.data) != tensor.data()) absl::StrAppend(&differences, "data differs\n");
+  Expect("inputs", static_cast<int>(got->inputs.size()), want.inputs_size(), differences);
+  for (int i = 0; i < want.inputs_size() && differences.empty(); ++i) {
+    Compare(got->inputs[static_cast<std::size_t>(i)], want.inputs(i), differences);
+  }
   return differences;
 }
 

@@ -56,13 +56,13 @@ TEST(DecodeNormalizeRequestTest, ReadsEveryFieldAndViewsTheDataInPlace) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->model, "instance_norm_64");
   EXPECT_EQ(request->version, 300);
-  EXPECT_EQ(request->input.name, "x");
-  EXPECT_EQ(request->input.dtype, v1::FLOAT16);
-  EXPECT_THAT(request->input.shape, ElementsAre(1, 200, 3));
-  EXPECT_EQ(Join(request->input.data), "the tensor's bytes");
-  ASSERT_EQ(request->input.data.size(), 1u);
+  EXPECT_EQ(request->inputs[0].name, "x");
+  EXPECT_EQ(request->inputs[0].dtype, v1::FLOAT16);
+  EXPECT_THAT(request->inputs[0].shape, ElementsAre(1, 200, 3));
+  EXPECT_EQ(Join(request->inputs[0].data), "the tensor's bytes");
+  ASSERT_EQ(request->inputs[0].data.size(), 1u);
   const ConstBytes whole = slices.views()[0];
-  EXPECT_EQ(request->input.data[0].data() + request->input.data[0].size(),
+  EXPECT_EQ(request->inputs[0].data[0].data() + request->inputs[0].data[0].size(),
             whole.data() + whole.size())
       << "a view, not a copy";
 }
@@ -138,11 +138,12 @@ TEST(DecodeNormalizeRequestTest, RefusesTextThatIsNotUtf8) {
   EXPECT_THAT(Refusal(BytesField(1, "\xff\xfe")), HasSubstr("model"));
 }
 
-TEST(DecodeNormalizeRequestTest, RefusesAnyNumberOfInputsButOne) {
+TEST(DecodeNormalizeRequestTest, RefusesNoInputsAndMoreThanTwo) {
   EXPECT_THAT(Refusal(BytesField(1, "m")), HasSubstr("inputs: none"));
   const std::string input = BytesField(3, IntField(2, 1));
   EXPECT_EQ(Refusal(input), "");
-  EXPECT_THAT(Refusal(input + input), HasSubstr("inputs: more than one"));
+  EXPECT_EQ(Refusal(input + input), "");
+  EXPECT_THAT(Refusal(input + input + input), HasSubstr("inputs: more than 2, wanted at most 2"));
 }
 
 TEST(DecodeNormalizeRequestTest, CapsTheRankBeforeItStoresMore) {
@@ -160,6 +161,8 @@ TEST(DecodeNormalizeRequestTest, CapsNamesBeforeItStoresThem) {
               AllOf(HasSubstr("model: 129 bytes"), HasSubstr("at most 128")));
   EXPECT_THAT(Refusal(BytesField(3, BytesField(1, std::string(129, 'm')))),
               HasSubstr("inputs[0].name: 129 bytes"));
+  EXPECT_THAT(Refusal(BytesField(3, "") + BytesField(3, BytesField(1, std::string(129, 'm')))),
+              HasSubstr("inputs[1].name: 129 bytes"));
 }
 
 TEST(EncodeNormalizeResponseHeadTest, WritesWhatTheGeneratedClassWrites) {

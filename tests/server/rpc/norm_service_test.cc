@@ -152,14 +152,35 @@ std::vector<BadInput> BadInputs() {
        kInvalid,
        {"dtype: FLOAT64", "FLOAT16"}},
       {"NoInput", [](v1::NormalizeRequest& r) { r.clear_inputs(); }, kInvalid, {"inputs: none"}},
-      {"TwoInputs",
+      {"TwoInputsOfOneName",
+       [](v1::NormalizeRequest& r) {
+         r.mutable_inputs(0)->set_name("x");
+         *r.add_inputs() = r.inputs(0);
+       },
+       kInvalid,
+       {"inputs[1].name: \"x\" twice"}},
+      {"ASecondInputThatTheModelDoesNotTake",
+       [](v1::NormalizeRequest& r) {
+         r.mutable_inputs(0)->set_name("x");
+         r.add_inputs()->set_name("y");
+       },
+       kInvalid,
+       {"inputs[1].name: \"y\", wanted \"x\""}},
+      {"TwoInputsWithoutNames",
        [](v1::NormalizeRequest& r) { *r.add_inputs() = r.inputs(0); },
        kInvalid,
-       {"inputs: more than one"}},
+       {"inputs[0].name: \"\", wanted \"x\""}},
+      {"ThreeInputs",
+       [](v1::NormalizeRequest& r) {
+         r.add_inputs();
+         r.add_inputs();
+       },
+       kInvalid,
+       {"inputs: more than 2"}},
       {"UnknownInput",
        [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_name("q"); },
        kInvalid,
-       {"inputs[0].name"}},
+       {"inputs[0].name: \"q\", wanted \"x\""}},
       {"UnknownModel",
        [](v1::NormalizeRequest& r) { r.set_model("nothing"); },
        kNotFound,

@@ -80,7 +80,9 @@ std::string RandomRequest(std::mt19937_64& random) {
   std::vector<std::string> fields;
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(1, Text(random, 40)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(2, Number(random)));
-  fields.push_back(BytesField(3, RandomTensor(random)));
+  for (auto n = 1 + Below(random, 2); n > 0; --n) {
+    fields.push_back(BytesField(3, RandomTensor(random)));
+  }
   return Shuffled(random, std::move(fields));
 }
 

@@ -16,8 +16,9 @@ std::string Varint(std::uint64_t value);
 std::string IntField(int field, std::uint64_t value);
 std::string BytesField(int field, absl::string_view bytes);
 
-// A valid NormalizeRequest with one input, as awkward as the format allows: fields in any order,
-// some repeated, shapes packed, unpacked and both, unknown fields of every wire type between them.
+// A valid NormalizeRequest with one or two inputs, as awkward as the format allows: fields in any
+// order, some repeated, shapes packed, unpacked and both, unknown fields of every wire type between
+// them.
 std::string RandomRequest(std::mt19937_64& random);
 
 // Up to `most` ascending offsets in [0, size], repeats among them.

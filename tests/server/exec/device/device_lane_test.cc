@@ -102,9 +102,10 @@ class DeviceLaneTest : public ::testing::Test {
     request->geometry = sent.geometry;
     const auto* bytes = reinterpret_cast<const std::byte*>(sent.x.data());
     const auto size = static_cast<std::size_t>(sent.geometry.bytes);
+    request->inputs.emplace_back();
     for (std::size_t at = 0; at < size;) {
       const std::size_t part = std::min<std::size_t>(size - at, random_() % 777 + 1);
-      request->input.emplace_back(bytes + at, part);
+      request->inputs[0].emplace_back(bytes + at, part);
       at += part;
     }
     request->done = [&sent](Completion completion) {
@@ -207,9 +208,14 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
     for (std::size_t i = 1; i < ranges.size(); ++i) {
       Request& request = *batch->requests[i];
       const auto* x = reinterpret_cast<const std::byte*>(sent_[i].x.data());
-      request.geometry = {1, 50, ranges[i].count / 2, ranges[i].count * kChannelBytes, ranges[i]};
-      request.input = {ConstBytes(x + ranges[i].first * kChannelBytes,
-                                  static_cast<std::size_t>(request.geometry.bytes))};
+      request.geometry = {1,
+                          50,
+                          ranges[i].count / 2,
+                          ranges[i].count * kChannelBytes,
+                          ranges[i],
+                          {ranges[i].count * kChannelBytes}};
+      request.inputs = {{ConstBytes(x + ranges[i].first * kChannelBytes,
+                                    static_cast<std::size_t>(request.geometry.bytes))}};
     }
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
     ExpectRight(sent_[0]);

@@ -1,0 +1,36 @@
+// A request's tensors as its model takes them.
+
+#ifndef NORMD_SERVER_RPC_INPUTS_H_
+#define NORMD_SERVER_RPC_INPUTS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/norm.h"
+#include "server/base/shape.h"
+#include "server/model/model.h"
+#include "server/rpc/codec.h"
+
+namespace normd {
+
+struct CheckedInputs {
+  norm::DType dtype = norm::DType::kFloat32;  // Of every input and of the output.
+  Shape output_shape;
+  Geometry geometry;
+  // For each of the model's input_names, its place among the request's tensors.
+  std::array<std::size_t, kMaxInputs> places{};
+};
+
+// Matches the tensors to the model's inputs by name, and checks types, shapes and the bytes of each
+// against its shape. A single tensor without a name is the only input of a model that has one.
+// InvalidArgument names the field, what came and what was wanted; also when the inputs together, or
+// the output, have more than `max_bytes`.
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
+                                          std::int64_t max_bytes);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INPUTS_H_
