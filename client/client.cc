@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -68,7 +69,9 @@ struct NormalizeCall final : PendingCall {
 
 absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& request) {
   absl::StatusOr<grpc::ByteBuffer> message =
-      EncodeRequest(request.model, request.version, request.input, request.input_owner);
+      EncodeRequest({request.model, request.version, request.priority,
+                     std::max<std::int64_t>(request.queue_timeout.count(), 0)},
+                    request.input, request.input_owner);
   if (!message.ok()) return message.status();
   return EncodedRequest(*std::move(message));
 }

@@ -47,6 +47,12 @@ void AppendVarint(std::string* out, std::uint64_t value) {
   out->append(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(end - buffer));
 }
 
+void AppendInt(std::string* out, int field, std::int64_t value) {
+  if (value == 0) return;
+  AppendVarint(out, Tag(field, Wire::WIRETYPE_VARINT));
+  AppendVarint(out, static_cast<std::uint64_t>(value));
+}
+
 // The tensor up to its bytes. `data` is the field that is last, so the bytes follow the header.
 std::string EncodeTensorHeader(const TensorView& tensor) {
   std::string shape;
@@ -191,23 +197,21 @@ struct NormalizeResponse::Output {
   Extent data;
 };
 
-absl::StatusOr<grpc::ByteBuffer> EncodeRequest(absl::string_view model, std::int64_t version,
-                                               const TensorView& input,
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head, const TensorView& input,
                                                std::shared_ptr<const void> owner) {
+  using Request = v1::NormalizeRequest;
   const std::string tensor = EncodeTensorHeader(input);
   std::string header;
-  if (!model.empty()) {
-    AppendVarint(&header,
-                 Tag(v1::NormalizeRequest::kModelFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
-    AppendVarint(&header, model.size());
-    header.append(model.data(), model.size());
+  if (!head.model.empty()) {
+    AppendVarint(&header, Tag(Request::kModelFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
+    AppendVarint(&header, head.model.size());
+    header.append(head.model.data(), head.model.size());
   }
-  if (version != 0) {
-    AppendVarint(&header, Tag(v1::NormalizeRequest::kVersionFieldNumber, Wire::WIRETYPE_VARINT));
-    AppendVarint(&header, static_cast<std::uint64_t>(version));
-  }
-  AppendVarint(&header,
-               Tag(v1::NormalizeRequest::kInputsFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
+  AppendInt(&header, Request::kVersionFieldNumber, head.version);
+  // The input comes last: its bytes follow the header.
+  AppendInt(&header, Request::kPriorityFieldNumber, head.priority);
+  AppendInt(&header, Request::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
+  AppendVarint(&header, Tag(Request::kInputsFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
   AppendVarint(&header, tensor.size() + input.bytes.size());
   header += tensor;
 

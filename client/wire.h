@@ -20,10 +20,17 @@
 
 namespace normd::client {
 
+// What a NormalizeRequest says beside its input; norm_service.proto says what each means.
+struct RequestHead {
+  absl::string_view model;
+  std::int64_t version = 0;
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
+  std::int64_t queue_timeout_ns = 0;
+};
+
 // Encodes a NormalizeRequest with one input. The buffer refers to input.bytes and holds `owner`
 // until gRPC has let go of them. InvalidArgument when the message exceeds 2 GiB, protobuf's limit.
-absl::StatusOr<grpc::ByteBuffer> EncodeRequest(absl::string_view model, std::int64_t version,
-                                               const TensorView& input,
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head, const TensorView& input,
                                                std::shared_ptr<const void> owner);
 
 // A NormalizeResponse with one output. Owns the memory of the answer.

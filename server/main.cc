@@ -130,6 +130,7 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
                                                         : kDeviceBatchBytes;
   options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
   options.max_queue_requests = config.max_queue_requests;
+  options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
   return options;
 }
 

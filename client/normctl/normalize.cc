@@ -1,9 +1,11 @@
 // `normctl normalize`: one tensor from a file to a file.
 
 #include <chrono>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
 #include "client/tensor/npy.h"
@@ -20,6 +22,13 @@ nlohmann::json StagesJson(const v1::StageTimes& stages) {
           {"compute", stages.compute_ns()}, {"copy_out", stages.copy_out_ns()}};
 }
 
+std::optional<v1::Priority> ParsePriority(absl::string_view level) {
+  if (level == "low") return v1::PRIORITY_LOW;
+  if (level == "normal") return v1::PRIORITY_NORMAL;
+  if (level == "high") return v1::PRIORITY_HIGH;
+  return std::nullopt;
+}
+
 class NormalizeCommand final : public Command {
  public:
   const char* name() const override { return "normalize"; }
@@ -32,6 +41,9 @@ class NormalizeCommand final : public Command {
   void AddFlags(FlagSet& flags) override {
     flags.Add("model", &model_, "MODEL", "Model that normalizes; required.");
     flags.Add("version", &version_, "N", "Version; 0 is the highest loaded.");
+    flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.");
+    flags.Add("queue_timeout", &queue_timeout_, "DURATION",
+              "How long it may wait on the server; 0: as long as --timeout.");
     flags.Add("o", &output_path_, "OUT.npy", "File for the result; without it none is written.");
     flags.Add("verify", &verify_, "",
               "Checks every element against float64; needs the repository.");
@@ -40,6 +52,14 @@ class NormalizeCommand final : public Command {
   }
   absl::Status Check() const override {
     if (model_.empty()) return absl::InvalidArgumentError("--model: wanted a model's name");
+    if (!ParsePriority(priority_).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--priority: \"", priority_, "\", wanted low, normal or high"));
+    }
+    if (queue_timeout_ < absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--queue_timeout: ", absl::FormatDuration(queue_timeout_), ", wanted 0 or more"));
+    }
     if (verify_ && repository_.empty()) {
       return absl::InvalidArgumentError(
           "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
@@ -53,6 +73,8 @@ class NormalizeCommand final : public Command {
     NormalizeRequest request;
     request.model = model_;
     request.version = version_;
+    request.priority = *ParsePriority(priority_);
+    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.input = input->view();
     request.input_owner = input->owner();
     request.timeout = context.timeout;
@@ -127,6 +149,8 @@ class NormalizeCommand final : public Command {
 
   std::string model_;
   std::int64_t version_ = 0;
+  std::string priority_ = "normal";
+  absl::Duration queue_timeout_;
   std::string output_path_;
   bool verify_ = false;
   std::string repository_;

@@ -14,7 +14,14 @@ TimePoint EndOfDelay(TimePoint oldest, const BatchLimits& limits) {
   return limits.max_queue_delay < left ? oldest + limits.max_queue_delay : kNever;
 }
 
+// What a request of no bytes costs a lane, in KiB of others.
+constexpr std::int64_t kRequestKib = 4;
+
 }  // namespace
+
+TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging) {
+  return admitted + static_cast<int>(priority) * aging;
+}
 
 BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
                           TimePoint now, bool closing) {
@@ -23,6 +30,7 @@ BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchL
   std::int64_t bytes = 0;
   std::size_t take = 0;
   bool full = false;
+  TimePoint oldest = kNever;
   for (const WaitingRequest& request : waiting) {
     // Differences, because a sum could overflow: what is taken so far is below both limits.
     const bool fits =
@@ -32,13 +40,15 @@ BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchL
       break;
     }
     ++take;
+    oldest = std::min(oldest, request.admitted);
     rows += request.rows;
     bytes += request.bytes;
     full = IsFull(rows, bytes, limits);
     if (full) break;
   }
   if (full || closing) return {take, kNever};
-  const TimePoint ready_at = EndOfDelay(waiting.front().admitted, limits);
+  // Not full, so the prefix is the whole line, and its oldest the line's.
+  const TimePoint ready_at = EndOfDelay(oldest, limits);
   if (ready_at <= now) return {take, kNever};
   return {0, ready_at};
 }
@@ -50,6 +60,10 @@ TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool clo
   if (closing || IsFull(totals.rows, totals.bytes, limits)) return kAtOnce;
   if (limits.max_queue_delay <= Duration::zero()) return kAtOnce;
   return EndOfDelay(totals.oldest, limits);
+}
+
+VirtualTime Charge(const WaitingRequest& request) {
+  return (request.bytes / 1024 + kRequestKib) << static_cast<int>(request.priority);
 }
 
 }  // namespace normd

@@ -1,14 +1,22 @@
-// When do waiting requests become a batch, and which? Pure functions of what waits, the limits and
-// the time, so that every decision is a test.
+// When do waiting requests become a batch, which, and whose turn is it? Pure functions of what
+// waits, the limits and the time, so that every decision is a test.
+//
+// Three questions, one function each:
+// - within a line (one model version, one type): DueAt orders the requests, by priority and age;
+// - how many of a line go, and when: DecideBatch;
+// - between models: each is charged for what it takes, and the one that has been charged least goes
+//   next (Charge). So a model's own flood delays its own requests, not those of another.
 
 #ifndef NORMD_SERVER_BATCHING_BATCH_POLICY_H_
 #define NORMD_SERVER_BATCHING_BATCH_POLICY_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
 #include "server/base/clock.h"
+#include "server/batching/priority.h"
 
 namespace normd {
 
@@ -26,7 +34,13 @@ struct WaitingRequest {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint admitted{};
+  Priority priority = Priority::kNormal;
 };
+
+// A line's requests leave in the order of this time, and of arrival where it is the same. One level
+// less costs `aging`: a request overtakes those of the next lower level that came less than that
+// before it, so each waits for a bounded time behind higher ones, whatever their number.
+TimePoint DueAt(Priority priority, TimePoint admitted, Duration aging);
 
 struct BatchDecision {
   // How many from the front to take now; 0: none yet.
@@ -35,13 +49,13 @@ struct BatchDecision {
   TimePoint ask_again = kNever;
 };
 
-// `waiting`: one queue in order of arrival. Takes the longest prefix within the limits as soon as
+// `waiting`: one line in the order of DueAt. Takes the longest prefix within the limits as soon as
 // the prefix is full (the next request would not fit, or a limit is reached) or the oldest has
 // waited for max_queue_delay, or when `closing` (no more will come).
 BatchDecision DecideBatch(absl::Span<const WaitingRequest> waiting, const BatchLimits& limits,
                           TimePoint now, bool closing);
 
-// A whole queue in short. The oldest request's arrival means nothing when `requests` is 0.
+// A whole line in short. The oldest request's arrival means nothing when `requests` is 0.
 struct QueueTotals {
   std::int64_t requests = 0;
   std::int64_t rows = 0;
@@ -51,10 +65,30 @@ struct QueueTotals {
 
 inline constexpr TimePoint kAtOnce = TimePoint::min();
 
-// From when on DecideBatch takes from a queue of these totals: kAtOnce, the end of its queue delay,
+// From when on DecideBatch takes from a line of these totals: kAtOnce, the end of its queue delay,
 // or kNever when it is empty. What a queue keeps up to date at each change, in constant time, so
 // that DecideBatch runs only when there is something to take.
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing);
+
+// Start-time fair queueing over models. Virtual time is work that was charged; it stands still
+// while nothing is taken. A model's turn begins where its last batch ended, or now if it has waited
+// for nothing since: nobody saves up a share by being idle, and nobody sheds a debt by it. The
+// earliest turn goes next, and its beginning becomes the virtual time of now. So while one model
+// has a flood, another's request waits for no more than the batch that each lane computes; with
+// several floods, for at most one batch more of each. Source: Goyal, Vin, Cheng, "Start-time fair
+// queueing" (1997), with batches as packets.
+using VirtualTime = std::int64_t;
+
+struct Turn {
+  VirtualTime begin = 0;
+  std::uint64_t sequence = 0;  // Of the request at the front; for turns that begin together.
+  friend auto operator<=>(const Turn&, const Turn&) = default;
+};
+
+// What a model is charged for one request: its KiB, with a few for its being a request at all,
+// twice as much for each level less. So where models flood, one of high priority gets twice the
+// share of one of normal, which gets twice that of one of low.
+VirtualTime Charge(const WaitingRequest& request);
 
 }  // namespace normd
 

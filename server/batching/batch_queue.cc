@@ -10,12 +10,15 @@
 namespace normd {
 namespace {
 
-absl::Status DeadlinePassed() {
-  return absl::DeadlineExceededError("the deadline passed while the request waited");
-}
-
 void FailAll(std::vector<std::unique_ptr<Request>> requests, const absl::Status& status) {
   for (std::unique_ptr<Request>& request : requests) Fail(std::move(request), status);
+}
+
+void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
+  for (std::unique_ptr<Request>& request : requests) {
+    absl::Status status = WaitedTooLong(*request);
+    Fail(std::move(request), std::move(status));
+  }
 }
 
 }  // namespace
@@ -181,7 +184,7 @@ BatchQueue::Poll BatchQueue::TryTake() {
     wake = impl_->Plan();
   }
   impl_->Send(wake);
-  FailAll(std::move(expired), DeadlinePassed());
+  FailExpired(std::move(expired));
   return poll;
 }
 
@@ -204,7 +207,7 @@ std::unique_ptr<Batch> BatchQueue::Take() {
       wake = impl_->Plan();
     }
     impl_->Send(wake);
-    FailAll(std::move(expired), DeadlinePassed());
+    FailExpired(std::move(expired));
     if (batch != nullptr || finished) return batch;
   }
 }
@@ -234,7 +237,7 @@ TimePoint BatchQueue::ExpireDue() {
     wake = impl_->Plan();
   }
   impl_->Send(wake);
-  FailAll(std::move(expired), DeadlinePassed());
+  FailExpired(std::move(expired));
   return next;
 }
 
@@ -254,7 +257,7 @@ void BatchQueue::Reap() {
       wake = impl_->Plan();
     }
     impl_->Send(wake);
-    FailAll(std::move(expired), DeadlinePassed());
+    FailExpired(std::move(expired));
     if (finished) return;
   }
 }

@@ -4,13 +4,14 @@
 // Invariants:
 // - A request that Push accepted is completed exactly once: by the lane that took it, or by the
 //   queue (cancelled, expired, aborted), which calls `done` without holding its lock.
-// - Requests of one (model version, type) leave in the order of arrival.
-// - Between keys, the one whose oldest request has waited longest goes first, among those that
-//   DecideBatch lets go.
+// - Requests of one (model version, type) and priority leave in the order of arrival; DueAt says
+//   how priorities mix.
+// - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
 
 #ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 #define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -24,6 +25,8 @@ namespace normd {
 struct BatchQueueOptions {
   BatchLimits limits;                      // A model's config may override each of them.
   std::int64_t max_queue_requests = 1024;  // Of one model version; likewise.
+  // How much younger a request overtakes those of the next lower priority; see DueAt.
+  Duration priority_aging = std::chrono::seconds(1);
 };
 
 // Thread-safe. No function blocks but Take and Reap.
@@ -52,7 +55,8 @@ class BatchQueue {
   // Request::cancelled first, so that one that is not yet pushed ends at its Push.
   void Cancel(std::uint64_t request_id);
 
-  // Completes what has passed its deadline with DEADLINE_EXCEEDED. Returns the next deadline.
+  // Completes what has passed its deadline or its queue time-out with DEADLINE_EXCEEDED, which
+  // tells which of the two it was. Returns the next such time.
   TimePoint ExpireDue();
   // Calls ExpireDue on time until the queue is closed and empty. The loop of one thread, so that
   // requests expire also while every lane is busy.

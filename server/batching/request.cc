@@ -1,6 +1,9 @@
 #include "server/batching/request.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace normd {
 namespace {
@@ -33,6 +36,20 @@ absl::Status CheckWanted(const Request& request, TimePoint now) {
     return absl::DeadlineExceededError("the deadline passed before the request was computed");
   }
   return absl::OkStatus();
+}
+
+TimePoint WaitsUntil(const Request& request) {
+  if (request.queue_timeout >= kNever - request.admitted) return request.deadline;
+  return std::min(request.deadline, request.admitted + request.queue_timeout);
+}
+
+absl::Status WaitedTooLong(const Request& request) {
+  if (WaitsUntil(request) == request.deadline) {
+    return absl::DeadlineExceededError("the deadline passed while the request waited");
+  }
+  return absl::DeadlineExceededError(absl::StrCat("queue_timeout_ns: no lane was free for ",
+                                                  request.queue_timeout.count(),
+                                                  " ns, the longest that the request may wait"));
 }
 
 }  // namespace normd

@@ -20,6 +20,7 @@
 #include "server/base/buffer.h"
 #include "server/base/bytes.h"
 #include "server/base/clock.h"
+#include "server/batching/priority.h"
 #include "server/metrics/stage.h"
 #include "server/model/model.h"
 
@@ -64,6 +65,9 @@ struct Request {
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
   TimePoint deadline = kNever;  // Not computed once this has passed.
+  // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
+  Duration queue_timeout = Duration::max();
+  Priority priority = Priority::kNormal;
   StageTimes stages;
 
   // Set by the front end when the client is gone. shared: the client may leave after the request
@@ -90,6 +94,11 @@ void Fail(std::unique_ptr<Request> request, absl::Status status);
 
 // Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.
 absl::Status CheckWanted(const Request& request, TimePoint now);
+
+// Until when an admitted request may wait in the queue: the end of its time-out, or its deadline.
+TimePoint WaitsUntil(const Request& request);
+// Its error when that has passed: DeadlineExceeded, naming the one of the two.
+absl::Status WaitedTooLong(const Request& request);
 
 // Requests of one model version and one type, computed together. At least one.
 struct Batch {

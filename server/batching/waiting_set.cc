@@ -4,7 +4,9 @@
 #include <cassert>
 #include <chrono>
 #include <limits>
+#include <tuple>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace normd {
@@ -23,37 +25,88 @@ BatchLimits LimitsOf(const v1::BatchingConfig& config, BatchLimits limits) {
   return limits;
 }
 
+// A node for a set that does not hold its element yet.
+template <typename Set>
+typename Set::node_type NewNode() {
+  Set one;
+  one.emplace();
+  return one.extract(one.begin());
+}
+
 }  // namespace
+
+WaitingSet::Waiting::Waiting() : deadline_node(NewNode<Deadlines>()) {}
+
+WaitingSet::Group::Group() : turn_node(NewNode<Turns>()) {
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    lines[i].group = this;
+    lines[i].dtype = static_cast<norm::DType>(i + 1);
+    lines[i].delay_node = NewNode<Delays>();
+  }
+}
+
+// Goes over a line's levels in the order in which its requests leave.
+class WaitingSet::Cursor {
+ public:
+  explicit Cursor(Line& line) : line_(line) {
+    for (std::size_t i = 0; i < kPriorityCount; ++i) at_[i] = line.levels[i].begin();
+  }
+  // Requires that there is one more.
+  Waitings::iterator Next() {
+    Waitings::iterator* first = nullptr;
+    for (std::size_t i = 0; i < kPriorityCount; ++i) {
+      if (at_[i] == line_.levels[i].end()) continue;
+      if (first == nullptr || Order(*at_[i]) < Order(**first)) first = &at_[i];
+    }
+    return (*first)++;
+  }
+  static std::tuple<TimePoint, std::uint64_t> Order(const Waiting& waiting) {
+    return {waiting.due, waiting.sequence};
+  }
+
+ private:
+  Line& line_;
+  std::array<Waitings::iterator, kPriorityCount> at_;
+};
 
 absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   Group& group = GroupFor(*request->model);
+  const absl::Cleanup leave_no_empty_group = [&] {
+    if (group.requests == 0) Rest(group);
+  };
   if (group.requests >= group.max_requests) {
-    const std::int64_t waiting = group.requests;
-    DropIfEmpty(group);
     return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request->model->name(),
-                                                     "\": ", waiting,
+                                                     "\": ", group.requests,
                                                      " requests wait, as many as may"));
   }
-  Line& line = group.lines[IndexOf(request->dtype)];
   if (spare_.empty()) spare_.emplace_back();
-  line.waiting.splice(line.waiting.end(), spare_, spare_.begin());
-  const auto waiting = std::prev(line.waiting.end());
-  request->admitted = now;
-  waiting->facts = {request->geometry.rows, request->geometry.LargerBytes(), now};
-  waiting->sequence = next_sequence_++;
-  waiting->line = &line;
-
+  const auto waiting = spare_.begin();
   const bool unique = by_id_.emplace(request->id, waiting).second;
   assert(unique && "two requests of one id");
   static_cast<void>(unique);
-  if (request->deadline != kNever) deadlines_.emplace(request->deadline, request->id);
+
+  // Nothing fails from here on.
+  Line& line = group.lines[IndexOf(request->dtype)];
+  Waitings& level = line.levels[static_cast<std::size_t>(request->priority)];
+  level.splice(level.end(), spare_, waiting);
+  request->admitted = now;
+  waiting->facts = {request->geometry.rows, request->geometry.LargerBytes(), now,
+                    request->priority};
+  waiting->due = DueAt(request->priority, now, options_.priority_aging);
+  waiting->sequence = next_sequence_++;
+  waiting->line = &line;
+  waiting->expires = WaitsUntil(*request);
+  if (waiting->expires != kNever) {
+    waiting->deadline_node.value() = {waiting->expires, request->id};
+    deadlines_.insert(std::move(waiting->deadline_node));
+  }
   ++group.requests;
   if (line.totals.requests++ == 0) line.totals.oldest = now;
   line.totals.rows += waiting->facts.rows;
   line.totals.bytes += waiting->facts.bytes;
   request->model->metrics().AddQueued(1);
   waiting->request = std::move(request);
-  // A line that may already go stays where it is: its front is the same.
+  // A line that may already go stays where it is: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
   return absl::OkStatus();
 }
@@ -64,14 +117,15 @@ std::unique_ptr<Request> WaitingSet::Remove(std::uint64_t id, TimePoint now) {
   Line& line = *found->second->line;
   std::unique_ptr<Request> request = Extract(found->second, now);
   Place(line);
-  DropIfEmpty(*line.group);
+  if (line.group->requests == 0) Rest(*line.group);
   return request;
 }
 
 std::vector<std::unique_ptr<Request>> WaitingSet::RemoveExpired(TimePoint now) {
   std::vector<std::unique_ptr<Request>> expired;
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    expired.push_back(Remove(deadlines_.begin()->second, now));
+    expired.emplace_back();  // First its place, so that no request is out and homeless.
+    expired.back() = Remove(deadlines_.begin()->second, now);
   }
   return expired;
 }
@@ -79,14 +133,15 @@ std::vector<std::unique_ptr<Request>> WaitingSet::RemoveExpired(TimePoint now) {
 std::vector<std::unique_ptr<Request>> WaitingSet::RemoveAll(TimePoint now) {
   std::vector<std::unique_ptr<Request>> all;
   all.reserve(by_id_.size());
-  for (auto& [model, group] : groups_) {
-    for (Line& line : group->lines) {
-      Displace(line);
-      while (!line.waiting.empty()) all.push_back(Extract(line.waiting.begin(), now));
+  for (Group& group : groups_) {
+    for (Line& line : group.lines) {
+      for (Waitings& level : line.levels) {
+        while (!level.empty()) all.push_back(Extract(level.begin(), now));
+      }
+      Place(line);
     }
-    spare_groups_.push_back(std::move(group));
   }
-  groups_.clear();
+  ForgetAll();
   return all;
 }
 
@@ -95,39 +150,47 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
     Line& due = *delayed_.begin()->second;
     Displace(due);
     due.place = Line::kReady;
-    due.ready_sequence = due.waiting.front().sequence;
-    ready_.emplace(due.ready_sequence, &due);
+    PlaceGroup(*due.group);
   }
   if (ready_.empty()) return nullptr;
-  Line& line = *ready_.begin()->second;
-  Group& group = *line.group;
+  Group& group = *ready_.begin()->second;
+  Line& line = *FirstReadyLine(group);
 
   // The policy sees no more than the first request that cannot be part of the batch.
   prefix_.clear();
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
-  for (const Waiting& waiting : line.waiting) {
-    prefix_.push_back(waiting.facts);
-    rows += waiting.facts.rows;
-    bytes += waiting.facts.bytes;
+  Cursor cursor(line);
+  for (std::int64_t left = line.totals.requests; left > 0; --left) {
+    prefix_.push_back(cursor.Next()->facts);
+    rows += prefix_.back().rows;
+    bytes += prefix_.back().bytes;
     if (rows > group.limits.max_rows || bytes > group.limits.max_bytes) break;
   }
   const BatchDecision decision = DecideBatch(prefix_, group.limits, now, closing_);
   assert(decision.take > 0 && "ReadyAt and DecideBatch disagree");
 
   auto batch = std::make_unique<Batch>();
+  batch->requests.reserve(decision.take);
   batch->id = next_batch_id_++;
-  batch->model = line.waiting.front().request->model;
+  batch->model = Front(line)->request->model;
   batch->dtype = line.dtype;
   batch->taken = now;
-  batch->requests.reserve(decision.take);
+  virtual_now_ = group.turn.begin;
+  group.end = virtual_now_;
+  Exit(group);
   for (std::size_t i = 0; i < decision.take; ++i) {
-    batch->rows += line.waiting.front().facts.rows;
-    batch->bytes += line.waiting.front().facts.bytes;
-    batch->requests.push_back(Extract(line.waiting.begin(), now));
+    const WaitingRequest& facts = prefix_[i];
+    batch->rows += facts.rows;
+    batch->bytes += facts.bytes;
+    group.end += Charge(facts);
+    batch->requests.push_back(Extract(Front(line), now));
   }
   Place(line);
-  DropIfEmpty(group);
+  if (group.requests == 0) Rest(group);
+  while (!resting_.empty() && resting_.begin()->first.begin <= virtual_now_) {
+    Release(*resting_.begin()->second);
+  }
   return batch;
 }
 
@@ -145,34 +208,46 @@ TimePoint WaitingSet::NextDeadline() const {
   return deadlines_.empty() ? kNever : deadlines_.begin()->first;
 }
 
+// A group in which nothing waits may have been another model's at the same address: it takes over
+// what that one owes, and nothing else.
 WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
-  std::unique_ptr<Group>& group = groups_[&model];
-  if (group != nullptr) return *group;
-  if (spare_groups_.empty()) {
-    group = std::make_unique<Group>();
-  } else {
-    group = std::move(spare_groups_.back());
-    spare_groups_.pop_back();
-  }
+  if (spare_groups_.empty()) spare_groups_.emplace_back();
+  const auto [found, is_new] = by_model_.try_emplace(&model, spare_groups_.begin());
+  Group& group = *found->second;
+  if (is_new) groups_.splice(groups_.end(), spare_groups_, found->second);
+  if (group.requests > 0) return group;
   const v1::BatchingConfig& config = model.config().batching();
-  group->model = &model;
-  group->limits = LimitsOf(config, options_.limits);
-  group->max_requests =
+  group.model = &model;
+  group.limits = LimitsOf(config, options_.limits);
+  group.max_requests =
       config.has_max_queue_requests() ? config.max_queue_requests() : options_.max_queue_requests;
-  for (std::size_t i = 0; i < group->lines.size(); ++i) {
-    group->lines[i].group = group.get();
-    group->lines[i].dtype = static_cast<norm::DType>(i + 1);
-  }
-  return *group;
+  return group;
 }
 
-// Only models with waiting requests have a group, so that none outlives its model and none is found
-// by a later model at the same address.
-void WaitingSet::DropIfEmpty(Group& group) {
-  if (group.requests > 0) return;
-  const auto found = groups_.find(group.model);
-  spare_groups_.push_back(std::move(found->second));
-  groups_.erase(found);
+// Of a group in which nothing waits.
+void WaitingSet::Rest(Group& group) {
+  if (by_id_.empty()) {
+    ForgetAll();
+  } else if (group.end <= virtual_now_) {
+    Release(group);
+  } else {
+    Exit(group);
+    Enter(resting_, group, {group.end, 0});
+  }
+}
+
+void WaitingSet::Release(Group& group) {
+  Exit(group);
+  group.end = 0;
+  const auto found = by_model_.find(group.model);
+  spare_groups_.splice(spare_groups_.begin(), groups_, found->second);
+  by_model_.erase(found);
+}
+
+// Where nothing waits, nobody has a debt to anybody.
+void WaitingSet::ForgetAll() {
+  while (!groups_.empty()) Release(groups_.front());
+  virtual_now_ = 0;
 }
 
 // Leaves the line's place as it is: the caller calls Place when it has extracted all it wants.
@@ -180,37 +255,83 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
   Line& line = *waiting->line;
   std::unique_ptr<Request> request = std::move(waiting->request);
   by_id_.erase(request->id);
-  if (request->deadline != kNever) deadlines_.erase({request->deadline, request->id});
+  if (waiting->expires != kNever) {
+    waiting->deadline_node = deadlines_.extract({waiting->expires, request->id});
+  }
   --line.group->requests;
   --line.totals.requests;
   line.totals.rows -= waiting->facts.rows;
   line.totals.bytes -= waiting->facts.bytes;
-  spare_.splice(spare_.begin(), line.waiting, waiting);
-  if (!line.waiting.empty()) line.totals.oldest = line.waiting.front().facts.admitted;
+  spare_.splice(spare_.begin(), line.levels[static_cast<std::size_t>(request->priority)], waiting);
+  line.totals.oldest = kNever;
+  for (const Waitings& level : line.levels) {
+    if (level.empty()) continue;
+    line.totals.oldest = std::min(line.totals.oldest, level.front().facts.admitted);
+  }
   request->stages[Stage::kQueue] = now - request->admitted;
   request->model->metrics().AddQueued(-1);
   return request;
 }
 
+WaitingSet::Waitings::iterator WaitingSet::Front(Line& line) { return Cursor(line).Next(); }
+
+WaitingSet::Line* WaitingSet::FirstReadyLine(Group& group) {
+  Line* first = nullptr;
+  for (Line& line : group.lines) {
+    if (line.place != Line::kReady) continue;
+    if (first == nullptr || Cursor::Order(*Front(line)) < Cursor::Order(*Front(*first))) {
+      first = &line;
+    }
+  }
+  return first;
+}
+
 void WaitingSet::Place(Line& line) {
   Displace(line);
-  if (line.waiting.empty()) return;
   const TimePoint ready_at = ReadyAt(line.totals, line.group->limits, closing_);
-  if (ready_at == kAtOnce) {
+  if (line.totals.requests == 0) {
+    line.place = Line::kAbsent;
+  } else if (ready_at == kAtOnce) {
     line.place = Line::kReady;
-    line.ready_sequence = line.waiting.front().sequence;
-    ready_.emplace(line.ready_sequence, &line);
   } else {
     line.place = Line::kDelayed;
+    line.delay_node.value() = {ready_at, &line};
     line.delayed_until = ready_at;
-    delayed_.emplace(ready_at, &line);
+    delayed_.insert(std::move(line.delay_node));
   }
+  PlaceGroup(*line.group);
 }
 
 void WaitingSet::Displace(Line& line) {
-  if (line.place == Line::kReady) ready_.erase({line.ready_sequence, &line});
-  if (line.place == Line::kDelayed) delayed_.erase({line.delayed_until, &line});
+  if (line.place == Line::kDelayed) {
+    line.delay_node = delayed_.extract({line.delayed_until, &line});
+  }
   line.place = Line::kAbsent;
+}
+
+// A group that may already go keeps its turn.
+void WaitingSet::PlaceGroup(Group& group) {
+  Line* const first = FirstReadyLine(group);
+  if (first == nullptr) {
+    Exit(group);
+  } else if (group.place != Group::kReady) {
+    Exit(group);
+    Enter(ready_, group, {std::max(group.end, virtual_now_), Front(*first)->sequence});
+  }
+}
+
+void WaitingSet::Enter(Turns& turns, Group& group, Turn turn) {
+  group.turn = turn;
+  group.place = &turns == &ready_ ? Group::kReady : Group::kResting;
+  group.turn_node.value() = {turn, &group};
+  turns.insert(std::move(group.turn_node));
+}
+
+void WaitingSet::Exit(Group& group) {
+  if (group.place == Group::kAbsent) return;
+  Turns& turns = group.place == Group::kReady ? ready_ : resting_;
+  group.turn_node = turns.extract({group.turn, &group});
+  group.place = Group::kAbsent;
 }
 
 }  // namespace normd

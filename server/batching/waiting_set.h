@@ -1,8 +1,8 @@
-// What waits in a BatchQueue, without its lock and its sleepers: one line of requests for each
-// (model version, type), and the orders in which lines and requests come due.
+// What waits in a BatchQueue, without its lock and its sleepers: for each model version a line of
+// requests of each type, and the orders in which models, lines and requests come due.
 //
 // Costs: Add, Remove and each request of a batch O(log n) in what waits; NextBatch and NextDeadline
-// constant. A request that waits costs no allocation once the set has held as many before.
+// constant. Nothing is allocated once the set has held as many requests and models before.
 
 #ifndef NORMD_SERVER_BATCHING_WAITING_SET_H_
 #define NORMD_SERVER_BATCHING_WAITING_SET_H_
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "server/base/clock.h"
@@ -31,16 +31,18 @@ class WaitingSet {
   explicit WaitingSet(const BatchQueueOptions& options) : options_(options) {}
 
   // Takes `request` on success. ResourceExhausted when its model version has as many waiting as it
-  // may; `request` then stays with the caller.
+  // may; `request` then stays with the caller. So it does when this throws std::bad_alloc, which
+  // leaves the set as it was.
   absl::Status Add(std::unique_ptr<Request>& request, TimePoint now);
 
   // Null when no such request waits.
   std::unique_ptr<Request> Remove(std::uint64_t id, TimePoint now);
+  // Those that may wait no longer, by WaitsUntil.
   std::vector<std::unique_ptr<Request>> RemoveExpired(TimePoint now);
-  // By model version and type, each in order of arrival.
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
-  // Of the lines that DecideBatch lets go, the one whose oldest request came first. Null: none.
+  // Of the model versions with a line that DecideBatch lets go, the one with the earliest Turn; of
+  // its lines, the one whose front is due first. Null: none.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
   // No more will be added: what waits is no longer held back for company.
@@ -52,53 +54,80 @@ class WaitingSet {
   std::int64_t size() const { return static_cast<std::int64_t>(by_id_.size()); }
 
  private:
+  // The orders are std::sets for their nodes: whatever can be in one keeps its node while it is
+  // not, so that a change of place allocates nothing and cannot fail.
+  struct Group;
   struct Line;
+  using Deadlines = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's id.
+  using Turns = std::set<std::pair<Turn, Group*>>;
+  using Delays = std::set<std::pair<TimePoint, Line*>>;
+
   struct Waiting {
+    Waiting();
     std::unique_ptr<Request> request;
     WaitingRequest facts;
+    TimePoint due{};
     std::uint64_t sequence = 0;
     Line* line = nullptr;
+    TimePoint expires{};
+    Deadlines::node_type deadline_node;
   };
   using Waitings = std::list<Waiting>;
 
-  struct Group;
   struct Line {
     Group* group = nullptr;
     norm::DType dtype = norm::DType::kFloat32;
-    Waitings waiting;
+    std::array<Waitings, kPriorityCount> levels;  // Each in order of arrival.
     QueueTotals totals;
-    // Its entry in `ready_` or `delayed_`.
     enum { kAbsent, kReady, kDelayed } place = kAbsent;
-    std::uint64_t ready_sequence = 0;
+    Delays::node_type delay_node;  // While it is not delayed.
     TimePoint delayed_until{};
   };
   // One model version. Holds no reference to the model: its requests do.
   struct Group {
-    const Model* model = nullptr;
+    Group();
+    const Model* model = nullptr;  // A key, never followed.
     BatchLimits limits;
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
+    VirtualTime end = 0;  // Of its last batch.
+    enum { kAbsent, kReady, kResting } place = kAbsent;
+    Turn turn;                   // In `ready_` or `resting_`.
+    Turns::node_type turn_node;  // While it is in neither.
   };
+  using Groups = std::list<Group>;
+
+  class Cursor;
 
   Group& GroupFor(const Model& model);
-  void DropIfEmpty(Group& group);
+  void Rest(Group& group);
+  void Release(Group& group);
+  void ForgetAll();
   std::unique_ptr<Request> Extract(Waitings::iterator waiting, TimePoint now);
   void Place(Line& line);
   void Displace(Line& line);
+  void PlaceGroup(Group& group);
+  void Enter(Turns& turns, Group& group, Turn turn);
+  void Exit(Group& group);
+  static Line* FirstReadyLine(Group& group);
+  static Waitings::iterator Front(Line& line);
 
   const BatchQueueOptions options_;
   bool closing_ = false;
   std::uint64_t next_sequence_ = 0;
   std::int64_t next_batch_id_ = 1;
-  absl::flat_hash_map<const Model*, std::unique_ptr<Group>> groups_;
+  VirtualTime virtual_now_ = 0;
+  absl::flat_hash_map<const Model*, Groups::iterator> by_model_;
+  Groups groups_;  // Of `by_model_`.
   absl::flat_hash_map<std::uint64_t, Waitings::iterator> by_id_;
-  absl::btree_set<std::pair<TimePoint, std::uint64_t>> deadlines_;  // With the request's id.
-  absl::btree_set<std::pair<std::uint64_t, Line*>> ready_;          // By their front's sequence.
-  absl::btree_set<std::pair<TimePoint, Line*>> delayed_;
+  Deadlines deadlines_;
+  Turns ready_;    // Groups with a line that may go.
+  Turns resting_;  // Groups in which nothing waits, that still owe work.
+  Delays delayed_;
   // Kept for reuse.
   Waitings spare_;
-  std::vector<std::unique_ptr<Group>> spare_groups_;
+  Groups spare_groups_;
   std::vector<WaitingRequest> prefix_;
 };
 

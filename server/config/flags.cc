@@ -32,6 +32,8 @@ ABSL_FLAG(
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
           "how long a free lane waits for company for the oldest request, such as 200us");
 ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
+ABSL_FLAG(absl::Duration, priority_aging, absl::Seconds(1),
+          "how much longer a request has waited than one of the next higher priority to go first");
 ABSL_FLAG(int, cpu_lanes, 0,
           "batches that the CPU computes at once; 0: one for every four threads, at least two");
 ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
@@ -78,6 +80,7 @@ ServerConfig ReadFlags() {
   config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   config.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
+  config.priority_aging = absl::GetFlag(FLAGS_priority_aging);
   config.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);

@@ -8,7 +8,6 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/common.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "normd/v1/norm_service.pb.h"
 #include "server/base/shape.h"
 
 namespace normd {
@@ -91,6 +90,12 @@ class RequestReader {
           status = ReadTensor(request.inputs.emplace_back());
           within_ = "";
           break;
+        case Tag(v1::NormalizeRequest::kPriorityFieldNumber, kVarint):
+          status = ReadEnum("priority", request.priority);
+          break;
+        case Tag(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber, kVarint):
+          status = ReadInt("queue_timeout_ns", request.queue_timeout_ns);
+          break;
         default: status = SkipUnknown(tag);
       }
       if (!status.ok()) return status;
@@ -162,6 +167,15 @@ class RequestReader {
     return absl::OkStatus();
   }
 
+  // Values that are no enumerators are kept.
+  template <typename Enum>
+  absl::Status ReadEnum(absl::string_view field, Enum& value) {
+    std::int64_t number = 0;
+    absl::Status status = ReadInt(field, number);
+    value = static_cast<Enum>(static_cast<int>(number));
+    return status;
+  }
+
   absl::Status ReadName(absl::string_view field, std::string& name) {
     int length = 0;
     if (!ReadLength(&length)) return Malformed(field);
@@ -186,12 +200,9 @@ class RequestReader {
         case Tag(v1::Tensor::kNameFieldNumber, kDelimited):
           status = ReadName(".name", tensor.name);
           break;
-        case Tag(v1::Tensor::kDtypeFieldNumber, kVarint): {
-          std::int64_t value = 0;
-          status = ReadInt(".dtype", value);
-          tensor.dtype = static_cast<v1::DataType>(static_cast<int>(value));
+        case Tag(v1::Tensor::kDtypeFieldNumber, kVarint):
+          status = ReadEnum(".dtype", tensor.dtype);
           break;
-        }
         case Tag(v1::Tensor::kShapeFieldNumber, kVarint): status = ReadDimension(tensor); break;
         case Tag(v1::Tensor::kShapeFieldNumber, kDelimited): status = ReadPacked(tensor); break;
         case Tag(v1::Tensor::kDataFieldNumber, kDelimited): status = ReadData(tensor); break;

@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "normd/v1/model_config.pb.h"
+#include "normd/v1/norm_service.pb.h"
 #include "server/base/bytes.h"
 #include "server/base/shape.h"
 
@@ -39,6 +40,8 @@ struct NormalizeRequestView {
   std::string model;
   std::int64_t version = 0;
   absl::InlinedVector<TensorView, kMaxInputs> inputs;  // At least one, at most kMaxInputs.
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;    // As sent: may be no enumerator.
+  std::int64_t queue_timeout_ns = 0;                   // As sent: may be negative.
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in

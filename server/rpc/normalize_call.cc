@@ -59,6 +59,7 @@ absl::Status NormalizeCall::Accept() {
   absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(views);
   if (!view.ok()) return view.status();
   absl::Status status = Check(*view);
+  if (status.ok()) status = CheckQueueing(*view);
   if (!status.ok()) return status;
   auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
                                             *metrics_);
@@ -84,6 +85,24 @@ absl::Status NormalizeCall::Check(const NormalizeRequestView& view) {
   return absl::OkStatus();
 }
 
+absl::Status NormalizeCall::CheckQueueing(const NormalizeRequestView& view) {
+  switch (view.priority) {
+    case v1::PRIORITY_UNSPECIFIED:
+    case v1::PRIORITY_NORMAL: priority_ = Priority::kNormal; break;
+    case v1::PRIORITY_LOW: priority_ = Priority::kLow; break;
+    case v1::PRIORITY_HIGH: priority_ = Priority::kHigh; break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("priority: ", static_cast<int>(view.priority),
+                                                     ", wanted from 0 to ", v1::Priority_MAX));
+  }
+  if (view.queue_timeout_ns < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queue_timeout_ns: ", view.queue_timeout_ns, ", wanted 0 or more"));
+  }
+  if (view.queue_timeout_ns > 0) queue_timeout_ = Duration(view.queue_timeout_ns);
+  return absl::OkStatus();
+}
+
 std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) {
   id_ = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   auto request = std::make_unique<Request>();
@@ -97,6 +116,8 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   request->input_owner = Borrow<void>(this);
   request->arrival = arrival_;
   request->deadline = Deadline();
+  request->priority = priority_;
+  request->queue_timeout = queue_timeout_;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this](Completion completion) { Complete(std::move(completion)); };
   return request;

@@ -56,6 +56,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
 
   absl::Status Accept();
   absl::Status Check(const NormalizeRequestView& view);
+  absl::Status CheckQueueing(const NormalizeRequestView& view);
   std::unique_ptr<Request> MakeRequest(NormalizeRequestView& view);
   void Complete(Completion completion);
   absl::Status Answer(Completion& completion);
@@ -74,6 +75,8 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<const Model> model_;
   CheckedInputs inputs_;
+  Priority priority_ = Priority::kNormal;
+  Duration queue_timeout_ = Duration::max();
   Admission::Lease lease_;
   ModelMetrics* metrics_;
 

@@ -54,12 +54,15 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    const auto buffer = EncodeRequest("some_model", 7, tensor.view(), tensor.owner());
+    const auto buffer =
+        EncodeRequest({"some_model", 7, v1::PRIORITY_LOW, 12345}, tensor.view(), tensor.owner());
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     v1::NormalizeRequest message;
     ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
     EXPECT_EQ(message.model(), "some_model");
     EXPECT_EQ(message.version(), 7);
+    EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
+    EXPECT_EQ(message.queue_timeout_ns(), 12345);
     ASSERT_EQ(message.inputs_size(), 1);
     EXPECT_EQ(static_cast<int>(message.inputs(0).dtype()), static_cast<int>(dtype));
     EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
@@ -75,7 +78,7 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
   const std::weak_ptr<const void> watch = memory;
   const TensorView view{norm::DType::kFloat32, Shape::Create({1 << 14}).value(), *memory};
   {
-    const auto buffer = EncodeRequest("m", 0, view, std::exchange(memory, nullptr));
+    const auto buffer = EncodeRequest({"m"}, view, std::exchange(memory, nullptr));
     ASSERT_TRUE(buffer.ok());
     std::vector<grpc::Slice> slices;
     ASSERT_TRUE(buffer->Dump(&slices).ok());
@@ -88,7 +91,7 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
 TEST(EncodeRequestTest, EncodesAnEmptyTensor) {
   const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
   v1::NormalizeRequest message;
-  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest("m", 0, empty, nullptr))));
+  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({"m"}, empty, nullptr))));
   EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(0, 8));
   EXPECT_TRUE(message.inputs(0).data().empty());
 }
@@ -98,7 +101,7 @@ TEST(EncodeRequestTest, RefusesMoreThanAMessageCarries) {
   const std::byte one{};
   const TensorView huge{norm::DType::kFloat32, Shape::Create({std::int64_t{1} << 29}).value(),
                         absl::MakeConstSpan(&one, std::size_t{1} << 31)};
-  const auto buffer = EncodeRequest("m", 0, huge, nullptr);
+  const auto buffer = EncodeRequest({"m"}, huge, nullptr);
   EXPECT_EQ(buffer.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(buffer.status().message()), HasSubstr("2147483648 bytes"));
 }

@@ -142,6 +142,16 @@ TEST_F(NormctlTest, NormalizesAFile) {
   EXPECT_NE(y->bytes(), ReadNpy(folder_.File("x.npy"))->bytes());
 }
 
+TEST_F(NormctlTest, NormalizeTakesAPriorityAndAQueueTimeout) {
+  const std::string x = folder_.File("x.npy");
+  EXPECT_EQ(Call({"normalize", "--model=group", x, "--priority=high", "--queue_timeout=5s"}).code,
+            kExitOk);
+  EXPECT_THAT(Call({"normalize", "--model=group", x, "--priority=urgent"}).err,
+              HasSubstr("--priority: \"urgent\", wanted low, normal or high"));
+  EXPECT_THAT(Call({"normalize", "--model=group", x, "--queue_timeout=-1s"}).err,
+              HasSubstr("--queue_timeout: -1s, wanted 0 or more"));
+}
+
 TEST_F(NormctlTest, NormalizeReportsAsJson) {
   const Ran ran = Call({"normalize", folder_.File("x.npy"), "--model=group", "--json", "--verify",
                         "--model_repository", folder_.path()});

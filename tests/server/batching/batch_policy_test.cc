@@ -1,5 +1,6 @@
 #include "server/batching/batch_policy.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <string>
@@ -102,6 +103,13 @@ const Case kCases[] = {
      0,
      false,
      1},
+    {"TheOldestIsNotAlwaysInFront",
+     {{1, 10, At(30), Priority::kHigh}, {1, 10, At(0)}},
+     Limits(4, 100, 50),
+     20,
+     false,
+     0,
+     At(50)},
     {"DoesNotHoldBackWhileClosing", {{1, 10, At(0)}}, Limits(4, 100, 50), 0, true, 1},
     {"HoldsBackForeverWithAnEndlessDelay",
      {{1, 10, At(0)}},
@@ -131,7 +139,8 @@ TEST(ReadyAtTest, AgreesWithDecideBatchOnRandomQueues) {
       totals.bytes += waiting.back().bytes;
     }
     totals.requests = static_cast<std::int64_t>(waiting.size());
-    if (!waiting.empty()) totals.oldest = waiting.front().admitted;
+    totals.oldest = kNever;
+    for (const WaitingRequest& one : waiting) totals.oldest = std::min(totals.oldest, one.admitted);
     const BatchLimits limits = Limits(1 + up_to(8), 1 + up_to(80), up_to(2) * 20);
     const bool closing = up_to(4) == 0;
     const TimePoint now = At(20 + up_to(40));
@@ -143,6 +152,28 @@ TEST(ReadyAtTest, AgreesWithDecideBatchOnRandomQueues) {
       EXPECT_EQ(decision.ask_again, ready_at);
     }
   }
+}
+
+TEST(DueAtTest, AHigherPriorityGoesFirstUntilTheLowerHasWaitedTheAging) {
+  const Duration aging = microseconds(100);
+  const auto due = [&](Priority priority, int us) { return DueAt(priority, At(us), aging); };
+  EXPECT_LT(due(Priority::kHigh, 99), due(Priority::kNormal, 0));
+  EXPECT_GT(due(Priority::kHigh, 101), due(Priority::kNormal, 0));
+  EXPECT_LT(due(Priority::kNormal, 99), due(Priority::kLow, 0));
+  EXPECT_GT(due(Priority::kNormal, 101), due(Priority::kLow, 0));
+  EXPECT_LT(due(Priority::kHigh, 199), due(Priority::kLow, 0));
+  EXPECT_GT(due(Priority::kHigh, 201), due(Priority::kLow, 0));
+}
+
+TEST(ChargeTest, GrowsWithBytesAndDoublesForEachLevelLess) {
+  const auto charge = [](std::int64_t bytes, Priority priority) {
+    return Charge({1, bytes, kStart, priority});
+  };
+  EXPECT_GT(charge(0, Priority::kHigh), 0) << "a flood of empty tensors has its price too";
+  EXPECT_GT(charge(1 << 20, Priority::kHigh), charge(1 << 18, Priority::kHigh));
+  EXPECT_EQ(charge(5000, Priority::kNormal), 2 * charge(5000, Priority::kHigh));
+  EXPECT_EQ(charge(5000, Priority::kLow), 2 * charge(5000, Priority::kNormal));
+  EXPECT_GT(charge(INT64_MAX, Priority::kLow), 0);
 }
 
 }  // namespace

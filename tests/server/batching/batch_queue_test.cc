@@ -3,6 +3,7 @@
 #include "server/batching/batch_queue.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ namespace {
 using std::chrono::microseconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using Probes = std::vector<std::unique_ptr<RequestProbe>>;
 
 class BatchQueueTest : public testing::Test {
@@ -42,9 +44,11 @@ class BatchQueueTest : public testing::Test {
   // A request of `samples` rows of `spatial` float32 elements, in the queue.
   RequestProbe& Push(const std::shared_ptr<const Model>& model, std::int64_t samples = 1,
                      std::int64_t spatial = 1, TimePoint deadline = kNever,
-                     norm::DType dtype = norm::DType::kFloat32) {
+                     norm::DType dtype = norm::DType::kFloat32,
+                     Priority priority = Priority::kNormal) {
     RequestProbe& probe = Make(model, samples, spatial, dtype);
     probe.request()->deadline = deadline;
+    probe.request()->priority = priority;
     EXPECT_TRUE(queue().Push(probe.request()).ok());
     EXPECT_EQ(probe.request(), nullptr);
     return probe;
@@ -64,6 +68,8 @@ class BatchQueueTest : public testing::Test {
     std::vector<std::uint64_t> ids;
     if (poll.batch == nullptr) return ids;
     for (const auto& request : poll.batch->requests) ids.push_back(request->id);
+    pulled_model_ = poll.batch->model.get();
+    pulled_bytes_ = poll.batch->bytes;
     EXPECT_TRUE(lane_.Execute(std::move(poll.batch)).ok());
     return ids;
   }
@@ -75,6 +81,9 @@ class BatchQueueTest : public testing::Test {
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
   BatchQueueOptions options_;
   PuppetLane lane_;
+  // Of the last batch.
+  const Model* pulled_model_ = nullptr;
+  std::int64_t pulled_bytes_ = 0;
 
  private:
   std::unique_ptr<BatchQueue> queue_;
@@ -107,11 +116,11 @@ TEST_F(BatchQueueTest, TypesAndVersionsDoNotShareABatch) {
   const auto c = Push(other).id();
   const auto d = Push(model_).id();
   EXPECT_THAT(Pull(), ElementsAre(a, d));
-  EXPECT_THAT(Pull(), ElementsAre(b));
   EXPECT_THAT(Pull(), ElementsAre(c));
+  EXPECT_THAT(Pull(), ElementsAre(b));
 }
 
-TEST_F(BatchQueueTest, ServesTheLineWhoseOldestRequestCameFirst) {
+TEST_F(BatchQueueTest, ModelsThatHaveHadAsMuchTakeTurns) {
   options_.limits.max_rows = 1;
   const auto other = MakeRowModel(metrics_, "", "other");
   const auto a = Push(model_).id();
@@ -120,6 +129,105 @@ TEST_F(BatchQueueTest, ServesTheLineWhoseOldestRequestCameFirst) {
   EXPECT_THAT(Pull(), ElementsAre(a));
   EXPECT_THAT(Pull(), ElementsAre(b));
   EXPECT_THAT(Pull(), ElementsAre(c));
+}
+
+// Fairness between models.
+
+TEST_F(BatchQueueTest, AnothersSingleRequestGoesBeforeAFlood) {
+  options_.limits.max_rows = 2;
+  const auto other = MakeRowModel(other_metrics_, "", "other");
+  for (int i = 0; i < 9; ++i) Push(model_);
+  Pull();
+  for (int i = 0; i < 3; ++i) {  // Each time it comes back.
+    const auto single = Push(other).id();
+    EXPECT_THAT(Pull(), ElementsAre(single)) << "round " << i;
+    Pull();
+  }
+}
+
+TEST_F(BatchQueueTest, AModelThatAlwaysComesAnewDoesNotHoldUpAFlood) {
+  options_.limits.max_rows = 1;
+  const auto other = MakeRowModel(other_metrics_, "", "other");
+  for (int i = 0; i < 20; ++i) Push(model_);
+  int flood = 0;
+  for (int i = 0; i < 20; ++i) {
+    // Nothing of it waits after each of its batches; its debt is remembered all the same.
+    if (queue().waiting_requests() + flood == 20) Push(other);
+    Pull();
+    flood += pulled_model_ == model_.get() ? 1 : 0;
+  }
+  EXPECT_EQ(flood, 10);
+}
+
+TEST_F(BatchQueueTest, FloodsShareByBytesAndNotByBatches) {
+  options_.limits.max_bytes = 64 << 10;
+  const auto other = MakeRowModel(other_metrics_, "max_bytes: 8192", "other");
+  for (int i = 0; i < 20; ++i) Push(model_, 1, 16 << 10);  // 64 KiB each.
+  for (int i = 0; i < 100; ++i) Push(other, 1, 2 << 10);   // 8 KiB each.
+  std::int64_t charged = 0;                                // The one's less the other's.
+  for (int i = 0; i < 40; ++i) {
+    Pull();
+    const VirtualTime charge = Charge({1, pulled_bytes_});
+    charged += pulled_model_ == model_.get() ? charge : -charge;
+    EXPECT_LE(std::abs(charged), Charge({1, 64 << 10})) << "after " << i;
+  }
+}
+
+TEST_F(BatchQueueTest, AFloodOfHighPriorityHasTwiceTheShare) {
+  options_.limits.max_rows = 1;
+  const auto other = MakeRowModel(other_metrics_, "", "other");
+  for (int i = 0; i < 30; ++i) {
+    Push(model_, 1, 1, kNever, norm::DType::kFloat32, Priority::kHigh);
+    Push(other);
+  }
+  int high = 0;
+  for (int i = 0; i < 30; ++i) {
+    Pull();
+    high += pulled_model_ == model_.get() ? 1 : 0;
+  }
+  EXPECT_EQ(high, 20);
+}
+
+// Priorities.
+
+TEST_F(BatchQueueTest, HigherPrioritiesGoFirstWithinAModel) {
+  options_.limits.max_rows = 2;
+  const auto push = [&](Priority priority) {
+    return Push(model_, 1, 1, kNever, norm::DType::kFloat32, priority).id();
+  };
+  const auto low = push(Priority::kLow);
+  const auto normal = push(Priority::kNormal);
+  const auto high = push(Priority::kHigh);
+  const auto later = push(Priority::kNormal);
+  EXPECT_THAT(Pull(), ElementsAre(high, normal));
+  EXPECT_THAT(Pull(), ElementsAre(later, low));
+}
+
+TEST_F(BatchQueueTest, ALowPriorityStarvesBehindNoFlood) {
+  options_.limits.max_rows = 1;
+  options_.priority_aging = microseconds(100);
+  const auto low = Push(model_, 1, 1, kNever, norm::DType::kFloat32, Priority::kLow).id();
+  // Twice as many come as are taken.
+  int taken = 0;
+  for (bool waits = true; waits; ++taken) {
+    for (int i = 0; i < 2; ++i) {
+      Push(model_, 1, 1, kNever, norm::DType::kFloat32, Priority::kHigh);
+    }
+    waits = Pull().front() != low;
+    clock_.Advance(microseconds(10));
+    ASSERT_LT(taken, 100);
+  }
+  // Those that came in the first 200 us, and no others, went before it.
+  EXPECT_EQ(taken, 2 * 20 + 1);
+}
+
+TEST_F(BatchQueueTest, TheQueueDelayCountsFromTheOldestWhateverItsPriority) {
+  options_.limits.max_queue_delay = microseconds(100);
+  const auto low = Push(model_, 1, 1, kNever, norm::DType::kFloat32, Priority::kLow).id();
+  clock_.Advance(microseconds(60));
+  const auto high = Push(model_, 1, 1, kNever, norm::DType::kFloat32, Priority::kHigh).id();
+  clock_.Advance(microseconds(40));
+  EXPECT_THAT(Pull(), ElementsAre(high, low));
 }
 
 TEST_F(BatchQueueTest, RowsAndBytesBoundABatch) {
@@ -349,6 +457,41 @@ TEST_F(BatchQueueTest, ATakenRequestNoLongerExpiresHere) {
   clock_.Advance(microseconds(100));
   queue().ExpireDue();
   EXPECT_FALSE(probe.done());
+}
+
+TEST_F(BatchQueueTest, EndsWhatHasWaitedItsQueueTimeoutWhileEveryLaneIsBusy) {
+  RequestProbe& probe = Make(model_);
+  probe.request()->queue_timeout = microseconds(70);
+  probe.request()->deadline = In(100);
+  ASSERT_TRUE(queue().Push(probe.request()).ok());
+  EXPECT_EQ(queue().ExpireDue(), In(70));
+  clock_.Advance(microseconds(70));
+  queue().ExpireDue();
+  EXPECT_EQ(probe.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(probe.completion().status.message()),
+              HasSubstr("queue_timeout_ns: no lane was free for 70000 ns"));
+}
+
+TEST_F(BatchQueueTest, TheDeadlineCountsWhenItComesBeforeTheQueueTimeout) {
+  RequestProbe& probe = Make(model_);
+  probe.request()->queue_timeout = microseconds(70);
+  probe.request()->deadline = In(50);
+  ASSERT_TRUE(queue().Push(probe.request()).ok());
+  EXPECT_EQ(queue().ExpireDue(), In(50));
+  clock_.Advance(microseconds(80));
+  queue().ExpireDue();
+  EXPECT_THAT(std::string(probe.completion().status.message()), HasSubstr("the deadline passed"));
+}
+
+TEST_F(BatchQueueTest, AQueueTimeoutEndsWithTheTake) {
+  RequestProbe& probe = Make(model_);
+  probe.request()->queue_timeout = microseconds(70);
+  ASSERT_TRUE(queue().Push(probe.request()).ok());
+  Pull();
+  clock_.Advance(microseconds(80));
+  EXPECT_EQ(queue().ExpireDue(), kNever);
+  lane_.Flush();
+  EXPECT_EQ(probe.code(), absl::StatusCode::kOk);
 }
 
 // The end.

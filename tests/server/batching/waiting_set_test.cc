@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/counting_metrics.h"
+#include "tests/support/failing_allocations.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
@@ -23,6 +27,8 @@ namespace normd {
 namespace {
 
 using std::chrono::microseconds;
+using ::testing::Contains;
+using ::testing::IsEmpty;
 using Ids = std::vector<std::uint64_t>;
 
 struct Entry {
@@ -35,34 +41,61 @@ struct Entry {
 // The contract, word for word, in linear time.
 class SimpleSet {
  public:
-  explicit SimpleSet(std::map<const Model*, BatchLimits> limits) : limits_(std::move(limits)) {}
+  SimpleSet(std::map<const Model*, BatchLimits> limits, Duration aging)
+      : limits_(std::move(limits)), aging_(aging) {}
 
-  void Add(Entry entry) { entries_.push_back(std::move(entry)); }
+  void Add(Entry entry) {
+    entries_.push_back(std::move(entry));
+    std::stable_sort(entries_.begin(), entries_.end(),
+                     [&](const Entry& a, const Entry& b) { return Due(a) < Due(b); });
+  }
   bool Remove(std::uint64_t id) {
-    return std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; }) > 0;
+    const bool removed =
+        std::erase_if(entries_, [id](const Entry& entry) { return entry.id == id; }) > 0;
+    // Where nothing waits, nobody has a debt to anybody.
+    if (entries_.empty()) ends_.clear(), now_ = 0;
+    return removed;
   }
   Ids RemoveExpired(TimePoint now) {
-    std::stable_sort(entries_.begin(), entries_.end(), ByDeadline);
-    Ids expired;
+    std::vector<std::pair<TimePoint, std::uint64_t>> expired;
     for (const Entry& entry : entries_) {
-      if (entry.deadline <= now) expired.push_back(entry.id);
+      if (entry.deadline <= now) expired.emplace_back(entry.deadline, entry.id);
     }
-    for (const std::uint64_t id : expired) Remove(id);
-    std::sort(entries_.begin(), entries_.end(),
-              [](const Entry& a, const Entry& b) { return a.id < b.id; });
-    return expired;
+    std::sort(expired.begin(), expired.end());
+    Ids ids;
+    for (const auto& [deadline, id] : expired) ids.push_back(id);
+    for (const std::uint64_t id : ids) Remove(id);
+    return ids;
   }
-  // Entries are in order of arrival, so the first whose line may go heads the next batch.
-  Ids Take(TimePoint now) {
-    for (const Entry& entry : entries_) {
+  // What may be the next batch: of each model whose turn begins first, the first line that may go.
+  // Of several, any.
+  std::vector<Ids> Next(TimePoint now) const {
+    std::vector<Ids> next;
+    VirtualTime first = std::numeric_limits<VirtualTime>::max();
+    std::set<const Model*> seen;
+    for (const Entry& entry : entries_) {  // By DueAt, so a model's first line comes first.
       Ids line;
       const BatchDecision decision = Decide(entry, now, line);
-      if (decision.take == 0 || line.front() != entry.id) continue;
+      if (decision.take == 0 || !seen.insert(entry.key.first).second) continue;
       line.resize(decision.take);
-      for (const std::uint64_t id : line) Remove(id);
-      return line;
+      const VirtualTime begin = TurnOf(entry.key.first);
+      if (begin < first) next.clear();
+      first = std::min(first, begin);
+      if (begin == first) next.push_back(line);
     }
-    return {};
+    return next;
+  }
+  void Take(const Ids& batch) {
+    VirtualTime charge = 0;
+    const Model* model = nullptr;
+    for (const Entry& entry : entries_) {
+      if (std::find(batch.begin(), batch.end(), entry.id) == batch.end()) continue;
+      model = entry.key.first;
+      charge += Charge(entry.facts);
+    }
+    now_ = TurnOf(model);
+    ends_[model] = now_ + charge;
+    for (const std::uint64_t id : batch) Remove(id);
   }
   TimePoint NextBatch(TimePoint now) const {
     TimePoint next = kNever;
@@ -83,8 +116,12 @@ class SimpleSet {
   void Close() { closing_ = true; }
 
  private:
-  static bool ByDeadline(const Entry& a, const Entry& b) {
-    return std::pair(a.deadline, a.id) < std::pair(b.deadline, b.id);
+  TimePoint Due(const Entry& entry) const {
+    return DueAt(entry.facts.priority, entry.facts.admitted, aging_);
+  }
+  VirtualTime TurnOf(const Model* model) const {
+    const auto end = ends_.find(model);
+    return end == ends_.end() ? now_ : std::max(now_, end->second);
   }
   BatchDecision Decide(const Entry& of, TimePoint now, Ids& line) const {
     std::vector<WaitingRequest> waiting;
@@ -97,7 +134,10 @@ class SimpleSet {
   }
 
   std::map<const Model*, BatchLimits> limits_;
-  std::vector<Entry> entries_;
+  const Duration aging_;
+  std::vector<Entry> entries_;  // By DueAt, then by arrival.
+  std::map<const Model*, VirtualTime> ends_;
+  VirtualTime now_ = 0;
   bool closing_ = false;
 };
 
@@ -123,10 +163,13 @@ class WaitingSetTest : public testing::Test {
       MakeRowModel(metrics_, "max_rows: 3", "rows"),
       MakeRowModel(metrics_, "max_bytes: 40 max_queue_delay_us: 20", "bytes"),
       MakeRowModel(metrics_, "max_rows: 4 max_queue_delay_us: 7", "delayed")};
-  WaitingSet set_{BatchQueueOptions{.limits = {}, .max_queue_requests = 1000}};
+  static constexpr Duration kAging = microseconds(10);
+  WaitingSet set_{
+      BatchQueueOptions{.limits = {}, .max_queue_requests = 1000, .priority_aging = kAging}};
   SimpleSet simple_{{{models_[0].get(), {.max_rows = 3}},
                      {models_[1].get(), {.max_bytes = 40, .max_queue_delay = microseconds(20)}},
-                     {models_[2].get(), {.max_rows = 4, .max_queue_delay = microseconds(7)}}}};
+                     {models_[2].get(), {.max_rows = 4, .max_queue_delay = microseconds(7)}}},
+                    kAging};
 };
 
 void WaitingSetTest::Push() {
@@ -135,10 +178,14 @@ void WaitingSetTest::Push() {
   RequestProbe probe(model, {UpTo(3), 1, 1 + UpTo(3)}, dtype);
   std::unique_ptr<Request>& request = probe.request();
   if (UpTo(2) == 0) request->deadline = clock_.Now() + microseconds(1 + UpTo(30));
-  simple_.Add({request->id,
-               {model.get(), dtype},
-               {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now()},
-               request->deadline});
+  if (UpTo(2) == 0) request->queue_timeout = microseconds(1 + UpTo(30));
+  request->priority = static_cast<Priority>(UpTo(2));
+  request->admitted = clock_.Now();
+  simple_.Add(
+      {request->id,
+       {model.get(), dtype},
+       {request->geometry.rows, request->geometry.LargerBytes(), clock_.Now(), request->priority},
+       WaitsUntil(*request)});
   EXPECT_TRUE(set_.Add(request, clock_.Now()).ok());
 }
 
@@ -158,8 +205,15 @@ void WaitingSetTest::Expire() {
 }
 
 void WaitingSetTest::Take() {
+  const std::vector<Ids> allowed = simple_.Next(clock_.Now());
   const std::unique_ptr<Batch> batch = set_.TakeBatch(clock_.Now());
-  EXPECT_EQ(batch == nullptr ? Ids() : IdsOf(batch->requests), simple_.Take(clock_.Now()));
+  if (batch == nullptr) {
+    EXPECT_THAT(allowed, IsEmpty());
+    return;
+  }
+  const Ids ids = IdsOf(batch->requests);
+  EXPECT_THAT(allowed, Contains(ids));
+  simple_.Take(ids);
 }
 
 TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
@@ -192,6 +246,54 @@ TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
   EXPECT_EQ(set_.NextBatch(), kNever);
   EXPECT_EQ(set_.NextDeadline(), kNever);
   EXPECT_EQ(metrics_.queued, 0);
+}
+
+TEST_F(WaitingSetTest, AnAddThatFindsNoMemoryChangesNothing) {
+  RequestProbe waiting(models_[0], {1, 1, 1});
+  const std::uint64_t id = waiting.id();
+  ASSERT_TRUE(set_.Add(waiting.request(), clock_.Now()).ok());
+  int failures = 0;
+  for (int left = 0;; ++left) {
+    RequestProbe probe(models_[2], {1, 1, 1});
+    probe.request()->deadline = clock_.Now() + microseconds(50);
+    try {
+      const FailingAllocations failing(left);
+      static_cast<void>(set_.Add(probe.request(), clock_.Now()));
+      break;
+    } catch (const std::bad_alloc&) {
+    }
+    ++failures;
+    EXPECT_NE(probe.request(), nullptr);
+    EXPECT_EQ(set_.size(), 1);
+    EXPECT_EQ(set_.NextDeadline(), kNever);
+    EXPECT_EQ(metrics_.queued, 1);
+    EXPECT_EQ(set_.Remove(probe.id(), clock_.Now()), nullptr);
+  }
+  EXPECT_GT(failures, 0);
+  EXPECT_EQ(set_.size(), 2);
+  EXPECT_EQ(IdsOf(set_.TakeBatch(clock_.Now())->requests), Ids{id});
+  set_.RemoveAll(clock_.Now());
+}
+
+TEST_F(WaitingSetTest, ARequestAllocatesNothingOnceAsManyHaveWaited) {
+  const auto round = [&] {
+    std::vector<std::unique_ptr<RequestProbe>> probes;
+    for (int i = 0; i < 50; ++i) {
+      probes.push_back(std::make_unique<RequestProbe>(models_[static_cast<std::size_t>(i % 3)],
+                                                      std::vector<std::int64_t>{1, 1, 1}));
+      probes.back()->request()->priority = static_cast<Priority>(i % 2);
+      probes.back()->request()->queue_timeout = microseconds(100 + i);
+    }
+    for (const auto& probe : probes) ASSERT_TRUE(set_.Add(probe->request(), clock_.Now()).ok());
+    for (const auto& probe : probes) ASSERT_NE(set_.Remove(probe->id(), clock_.Now()), nullptr);
+  };
+  for (int i = 0; i < 3; ++i) round();
+  RequestProbe probe(models_[1], {1, 1, 1});
+  {
+    const FailingAllocations failing(0);
+    EXPECT_TRUE(set_.Add(probe.request(), clock_.Now()).ok());
+  }
+  EXPECT_NE(set_.Remove(probe.id(), clock_.Now()), nullptr);
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--max_inflight_requests=0", "--max_inflight_requests"},
            {"--max_queue_delay=-1ms", "--max_queue_delay: -1ms, wanted from 0"},
            {"--max_queue_delay=inf", "--max_queue_delay: inf"},
+           {"--priority_aging=2h", "--priority_aging: 2h, wanted from 0 to 1h"},
            {"--cpu_lanes=-1", "--cpu_lanes: -1, wanted from 0 to 1024"},
            {"--pool_bytes=-1", "--pool_bytes: -1, wanted at least 0"},
            {"--lame_duck=2h", "--lame_duck: 2h, wanted from 0 to 1h"},

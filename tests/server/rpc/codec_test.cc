@@ -67,6 +67,21 @@ TEST(DecodeNormalizeRequestTest, ReadsEveryFieldAndViewsTheDataInPlace) {
       << "a view, not a copy";
 }
 
+TEST(DecodeNormalizeRequestTest, ReadsHowTheRequestWaitsAndKeepsUnknownPriorities) {
+  const std::string wire = SmallRequest();
+  const Slices plain(wire, {});
+  const auto absent = DecodeNormalizeRequest(plain.views());
+  ASSERT_TRUE(absent.ok()) << absent.status();
+  EXPECT_EQ(absent->priority, v1::PRIORITY_UNSPECIFIED);
+  EXPECT_EQ(absent->queue_timeout_ns, 0);
+
+  const Slices slices(absl::StrCat(wire, IntField(4, 77), IntField(5, 5'000'000)), {});
+  const auto request = DecodeNormalizeRequest(slices.views());
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(static_cast<int>(request->priority), 77);
+  EXPECT_EQ(request->queue_timeout_ns, 5'000'000);
+}
+
 TEST(DecodeNormalizeRequestTest, ReadsTheSameWhereverASmallMessageIsCutInThree) {
   const std::string wire = SmallRequest();
   for (std::size_t a = 0; a <= wire.size(); ++a) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -109,6 +110,14 @@ std::vector<BadInput> BadInputs() {
     return [dims](v1::NormalizeRequest& r) { SetShape(r, dims); };
   };
   return {
+      {"UnknownPriority",
+       [](auto& r) { r.set_priority(static_cast<v1::Priority>(4)); },
+       kInvalid,
+       {"priority: 4, wanted from 0 to 3"}},
+      {"NegativeQueueTimeout",
+       [](auto& r) { r.set_queue_timeout_ns(-1); },
+       kInvalid,
+       {"queue_timeout_ns: -1, wanted 0 or more"}},
       {"RankZero", shape({}), kInvalid, {"shape: []", "at least 2"}},
       {"RankOne", shape({64}), kInvalid, {"shape: [64]", "at least 2"}},
       {"TooManyDimensions",
@@ -356,6 +365,43 @@ TEST(NormServiceTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) {
   EXPECT_TRUE(first.Wait().ok());
   server.WaitIdle();
   EXPECT_EQ(server.Metric("normd_batch_requests_sum{model=\"instance_norm_64\"}"), 1);
+}
+
+TEST(NormServiceTest, EndsARequestAtItsQueueTimeoutWhileTheLaneIsBusy) {
+  TestServer server;
+  server.gate().Close();
+  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  server.gate().WaitForStalled(1);
+
+  v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
+  request.set_queue_timeout_ns(1'000'000);
+  const grpc::Status late = Normalize(server, request);
+  EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(late.error_message(), HasSubstr("queue_timeout_ns: no lane was free for 1000000 ns"));
+  server.gate().Open();
+  EXPECT_TRUE(first.Wait().ok());
+  request.set_queue_timeout_ns(std::numeric_limits<std::int64_t>::max());
+  EXPECT_TRUE(Normalize(server, request).ok());
+}
+
+TEST(NormServiceTest, ComputesAHigherPriorityFirst) {
+  TestServerOptions options;
+  options.queue.limits.max_rows = 64;  // One request.
+  TestServer server(options);
+  server.gate().Close();
+  AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  server.gate().WaitForStalled(1);
+  v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 16});
+  request.set_priority(v1::PRIORITY_LOW);
+  AsyncCall low(server.stub(), request);
+  while (server.queue().waiting_requests() < 1) std::this_thread::yield();
+  request.set_priority(v1::PRIORITY_HIGH);
+  AsyncCall high(server.stub(), request);
+  while (server.queue().waiting_requests() < 2) std::this_thread::yield();
+  server.gate().Open();
+  ASSERT_TRUE(low.Wait().ok());
+  ASSERT_TRUE(high.Wait().ok());
+  EXPECT_LT(high.response.batch().id(), low.response.batch().id());
 }
 
 TEST(NormServiceTest, TakesACancelledRequestOutOfTheQueue) {

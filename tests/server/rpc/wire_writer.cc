@@ -83,6 +83,8 @@ std::string RandomRequest(std::mt19937_64& random) {
   for (auto n = 1 + Below(random, 2); n > 0; --n) {
     fields.push_back(BytesField(3, RandomTensor(random)));
   }
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(4, Number(random)));
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(5, Number(random)));
   return Shuffled(random, std::move(fields));
 }
 
