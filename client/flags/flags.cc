@@ -10,8 +10,10 @@
 namespace normd::client {
 
 const FlagSet::Flag* FlagSet::Find(absl::string_view name) const {
-  const auto it =
-      std::find_if(flags_.begin(), flags_.end(), [&](const Flag& f) { return f.name == name; });
+  std::string underscored(name);
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  const auto it = std::find_if(flags_.begin(), flags_.end(),
+                               [&](const Flag& f) { return f.name == underscored; });
   return it == flags_.end() ? nullptr : &*it;
 }
 

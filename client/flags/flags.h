@@ -36,7 +36,8 @@ class FlagSet {
 
   // Sets the variables and returns the other arguments in order. Takes --name=value, --name value,
   // --flag and --noflag for bools, the same with one dash, and -- before arguments that begin with
-  // a dash. InvalidArgument names the flag, what came and what was wanted.
+  // a dash. A name's underscores may be dashes. InvalidArgument names the flag, what came and what
+  // was wanted.
   absl::StatusOr<std::vector<std::string>> Parse(absl::Span<const std::string> arguments) const;
 
   // One line a flag, indented by two columns, with its default.

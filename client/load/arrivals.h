@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/load/rate_profile.h"
 #include "server/base/clock.h"
 
 namespace normd::load {
@@ -24,17 +26,27 @@ class Arrivals {
   virtual std::optional<Duration> Next() = 0;
 };
 
-// The k-th request, from 0, at k / rate. `rate_per_s` > 0.
+// The k-th request, from 0, when the profile has asked for k: at k / rate under a constant one.
+std::unique_ptr<Arrivals> ConstantArrivals(RateProfile profile);
 std::unique_ptr<Arrivals> ConstantArrivals(double rate_per_s);
 
-// Independent, exponentially distributed gaps with the mean 1 / rate: what many independent clients
-// give. The same seed gives the same times everywhere.
+// A Poisson process of the profile's rate: what many independent clients give. Under a constant
+// rate the gaps are independent and exponentially distributed. The same seed gives the same times
+// everywhere.
+std::unique_ptr<Arrivals> PoissonArrivals(RateProfile profile, std::uint64_t seed);
 std::unique_ptr<Arrivals> PoissonArrivals(double rate_per_s, std::uint64_t seed);
 
-// By the name that the command line uses: "constant" or "poisson". InvalidArgument for another name
-// and for a rate that is not above zero and finite.
-absl::StatusOr<std::unique_ptr<Arrivals>> MakeArrivals(absl::string_view kind, double rate_per_s,
+// By the name that the command line uses: "constant" or "poisson". InvalidArgument for another.
+absl::StatusOr<std::unique_ptr<Arrivals>> MakeArrivals(absl::string_view kind, RateProfile profile,
                                                        std::uint64_t seed);
+
+// At these times, which ascend.
+std::unique_ptr<Arrivals> TracedArrivals(std::vector<Duration> times);
+
+// Reads a trace: a time in seconds on each line, of any common origin (offsets, or a log's
+// timestamps); the first becomes 0. Skips empty lines and what follows a '#'. InvalidArgument names
+// the line for text that is no number, a time before the one above it, and a trace without a time.
+absl::StatusOr<std::vector<Duration>> ParseTrace(absl::string_view text);
 
 }  // namespace normd::load
 

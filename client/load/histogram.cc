@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 namespace normd::load {
 namespace {
@@ -44,8 +45,10 @@ void Histogram::Record(Duration value) {
 
 bool Histogram::Add(std::size_t index, std::int64_t count) {
   if (index > kMaxIndex || count < 0) return false;
-  if (index >= counts_.size()) counts_.resize(index + 1);
-  counts_[index] += count;
+  const std::size_t block = index / kBlockBuckets;
+  if (block >= blocks_.size()) blocks_.resize(block + 1);
+  if (blocks_[block].empty()) blocks_[block].resize(kBlockBuckets);
+  blocks_[block][index % kBlockBuckets] += count;
   count_ += count;
   return true;
 }
@@ -57,8 +60,13 @@ void Histogram::SetExtremes(Duration min, Duration max, Duration sum) {
 }
 
 void Histogram::Merge(const Histogram& other) {
-  if (other.counts_.size() > counts_.size()) counts_.resize(other.counts_.size());
-  for (std::size_t i = 0; i < other.counts_.size(); ++i) counts_[i] += other.counts_[i];
+  if (other.blocks_.size() > blocks_.size()) blocks_.resize(other.blocks_.size());
+  for (std::size_t i = 0; i < other.blocks_.size(); ++i) {
+    if (other.blocks_[i].empty()) continue;
+    if (blocks_[i].empty()) blocks_[i].resize(kBlockBuckets);
+    std::transform(blocks_[i].begin(), blocks_[i].end(), other.blocks_[i].begin(),
+                   blocks_[i].begin(), std::plus<>());
+  }
   count_ += other.count_;
   sum_ += other.sum_;
   min_ = std::min(min_, other.min_);
@@ -67,9 +75,11 @@ void Histogram::Merge(const Histogram& other) {
 
 Histogram Histogram::Since(const Histogram& earlier) const {
   Histogram difference;
-  difference.counts_ = counts_;
-  for (std::size_t i = 0; i < earlier.counts_.size(); ++i) {
-    difference.counts_[i] -= earlier.counts_[i];
+  difference.blocks_ = blocks_;
+  for (std::size_t i = 0; i < earlier.blocks_.size(); ++i) {
+    if (earlier.blocks_[i].empty()) continue;
+    std::transform(blocks_[i].begin(), blocks_[i].end(), earlier.blocks_[i].begin(),
+                   difference.blocks_[i].begin(), std::minus<>());
   }
   difference.count_ = count_ - earlier.count_;
   difference.sum_ = sum_ - earlier.sum_;
@@ -90,22 +100,35 @@ Duration Histogram::Percentile(double percent) const {
   if (rank <= 1) return min_;
   if (rank >= count_) return max_;
   std::int64_t seen = 0;
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    seen += counts_[i];
+  for (const Bucket& bucket : Buckets()) {
+    seen += bucket.count;
     if (seen >= rank) {
-      const Range range = RangeOf(i);
-      return std::clamp(Duration{range.lower + (range.width - 1) / 2}, min_, max_);
+      return std::clamp(bucket.lower + (bucket.width - Duration{1}) / 2, min_, max_);
     }
   }
   return max_;
 }
 
+std::int64_t Histogram::CountAtMost(Duration value) const {
+  if (value < Duration{0}) return 0;
+  const std::size_t last = IndexOf(value);
+  std::int64_t seen = 0;
+  for (const Bucket& bucket : Buckets()) {
+    if (bucket.index > last) break;
+    seen += bucket.count;
+  }
+  return seen;
+}
+
 std::vector<Histogram::Bucket> Histogram::Buckets() const {
   std::vector<Bucket> buckets;
-  for (std::size_t i = 0; i < counts_.size(); ++i) {
-    if (counts_[i] == 0) continue;
-    const Range range = RangeOf(i);
-    buckets.push_back({i, Duration{range.lower}, Duration{range.width}, counts_[i]});
+  for (std::size_t block = 0; block < blocks_.size(); ++block) {
+    for (std::size_t i = 0; i < blocks_[block].size(); ++i) {
+      if (blocks_[block][i] == 0) continue;
+      const std::size_t index = block * kBlockBuckets + i;
+      const Range range = RangeOf(index);
+      buckets.push_back({index, Duration{range.lower}, Duration{range.width}, blocks_[block][i]});
+    }
   }
   return buckets;
 }

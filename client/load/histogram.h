@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "server/base/clock.h"
@@ -16,7 +15,7 @@ namespace normd::load {
 // nanosecond is one. So a bucket is at most 1/1024 of its value wide, a percentile is within 0.05%
 // of the exact one, and every histogram has the same buckets: merging is adding, in any order.
 // Durations of up to 2^40 ns (18 minutes) are told apart; longer ones share the last bucket.
-// Memory: 8 bytes a bucket up to the largest value seen, 256 KiB at most. Not thread-safe.
+// Memory: 8 KiB for each power of two in which a value was seen, 248 KiB at most. Not thread-safe.
 class Histogram {
  public:
   // Negative durations count as zero.
@@ -37,6 +36,10 @@ class Histogram {
   // 100; zero when nothing was recorded. 0 gives min(), 100 gives max().
   Duration Percentile(double percent) const;
 
+  // How many values are at most `value`, to the bucket: values above it by less than 0.1% count
+  // too.
+  std::int64_t CountAtMost(Duration value) const;
+
   // The buckets that are not empty, in ascending order. `index` is what Add takes; a value is in
   // [lower, lower + width).
   struct Bucket {
@@ -54,7 +57,9 @@ class Histogram {
   Duration sum() const { return sum_; }
 
  private:
-  std::vector<std::int64_t> counts_;
+  // Ascending; empty where nothing was recorded, otherwise of kBlockBuckets.
+  static constexpr std::size_t kBlockBuckets = 1024;
+  std::vector<std::vector<std::int64_t>> blocks_;
   std::int64_t count_ = 0;
   Duration sum_{0};
   Duration min_ = Duration::max();

@@ -89,7 +89,7 @@ struct LoadRun::Impl {
   // Set before the first request, and published to Snapshot by `started`.
   std::optional<StopRule> rule;
   std::atomic<bool> started{false};
-  std::atomic<bool> interrupted{false};
+  std::atomic<StopReason> asked{StopReason::kNone};  // By Stop.
 };
 
 LoadRun::LoadRun(LoadOptions options, const Workload& workload, Sender& sender, Pacer& pacer)
@@ -99,7 +99,9 @@ LoadRun::~LoadRun() = default;
 void LoadRun::Run() {
   impl_->rule.emplace(impl_->options.stop, impl_->pacer.Now());
   impl_->started.store(true);
-  if (impl_->interrupted.load()) impl_->rule->Stop(StopReason::kInterrupted);
+  if (const StopReason asked = impl_->asked.load(); asked != StopReason::kNone) {
+    impl_->rule->Stop(asked);
+  }
   if (impl_->options.arrivals) {
     impl_->RunOpen();
   } else {
@@ -181,6 +183,9 @@ Outgoing LoadRun::Impl::Prepare(Call& call) {
   request.item = call.item;
   request.stream = call.stream;
   request.verify = options.verify_every > 0 && call.worker->sent++ % options.verify_every == 0;
+  if (options.cancel_share > 0 && call.worker->random.NextDouble() < options.cancel_share) {
+    request.cancel_after = options.cancel_after;
+  }
   return request;
 }
 
@@ -194,10 +199,10 @@ void LoadRun::Impl::Record(const Call& call, const Outcome& outcome) {
   }
 }
 
-void LoadRun::Interrupt() {
-  impl_->interrupted.store(true);
-  // Run looks at `interrupted` after it has set `started`, so one of the two sees the other.
-  if (impl_->started.load()) impl_->rule->Stop(StopReason::kInterrupted);
+void LoadRun::Stop(StopReason reason) {
+  impl_->asked.store(reason);
+  // Run looks at `asked` after it has set `started`, so one of the two sees the other.
+  if (impl_->started.load()) impl_->rule->Stop(reason);
   impl_->pacer.Wake();
 }
 

@@ -25,7 +25,9 @@ struct LoadOptions {
   int max_inflight = 16384;
   StopOptions stop;
   std::int64_t verify_every = 0;  // Each n-th answer of a worker is verified; 0: none.
-  std::uint64_t seed = 1;         // Of the picks from the mix.
+  double cancel_share = 0;  // Of the requests: cancelled by the client, so long after the send.
+  Duration cancel_after{0};
+  std::uint64_t seed = 1;  // Of the picks from the mix, and of those to be cancelled.
 };
 
 struct LoadResult {
@@ -51,8 +53,8 @@ class LoadRun {
   // `pacer`; the caller's thread sends in an open loop, the sender's threads in a closed one.
   void Run();
 
-  // Ends the run early: no more requests are sent. Thread-safe.
-  void Interrupt();
+  // Ends the run early: no more requests are sent. The first reason stays. Thread-safe.
+  void Stop(StopReason reason);
 
   // The state at this moment. Thread-safe.
   LoadResult Snapshot() const;

@@ -13,15 +13,23 @@ std::string CodeName(std::size_t code) {
 }
 
 void Measurement::Record(const Item& item, const SendTimes& times, const Outcome& outcome) {
+  last_received = std::max(last_received, outcome.received);
+  if (outcome.cancelled) {
+    ++cancelled;
+    return;
+  }
+  if (item.index >= items.size()) items.resize(item.index + 1);
+  ItemMeasurement& of_item = items[item.index];
   const auto code = std::min(static_cast<std::size_t>(outcome.code), kStatusCodes - 1);
   ++codes[code];
   sent_bytes += static_cast<std::int64_t>(item.input.bytes().size());
-  last_received = std::max(last_received, outcome.received);
   if (outcome.code != absl::StatusCode::kOk) {
+    ++of_item.errors;
     if (first_message[code].empty()) first_message[code] = outcome.message;
     return;
   }
   response_time.Record(outcome.received - times.intended);
+  of_item.response_time.Record(outcome.received - times.intended);
   service_time.Record(outcome.received - times.sent);
   send_lag.Record(times.sent - times.intended);
   received_bytes += outcome.output_bytes;
@@ -45,6 +53,12 @@ void Measurement::Merge(const Measurement& other) {
     if (first_message[i].empty()) first_message[i] = other.first_message[i];
   }
   warmup_requests += other.warmup_requests;
+  cancelled += other.cancelled;
+  if (other.items.size() > items.size()) items.resize(other.items.size());
+  for (std::size_t i = 0; i < other.items.size(); ++i) {
+    items[i].response_time.Merge(other.items[i].response_time);
+    items[i].errors += other.items[i].errors;
+  }
   sent_bytes += other.sent_bytes;
   received_bytes += other.received_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += other.stage_sum[i];

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "client/load/histogram.h"
 #include "client/load/sender.h"
@@ -24,6 +25,12 @@ struct SendTimes {
   TimePoint sent{};
 };
 
+// What one kind of request of the mix saw.
+struct ItemMeasurement {
+  Histogram response_time;  // Of the answers with OK.
+  std::int64_t errors = 0;
+};
+
 // A value: workers measure apart, and the parts are merged. Times are of requests that were
 // answered with OK; the others are counted by their code.
 struct Measurement {
@@ -34,6 +41,9 @@ struct Measurement {
   std::array<std::int64_t, kStatusCodes> codes{};
   std::array<std::string, kStatusCodes> first_message;  // Of each code, the first that came.
   std::int64_t warmup_requests = 0;                     // Not counted anywhere else.
+  std::int64_t cancelled = 0;  // By the client, as it was asked to. Not counted anywhere else.
+  // By Item::index, up to the largest that was recorded.
+  std::vector<ItemMeasurement> items;
 
   std::int64_t sent_bytes = 0;  // Tensors of all requests.
   std::int64_t received_bytes = 0;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/functional/any_invocable.h"
@@ -25,7 +26,8 @@ enum class Verdict { kUnchecked, kRight, kWrong };
 // One answer, or its failure.
 struct Outcome {
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string message;  // Of an error, and of a wrong answer.
+  std::string message;     // Of an error, and of a wrong answer.
+  bool cancelled = false;  // The call ended because the client cancelled it, as asked.
   TimePoint received{};
   // Set when the code is OK.
   std::int64_t output_bytes = 0;
@@ -38,6 +40,8 @@ struct Outgoing {
   const Item* item = nullptr;  // Outlives the call.
   std::uint64_t stream = 0;    // Calls of one stream may share a connection; streams spread.
   bool verify = false;
+  // Set: the client cancels the call so long after it has left, if it is not answered by then.
+  std::optional<Duration> cancel_after;
 };
 
 // Thread-safe.

@@ -10,6 +10,8 @@ const char* Name(StopReason reason) {
     case StopReason::kArrivalsEnded: return "arrivals ended";
     case StopReason::kInterrupted: return "interrupted";
     case StopReason::kServerGone: return "server gone";
+    case StopReason::kStable: return "p99 stable";
+    case StopReason::kErrorShare: return "too many errors";
   }
   return "unknown";
 }
@@ -26,12 +28,11 @@ StopRule::Decision StopRule::Admit(TimePoint intended) {
     return Decision::kStop;
   }
   if (intended < measure_begin_) return Decision::kWarmup;
-  if (options_.requests > 0 &&
-      admitted_.fetch_add(1, std::memory_order_relaxed) >= options_.requests) {
-    Stop(StopReason::kRequests);
-    return Decision::kStop;
-  }
-  return Decision::kMeasure;
+  if (options_.requests == 0) return Decision::kMeasure;
+  const std::int64_t before = admitted_.fetch_add(1, std::memory_order_relaxed);
+  // With the last one, so that an open loop does not wait for the time of the one after it.
+  if (before + 1 >= options_.requests) Stop(StopReason::kRequests);
+  return before < options_.requests ? Decision::kMeasure : Decision::kStop;
 }
 
 void StopRule::Observe(absl::StatusCode code) {

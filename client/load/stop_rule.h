@@ -19,7 +19,16 @@ struct StopOptions {
   std::int64_t unavailable_in_a_row = 0;
 };
 
-enum class StopReason { kNone, kDuration, kRequests, kArrivalsEnded, kInterrupted, kServerGone };
+enum class StopReason {
+  kNone,
+  kDuration,
+  kRequests,
+  kArrivalsEnded,
+  kInterrupted,
+  kServerGone,
+  kStable,
+  kErrorShare
+};
 
 // "duration reached" and so on.
 const char* Name(StopReason reason);

@@ -4,25 +4,48 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 
 namespace normd::load {
 namespace {
+
+// One of "key=value"; what is wrong with it, or nothing.
+std::string SetOption(absl::string_view option, MixEntry& entry) {
+  const std::pair<absl::string_view, absl::string_view> halves =
+      absl::StrSplit(option, absl::MaxSplits('=', 1));
+  if (halves.first == "timeout") {
+    absl::Duration timeout;
+    if (!absl::ParseDuration(halves.second, &timeout) || timeout <= absl::ZeroDuration()) {
+      return absl::StrCat(option, " is not a time above 0");
+    }
+    entry.timeout = absl::ToChronoNanoseconds(timeout);
+    return "";
+  }
+  return absl::StrCat("unknown option ", option);
+}
 
 absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
   const auto wrong = [&](absl::string_view what) {
     return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
                                                    "; wanted model:shape:dtype:weight, such as "
-                                                   "instance_norm_64:2x64x56x56:float32:3"));
+                                                   "instance_norm_64:2x64x56x56:float32:3, and "
+                                                   "after it timeout=20ms"));
   };
-  const std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
+  MixEntry entry;
+  std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
+  for (; !fields.empty() && absl::StrContains(fields.back(), '='); fields.pop_back()) {
+    if (const std::string error = SetOption(fields.back(), entry); !error.empty()) {
+      return wrong(error);
+    }
+  }
   if (fields.size() < 2 || fields.size() > 4) {
     return wrong(absl::StrCat(fields.size(), " fields"));
   }
-  MixEntry entry;
   entry.model = std::string(fields[0]);
   if (entry.model.empty()) return wrong("no model");
   absl::StatusOr<Shape> shape = client::ParseShape(fields[1]);
@@ -43,7 +66,12 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
 }  // namespace
 
 std::string MixEntry::ToString() const {
-  return absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
+  std::string text =
+      absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
+  if (timeout) {
+    absl::StrAppend(&text, ":timeout=", absl::FormatDuration(absl::FromChrono(*timeout)));
+  }
+  return text;
 }
 
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text) {

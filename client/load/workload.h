@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "client/tensor/random.h"
 #include "client/tensor/tensor.h"
+#include "server/base/clock.h"
 
 namespace normd::load {
 
@@ -20,14 +22,16 @@ struct MixEntry {
   std::string model;
   Shape shape;
   norm::DType dtype = norm::DType::kFloat32;
-  double weight = 1;  // Its share is weight / the sum of the weights.
+  double weight = 1;                // Its share is weight / the sum of the weights.
+  std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
 
-  std::string ToString() const;  // "model:2x64x56x56:float32"
+  std::string ToString() const;  // "model:2x64x56x56:float32", then what else was given.
 };
 
 // "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
-// "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28". InvalidArgument names the
-// entry and the field.
+// After them, in any order: "timeout=20ms".
+// "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:timeout=20ms". InvalidArgument
+// names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
 
 // A kind of request with its tensor.

@@ -1,9 +1,11 @@
 #include "client/normload/grpc_sender.h"
 
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/verify/compare.h"
+#include "grpcpp/alarm.h"
 
 namespace normd::load {
 
@@ -38,12 +40,33 @@ GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
 void GrpcSender::Send(const Outgoing& outgoing, Done done) {
   const Item& item = *outgoing.item;
   client::Client& client = *clients_[outgoing.stream % clients_.size()];
+  const Duration timeout = item.entry.timeout.value_or(options_.timeout);
   const bool verify = outgoing.verify && !expectations_.empty();
-  client.NormalizeAsync(requests_[item.index], options_.timeout,
+  if (outgoing.cancel_after) return SendAndCancel(outgoing, timeout, std::move(done));
+  client.NormalizeAsync(requests_[item.index], timeout,
                         [this, &item, verify, done = std::move(done)](
                             const absl::StatusOr<client::NormalizeResponse>& response) mutable {
                           std::move(done)(ToOutcome(response, item, verify));
                         });
+}
+
+void GrpcSender::SendAndCancel(const Outgoing& outgoing, Duration timeout, Done done) {
+  const Item& item = *outgoing.item;
+  client::Client& client = *clients_[outgoing.stream % clients_.size()];
+  // shared: the call may end, and drop the alarm, before the alarm is set.
+  auto alarm = std::make_shared<grpc::Alarm>();
+  const auto call =
+      client.NormalizeAsync(requests_[item.index], timeout,
+                            [this, &item, alarm, done = std::move(done)](
+                                const absl::StatusOr<client::NormalizeResponse>& response) mutable {
+                              alarm.reset();  // It holds the call, which holds this.
+                              Outcome outcome = ToOutcome(response, item, false);
+                              outcome.cancelled = outcome.code == absl::StatusCode::kCancelled;
+                              std::move(done)(outcome);
+                            });
+  alarm->Set(std::chrono::system_clock::now() + *outgoing.cancel_after, [call](bool due) {
+    if (due) call->Cancel();
+  });
 }
 
 Outcome GrpcSender::ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response,

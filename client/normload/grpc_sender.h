@@ -40,6 +40,7 @@ class GrpcSender final : public Sender {
   GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
              std::vector<client::EncodedRequest> requests, std::vector<Expectation> expectations,
              const GrpcSenderOptions& options, const Clock& clock);
+  void SendAndCancel(const Outgoing& outgoing, Duration timeout, Done done);
   Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, const Item& item,
                     bool verify) const;
 

@@ -1,7 +1,4 @@
-#include <unistd.h>
-
 #include <chrono>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "client/normload/report.h"
@@ -19,24 +16,32 @@ double PerSecond(std::int64_t amount, Duration elapsed) {
   return elapsed > Duration{0} ? static_cast<double>(amount) / Seconds(elapsed) : 0;
 }
 
-Json OptionsJson(const ProgramOptions& o) {
-  Json mix = Json::array();
-  for (const MixEntry& entry : o.mix) {
+Json MixJson(const std::vector<MixEntry>& mix) {
+  Json json = Json::array();
+  for (const MixEntry& entry : mix) {
     const auto dims = entry.shape.dims();
-    mix.push_back({{"model", entry.model},
-                   {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
-                   {"dtype", norm::Name(entry.dtype)},
-                   {"weight", entry.weight}});
+    Json one = {{"model", entry.model},
+                {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+                {"dtype", norm::Name(entry.dtype)},
+                {"weight", entry.weight}};
+    if (entry.timeout) one["timeout_s"] = Seconds(*entry.timeout);
+    json.push_back(std::move(one));
   }
+  return json;
+}
+
+Json OptionsJson(const ProgramOptions& o) {
   Json json = {{"server", o.server},
+               {"load", DescribeLoad(o)},
                {"mode", o.open_loop() ? "open" : "closed"},
                {"connections", o.connections},
-               {"mix", mix},
+               {"mix", MixJson(o.mix)},
                {"version", o.version},
                {"seed", o.seed},
                {"timeout_s", absl::ToDoubleSeconds(o.timeout)},
                {"warmup_s", absl::ToDoubleSeconds(o.warmup)},
-               {"verify_every", o.verify ? o.verify_every : 0}};
+               {"verify_every", o.verify ? o.verify_every : 0},
+               {"max_error_share", o.max_error_share}};
   if (o.open_loop()) {
     json["rate_per_s"] = o.rate;
     json["arrival"] = o.arrival;
@@ -44,6 +49,20 @@ Json OptionsJson(const ProgramOptions& o) {
   } else {
     json["concurrency"] = o.concurrency;
   }
+  if (!o.profile_text.empty()) json["profile"] = o.profile_text;
+  if (!o.arrivals_file.empty()) json["arrivals_file"] = o.arrivals_file;
+  if (!o.sweep_text.empty()) json["sweep"] = o.sweep_text;
+  if (o.find_max) json["find_max"] = true;
+  if (!o.slo.empty()) json["slo"] = o.slo;
+  if (o.cancel_share > 0) {
+    json["cancel_share"] = o.cancel_share;
+    json["cancel_after_s"] = absl::ToDoubleSeconds(o.cancel_after);
+  }
+  if (o.stable_p99 > 0) {
+    json["stable_p99"] = o.stable_p99;
+    json["stable_window_s"] = absl::ToDoubleSeconds(o.stable_window);
+  }
+  if (o.stop_error_share < 1) json["stop_error_share"] = o.stop_error_share;
   if (o.duration != absl::InfiniteDuration()) {
     json["duration_s"] = absl::ToDoubleSeconds(o.duration);
   }
@@ -51,11 +70,10 @@ Json OptionsJson(const ProgramOptions& o) {
   return json;
 }
 
-Json EnvironmentJson(const v1::GetServerInfoResponse& server) {
-  char host[256] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  return {{"client_host", host},
-          {"client_cpus", std::thread::hardware_concurrency()},
+Json EnvironmentJson(const Report& report) {
+  const v1::GetServerInfoResponse& server = report.server;
+  return {{"client_host", report.client_host},
+          {"client_cpus", report.client_cpus},
           {"server_version", server.version()},
           {"server_lanes", std::vector<std::string>(server.lanes().begin(), server.lanes().end())},
           {"server_simd", server.simd()},
@@ -83,8 +101,30 @@ Json HistogramJson(const Histogram& histogram) {
   return json;
 }
 
-Json ResultJson(const Report& report) {
-  const LoadResult& result = report.result;
+// By the entries of the mix.
+Json ItemsJson(const Measurement& m, const ProgramOptions& options) {
+  Json json = Json::array();
+  for (std::size_t i = 0; i < m.items.size() && i < options.mix.size(); ++i) {
+    json.push_back({{"entry", options.mix[i].ToString()},
+                    {"errors", m.items[i].errors},
+                    {"response_time", HistogramJson(m.items[i].response_time)}});
+  }
+  return json;
+}
+
+Json ObjectiveJson(const LoadResult& result, const ProgramOptions& options) {
+  const Objective& objective = *options.objective;
+  const ObjectiveResult judged = Judge(objective, result, options.max_error_share);
+  return {{"percent", objective.percent},
+          {"limit_us", Microseconds(objective.limit)},
+          {"reached_us", Microseconds(judged.reached)},
+          {"met", judged.met},
+          {"within", judged.within},
+          {"within_share", judged.WithinShare(result)},
+          {"goodput_per_s", judged.Goodput(result)}};
+}
+
+Json ResultJson(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& m = result.measured;
   Json codes = Json::object();
   Json messages = Json::object();
@@ -97,26 +137,30 @@ Json ResultJson(const Report& report) {
   for (std::size_t i = 0; i < kServerStages; ++i) {
     stages[kServerStageNames[i]] = Microseconds(m.MeanStage(i));
   }
-  return {{"stopped_by", Name(result.reason)},
-          {"elapsed_s", Seconds(result.elapsed)},
-          {"requests", m.requests()},
-          {"ok", m.ok()},
-          {"errors", m.errors()},
-          {"error_share", m.error_share()},
-          {"unsent", result.unsent},
-          {"warmup_requests", m.warmup_requests},
-          {"codes", codes},
-          {"first_messages", messages},
-          {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
-          {"sent_bytes", m.sent_bytes},
-          {"received_bytes", m.received_bytes},
-          {"response_time", HistogramJson(m.response_time)},
-          {"service_time", HistogramJson(m.service_time)},
-          {"send_lag", HistogramJson(m.send_lag)},
-          {"server_stage_means_us", stages},
-          {"batch_requests", {{"mean", m.MeanBatchRequests()}, {"max", m.max_batch_requests}}},
-          {"verified", m.verified},
-          {"wrong", m.wrong}};
+  Json json = {{"stopped_by", Name(result.reason)},
+               {"elapsed_s", Seconds(result.elapsed)},
+               {"requests", m.requests()},
+               {"ok", m.ok()},
+               {"errors", m.errors()},
+               {"error_share", m.error_share()},
+               {"cancelled", m.cancelled},
+               {"unsent", result.unsent},
+               {"warmup_requests", m.warmup_requests},
+               {"codes", codes},
+               {"first_messages", messages},
+               {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
+               {"sent_bytes", m.sent_bytes},
+               {"received_bytes", m.received_bytes},
+               {"response_time", HistogramJson(m.response_time)},
+               {"service_time", HistogramJson(m.service_time)},
+               {"send_lag", HistogramJson(m.send_lag)},
+               {"server_stage_means_us", stages},
+               {"batch_requests", {{"mean", m.MeanBatchRequests()}, {"max", m.max_batch_requests}}},
+               {"verified", m.verified},
+               {"wrong", m.wrong}};
+  if (options.objective) json["objective"] = ObjectiveJson(result, options);
+  if (options.mix.size() > 1) json["by_entry"] = ItemsJson(m, options);
+  return json;
 }
 
 Json IntervalsJson(const std::vector<Interval>& intervals) {
@@ -126,10 +170,20 @@ Json IntervalsJson(const std::vector<Interval>& intervals) {
                     {"end_s", Seconds(interval.end)},
                     {"ok", interval.ok},
                     {"errors", interval.errors},
+                    {"mean_us", Microseconds(interval.mean)},
                     {"p50_us", Microseconds(interval.p50)},
-                    {"p99_us", Microseconds(interval.p99)}});
+                    {"p90_us", Microseconds(interval.p90)},
+                    {"p99_us", Microseconds(interval.p99)},
+                    {"p99_9_us", Microseconds(interval.p999)},
+                    {"max_us", Microseconds(interval.max)}});
   }
   return json;
+}
+
+Json RunJson(const RunReport& run, const ProgramOptions& options) {
+  return {{"load", run.load},
+          {"result", ResultJson(run.result, options)},
+          {"intervals", IntervalsJson(run.intervals)}};
 }
 
 }  // namespace
@@ -138,10 +192,18 @@ std::string JsonReport(const Report& report) {
   Json json = {{"schema", "normload"},
                {"schema_version", kReportVersion},
                {"started_at", report.started_at},
+               {"processes", report.processes},
                {"options", OptionsJson(report.options)},
-               {"environment", EnvironmentJson(report.server)},
-               {"result", ResultJson(report)},
-               {"intervals", IntervalsJson(report.intervals)}};
+               {"environment", EnvironmentJson(report)},
+               {"load", report.run().load},
+               {"result", ResultJson(report.run().result, report.options)},
+               {"intervals", IntervalsJson(report.run().intervals)}};
+  if (report.several()) {
+    json["chosen"] = report.chosen;
+    Json points = Json::array();
+    for (const RunReport& run : report.runs) points.push_back(RunJson(run, report.options));
+    json["points"] = std::move(points);
+  }
   if (report.error.ok()) {
     json["error"] = nullptr;
   } else {

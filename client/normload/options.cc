@@ -2,13 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/flags/flags.h"
+#include "client/load/arrivals.h"
 
 namespace normd::load {
 namespace {
+
+void AddFileFlags(ReportFiles& files, client::FlagSet& flags) {
+  flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
+  flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
+}
 
 void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("server", &o.server, "HOST:PORT", "Server to load.");
@@ -18,6 +26,10 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("rate", &o.rate, "R",
             "Open loop: requests per second, whatever the server does; 0 is the closed loop.");
   flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.");
+  flags.Add("profile", &o.profile_text, "STEPS",
+            "Open loop: steps and ramps instead of --rate, such as 1000@10s,1000..4000@30s.");
+  flags.Add("arrivals_file", &o.arrivals_file, "FILE",
+            "Open loop: a trace, with the time of a request in seconds on each line.");
   flags.Add("max_inflight", &o.max_inflight, "N",
             "Open loop: with so many unanswered, sending waits (and the wait is measured).");
   flags.Add("connections", &o.connections, "N",
@@ -26,27 +38,48 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
   flags.Add("shape", &o.shape, "DIMS", "The tensor's dimensions, with --model.");
   flags.Add("dtype", &o.dtype, "TYPE", "float32, float64, float16 or bfloat16, with --model.");
-  flags.Add("mix", &o.mix_text, "MIX", "Several: model:shape:dtype:weight,...");
+  flags.Add("mix", &o.mix_text, "MIX",
+            "Several: model:shape:dtype:weight,...; an entry may end with :timeout=20ms.");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call.");
+  flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.");
+  flags.Add("cancel_after", &o.cancel_after, "DURATION", "How long after they left.");
 
   flags.Add("duration", &o.duration, "DURATION",
-            "How long to measure; without a limit when --requests is given.");
+            "How long to measure; without a limit when --requests, --profile or --arrivals_file is "
+            "given.");
   flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.");
   flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.");
   flags.Add("give_up_after", &o.give_up_after, "N",
             "Ends the run after so many UNAVAILABLE in a row; 0 never.");
+  flags.Add("stable_p99", &o.stable_p99, "X",
+            "Ends the run when the p99 of three windows in a row differ by at most this share; 0 "
+            "never. --duration is then 60s by default.");
+  flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.");
+  flags.Add("stop_error_share", &o.stop_error_share, "X",
+            "Ends the run when a larger share of at least 100 requests failed; 1 never.");
+
+  flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
+            "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
+  flags.Add("find_max", &o.find_max, "",
+            "Searches the highest rate that meets --slo, from --rate on (100 by default).");
 
   flags.Add("verify", &o.verify, "", "Checks answers against float64; needs --model_repository.");
   flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
-  flags.Add("json", &o.json_path, "FILE", "Writes a report for programs (REPORT.md says what).");
+  AddFileFlags(o.files, flags);
   flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
   flags.Add("max_error_share", &o.max_error_share, "X",
             "Exits with 1 when a larger share of the requests failed.");
+  flags.Add("slo", &o.slo, "OBJECTIVE",
+            "Objective of the response time, such as p99=5ms: whether it was met, and the goodput "
+            "within it.");
   flags.Add("help", &o.help, "", "Prints this.");
 }
+
+// More than any machine does; a search and its clock go no further either.
+constexpr double kMaxRate = 1e6;
 
 absl::Status CheckNumbers(const ProgramOptions& o) {
   const auto wrong = [](const char* flag, const auto& got, const char* wanted) {
@@ -55,7 +88,7 @@ absl::Status CheckNumbers(const ProgramOptions& o) {
   if (o.concurrency < 1 || o.concurrency > 100000) {
     return wrong("concurrency", o.concurrency, "1 to 100000");
   }
-  if (!std::isfinite(o.rate) || o.rate < 0) return wrong("rate", o.rate, "0 or more");
+  if (!(o.rate >= 0 && o.rate <= kMaxRate)) return wrong("rate", o.rate, "0 to 1e6");
   if (o.arrival != "poisson" && o.arrival != "constant") {
     return wrong("arrival", o.arrival, "poisson or constant");
   }
@@ -73,6 +106,19 @@ absl::Status CheckNumbers(const ProgramOptions& o) {
   }
   if (o.give_up_after < 0) return wrong("give_up_after", o.give_up_after, "0 or more");
   if (o.verify_every < 1) return wrong("verify_every", o.verify_every, "1 or more");
+  if (!(o.cancel_share >= 0 && o.cancel_share <= 1)) {
+    return wrong("cancel_share", o.cancel_share, "0 to 1");
+  }
+  if (o.cancel_after < absl::ZeroDuration() || o.cancel_after > absl::Hours(1)) {
+    return wrong("cancel_after", absl::FormatDuration(o.cancel_after), "0 to 1h");
+  }
+  if (!(o.stable_p99 >= 0)) return wrong("stable_p99", o.stable_p99, "0 or more");
+  if (o.stable_window <= absl::ZeroDuration() || o.stable_window > absl::Hours(1)) {
+    return wrong("stable_window", absl::FormatDuration(o.stable_window), "more than 0, up to 1h");
+  }
+  if (!(o.stop_error_share >= 0 && o.stop_error_share <= 1)) {
+    return wrong("stop_error_share", o.stop_error_share, "0 to 1");
+  }
   if (!(o.max_error_share >= 0 && o.max_error_share <= 1)) {
     return wrong("max_error_share", o.max_error_share, "0 to 1");
   }
@@ -95,12 +141,82 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   return std::vector<MixEntry>{std::move(entry)};
 }
 
+absl::Status ReadTrace(ProgramOptions& o) {
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--arrivals_file: ", o.arrivals_file, ": ", what));
+  };
+  std::ifstream file(o.arrivals_file, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file) return wrong("cannot read it");
+  absl::StatusOr<std::vector<Duration>> trace = ParseTrace(text);
+  if (!trace.ok()) return wrong(trace.status().message());
+  o.trace = *std::move(trace);
+  return absl::OkStatus();
+}
+
+// The flags that ask for several runs.
+absl::Status SetPlan(ProgramOptions& o) {
+  if (!o.sweep_text.empty()) {
+    absl::StatusOr<Sweep> sweep = ParseSweep(o.sweep_text);
+    if (!sweep.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--sweep: ", sweep.status().message()));
+    }
+    o.sweep = *std::move(sweep);
+    const double most = *std::max_element(o.sweep->values.begin(), o.sweep->values.end());
+    if (!o.sweep->over_rate) o.concurrency = static_cast<int>(most);
+  }
+  const bool varies = !o.profile_text.empty() || !o.arrivals_file.empty();
+  if (o.sweep && (o.find_max || varies || o.rate > 0)) {
+    return absl::InvalidArgumentError(
+        "--sweep: it sets the load; wanted none of --find_max, --rate, --profile, --arrivals_file");
+  }
+  if (o.find_max && varies) {
+    return absl::InvalidArgumentError(
+        "--find_max: it sets the load; wanted neither --profile nor --arrivals_file");
+  }
+  if (o.find_max && !o.objective) {
+    return absl::InvalidArgumentError("--find_max: wanted --slo too, such as --slo=p99=5ms");
+  }
+  return absl::OkStatus();
+}
+
+// Makes what is sent when out of the flags that say so.
+absl::Status SetArrivals(ProgramOptions& o) {
+  if ((o.rate > 0) + !o.profile_text.empty() + !o.arrivals_file.empty() > 1) {
+    return absl::InvalidArgumentError(
+        "--rate, --profile and --arrivals_file: wanted at most one of them");
+  }
+  if (!o.arrivals_file.empty()) return ReadTrace(o);
+  if (o.rate > 0) o.profile = RateProfile::Constant(o.rate);
+  if (o.profile_text.empty()) return absl::OkStatus();
+  absl::StatusOr<RateProfile> profile = RateProfile::Parse(o.profile_text);
+  if (!profile.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", profile.status().message()));
+  }
+  o.profile = *std::move(profile);
+  return absl::OkStatus();
+}
+
+// The limits of a run whose user gave none.
+void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOptions& o) {
+  const bool ends_by_itself = o.requests > 0 || !o.profile_text.empty() || !o.arrivals_file.empty();
+  if (o.duration == absl::InfiniteDuration() && !ends_by_itself) {
+    o.duration = o.stable_p99 > 0 ? absl::Seconds(60) : o.find_max ? absl::Seconds(5) : duration;
+  }
+  // A trace is sent as it is: what it begins with counts.
+  if (o.warmup == -absl::InfiniteDuration()) {
+    o.warmup = o.arrivals_file.empty() ? warmup : absl::ZeroDuration();
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments) {
   ProgramOptions o;
-  // Told apart from a duration that was given.
+  // Told apart from what was given.
   const absl::Duration default_duration = std::exchange(o.duration, absl::InfiniteDuration());
+  const absl::Duration default_warmup = std::exchange(o.warmup, -absl::InfiniteDuration());
   client::FlagSet flags;
   AddFlags(o, flags);
   const absl::StatusOr<std::vector<std::string>> others = flags.Parse(arguments);
@@ -109,8 +225,17 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   if (!others->empty()) {
     return absl::InvalidArgumentError(absl::StrCat("unexpected argument ", others->front()));
   }
-  if (o.duration == absl::InfiniteDuration() && o.requests == 0) o.duration = default_duration;
+  SetDefaultTimes(default_duration, default_warmup, o);
   if (absl::Status status = CheckNumbers(o); !status.ok()) return status;
+  if (absl::Status status = SetArrivals(o); !status.ok()) return status;
+  if (!o.slo.empty()) {
+    const absl::StatusOr<Objective> objective = ParseObjective(o.slo);
+    if (!objective.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--slo: ", objective.status().message()));
+    }
+    o.objective = *objective;
+  }
+  if (absl::Status status = SetPlan(o); !status.ok()) return status;
   if (o.verify && o.model_repository.empty()) {
     return absl::InvalidArgumentError(
         "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
@@ -126,6 +251,19 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   return o;
 }
 
+absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments) {
+  MergeOptions options;
+  client::FlagSet flags;
+  AddFileFlags(options.files, flags);
+  absl::StatusOr<std::vector<std::string>> reports = flags.Parse(arguments);
+  if (!reports.ok()) return reports.status();
+  options.reports = *std::move(reports);
+  if (options.reports.empty()) {
+    return absl::InvalidArgumentError("merge: wanted at least one report that --json has written");
+  }
+  return options;
+}
+
 std::string HelpText() {
   ProgramOptions defaults;
   client::FlagSet flags;
@@ -134,7 +272,10 @@ std::string HelpText() {
       "normload loads a normd server and measures what its users would see.\n\n"
       "  normload --model=instance_norm_64 --shape=1x64x56x56 --concurrency=16\n"
       "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
-      "--rate=2000\n\n",
+      "--rate=2000\n"
+      "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
+      "  normload --model=instance_norm_64 --find_max --slo=p99=5ms\n"
+      "  normload merge one.json two.json --json=both.json\n\n",
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"

@@ -4,15 +4,25 @@
 #define NORMD_CLIENT_NORMLOAD_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/load/objective.h"
+#include "client/load/rate_profile.h"
+#include "client/load/rate_search.h"
 #include "client/load/workload.h"
 
 namespace normd::load {
+
+// Where the report goes besides the terminal; empty: not there.
+struct ReportFiles {
+  std::string json;
+  std::string csv;
+};
 
 struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
@@ -21,6 +31,8 @@ struct ProgramOptions {
   int concurrency = 16;
   double rate = 0;  // Requests per second; 0: closed loop.
   std::string arrival = "poisson";
+  std::string profile_text;
+  std::string arrivals_file;
   int max_inflight = 16384;
   int connections = 0;  // 0: one for each caller, at most 16; 16 in an open loop.
 
@@ -32,26 +44,42 @@ struct ProgramOptions {
   std::int64_t version = 0;
   std::uint64_t seed = 1;
   absl::Duration timeout = absl::Seconds(10);  // A call's deadline.
+  double cancel_share = 0;
+  absl::Duration cancel_after = absl::Milliseconds(1);
 
   // When to stop.
   absl::Duration duration = absl::Seconds(10);
   std::int64_t requests = 0;
   absl::Duration warmup = absl::Seconds(1);
   std::int64_t give_up_after = 1000;
+  double stable_p99 = 0;
+  absl::Duration stable_window = absl::Seconds(2);
+  double stop_error_share = 1;
+
+  // Several runs.
+  std::string sweep_text;
+  bool find_max = false;
 
   // What is told.
   bool verify = false;
   std::int64_t verify_every = 10;
   std::string model_repository;
-  std::string json_path;
+  ReportFiles files;
   bool quiet = false;
   double max_error_share = 0;
+  std::string slo;
 
   bool help = false;
 
   // Made from the above by ParseOptions.
   std::vector<MixEntry> mix;
-  bool open_loop() const { return rate > 0; }
+  std::optional<RateProfile> profile;  // Of --rate and --profile.
+  std::vector<Duration> trace;         // Of --arrivals_file.
+  std::optional<Objective> objective;
+  std::optional<Sweep> sweep;
+  bool open_loop() const {
+    return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);
+  }
 };
 
 // InvalidArgument names the flag, what came and what was wanted. With --help nothing else is
@@ -59,6 +87,14 @@ struct ProgramOptions {
 absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments);
 
 std::string HelpText();
+
+// "normload merge": the reports to merge, at least one, and where the result goes.
+struct MergeOptions {
+  std::vector<std::string> reports;
+  ReportFiles files;
+};
+
+absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments);
 
 }  // namespace normd::load
 

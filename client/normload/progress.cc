@@ -10,11 +10,29 @@ namespace {
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
+void SetTimes(const Histogram& times, Interval& interval) {
+  interval.mean = times.mean();
+  interval.p50 = times.Percentile(50);
+  interval.p90 = times.Percentile(90);
+  interval.p99 = times.Percentile(99);
+  interval.p999 = times.Percentile(99.9);
+  interval.max = times.max();
+}
+
 }  // namespace
 
 double Interval::rate() const {
   const double seconds = Seconds(end - begin);
   return seconds > 0 ? static_cast<double>(ok) / seconds : 0;
+}
+
+Interval WholeRun(const LoadResult& result) {
+  Interval whole;
+  whole.end = result.elapsed;
+  whole.ok = result.measured.ok();
+  whole.errors = result.measured.errors();
+  SetTimes(result.measured.response_time, whole);
+  return whole;
 }
 
 void Progress::Look(const LoadResult& result) {
@@ -33,8 +51,7 @@ void Progress::EndInterval(const LoadResult& result) {
   interval.end = result.elapsed;
   interval.ok = result.measured.ok() - last_.measured.ok();
   interval.errors = result.measured.errors() - last_.measured.errors();
-  interval.p50 = recent.Percentile(50);
-  interval.p99 = recent.Percentile(99);
+  SetTimes(recent, interval);
   intervals_.push_back(interval);
   last_ = result;
   if (out_ == nullptr) return;

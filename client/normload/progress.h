@@ -17,11 +17,19 @@ struct Interval {
   Duration end{0};
   std::int64_t ok = 0;
   std::int64_t errors = 0;
+  // Of the response time.
+  Duration mean{0};
   Duration p50{0};
+  Duration p90{0};
   Duration p99{0};
+  Duration p999{0};
+  Duration max{0};
 
   double rate() const;  // Answers with OK per second.
 };
+
+// The run so far as one interval.
+Interval WholeRun(const LoadResult& result);
 
 // Keeps the intervals for the report, and prints a line for each: over and over the same one on a
 // terminal, one below the other elsewhere. Not thread-safe.

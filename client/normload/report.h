@@ -1,4 +1,5 @@
-// The report of a run, as text for people and as JSON for programs (REPORT.md).
+// The report of a run, a sweep or a search: as text for people, as JSON for programs (REPORT.md),
+// as CSV for spreadsheets.
 
 #ifndef NORMD_CLIENT_NORMLOAD_REPORT_H_
 #define NORMD_CLIENT_NORMLOAD_REPORT_H_
@@ -6,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/load/load_run.h"
 #include "client/normload/options.h"
 #include "client/normload/progress.h"
@@ -17,17 +19,50 @@ namespace normd::load {
 // Of the JSON report. It changes when a field changes its meaning or goes; fields may be added.
 inline constexpr int kReportVersion = 1;
 
+// One run of the load.
+struct RunReport {
+  // Requests per second of an open loop, callers of a closed one; 0 where the load changes within
+  // the run (a profile, a trace).
+  double load = 0;
+  LoadResult result;
+  std::vector<Interval> intervals;
+};
+
 struct Report {
   ProgramOptions options;
   std::string started_at;  // RFC 3339, UTC.
+  std::string client_host;
+  unsigned client_cpus = 0;
+  int processes = 1;  // More when reports were merged.
   v1::GetServerInfoResponse server;
-  LoadResult result;
-  std::vector<Interval> intervals;
+  // In the order in which they ran; more than one of a sweep or a search. Empty when none began.
+  std::vector<RunReport> runs;
+  // The one that stands for all: of a sweep the last, of a search the last at the rate it found.
+  std::size_t chosen = 0;
   absl::Status error;  // Why the run failed, or ended before its time.
+
+  bool several() const { return options.sweep.has_value() || options.find_max; }
+  // An empty one where none began.
+  const RunReport& run() const;
 };
+
+// "open loop, poisson arrivals at 1000/s".
+std::string DescribeLoad(const ProgramOptions& options);
 
 std::string TextReport(const Report& report);
 std::string JsonReport(const Report& report);
+// A header, then a row for each interval and each run (REPORT.md).
+std::string CsvReport(const Report& report);
+
+// Reads what JsonReport wrote. InvalidArgument, saying where, for anything else, and for a newer
+// schema.
+absl::StatusOr<Report> ParseJsonReport(absl::string_view text);
+
+// One report of what several processes did at the same time, with the same options: histograms and
+// counts are added; so are rates, callers and connections. The percentiles of an interval cannot be
+// added: the largest is kept, which none of all requests exceeds. InvalidArgument names the option
+// in which they differ; sweeps and searches are not merged. At least one report.
+absl::StatusOr<Report> MergeReports(std::vector<Report> reports);
 
 }  // namespace normd::load
 

@@ -15,13 +15,6 @@ double PerSecond(double amount, Duration elapsed) {
   return elapsed > Duration{0} ? amount / Seconds(elapsed) : 0;
 }
 
-std::string Mode(const ProgramOptions& options) {
-  if (options.open_loop()) {
-    return absl::StrFormat("open loop, %s arrivals at %g/s", options.arrival, options.rate);
-  }
-  return absl::StrFormat("closed loop, %d callers", options.concurrency);
-}
-
 std::string Percentiles(const char* name, const Histogram& histogram) {
   const auto at = [&](double percent) { return Milliseconds(histogram.Percentile(percent)); };
   return absl::StrFormat("  %-14s %10.3f %10.3f %10.3f %10.3f %10.3f %10.3f\n", name, at(50),
@@ -50,49 +43,123 @@ std::string ServerStages(const Measurement& measured) {
   return text;
 }
 
-}  // namespace
+std::string Times(const Measurement& measured, const ProgramOptions& options) {
+  std::string text = absl::StrFormat("  %-14s %10s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90",
+                                     "p99", "p99.9", "max", "mean");
+  text += Percentiles("response time", measured.response_time);
+  // In a closed loop a request is meant to leave when it leaves.
+  if (options.open_loop()) {
+    text += Percentiles("service time", measured.service_time);
+    text += Percentiles("send lag", measured.send_lag);
+  }
+  if (options.mix.size() > 1) {
+    for (std::size_t i = 0; i < measured.items.size() && i < options.mix.size(); ++i) {
+      absl::StrAppendFormat(&text, "  %s: %d ok, %d errors\n", options.mix[i].ToString(),
+                            measured.items[i].response_time.count(), measured.items[i].errors);
+      text += Percentiles("", measured.items[i].response_time);
+    }
+  }
+  return text + ServerStages(measured);
+}
 
-std::string TextReport(const Report& report) {
-  const ProgramOptions& options = report.options;
-  const Measurement& measured = report.result.measured;
-  const Duration elapsed = report.result.elapsed;
-  const std::string mix = absl::StrJoin(options.mix, ",", [](std::string* out, const MixEntry& e) {
-    absl::StrAppend(out, e.ToString());
-    if (e.weight != 1) absl::StrAppend(out, ":", e.weight);
-  });
-  std::string text = absl::StrFormat("%s: %s, %d connections\n  sent           %s\n",
-                                     options.server, Mode(options), options.connections, mix);
-  absl::StrAppendFormat(&text, "  measured       %.2f s, %d requests of warm-up before; %s\n",
-                        Seconds(elapsed), measured.warmup_requests, Name(report.result.reason));
+std::string ObjectiveText(const LoadResult& result, const ProgramOptions& options) {
+  const ObjectiveResult judged = Judge(*options.objective, result, options.max_error_share);
+  return absl::StrFormat("  objective      %s: %s; %.3f %% within it, goodput %.0f/s\n",
+                         options.objective->ToString(), judged.met ? "met" : "missed",
+                         100 * judged.WithinShare(result), judged.Goodput(result));
+}
+
+std::string RunText(const LoadResult& result, const ProgramOptions& options) {
+  const Measurement& measured = result.measured;
+  const Duration elapsed = result.elapsed;
+  std::string text =
+      absl::StrFormat("  measured       %.2f s, %d requests of warm-up before; %s\n",
+                      Seconds(elapsed), measured.warmup_requests, Name(result.reason));
   absl::StrAppendFormat(&text, "  requests       %d, %.0f/s; %d errors (%.3g %%)\n",
                         measured.requests(),
                         PerSecond(static_cast<double>(measured.requests()), elapsed),
                         measured.errors(), 100 * measured.error_share());
-  if (report.result.unsent > 0) {
+  if (measured.cancelled > 0) {
+    absl::StrAppendFormat(&text, "  cancelled      %d, as asked\n", measured.cancelled);
+  }
+  if (result.unsent > 0) {
     absl::StrAppendFormat(&text, "  unsent         %d, still waiting to leave at the end\n",
-                          report.result.unsent);
+                          result.unsent);
   }
   absl::StrAppendFormat(&text, "  tensors        %.1f MB/s out, %.1f MB/s back\n",
                         PerSecond(1e-6 * static_cast<double>(measured.sent_bytes), elapsed),
                         PerSecond(1e-6 * static_cast<double>(measured.received_bytes), elapsed));
   text += Errors(measured);
-  if (measured.ok() > 0) {
-    absl::StrAppendFormat(&text, "  %-14s %10s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90",
-                          "p99", "p99.9", "max", "mean");
-    text += Percentiles("response time", measured.response_time);
-    // In a closed loop a request is meant to leave when it leaves.
-    if (options.open_loop()) {
-      text += Percentiles("service time", measured.service_time);
-      text += Percentiles("send lag", measured.send_lag);
-    }
-    text += ServerStages(measured);
-  }
+  if (options.objective) text += ObjectiveText(result, options);
+  if (measured.ok() > 0) text += Times(measured, options);
   if (options.verify) {
     absl::StrAppendFormat(&text, "  verified       %d answers, %d wrong%s%s\n", measured.verified,
                           measured.wrong, measured.wrong > 0 ? ", the first: " : "",
                           measured.first_wrong);
   }
   return text;
+}
+
+// One line for each run of a sweep or a search.
+std::string RunsTable(const Report& report) {
+  std::string text = absl::StrFormat("  %-14s %10s %10s %10s %10s %10s %9s\n",
+                                     report.options.open_loop() ? "rate" : "concurrency", "ok/s",
+                                     "p50 ms", "p99 ms", "p99.9 ms", "max ms", "errors");
+  for (const RunReport& run : report.runs) {
+    const Interval whole = WholeRun(run.result);
+    std::string note;
+    if (report.options.objective) {
+      note = Judge(*report.options.objective, run.result, report.options.max_error_share).met
+                 ? "  met"
+                 : "  missed";
+    }
+    absl::StrAppendFormat(&text, "  %-14.6g %10.0f %10.3f %10.3f %10.3f %10.3f %9d%s\n", run.load,
+                          whole.rate(), Milliseconds(whole.p50), Milliseconds(whole.p99),
+                          Milliseconds(whole.p999), Milliseconds(whole.max), whole.errors, note);
+  }
+  return text;
+}
+
+}  // namespace
+
+const RunReport& Report::run() const {
+  static const RunReport* const none = new RunReport();
+  return runs.empty() ? *none : runs[chosen];
+}
+
+std::string DescribeLoad(const ProgramOptions& options) {
+  if (options.find_max) return absl::StrCat("search for the highest rate with ", options.slo);
+  if (options.sweep) return absl::StrCat("sweep, ", options.sweep_text);
+  if (!options.arrivals_file.empty()) {
+    return absl::StrCat("open loop, the arrivals of ", options.arrivals_file);
+  }
+  if (!options.profile_text.empty()) {
+    return absl::StrFormat("open loop, %s arrivals at %s", options.arrival, options.profile_text);
+  }
+  if (options.open_loop()) {
+    return absl::StrFormat("open loop, %s arrivals at %g/s", options.arrival, options.rate);
+  }
+  return absl::StrFormat("closed loop, %d callers", options.concurrency);
+}
+
+std::string TextReport(const Report& report) {
+  const ProgramOptions& options = report.options;
+  const std::string mix = absl::StrJoin(options.mix, ",", [](std::string* out, const MixEntry& e) {
+    absl::StrAppend(out, e.ToString());
+    if (e.weight != 1) absl::StrAppend(out, ":", e.weight);
+  });
+  std::string text = absl::StrFormat("%s: %s, %d connections\n", options.server,
+                                     DescribeLoad(options), options.connections);
+  if (report.processes > 1) {
+    absl::StrAppendFormat(&text, "  processes      %d, together\n", report.processes);
+  }
+  absl::StrAppendFormat(&text, "  sent           %s\n", mix);
+  if (report.several() && !report.runs.empty()) {
+    text += RunsTable(report);
+    absl::StrAppendFormat(&text, "at %g%s\n", report.run().load,
+                          options.find_max ? ", the highest rate that met the objective" : "");
+  }
+  return text + RunText(report.run().result, options);
 }
 
 }  // namespace normd::load

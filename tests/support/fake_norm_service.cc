@@ -41,7 +41,7 @@ class Service final : public v1::NormService::Service {
       MutexLock lock(mutex_);
       const std::int64_t number = calls_++;
       changed_.SignalAll();
-      while (held_) changed_.Wait(mutex_);
+      while (number >= hold_from_) changed_.Wait(mutex_);
       if (number >= fail_from_) return ToGrpc(failure_);
       wrong = number >= wrong_from_;
       model = Find(request->model());
@@ -98,9 +98,9 @@ class Service final : public v1::NormService::Service {
     MutexLock lock(mutex_);
     wrong_from_ = from;
   }
-  void SetHeld(bool held) {
+  void HoldFrom(std::int64_t from) {
     MutexLock lock(mutex_);
-    held_ = held;
+    hold_from_ = from;
     changed_.SignalAll();
   }
   void WaitForCalls(std::int64_t calls) {
@@ -176,7 +176,7 @@ class Service final : public v1::NormService::Service {
   std::int64_t fail_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
   std::int64_t wrong_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  std::int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
 };
 
 }  // namespace
@@ -226,8 +226,8 @@ void FakeNormService::FailFrom(std::int64_t from, const absl::Status& status) {
 void FakeNormService::AnswerWronglyFrom(std::int64_t from) {
   impl_->service.AnswerWronglyFrom(from);
 }
-void FakeNormService::Hold() { impl_->service.SetHeld(true); }
-void FakeNormService::Release() { impl_->service.SetHeld(false); }
+void FakeNormService::HoldFrom(std::int64_t from) { impl_->service.HoldFrom(from); }
+void FakeNormService::Release() { impl_->service.HoldFrom(kNeverFrom); }
 void FakeNormService::WaitForCalls(std::int64_t calls) { impl_->service.WaitForCalls(calls); }
 std::int64_t FakeNormService::calls() const { return impl_->service.calls(); }
 

@@ -32,7 +32,9 @@ class FakeNormService {
   // Changes the first element of the answer.
   void AnswerWronglyFrom(std::int64_t from);
   // Normalize calls wait, once they have arrived, until Release.
-  void Hold();
+  void Hold() { HoldFrom(0); }
+  // The same for calls from number `from` on.
+  void HoldFrom(std::int64_t from);
   void Release();
 
   // Waits until so many Normalize calls have arrived. Blocks.

@@ -37,6 +37,14 @@ class FlagSetTest : public ::testing::Test {
   FlagSet flags_;
 };
 
+TEST_F(FlagSetTest, UnderscoresMayBeDashes) {
+  bool find_max = false;
+  flags_.Add("find_max", &find_max, "", "Two words.");
+  ASSERT_TRUE(flags_.Parse({"--find-max"}).ok());
+  EXPECT_TRUE(find_max);
+  EXPECT_FALSE(flags_.Parse({"--find--max"}).ok());
+}
+
 TEST_F(FlagSetTest, SetsValuesAndReturnsTheRest) {
   const auto rest = flags_.Parse({"first", "--name=a=b", "--count", "-7", "second", "-o", "x.npy",
                                   "--share=1e-3", "-timeout=250ms", "--watch", "--notes=n"});

@@ -3,11 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace normd::load {
 namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 std::vector<Duration> Times(Arrivals& arrivals, int count) {
   std::vector<Duration> times;
@@ -46,14 +50,51 @@ TEST(PoissonArrivalsTest, AreTheSameForTheSameSeed) {
   EXPECT_NE(Times(*PoissonArrivals(50, 7), 100), Times(*PoissonArrivals(50, 8), 100));
 }
 
-TEST(MakeArrivalsTest, RefusesUnknownKindsAndRatesThatAreNone) {
-  EXPECT_TRUE(MakeArrivals("constant", 1, 1).ok());
-  EXPECT_TRUE(MakeArrivals("poisson", 0.5, 1).ok());
-  EXPECT_EQ(MakeArrivals("pareto", 1, 1).status().message(),
-            "arrival: \"pareto\", wanted constant or poisson");
-  for (const double rate : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
-    EXPECT_FALSE(MakeArrivals("constant", rate, 1).ok()) << rate;
+TEST(PoissonArrivalsTest, FollowTheirProfile) {
+  const auto arrivals = PoissonArrivals(RateProfile::Parse("1000@10s,0..4000@10s").value(), 1);
+  int first = 0;
+  int second = 0;
+  int third = 0;
+  while (const std::optional<Duration> time = arrivals->Next()) {
+    ++(*time < seconds(10) ? first : *time < seconds(15) ? second : third);
   }
+  // 10000, 5000 and 15000 are wanted; the bounds are five standard deviations.
+  EXPECT_NEAR(first, 10000, 500);
+  EXPECT_NEAR(second, 5000, 354);
+  EXPECT_NEAR(third, 15000, 612);
+}
+
+TEST(MakeArrivalsTest, RefusesUnknownKinds) {
+  EXPECT_TRUE(MakeArrivals("constant", RateProfile::Constant(1), 1).ok());
+  EXPECT_TRUE(MakeArrivals("poisson", RateProfile::Constant(1), 1).ok());
+  EXPECT_EQ(MakeArrivals("pareto", RateProfile::Constant(1), 1).status().message(),
+            "arrival: \"pareto\", wanted constant or poisson");
+}
+
+TEST(TracedArrivalsTest, AreThoseOfTheTraceAndEnd) {
+  const auto arrivals = TracedArrivals({Duration{0}, Duration{5}, Duration{5}});
+  EXPECT_EQ(Times(*arrivals, 3), (std::vector<Duration>{Duration{0}, Duration{5}, Duration{5}}));
+  EXPECT_EQ(arrivals->Next(), std::nullopt);
+}
+
+TEST(ParseTraceTest, ReadsOffsetsAndTimestamps) {
+  EXPECT_EQ(
+      ParseTrace("# seconds\n0\n\n 0.25  # a burst\r\n0.25\n1e1\n").value(),
+      (std::vector<Duration>{Duration{0}, milliseconds(250), milliseconds(250), seconds(10)}));
+  const auto stamps = ParseTrace("1732153500.5\n1732153501.0\n");
+  ASSERT_TRUE(stamps.ok()) << stamps.status();
+  EXPECT_EQ(*stamps, (std::vector<Duration>{Duration{0}, milliseconds(500)}));
+}
+
+TEST(ParseTraceTest, NamesTheLineThatIsWrong) {
+  const auto message = [](const char* text) {
+    return std::string(ParseTrace(text).status().message());
+  };
+  EXPECT_EQ(message("0\nsoon\n"), "line 2: \"soon\", wanted seconds");
+  EXPECT_EQ(message("0\n2\n1\n"), "line 3: 1 is before the line above");
+  EXPECT_EQ(message("nan"), "line 1: \"nan\", wanted seconds");
+  EXPECT_EQ(message("0\ninf"), "line 2: \"inf\", wanted seconds");
+  EXPECT_EQ(message("# nothing\n"), "no times, wanted one on each line");
 }
 
 }  // namespace

@@ -144,6 +144,8 @@ TEST_F(LoadRunTest, OpenLoopMeasuresExactlyTheRequestsWanted) {
   const LoadResult result = Run(std::move(options));
   EXPECT_EQ(result.measured.requests(), 100);
   EXPECT_EQ(result.elapsed, milliseconds(100));
+  // It does not wait for the time of a request that will not be sent: the answer ends it.
+  EXPECT_EQ(simulation_.Now(), start_ + milliseconds(100));
 }
 
 TEST_F(LoadRunTest, EndsWhenTheArrivalsEnd) {
@@ -166,7 +168,7 @@ TEST_F(LoadRunTest, EndsWhenTheArrivalsEnd) {
 
 TEST_F(LoadRunTest, InterruptStopsSendingAndFinishesWhatIsOut) {
   LoadRun run(Closed(4, seconds(10)), workload_, server_, simulation_);
-  simulation_.At(start_ + seconds(1), [&] { run.Interrupt(); });
+  simulation_.At(start_ + seconds(1), [&] { run.Stop(StopReason::kInterrupted); });
   run.Run();
   const LoadResult result = run.Snapshot();
   EXPECT_EQ(result.reason, StopReason::kInterrupted);
@@ -174,9 +176,16 @@ TEST_F(LoadRunTest, InterruptStopsSendingAndFinishesWhatIsOut) {
   EXPECT_NEAR(static_cast<double>(result.measured.requests()), 1000, 4);
 }
 
+TEST_F(LoadRunTest, TheReasonToStopIsKept) {
+  LoadRun run(Open(100, seconds(10)), workload_, server_, simulation_);
+  simulation_.At(start_ + seconds(1), [&] { run.Stop(StopReason::kStable); });
+  run.Run();
+  EXPECT_EQ(run.Snapshot().reason, StopReason::kStable);
+}
+
 TEST_F(LoadRunTest, InterruptBeforeTheRunSendsNothing) {
   LoadRun run(Open(100, seconds(10)), workload_, server_, simulation_);
-  run.Interrupt();
+  run.Stop(StopReason::kInterrupted);
   run.Run();
   EXPECT_TRUE(server_.sent().empty());
   EXPECT_EQ(run.Snapshot().reason, StopReason::kInterrupted);
@@ -199,6 +208,27 @@ TEST_F(LoadRunTest, VerifiesEachNthRequest) {
   int marked = 0;
   for (const auto& sent : server_.sent()) marked += sent.request.verify ? 1 : 0;
   EXPECT_EQ(marked, 25);
+}
+
+TEST_F(LoadRunTest, CancelledCallsAreAShareAndCountApart) {
+  LoadOptions options = Open(100, seconds(100));
+  options.cancel_share = 0.2;
+  options.cancel_after = std::chrono::microseconds(500);  // Half of the service time.
+  const LoadResult result = Run(std::move(options));
+  // Five standard deviations of a share of 0.2 in 10000.
+  EXPECT_NEAR(static_cast<double>(result.measured.cancelled), 2000, 200);
+  EXPECT_EQ(result.measured.requests() + result.measured.cancelled, 10000);
+  EXPECT_EQ(result.measured.errors(), 0);
+  EXPECT_EQ(result.measured.response_time.min(), milliseconds(1));
+}
+
+TEST_F(LoadRunTest, ACancellationAfterTheAnswerChangesNothing) {
+  LoadOptions options = Open(100, seconds(10));
+  options.cancel_share = 1;
+  options.cancel_after = milliseconds(2);
+  const LoadResult result = Run(std::move(options));
+  EXPECT_EQ(result.measured.ok(), 1000);
+  EXPECT_EQ(result.measured.cancelled, 0);
 }
 
 TEST_F(LoadRunTest, CallersKeepTheirStreams) {

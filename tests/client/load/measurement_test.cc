@@ -86,6 +86,9 @@ TEST(MeasurementTest, MergesEveryField) {
   failed.code = absl::StatusCode::kCancelled;
   failed.message = "gone";
   b.Record(ItemOf(2), {At(0), At(0)}, failed);
+  Outcome cancelled = failed;
+  cancelled.cancelled = true;
+  b.Record(ItemOf(2), {At(0), At(0)}, cancelled);
   b.warmup_requests = 7;
 
   a.Merge(b);
@@ -101,9 +104,30 @@ TEST(MeasurementTest, MergesEveryField) {
   EXPECT_EQ(a.verified, 2);
   EXPECT_EQ(a.wrong, 1);
   EXPECT_EQ(a.first_wrong, "element 0");
+  EXPECT_EQ(a.cancelled, 1);
   EXPECT_EQ(a.warmup_requests, 7);
   EXPECT_EQ(a.last_received, At(9));
   EXPECT_DOUBLE_EQ(a.MeanBatchRequests(), 1);
+}
+
+TEST(MeasurementTest, KeepsTheKindsOfRequestsApart) {
+  Measurement a;
+  Measurement b;
+  Item first = ItemOf(1);
+  Item third = ItemOf(1);
+  third.index = 2;
+  Outcome outcome;
+  outcome.received = At(5);
+  a.Record(first, {At(0), At(0)}, outcome);
+  b.Record(third, {At(2), At(2)}, outcome);
+  outcome.code = absl::StatusCode::kInternal;
+  b.Record(third, {At(2), At(2)}, outcome);
+  a.Merge(b);
+  ASSERT_EQ(a.items.size(), 3u);
+  EXPECT_EQ(a.items[0].response_time.max(), milliseconds(5));
+  EXPECT_EQ(a.items[1].response_time.count(), 0);
+  EXPECT_EQ(a.items[2].response_time.max(), milliseconds(3));
+  EXPECT_EQ(a.items[2].errors, 1);
 }
 
 TEST(MeasurementTest, NamesCodes) {

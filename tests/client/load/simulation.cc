@@ -46,10 +46,12 @@ void SimulatedServer::Send(const Outgoing& request, Done done) {
   free_ = begin + (now < slow_until_ ? slow_service_time_ : service_time_);
   // shared: std::function copies what it holds.
   auto answer = std::make_shared<Done>(std::move(done));
-  simulation_.At(free_, [this, answer] {
+  const bool cancelled = request.cancel_after && now + *request.cancel_after < free_;
+  simulation_.At(cancelled ? now + *request.cancel_after : free_, [this, answer, cancelled] {
     --outstanding_;
     Outcome outcome;
-    outcome.code = code_;
+    outcome.cancelled = cancelled;
+    outcome.code = cancelled ? absl::StatusCode::kCancelled : code_;
     outcome.received = simulation_.Now();
     std::move (*answer)(outcome);
   });

@@ -22,6 +22,16 @@ TEST(ParseMixTest, ReadsEntriesWithTheirDefaults) {
   EXPECT_EQ((*mix)[1].weight, 1);
 }
 
+TEST(ParseMixTest, ReadsDeadlines) {
+  const auto mix = ParseMix("a:1x8:f32:2:timeout=20ms,b:1x8:timeout=1s,c:1x8");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ((*mix)[0].timeout, std::chrono::milliseconds(20));
+  EXPECT_EQ((*mix)[0].weight, 2);
+  EXPECT_EQ((*mix)[1].timeout, std::chrono::seconds(1));
+  EXPECT_EQ((*mix)[1].ToString(), "b:1x8:float32:timeout=1s");
+  EXPECT_EQ((*mix)[2].timeout, std::nullopt);
+}
+
 TEST(ParseMixTest, NamesWhatIsWrong) {
   const auto message = [](const char* text) {
     return std::string(ParseMix(text).status().message());
@@ -35,6 +45,9 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:f32:0"), HasSubstr("weight"));
   EXPECT_THAT(message("a:1:f32:inf"), HasSubstr("weight"));
   EXPECT_THAT(message("a:1:f32:1:1"), HasSubstr("5 fields"));
+  EXPECT_THAT(message("a:1:timeout=0s"), HasSubstr("timeout=0s is not a time above 0"));
+  EXPECT_THAT(message("a:1:colour=red"), HasSubstr("unknown option colour=red"));
+  EXPECT_THAT(message("timeout=1s"), HasSubstr("0 fields"));
 }
 
 TEST(WorkloadTest, PicksByWeightAndSeed) {

@@ -204,15 +204,116 @@ TEST_F(NormloadTest, AnInterruptStopsAndReports) {
 }
 
 TEST_F(NormloadTest, ADeadlineIsAnError) {
-  std::thread holder([this] {
-    server_.WaitForCalls(20);
-    server_.Hold();
-  });
-  Run({"--model=norm", "--shape=1x4x5", "--requests=22", "--concurrency=2", "--timeout=1s"});
-  holder.join();
+  server_.HoldFrom(20);
+  Run({"--model=norm", "--shape=1x4x5", "--requests=20", "--concurrency=1", "--timeout=1s"});
   server_.Release();
   EXPECT_EQ(code_, kExitFailed);
-  EXPECT_GT(report_["result"]["codes"]["DEADLINE_EXCEEDED"], 0);
+  EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 19}, {"DEADLINE_EXCEEDED", 1}}));
+}
+
+TEST_F(NormloadTest, CancelledCallsAreNoErrors) {
+  server_.HoldFrom(1);  // After the call before the run.
+  Run({"--model=norm", "--shape=1x4x5", "--requests=10", "--concurrency=2", "--cancel_share=1",
+       "--cancel_after=1ms"});
+  server_.Release();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["cancelled"], 10);
+  EXPECT_EQ(report_["result"]["requests"], 0);
+}
+
+TEST_F(NormloadTest, AnEntryHasItsOwnDeadline) {
+  server_.HoldFrom(2);  // After those before the run.
+  Run({"--mix=norm:1x4x5:timeout=1ms,norm:1x4x6:timeout=2ms", "--requests=10", "--concurrency=1",
+       "--timeout=100s"});
+  server_.Release();
+  EXPECT_EQ(report_["result"]["codes"], (Json{{"DEADLINE_EXCEEDED", 10}}));
+  const Json& entries = report_["result"]["by_entry"];
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0]["entry"], "norm:1x4x5:float32:timeout=1ms");
+}
+
+TEST_F(NormloadTest, ATraceIsSentToItsEnd) {
+  test::WriteFile(folder_.File("trace"), "0\n0.001\n0.001\n0.002\n");
+  Run({"--model=norm", "--shape=1x4x5", "--arrivals_file=" + folder_.File("trace")});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["ok"], 4);
+  EXPECT_EQ(report_["result"]["stopped_by"], "arrivals ended");
+}
+
+TEST_F(NormloadTest, ASweepHasAPointForEachLoad) {
+  Run({"--model=norm", "--shape=1x4x5", "--sweep=concurrency=1,3", "--requests=30",
+       "--csv=" + folder_.File("points.csv")});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  ASSERT_EQ(report_["points"].size(), 2u);
+  EXPECT_EQ(report_["points"][0]["load"], 1);
+  EXPECT_EQ(report_["points"][1]["load"], 3);
+  EXPECT_EQ(report_["points"][0]["result"]["ok"], 30);
+  EXPECT_EQ(report_["result"], report_["points"][1]["result"]);
+  EXPECT_THAT(test::ReadFile(folder_.File("points.csv")), HasSubstr("\nrun,3,"));
+}
+
+TEST_F(NormloadTest, ASweepGoesOnBeyondErrorsAndFailsAtTheEnd) {
+  server_.FailFrom(11, absl::ResourceExhaustedError("queue: full"));
+  Run({"--model=norm", "--shape=1x4x5", "--sweep=concurrency=1,1,1", "--requests=10"});
+  EXPECT_EQ(code_, kExitFailed);
+  ASSERT_EQ(report_["points"].size(), 3u);
+  EXPECT_EQ(report_["points"][0]["result"]["errors"], 0);
+  EXPECT_EQ(report_["points"][2]["result"]["errors"], 10);
+}
+
+TEST_F(NormloadTest, TheSearchEndsWithTheHighestRateThatMeetsTheObjective) {
+  // Every rate meets an hour.
+  Run({"--model=norm", "--shape=1x4x5", "--find_max", "--slo=p99=1h", "--requests=2",
+       "--arrival=constant"});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["load"], 1e6);
+  EXPECT_EQ(report_["result"]["objective"]["met"], true);
+}
+
+TEST_F(NormloadTest, AnObjectiveThatNoRateMeetsIsAFailure) {
+  Run({"--model=norm", "--shape=1x4x5", "--find_max", "--slo=p99=1ns", "--requests=1",
+       "--arrival=constant", "--rate=1"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("NOT_FOUND: no rate from 0.1/s on meets p99 <= 1ns"));
+  EXPECT_GE(report_["points"].size(), 8u);
+}
+
+TEST_F(NormloadTest, ErrorsBeyondTheShareStopTheRun) {
+  server_.FailFrom(1, absl::ResourceExhaustedError("queue: full"));
+  Run({"--model=norm", "--shape=1x4x5", "--duration=100s", "--concurrency=1",
+       "--stop_error_share=0.5"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["result"]["stopped_by"], "too many errors");
+}
+
+TEST_F(NormloadTest, ReportsOfProcessesAreMerged) {
+  Run({"--model=norm", "--shape=1x4x5", "--requests=20"});
+  test::WriteFile(folder_.File("one.json"), test::ReadFile(folder_.File("report.json")));
+  Run({"--model=norm", "--shape=1x4x5", "--requests=30"});
+  std::ostringstream out;
+  std::ostringstream err;
+  EXPECT_EQ(RunNormload({"merge", folder_.File("one.json"), folder_.File("report.json"),
+                         "--json=" + folder_.File("both.json")},
+                        interrupts_, out, err, false),
+            kExitOk)
+      << err.str();
+  const Json both = Json::parse(test::ReadFile(folder_.File("both.json")), nullptr, false);
+  EXPECT_EQ(both["processes"], 2);
+  EXPECT_EQ(both["result"]["ok"], 50);
+  EXPECT_EQ(both["result"]["response_time"]["count"], 50);
+  EXPECT_THAT(out.str(), HasSubstr("processes      2"));
+}
+
+TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
+  test::WriteFile(folder_.File("text"), "no report");
+  for (const auto& [file, what] : std::vector<std::pair<std::string, std::string>>{
+           {folder_.File("absent"), "absent: cannot read it"},
+           {folder_.File("text"), "text: no report of normload"}}) {
+    std::ostringstream out;
+    std::ostringstream err;
+    EXPECT_EQ(RunNormload({"merge", file}, interrupts_, out, err, false), kExitUsage);
+    EXPECT_THAT(err.str(), HasSubstr(what));
+  }
 }
 
 TEST_F(NormloadTest, AReportThatCannotBeWrittenIsAFailure) {

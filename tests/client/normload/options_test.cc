@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temp_repository.h"
+
 namespace normd::load {
 namespace {
 
@@ -45,6 +47,59 @@ TEST(OptionsTest, TakesAMix) {
   EXPECT_EQ(o->mix.size(), 2u);
 }
 
+TEST(OptionsTest, AProfileEndsByItself) {
+  const auto o = ParseOptions({"--model=m", "--profile=10@2s,10..50@3s"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_TRUE(o->open_loop());
+  EXPECT_EQ(o->duration, absl::InfiniteDuration());
+  EXPECT_EQ(o->profile->segments().size(), 2u);
+}
+
+TEST(OptionsTest, ATraceIsSentAsItIs) {
+  const test::TempFolder folder;
+  test::WriteFile(folder.File("trace"), "0\n0.5\n");
+  const auto o = ParseOptions({"--model=m", "--arrivals_file=" + folder.File("trace")});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_TRUE(o->open_loop());
+  EXPECT_EQ(o->trace.size(), 2u);
+  EXPECT_EQ(o->warmup, absl::ZeroDuration());
+  EXPECT_EQ(o->duration, absl::InfiniteDuration());
+  EXPECT_THAT(Error({"--model=m", "--arrivals_file=/no/such/file"}),
+              HasSubstr("--arrivals_file: /no/such/file: cannot read it"));
+  test::WriteFile(folder.File("wrong"), "1\n0\n");
+  EXPECT_THAT(Error({"--model=m", "--arrivals_file=" + folder.File("wrong")}),
+              HasSubstr("wrong: line 2: 0 is before"));
+}
+
+TEST(OptionsTest, SweepsAndSearchesSetTheLoad) {
+  const auto callers = ParseOptions({"--model=m", "--sweep=concurrency=1..32*2"});
+  ASSERT_TRUE(callers.ok()) << callers.status();
+  EXPECT_FALSE(callers->open_loop());
+  EXPECT_EQ(callers->concurrency, 32);
+  EXPECT_EQ(callers->connections, 16);
+  const auto rates = ParseOptions({"--model=m", "--sweep=rate=10,20"});
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  EXPECT_TRUE(rates->open_loop());
+  const auto search = ParseOptions({"--model=m", "--find-max", "--slo", "p99=5ms"});
+  ASSERT_TRUE(search.ok()) << search.status();
+  EXPECT_TRUE(search->open_loop());
+  EXPECT_EQ(search->duration, absl::Seconds(5));
+  EXPECT_THAT(Error({"--model=m", "--find_max"}), HasSubstr("wanted --slo too"));
+  EXPECT_THAT(Error({"--model=m", "--sweep=rate=1", "--rate=5"}), HasSubstr("--sweep: it sets"));
+  EXPECT_THAT(Error({"--model=m", "--find_max", "--slo=p99=1s", "--profile=1@1s"}),
+              HasSubstr("--find_max: it sets"));
+  EXPECT_THAT(Error({"--model=m", "--sweep=rate"}), HasSubstr("--sweep: \"rate\""));
+}
+
+TEST(OptionsTest, MergeTakesReports) {
+  const auto o = ParseMergeOptions({"a.json", "--csv=c", "b.json", "--json", "d"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->reports, (std::vector<std::string>{"a.json", "b.json"}));
+  EXPECT_EQ(o->files.json, "d");
+  EXPECT_EQ(o->files.csv, "c");
+  EXPECT_FALSE(ParseMergeOptions({}).ok());
+}
+
 TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({}), HasSubstr("--model and --mix"));
   EXPECT_THAT(Error({"--model=m", "--mix=a:1"}), HasSubstr("--model and --mix"));
@@ -66,6 +121,14 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--give_up_after=-1"}), HasSubstr("--give_up_after"));
   EXPECT_THAT(Error({"--model=m", "--verify_every=0"}), HasSubstr("--verify_every"));
   EXPECT_THAT(Error({"--model=m", "--max_error_share=1.5"}), HasSubstr("--max_error_share"));
+  EXPECT_THAT(Error({"--model=m", "--rate=5", "--profile=1@1s"}), HasSubstr("at most one"));
+  EXPECT_THAT(Error({"--model=m", "--profile=1"}), HasSubstr("--profile: "));
+  EXPECT_THAT(Error({"--model=m", "--cancel_share=2"}), HasSubstr("--cancel_share"));
+  EXPECT_THAT(Error({"--model=m", "--cancel_after=-1s"}), HasSubstr("--cancel_after"));
+  EXPECT_THAT(Error({"--model=m", "--stable_p99=-1"}), HasSubstr("--stable_p99"));
+  EXPECT_THAT(Error({"--model=m", "--stable_window=0s"}), HasSubstr("--stable_window"));
+  EXPECT_THAT(Error({"--model=m", "--stop_error_share=2"}), HasSubstr("--stop_error_share"));
+  EXPECT_THAT(Error({"--model=m", "--slo=fast"}), HasSubstr("--slo: \"fast\""));
   EXPECT_THAT(Error({"--model=m", "--verify"}), HasSubstr("--model_repository"));
 }
 

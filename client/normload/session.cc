@@ -1,0 +1,215 @@
+#include "client/normload/session.h"
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/client.h"
+#include "client/load/early_stop.h"
+#include "client/load/load_run.h"
+#include "client/load/rate_search.h"
+#include "client/normload/preflight.h"
+#include "client/normload/progress.h"
+
+namespace normd::load {
+namespace {
+
+absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
+    const ProgramOptions& options) {
+  client::ClientOptions connection;
+  connection.own_connection = true;
+  std::vector<std::unique_ptr<client::Client>> clients;
+  for (int i = 0; i < options.connections; ++i) {
+    auto client = client::Client::Create(options.server, connection);
+    if (!client.ok()) return client.status();
+    clients.push_back(*std::move(client));
+  }
+  return clients;
+}
+
+// The run that the options say, at `load` where it is above 0.
+LoadOptions RunOptions(const ProgramOptions& options, double load, std::uint64_t seed) {
+  LoadOptions run;
+  const Duration warmup = absl::ToChronoNanoseconds(options.warmup);
+  run.concurrency = options.concurrency;
+  std::optional<RateProfile> profile = options.profile;
+  if (load > 0 && options.open_loop()) profile = RateProfile::Constant(load);
+  if (load > 0 && !options.open_loop()) run.concurrency = static_cast<int>(load);
+  if (!options.trace.empty()) {
+    run.arrivals = TracedArrivals(options.trace);
+  } else if (options.open_loop()) {
+    // ParseOptions has checked the kind, and that there is a profile or a load.
+    run.arrivals = *MakeArrivals(options.arrival, profile->WithLead(warmup), seed);
+  }
+  run.max_inflight = options.max_inflight;
+  run.stop.warmup = warmup;
+  if (options.duration != absl::InfiniteDuration()) {
+    run.stop.duration = absl::ToChronoNanoseconds(options.duration);
+  }
+  run.stop.requests = options.requests;
+  run.stop.unavailable_in_a_row = options.give_up_after;
+  run.verify_every = options.verify ? options.verify_every : 0;
+  run.cancel_share = options.cancel_share;
+  run.cancel_after = absl::ToChronoNanoseconds(options.cancel_after);
+  run.seed = seed;
+  return run;
+}
+
+EarlyStopOptions EarlyOptions(const ProgramOptions& options) {
+  EarlyStopOptions early;
+  early.stable_band = options.stable_p99;
+  early.window = absl::ToChronoNanoseconds(options.stable_window);
+  early.error_share = options.stop_error_share;
+  return early;
+}
+
+// Runs to the end on a thread of its own while this one attends to the user.
+LoadResult RunAttended(LoadRun& run, EarlyStop early_stop, Interrupts& interrupts,
+                       Progress& progress) {
+  constexpr Duration kTick = std::chrono::milliseconds(20);
+  constexpr Duration kLook = std::chrono::seconds(1);
+  std::atomic<bool> finished{false};
+  std::thread runner([&] {
+    AskForPreciseWakeups();
+    run.Run();
+    finished.store(true);
+  });
+  const SteadyClock clock{};
+  TimePoint next_look = clock.Now() + kLook;
+  while (!finished.load()) {
+    if (interrupts.Wait(kTick)) run.Stop(StopReason::kInterrupted);
+    if (clock.Now() >= next_look) {
+      const LoadResult result = run.Snapshot();
+      progress.Look(result);
+      const StopReason reason = early_stop.Look(result);
+      if (reason != StopReason::kNone) run.Stop(reason);
+      next_look += kLook;
+    }
+  }
+  runner.join();
+  LoadResult result = run.Snapshot();
+  progress.Finish(result);
+  return result;
+}
+
+// What makes a finished run a failure, whatever else is asked of it.
+absl::Status JudgeAnswers(const LoadResult& result, const ProgramOptions& options) {
+  const Measurement& measured = result.measured;
+  if (measured.wrong > 0) {
+    return absl::DataLossError(absl::StrCat(measured.wrong, " of ", measured.verified,
+                                            " verified answers are wrong: ", measured.first_wrong));
+  }
+  if (result.reason == StopReason::kServerGone) {
+    const auto code = static_cast<std::size_t>(absl::StatusCode::kUnavailable);
+    return absl::UnavailableError(
+        absl::StrCat("the server has gone (", options.give_up_after,
+                     " calls in a row failed): ", measured.first_message[code]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JudgeErrors(const LoadResult& result, const ProgramOptions& options) {
+  const Measurement& measured = result.measured;
+  if (measured.error_share() <= options.max_error_share) return absl::OkStatus();
+  return absl::UnknownError(absl::StrCat(measured.errors(), " of ", measured.requests(),
+                                         " requests failed, wanted at most a share of ",
+                                         options.max_error_share));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& options) {
+  std::unique_ptr<Session> session(new Session(options));
+  absl::StatusOr<Workload> workload = Workload::Create(options.mix, options.seed);
+  if (!workload.ok()) return workload.status();
+  session->workload_ = std::make_unique<Workload>(*std::move(workload));
+  auto clients = Connect(options);
+  if (!clients.ok()) return clients.status();
+  absl::StatusOr<Preflight> preflight =
+      RunPreflight(*clients->front(), *session->workload_, options);
+  if (!preflight.ok()) return preflight.status();
+  session->server_ = std::move(preflight->server);
+
+  GrpcSenderOptions sender_options;
+  sender_options.version = options.version;
+  sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
+  auto sender =
+      GrpcSender::Create(*std::move(clients), *session->workload_,
+                         std::move(preflight->expectations), sender_options, session->pacer_);
+  if (!sender.ok()) return sender.status();
+  session->sender_ = *std::move(sender);
+  return session;
+}
+
+absl::Status Session::Run(const Attention& attention, Report& report) {
+  if (options_.find_max) return RunSearch(attention, report);
+  if (options_.sweep) return RunSweep(attention, report);
+  if (absl::Status status = RunOnce(0, attention, report); !status.ok()) return status;
+  return JudgeErrors(report.run().result, options_);
+}
+
+absl::Status Session::RunOnce(double load, const Attention& attention, Report& report) {
+  Progress progress(attention.progress, attention.terminal);
+  // Each run has arrivals of its own.
+  const std::uint64_t seed = options_.seed + report.runs.size();
+  LoadRun run(RunOptions(options_, load, seed), *workload_, *sender_, pacer_);
+  RunReport one;
+  one.load = load;
+  if (load == 0 && options_.trace.empty() && options_.profile_text.empty()) {
+    one.load = options_.open_loop() ? options_.rate : options_.concurrency;
+  }
+  one.result = RunAttended(run, EarlyStop(EarlyOptions(options_)), *attention.interrupts, progress);
+  one.intervals = progress.intervals();
+  report.chosen = report.runs.size();
+  report.runs.push_back(std::move(one));
+  return JudgeAnswers(report.runs.back().result, options_);
+}
+
+absl::Status Session::RunSweep(const Attention& attention, Report& report) {
+  absl::Status failure;
+  for (const double load : options_.sweep->values) {
+    if (attention.progress != nullptr) {
+      *attention.progress << absl::StreamFormat(
+          "%s %g\n", options_.open_loop() ? "rate" : "concurrency", load);
+    }
+    if (absl::Status status = RunOnce(load, attention, report); !status.ok()) return status;
+    const LoadResult& result = report.run().result;
+    if (result.reason == StopReason::kInterrupted) break;
+    // The points after an overload are wanted too.
+    failure.Update(JudgeErrors(result, options_));
+  }
+  return failure;
+}
+
+absl::Status Session::RunSearch(const Attention& attention, Report& report) {
+  RateSearchOptions search_options;
+  if (options_.rate > 0) search_options.start_rate = options_.rate;
+  RateSearch search(search_options);
+  std::size_t best = 0;
+  while (const std::optional<double> rate = search.Next()) {
+    if (absl::Status status = RunOnce(*rate, attention, report); !status.ok()) return status;
+    const LoadResult& result = report.run().result;
+    if (result.reason == StopReason::kInterrupted) {
+      return absl::CancelledError("the search was interrupted");
+    }
+    const ObjectiveResult judged = Judge(*options_.objective, result, options_.max_error_share);
+    if (judged.met) best = report.chosen;
+    if (attention.progress != nullptr) {
+      const std::chrono::duration<double, std::milli> reached = judged.reached;
+      *attention.progress << absl::StreamFormat("rate %.1f: p%g is %.3f ms: %s\n", *rate,
+                                                options_.objective->percent, reached.count(),
+                                                judged.met ? "met" : "missed");
+    }
+    search.Observe(judged.met);
+  }
+  report.chosen = best;
+  if (search.best() > 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("no rate from ", search_options.least_rate,
+                                          "/s on meets ", options_.objective->ToString()));
+}
+
+}  // namespace normd::load

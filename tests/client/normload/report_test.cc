@@ -1,0 +1,180 @@
+#include "client/normload/report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+
+namespace normd::load {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Json = nlohmann::json;
+
+// A run of ten seconds with answers after 1 ms, 2 ms ... `ok` ms.
+RunReport RunOf(double load, int ok) {
+  RunReport run;
+  run.load = load;
+  run.result.reason = StopReason::kDuration;
+  run.result.elapsed = seconds(10);
+  run.result.unsent = 3;
+  Measurement& m = run.result.measured;
+  m.items.resize(2);
+  for (int i = 1; i <= ok; ++i) {
+    ++m.codes[0];
+    m.response_time.Record(milliseconds(i));
+    m.service_time.Record(microseconds(900 * i));
+    m.send_lag.Record(microseconds(100 * i));
+    m.items[i % 2].response_time.Record(milliseconds(i));
+  }
+  m.codes[8] = 2;
+  m.items[1].errors = 2;
+  m.first_message[8] = "queue: full, \xff and no UTF-8";
+  m.warmup_requests = 5;
+  m.cancelled = 4;
+  m.sent_bytes = 1000;
+  m.received_bytes = 900;
+  m.stage_sum[4] = microseconds(10) * ok;
+  m.batches = ok / 2.0;
+  m.max_batch_requests = 4;
+  m.verified = 7;
+  Interval interval = WholeRun(run.result);
+  interval.end = seconds(5);
+  run.intervals = {interval, interval};
+  run.intervals[1].begin = seconds(5);
+  run.intervals[1].end = seconds(10);
+  return run;
+}
+
+Report ReportOf(const std::vector<std::string>& arguments, std::vector<RunReport> runs) {
+  Report report;
+  std::vector<std::string> all = {"--mix=a:1x4:f16:3:timeout=20ms,b:2x8"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  report.options = ParseOptions(all).value();
+  report.started_at = "2026-11-21T02:00:00Z";
+  report.client_host = "here";
+  report.client_cpus = 2;
+  report.server.set_version("1.2");
+  report.server.add_lanes("cpu:0");
+  report.runs = std::move(runs);
+  return report;
+}
+
+TEST(JsonReportTest, IsReadAsItWasWritten) {
+  Report sweep = ReportOf({"--sweep=rate=10,20", "--slo=p99=5ms", "--cancel_share=0.1"},
+                          {RunOf(10, 100), RunOf(20, 200)});
+  sweep.chosen = 1;
+  sweep.error = absl::UnavailableError("gone");
+  Report search = ReportOf({"--find_max", "--slo=p99=5ms"}, {RunOf(10, 100)});
+  for (const Report& report :
+       {ReportOf({}, {RunOf(16, 100)}),
+        ReportOf({"--rate=50", "--stable_p99=0.1"}, {RunOf(50, 10)}),
+        ReportOf({"--profile=10@1s,0..5@3s", "--stop_error_share=0.5"}, {RunOf(0, 10)}),
+        ReportOf({}, {}), sweep, search}) {
+    const std::string text = JsonReport(report);
+    const auto read = ParseJsonReport(text);
+    ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
+    EXPECT_EQ(Json::parse(JsonReport(*read)), Json::parse(text));
+  }
+}
+
+TEST(JsonReportTest, WhatIsNoneIsRefused) {
+  const auto message = [](const std::string& text) {
+    return std::string(ParseJsonReport(text).status().message());
+  };
+  EXPECT_THAT(message(""), HasSubstr("no report of normload"));
+  EXPECT_THAT(message("[]"), HasSubstr("no report of normload"));
+  EXPECT_THAT(message("{}"), HasSubstr("schema"));
+  Json json = Json::parse(JsonReport(ReportOf({}, {RunOf(16, 10)})));
+  const auto with = [&](const char* pointer, const Json& value) {
+    Json changed = json;
+    changed[Json::json_pointer(pointer)] = value;
+    return message(changed.dump());
+  };
+  EXPECT_THAT(with("/schema_version", 99), HasSubstr("schema_version: 99"));
+  EXPECT_THAT(with("/result/response_time/buckets/0", Json({1 << 30, 1})), HasSubstr("buckets"));
+  EXPECT_THAT(with("/options/mix/0/shape", Json({-1})), HasSubstr("options.mix"));
+  EXPECT_THAT(with("/options/sweep", "x"), HasSubstr("options.sweep"));
+  EXPECT_THAT(with("/options/find_max", true), HasSubstr("options.slo"));
+  EXPECT_THAT(with("/error", Json{{"code", "FINE"}, {"message", ""}}), HasSubstr("FINE"));
+  EXPECT_THAT(with("/result/elapsed_s", "long"), HasSubstr("no report of normload"));
+}
+
+TEST(MergeReportsTest, AddsWhatProcessesDidTogether) {
+  const auto merged = MergeReports({ReportOf({"--rate=50", "--slo=p99=5ms"}, {RunOf(50, 100)}),
+                                    ReportOf({"--rate=70", "--slo=p99=5ms"}, {RunOf(70, 300)})});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->processes, 2);
+  EXPECT_EQ(merged->options.rate, 120);
+  EXPECT_EQ(merged->options.connections, 32);
+  const LoadResult& result = merged->run().result;
+  EXPECT_EQ(result.measured.ok(), 400);
+  EXPECT_EQ(result.measured.errors(), 4);
+  EXPECT_EQ(result.measured.response_time.max(), milliseconds(300));
+  EXPECT_NEAR(static_cast<double>(result.measured.response_time.Percentile(50).count()), 100e6,
+              1e6);
+  EXPECT_EQ(result.unsent, 6);
+  EXPECT_EQ(result.elapsed, seconds(10));  // They ran at the same time.
+  ASSERT_EQ(merged->run().intervals.size(), 2u);
+  const Interval& interval = merged->run().intervals[1];
+  EXPECT_EQ(interval.ok, 400);
+  EXPECT_EQ(interval.errors, 4);
+  // 100 answers of 50.5 ms on average, and 300 of 150.5 ms.
+  EXPECT_EQ(interval.mean, microseconds(125500));
+  EXPECT_EQ(interval.p99, WholeRun(RunOf(70, 300).result).p99);
+}
+
+TEST(MergeReportsTest, RefusesWhatDoesNotBelongTogether) {
+  const Report one = ReportOf({}, {RunOf(16, 10)});
+  const auto message = [&](const Report& other) {
+    return std::string(MergeReports({one, other}).status().message());
+  };
+  EXPECT_THAT(message(ReportOf({"--rate=5"}, {RunOf(5, 10)})), HasSubstr("differ in mode"));
+  EXPECT_THAT(message(ReportOf({"--slo=p99=1s"}, {RunOf(5, 10)})), HasSubstr("differ in slo"));
+  EXPECT_THAT(message(ReportOf({"--sweep=concurrency=1"}, {RunOf(1, 10)})), HasSubstr("alone"));
+  Report other = one;
+  other.options.mix.pop_back();
+  EXPECT_THAT(message(other), HasSubstr("differ in mix"));
+  EXPECT_FALSE(MergeReports({}).ok());
+}
+
+TEST(CsvReportTest, HasARowForEachIntervalAndEachRun) {
+  const std::string text =
+      CsvReport(ReportOf({"--sweep=concurrency=1,2"}, {RunOf(1, 100), RunOf(2, 100)}));
+  const std::vector<std::string> rows = absl::StrSplit(text, '\n');
+  ASSERT_EQ(rows.size(), 8u);
+  EXPECT_EQ(rows[0],
+            "row,load,begin_s,end_s,ok,errors,ok_per_s,mean_us,p50_us,p90_us,p99_us,p99_9_us,"
+            "max_us");
+  EXPECT_THAT(rows[2], StartsWith("interval,1,5.000,10.000,100,2,20.0,50500.000,"));
+  EXPECT_THAT(rows[6], StartsWith("run,2,0.000,10.000,100,2,10.0,50500.000,"));
+  EXPECT_EQ(rows[7], "");
+}
+
+TEST(TextReportTest, TellsOfTheObjectiveAndOfEachEntry) {
+  const std::string text = TextReport(ReportOf({"--rate=50", "--slo=p90=40ms"}, {RunOf(50, 100)}));
+  // 40 of the 100 answers, 2 errors and 3 that could not be sent.
+  EXPECT_THAT(text, HasSubstr("p90 <= 40ms: missed; 38.095 % within it, goodput 4/s"));
+  EXPECT_THAT(text, HasSubstr("a:1x4:float16:timeout=20ms: 50 ok, 0 errors"));
+  EXPECT_THAT(text, HasSubstr("b:2x8:float32: 50 ok, 2 errors"));
+  EXPECT_THAT(text, HasSubstr("cancelled      4, as asked"));
+}
+
+TEST(TextReportTest, ASweepIsATable) {
+  const std::string text = TextReport(
+      ReportOf({"--sweep=rate=50,70", "--slo=p99=1s"}, {RunOf(50, 100), RunOf(70, 200)}));
+  EXPECT_THAT(text, HasSubstr("sweep, rate=50,70"));
+  EXPECT_THAT(text, HasSubstr("\n  50                     10 "));
+  EXPECT_THAT(text, HasSubstr("\n  70                     20 "));
+}
+
+}  // namespace
+}  // namespace normd::load
