@@ -42,7 +42,7 @@ Status ValidateLinearNorm(const LinearNormSpec& spec, const LinearNormParams& pa
       !MultiplyFits(elements, static_cast<std::int64_t>(sizeof(double)), &elements)) {
     return InvalidArgument("in_features, out_features: the weight's bytes overflow 63 bits");
   }
-  if (!IsValid(spec.dtype) || spec.dtype == DType::kFloat64) {
+  if (!IsLinearNormDType(spec.dtype)) {
     return InvalidArgument(std::string("dtype: ") + Name(spec.dtype) +
                            ", wanted float32, float16 or bfloat16");
   }

@@ -34,6 +34,11 @@ enum class Precision : std::uint8_t {
 // "float32", "tf32", "bf16", "float32_strict"; "invalid" for a value that is not a Precision.
 const char* Name(Precision precision);
 
+// The types that x, y and out may have.
+constexpr bool IsLinearNormDType(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
 // What follows the norm, applied in this order; the activation comes last.
 struct Epilogue {
   bool add = false;       // v = v + y
@@ -44,8 +49,7 @@ struct Epilogue {
   bool needs_y() const { return add || multiply; }
 };
 
-// Constant over all batches of a model. x, y and out have `dtype`, one of float32, float16,
-// bfloat16.
+// Constant over all batches of a model. x, y and out have `dtype`.
 struct LinearNormSpec {
   std::int64_t in_features = 0;   // I > 0
   std::int64_t out_features = 0;  // F > 0

@@ -1,6 +1,5 @@
 #include "kernels/cpu/normalize.h"
 
-#include <oneapi/tbb/task_arena.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "kernels/cpu/batch.h"
+#include "kernels/cpu/executor.h"
 
 namespace norm::cpu {
 namespace {
@@ -53,15 +53,10 @@ void NormalizeSegment(const Batch& batch, const Segment& segment) {
 
 }  // namespace
 
-struct Executor::Impl {
-  explicit Impl(int max_threads)
-      : threads(max_threads > 0 ? max_threads : tbb::this_task_arena::max_concurrency()),
-        arena(threads) {}
-
-  int threads;
-  mutable tbb::task_arena arena;
-  CacheSizes caches = DetectCaches();
-};
+Executor::Impl::Impl(int max_threads)
+    : threads(max_threads > 0 ? max_threads : tbb::this_task_arena::max_concurrency()),
+      arena(threads),
+      caches(DetectCaches()) {}
 
 Executor::Executor(int max_threads) : impl_(std::make_unique<Impl>(max_threads)) {}
 Executor::~Executor() = default;

@@ -35,6 +35,7 @@ class Executor {
                    std::size_t count) const;
 
  private:
+  friend class LinearNorm;  // Computes on the same threads.
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

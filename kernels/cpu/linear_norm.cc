@@ -1,0 +1,345 @@
+#include "kernels/cpu/linear_norm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/executor.h"
+#include "kernels/cpu/linear_product.h"
+#include "kernels/cpu/linear_rows.h"
+
+namespace norm::cpu {
+namespace {
+
+// z and what is gathered of x, for all rows of a panel: they stay in the shared cache until the
+// norm has read them, and the weight is read once for each panel.
+constexpr std::int64_t kPanelBytes = 8 << 20;
+constexpr std::int64_t kMaxPanelRows = 1024;
+// Below this many multiplications, waking another thread costs more than it saves.
+constexpr std::int64_t kSerialProducts = 2 << 20;
+// A task of the pass over rows is worth this many elements at least.
+constexpr std::int64_t kRowTaskElements = 16 << 10;
+// What reading the weight costs a block, in rows: decides between padding and smaller blocks.
+constexpr std::int64_t kBlockOverheadRows = 8;
+
+struct Row {
+  const char* x = nullptr;
+  const char* y = nullptr;  // Null where the epilogue uses none.
+  char* out = nullptr;
+};
+
+// Memory of unspecified content that grows and is kept.
+class Floats {
+ public:
+  float* Reserve(std::int64_t count) {
+    if (count > size_) {
+      data_.reset();
+      size_ = 0;
+      data_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(count));
+      size_ = count;
+    }
+    return data_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> data_;
+  std::int64_t size_ = 0;
+};
+
+// Of one call of Compute; kept for the next.
+struct Workspace {
+  std::vector<Row> rows;         // Of the panel.
+  std::vector<RowBlock> blocks;  // Likewise.
+  // Rows of x as the products read them, row by row; those of blocks that are read in place are
+  // left out.
+  struct Gathered {
+    const void* x = nullptr;  // Null: padding.
+    float* to = nullptr;
+  };
+  std::vector<Gathered> gathered;
+  Floats x;
+  Floats z;
+};
+
+}  // namespace
+
+struct LinearNorm::Impl {
+  Impl(const Executor::Impl& threads_in, const LinearNormSpec& spec_in, const ParamVector& bias_in)
+      : threads(threads_in), spec(spec_in) {
+    if (bias_in.data == nullptr) return;
+    Param param(bias_in, spec.out_features);
+    const auto* values = static_cast<const float*>(param.AsAccumulationType(DType::kFloat32));
+    bias.assign(values, values + spec.out_features);
+  }
+
+  class Batch;
+
+  std::unique_ptr<Workspace> TakeWorkspace();
+  void ReturnWorkspace(std::unique_ptr<Workspace> workspace);
+
+  const Executor::Impl& threads;
+  const LinearNormSpec spec;
+  std::vector<float> bias;  // Empty: 0.
+  std::unique_ptr<LinearProduct> product;
+
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Workspace>> workspaces;  // Free ones; guarded by `mutex`.
+};
+
+std::unique_ptr<Workspace> LinearNorm::Impl::TakeWorkspace() {
+  const std::lock_guard lock(mutex);
+  if (workspaces.empty()) return std::make_unique<Workspace>();
+  std::unique_ptr<Workspace> workspace = std::move(workspaces.back());
+  workspaces.pop_back();
+  return workspace;
+}
+
+void LinearNorm::Impl::ReturnWorkspace(std::unique_ptr<Workspace> workspace) {
+  const std::lock_guard lock(mutex);
+  workspaces.push_back(std::move(workspace));
+}
+
+// One call of Compute.
+class LinearNorm::Impl::Batch {
+ public:
+  Batch(const Impl& layer, DType dtype, Parallel parallel, Workspace& workspace)
+      : layer_(layer),
+        product_(*layer.product),
+        dtype_(dtype),
+        kernels_(LinearRowKernelsFor(dtype)),
+        parallel_(parallel),
+        workspace_(workspace),
+        in_bytes_(layer.spec.in_features * static_cast<std::int64_t>(SizeOf(dtype))),
+        out_bytes_(layer.spec.out_features * static_cast<std::int64_t>(SizeOf(dtype))),
+        z_columns_(product_.tiles() * product_.tile_columns()) {
+    const std::int64_t row_bytes = 4 * (layer.spec.in_features + z_columns_);
+    const std::int64_t block = product_.block_rows().front();
+    panel_rows_ = std::clamp(kPanelBytes / row_bytes / block * block, block, kMaxPanelRows);
+  }
+
+  Status Compute(const LinearNormSegment* segments, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const LinearNormSegment& segment = segments[i];
+      for (std::int64_t sample = 0; sample < segment.samples; ++sample) {
+        const std::int64_t out = sample * out_bytes_;
+        workspace_.rows.push_back(
+            {static_cast<const char*>(segment.x) + sample * in_bytes_,
+             segment.y == nullptr ? nullptr : static_cast<const char*>(segment.y) + out,
+             static_cast<char*>(segment.out) + out});
+        if (static_cast<std::int64_t>(workspace_.rows.size()) < panel_rows_) continue;
+        if (Status status = ComputePanel(); !status.ok()) return status;
+      }
+    }
+    return ComputePanel();
+  }
+
+ private:
+  // Of `rows` rows that are left: the size of the next block.
+  std::int64_t NextBlock(std::int64_t rows) const {
+    const auto& sizes = product_.block_rows();
+    const auto cost = [rows](std::int64_t size) {
+      return static_cast<double>(size + kBlockOverheadRows) /
+             static_cast<double>(std::min(size, rows));
+    };
+    return *std::min_element(sizes.begin(), sizes.end(),
+                             [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
+  }
+
+  // Where the block's rows lie as the products read them, if they do.
+  const float* InPlace(std::int64_t first, std::int64_t rows) const {
+    const auto at = [&](std::int64_t row) {
+      return workspace_.rows[static_cast<std::size_t>(row)].x;
+    };
+    if (dtype_ != DType::kFloat32) return nullptr;
+    if (first + rows > static_cast<std::int64_t>(workspace_.rows.size())) return nullptr;
+    for (std::int64_t row = first + 1; row < first + rows; ++row) {
+      if (at(row) != at(row - 1) + in_bytes_) return nullptr;
+    }
+    return reinterpret_cast<const float*>(at(first));
+  }
+
+  void MakeBlocks() {
+    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
+    const std::int64_t padded = rows + product_.block_rows().front();
+    float* z = workspace_.z.Reserve(padded * z_columns_);
+    workspace_.blocks.clear();
+    workspace_.gathered.clear();
+    std::int64_t block_rows = 0;
+    for (std::int64_t first = 0; first < rows; first += block_rows) {
+      block_rows = NextBlock(rows - first);
+      const float* x = InPlace(first, block_rows);
+      workspace_.blocks.push_back({x, z + first * z_columns_, block_rows});
+      if (x != nullptr) continue;
+      for (std::int64_t row = first; row < first + block_rows; ++row) {
+        const bool padding = row >= rows;
+        workspace_.gathered.push_back(
+            {padding ? nullptr : workspace_.rows[static_cast<std::size_t>(row)].x, nullptr});
+      }
+    }
+    // Now that it is known how many there are.
+    const std::int64_t in = layer_.spec.in_features;
+    float* to = workspace_.x.Reserve(static_cast<std::int64_t>(workspace_.gathered.size()) * in);
+    std::size_t next = 0;
+    for (RowBlock& block : workspace_.blocks) {
+      if (block.x != nullptr) continue;
+      block.x = to;
+      for (std::int64_t row = 0; row < block.rows; ++row, to += in) {
+        workspace_.gathered[next++].to = to;
+      }
+    }
+  }
+
+  void Gather() {
+    const std::int64_t in = layer_.spec.in_features;
+    parallel_.For(static_cast<std::int64_t>(workspace_.gathered.size()),
+                  std::max<std::int64_t>(1, kRowTaskElements / in),
+                  [&](std::int64_t begin, std::int64_t end) {
+                    for (std::int64_t i = begin; i < end; ++i) {
+                      const Workspace::Gathered& row =
+                          workspace_.gathered[static_cast<std::size_t>(i)];
+                      if (row.x != nullptr) {
+                        kernels_.widen(row.x, in, row.to);
+                      } else {
+                        std::fill_n(row.to, in, 0.0f);
+                      }
+                    }
+                  });
+  }
+
+  // Tile by tile, so that a tile's weights stay in a core's cache for all blocks.
+  Status Multiply() {
+    const auto blocks = static_cast<std::int64_t>(workspace_.blocks.size());
+    std::mutex error_mutex;
+    Status first_error;
+    parallel_.For(product_.tiles() * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      while (begin < end) {
+        const std::int64_t block = begin % blocks;
+        const std::int64_t count = std::min(end - begin, blocks - block);
+        Status status = product_.Multiply(begin / blocks, workspace_.blocks.data() + block,
+                                          static_cast<std::size_t>(count));
+        if (!status.ok()) {
+          const std::lock_guard lock(error_mutex);
+          if (first_error.ok()) first_error = std::move(status);
+        }
+        begin += count;
+      }
+    });
+    return first_error;
+  }
+
+  void Finish() {
+    const std::int64_t features = layer_.spec.out_features;
+    const auto blocks = static_cast<std::int64_t>(workspace_.blocks.size());
+    const std::int64_t grain =
+        std::max<std::int64_t>(1, kRowTaskElements / (features * product_.block_rows().front()));
+    parallel_.For(blocks, grain, [&](std::int64_t begin, std::int64_t end) {
+      const auto row = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(features));
+      for (std::int64_t i = begin; i < end; ++i) FinishBlock(i, row.get());
+    });
+  }
+
+  void FinishBlock(std::int64_t index, float* row) {
+    const RowBlock& block = workspace_.blocks[static_cast<std::size_t>(index)];
+    const std::int64_t first = (block.z - workspace_.z.Reserve(0)) / z_columns_;
+    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
+    for (std::int64_t i = 0; i < std::min(block.rows, rows - first); ++i) {
+      FinishRow(block, i, workspace_.rows[static_cast<std::size_t>(first + i)], row);
+    }
+  }
+
+  void FinishRow(const RowBlock& block, std::int64_t i, const Row& target, float* row) {
+    const std::int64_t features = layer_.spec.out_features;
+    const std::int64_t columns = product_.tile_columns();
+    for (std::int64_t at = 0, tile = 0; at < features; at += columns, ++tile) {
+      const float* z = block.z + (tile * block.rows + i) * columns;
+      const float* bias_at = layer_.bias.empty() ? nullptr : layer_.bias.data() + at;
+      kernels_.add_bias(z, bias_at, std::min(columns, features - at), row + at);
+    }
+    const Moments moments = KernelsFor(DType::kFloat32).moments(row, features, true);
+    kernels_.finish(row, features, cpu::Finish(moments, layer_.spec.eps), layer_.spec.epilogue,
+                    target.y, target.out);
+  }
+
+  Status ComputePanel() {
+    if (workspace_.rows.empty()) return Status();
+    MakeBlocks();
+    Gather();
+    Status status = Multiply();
+    if (status.ok()) Finish();
+    workspace_.rows.clear();
+    return status;
+  }
+
+  const Impl& layer_;
+  const LinearProduct& product_;
+  const DType dtype_;
+  const LinearRowKernels& kernels_;
+  const Parallel parallel_;
+  Workspace& workspace_;
+  const std::int64_t in_bytes_;
+  const std::int64_t out_bytes_;
+  const std::int64_t z_columns_;
+  std::int64_t panel_rows_ = 0;
+};
+
+LinearNorm::LinearNorm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LinearNorm::~LinearNorm() = default;
+
+Status LinearNorm::Create(const Executor& executor, const LinearNormSpec& spec,
+                          const LinearNormParams& params, std::unique_ptr<LinearNorm>* out) {
+  if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
+  try {
+    auto impl = std::make_unique<Impl>(*executor.impl_, spec, params.bias);
+    Status status =
+        LinearProduct::Create(spec.in_features, spec.out_features, params.weight, &impl->product);
+    if (!status.ok()) return status;
+    *out = std::unique_ptr<LinearNorm>(new LinearNorm(std::move(impl)));
+    return Status();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the weights");
+  }
+}
+
+Status LinearNorm::Compute(DType dtype, const LinearNormSegment* segments,
+                           std::size_t count) const {
+  LinearNormSpec spec = impl_->spec;
+  spec.dtype = dtype;
+  if (!IsLinearNormDType(dtype)) {
+    return InvalidArgument(std::string("dtype: ") + Name(dtype) +
+                           ", wanted float32, float16 or bfloat16");
+  }
+  if (Status status = ValidateLinearNormSegments(spec, segments, count); !status.ok()) {
+    return status;
+  }
+  double products = 0;  // A sum of 63-bit sizes.
+  for (std::size_t i = 0; i < count; ++i) {
+    products += static_cast<double>(segments[i].samples) * static_cast<double>(spec.in_features) *
+                static_cast<double>(spec.out_features);
+  }
+  try {
+    const Executor::Impl& threads = impl_->threads;
+    const bool serial = threads.threads == 1 || products <= static_cast<double>(kSerialProducts);
+    std::unique_ptr<Workspace> workspace = impl_->TakeWorkspace();
+    Impl::Batch batch(*impl_, dtype, Parallel(serial ? 1 : threads.threads), *workspace);
+    Status status;
+    const auto run = [&] { status = batch.Compute(segments, count); };
+    if (serial) {
+      run();
+    } else {
+      threads.arena.execute(run);
+    }
+    if (status.ok()) impl_->ReturnWorkspace(std::move(workspace));
+    return status;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the workspace of a batch");
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kOutOfMemory, std::string("task scheduler: ") + error.what());
+  }
+}
+
+}  // namespace norm::cpu

@@ -1,0 +1,264 @@
+#include "kernels/cpu/linear_product.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "kernels/cpu/params.h"
+
+// oneDNN of the distributions computes with OpenMP's threads, which know nothing of ours. Its
+// runtime is in the process if oneDNN brought it; a build of oneDNN without it leaves these null.
+extern "C" {
+__attribute__((weak)) int omp_get_max_threads(void);
+__attribute__((weak)) void omp_set_num_threads(int threads);
+}
+
+namespace norm::cpu {
+namespace {
+
+using Type = dnnl::memory::data_type;
+using Tag = dnnl::memory::format_tag;
+
+// A tile's columns by 64 rows is a task of a good size, and its weights fit a core's cache for some
+// thousand features.
+constexpr std::int64_t kMaxTileColumns = 128;
+constexpr std::int64_t kColumnStep = 16;
+// From the size that is fastest to the one that wastes nothing on a single row.
+constexpr std::int64_t kBlockRows[] = {64, 16, 1};
+
+std::int64_t RoundUp(std::int64_t value, std::int64_t step) {
+  return (value + step - 1) / step * step;
+}
+
+// While it lives, oneDNN computes on the calling thread alone: our threads are its parallelism. The
+// number is the calling thread's own, so the caller's other uses of OpenMP are not touched.
+class SingleThreaded {
+ public:
+  SingleThreaded() {
+    if (omp_get_max_threads == nullptr || omp_set_num_threads == nullptr) return;
+    before_ = omp_get_max_threads();
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~SingleThreaded() {
+    if (before_ > 1) omp_set_num_threads(before_);
+  }
+  SingleThreaded(const SingleThreaded&) = delete;
+  SingleThreaded& operator=(const SingleThreaded&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+// Runs call(), which returns a Status and may meet oneDNN's exceptions.
+template <class Call>
+Status Guarded(const Call& call) {
+  try {
+    const SingleThreaded single_threaded;
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the weights");
+  } catch (const dnnl::error& error) {
+    const StatusCode code = error.status == dnnl_out_of_memory   ? StatusCode::kOutOfMemory
+                            : error.status == dnnl_unimplemented ? StatusCode::kUnsupported
+                                                                 : StatusCode::kDeviceError;
+    return Status(code, std::string("oneDNN: ") + error.what());
+  }
+}
+
+dnnl::memory::desc Matrix(std::int64_t rows, std::int64_t columns, Tag tag) {
+  return {{rows, columns}, Type::f32, tag};
+}
+
+dnnl::matmul::primitive_desc MatmulDesc(const dnnl::engine& engine, const dnnl::memory::desc& x,
+                                        const dnnl::memory::desc& weight,
+                                        const dnnl::memory::desc& z) {
+  // With the library's own scratchpad, a primitive could not run on two threads at once.
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+#if DNNL_VERSION_MAJOR >= 3
+  return dnnl::matmul::primitive_desc(engine, x, weight, z, attributes);
+#else
+  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weight, z), attributes, engine);
+#endif
+}
+
+// One size of block.
+struct Product {
+  std::int64_t rows = 0;
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul primitive;
+};
+
+}  // namespace
+
+struct LinearProduct::Impl {
+  Impl(std::int64_t in_features, std::int64_t out_features)
+      : in(in_features),
+        out(out_features),
+        tiles((out + kMaxTileColumns - 1) / kMaxTileColumns),
+        columns(RoundUp((out + tiles - 1) / tiles, kColumnStep)) {}
+
+  Status CreateProducts();
+  void Pack(const ParamVector& weight);
+  dnnl::memory PackTile(const float* rows) const;
+  void KeepWhatAgrees();
+  void Multiply(const dnnl::memory& weight, const RowBlock* blocks, std::size_t count,
+                std::int64_t z_offset) const;
+
+  const std::int64_t in;
+  const std::int64_t out;
+  const std::int64_t tiles;
+  const std::int64_t columns;
+  const dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  std::vector<Product> products;
+  std::vector<std::int64_t> block_rows;
+  std::vector<dnnl::memory> weights;  // By tile.
+};
+
+Status LinearProduct::Impl::CreateProducts() {
+  dnnl::memory::desc weight = Matrix(in, columns, Tag::any);
+  for (const std::int64_t rows : kBlockRows) {
+    Product product{
+        rows,
+        MatmulDesc(engine, Matrix(rows, in, Tag::ab), weight, Matrix(rows, columns, Tag::ab)),
+        {}};
+    // The first size chooses how the weight is packed; the others take it so. The reference
+    // implementation takes everything, at a thousandth of the speed.
+    const bool reference = std::strncmp(product.desc.impl_info_str(), "ref", 3) == 0;
+    if (reference && !products.empty()) continue;
+    weight = product.desc.weights_desc();
+    product.primitive = dnnl::matmul(product.desc);
+    products.push_back(std::move(product));
+  }
+  return Status();
+}
+
+// `rows`: columns x in floats.
+dnnl::memory LinearProduct::Impl::PackTile(const float* rows) const {
+  const dnnl::memory packed(products.front().desc.weights_desc(), engine);
+  // The transpose of `rows`, as it lies there. oneDNN's interface has no const; it only reads.
+  const dnnl::memory plain(Matrix(in, columns, Tag::ba), engine, const_cast<float*>(rows));
+  const dnnl::stream stream(engine);
+  dnnl::reorder(plain, packed)
+      .execute(stream, const_cast<dnnl::memory&>(plain), const_cast<dnnl::memory&>(packed));
+  const_cast<dnnl::stream&>(stream).wait();
+  return packed;
+}
+
+void LinearProduct::Impl::Pack(const ParamVector& weight) {
+  std::vector<float> rows(static_cast<std::size_t>(columns * in));
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    const std::int64_t first = tile * columns;
+    const std::int64_t count = std::clamp<std::int64_t>(out - first, 0, columns) * in;
+    const std::size_t offset = static_cast<std::size_t>(first * in) * SizeOf(weight.dtype);
+    if (count > 0) {
+      Param part({static_cast<const char*>(weight.data) + offset, weight.dtype}, count);
+      const auto* values = static_cast<const float*>(part.AsAccumulationType(DType::kFloat32));
+      std::copy(values, values + count, rows.begin());
+    }
+    std::fill(rows.begin() + count, rows.end(), 0.0f);
+    weights.push_back(PackTile(rows.data()));
+  }
+}
+
+void LinearProduct::Impl::KeepWhatAgrees() {
+  // Any numbers of both signs whose products do not cancel to nothing.
+  std::uint32_t state = 1;
+  const auto next = [&state] {
+    state = state * 1664525u + 1013904223u;
+    return static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
+  };
+  std::vector<float> tile(static_cast<std::size_t>(columns * in));
+  for (float& value : tile) value = next();
+  const dnnl::memory weight = PackTile(tile.data());
+  const std::int64_t most = kBlockRows[0];
+  std::vector<float> x(static_cast<std::size_t>(most * in));
+  for (std::int64_t i = 0; i < in; ++i) x[static_cast<std::size_t>(i)] = next();
+  for (std::int64_t row = 1; row < most; ++row) {
+    std::copy_n(x.begin(), in, x.begin() + row * in);
+  }
+
+  std::vector<float> z(static_cast<std::size_t>(most * columns));
+  std::vector<float> wanted;  // Of the largest size whose own rows agree.
+  const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(float);
+  std::vector<Product> all = std::move(products);
+  products.clear();
+  for (Product& product : all) {
+    products.push_back(std::move(product));
+    const RowBlock block{x.data(), z.data(), products.back().rows};
+    Multiply(weight, &block, 1, 0);
+    bool agrees = true;
+    for (std::int64_t row = 1; row < block.rows; ++row) {
+      agrees = agrees && std::memcmp(z.data() + row * columns, z.data(), row_bytes) == 0;
+    }
+    if (agrees && wanted.empty()) wanted.assign(z.begin(), z.begin() + columns);
+    agrees = agrees && std::memcmp(wanted.data(), z.data(), row_bytes) == 0;
+    if (agrees) {
+      block_rows.push_back(block.rows);
+    } else {
+      products.pop_back();
+    }
+  }
+}
+
+// Each block's product goes to its z + rows * z_offset.
+void LinearProduct::Impl::Multiply(const dnnl::memory& weight, const RowBlock* blocks,
+                                   std::size_t count, std::int64_t z_offset) const {
+  dnnl::stream stream(engine);
+  const Product* product = nullptr;
+  std::optional<dnnl::memory> x;
+  std::optional<dnnl::memory> z;
+  std::unordered_map<int, dnnl::memory> arguments;
+  for (std::size_t i = 0; i < count; ++i) {
+    const RowBlock& block = blocks[i];
+    if (product == nullptr || product->rows != block.rows) {
+      product = &*std::find_if(products.begin(), products.end(),
+                               [&](const Product& p) { return p.rows == block.rows; });
+      x.emplace(product->desc.src_desc(), engine, nullptr);
+      z.emplace(product->desc.dst_desc(), engine, nullptr);
+      arguments = {{DNNL_ARG_SRC, *x},
+                   {DNNL_ARG_WEIGHTS, weight},
+                   {DNNL_ARG_DST, *z},
+                   {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->desc.scratchpad_desc(), engine)}};
+    }
+    x->set_data_handle(const_cast<float*>(block.x));
+    z->set_data_handle(block.z + block.rows * z_offset);
+    product->primitive.execute(stream, arguments);
+  }
+  stream.wait();
+}
+
+LinearProduct::LinearProduct(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LinearProduct::~LinearProduct() = default;
+
+Status LinearProduct::Create(std::int64_t in_features, std::int64_t out_features,
+                             const ParamVector& weight, std::unique_ptr<LinearProduct>* out) {
+  return Guarded([&] {
+    auto impl = std::make_unique<Impl>(in_features, out_features);
+    if (Status status = impl->CreateProducts(); !status.ok()) return status;
+    impl->KeepWhatAgrees();
+    impl->Pack(weight);
+    *out = std::unique_ptr<LinearProduct>(new LinearProduct(std::move(impl)));
+    return Status();
+  });
+}
+
+const std::vector<std::int64_t>& LinearProduct::block_rows() const { return impl_->block_rows; }
+std::int64_t LinearProduct::tiles() const { return impl_->tiles; }
+std::int64_t LinearProduct::tile_columns() const { return impl_->columns; }
+
+Status LinearProduct::Multiply(std::int64_t tile, const RowBlock* blocks, std::size_t count) const {
+  return Guarded([&] {
+    impl_->Multiply(impl_->weights[static_cast<std::size_t>(tile)], blocks, count,
+                    tile * impl_->columns);
+    return Status();
+  });
+}
+
+}  // namespace norm::cpu

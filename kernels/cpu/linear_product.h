@@ -1,0 +1,52 @@
+// z = x W^T for blocks of rows, by oneDNN: the only place that knows its interface.
+
+#ifndef NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_
+#define NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/linear_norm.h"
+
+namespace norm::cpu {
+
+// Rows that are multiplied together.
+struct RowBlock {
+  const float* x = nullptr;  // rows x in_features
+  float* z = nullptr;        // For each tile in turn: rows x tile_columns.
+  std::int64_t rows = 0;     // One of block_rows().
+};
+
+// The weight in tiles of columns (features of z), packed. Constant after Create, thread-safe.
+//
+// The bits of a row of z depend on that row of x and on the weight alone, not on the size of its
+// block or its place in it: oneDNN does not promise that, so Create tries every size of block with
+// the same row at every place, and keeps those sizes whose results agree everywhere.
+class LinearProduct {
+ public:
+  // Errors: OutOfMemory; Unsupported when oneDNN has nothing for this machine.
+  static Status Create(std::int64_t in_features, std::int64_t out_features,
+                       const ParamVector& weight, std::unique_ptr<LinearProduct>* out);
+  ~LinearProduct();
+
+  // Numbers of rows of a block, descending. At least one.
+  const std::vector<std::int64_t>& block_rows() const;
+  std::int64_t tiles() const;
+  // A multiple of 16. The last tile's columns from out_features on are 0.
+  std::int64_t tile_columns() const;
+
+  // The columns of one tile for each of the blocks, on the calling thread alone.
+  Status Multiply(std::int64_t tile, const RowBlock* blocks, std::size_t count) const;
+
+ private:
+  struct Impl;
+  explicit LinearProduct(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_
