@@ -6,6 +6,10 @@
 #
 #   sudo deploy/check_image.sh               all of it; needs buildah, debootstrap, curl, iproute2
 #   sudo deploy/check_image.sh --base=IMAGE  builds on IMAGE (from a registry) instead
+#   sudo deploy/check_image.sh --target=cuda the image for GPUs, for architecture 90 alone. NVIDIA's
+#                                            base images are not needed: this machine's toolkit is
+#                                            mounted into the build, and without a GPU the service
+#                                            falls back to the CPU
 #
 # Images and containers stay in build/image (buildah --root build/image/storage ...), so that a
 # second run reuses the base.
@@ -14,10 +18,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 work=$PWD/build/image
 base=localhost/normd-base
+target=cpu
+toolkit=/usr/local/cuda
 inside=''
 for argument in "$@"; do
   case $argument in
     --base=*) base=${argument#*=} ;;
+    --target=cpu | --target=cuda) target=${argument#*=} ;;
     --inside=*) inside=${argument#*=} ;;  # This script's own: the part that runs in namespaces.
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     *) echo "check_image: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
@@ -48,11 +55,17 @@ make_base() {
 }
 
 build_image() {
-  local version revision
+  local version revision cuda=()
+  if [[ $target == cuda ]]; then
+    [[ -x $toolkit/bin/nvcc ]] || die "no CUDA toolkit in $toolkit"
+    cuda=(--volume "$(realpath "$toolkit"):/usr/local/cuda:ro" --build-arg CUDA_BUILD_BASE="$base"
+      --build-arg CUDA_BASE="$base" --build-arg CUDA_ARCHITECTURES=90-real)
+  fi
   version=$(sed -n 's/^project(normd VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
-  buildah build --isolation chroot --format docker --build-arg BASE="$base" \
-    --build-arg VERSION="$version" --build-arg REVISION="$revision" -t normd .
+  buildah build --isolation chroot --format docker --target "$target" "${cuda[@]}" \
+    --build-arg BASE="$base" --build-arg VERSION="$version" \
+    --build-arg REVISION="$revision" -t normd .
 }
 
 # in_image COMMAND...: as the image's user, with its root, its PATH and nothing else.

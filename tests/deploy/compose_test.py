@@ -70,6 +70,20 @@ def check_models(services, faults):
             faults.append(f"normload: no demo model {entry.split(':')[0]!r}")
 
 
+def check_gpu(services, faults):
+    """compose.gpu.yaml changes services of compose.yaml and builds a target of the Dockerfile."""
+    gpu = load("compose.gpu.yaml")["services"]
+    faults.extend(f"compose.gpu.yaml: no service {name!r} in compose.yaml"
+                  for name in gpu if name not in services)
+    dockerfile = (DEPLOY.parent / "Dockerfile").read_text(encoding="utf-8")
+    target = gpu["normd"]["build"]["target"]
+    if not re.search(rf"^FROM .* AS {re.escape(target)}$", dockerfile, re.MULTILINE):
+        faults.append(f"compose.gpu.yaml: the Dockerfile has no target {target!r}")
+    images = {service["image"] for service in gpu.values()}
+    if len(images) != 1:
+        faults.append(f"compose.gpu.yaml: images {sorted(images)}, wanted one")
+
+
 def main():
     compose = load("compose.yaml")
     services = compose["services"]
@@ -78,6 +92,7 @@ def main():
         check_service(name, service, compose.get("volumes", {}), faults)
     check_addresses(services, faults)
     check_models(services, faults)
+    check_gpu(services, faults)
     print("\n".join(faults) or f"{len(services)} services")
     return 1 if faults else 0
 

@@ -3,7 +3,7 @@
 # of the tree.
 set -euo pipefail
 
-mapfile -t scripts < <(find .ci deploy tests -type f -perm -u+x -exec grep -l '^#!/usr/bin/env bash' {} + |
+mapfile -t scripts < <(find .ci deploy tests -type f -perm -u+x -exec grep -l '^#!\(/usr/bin/env bash\|/bin/sh\)$' {} + |
                        sort)
 [[ ${#scripts[@]} -gt 0 ]] || { echo 'no scripts found: not the root of the tree?' >&2; exit 1; }
 for script in "${scripts[@]}"; do
