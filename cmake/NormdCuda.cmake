@@ -12,6 +12,9 @@ if(NOT NORMD_CUDA STREQUAL OFF)
     set(CMAKE_CUDA_STANDARD 17)  # CMake 3.25 knows no CUDA 20
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    if(NOT TARGET CUDA::nvToolsExt)
+      add_library(CUDA::nvToolsExt INTERFACE IMPORTED)  # CMake 3.25 wants it, CUDA 13 has none.
+    endif()
     find_package(CUDAToolkit REQUIRED)
     set(NORMD_HAVE_CUDA ON)
   elseif(NORMD_CUDA STREQUAL ON)
