@@ -14,3 +14,24 @@ install(RUNTIME_DEPENDENCY_SET normd_runtime
   PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"
   LIBRARY DESTINATION lib COMPONENT bundle)
 install(DIRECTORY deploy/models DESTINATION . COMPONENT bundle PATTERN "*.py" EXCLUDE)
+
+# The component `checks` adds what examines the bundle on a GPU: tests, benchmarks and deploy/check_gpu.sh.
+if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
+  get_property(cuda_tests GLOBAL PROPERTY NORMD_CUDA_TESTS)
+  set(checks ${cuda_tests} norm_bench device_bench serving_bench)
+  set_target_properties(${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+  foreach(program ${checks})
+    target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
+  endforeach()
+  add_custom_target(gpu_checks DEPENDS ${checks} norm_kernels_shared)
+  install(TARGETS ${checks}
+    RUNTIME_DEPENDENCY_SET normd_checks
+    RUNTIME DESTINATION checks COMPONENT checks)
+  install(TARGETS norm_kernels_shared LIBRARY DESTINATION lib COMPONENT checks NAMELINK_SKIP)
+  install(RUNTIME_DEPENDENCY_SET normd_checks
+    PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"
+    LIBRARY DESTINATION lib COMPONENT checks)
+  install(DIRECTORY tests/support/golden DESTINATION checks COMPONENT checks PATTERN "*.py" EXCLUDE)
+  install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_torch.py DESTINATION checks
+    COMPONENT checks)
+endif()

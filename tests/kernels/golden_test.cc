@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/reference.h"
@@ -39,6 +41,12 @@ Tensor Transposed(const Tensor& x, std::int64_t channels, std::int64_t spatial) 
   return y;
 }
 
+// NORMD_TEST_GOLDEN names the folder where the tests run away from the source tree.
+std::string GoldenFolder() {
+  const char* folder = std::getenv("NORMD_TEST_GOLDEN");
+  return folder != nullptr ? folder : NORMD_GOLDEN_FOLDER;
+}
+
 class KernelGoldenTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -61,7 +69,7 @@ class KernelGoldenTest : public ::testing::Test {
   }
 
   std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
-  Golden golden_ = ReadGolden(NORMD_GOLDEN_FOLDER);
+  Golden golden_ = ReadGolden(GoldenFolder());
 };
 
 TEST_F(KernelGoldenTest, AgreesWithPyTorch) {
