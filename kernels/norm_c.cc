@@ -10,6 +10,12 @@ namespace {
 // A fixed buffer, so that reporting that memory is out needs none.
 thread_local char last_error[512] = "";
 
+ParamVector ToVector(const norm_vector& v) {
+  // Out of range values stay out of range in eight bits.
+  const std::uint32_t dtype = v.dtype > 0xff ? 0xff : v.dtype;
+  return {v.data, static_cast<DType>(dtype)};
+}
+
 }  // namespace
 
 norm_result ToResult(const Status& status) noexcept {
@@ -51,16 +57,35 @@ Status ToParams(const norm_params* in, NormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
   Status status = CheckStructSize("params", in->struct_size, sizeof(norm_params));
   if (!status.ok()) return status;
-  const auto vector = [](const norm_vector& v) {
-    // Out of range values stay out of range in eight bits.
-    const std::uint32_t dtype = v.dtype > 0xff ? 0xff : v.dtype;
-    return ParamVector{v.data, static_cast<DType>(dtype)};
-  };
-  *out = {vector(in->gamma), vector(in->beta), vector(in->mean), vector(in->variance)};
+  *out = {ToVector(in->gamma), ToVector(in->beta), ToVector(in->mean), ToVector(in->variance)};
   return Status();
 }
 
-Status CheckSegments(const norm_segment* segments, std::size_t count) {
+Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out) {
+  if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
+  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_linear_spec));
+  if (!status.ok()) return status;
+  out->in_features = in->in_features;
+  out->out_features = in->out_features;
+  out->dtype = static_cast<DType>(in->dtype);
+  out->eps = in->eps;
+  out->precision = static_cast<Precision>(in->precision);
+  out->epilogue.add = in->add != 0;
+  out->epilogue.multiply = in->multiply != 0;
+  out->epilogue.activation = static_cast<Activation>(in->activation);
+  out->epilogue.leaky_slope = in->leaky_slope;
+  return Status();
+}
+
+Status ToLinearParams(const norm_linear_params* in, LinearNormParams* out) {
+  if (Status status = CheckNotNull("params", in); !status.ok()) return status;
+  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_linear_params));
+  if (!status.ok()) return status;
+  *out = {ToVector(in->weight), ToVector(in->bias)};
+  return Status();
+}
+
+Status CheckSegments(const void* segments, std::size_t count) {
   return count == 0 ? Status() : CheckNotNull("segments", segments);
 }
 

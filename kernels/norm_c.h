@@ -1,7 +1,7 @@
 /* The C ABI of the kernels, in libnorm_kernels.so: for callers that link no C++, such as ctypes.
  *
- * It says nothing about the computation that kernels/norm.h does not: the structures and values
- * here are those of the C++ contract, field by field.
+ * It says nothing about the computation that kernels/norm.h and kernels/linear_norm.h do not: the
+ * structures and values here are those of the C++ contracts, field by field.
  *
  * Every function that can fail returns a norm_result. After a failure norm_last_error() of the same
  * thread names the field, what came and what was wanted. No exception leaves the library. Nothing
@@ -26,7 +26,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 1
+#define NORM_C_ABI_VERSION 2
 
 typedef int32_t norm_result;
 enum {
@@ -86,6 +86,42 @@ typedef struct norm_segment {
   int64_t spatial;
 } norm_segment;
 
+/* The fused layer of kernels/linear_norm.h; from version 2 on. */
+enum {
+  NORM_PRECISION_FLOAT32 = 0,
+  NORM_PRECISION_TF32 = 1,
+  NORM_PRECISION_BFLOAT16 = 2,
+  NORM_PRECISION_FLOAT32_STRICT = 3
+};
+
+typedef struct norm_linear_spec {
+  uint32_t struct_size; /* sizeof(norm_linear_spec) */
+  uint8_t dtype;        /* NORM_FLOAT32, NORM_FLOAT16 or NORM_BFLOAT16; of x, y and out */
+  uint8_t precision;    /* NORM_PRECISION_FLOAT32, ... */
+  uint8_t activation;   /* NORM_NO_ACTIVATION, ...; comes last */
+  uint8_t add;          /* 1: v = v + y */
+  int64_t in_features;
+  int64_t out_features;
+  double eps;
+  float leaky_slope;   /* Of NORM_LEAKY_RELU. */
+  uint8_t multiply;    /* 1: v = v * y, after `add` */
+  uint8_t reserved[3]; /* 0 */
+} norm_linear_spec;
+
+typedef struct norm_linear_params {
+  uint32_t struct_size; /* sizeof(norm_linear_params) */
+  uint32_t reserved;    /* 0 */
+  norm_vector weight;   /* out_features x in_features */
+  norm_vector bias;     /* out_features; absent: 0 */
+} norm_linear_params;
+
+typedef struct norm_linear_segment {
+  const void* x;
+  const void* y; /* NULL exactly when neither add nor multiply is set. */
+  void* out;     /* May be y. */
+  int64_t samples;
+} norm_linear_segment;
+
 /* NORM_C_ABI_VERSION of the library, not of the header. */
 NORM_C_API uint32_t norm_abi_version(void);
 
@@ -102,6 +138,18 @@ NORM_C_API void norm_cpu_executor_destroy(norm_cpu_executor* executor); /* NULL:
 NORM_C_API norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spec* spec,
                                           const norm_params* params, const norm_segment* segments,
                                           size_t count);
+
+/* A layer with its weight packed for the products; the parameters are not needed after create,
+ * the executor is needed until destroy. */
+typedef struct norm_cpu_linear norm_cpu_linear;
+NORM_C_API norm_result norm_cpu_linear_create(const norm_cpu_executor* executor,
+                                              const norm_linear_spec* spec,
+                                              const norm_linear_params* params,
+                                              norm_cpu_linear** out);
+NORM_C_API void norm_cpu_linear_destroy(norm_cpu_linear* linear); /* NULL: nothing. */
+/* Blocks until out is written. */
+NORM_C_API norm_result norm_cpu_linear_norm(const norm_cpu_linear* linear,
+                                            const norm_linear_segment* segments, size_t count);
 
 /* The CUDA backend. x, y, the parameters and the workspace are device memory; the structures are
  * host memory and are not needed after the call. */

@@ -8,6 +8,7 @@
 #include <new>
 #include <type_traits>
 
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "kernels/norm_c.h"
 
@@ -24,11 +25,24 @@ inline const Segment* ToSegments(const norm_segment* segments) {
   return reinterpret_cast<const Segment*>(segments);
 }
 
+static_assert(sizeof(norm_linear_segment) == sizeof(LinearNormSegment) &&
+              alignof(norm_linear_segment) == alignof(LinearNormSegment));
+static_assert(std::is_standard_layout_v<LinearNormSegment> &&
+              offsetof(LinearNormSegment, x) == offsetof(norm_linear_segment, x) &&
+              offsetof(LinearNormSegment, y) == offsetof(norm_linear_segment, y) &&
+              offsetof(LinearNormSegment, out) == offsetof(norm_linear_segment, out) &&
+              offsetof(LinearNormSegment, samples) == offsetof(norm_linear_segment, samples));
+inline const LinearNormSegment* ToSegments(const norm_linear_segment* segments) {
+  return reinterpret_cast<const LinearNormSegment*>(segments);
+}
+
 // InvalidArgument if the structure is null or smaller than version 1 had it. Values are checked by
 // the backends.
 Status ToSpec(const norm_spec* in, NormSpec* out);
 Status ToParams(const norm_params* in, NormParams* out);
-Status CheckSegments(const norm_segment* segments, std::size_t count);
+Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out);
+Status ToLinearParams(const norm_linear_params* in, LinearNormParams* out);
+Status CheckSegments(const void* segments, std::size_t count);
 Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted);
 Status CheckNotNull(const char* name, const void* pointer);
 

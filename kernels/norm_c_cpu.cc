@@ -1,3 +1,6 @@
+#include <memory>
+
+#include "kernels/cpu/linear_norm.h"
 #include "kernels/cpu/normalize.h"
 #include "kernels/norm_c_convert.h"
 
@@ -6,6 +9,11 @@ using norm::Status;
 struct norm_cpu_executor {
   explicit norm_cpu_executor(int max_threads) : executor(max_threads) {}
   norm::cpu::Executor executor;
+};
+
+struct norm_cpu_linear {
+  std::unique_ptr<norm::cpu::LinearNorm> layer;
+  norm::DType dtype;
 };
 
 norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** out) {
@@ -34,5 +42,37 @@ norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spe
       if (!status.ok()) return status;
     }
     return executor->executor.Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count);
+  });
+}
+
+norm_result norm_cpu_linear_create(const norm_cpu_executor* executor, const norm_linear_spec* spec,
+                                   const norm_linear_params* params, norm_cpu_linear** out) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::LinearNormSpec cpp_spec;
+    norm::LinearNormParams cpp_params;
+    for (Status status :
+         {norm::c::CheckNotNull("executor", executor), norm::c::CheckNotNull("out", out),
+          norm::c::ToLinearSpec(spec, &cpp_spec), norm::c::ToLinearParams(params, &cpp_params)}) {
+      if (!status.ok()) return status;
+    }
+    auto linear = std::make_unique<norm_cpu_linear>();
+    linear->dtype = cpp_spec.dtype;
+    Status status =
+        norm::cpu::LinearNorm::Create(executor->executor, cpp_spec, cpp_params, &linear->layer);
+    if (status.ok()) *out = linear.release();
+    return status;
+  });
+}
+
+void norm_cpu_linear_destroy(norm_cpu_linear* linear) { delete linear; }
+
+norm_result norm_cpu_linear_norm(const norm_cpu_linear* linear, const norm_linear_segment* segments,
+                                 size_t count) {
+  return norm::c::Guarded([&]() -> Status {
+    for (Status status :
+         {norm::c::CheckNotNull("linear", linear), norm::c::CheckSegments(segments, count)}) {
+      if (!status.ok()) return status;
+    }
+    return linear->layer->Compute(linear->dtype, norm::c::ToSegments(segments), count);
   });
 }

@@ -15,3 +15,11 @@ norm_result norm_cpu_normalize(const norm_cpu_executor*, const norm_spec*, const
                                const norm_segment*, size_t) {
   return NoCpu();
 }
+norm_result norm_cpu_linear_create(const norm_cpu_executor*, const norm_linear_spec*,
+                                   const norm_linear_params*, norm_cpu_linear**) {
+  return NoCpu();
+}
+void norm_cpu_linear_destroy(norm_cpu_linear*) {}
+norm_result norm_cpu_linear_norm(const norm_cpu_linear*, const norm_linear_segment*, size_t) {
+  return NoCpu();
+}

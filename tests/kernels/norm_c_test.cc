@@ -102,6 +102,40 @@ TEST_F(NormCCpuTest, RefusesNullPointers) {
   EXPECT_EQ(norm_cpu_executor_create(1, nullptr), NORM_INVALID_ARGUMENT);
 }
 
+TEST_F(NormCCpuTest, ComputesTheFusedLayer) {
+  // z = {1, 3, 5, -1}: mean 2, variance 5.
+  const std::vector<float> weight = {1, 0, 0, 1, 1, 1, 2, -1};
+  const std::vector<float> bias = {0, 0, 1, 0};
+  const std::vector<float> x = {1, 3};
+  const std::vector<float> y = {1, 2, 0, -1};
+  std::vector<float> out(4, NAN);
+  norm_linear_spec spec = {};
+  spec.struct_size = sizeof(spec);
+  spec.dtype = NORM_FLOAT32;
+  spec.in_features = 2;
+  spec.out_features = 4;
+  spec.add = spec.multiply = 1;
+  norm_linear_params params = {};
+  params.struct_size = sizeof(params);
+  params.weight = {weight.data(), NORM_FLOAT32, 0};
+  params.bias = {bias.data(), NORM_FLOAT32, 0};
+  norm_cpu_linear* linear = nullptr;
+  ASSERT_EQ(norm_cpu_linear_create(executor_, &spec, &params, &linear), NORM_OK)
+      << norm_last_error();
+  norm_linear_segment segment = {x.data(), y.data(), out.data(), 1};
+  ASSERT_EQ(norm_cpu_linear_norm(linear, &segment, 1), NORM_OK) << norm_last_error();
+  const double rstd = 1 / std::sqrt(5.0);
+  const double n[] = {-rstd, rstd, 3 * rstd, -3 * rstd};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const double second = static_cast<double>(y[i]);
+    EXPECT_NEAR(out[i], (n[i] + second) * second, 1e-6) << i;
+  }
+  segment.y = nullptr;
+  EXPECT_EQ(norm_cpu_linear_norm(linear, &segment, 1), NORM_INVALID_ARGUMENT);
+  EXPECT_THAT(norm_last_error(), HasSubstr("segments[0].y"));
+  norm_cpu_linear_destroy(linear);
+}
+
 TEST(NormCTest, TheLibraryHasTheVersionOfTheHeader) {
   EXPECT_EQ(norm_abi_version(), static_cast<uint32_t>(NORM_C_ABI_VERSION));
 }
