@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/linear_launch.h"
 
 namespace norm::cuda {
 namespace {
@@ -113,6 +114,7 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareBlockRows(*limits);
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
   if (error == cudaSuccess && clusters) error = PrepareClusterRows(limits);
+  if (error == cudaSuccess && limits->compute_capability == 90) error = PrepareTensorProduct();
   const cudaError_t restored = cudaSetDevice(before);
   return ToStatus(error != cudaSuccess ? error : restored, "query of the device's limits");
 }
