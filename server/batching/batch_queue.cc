@@ -262,12 +262,22 @@ void BatchQueue::Reap() {
   }
 }
 
+void BatchQueue::EndQueueDelay() {
+  Impl::Wake wake;
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->waiting.EndQueueDelay();
+    wake = impl_->Plan();
+  }
+  impl_->Send(wake);
+}
+
 void BatchQueue::Close() {
   Impl::Wake wake;
   {
     MutexLock lock(impl_->mutex);
     impl_->closed = true;
-    impl_->waiting.Close();
+    impl_->waiting.EndQueueDelay();
     wake = impl_->Plan();
   }
   impl_->Send(wake);

@@ -62,6 +62,8 @@ class BatchQueue {
   // requests expire also while every lane is busy.
   void Reap();
 
+  // From now on requests go on to the lanes without queue delay; new ones are still taken.
+  void EndQueueDelay();
   // Refuses new requests from now on; what waits goes on to the lanes without queue delay.
   void Close();
   // Completes all that waits with `status`. The end of a drain that took too long, or of the last

@@ -194,7 +194,7 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
   return batch;
 }
 
-void WaitingSet::Close() {
+void WaitingSet::EndQueueDelay() {
   closing_ = true;
   while (!delayed_.empty()) Place(*delayed_.begin()->second);
 }

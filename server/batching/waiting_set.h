@@ -45,8 +45,8 @@ class WaitingSet {
   // its lines, the one whose front is due first. Null: none.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
-  // No more will be added: what waits is no longer held back for company.
-  void Close();
+  // What waits, and what is still added, is no longer held back for company.
+  void EndQueueDelay();
 
   // When TakeBatch has something to give; kAtOnce when it has now, kNever when nothing waits.
   TimePoint NextBatch() const;

@@ -22,6 +22,7 @@ struct ServerConfig {
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
   std::int64_t max_inflight_requests = 0;
+  std::int64_t stream_window_bytes = 0;
   std::int64_t max_batch_rows = 0;
   std::int64_t max_batch_bytes = 0;
   absl::Duration max_queue_delay;

@@ -23,6 +23,9 @@ ABSL_FLAG(std::int64_t, max_request_bytes, std::int64_t{256} << 20,
 ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
           "inputs and outputs of all requests inside at once, in bytes");
 ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
+ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
+          "what the server holds at once of one stream's tensor, in bytes; a row may have three "
+          "quarters of it");
 ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
           "rows of one batch (a larger request makes a batch of its own)");
 ABSL_FLAG(
@@ -76,6 +79,7 @@ ServerConfig ReadFlags() {
   config.max_request_bytes = absl::GetFlag(FLAGS_max_request_bytes);
   config.max_inflight_bytes = absl::GetFlag(FLAGS_max_inflight_bytes);
   config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
+  config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
   config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);
   config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);

@@ -33,8 +33,8 @@ constexpr Description kDescriptions[] = {
     {"normd_stage_duration_seconds",
      MetricType::Histogram,
      {"model", "stage"},
-     "Time that completed Normalize requests spent in each stage on the server; gather, copy_in, "
-     "compute and copy_out are those of the whole batch."},
+     "Time that completed Normalize requests and pieces of streams spent in each stage on the "
+     "server; gather, copy_in, compute and copy_out are those of the whole batch."},
     {"normd_batch_requests", MetricType::Histogram, {"model"}, "Requests computed in one batch."},
     {"normd_batch_bytes", MetricType::Histogram, {"model"}, "Input bytes computed in one batch."},
     {"normd_queue_requests",
@@ -60,7 +60,7 @@ constexpr Description kDescriptions[] = {
     {"normd_payload_bytes_total",
      MetricType::Counter,
      {"direction"},
-     "Bytes of the messages of Normalize, received (in) and sent (out)."},
+     "Bytes of the messages of Normalize and NormalizeStream, received (in) and sent (out)."},
     {"normd_lane_busy_seconds_total",
      MetricType::Counter,
      {"device", "lane"},

@@ -25,7 +25,15 @@ struct MetricFamily;
 namespace normd {
 
 // The label `method`.
-enum class Method { kNormalize, kListModels, kGetModel, kLoadModel, kUnloadModel, kGetServerInfo };
+enum class Method {
+  kNormalize,
+  kNormalizeStream,
+  kListModels,
+  kGetModel,
+  kLoadModel,
+  kUnloadModel,
+  kGetServerInfo
+};
 
 // The label `reason` of normd_rejected_total.
 enum class Rejection { kQueueFull, kInflightBytes, kInflightRequests, kDraining, kNotReady };

@@ -9,8 +9,9 @@
 namespace normd {
 namespace {
 
-constexpr std::array<const char*, 6> kMethodNames = {"Normalize", "ListModels",  "GetModel",
-                                                     "LoadModel", "UnloadModel", "GetServerInfo"};
+constexpr std::array<const char*, 7> kMethodNames = {
+    "Normalize", "NormalizeStream", "ListModels",   "GetModel",
+    "LoadModel", "UnloadModel",     "GetServerInfo"};
 constexpr std::array<const char*, 5> kRejectionNames = {
     "queue_full", "inflight_bytes", "inflight_requests", "draining", "not_ready"};
 constexpr std::array<const char*, kStageCount> kStageNames = {

@@ -1,11 +1,34 @@
 #include "server/rpc/active_calls.h"
 
 #include <chrono>
+#include <utility>
+#include <vector>
 
 namespace normd {
 
 void ActiveCalls::Leave() {
   if (count_.fetch_sub(1) == 1 && waiting_.load()) Recheck();
+}
+
+void ActiveCalls::Add(const std::shared_ptr<Stream>& stream) {
+  MutexLock lock(streams_mutex_);
+  streams_.emplace(stream.get(), stream);
+}
+
+void ActiveCalls::Remove(Stream* stream) {
+  MutexLock lock(streams_mutex_);
+  streams_.erase(stream);
+}
+
+void ActiveCalls::AbortStreams(const absl::Status& status) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    MutexLock lock(streams_mutex_);
+    for (const auto& [key, weak] : streams_) {
+      if (std::shared_ptr<Stream> stream = weak.lock()) streams.push_back(std::move(stream));
+    }
+  }
+  for (const std::shared_ptr<Stream>& stream : streams) stream->Abort(status);
 }
 
 bool ActiveCalls::WaitNone(TimePoint until, absl::FunctionRef<bool()> give_up) {

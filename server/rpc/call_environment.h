@@ -17,12 +17,14 @@
 #include "server/rpc/active_calls.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/request_log.h"
+#include "server/rpc/stream_header.h"
 
 namespace normd {
 
 struct NormServiceOptions {
   std::int64_t max_request_bytes = std::int64_t{256}
                                    << 20;  // Of a request's inputs, and of its output.
+  StreamLimits stream;
   Duration retry_after = std::chrono::milliseconds(100);  // The hint in a refusal.
   // What GetServerInfo tells.
   std::string version;

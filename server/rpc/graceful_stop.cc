@@ -44,7 +44,9 @@ GracefulStop::Outcome GracefulStop::Run() {
                std::chrono::duration_cast<std::chrono::milliseconds>(options_.lame_duck).count());
   WaitForSignals(2, Now() + options_.lame_duck);
   parts_.admission.Close();
-  parts_.queue.Close();  // What waits for company waits no longer: none will come.
+  // What waits for company waits no longer. The queue stays open: streams that were accepted push
+  // what they have still to receive.
+  parts_.queue.EndQueueDelay();
   const TimePoint refusing_since = Now();
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
   if (parts_.active.WaitNone(refusing_since + options_.drain_timeout,
@@ -55,7 +57,11 @@ GracefulStop::Outcome GracefulStop::Run() {
   }
   spdlog::warn("stopping: giving up {} calls after {}", parts_.active.count(),
                signals() > 1 ? "a second signal" : "the drain timeout");
-  parts_.queue.Abort(absl::UnavailableError("the server is stopping"));
+  const absl::Status stopping = absl::UnavailableError("the server is stopping");
+  parts_.active.AbortStreams(stopping);
+  // Closed first: whoever was admitted before and pushes after the abort would wait for ever.
+  parts_.queue.Close();
+  parts_.queue.Abort(stopping);
   // A call that is already in a lane may still make it.
   parts_.active.WaitNone(Now() + kGrace, [] { return false; });
   return Outcome::kAborted;

@@ -25,10 +25,10 @@ struct GracefulStopOptions {
 
 // On the first Signal:
 //   1. health says NOT_SERVING, and the server serves on for `lame_duck`;
-//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish;
+//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish, streams too;
 //   3. the gRPC server shuts down.
-// A second Signal, or `drain_timeout`, ends it early: what waits is answered with UNAVAILABLE, and
-// what a lane computes at that moment is given up.
+// A second Signal, or `drain_timeout`, ends it early: what waits and every stream are answered with
+// UNAVAILABLE, and what a lane computes at that moment is given up.
 class GracefulStop {
  public:
   enum class Outcome {

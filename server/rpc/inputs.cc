@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/printable.h"
@@ -76,32 +75,39 @@ absl::Status CheckBytes(const TensorView& tensor, const TensorType& type, std::i
 
 }  // namespace
 
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
-                                          std::int64_t max_bytes) {
+absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
+                                              absl::Span<const TensorView> tensors) {
   const absl::Span<const absl::string_view> names = model.input_names();
   CheckedInputs checked;
   if (absl::Status status = Match(names, tensors, checked.places); !status.ok()) return status;
-  absl::InlinedVector<TensorType, kMaxInputs> types;
   for (std::size_t k = 0; k < names.size(); ++k) {
     absl::StatusOr<TensorType> type = TypeOf(tensors[checked.places[k]]);
     if (!type.ok()) return For(names, k, type.status());
-    types.push_back(*std::move(type));
+    checked.types.push_back(*std::move(type));
   }
-  const absl::StatusOr<Geometry> geometry = model.Check(types);
+  const absl::StatusOr<Geometry> geometry = model.Check(checked.types);
   if (!geometry.ok()) return geometry.status();
+  checked.geometry = *geometry;
+  checked.dtype = checked.types.front().dtype;
+  checked.output_shape = model.OutputShape(checked.types.front().shape);
+  return checked;
+}
+
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
+                                          std::int64_t max_bytes) {
+  absl::StatusOr<CheckedInputs> checked = CheckInputTypes(model, tensors);
+  if (!checked.ok()) return checked;
+  const Geometry& geometry = checked->geometry;
+  const absl::Span<const absl::string_view> names = model.input_names();
   for (std::size_t k = 0; k < names.size(); ++k) {
     const absl::Status status =
-        CheckBytes(tensors[checked.places[k]], types[k], geometry->input_bytes[k]);
+        CheckBytes(tensors[checked->places[k]], checked->types[k], geometry.input_bytes[k]);
     if (!status.ok()) return For(names, k, status);
   }
-  if (geometry->LargerBytes() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("data: ", geometry->LargerBytes(),
-                                                   " bytes, wanted at most ", max_bytes,
-                                                   " in one request"));
+  if (geometry.LargerBytes() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
   }
-  checked.geometry = *geometry;
-  checked.dtype = types.front().dtype;
-  checked.output_shape = model.OutputShape(std::move(types.front().shape));
   return checked;
 }
 

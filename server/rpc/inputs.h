@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/norm.h"
@@ -20,14 +21,19 @@ struct CheckedInputs {
   norm::DType dtype = norm::DType::kFloat32;  // Of every input and of the output.
   Shape output_shape;
   Geometry geometry;
-  // For each of the model's input_names, its place among the request's tensors.
+  // For each of the model's input_names, its place among the request's tensors, and its type.
   std::array<std::size_t, kMaxInputs> places{};
+  absl::InlinedVector<TensorType, kMaxInputs> types;
 };
 
-// Matches the tensors to the model's inputs by name, and checks types, shapes and the bytes of each
-// against its shape. A single tensor without a name is the only input of a model that has one.
-// InvalidArgument names the field, what came and what was wanted; also when the inputs together, or
-// the output, have more than `max_bytes`.
+// Matches the tensors to the model's inputs by name, and checks their types and shapes. A single
+// tensor without a name is the only input of a model that has one. InvalidArgument names the field,
+// what came and what was wanted.
+absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
+                                              absl::Span<const TensorView> tensors);
+
+// The same, and checks the bytes of each against its shape. InvalidArgument also when the inputs
+// together, or the output, have more than `max_bytes`.
 absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
                                           std::int64_t max_bytes);
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/control_call.h"
 #include "server/rpc/normalize_call.h"
+#include "server/rpc/stream_call.h"
 
 namespace normd {
 namespace {
@@ -99,6 +100,18 @@ grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* co
   if (call == nullptr) return OutOfMemory(*context);
   call->Start();
   return call;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::NormalizeStream(
+    grpc::CallbackServerContext* context) {
+  try {
+    const std::shared_ptr<StreamCall> call = StreamCall::Create(environment_, *context);
+    call->Start();
+    return call.get();  // It keeps itself until gRPC is done with it.
+  } catch (const std::bad_alloc&) {
+    // Streams have no reactor that needs no memory; gRPC ends the call with UNIMPLEMENTED.
+    return nullptr;
+  }
 }
 
 grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* context,

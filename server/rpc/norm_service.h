@@ -13,16 +13,17 @@
 
 namespace normd {
 
-// Every method takes its message raw: Normalize to decode it without copies (see codec.h), the
-// others so that a malformed message gets the error of any other bad request, where gRPC's own
-// parsing would answer UNIMPLEMENTED.
+// Every method takes its messages raw: those of tensors to decode them without copies (see
+// codec.h), the others so that a malformed message gets the error of any other bad request, where
+// gRPC's own parsing would answer UNIMPLEMENTED.
 using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
-    v1::NormService::WithRawCallbackMethod_ListModels<
-        v1::NormService::WithRawCallbackMethod_GetModel<
-            v1::NormService::WithRawCallbackMethod_LoadModel<
-                v1::NormService::WithRawCallbackMethod_UnloadModel<
-                    v1::NormService::WithRawCallbackMethod_GetServerInfo<
-                        v1::NormService::Service>>>>>>;
+    v1::NormService::WithRawCallbackMethod_NormalizeStream<
+        v1::NormService::WithRawCallbackMethod_ListModels<
+            v1::NormService::WithRawCallbackMethod_GetModel<
+                v1::NormService::WithRawCallbackMethod_LoadModel<
+                    v1::NormService::WithRawCallbackMethod_UnloadModel<
+                        v1::NormService::WithRawCallbackMethod_GetServerInfo<
+                            v1::NormService::Service>>>>>>>;
 
 // Thread-safe. No handler blocks: loads and unloads run one after the other on a thread of the
 // service, all else ends at once or in a completion. Every call passes the same admission, is
@@ -35,6 +36,8 @@ class NormService final : public NormServiceBase {
   grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormalizeStream(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;

@@ -1,9 +1,9 @@
 #include "server/rpc/normalize_call.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -59,8 +59,10 @@ absl::Status NormalizeCall::Accept() {
   absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(views);
   if (!view.ok()) return view.status();
   absl::Status status = Check(*view);
-  if (status.ok()) status = CheckQueueing(*view);
   if (!status.ok()) return status;
+  const absl::StatusOr<Queueing> queueing = CheckQueueing(*view);
+  if (!queueing.ok()) return queueing.status();
+  queueing_ = *queueing;
   auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
                                             *metrics_);
   if (!lease.ok()) return lease.status();
@@ -85,24 +87,6 @@ absl::Status NormalizeCall::Check(const NormalizeRequestView& view) {
   return absl::OkStatus();
 }
 
-absl::Status NormalizeCall::CheckQueueing(const NormalizeRequestView& view) {
-  switch (view.priority) {
-    case v1::PRIORITY_UNSPECIFIED:
-    case v1::PRIORITY_NORMAL: priority_ = Priority::kNormal; break;
-    case v1::PRIORITY_LOW: priority_ = Priority::kLow; break;
-    case v1::PRIORITY_HIGH: priority_ = Priority::kHigh; break;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("priority: ", static_cast<int>(view.priority),
-                                                     ", wanted from 0 to ", v1::Priority_MAX));
-  }
-  if (view.queue_timeout_ns < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("queue_timeout_ns: ", view.queue_timeout_ns, ", wanted 0 or more"));
-  }
-  if (view.queue_timeout_ns > 0) queue_timeout_ = Duration(view.queue_timeout_ns);
-  return absl::OkStatus();
-}
-
 std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) {
   id_ = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   auto request = std::make_unique<Request>();
@@ -115,23 +99,12 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   }
   request->input_owner = Borrow<void>(this);
   request->arrival = arrival_;
-  request->deadline = Deadline();
-  request->priority = priority_;
-  request->queue_timeout = queue_timeout_;
+  request->deadline = DeadlineOf(context_, environment_.clock);
+  request->priority = queueing_.priority;
+  request->queue_timeout = queueing_.timeout;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this](Completion completion) { Complete(std::move(completion)); };
   return request;
-}
-
-TimePoint NormalizeCall::Deadline() const {
-  using std::chrono::system_clock;
-  // Further away than a server lives, and near the end of the clock's range.
-  constexpr auto kFar = std::chrono::hours(24 * 365);
-  const system_clock::time_point deadline = context_.deadline();
-  if (deadline == system_clock::time_point::max()) return kNever;
-  const auto left = deadline - system_clock::now();
-  if (left > kFar) return kNever;
-  return environment_.clock.Now() + std::chrono::duration_cast<Duration>(left);
 }
 
 void NormalizeCall::Complete(Completion completion) {
@@ -202,7 +175,7 @@ void NormalizeCall::Log(Duration duration) {
   const RequestLog::Reason reason = environment_.request_log->Pick(duration);
   if (reason == RequestLog::Reason::kNone) return;
   environment_.request_log->Write(
-      reason, {ids_, model_ != nullptr ? absl::string_view(model_->name()) : "",
+      reason, {"Normalize", ids_, model_ != nullptr ? absl::string_view(model_->name()) : "",
                model_ != nullptr ? model_->version() : 0, code_, duration, stages_, batch_,
                context_.peer(), inputs_.geometry.InputBytes()});
 }

@@ -33,6 +33,7 @@
 #include "server/rpc/call_environment.h"
 #include "server/rpc/codec.h"
 #include "server/rpc/inputs.h"
+#include "server/rpc/queueing.h"
 #include "server/rpc/request_ids.h"
 
 namespace normd {
@@ -56,13 +57,11 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
 
   absl::Status Accept();
   absl::Status Check(const NormalizeRequestView& view);
-  absl::Status CheckQueueing(const NormalizeRequestView& view);
   std::unique_ptr<Request> MakeRequest(NormalizeRequestView& view);
   void Complete(Completion completion);
   absl::Status Answer(Completion& completion);
   void End(const absl::Status& status);
   void Log(Duration duration);
-  TimePoint Deadline() const;
 
   // Constant after Start, which is over before `done` reads them (Push orders the two).
   CallEnvironment& environment_;
@@ -75,8 +74,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<const Model> model_;
   CheckedInputs inputs_;
-  Priority priority_ = Priority::kNormal;
-  Duration queue_timeout_ = Duration::max();
+  Queueing queueing_;
   Admission::Lease lease_;
   ModelMetrics* metrics_;
 

@@ -49,6 +49,7 @@ void RequestLog::Write(Reason reason, const RequestRecord& record) noexcept {
                              ? record.ids.request_id
                              : absl::StrCat(id_prefix_, next_id_.fetch_add(1));
     if (!record.ids.traceparent.empty()) line["trace_id"] = std::string(record.ids.trace_id());
+    line["method"] = std::string(record.method);
     line["model"] = std::string(record.model);
     line["version"] = record.version;
     line["code"] = absl::StatusCodeToString(record.code);

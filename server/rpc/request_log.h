@@ -24,13 +24,14 @@ struct RequestLogOptions {
 
 // What a line tells. Borrows; only read during Write.
 struct RequestRecord {
+  absl::string_view method;
   const RequestIds& ids;
   absl::string_view model;  // Empty where no loaded model was meant.
   std::int64_t version = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
   Duration duration{};  // From arrival to the end of the answer's hand-over.
   const StageTimes& stages;
-  const BatchInfo& batch;  // Its id is 0 for a request that was not computed.
+  const BatchInfo& batch;  // Its id is 0 for a request that was not computed; a stream's last.
   std::string peer;
   std::int64_t bytes = 0;  // Of the inputs; 0 for one that was refused before it was known.
 };

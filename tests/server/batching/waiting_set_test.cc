@@ -221,7 +221,7 @@ TEST_F(WaitingSetTest, DoesWhatTheSimpleSetDoes) {
   constexpr int kSteps = 20000;
   for (int i = 0; i < kSteps && !HasFailure(); ++i) {
     if (i == kSteps - 30) {
-      set_.Close();
+      set_.EndQueueDelay();
       simple_.Close();
     }
     switch (UpTo(9)) {

@@ -63,6 +63,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--max_request_bytes=0", "--max_request_bytes: 0, wanted from 1"},
            {"--max_request_bytes=4294967296", "--max_request_bytes: 4294967296"},
            {"--max_inflight_bytes=100", "at least twice --max_request_bytes"},
+           {"--stream_window_bytes=1000", "--stream_window_bytes: 1000, wanted from 65536"},
+           {"--stream_window_bytes=1073741824", "at least twice --stream_window_bytes"},
            {"--max_inflight_requests=0", "--max_inflight_requests"},
            {"--max_queue_delay=-1ms", "--max_queue_delay: -1ms, wanted from 0"},
            {"--max_queue_delay=inf", "--max_queue_delay: inf"},
@@ -82,6 +84,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
                              : name == "--model_repository"                    ? "models"
                              : name == "--max_request_bytes"                   ? "1048576"
                              : name == "--max_inflight_bytes"                  ? "1073741824"
+                             : name == "--stream_window_bytes"                 ? "1048576"
                              : name == "--max_inflight_requests"               ? "10"
                              : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
                                                                                : "1ms";

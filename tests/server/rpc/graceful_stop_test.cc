@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
 namespace normd {
@@ -22,6 +23,7 @@ using testing::HealthRequest;
 using testing::MakeRequest;
 using testing::ParseHealth;
 using testing::RawStream;
+using testing::StreamClient;
 using testing::TestServer;
 using Outcome = GracefulStop::Outcome;
 
@@ -94,6 +96,37 @@ TEST(GracefulStopTest, FinishesAllThatWasAcceptedAndRefusesTheRest) {
   EXPECT_TRUE(in_lane.Wait().ok()) << in_lane.status.error_message();
   EXPECT_TRUE(in_queue.Wait().ok()) << in_queue.status.error_message();
   EXPECT_EQ(stopping.Join(), Outcome::kClean);
+}
+
+TEST(GracefulStopTest, FinishesAStreamThatWasAccepted) {
+  Stopping stopping({.lame_duck = Duration(0), .drain_timeout = kLong});
+  const v1::NormalizeRequest request = MakeRequest("rms_norm_4096", {3, 4096});
+  const absl::string_view data = request.inputs(0).data();
+  StreamClient client(stopping.server.stub());
+  ASSERT_TRUE(client.SendHeader(request));
+  ASSERT_TRUE(client.Read()->has_header());
+  ASSERT_TRUE(client.SendChunk(data.substr(0, 10000)));
+  stopping.stop.Signal();
+  stopping.WaitForRefusal();
+  ASSERT_TRUE(client.SendChunk(data.substr(10000)));
+  client.HalfClose();
+  std::size_t bytes = 0;
+  while (const auto message = client.Read()) bytes += message->chunk().size();
+  const grpc::Status status = client.Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(bytes, data.size());
+  EXPECT_EQ(stopping.Join(), Outcome::kClean);
+}
+
+TEST(GracefulStopTest, TheDrainTimeoutEndsAStreamThatWaitsForItsClient) {
+  Stopping stopping({.lame_duck = Duration(0), .drain_timeout = std::chrono::milliseconds(20)});
+  StreamClient client(stopping.server.stub());
+  ASSERT_TRUE(client.SendHeader(SomeRequest()));
+  ASSERT_TRUE(client.Read()->has_header());
+  stopping.stop.Signal();
+  const grpc::Status status = client.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(stopping.Join(), Outcome::kAborted);
 }
 
 TEST(GracefulStopTest, EndsCleanlyThoughAWatchIsOpen) {

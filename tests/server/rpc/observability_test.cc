@@ -17,6 +17,7 @@
 #include "server/base/mutex.h"
 #include "server/rpc/request_ids.h"
 #include "server/rpc/request_log.h"
+#include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
 namespace normd {
@@ -184,6 +185,7 @@ TEST(ObservabilityTest, ALineTellsWhereTheTimeOfASlowRequestWent) {
   EXPECT_EQ(line["reason"], "slow");
   EXPECT_EQ(line["request_id"], "id-1");
   EXPECT_EQ(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+  EXPECT_EQ(line["method"], "Normalize");
   EXPECT_EQ(line["model"], "group_norm_64_8");
   EXPECT_EQ(line["version"], 1);
   EXPECT_EQ(line["code"], "OK");
@@ -199,6 +201,27 @@ TEST(ObservabilityTest, ALineTellsWhereTheTimeOfASlowRequestWent) {
   }
   for (const json& ns : line["stages_ns"]) stages_ns += ns.get<std::int64_t>();
   EXPECT_LE(stages_ns, line["duration_ns"]);
+}
+
+TEST(ObservabilityTest, AStreamHasOneLineWithTheSumsOfItsPieces) {
+  Lines lines;
+  RequestLog log({.sample_every = 1}, lines.Writer());
+  TestServerOptions options;
+  options.request_log = &log;
+  options.service.stream.piece_bytes = 4096;
+  TestServer server(options);
+  const testing::StreamResult result = testing::NormalizeInChunks(
+      server.stub(), MakeRequest("layer_norm_1024", {9, 1024}), [] { return std::size_t{5000}; });
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  server.WaitIdle();
+  const std::vector<json> parsed = lines.Parsed();
+  ASSERT_EQ(parsed.size(), 1u);
+  EXPECT_EQ(parsed[0]["method"], "NormalizeStream");
+  EXPECT_EQ(parsed[0]["model"], "layer_norm_1024");
+  EXPECT_EQ(parsed[0]["code"], "OK");
+  EXPECT_EQ(parsed[0]["bytes"], 9 * 4096);
+  EXPECT_EQ(parsed[0]["stages_ns"]["compute"], result.trailer->stages().compute_ns());
+  EXPECT_GT(parsed[0]["batch"]["id"], 0);
 }
 
 TEST(ObservabilityTest, ALineOfARefusedRequestNamesNoModelThatTheClientInvented) {

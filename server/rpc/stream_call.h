@@ -1,0 +1,176 @@
+// One NormalizeStream call.
+//
+// Its life: the handler creates it, calls Start once and returns it to gRPC. What happens to it
+// (a message arrived, one was sent, a piece is computed, a timer rang, the client left, a stop gave
+// up) is recorded under the lock; then one thread at a time, the driver, does what follows from it:
+// push a piece, read on, write the next chunk, finish. So no two operations on the call race, none
+// runs under the lock, and none comes after the last, Finish.
+//
+// Finish waits for every piece that is in the queue or in a lane, for the write in progress and for
+// the timer. After it the driver touches nothing of the call: gRPC calls OnDone when the handlers
+// have returned, and that drops the call's own reference.
+//
+// The window: `inside_bytes_` are the tensor's bytes received and not yet sent in an answer,
+// whether they lack the rest of their row, wait, are computed or wait for the client. The next
+// message is asked for only when the largest chunk fits beside them. A piece and a chunk fit into
+// the window together, so a stream with room for nothing is one whose client does not read.
+
+#ifndef NORMD_SERVER_RPC_STREAM_CALL_H_
+#define NORMD_SERVER_RPC_STREAM_CALL_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/base/mutex.h"
+#include "server/batching/admission.h"
+#include "server/batching/request.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/request_ids.h"
+#include "server/rpc/stream_codec.h"
+#include "server/rpc/stream_header.h"
+#include "server/rpc/stream_pieces.h"
+
+namespace normd {
+
+class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                         public ActiveCalls::Stream {
+ public:
+  // Both arguments outlive the call.
+  static std::shared_ptr<StreamCall> Create(CallEnvironment& environment,
+                                            grpc::CallbackServerContext& context);
+  ~StreamCall() override = default;
+
+  // Asks for the first message. Never blocks.
+  void Start();
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+  void Abort(const absl::Status& status) override;
+
+ private:
+  // The last thing that a call does as it goes is to leave.
+  struct Presence {
+    explicit Presence(ActiveCalls& calls) : active(calls) { active.Enter(); }
+    ~Presence() { active.Leave(); }
+    Presence(const Presence&) = delete;
+    Presence& operator=(const Presence&) = delete;
+    ActiveCalls& active;
+  };
+  // A run of whole rows on its way.
+  struct Piece {
+    std::uint64_t id = 0;
+    std::int64_t bytes = 0;
+    std::unique_ptr<Request> request;  // Until it is pushed.
+    std::shared_ptr<Buffer> output;  // Once computed. shared: with the chunks that are being sent.
+    std::int64_t sent_bytes = 0;     // Of it, handed to gRPC.
+    std::int64_t batch_id = 0;
+  };
+  // What the driver does next, and what is dropped once the lock is released.
+  struct Step {
+    enum class Kind { kNone, kPush, kRead, kWrite, kWriteLast, kCancel, kFinish };
+    Kind kind = Kind::kNone;
+    std::unique_ptr<Request> request;
+    absl::Status status;
+    std::vector<std::uint64_t> ids;
+    std::deque<Piece> pieces;
+    std::optional<PieceAssembler> input;
+  };
+
+  StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context);
+  bool InternalInlineable() override { return true; }
+
+  absl::Status ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices);
+  absl::Status TakeHeader(const StreamPartView& part);
+  absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeChunk(const StreamPartView& part, const std::vector<grpc::Slice>& slices)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<Request> MakeRequest(std::uint64_t number, ReceivedPiece piece)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAlarm();
+  void OnComputed(std::uint64_t number, Completion completion);
+  absl::Status TakeResult(std::uint64_t number, Completion& completion)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the caller is now the driver, and calls Drive after it has released the lock.
+  bool BecomeDriver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drive();
+  void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NextOfFailed(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextWrite(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteTrailer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetOutgoing(std::initializer_list<grpc::Slice> slices);
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Push(Step& step);
+  void Log(Duration duration);
+
+  Presence presence_;  // First, so that it is destroyed last.
+  CallEnvironment& environment_;
+  grpc::CallbackServerContext& context_;
+  const TimePoint arrival_;
+  const RequestIds ids_;
+  const TimePoint deadline_;
+  std::shared_ptr<StreamCall> self_;  // Until OnDone.
+
+  // Of the read in progress, and of the write: whoever asked gRPC for it leaves it alone until gRPC
+  // says that it is done.
+  grpc::ByteBuffer incoming_;
+  grpc::ByteBuffer outgoing_;
+  bool has_header_ = false;
+
+  // Constant once `accepted_` is set.
+  StreamHeader header_;
+  ModelMetrics* metrics_;
+  Admission::Lease lease_;
+
+  std::atomic<bool> cancelled_{false};  // Relaxed: it only saves work.
+
+  Mutex mutex_;
+  bool driving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool accepted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool header_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::int64_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the tensor.
+  Duration decode_time_ ABSL_GUARDED_BY(mutex_){};          // Since a piece took it over.
+  std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
+  std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
+  std::uint64_t first_piece_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the first of them.
+  std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // Of them.
+  std::int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;     // Pushed and not done.
+  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;        // To cancel what waits.
+  std::unique_ptr<grpc::Alarm> alarm_;  // The driver's. A full queue is asked again when it rings.
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
+
+  absl::StatusCode code_ = absl::StatusCode::kOk;  // Written before the last operation.
+
+  // For the trailer and the log.
+  StageTimes stages_ ABSL_GUARDED_BY(mutex_);
+  BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // Of the piece that was computed last.
+  std::int64_t last_batch_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_STREAM_CALL_H_

@@ -1,0 +1,218 @@
+// A stream's parts without a connection: its codec, its pieces, its header.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "normd/v1/norm_service.pb.h"
+#include "server/rpc/stream_codec.h"
+#include "server/rpc/stream_pieces.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using ::testing::HasSubstr;
+
+ConstBytes BytesOf(absl::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// `wire` in slices of random sizes, some of them empty.
+std::vector<ConstBytes> Cut(absl::string_view wire, std::mt19937_64& random) {
+  std::vector<ConstBytes> slices;
+  while (!wire.empty()) {
+    const std::size_t size = std::min<std::size_t>(random() % 9, wire.size());
+    slices.push_back(BytesOf(wire.substr(0, size)));
+    wire.remove_prefix(size);
+  }
+  return slices;
+}
+
+std::string Joined(const StreamPartView& part) {
+  std::string joined;
+  for (const ConstBytes view : part.bytes) {
+    joined.append(reinterpret_cast<const char*>(view.data()), view.size());
+  }
+  return joined;
+}
+
+TEST(StreamCodecTest, ReadsWhatTheGeneratedClassWrites) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  for (int i = 0; i < 200; ++i) {
+    v1::NormalizeStreamRequest message;
+    std::string wanted;
+    if (i % 2 == 0) {
+      message.mutable_header()->set_model(std::string(random() % 40, 'm'));
+      message.mutable_header()->add_inputs()->add_shape(static_cast<std::int64_t>(random() % 1000));
+      wanted = message.header().SerializeAsString();
+    } else {
+      wanted = std::string(random() % 300, static_cast<char>('a' + i % 26));
+      message.set_chunk(wanted);
+    }
+    std::string wire = message.SerializeAsString();
+    if (i % 3 == 0) wire += std::string("\x78\x05", 2);  // An unknown field.
+    const auto part = DecodeStreamRequest(Cut(wire, random));
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->kind,
+              i % 2 == 0 ? StreamPartView::Kind::kHeader : StreamPartView::Kind::kChunk);
+    EXPECT_EQ(Joined(*part), wanted);
+    EXPECT_EQ(part->size, static_cast<std::int64_t>(wanted.size()));
+  }
+}
+
+TEST(StreamCodecTest, RefusesEveryTruncatedMessage) {
+  v1::NormalizeStreamRequest message;
+  message.set_chunk("0123456789");
+  const std::string wire = message.SerializeAsString();
+  for (std::size_t size = 1; size < wire.size(); ++size) {
+    const std::vector<ConstBytes> slices = {BytesOf(absl::string_view(wire).substr(0, size))};
+    EXPECT_FALSE(DecodeStreamRequest(slices).ok()) << size;
+  }
+  const std::vector<ConstBytes> twice = {BytesOf(wire), BytesOf(wire)};
+  EXPECT_THAT(std::string(DecodeStreamRequest(twice).status().message()),
+              HasSubstr("part: more than one"));
+}
+
+TEST(StreamCodecTest, AChunksHeadAndItsBytesAreTheGeneratedMessage) {
+  for (const std::size_t size :
+       {std::size_t{1}, std::size_t{127}, std::size_t{128}, std::size_t{1} << 20}) {
+    const std::string bytes(size, 'y');
+    v1::NormalizeStreamResponse message;
+    message.set_chunk(bytes);
+    EXPECT_TRUE(EncodeStreamChunkHead(size) + bytes == message.SerializeAsString()) << size;
+  }
+}
+
+Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int64_t spatial) {
+  Geometry geometry;
+  geometry.samples = samples;
+  geometry.spatial = spatial;
+  geometry.rows = samples * spec.groups;
+  geometry.bytes = samples * spatial * spec.channels * 4;
+  geometry.input_bytes = {geometry.bytes};
+  return geometry;
+}
+
+TEST(PieceSequenceTest, CutsLargeSamplesBetweenRowsAndSmallOnesNot) {
+  const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  // A row of 3 channels x 8 elements: 96 bytes; a sample: 384.
+  PieceSequence rows(spec, MakeGeometry(spec, 2, 8), 300);
+  EXPECT_EQ(rows.unit_bytes(), 96);
+  Geometry piece = rows.Next();
+  EXPECT_EQ(piece.bytes, 288);
+  EXPECT_EQ(piece.rows, 3);
+  EXPECT_EQ(piece.samples, 1);
+  EXPECT_EQ(piece.channels, (ChannelRange{0, 9}));
+  piece = rows.Next();
+  EXPECT_EQ(piece.bytes, 96) << "a piece ends with its sample";
+  EXPECT_EQ(piece.channels, (ChannelRange{9, 3}));
+  EXPECT_EQ(rows.Next().channels, (ChannelRange{0, 9}));
+
+  PieceSequence samples(spec, MakeGeometry(spec, 5, 8), 800);
+  EXPECT_EQ(samples.unit_bytes(), 384);
+  piece = samples.Next();
+  EXPECT_EQ(piece.samples, 2);
+  EXPECT_EQ(piece.rows, 8);
+  EXPECT_TRUE(piece.channels.all());
+}
+
+TEST(PieceSequenceTest, NeverCutsAChannelsLastSample) {
+  norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
+  spec.layout = norm::Layout::kChannelsLast;
+  PieceSequence pieces(spec, MakeGeometry(spec, 3, 8), 100);
+  EXPECT_EQ(pieces.unit_bytes(), 384);
+  EXPECT_EQ(pieces.Next().samples, 1);
+}
+
+TEST(PieceSequenceTest, CoversEveryRowOnce) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  const auto pick = [&random](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 500; ++round) {
+    const std::int64_t groups = pick(1, 6);
+    norm::NormSpec spec = norm::GroupNormSpec(groups * pick(1, 4), groups, norm::DType::kFloat32);
+    if (pick(0, 1) == 1) spec.layout = norm::Layout::kChannelsLast;
+    const Geometry tensor = MakeGeometry(spec, pick(0, 5), pick(1, 9));
+    const std::int64_t target = pick(1, 2000);
+    std::int64_t bytes = 0;
+    std::int64_t rows = 0;
+    for (PieceSequence pieces(spec, tensor, target); !pieces.done();) {
+      const Geometry piece = pieces.Next();
+      const norm::NormSpec part = SpecOf(spec, piece.channels);
+      ASSERT_EQ(piece.bytes, piece.samples * piece.spatial * part.channels * 4);
+      ASSERT_EQ(piece.rows, piece.samples * part.groups);
+      ASSERT_EQ(piece.InputBytes(), piece.bytes);
+      ASSERT_LE(piece.bytes, std::max(target, pieces.unit_bytes()));
+      if (!piece.channels.all()) {
+        const std::int64_t sample_bytes = tensor.bytes / tensor.samples;
+        ASSERT_EQ(bytes % sample_bytes, piece.channels.first * tensor.spatial * 4);
+      }
+      bytes += piece.bytes;
+      rows += piece.rows;
+    }
+    ASSERT_EQ(bytes, tensor.bytes);
+    ASSERT_EQ(rows, tensor.rows);
+  }
+}
+
+TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  const norm::NormSpec spec = norm::InstanceNormSpec(8, norm::DType::kFloat32);
+  const Geometry tensor = MakeGeometry(spec, 3, 1000);  // Rows of 4000 bytes.
+  std::string bytes(static_cast<std::size_t>(tensor.bytes), '\0');
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  for (const std::size_t largest : {std::size_t{5}, std::size_t{1500}, std::size_t{50000}}) {
+    PieceAssembler assembler(PieceSequence(spec, tensor, 9000));
+    std::vector<ReceivedPiece> pieces;
+    for (std::size_t at = 0; at < bytes.size();) {
+      // A slice with bytes around the chunk's, as a message has.
+      const std::size_t size = std::min(bytes.size() - at, random() % largest + 1);
+      const grpc::Slice slice("head" + bytes.substr(at, size) + "tail");
+      const ConstBytes view(reinterpret_cast<const std::byte*>(slice.begin()) + 4, size);
+      assembler.Add(slice, view, pieces);
+      at += size;
+    }
+    EXPECT_EQ(assembler.received_bytes(), tensor.bytes);
+    std::string joined;
+    for (const ReceivedPiece& piece : pieces) {
+      const std::size_t begin = joined.size();
+      for (const ConstBytes view : piece.views) {
+        joined.append(reinterpret_cast<const char*>(view.data()), view.size());
+      }
+      EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.bytes);
+      // Tiny slices are not kept one by one.
+      EXPECT_LT(piece.views.size(), 40U);
+    }
+    EXPECT_TRUE(joined == bytes);
+  }
+}
+
+TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
+  const norm::NormSpec spec = norm::InstanceNormSpec(1, norm::DType::kFloat32);
+  PieceAssembler assembler(PieceSequence(spec, MakeGeometry(spec, 1, 1024), 1 << 20));
+  std::vector<ReceivedPiece> pieces;
+  bool released = false;
+  {
+    static std::vector<std::byte> memory(4096, std::byte{7});
+    const grpc::Slice slice(
+        memory.data(), memory.size(), [](void* flag) { *static_cast<bool*>(flag) = true; },
+        &released);
+    assembler.Add(slice, ConstBytes(memory), pieces);
+  }
+  ASSERT_EQ(pieces.size(), 1U);
+  EXPECT_FALSE(released);
+  pieces[0].owner.reset();
+  EXPECT_TRUE(released);
+}
+
+}  // namespace
+}  // namespace normd
