@@ -26,7 +26,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 2
+#define NORM_C_ABI_VERSION 3
 
 typedef int32_t norm_result;
 enum {
@@ -178,6 +178,27 @@ typedef struct norm_cuda_launch {
 NORM_C_API norm_result norm_cuda_normalize(const norm_cuda_device* device, const norm_spec* spec,
                                            const norm_params* params, const norm_segment* segments,
                                            size_t count, const norm_cuda_launch* launch);
+
+/* The fused layer, from version 3 on; kernels/cuda/linear_norm.h says more. Bytes of the device
+ * memory, aligned to 256 bytes, that prepare fills with the weights for this spec. */
+NORM_C_API norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
+                                                     const norm_linear_spec* spec, size_t* out);
+/* Enqueues the preparation on the stream, a cudaStream_t of the current device. */
+NORM_C_API norm_result norm_cuda_linear_prepare(const norm_cuda_device* device,
+                                                const norm_linear_spec* spec,
+                                                const norm_linear_params* params, void* prepared,
+                                                size_t bytes, void* stream);
+/* tile: NULL or "auto", or "narrow" or "wide" to force one. */
+NORM_C_API norm_result norm_cuda_linear_workspace_bytes(const norm_cuda_device* device,
+                                                        const norm_linear_spec* spec,
+                                                        int64_t samples, const char* tile,
+                                                        size_t* out);
+/* Enqueues the batch on launch->stream and returns. launch->strategy is a tile as above; the
+ * workspace needs no preparation. */
+NORM_C_API norm_result norm_cuda_linear_norm(const norm_cuda_device* device,
+                                             const norm_linear_spec* spec, const void* prepared,
+                                             const norm_linear_segment* segments, size_t count,
+                                             const norm_cuda_launch* launch);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
 #include "kernels/norm_c_convert.h"
 
@@ -31,6 +32,20 @@ Status CheckCounts(const norm::NormSpec& spec, const norm_segment* segments, siz
     if (Status status = norm::ValidateSegments(spec, &segment, 1); !status.ok()) return status;
   }
   return Status();
+}
+
+// A spec whose sizes can be computed with.
+Status ToCheckedSpec(const norm_linear_spec* in, norm::LinearNormSpec* out) {
+  if (Status status = norm::c::ToLinearSpec(in, out); !status.ok()) return status;
+  alignas(8) static const double kAnyWeight = 0;
+  norm::LinearNormParams params;
+  params.weight.data = &kAnyWeight;
+  return norm::ValidateLinearNorm(*out, params);
+}
+
+Status ParseTile(const char* name, norm::cuda::LinearTile* tile) {
+  *tile = norm::cuda::LinearTile::kAuto;
+  return name == nullptr ? Status() : norm::cuda::ParseLinearTile(name, tile);
 }
 
 }  // namespace
@@ -95,5 +110,75 @@ norm_result norm_cuda_normalize(const norm_cuda_device* device, const norm_spec*
     options.workspace_bytes = launch->workspace_bytes;
     return norm::cuda::Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count,
                                  device->limits, options);
+  });
+}
+
+norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
+                                          const norm_linear_spec* spec, size_t* out) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::LinearNormSpec cpp_spec;
+    for (Status status : {norm::c::CheckNotNull("device", device),
+                          norm::c::CheckNotNull("out", out), ToCheckedSpec(spec, &cpp_spec)}) {
+      if (!status.ok()) return status;
+    }
+    *out = norm::cuda::LinearWeightBytes(cpp_spec, device->limits);
+    return Status();
+  });
+}
+
+norm_result norm_cuda_linear_prepare(const norm_cuda_device* device, const norm_linear_spec* spec,
+                                     const norm_linear_params* params, void* prepared, size_t bytes,
+                                     void* stream) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::LinearNormSpec cpp_spec;
+    norm::LinearNormParams cpp_params;
+    for (Status status :
+         {norm::c::CheckNotNull("device", device), norm::c::ToLinearSpec(spec, &cpp_spec),
+          norm::c::ToLinearParams(params, &cpp_params)}) {
+      if (!status.ok()) return status;
+    }
+    return norm::cuda::PrepareLinearWeights(cpp_spec, cpp_params, device->limits, prepared, bytes,
+                                            static_cast<cudaStream_t>(stream));
+  });
+}
+
+norm_result norm_cuda_linear_workspace_bytes(const norm_cuda_device* device,
+                                             const norm_linear_spec* spec, int64_t samples,
+                                             const char* tile, size_t* out) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::LinearNormSpec cpp_spec;
+    norm::cuda::LinearTile forced;
+    for (Status status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
+          ToCheckedSpec(spec, &cpp_spec), ParseTile(tile, &forced)}) {
+      if (!status.ok()) return status;
+    }
+    *out = norm::cuda::LinearWorkspaceBytes(cpp_spec, samples, device->limits, forced);
+    return Status();
+  });
+}
+
+norm_result norm_cuda_linear_norm(const norm_cuda_device* device, const norm_linear_spec* spec,
+                                  const void* prepared, const norm_linear_segment* segments,
+                                  size_t count, const norm_cuda_launch* launch) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::LinearNormSpec cpp_spec;
+    for (Status status :
+         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("launch", launch),
+          norm::c::CheckNotNull("prepared", prepared), norm::c::ToLinearSpec(spec, &cpp_spec),
+          norm::c::CheckSegments(segments, count)}) {
+      if (!status.ok()) return status;
+    }
+    norm::cuda::LinearLaunchOptions options;
+    for (Status status :
+         {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
+          ParseTile(launch->strategy, &options.forced)}) {
+      if (!status.ok()) return status;
+    }
+    options.stream = static_cast<cudaStream_t>(launch->stream);
+    options.workspace = launch->workspace;
+    options.workspace_bytes = launch->workspace_bytes;
+    return norm::cuda::LinearNorm(cpp_spec, prepared, norm::c::ToSegments(segments), count,
+                                  device->limits, options);
   });
 }

@@ -21,3 +21,19 @@ norm_result norm_cuda_normalize(const norm_cuda_device*, const norm_spec*, const
                                 const norm_segment*, size_t, const norm_cuda_launch*) {
   return NoCuda();
 }
+norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device*, const norm_linear_spec*,
+                                          size_t*) {
+  return NoCuda();
+}
+norm_result norm_cuda_linear_prepare(const norm_cuda_device*, const norm_linear_spec*,
+                                     const norm_linear_params*, void*, size_t, void*) {
+  return NoCuda();
+}
+norm_result norm_cuda_linear_workspace_bytes(const norm_cuda_device*, const norm_linear_spec*,
+                                             int64_t, const char*, size_t*) {
+  return NoCuda();
+}
+norm_result norm_cuda_linear_norm(const norm_cuda_device*, const norm_linear_spec*, const void*,
+                                  const norm_linear_segment*, size_t, const norm_cuda_launch*) {
+  return NoCuda();
+}

@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace norm::cuda {
 namespace {
@@ -68,6 +69,17 @@ std::size_t Place(std::size_t part_bytes, std::size_t* bytes) {
 }
 
 }  // namespace
+
+Status ParseLinearTile(const std::string& name, LinearTile* tile) {
+  for (auto [value, text] :
+       {std::pair(LinearTile::kAuto, "auto"), std::pair(LinearTile::kNarrow, "narrow"),
+        std::pair(LinearTile::kWide, "wide")}) {
+    if (name != text) continue;
+    *tile = value;
+    return Status();
+  }
+  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide");
+}
 
 LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits,
                           std::int64_t samples, LinearTile forced) {

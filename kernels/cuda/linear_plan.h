@@ -49,6 +49,8 @@ enum class LinearTile : std::uint8_t {
   kNarrow = 1,  // Few samples: as many blocks as possible.
   kWide = 2,    // Many samples: as few bytes moved as possible.
 };
+// From "auto", "narrow", "wide"; InvalidArgument lists the names.
+Status ParseLinearTile(const std::string& name, LinearTile* tile);
 
 struct LinearPlan {
   LinearPath path = LinearPath::kPlain;

@@ -146,6 +146,15 @@ TEST(LinearPlanTest, NeedsNoLessWorkspaceForMoreSamples) {
   }
 }
 
+TEST(LinearPlanTest, ParsesTilesAndListsThem) {
+  LinearTile tile = LinearTile::kAuto;
+  EXPECT_TRUE(ParseLinearTile("wide", &tile).ok());
+  EXPECT_EQ(tile, LinearTile::kWide);
+  EXPECT_TRUE(ParseLinearTile("narrow", &tile).ok());
+  EXPECT_EQ(tile, LinearTile::kNarrow);
+  EXPECT_THAT(ParseLinearTile("broad", &tile).message(), HasSubstr("auto, narrow, wide"));
+}
+
 TEST(LinearPlanTest, DescribesWhatItChose) {
   const LinearNormSpec spec = Spec(8192, 8192, DType::kFloat32, Precision::kFloat32);
   EXPECT_THAT(Describe(MakeLinearPlan(spec, Device(90, 132), 1024)),
