@@ -137,11 +137,15 @@ trap stop_server EXIT
 
 start_server() {
   local i
-  "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:18001 \
-    --metrics_listen=127.0.0.1:18002 >"$out/normd.log" 2>&1 &
+  if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then
+    note FAILED 'port 28001 is in use: another server answers there'
+    return 1
+  fi
+  "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:28001 \
+    --metrics_listen=127.0.0.1:28002 >"$out/normd.log" 2>&1 &
   normd_pid=$!
   for ((i = 0; i < 150; i++)); do
-    if "$bin/normctl" health --server=127.0.0.1:18001 >/dev/null 2>&1; then return; fi
+    if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then return; fi
     kill -0 "$normd_pid" 2>/dev/null || break
     sleep 0.2
   done
@@ -154,7 +158,7 @@ start_server() {
 verify() {
   local file=$out/$1.npy
   "$bin/normctl" random "$file" --shape="$2" --dtype="$3" >/dev/null
-  if limited "verify-$1" "$bin/normctl" normalize --server=127.0.0.1:18001 --model "$1" "$file" \
+  if limited "verify-$1" "$bin/normctl" normalize --server=127.0.0.1:28001 --model "$1" "$file" \
     -o "$out/y.npy" --verify --model_repository="$models"; then
     note ok "$1 on $2 $3: every element within tolerance of float64"
   else
@@ -166,7 +170,7 @@ verify() {
 
 run_serve() {
   start_server || return 0
-  "$bin/normctl" models --server=127.0.0.1:18001
+  "$bin/normctl" models --server=127.0.0.1:28001
   verify instance_norm_64 8x64x256x256 float32
   verify instance_norm_64_running 4x64x64x64 float32
   verify group_norm_64_8 8x64x256x256 float32
@@ -174,7 +178,7 @@ run_serve() {
   verify layer_norm_1024 4096x1024 float32
   verify rms_norm_4096 1024x4096 float32
   verify batch_norm_64 8x64x56x56 float32
-  show normload "$bin/normload" --server=127.0.0.1:18001 --concurrency=32 --connections=8 \
+  show normload "$bin/normload" --server=127.0.0.1:28001 --concurrency=32 --connections=8 \
     --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28:float32:2,layer_norm_1024:64x1024:float32:1 \
     --warmup=1s --duration=5s --verify --verify_every=100 --model_repository="$models" \
     --json="$out/normload.json"
