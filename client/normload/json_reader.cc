@@ -145,6 +145,38 @@ LoadResult ReadResult(const Json& json) {
   return result;
 }
 
+client::HistogramGrowth ReadGrowth(const Json& json) {
+  client::HistogramGrowth growth;
+  growth.count = json.at("count").get<double>();
+  growth.sum_s = json.at("sum_s").get<double>();
+  for (const Json& bound : json.at("below_s")) {
+    growth.below[bound.at(0).get<double>()] = bound.at(1).get<double>();
+  }
+  return growth;
+}
+
+std::optional<ServerMetrics> ReadServerMetrics(const Json& result) {
+  if (!result.contains("server_metrics")) return std::nullopt;
+  const Json& json = result.at("server_metrics");
+  ServerMetrics metrics;
+  metrics.elapsed_s = json.at("elapsed_s").get<double>();
+  metrics.growth.cpu_s = json.at("cpu_s").get<double>();
+  for (const Json& one : json.at("models")) {
+    client::ServerGrowth::Model model;
+    model.model = one.at("model").get<std::string>();
+    model.request = ReadGrowth(one.at("request"));
+    for (const auto& [name, growth] : one.at("stages").items()) {
+      model.stages[name] = ReadGrowth(growth);
+    }
+    metrics.growth.models.push_back(std::move(model));
+  }
+  for (const Json& lane : json.at("lanes")) {
+    metrics.growth.lane_busy_s[lane.at("lane").get<std::string>()] =
+        lane.at("busy_s").get<double>();
+  }
+  return metrics;
+}
+
 std::vector<Interval> ReadIntervals(const Json& json) {
   std::vector<Interval> intervals;
   for (const Json& one : json) {
@@ -163,6 +195,11 @@ std::vector<Interval> ReadIntervals(const Json& json) {
     intervals.push_back(i);
   }
   return intervals;
+}
+
+RunReport ReadRun(double load, const Json& json) {
+  const Json& result = json.at("result");
+  return {load, ReadResult(result), ReadIntervals(json.at("intervals")), ReadServerMetrics(result)};
 }
 
 absl::Status ReadError(const Json& json) {
@@ -199,12 +236,10 @@ Report ReadReport(const Json& json) {
   if (json.contains("points")) {
     report.chosen = json.at("chosen").get<std::size_t>();
     for (const Json& point : json.at("points")) {
-      report.runs.push_back({point.at("load").get<double>(), ReadResult(point.at("result")),
-                             ReadIntervals(point.at("intervals"))});
+      report.runs.push_back(ReadRun(point.at("load").get<double>(), point));
     }
   } else {
-    report.runs.push_back({json.value("load", 0.0), ReadResult(json.at("result")),
-                           ReadIntervals(json.at("intervals"))});
+    report.runs.push_back(ReadRun(json.value("load", 0.0), json));
   }
   if (report.chosen >= report.runs.size()) report.chosen = 0;
   return report;

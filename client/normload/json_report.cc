@@ -1,7 +1,10 @@
 #include <chrono>
+#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/normload/report.h"
+#include "client/normload/report_json.h"
 #include "nlohmann/json.hpp"
 
 namespace normd::load {
@@ -80,7 +83,31 @@ Json EnvironmentJson(const Report& report) {
           {"server_cuda", server.cuda()}};
 }
 
-Json HistogramJson(const Histogram& histogram) {
+// What is told of a histogram beyond its percentiles: all that a program needs to rebuild it, what
+// a page needs to draw it, or nothing.
+enum class Form { kBuckets, kCurve, kBrief };
+
+Json BucketsJson(const Histogram& histogram) {
+  Json buckets = Json::array();
+  for (const Histogram::Bucket& bucket : histogram.Buckets()) {
+    buckets.push_back({bucket.index, bucket.count});
+  }
+  return buckets;
+}
+
+// A twentieth of a power of ten of those that exceed it apart, up to the last that one value does.
+Json CurveJson(const Histogram& histogram) {
+  Json curve = Json::array();
+  for (int i = 0;; ++i) {
+    const double beyond = std::pow(10, -i / 20.0);
+    if (beyond * static_cast<double>(histogram.count()) < 1 - 1e-9) break;
+    const double percent = 100 * (1 - beyond);
+    curve.push_back({percent, Microseconds(histogram.Percentile(percent))});
+  }
+  return curve;
+}
+
+Json HistogramJson(const Histogram& histogram, Form form) {
   Json json = {{"count", histogram.count()},
                {"min_us", Microseconds(histogram.min())},
                {"mean_us", Microseconds(histogram.mean())},
@@ -93,21 +120,18 @@ Json HistogramJson(const Histogram& histogram) {
   json["sum_ns"] = histogram.sum().count();
   json["min_ns"] = histogram.min().count();
   json["max_ns"] = histogram.max().count();
-  Json buckets = Json::array();
-  for (const Histogram::Bucket& bucket : histogram.Buckets()) {
-    buckets.push_back({bucket.index, bucket.count});
-  }
-  json["buckets"] = std::move(buckets);
+  if (form == Form::kBuckets) json["buckets"] = BucketsJson(histogram);
+  if (form == Form::kCurve) json["curve"] = CurveJson(histogram);
   return json;
 }
 
 // By the entries of the mix.
-Json ItemsJson(const Measurement& m, const ProgramOptions& options) {
+Json ItemsJson(const Measurement& m, const ProgramOptions& options, Form form) {
   Json json = Json::array();
   for (std::size_t i = 0; i < m.items.size() && i < options.mix.size(); ++i) {
     json.push_back({{"entry", options.mix[i].ToString()},
                     {"errors", m.items[i].errors},
-                    {"response_time", HistogramJson(m.items[i].response_time)}});
+                    {"response_time", HistogramJson(m.items[i].response_time, form)}});
   }
   return json;
 }
@@ -124,7 +148,40 @@ Json ObjectiveJson(const LoadResult& result, const ProgramOptions& options) {
           {"goodput_per_s", judged.Goodput(result)}};
 }
 
-Json ResultJson(const LoadResult& result, const ProgramOptions& options) {
+// What one histogram of the server grew by.
+Json GrowthJson(const client::HistogramGrowth& growth) {
+  Json below = Json::array();
+  for (const auto& [bound, count] : growth.below) {
+    if (std::isfinite(bound)) below.push_back({bound, count});
+  }
+  return {{"count", growth.count},
+          {"sum_s", growth.sum_s},
+          {"mean_us", 1e6 * growth.mean_s()},
+          {"p99_us", 1e6 * growth.Quantile(0.99)},
+          {"below_s", below}};
+}
+
+Json ServerMetricsJson(const ServerMetrics& metrics) {
+  Json models = Json::array();
+  for (const client::ServerGrowth::Model& model : metrics.growth.models) {
+    Json stages = Json::object();
+    for (const auto& [name, growth] : model.stages) stages[name] = GrowthJson(growth);
+    models.push_back(
+        {{"model", model.model}, {"request", GrowthJson(model.request)}, {"stages", stages}});
+  }
+  Json lanes = Json::array();
+  for (const auto& [lane, busy_s] : metrics.growth.lane_busy_s) {
+    const double share = metrics.elapsed_s > 0 ? busy_s / metrics.elapsed_s : 0;
+    lanes.push_back({{"lane", lane}, {"busy_s", busy_s}, {"busy_share", share}});
+  }
+  return {{"elapsed_s", metrics.elapsed_s},
+          {"models", models},
+          {"lanes", lanes},
+          {"cpu_s", metrics.growth.cpu_s}};
+}
+
+Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) {
+  const LoadResult& result = run.result;
   const Measurement& m = result.measured;
   Json codes = Json::object();
   Json messages = Json::object();
@@ -151,15 +208,16 @@ Json ResultJson(const LoadResult& result, const ProgramOptions& options) {
                {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
                {"sent_bytes", m.sent_bytes},
                {"received_bytes", m.received_bytes},
-               {"response_time", HistogramJson(m.response_time)},
-               {"service_time", HistogramJson(m.service_time)},
-               {"send_lag", HistogramJson(m.send_lag)},
+               {"response_time", HistogramJson(m.response_time, form)},
+               {"service_time", HistogramJson(m.service_time, form)},
+               {"send_lag", HistogramJson(m.send_lag, form)},
                {"server_stage_means_us", stages},
                {"batch_requests", {{"mean", m.MeanBatchRequests()}, {"max", m.max_batch_requests}}},
                {"verified", m.verified},
                {"wrong", m.wrong}};
   if (options.objective) json["objective"] = ObjectiveJson(result, options);
-  if (options.mix.size() > 1) json["by_entry"] = ItemsJson(m, options);
+  if (options.mix.size() > 1) json["by_entry"] = ItemsJson(m, options, form);
+  if (run.server_metrics) json["server_metrics"] = ServerMetricsJson(*run.server_metrics);
   return json;
 }
 
@@ -180,15 +238,13 @@ Json IntervalsJson(const std::vector<Interval>& intervals) {
   return json;
 }
 
-Json RunJson(const RunReport& run, const ProgramOptions& options) {
+Json RunJson(const RunReport& run, const ProgramOptions& options, Form form) {
   return {{"load", run.load},
-          {"result", ResultJson(run.result, options)},
+          {"result", ResultJson(run, options, form)},
           {"intervals", IntervalsJson(run.intervals)}};
 }
 
-}  // namespace
-
-std::string JsonReport(const Report& report) {
+Json ReportJson(const Report& report, Form form, Form form_of_points) {
   Json json = {{"schema", "normload"},
                {"schema_version", kReportVersion},
                {"started_at", report.started_at},
@@ -196,12 +252,14 @@ std::string JsonReport(const Report& report) {
                {"options", OptionsJson(report.options)},
                {"environment", EnvironmentJson(report)},
                {"load", report.run().load},
-               {"result", ResultJson(report.run().result, report.options)},
+               {"result", ResultJson(report.run(), report.options, form)},
                {"intervals", IntervalsJson(report.run().intervals)}};
   if (report.several()) {
     json["chosen"] = report.chosen;
     Json points = Json::array();
-    for (const RunReport& run : report.runs) points.push_back(RunJson(run, report.options));
+    for (const RunReport& run : report.runs) {
+      points.push_back(RunJson(run, report.options, form_of_points));
+    }
     json["points"] = std::move(points);
   }
   if (report.error.ok()) {
@@ -210,14 +268,28 @@ std::string JsonReport(const Report& report) {
     json["error"] = {{"code", absl::StatusCodeToString(report.error.code())},
                      {"message", std::string(report.error.message())}};
   }
-  // One line for each part: the histograms' buckets are many. Servers' messages may hold anything,
-  // so bytes that are no UTF-8 are replaced.
+  return json;
+}
+
+// Servers' messages may hold anything, so bytes that are no UTF-8 are replaced.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string JsonReport(const Report& report) {
+  // One line for each part: the histograms' buckets are many.
+  const Json json = ReportJson(report, Form::kBuckets, Form::kBuckets);
   std::string text;
   for (const auto& [key, value] : json.items()) {
-    absl::StrAppend(&text, text.empty() ? "{\n" : ",\n", Json(key).dump(), ": ",
-                    value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    absl::StrAppend(&text, text.empty() ? "{\n" : ",\n", Json(key).dump(), ": ", Dump(value));
   }
   return text + "\n}\n";
+}
+
+std::string JsonForPage(const Report& report) {
+  return Dump(ReportJson(report, Form::kCurve, Form::kBrief));
 }
 
 }  // namespace normd::load

@@ -33,6 +33,7 @@ int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std:
   std::vector<absl::Status> failures = {report.error};
   if (!files.json.empty()) failures.push_back(WriteFile(files.json, JsonReport(report)));
   if (!files.csv.empty()) failures.push_back(WriteFile(files.csv, CsvReport(report)));
+  if (!files.html.empty()) failures.push_back(WriteFile(files.html, HtmlReport(report)));
   int code = kExitOk;
   for (const absl::Status& status : failures) {
     if (status.ok()) continue;

@@ -16,6 +16,7 @@ namespace {
 void AddFileFlags(ReportFiles& files, client::FlagSet& flags) {
   flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
   flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
+  flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
 }
 
 void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
@@ -69,6 +70,9 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
   AddFileFlags(o.files, flags);
+  flags.Add("metrics", &o.metrics, "URL",
+            "The server's metrics, such as http://127.0.0.1:8002/metrics: the reports then tell of "
+            "its stages during the run.");
   flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
   flags.Add("max_error_share", &o.max_error_share, "X",
             "Exits with 1 when a larger share of the requests failed.");
@@ -234,6 +238,13 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
       return absl::InvalidArgumentError(absl::StrCat("--slo: ", objective.status().message()));
     }
     o.objective = *objective;
+  }
+  if (!o.metrics.empty()) {
+    absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.metrics);
+    if (!url.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--metrics: ", url.status().message()));
+    }
+    o.metrics_url = *std::move(url);
   }
   if (absl::Status status = SetPlan(o); !status.ok()) return status;
   if (o.verify && o.model_repository.empty()) {

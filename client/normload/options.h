@@ -15,6 +15,7 @@
 #include "client/load/rate_profile.h"
 #include "client/load/rate_search.h"
 #include "client/load/workload.h"
+#include "client/scrape/http_get.h"
 
 namespace normd::load {
 
@@ -22,6 +23,7 @@ namespace normd::load {
 struct ReportFiles {
   std::string json;
   std::string csv;
+  std::string html;
 };
 
 struct ProgramOptions {
@@ -65,6 +67,7 @@ struct ProgramOptions {
   std::int64_t verify_every = 10;
   std::string model_repository;
   ReportFiles files;
+  std::string metrics;
   bool quiet = false;
   double max_error_share = 0;
   std::string slo;
@@ -76,6 +79,7 @@ struct ProgramOptions {
   std::optional<RateProfile> profile;  // Of --rate and --profile.
   std::vector<Duration> trace;         // Of --arrivals_file.
   std::optional<Objective> objective;
+  std::optional<client::HttpUrl> metrics_url;
   std::optional<Sweep> sweep;
   bool open_loop() const {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);

@@ -1,9 +1,10 @@
 // The report of a run, a sweep or a search: as text for people, as JSON for programs (REPORT.md),
-// as CSV for spreadsheets.
+// as CSV for spreadsheets, as a page for browsers.
 
 #ifndef NORMD_CLIENT_NORMLOAD_REPORT_H_
 #define NORMD_CLIENT_NORMLOAD_REPORT_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "client/load/load_run.h"
 #include "client/normload/options.h"
 #include "client/normload/progress.h"
+#include "client/normload/server_metrics.h"
 #include "normd/v1/norm_service.pb.h"
 
 namespace normd::load {
@@ -26,6 +28,7 @@ struct RunReport {
   double load = 0;
   LoadResult result;
   std::vector<Interval> intervals;
+  std::optional<ServerMetrics> server_metrics;  // With --metrics.
 };
 
 struct Report {
@@ -53,6 +56,8 @@ std::string TextReport(const Report& report);
 std::string JsonReport(const Report& report);
 // A header, then a row for each interval and each run (REPORT.md).
 std::string CsvReport(const Report& report);
+// One page for a browser that needs nothing else.
+std::string HtmlReport(const Report& report);
 
 // Reads what JsonReport wrote. InvalidArgument, saying where, for anything else, and for a newer
 // schema.

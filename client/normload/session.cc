@@ -67,35 +67,6 @@ EarlyStopOptions EarlyOptions(const ProgramOptions& options) {
   return early;
 }
 
-// Runs to the end on a thread of its own while this one attends to the user.
-LoadResult RunAttended(LoadRun& run, EarlyStop early_stop, Interrupts& interrupts,
-                       Progress& progress) {
-  constexpr Duration kTick = std::chrono::milliseconds(20);
-  constexpr Duration kLook = std::chrono::seconds(1);
-  std::atomic<bool> finished{false};
-  std::thread runner([&] {
-    AskForPreciseWakeups();
-    run.Run();
-    finished.store(true);
-  });
-  const SteadyClock clock{};
-  TimePoint next_look = clock.Now() + kLook;
-  while (!finished.load()) {
-    if (interrupts.Wait(kTick)) run.Stop(StopReason::kInterrupted);
-    if (clock.Now() >= next_look) {
-      const LoadResult result = run.Snapshot();
-      progress.Look(result);
-      const StopReason reason = early_stop.Look(result);
-      if (reason != StopReason::kNone) run.Stop(reason);
-      next_look += kLook;
-    }
-  }
-  runner.join();
-  LoadResult result = run.Snapshot();
-  progress.Finish(result);
-  return result;
-}
-
 // What makes a finished run a failure, whatever else is asked of it.
 absl::Status JudgeAnswers(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
@@ -129,6 +100,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   session->workload_ = std::make_unique<Workload>(*std::move(workload));
   auto clients = Connect(options);
   if (!clients.ok()) return clients.status();
+  // A wrong address is told before the run and not after it.
+  if (options.metrics_url) {
+    if (absl::Status status = MetricsWatch(*options.metrics_url).Begin(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--metrics: ", status.message()));
+    }
+  }
   absl::StatusOr<Preflight> preflight =
       RunPreflight(*clients->front(), *session->workload_, options);
   if (!preflight.ok()) return preflight.status();
@@ -152,8 +129,50 @@ absl::Status Session::Run(const Attention& attention, Report& report) {
   return JudgeErrors(report.run().result, options_);
 }
 
-absl::Status Session::RunOnce(double load, const Attention& attention, Report& report) {
+void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const {
+  constexpr Duration kTick = std::chrono::milliseconds(20);
+  constexpr Duration kLook = std::chrono::seconds(1);
   Progress progress(attention.progress, attention.terminal);
+  EarlyStop early_stop(EarlyOptions(options_));
+  std::optional<MetricsWatch> watch;
+  if (options_.metrics_url) watch.emplace(*options_.metrics_url);
+  absl::Status scraped;
+
+  const SteadyClock clock{};
+  const TimePoint measured_from = clock.Now() + absl::ToChronoNanoseconds(options_.warmup);
+  std::atomic<bool> finished{false};
+  std::thread runner([&] {
+    AskForPreciseWakeups();
+    run.Run();
+    finished.store(true);
+  });
+  TimePoint next_look = clock.Now() + kLook;
+  while (!finished.load()) {
+    if (watch && !watch->begun() && clock.Now() >= measured_from) scraped = watch->Begin();
+    if (attention.interrupts->Wait(kTick)) run.Stop(StopReason::kInterrupted);
+    if (clock.Now() < next_look) continue;
+    const LoadResult result = run.Snapshot();
+    progress.Look(result);
+    const StopReason reason = early_stop.Look(result);
+    if (reason != StopReason::kNone) run.Stop(reason);
+    next_look += kLook;
+  }
+  runner.join();
+  report.result = run.Snapshot();
+  progress.Finish(report.result);
+  report.intervals = progress.intervals();
+  if (!watch) return;
+  absl::StatusOr<ServerMetrics> metrics = watch->Finish();
+  if (metrics.ok()) {
+    report.server_metrics = *std::move(metrics);
+  } else if (attention.progress != nullptr) {
+    // The run stands without them.
+    *attention.progress << "--metrics: " << (scraped.ok() ? metrics.status() : scraped).message()
+                        << "\n";
+  }
+}
+
+absl::Status Session::RunOnce(double load, const Attention& attention, Report& report) {
   // Each run has arrivals of its own.
   const std::uint64_t seed = options_.seed + report.runs.size();
   LoadRun run(RunOptions(options_, load, seed), *workload_, *sender_, pacer_);
@@ -162,8 +181,7 @@ absl::Status Session::RunOnce(double load, const Attention& attention, Report& r
   if (load == 0 && options_.trace.empty() && options_.profile_text.empty()) {
     one.load = options_.open_loop() ? options_.rate : options_.concurrency;
   }
-  one.result = RunAttended(run, EarlyStop(EarlyOptions(options_)), *attention.interrupts, progress);
-  one.intervals = progress.intervals();
+  RunAttended(run, attention, one);
   report.chosen = report.runs.size();
   report.runs.push_back(std::move(one));
   return JudgeAnswers(report.runs.back().result, options_);

@@ -43,6 +43,9 @@ class Session {
   // One run at the options' load, or at `load` where it is above 0. Judged but for the share of
   // errors.
   absl::Status RunOnce(double load, const Attention& attention, Report& report);
+  // Runs to the end on a thread of its own, while this one attends to the user, to the progress, to
+  // the conditions to stop early, and scrapes the server's metrics.
+  void RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const;
 
   const ProgramOptions options_;
   std::unique_ptr<Workload> workload_;  // At a fixed address: the sender keeps references.

@@ -16,6 +16,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
@@ -73,6 +74,12 @@ TEST(JsonReportTest, IsReadAsItWasWritten) {
                           {RunOf(10, 100), RunOf(20, 200)});
   sweep.chosen = 1;
   sweep.error = absl::UnavailableError("gone");
+  client::HistogramGrowth growth;
+  growth.count = 3;
+  growth.sum_s = 0.5;
+  growth.below = {{0.1, 1}, {0.25, 2}};
+  sweep.runs[1].server_metrics =
+      ServerMetrics{10, {{{"a", growth, {{"queue", growth}}}}, {{"cpu 0", 0.5}}, 7}};
   Report search = ReportOf({"--find_max", "--slo=p99=5ms"}, {RunOf(10, 100)});
   for (const Report& report :
        {ReportOf({}, {RunOf(16, 100)}),
@@ -84,6 +91,28 @@ TEST(JsonReportTest, IsReadAsItWasWritten) {
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;
     EXPECT_EQ(Json::parse(JsonReport(*read)), Json::parse(text));
   }
+}
+
+TEST(HtmlReportTest, IsOnePageThatHoldsItsData) {
+  Report report = ReportOf({"--rate=50", "--slo=p99=5ms"}, {RunOf(50, 100)});
+  report.error = absl::InternalError("</script><b>not markup</b> {{style}}");
+  const std::string page = HtmlReport(report);
+  EXPECT_THAT(page, StartsWith("<!doctype html>"));
+  EXPECT_THAT(page, Not(HasSubstr("<b>not markup")));
+  // No file, host or script but its own: the only addresses are the name of SVG's elements.
+  for (const char* outside : {"src=", "href=", "@import", "url(", "https://", "fetch("}) {
+    EXPECT_THAT(page, Not(HasSubstr(outside))) << outside;
+  }
+  const std::string begin = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t from = page.find(begin) + begin.size();
+  const Json data = Json::parse(page.substr(from, page.find("</script>", from) - from));
+  EXPECT_EQ(data["result"]["ok"], 100);
+  EXPECT_EQ(data["error"]["message"], "</script><b>not markup</b> {{style}}");
+  // 100 values: up to the 99th percentile.
+  const Json& curve = data["result"]["response_time"]["curve"];
+  EXPECT_EQ(curve.front(), Json({0.0, 1000.0}));
+  EXPECT_NEAR(curve.back()[0].get<double>(), 99, 1e-6);
+  EXPECT_FALSE(data["result"]["response_time"].contains("buckets"));
 }
 
 TEST(JsonReportTest, WhatIsNoneIsRefused) {

@@ -1,0 +1,393 @@
+'use strict';
+// Draws the report out of the data in the page. Times in the data are microseconds.
+
+const data = JSON.parse(document.getElementById('data').textContent);
+const result = data.result, options = data.options;
+const open = options.mode === 'open', points = data.points || [];
+const loadName = open ? 'requests offered per second' : 'callers';
+
+// ---- Small things.
+
+const SVG = 'http://www.w3.org/2000/svg';
+function element(name, attributes, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === 'colour') node.style.setProperty('--colour', value);
+    else node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+}
+function shape(name, attributes, text) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+const colour = index => `var(--c${index})`;
+function round(value, digits = 3) {
+  if (value === 0) return '0';
+  const places = Math.max(0, digits - 1 - Math.floor(Math.log10(Math.abs(value))));
+  return value.toLocaleString('en', {maximumFractionDigits: Math.min(places, 6), minimumFractionDigits: 0});
+}
+function time(us) {
+  if (us >= 1e6) return `${round(us / 1e6)} s`;
+  return us >= 1000 ? `${round(us / 1000)} ms` : `${round(us)} µs`;
+}
+const amount = value => round(value, Math.max(3, Math.ceil(Math.log10(Math.abs(value) + 1))));
+const share = value => `${value < 0.001 && value > 0 ? '< 0.1' : (100 * value).toFixed(1)} %`;
+function short(value) {
+  return value >= 1e6 ? `${round(value / 1e6)} M` : value >= 1e4 ? `${round(value / 1e3)} k` : round(value);
+}
+
+// ---- Scales and axes.
+
+function linear(low, high, tight) {
+  const raw = (high - low) / 5 || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map(n => n * power).find(n => n >= raw);
+  const end = tight ? high : Math.ceil(high / step - 1e-9) * step, ticks = [];
+  for (let t = Math.ceil(low / step) * step; t <= end * (1 + 1e-9); t += step) ticks.push(t);
+  return {ticks, at: value => (value - low) / ((end - low) || 1)};
+}
+// Whole or fractional powers of ten, with 2 and 5 between them where there is room.
+function logarithmic(low, high, most = 8) {
+  const begin = Math.floor(Math.log10(low)), end = Math.ceil(Math.log10(high));
+  let ticks = [];
+  for (let power = begin; power <= end; ++power) for (const n of [1, 2, 5]) ticks.push(n * 10 ** power);
+  const first = ticks.filter(t => t <= low * 1.0001).pop() ?? ticks[0];
+  const last = ticks.find(t => t >= high * 0.9999) ?? ticks[ticks.length - 1];
+  ticks = ticks.filter(t => t >= first && t <= last);
+  const span = Math.log10(last / first) || 1;
+  const at = value => Math.log10(Math.max(value, first) / first) / span;
+  if (ticks.length > most) ticks = ticks.filter(t => Math.abs(Math.log10(t) % 1) < 1e-9 || t === first);
+  return {ticks, at};
+}
+// Each nine has the same width.
+function nines(highest) {
+  const depth = percent => percent >= 100 ? Infinity : -Math.log10(1 - percent / 100);
+  const end = depth(highest);
+  return {ticks: [0, 50, 90, 99, 99.9, 99.99, 99.999, 99.9999].filter(t => t <= highest),
+          at: percent => Math.min(1, depth(percent) / end)};
+}
+
+// ---- Charts.
+
+const tooltip = document.getElementById('tooltip');
+function showTooltip(event, title, rows) {
+  tooltip.replaceChildren(element('b', {}, title), ...rows.map(([tint, text]) => {
+    const mark = element('i', {});
+    mark.style.background = tint;
+    return element('div', {}, mark, text);
+  }));
+  tooltip.hidden = false;
+  const box = tooltip.getBoundingClientRect();
+  const left = event.clientX + 14 + box.width > innerWidth ? event.clientX - 14 - box.width : event.clientX + 14;
+  tooltip.style.left = `${Math.max(4, left)}px`;
+  tooltip.style.top = `${Math.max(4, event.clientY - box.height - 10)}px`;
+}
+
+// A chart: lines over a common x. series: {name, tint, points: [[x, y]...]}; limit: {y, name}.
+function chart(card, spec) {
+  const svg = shape('svg', {role: 'img', 'aria-label': spec.title});
+  card.append(svg);
+  const draw = () => {
+    const width = svg.clientWidth || 560, height = spec.height || 260;
+    const left = 62, right = 14, top = 20, bottom = 42;
+    svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
+    svg.setAttribute('height', height);
+    svg.replaceChildren();
+    const x = value => left + spec.x.at(value) * (width - left - right);
+    const y = value => height - bottom - spec.y.at(value) * (height - top - bottom);
+    for (const t of spec.y.ticks) {
+      svg.append(shape('line', {class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t)}));
+      svg.append(shape('text', {x: left - 8, y: y(t) + 4, 'text-anchor': 'end'}, spec.yText(t)));
+    }
+    let free = -Infinity;
+    for (const t of spec.x.ticks) {
+      const text = spec.xText(t), half = 3.6 * text.length;
+      if (x(t) - half < free) continue;
+      free = x(t) + half + 6;
+      svg.append(shape('line', {class: 'grid', x1: x(t), x2: x(t), y1: height - bottom, y2: height - bottom + 5}));
+      svg.append(shape('text', {x: Math.min(x(t), width - half), y: height - bottom + 19, 'text-anchor': 'middle'}, text));
+    }
+    svg.append(shape('text', {class: 'name', x: (left + width - right) / 2, y: height - 4, 'text-anchor': 'middle'}, spec.xName));
+    svg.append(shape('text', {class: 'name', x: 2, y: 10}, spec.yName));
+    if (spec.limit && spec.y.at(spec.limit.y) >= 0 && spec.y.at(spec.limit.y) <= 1) {
+      const at = y(spec.limit.y);
+      svg.append(shape('line', {class: 'limit', x1: left, x2: width - right, y1: at, y2: at}));
+      svg.append(shape('text', {class: 'limit-name', x: left + 6, y: at - 5}, spec.limit.name));
+    }
+    for (const s of spec.series) {
+      const path = s.points.map(([px, py], i) => `${i ? 'L' : 'M'}${x(px).toFixed(1)},${y(py).toFixed(1)}`).join('');
+      if (s.filled && s.points.length) {
+        const base = height - bottom, ends = [s.points[0][0], s.points[s.points.length - 1][0]].map(x);
+        svg.append(shape('path', {d: `${path}L${ends[1]},${base}L${ends[0]},${base}Z`, fill: s.tint, opacity: 0.15}));
+      }
+      svg.append(shape('path', {class: 'series', d: path, stroke: s.tint}));
+      if (s.points.length <= 40 && !spec.noDots) {
+        for (const [px, py] of s.points) svg.append(shape('circle', {cx: x(px), cy: y(py), r: 3, fill: s.tint}));
+      }
+    }
+    listen(svg, spec, x, {top, bottom: height - bottom});
+  };
+  new ResizeObserver(draw).observe(svg);
+  draw();
+}
+// The values of every series where the pointer is nearest.
+function listen(svg, spec, x, box) {
+  const cursor = shape('line', {class: 'cursor', y1: box.top, y2: box.bottom, visibility: 'hidden'});
+  svg.append(cursor);
+  const all = [...new Set(spec.series.flatMap(s => s.points.map(p => p[0])))];
+  svg.onpointermove = event => {
+    const at = event.clientX - svg.getBoundingClientRect().left;
+    const nearest = all.reduce((a, b) => Math.abs(x(b) - at) < Math.abs(x(a) - at) ? b : a, all[0]);
+    if (nearest === undefined) return;
+    cursor.setAttribute('x1', x(nearest));
+    cursor.setAttribute('x2', x(nearest));
+    cursor.setAttribute('visibility', 'visible');
+    const rows = spec.series.map(s => [s, s.points.find(p => p[0] === nearest)]).filter(([, p]) => p)
+        .map(([s, p]) => [s.tint, `${s.name} ${spec.yValue(p[1])}`]);
+    showTooltip(event, spec.xValue(nearest), rows);
+  };
+  svg.onpointerleave = () => {
+    tooltip.hidden = true;
+    cursor.setAttribute('visibility', 'hidden');
+  };
+}
+
+const charts = document.getElementById('charts'), tables = document.getElementById('tables');
+function card(parent, title, note, wide) {
+  const node = element('section', {class: wide ? 'card wide' : 'card'}, element('h2', {}, title));
+  if (note) node.append(element('p', {class: 'note'}, note));
+  parent.append(node);
+  return node;
+}
+function legend(node, series, block) {
+  if (series.length < 2 && !block) return;
+  node.append(element('div', {class: 'legend'}, ...series.map(
+      s => element('span', {colour: s.tint, class: block ? 'block' : ''}, s.name))));
+}
+function lines(node, spec) {
+  spec.title = node.querySelector('h2').textContent;
+  legend(node, spec.series);
+  chart(node, spec);
+}
+function span(series) {
+  const values = series.flatMap(s => s.points.map(p => p[1])).filter(v => v > 0);
+  return values.length ? [Math.min(...values), Math.max(...values)] : [1, 10];
+}
+const objective = result.objective;
+const limit = objective && {y: objective.limit_us, name: `objective: p${objective.percent} within ${time(objective.limit_us)}`};
+// A logarithmic scale of times that holds the objective too, if it is near.
+function timeScale(series, withLimit) {
+  let [low, high] = span(series);
+  if (withLimit && limit && limit.y < 20 * high && limit.y > low / 20) {
+    low = Math.min(low, limit.y);
+    high = Math.max(high, limit.y * 1.1);
+  }
+  return logarithmic(low, Math.max(high, low * 1.5));
+}
+
+// ---- The parts of the page.
+
+function head() {
+  const what = options.mix.map(m => `${m.model} ${m.shape.join('×')} ${m.dtype}`).join(', ');
+  document.title = `normload: ${options.load}`;
+  document.getElementById('title').textContent = options.load;
+  document.getElementById('subtitle').textContent =
+      `${what} · ${options.server} · ${data.started_at.replace('T', ' ').replace('Z', ' UTC')}` +
+      (data.processes > 1 ? ` · ${data.processes} processes` : '');
+  const verdict = document.getElementById('verdict');
+  const words = [];
+  if (data.error) words.push(`${data.error.code}: ${data.error.message}`);
+  if (objective) {
+    words.push(`Objective p${objective.percent} within ${time(objective.limit_us)}: ` +
+        `${objective.met ? 'met' : 'missed'}, it took ${time(objective.reached_us)}` +
+        (points.length ? ` at ${amount(data.load)} ${open ? 'requests/s' : 'callers'}` : '') + '.');
+  }
+  verdict.hidden = words.length === 0;
+  verdict.className = data.error || (objective && !objective.met) ? 'failed' : 'met';
+  verdict.textContent = words.join(' ');
+}
+
+function tiles() {
+  const t = result.response_time, list = [];
+  if (points.length) list.push([open ? 'Offered rate' : 'Callers', amount(data.load), open ? '/s' : '']);
+  list.push(['Answers with OK', amount(Math.round(result.ok_per_s)), '/s']);
+  if (objective) list.push(['Goodput', amount(Math.round(objective.goodput_per_s)), `/s, ${share(objective.within_share)}`]);
+  for (const [name, key] of [['p50', 'p50_us'], ['p99', 'p99_us'], ['p99.9', 'p99_9_us'], ['Longest', 'max_us']]) {
+    const [value, unit] = time(t[key]).split(' ');
+    list.push([name, value, unit || '']);
+  }
+  list.push(['Errors', result.errors ? share(result.error_share) : 'none', result.errors ? `${amount(result.errors)}` : '']);
+  if (result.unsent) list.push(['Unsent', amount(result.unsent), '']);
+  document.getElementById('tiles').append(...list.map(([name, value, unit]) => element('div', {class: 'tile'},
+      element('div', {class: 'name'}, name),
+      element('div', {class: 'value'}, value, ' ', element('span', {class: 'unit'}, unit)))));
+}
+
+function distribution() {
+  const series = [{name: 'response time', tint: colour(1), points: result.response_time.curve}];
+  if (open) series.push({name: 'service time', tint: colour(2), points: result.service_time.curve});
+  if (!series[0].points.length) return;
+  for (const s of series) s.points = s.points.map(([p, us]) => [p, Math.max(us, 0.1)]);
+  const node = card(charts, 'Latency by percentile', open ?
+      'Response time counts from the moment a request was meant to leave, service time from the moment it left.' :
+      'From the send to the answer, of the answers with OK.');
+  const last = series[0].points[series[0].points.length - 1][0];
+  lines(node, {series, limit, noDots: true, x: nines(Math.max(last, 90)), y: timeScale(series, true),
+               xName: 'percentile', yName: '', xText: t => `${t}`, yText: time,
+               xValue: p => `p${round(p, 6)}`, yValue: time});
+}
+
+function entries() {
+  if (!result.by_entry) return;
+  const series = result.by_entry.filter(e => e.response_time.curve.length).slice(0, 8).map((e, i) => (
+      {name: e.entry, tint: colour(i + 1), points: e.response_time.curve}));
+  if (series.length < 2) return;
+  const last = Math.max(...series.map(s => s.points[s.points.length - 1][0]));
+  lines(card(charts, 'Response time of each entry of the mix'),
+        {series, noDots: true, x: nines(Math.max(last, 90)), y: timeScale(series),
+         xName: 'percentile', yName: '', xText: t => `${t}`, yText: time,
+         xValue: p => `p${round(p, 6)}`, yValue: time});
+}
+
+function overTime() {
+  const rows = data.intervals.filter(i => i.end_s - i.begin_s > 0.05);
+  if (rows.length < 2) return;
+  const middle = i => (i.begin_s + i.end_s) / 2, rate = (i, n) => n / (i.end_s - i.begin_s);
+  const x = linear(0, rows[rows.length - 1].end_s, true);
+  const common = {x, xName: 'seconds since the end of the warm-up', yName: '', xText: t => round(t),
+                  xValue: t => `${round(t)} s`};
+  const throughput = [{name: 'ok per second', tint: colour(3), filled: true, points: rows.map(i => [middle(i), rate(i, i.ok)])}];
+  if (rows.some(i => i.errors)) {
+    throughput.push({name: 'errors per second', tint: colour(6), points: rows.map(i => [middle(i), rate(i, i.errors)])});
+  }
+  lines(card(charts, 'Throughput over time'),
+        {...common, series: throughput, y: linear(0, span(throughput)[1]), yText: short, yValue: v => `${amount(Math.round(v))}/s`});
+  const latency = [['p50', 'p50_us', 3], ['p99', 'p99_us', 1], ['p99.9', 'p99_9_us', 4], ['longest', 'max_us', 8]].map(
+      ([name, key, tint]) => ({name, tint: colour(tint), points: rows.filter(i => i.ok && i[key]).map(i => [middle(i), i[key]])}));
+  lines(card(charts, 'Response time over time', data.processes > 1 ? 'The largest of the processes.' : ''),
+        {...common, series: latency, limit, y: timeScale(latency, true), yText: time, yValue: time});
+}
+
+function sweep() {
+  if (points.length < 2) return;
+  // A search tries a rate again; the curve keeps each rate's last run.
+  const byLoad = new Map(points.map(p => [p.load, p]));
+  const rows = [...byLoad.values()].filter(p => p.result.ok).sort((a, b) => a.load - b.load);
+  if (rows.length < 2) return;
+  const loads = rows.map(p => p.load), wide = loads[loads.length - 1] / loads[0] > 20;
+  const x = wide ? logarithmic(loads[0], loads[loads.length - 1]) : linear(0, loads[loads.length - 1]);
+  const common = {x, xName: loadName, yName: '', xText: short, xValue: v => `${amount(v)} ${open ? 'requests/s' : 'callers'}`};
+  const latency = [['p50', 'p50_us', 3], ['p99', 'p99_us', 1], ['p99.9', 'p99_9_us', 4]].map(
+      ([name, key, tint]) => ({name, tint: colour(tint), points: rows.map(p => [p.load, p.result.response_time[key]])}));
+  lines(card(charts, 'Latency against load', 'Response time of the runs at each load.'),
+        {...common, series: latency, limit, y: timeScale(latency, true), yText: time, yValue: time});
+  const done = [{name: 'answered with OK', tint: colour(3), points: rows.map(p => [p.load, p.result.ok_per_s])}];
+  if (objective) done.push({name: 'within the objective', tint: colour(1), points: rows.map(p => [p.load, p.result.objective.goodput_per_s])});
+  if (open) done.push({name: 'offered', tint: colour(8), points: rows.map(p => [p.load, p.load])});
+  lines(card(charts, 'Throughput against load', ''),
+        {...common, series: done, y: linear(0, span(done)[1]), yText: short, yValue: v => `${amount(Math.round(v))}/s`});
+}
+
+// Where the mean response time went, outermost part first. The server's own means come from its
+// /metrics if they were scraped, else from the answers.
+function parts(model) {
+  const order = ['decode', 'queue', 'gather', 'copy_in', 'compute', 'copy_out', 'encode'];
+  const means = model ? Object.fromEntries(Object.entries(model.stages).map(([k, v]) => [k, v.mean_us])) :
+      result.server_stage_means_us;
+  const stages = order.filter(s => means[s] > 0).map(s => (
+      {name: s, us: means[s], tint: colour([5, 1, 7, 4, 3, 4, 2][order.indexOf(s)]), p99: model && model.stages[s].p99_us}));
+  const inStages = stages.reduce((sum, s) => sum + s.us, 0);
+  const list = [];
+  if (open && result.send_lag.mean_us > 0) list.push({name: 'send lag (client)', us: result.send_lag.mean_us, tint: colour(6), p99: result.send_lag.p99_us, outside: true});
+  const inServer = model ? Math.max(model.request.mean_us, inStages) : inStages;
+  const outside = Math.max(0, result.service_time.mean_us - inServer);
+  list.push({name: model ? 'network, gRPC, client' : 'network, gRPC, client, rest of the server', us: outside, tint: colour(8), outside: true});
+  list.push(...stages);
+  if (inServer - inStages > 0) list.push({name: 'rest of the server', us: inServer - inStages, tint: colour(9)});
+  return list;
+}
+function breakdown() {
+  if (!result.ok) return;
+  const server = result.server_metrics, models = server ? server.models : [];
+  for (const model of models.length ? models : [null]) {
+    // What happens outside the server is not known for each model.
+    const several = models.length > 1;
+    const shown = parts(model).filter(p => !several || !p.outside);
+    const sum = shown.reduce((s, p) => s + p.us, 0);
+    const node = card(tables, several ? `Where the time went in the server: ${model.model}` : 'Where the time went',
+        (server ? 'Means; the server\'s own from /metrics, scraped at the end of the warm-up and after the last answer.' :
+                  'Means; the server\'s own as it reports them with each answer.') +
+        ' Gather, copies and compute are of the whole batch.', true);
+    node.append(element('div', {class: 'bar', role: 'img', 'aria-label': 'shares of the mean'}, ...shown.map(p => {
+      const piece = element('div', {title: `${p.name}: ${time(p.us)}, ${share(p.us / sum)}`});
+      piece.style.cssText = `flex: ${p.us / sum} 0 0; background: ${p.tint}`;
+      return piece;
+    })));
+    const withP99 = shown.some(p => p.p99 !== undefined && p.p99 !== null);
+    node.append(table(['', 'mean', 'share', ...(withP99 ? ['p99'] : [])], shown.map(p => [
+      element('span', {}, element('span', {class: 'swatch', colour: p.tint}), p.name), time(p.us), share(p.us / sum),
+      ...(withP99 ? [p.p99 ? time(p.p99) : ''] : [])])));
+  }
+}
+
+function table(names, rows) {
+  return element('div', {class: 'scroll'}, element('table', {},
+      element('thead', {}, element('tr', {}, ...names.map(n => element('th', {}, n)))),
+      element('tbody', {}, ...rows.map(row => element('tr', {}, ...row.map(
+          cell => cell && cell.text !== undefined ? element('td', {class: 'text'}, cell.text) : element('td', {}, cell)))))));
+}
+const percentiles = [['p50', 'p50_us'], ['p90', 'p90_us'], ['p99', 'p99_us'], ['p99.9', 'p99_9_us'], ['p99.99', 'p99_99_us'], ['longest', 'max_us'], ['mean', 'mean_us']];
+function timesRow(name, histogram) {
+  return [name, ...percentiles.map(([, key]) => histogram.count ? time(histogram[key]) : '')];
+}
+function numbers() {
+  const rows = [timesRow('response time', result.response_time)];
+  if (open) rows.push(timesRow('service time', result.service_time), timesRow('send lag', result.send_lag));
+  for (const entry of result.by_entry || []) rows.push(timesRow(entry.entry, entry.response_time));
+  if (result.ok) card(tables, 'Times', '', true).append(table(['', ...percentiles.map(p => p[0])], rows));
+  if (points.length) {
+    card(tables, 'Runs', '', true).append(table(
+        [open ? 'rate' : 'callers', 'ok/s', 'p50', 'p90', 'p99', 'p99.9', 'longest', 'errors', 'unsent', ...(objective ? ['objective'] : [])],
+        points.map(p => [amount(p.load), amount(Math.round(p.result.ok_per_s)),
+          ...['p50_us', 'p90_us', 'p99_us', 'p99_9_us', 'max_us'].map(k => p.result.ok ? time(p.result.response_time[k]) : ''),
+          amount(p.result.errors), amount(p.result.unsent), ...(objective ? [p.result.objective.met ? 'met' : 'missed'] : [])])));
+  }
+  const answers = card(tables, 'Answers', `Stopped: ${result.stopped_by}, after ${round(result.elapsed_s)} s.`);
+  const seconds = result.elapsed_s || 1;
+  answers.append(table(['', 'requests', ''], [
+    ...Object.entries(result.codes).map(([code, n]) => [code, amount(n), {text: result.first_messages[code] || ''}]),
+    ...(result.cancelled ? [['cancelled, as asked', amount(result.cancelled), {text: ''}]] : []),
+    ...(result.unsent ? [['unsent', amount(result.unsent), {text: 'still waiting to leave at the end'}]] : []),
+    ['warm-up', amount(result.warmup_requests), {text: 'not measured'}]]));
+  answers.append(element('p', {class: 'note'},
+      `Tensors: ${round(result.sent_bytes / seconds / 1e6)} MB/s out, ${round(result.received_bytes / seconds / 1e6)} MB/s back. ` +
+      `Batches: ${round(result.batch_requests.mean)} requests on average, ${amount(result.batch_requests.max)} at most.` +
+      (result.verified ? ` Verified: ${amount(result.verified)} answers, ${amount(result.wrong)} wrong.` : '')));
+  const e = data.environment, server = result.server_metrics;
+  const rowsOfRun = [
+    ['server', `normd ${e.server_version}, ${e.server_lanes.join(', ')}, ${e.server_simd}${e.server_cuda ? `, CUDA ${e.server_cuda}` : ''}`],
+    ['client', `${e.client_host}, ${e.client_cpus} processors, ${options.connections} connections`],
+    ['mix', options.mix.map(m => `${m.model}:${m.shape.join('x')}:${m.dtype}${m.weight !== 1 ? `:${m.weight}` : ''}`).join(', ')],
+    ['seed', `${options.seed}`], ['deadline', `${options.timeout_s} s`], ['warm-up', `${options.warmup_s} s`]];
+  if (server) {
+    rowsOfRun.push(['lanes busy', server.lanes.map(l => `${l.lane} ${share(l.busy_share)}`).join(', ')],
+                   ['server\'s processors', round(server.cpu_s / server.elapsed_s)]);
+  }
+  card(tables, 'Environment').append(table(['', ''], rowsOfRun.map(([name, text]) => [name, {text}])));
+  document.getElementById('footer').textContent =
+      `Made by normload. Percentiles are exact to 0.1 %. ${data.options.mode === 'closed' && !points.length ?
+      'A closed loop waits for answers before it sends: it shows what the server can do, not what users would wait. Use --rate for that.' : ''}`;
+}
+
+head();
+tiles();
+sweep();
+distribution();
+overTime();
+entries();
+breakdown();
+numbers();
