@@ -16,6 +16,7 @@ namespace normd::client {
 namespace {
 
 const char kNormalizeMethod[] = "/normd.v1.NormService/Normalize";
+const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 
 void SetTimeout(grpc::ClientContext& context, Duration timeout) {
   if (timeout == kNoTimeout) return;
@@ -156,6 +157,19 @@ absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& requ
   MutexLock lock(answer.mutex);
   while (!answer.response.has_value()) answer.arrived.Wait(answer.mutex);
   return *std::move(answer.response);
+}
+
+absl::StatusOr<StreamResult> Client::NormalizeStream(const StreamRequest& request,
+                                                     StreamReader reader, StreamWriter writer) {
+  StreamTransport transport(*impl_->generic_stub, kNormalizeStreamMethod, request.timeout);
+  StreamResult result;
+  const absl::Status status = RunStream(transport, request, reader, writer, result);
+  if (!status.ok()) transport.Cancel();
+  const grpc::Status ended = transport.Finish();
+  if (!status.ok()) return status;
+  if (!ended.ok()) return ToAbsl(ended, impl_->connection->target);
+  if (!result.complete) return absl::InternalError("the server's answer: ends without a trailer");
+  return result;
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(Duration timeout) {

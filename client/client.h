@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/health.h"
+#include "client/stream.h"
 #include "client/tensor/tensor.h"
 #include "client/wire.h"
 #include "normd/v1/norm_service.grpc.pb.h"
@@ -96,6 +97,13 @@ class Client {
                                                               Done done);
   // The same, and waits for the answer. Must not be called from a `done`.
   absl::StatusOr<NormalizeResponse> Normalize(const NormalizeRequest& request);
+
+  // A tensor of any size: reads the input from `reader` and gives the result to `writer`, both in
+  // order and in parts, while the other goes on. The bits are Normalize's. Blocks. An error of the
+  // reader or the writer cancels the call and is returned as it is; after any error, what the
+  // writer got is not the whole tensor. ResourceExhausted: nothing was read yet; retry later.
+  absl::StatusOr<StreamResult> NormalizeStream(const StreamRequest& request, StreamReader reader,
+                                               StreamWriter writer);
 
   // Blocking. version 0: as norm_service.proto says for each message.
   absl::StatusOr<v1::ListModelsResponse> ListModels(Duration timeout = kNoTimeout);

@@ -50,6 +50,50 @@ class Service final : public v1::NormService::Service {
     return Compute(*model, *request, wrong, response);
   }
 
+  // Computes when it has the whole input; answers in chunks of odd size.
+  grpc::Status NormalizeStream(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<v1::NormalizeStreamResponse, v1::NormalizeStreamRequest>* stream)
+      override {
+    constexpr std::size_t kAnswerBytes = 1001;
+    v1::NormalizeStreamRequest message;
+    if (!stream->Read(&message) || !message.has_header()) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "part: wanted the header");
+    }
+    v1::NormalizeRequest request = message.header();
+    const FakeModel* model = nullptr;
+    bool wrong = false;
+    {
+      MutexLock lock(mutex_);
+      const std::int64_t number = calls_++;
+      changed_.SignalAll();
+      if (number >= fail_from_) return ToGrpc(failure_);
+      wrong = number >= wrong_from_;
+      model = Find(request.model());
+    }
+    if (model == nullptr) return NotFound(request.model());
+    v1::NormalizeStreamResponse answer;
+    answer.mutable_header()->set_model(request.model());
+    answer.mutable_header()->set_version(1);
+    *answer.mutable_header()->add_outputs() = request.inputs(0);
+    answer.mutable_header()->set_max_chunk_bytes(4096);
+    stream->Write(answer);
+    while (stream->Read(&message))
+      request.mutable_inputs(0)->mutable_data()->append(message.chunk());
+    v1::NormalizeResponse response;
+    const grpc::Status status = Compute(*model, request, wrong, &response);
+    if (!status.ok()) return status;
+    const std::string& data = response.outputs(0).data();
+    for (std::size_t at = 0; at < data.size(); at += kAnswerBytes) {
+      answer.set_chunk(data.substr(at, kAnswerBytes));
+      stream->Write(answer);
+    }
+    answer.mutable_trailer()->set_pieces(1);
+    answer.mutable_trailer()->set_batches(1);
+    stream->Write(answer);
+    return grpc::Status::OK;
+  }
+
   grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
                           v1::ListModelsResponse* response) override {
     MutexLock lock(mutex_);

@@ -27,7 +27,8 @@ class FakeNormService {
   void AddModel(const std::string& name, const v1::ModelConfig& config,
                 std::map<std::string, client::Tensor> parameters = {});
 
-  // What Normalize does from its call number `from` on (counted from 0). Anything but OK refuses.
+  // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
+  // but OK refuses.
   void FailFrom(std::int64_t from, const absl::Status& status);
   // Changes the first element of the answer.
   void AnswerWronglyFrom(std::int64_t from);

@@ -1,0 +1,149 @@
+#include "client/stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/tensor/random.h"
+#include "tests/support/fake_norm_service.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StreamTest : public ::testing::Test {
+ protected:
+  StreamTest() : client_(Client::Create(server_.target()).value()) {
+    v1::ModelConfig config;
+    config.mutable_instance_norm()->set_channels(8);
+    config.mutable_instance_norm()->set_affine(true);
+    server_.AddModel("norm", config, test::AffineParameters(8));
+    request_.model = "norm";
+    request_.shape = x_.shape();
+  }
+
+  absl::Status ReadInput(absl::Span<std::byte> out) {
+    std::memcpy(out.data(), x_.view().bytes.data() + read_, out.size());
+    read_ += out.size();
+    return absl::OkStatus();
+  }
+  absl::Status WriteOutput(absl::Span<const std::byte> bytes) {
+    output_.insert(output_.end(), bytes.begin(), bytes.end());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<StreamResult> Run() {
+    return client_->NormalizeStream(
+        request_, [this](absl::Span<std::byte> out) { return ReadInput(out); },
+        [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
+  }
+
+  test::FakeNormService server_;
+  const std::unique_ptr<Client> client_;
+  const Tensor x_ =
+      RandomTensor(norm::DType::kFloat32, Shape::Create({5, 8, 33, 31}).value(), 0, 1, 1).value();
+  StreamRequest request_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::size_t read_ = 0;
+  std::vector<std::byte> output_;
+};
+
+TEST_F(StreamTest, GivesTheBytesOfTheUnaryCallForEveryChunkSize) {
+  NormalizeRequest unary;
+  unary.model = "norm";
+  unary.input = x_.view();
+  unary.input_owner = x_.owner();
+  const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
+  ASSERT_TRUE(response.ok()) << response.status();
+  std::vector<std::byte> expected(response->size_bytes());
+  response->CopyTo(absl::MakeSpan(expected));
+  for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
+    request_.chunk_bytes = chunk_bytes;
+    read_ = 0;
+    output_.clear();
+    const absl::StatusOr<StreamResult> result = Run();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(output_ == expected) << chunk_bytes;
+    EXPECT_EQ(result->model, "norm");
+    EXPECT_EQ(result->version, 1);
+    EXPECT_EQ(result->trailer.pieces(), 1);
+  }
+}
+
+TEST_F(StreamTest, TellsItsProgressUpToTheEnd) {
+  std::vector<StreamProgress> seen;
+  request_.on_progress = [&](const StreamProgress& progress) { seen.push_back(progress); };
+  ASSERT_TRUE(Run().ok());
+  const auto bytes = static_cast<std::int64_t>(x_.view().bytes.size());
+  ASSERT_FALSE(seen.empty());
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
+    return a.received_bytes < b.received_bytes;
+  }));
+  EXPECT_EQ(seen.back().received_bytes, bytes);
+  EXPECT_EQ(seen.back().sent_bytes, bytes);
+  EXPECT_EQ(seen.back().total_bytes, bytes);
+}
+
+TEST_F(StreamTest, AReadersErrorEndsTheCall) {
+  const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
+      request_,
+      [&](absl::Span<std::byte> out) {
+        return read_ > 10000 ? absl::DataLossError("the disk broke") : ReadInput(out);
+      },
+      [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
+  EXPECT_EQ(result.status(), absl::DataLossError("the disk broke"));
+}
+
+TEST_F(StreamTest, AWritersErrorEndsTheCall) {
+  const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
+      request_, [this](absl::Span<std::byte> out) { return ReadInput(out); },
+      [](absl::Span<const std::byte>) { return absl::ResourceExhaustedError("the disk is full"); });
+  EXPECT_EQ(result.status(), absl::ResourceExhaustedError("the disk is full"));
+}
+
+TEST_F(StreamTest, TheServersErrorComesAsItIs) {
+  server_.FailFrom(0, absl::ResourceExhaustedError("bytes in flight: all taken"));
+  EXPECT_EQ(Run().status(), absl::ResourceExhaustedError("bytes in flight: all taken"));
+  EXPECT_EQ(read_, 0U) << "nothing is read for a stream that is refused";
+  request_.model = "other";
+  server_.FailFrom(100, absl::OkStatus());
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(StreamTest, AServerThatIsNotThereIsUnavailable) {
+  server_.Stop();
+  const absl::Status status = Run().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
+}
+
+TEST_F(StreamTest, EndsAtItsTimeout) {
+  request_.timeout = std::chrono::milliseconds(1);
+  const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
+      request_,
+      [this](absl::Span<std::byte> out) {
+        // Until the call is over, which the next write then finds.
+        while (std::chrono::steady_clock::now() < begin_ + std::chrono::milliseconds(5)) {
+        }
+        return ReadInput(out);
+      },
+      [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
+  request_.shape = Shape::Create({0, 8, 3}).value();
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(read_, 0U);
+  EXPECT_TRUE(output_.empty());
+}
+
+}  // namespace
+}  // namespace normd::client
