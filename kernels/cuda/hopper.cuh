@@ -113,6 +113,7 @@ __device__ inline void Pin(float (&registers)[kCount]) {
 #define NORMD_D64(d, i)                                                         \
   NORMD_D8(d, i), NORMD_D8(d, i + 8), NORMD_D8(d, i + 16), NORMD_D8(d, i + 24), \
       NORMD_D8(d, i + 32), NORMD_D8(d, i + 40), NORMD_D8(d, i + 48), NORMD_D8(d, i + 56)
+#define NORMD_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NORMD_R64                                                                         \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
@@ -126,6 +127,14 @@ __device__ inline void Pin(float (&registers)[kCount]) {
   "%114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // The first product of a sum overwrites D.
+#define NORMD_PRODUCT_32(type)                                                   \
+  asm volatile(                                                                  \
+      "{ .reg .pred add; setp.ne.b32 add, %18, 0;"                               \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {" NORMD_R16 \
+      "},"                                                                       \
+      " %16, %17, add, 1, 1, 0, 0; }"                                            \
+      : NORMD_D8(d, 0), NORMD_D8(d, 8)                                           \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define NORMD_PRODUCT_128(type)                                                   \
   asm volatile(                                                                   \
       "{ .reg .pred add; setp.ne.b32 add, %66, 0;"                                \
@@ -148,8 +157,13 @@ __device__ inline void Pin(float (&registers)[kCount]) {
 template <bool kBFloat, int kRegisters>
 __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::uint64_t b,
                                 bool add) {
-  static_assert(kRegisters == 64 || kRegisters == 128, "products of 128 or 256 columns");
-  if constexpr (kRegisters == 64 && kBFloat) {
+  static_assert(kRegisters == 16 || kRegisters == 64 || kRegisters == 128,
+                "products of 32, 128 or 256 columns");
+  if constexpr (kRegisters == 16 && kBFloat) {
+    NORMD_PRODUCT_32("bf16");
+  } else if constexpr (kRegisters == 16) {
+    NORMD_PRODUCT_32("f16");
+  } else if constexpr (kRegisters == 64 && kBFloat) {
     NORMD_PRODUCT_128("bf16");
   } else if constexpr (kRegisters == 64) {
     NORMD_PRODUCT_128("f16");
@@ -162,8 +176,10 @@ __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::ui
 
 #undef NORMD_D8
 #undef NORMD_D64
+#undef NORMD_R16
 #undef NORMD_R64
 #undef NORMD_R128
+#undef NORMD_PRODUCT_32
 #undef NORMD_PRODUCT_128
 #undef NORMD_PRODUCT_256
 

@@ -78,7 +78,7 @@ Status ParseLinearTile(const std::string& name, LinearTile* tile) {
     *tile = value;
     return Status();
   }
-  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide");
+  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide, slim");
 }
 
 LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits,
@@ -86,7 +86,7 @@ LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits
   if (!UsesTensorCores(spec, limits)) {
     LinearPlan plan = PlainPlan(spec);
     const bool narrow =
-        forced == LinearTile::kAuto ? samples <= kFewSamples : forced == LinearTile::kNarrow;
+        forced == LinearTile::kAuto ? samples <= kFewSamples : forced != LinearTile::kWide;
     plan.tile_samples = narrow ? 16 : 128;
     plan.tile_features = narrow ? 64 : 128;
     return plan;
@@ -97,7 +97,8 @@ LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits
   const std::int64_t wide =
       CeilDiv(spec.out_features, kMaxFeaturesPerCluster) * 2 * CeilDiv(samples, plan.tile_samples);
   const bool narrow = forced == LinearTile::kAuto ? 2 * wide <= limits.multiprocessors
-                                                  : forced == LinearTile::kNarrow;
+                                                  : forced != LinearTile::kWide;
+  if (forced == LinearTile::kSlim) plan.tile_samples = kSlimSamples;
   plan.tile_features = narrow ? kWeightBlockRows : 2 * kWeightBlockRows;
   plan.cluster = narrow ? 1 : 2;
   return plan;

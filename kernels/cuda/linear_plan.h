@@ -43,13 +43,17 @@ inline constexpr int kMaxFeaturesPerCluster = 256;
 // Samples of a call are computed in chunks of at most this many, which bounds the workspace.
 inline constexpr std::int64_t kLinearChunkSamples = 1024;
 
-// How much of the product a block takes. It changes the time and no bit.
+// How much of the product a block takes. It changes the time and no bit, but for kSlim.
 enum class LinearTile : std::uint8_t {
   kAuto = 0,
   kNarrow = 1,  // Few samples: as many blocks as possible.
   kWide = 2,    // Many samples: as few bytes moved as possible.
+  // Narrow, with matrix products of kSlimSamples columns. That their width changes no bit is likely
+  // and not shown, so kAuto never takes it.
+  kSlim = 3,
 };
-// From "auto", "narrow", "wide"; InvalidArgument lists the names.
+inline constexpr int kSlimSamples = 32;
+// From "auto", "narrow", "wide", "slim"; InvalidArgument lists the names.
 Status ParseLinearTile(const std::string& name, LinearTile* tile);
 
 struct LinearPlan {

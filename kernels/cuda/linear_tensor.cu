@@ -30,7 +30,8 @@ constexpr int kWarpgroup = 128;
 constexpr int kLanes = 32;
 constexpr int kStepProducts = 4;  // Of 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
-constexpr int kSharedBytes = 226 << 10;  // Of 227 KiB; static shared memory takes some.
+constexpr int kMostSharedBytes = 226 << 10;  // Of 227 KiB; static shared memory takes some.
+constexpr int kAlignment = 1024;             // Of operands in shared memory.
 
 // kColumns: samples of a tile. kGroups: warpgroups, of 64 features each.
 template <bool kBFloatOperands, int kXPartCount, int kWeightPartCount, int kColumnCount,
@@ -51,7 +52,8 @@ struct Shape {
   static constexpr int kWeightGroupBytes = kWeightParts * kWeightPartBytes;
   static constexpr int kXPartBytes = kColumns * kStepBytes;
   static constexpr int kStageBytes = kGroups * kWeightGroupBytes + kXParts * kXPartBytes;
-  static constexpr int kStages = (kSharedBytes - 1024) / kStageBytes;
+  static constexpr int kStages = (kMostSharedBytes - kAlignment) / kStageBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kAlignment;
 };
 
 // Where a ring is: its next stage, and the parity of that stage's phase.
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   extern __shared__ char dynamic_shared[];
   __shared__ std::uint64_t barriers[2 * S::kStages];
   Shared<S> shared;
-  shared.ring = (SharedAddress(dynamic_shared) + 1023) / 1024 * 1024;
+  shared.ring = (SharedAddress(dynamic_shared) + kAlignment - 1) / kAlignment * kAlignment;
   shared.full = SharedAddress(barriers);
   shared.empty = shared.full + S::kStages * 8;
   if (threadIdx.x == 0) {
@@ -309,9 +311,13 @@ struct Type {
 // Calls function(Type<Shape>()) for the shape of the plan, which MakeLinearPlan made.
 template <bool kBFloat, int kXParts, int kWeightParts, int kColumns, typename Function>
 cudaError_t WithTile(const LinearPlan& plan, Function function) {
-  return plan.cluster == 2
-             ? function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 2, 2>>())
-             : function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 1, 1>>());
+  if (plan.cluster == 2) {
+    return function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 2, 2>>());
+  }
+  if (plan.tile_samples == kSlimSamples) {
+    return function(Type<Shape<kBFloat, kXParts, kWeightParts, kSlimSamples, 1, 1>>());
+  }
+  return function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 1, 1>>());
 }
 template <typename Function>
 cudaError_t WithShape(const LinearPlan& plan, Function function) {
@@ -324,20 +330,22 @@ cudaError_t WithShape(const LinearPlan& plan, Function function) {
 }  // namespace
 
 cudaError_t PrepareTensorProduct() {
-  LinearPlan plan;
-  for (int parts : {0, 1, 2, 3}) {
-    plan.x_parts = parts == 3 ? 2 : 1;
-    plan.weight_parts = parts >= 2 ? 2 : 1;
-    plan.format = parts == 0 ? OperandFormat::kBFloat16 : OperandFormat::kSplitFloat16;
-    for (int cluster : {1, 2}) {
-      plan.cluster = cluster;
-      const cudaError_t error = WithShape(plan, [](auto type) {
-        using S = typename decltype(type)::Shape;
-        return cudaFuncSetAttribute(reinterpret_cast<const void*>(TensorProductKernel<S>),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    S::kStages * S::kStageBytes + 1024);
-      });
-      if (error != cudaSuccess) return error;
+  LinearNormSpec spec;
+  spec.in_features = spec.out_features = 1;
+  DeviceLimits limits;
+  limits.compute_capability = 90;
+  for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    for (Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBFloat16}) {
+      for (LinearTile tile : {LinearTile::kNarrow, LinearTile::kWide, LinearTile::kSlim}) {
+        spec.dtype = dtype;
+        spec.precision = precision;
+        const cudaError_t error = WithShape(MakeLinearPlan(spec, limits, 1, tile), [](auto type) {
+          using S = typename decltype(type)::Shape;
+          return cudaFuncSetAttribute(reinterpret_cast<const void*>(TensorProductKernel<S>),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes);
+        });
+        if (error != cudaSuccess) return error;
+      }
     }
   }
   return cudaSuccess;
@@ -356,7 +364,7 @@ cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
     cudaLaunchConfig_t config = {};
     config.gridDim = std::min(tiles, task.multiprocessors / S::kCluster) * S::kCluster;
     config.blockDim = S::kThreads;
-    config.dynamicSmemBytes = S::kStages * S::kStageBytes + 1024;
+    config.dynamicSmemBytes = S::kSharedBytes;
     config.stream = stream;
     config.attrs = &cluster;
     config.numAttrs = 1;

@@ -116,6 +116,14 @@ class CudaLinearTest : public ::testing::TestWithParam<std::tuple<DType, Precisi
     return spec;
   }
 
+  // What rounding the operands and the results leaves, with room.
+  static double RelativeLimit() {
+    const auto [dtype, precision] = GetParam();
+    if (precision == Precision::kBFloat16 || dtype == DType::kBFloat16) return 8e-3;
+    if (precision == Precision::kTf32 || dtype == DType::kFloat16) return 1e-3;
+    return 3e-6;
+  }
+
   DeviceLimits limits_;
 };
 
@@ -141,6 +149,23 @@ TEST_P(CudaLinearTest, GivesTheSameBitsOnEveryLaunch) {
   }
 }
 
+// The slim tile promises an error, not bits; the log says whether it has them too.
+TEST_P(CudaLinearTest, AgreesWithFloat64InTheSlimTile) {
+  for (const std::int64_t samples : {1, 31, 70}) {
+    Problem problem(Spec(1000, 700), samples, limits_);
+    ASSERT_TRUE(problem.Run(limits_, LinearTile::kNarrow).ok());
+    const std::vector<char> narrow = problem.Out();
+    ASSERT_TRUE(problem.Run(limits_, LinearTile::kSlim).ok());
+    bench::LinearError error;
+    ASSERT_EQ(
+        bench::LinearErrorOnDevice(problem.spec, problem.params, problem.segment, nullptr, &error),
+        cudaSuccess);
+    EXPECT_LT(error.relative, RelativeLimit());
+    GTEST_LOG_(INFO) << samples << " samples in slim tiles have "
+                     << (problem.Out() == narrow ? "the narrow tiles' bits" : "bits of their own");
+  }
+}
+
 // The seed's layer. Errors of the results in units of theirs, which are of order 1: kFloat32's is
 // what PyTorch's float32 shows on these data.
 TEST_P(CudaLinearTest, AgreesWithFloat64AtTheSeedsSize) {
@@ -151,12 +176,8 @@ TEST_P(CudaLinearTest, AgreesWithFloat64AtTheSeedsSize) {
       bench::LinearErrorOnDevice(problem.spec, problem.params, problem.segment, nullptr, &error),
       cudaSuccess);
   EXPECT_EQ(error.samples, 16);
-  const bool exact = problem.spec.dtype == DType::kFloat32;
-  double limit = exact ? 3e-6 : problem.spec.dtype == DType::kFloat16 ? 1e-3 : 8e-3;
-  if (problem.spec.precision == Precision::kTf32) limit = std::max(limit, 1e-3);
-  if (problem.spec.precision == Precision::kBFloat16) limit = 8e-3;
-  EXPECT_LT(error.relative, limit);
-  EXPECT_LT(error.max, 20 * limit);
+  EXPECT_LT(error.relative, RelativeLimit());
+  EXPECT_LT(error.max, 20 * RelativeLimit());
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -92,6 +92,17 @@ TEST(LinearPlanTest, ChoosesArithmeticWhateverTheNumberOfSamples) {
   }
 }
 
+TEST(LinearPlanTest, TakesProductsOfAnotherWidthOnlyWhereForced) {
+  for (const LinearNormSpec& spec : Specs()) {
+    const LinearPlan slim = MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kSlim);
+    if (slim.path != LinearPath::kTensor) continue;
+    EXPECT_EQ(slim.tile_samples, kSlimSamples);
+    for (std::int64_t samples : Samples()) {
+      EXPECT_GT(MakeLinearPlan(spec, Device(90, 132), samples).tile_samples, kSlimSamples);
+    }
+  }
+}
+
 TEST(LinearPlanTest, GivesEachMultiprocessorFewFeaturesWhereSamplesAreFew) {
   const LinearNormSpec spec = Spec(8192, 8192, DType::kFloat32, Precision::kFloat32);
   EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1).tile_features, 64);
@@ -152,7 +163,7 @@ TEST(LinearPlanTest, ParsesTilesAndListsThem) {
   EXPECT_EQ(tile, LinearTile::kWide);
   EXPECT_TRUE(ParseLinearTile("narrow", &tile).ok());
   EXPECT_EQ(tile, LinearTile::kNarrow);
-  EXPECT_THAT(ParseLinearTile("broad", &tile).message(), HasSubstr("auto, narrow, wide"));
+  EXPECT_THAT(ParseLinearTile("broad", &tile).message(), HasSubstr("auto, narrow, wide, slim"));
 }
 
 TEST(LinearPlanTest, DescribesWhatItChose) {
