@@ -14,7 +14,9 @@ __device__ inline std::uint32_t SharedAddress(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// ---- Barriers in shared memory, by address.
+// ---- Barriers in shared memory, by address. What they order here is read and written by the copy
+// engine and the tensor cores alone, so arrivals and waits keep the scope of a block: that of a
+// cluster would cost a fence of all the device's memory at each.
 
 __device__ inline void InitBarrier(std::uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -33,7 +35,7 @@ __device__ inline void ArriveAt(std::uint32_t barrier, int rank) {
   asm volatile(
       "{ .reg .b32 remote;"
       "  mapa.shared::cluster.u32 remote, %0, %1;"
-      "  mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier),
+      "  mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -41,7 +43,7 @@ __device__ inline void ArriveAt(std::uint32_t barrier, int rank) {
 __device__ inline void AwaitPhase(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
       "{ .reg .pred done;"
-      "AGAIN: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;"
+      "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;"
       "  @!done bra AGAIN; }" ::"r"(barrier),
       "r"(parity)
       : "memory");

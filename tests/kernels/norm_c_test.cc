@@ -162,4 +162,21 @@ TEST(NormCTest, CudaWithoutADeviceIsRefusedWithAReason) {
   EXPECT_STRNE(norm_last_error(), "");
 }
 
+TEST(NormCTest, TheFusedLayerOnCudaWithoutADeviceIsRefusedWithAReason) {
+  norm_linear_spec spec = {};
+  norm_linear_params params = {};
+  norm_linear_segment segment = {};
+  norm_cuda_launch launch = {};
+  size_t bytes = 0;
+  for (const norm_result result :
+       {norm_cuda_linear_weight_bytes(nullptr, &spec, &bytes),
+        norm_cuda_linear_prepare(nullptr, &spec, &params, &bytes, 0, nullptr),
+        norm_cuda_linear_workspace_bytes(nullptr, &spec, 1, nullptr, &bytes),
+        norm_cuda_linear_norm(nullptr, &spec, &bytes, &segment, 1, &launch)}) {
+    EXPECT_TRUE(result == NORM_UNSUPPORTED || result == NORM_INVALID_ARGUMENT) << result;
+    EXPECT_STRNE(norm_last_error(), "");
+  }
+  EXPECT_EQ(bytes, 0U);
+}
+
 }  // namespace
