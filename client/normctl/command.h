@@ -19,9 +19,11 @@ namespace normd::client {
 struct Context {
   Client* client = nullptr;  // Not yet connected; a command may do without.
   Duration timeout{};
+  bool timeout_given = false;  // On the command line.
   bool json = false;
   std::vector<std::string> arguments;  // Without the flags.
   std::ostream* out = nullptr;
+  std::ostream* terminal = nullptr;  // For what is redrawn; null where nobody sees it.
 };
 
 // Created anew for each command line.

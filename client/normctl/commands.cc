@@ -53,21 +53,25 @@ int UsageError(std::ostream& err, const std::string& message) {
 }
 
 absl::Status Execute(Command& command, const CommonFlags& common, bool timeout_given,
-                     Client& client, std::vector<std::string> arguments, std::ostream& out) {
+                     Client& client, std::vector<std::string> arguments, std::ostream& out,
+                     std::ostream* terminal) {
   Context context;
   context.client = &client;
   const bool limited =
       common.timeout != absl::InfiniteDuration() && (timeout_given || command.HasDefaultTimeout());
   context.timeout = limited ? absl::ToChronoNanoseconds(common.timeout) : kNoTimeout;
+  context.timeout_given = timeout_given;
   context.json = common.json;
   context.arguments = std::move(arguments);
   context.out = &out;
+  context.terminal = terminal;
   return command.Run(context);
 }
 
 }  // namespace
 
-int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err) {
+int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err,
+               bool terminal) {
   if (arguments.empty()) {
     PrintHelp(err);
     return kExitUsage;
@@ -110,8 +114,8 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server);
   if (!client.ok()) return UsageError(err, absl::StrCat("--", client.status().message()));
   const bool timeout_given = common.timeout != default_timeout;
-  const absl::Status status =
-      Execute(command, common, timeout_given, **client, *std::move(others), out);
+  const absl::Status status = Execute(command, common, timeout_given, **client, *std::move(others),
+                                      out, terminal ? &err : nullptr);
   if (status.ok()) return kExitOk;
   err << "normctl: " << absl::StatusCodeToString(status.code()) << ": " << status.message() << "\n";
   return kExitFailed;

@@ -1,4 +1,4 @@
-// `normctl normalize`: one tensor from a file to a file.
+// `normctl normalize`: one tensor from a file to a file, in one message or as a stream.
 
 #include <chrono>
 #include <optional>
@@ -8,6 +8,8 @@
 #include "absl/time/time.h"
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
+#include "client/normctl/progress_bar.h"
+#include "client/normctl/stream_files.h"
 #include "client/tensor/npy.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
@@ -22,12 +24,23 @@ nlohmann::json StagesJson(const v1::StageTimes& stages) {
           {"compute", stages.compute_ns()}, {"copy_out", stages.copy_out_ns()}};
 }
 
+nlohmann::json VerifyJson(const Comparison& comparison) {
+  return {{"ok", comparison.ok()},
+          {"elements", comparison.elements},
+          {"wrong", comparison.wrong},
+          {"max_error", comparison.max_error}};
+}
+
 std::optional<v1::Priority> ParsePriority(absl::string_view level) {
   if (level == "low") return v1::PRIORITY_LOW;
   if (level == "normal") return v1::PRIORITY_NORMAL;
   if (level == "high") return v1::PRIORITY_HIGH;
   return std::nullopt;
 }
+
+// A larger file is streamed: a message of it would be slower, and the server takes no message over
+// its --max_request_bytes.
+constexpr std::int64_t kStreamFromBytes = std::int64_t{64} << 20;
 
 class NormalizeCommand final : public Command {
  public:
@@ -45,6 +58,9 @@ class NormalizeCommand final : public Command {
     flags.Add("queue_timeout", &queue_timeout_, "DURATION",
               "How long it may wait on the server; 0: as long as --timeout.");
     flags.Add("o", &output_path_, "OUT.npy", "File for the result; without it none is written.");
+    flags.Add("stream", &stream_, "WHEN",
+              "always, never, or auto: files over 64 MiB. A stream needs little memory, and has no "
+              "time limit but a --timeout that is given.");
     flags.Add("verify", &verify_, "",
               "Checks every element against float64; needs the repository.");
     flags.Add("model_repository", &repository_, "DIR",
@@ -60,6 +76,10 @@ class NormalizeCommand final : public Command {
       return absl::InvalidArgumentError(absl::StrCat(
           "--queue_timeout: ", absl::FormatDuration(queue_timeout_), ", wanted 0 or more"));
     }
+    if (stream_ != "auto" && stream_ != "always" && stream_ != "never") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--stream: \"", stream_, "\", wanted auto, always or never"));
+    }
     if (verify_ && repository_.empty()) {
       return absl::InvalidArgumentError(
           "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
@@ -68,6 +88,10 @@ class NormalizeCommand final : public Command {
   }
 
   absl::Status Run(const Context& context) override {
+    const absl::StatusOr<NpyReader> file = NpyReader::Open(context.arguments[0]);
+    if (!file.ok()) return file.status();
+    const bool large = file->bytes() > kStreamFromBytes;
+    if (stream_ == "always" || (stream_ == "auto" && large)) return RunStreamed(context, *file);
     const absl::StatusOr<Tensor> input = ReadNpy(context.arguments[0]);
     if (!input.ok()) return input.status();
     NormalizeRequest request;
@@ -95,11 +119,81 @@ class NormalizeCommand final : public Command {
       comparison = Compare(response->dtype(), response->pieces(), *expected);
     }
     Print(context, *response, elapsed, comparison);
+    return Verdict(comparison);
+  }
+
+ private:
+  static absl::Status Verdict(const Comparison& comparison) {
     if (comparison.ok()) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("verification failed: ", Describe(comparison)));
   }
 
- private:
+  absl::Status RunStreamed(const Context& context, const NpyReader& input) const {
+    if (verify_ && output_path_.empty()) {
+      return absl::InvalidArgumentError("--verify: a stream's result is verified in its file, -o");
+    }
+    const SteadyClock clock{};
+    StreamRequest request;
+    request.model = model_;
+    request.version = version_;
+    request.priority = *ParsePriority(priority_);
+    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
+    if (context.timeout_given) request.timeout = context.timeout;
+    const TimePoint begin = clock.Now();
+    absl::StatusOr<StreamResult> result;
+    {
+      ProgressBar bar(context.terminal, clock);
+      request.on_progress = [&bar](const StreamProgress& progress) {
+        bar.Update(progress.received_bytes, progress.total_bytes);
+      };
+      result = StreamFile(*context.client, request, input, output_path_);
+    }
+    if (!result.ok()) return result.status();
+    const Duration elapsed = clock.Now() - begin;
+    Comparison comparison;
+    if (verify_) {
+      const absl::StatusOr<ReferenceModel> reference =
+          ReferenceModel::Load(repository_, model_, result->version);
+      if (!reference.ok()) return reference.status();
+      const absl::StatusOr<NpyReader> output = NpyReader::Open(output_path_);
+      if (!output.ok()) return output.status();
+      const absl::StatusOr<Comparison> compared = CompareFiles(*reference, input, *output);
+      if (!compared.ok()) return compared.status();
+      comparison = *compared;
+    }
+    PrintStreamed(context, input, *result, elapsed, comparison);
+    return Verdict(comparison);
+  }
+
+  void PrintStreamed(const Context& context, const NpyReader& input, const StreamResult& result,
+                     Duration elapsed, const Comparison& comparison) const {
+    const double seconds = std::chrono::duration<double>(elapsed).count();
+    const double rate = static_cast<double>(input.bytes()) / seconds / 1e9;
+    const v1::NormalizeStreamTrailer& trailer = result.trailer;
+    if (context.json) {
+      const auto dims = input.shape().dims();
+      nlohmann::json report = {{"model", result.model},
+                               {"version", result.version},
+                               {"dtype", norm::Name(input.dtype())},
+                               {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+                               {"elapsed_ms", seconds * 1e3},
+                               {"gb_per_second", rate},
+                               {"stages_ns", StagesJson(trailer.stages())},
+                               {"stream",
+                                {{"pieces", trailer.pieces()},
+                                 {"batches", trailer.batches()},
+                                 {"window_bytes", result.window_bytes}}}};
+      if (verify_) report["verify"] = VerifyJson(comparison);
+      *context.out << report.dump(2) << "\n";
+      return;
+    }
+    *context.out << absl::StreamFormat(
+        "%s version %d: %s %s streamed in %.3f s, %.2f GB/s, as %d pieces in %d batches\n  %s\n",
+        result.model, result.version, norm::Name(input.dtype()), input.shape().ToString(), seconds,
+        rate, trailer.pieces(), trailer.batches(), DescribeStages(trailer.stages()));
+    PrintEnd(context, comparison);
+  }
+
   absl::Status Write(const NormalizeResponse& response) const {
     if (output_path_.empty()) return absl::OkStatus();
     absl::StatusOr<NpyWriter> writer =
@@ -127,12 +221,7 @@ class NormalizeCommand final : public Command {
           {"elapsed_ms", ms},
           {"stages_ns", StagesJson(response.stages())},
           {"batch", {{"id", batch.id()}, {"requests", batch.requests()}, {"lane", batch.lane()}}}};
-      if (verify_) {
-        report["verify"] = {{"ok", comparison.ok()},
-                            {"elements", comparison.elements},
-                            {"wrong", comparison.wrong},
-                            {"max_error", comparison.max_error}};
-      }
+      if (verify_) report["verify"] = VerifyJson(comparison);
       *context.out << report.dump(2) << "\n";
       return;
     }
@@ -140,6 +229,10 @@ class NormalizeCommand final : public Command {
         "%s version %d: %s %s in %.3f ms on %s, in a batch of %d\n  %s\n", response.model(),
         response.version(), norm::Name(response.dtype()), response.shape().ToString(), ms,
         batch.lane(), batch.requests(), DescribeStages(response.stages()));
+    PrintEnd(context, comparison);
+  }
+
+  void PrintEnd(const Context& context, const Comparison& comparison) const {
     if (verify_) {
       *context.out << "  verified against float64: " << (comparison.ok() ? "ok, " : "FAILED, ")
                    << Describe(comparison) << "\n";
@@ -152,6 +245,7 @@ class NormalizeCommand final : public Command {
   std::string priority_ = "normal";
   absl::Duration queue_timeout_;
   std::string output_path_;
+  std::string stream_ = "auto";
   bool verify_ = false;
   std::string repository_;
 };

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <ostream>
 #include <sstream>
@@ -9,9 +10,11 @@
 #include <vector>
 
 #include "client/normctl/commands.h"
+#include "client/normctl/progress_bar.h"
 #include "client/tensor/npy.h"
 #include "client/tensor/random.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/fake_clock.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
 
@@ -32,7 +35,7 @@ struct Ran {
 Ran Invoke(const std::vector<std::string>& arguments) {
   std::ostringstream out;
   std::ostringstream err;
-  const int code = RunNormctl(arguments, out, err);
+  const int code = RunNormctl(arguments, out, err, false);
   return {code, out.str(), err.str()};
 }
 
@@ -100,7 +103,7 @@ TEST_F(NormctlTest, HealthWatchPrintsEachStateAtOnceUntilTheStreamEnds) {
   });
   std::ostream out(&buffer);
   std::ostringstream err;
-  EXPECT_EQ(RunNormctl({"health", "--watch", "--server=" + server_.target()}, out, err),
+  EXPECT_EQ(RunNormctl({"health", "--watch", "--server=" + server_.target()}, out, err, false),
             kExitFailed);
   EXPECT_THAT(buffer.str(), StartsWith("SERVING\nNOT_SERVING\n"));
   EXPECT_THAT(err.str(), StartsWith("normctl: "));
@@ -161,6 +164,76 @@ TEST_F(NormctlTest, NormalizeReportsAsJson) {
   EXPECT_EQ(json["batch"]["lane"], "fake:0");
   EXPECT_EQ(json["verify"]["elements"], 80);
   EXPECT_EQ(json["verify"]["ok"], true);
+}
+
+TEST_F(NormctlTest, NormalizeStreamsFromFileToFile) {
+  const std::string y = folder_.File("y.npy");
+  Ran ran = Call({"normalize", "--stream=always", "--model", "group", folder_.File("x.npy"), "-o",
+                  y, "--verify", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("streamed in"), HasSubstr("as 1 pieces in 1 batches"),
+                             HasSubstr("verified against float64: ok"), HasSubstr(y)));
+  const auto streamed = ReadNpy(y);
+  ASSERT_TRUE(streamed.ok()) << streamed.status();
+  ASSERT_EQ(Call({"normalize", "--stream=never", "--model", "group", folder_.File("x.npy"), "-o",
+                  folder_.File("z.npy")})
+                .code,
+            kExitOk);
+  EXPECT_EQ(streamed->bytes(), ReadNpy(folder_.File("z.npy"))->bytes());
+  // The output may be the input.
+  EXPECT_EQ(Call({"normalize", "--stream=always", "--model=group", y, "-o", y}).code, kExitOk);
+  ran = Call({"normalize", "--stream=always", "--model=group", y, "-o", y, "--json", "--verify",
+              "--model_repository=" + folder_.path()});
+  EXPECT_EQ(Json::parse(ran.out)["stream"]["pieces"], 1);
+}
+
+TEST_F(NormctlTest, AStreamThatFailsLeavesNoFile) {
+  server_.FailFrom(0, absl::InternalError("broken"));
+  const std::string y = folder_.File("y.npy");
+  EXPECT_EQ(
+      Call({"normalize", "--stream=always", "--model=group", folder_.File("x.npy"), "-o", y}).code,
+      kExitFailed);
+  EXPECT_FALSE(ReadNpy(y).ok());
+  EXPECT_FALSE(ReadNpy(y + ".part").ok());
+  EXPECT_THAT(Call({"normalize", "x.npy", "--model=m", "--stream=maybe"}).err,
+              HasSubstr("--stream: \"maybe\", wanted auto, always or never"));
+}
+
+TEST_F(NormctlTest, AWrongStreamFailsItsVerification) {
+  server_.AnswerWronglyFrom(0);
+  const Ran ran =
+      Call({"normalize", "--stream=always", folder_.File("x.npy"), "--model=group", "-o",
+            folder_.File("y.npy"), "--verify", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.out, HasSubstr("FAILED"));
+}
+
+TEST(ProgressBarTest, ALineTellsPartRateAndRest) {
+  EXPECT_EQ(ProgressLine(0, 8'000'000'000, Duration(0)),
+            "[>                       ]   0%  0.00 of 8.00 GB  0.00 GB/s");
+  EXPECT_EQ(ProgressLine(2'000'000'000, 8'000'000'000, std::chrono::seconds(4)),
+            "[======>                 ]  25%  2.00 of 8.00 GB  0.50 GB/s  12.0 s left");
+  EXPECT_EQ(ProgressLine(8'000'000'000, 8'000'000'000, std::chrono::seconds(8)),
+            "[========================] 100%  8.00 of 8.00 GB  1.00 GB/s");
+}
+
+TEST(ProgressBarTest, DrawsTenTimesASecondAndClearsTheLine) {
+  FakeClock clock;
+  std::ostringstream out;
+  {
+    ProgressBar bar(&out, clock);
+    bar.Update(1, 100);
+    const std::string first = out.str();
+    EXPECT_THAT(first, StartsWith("\r["));
+    bar.Update(2, 100);
+    EXPECT_EQ(out.str(), first);
+    clock.Advance(std::chrono::milliseconds(100));
+    bar.Update(3, 100);
+    EXPECT_GT(out.str().size(), first.size());
+  }
+  EXPECT_EQ(out.str().back(), '\r');
+  ProgressBar none(nullptr, clock);
+  none.Update(1, 2);
 }
 
 TEST_F(NormctlTest, VerifyFailsOnAWrongAnswer) {
