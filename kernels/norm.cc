@@ -106,7 +106,8 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
   return Status();
 }
 
-Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count) {
+Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
+                        InputAlignment input) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   const std::uintptr_t alignment = SizeOf(spec.dtype);
   for (std::size_t i = 0; i < count; ++i) {
@@ -129,7 +130,8 @@ Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size
     if (segment.x == nullptr || segment.y == nullptr) {
       return InvalidArgument(where(segment.x == nullptr ? "x" : "y") + "null");
     }
-    if (reinterpret_cast<std::uintptr_t>(segment.x) % alignment != 0 ||
+    if ((input == InputAlignment::kElement &&
+         reinterpret_cast<std::uintptr_t>(segment.x) % alignment != 0) ||
         reinterpret_cast<std::uintptr_t>(segment.y) % alignment != 0) {
       return InvalidArgument(where("x, y") + "not aligned to their element");
     }

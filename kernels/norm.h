@@ -99,9 +99,10 @@ struct NormParams {
 };
 
 // One request's tensor in a batch. Borrowed: x and y outlive the computation.
-// x and y are aligned to their element; wider alignment is never needed, 64 bytes is fastest. y is
-// either exactly x (in place) or does not overlap any x of the batch. samples == 0 and spatial == 0
-// are allowed and write nothing; the pointers may then be null.
+// x and y are aligned to their element, but on the CPU x may begin at any byte; wider alignment is
+// never needed, 64 bytes is fastest. y is either exactly x (in place) or does not overlap any x of
+// the batch. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may then be
+// null.
 struct Segment {
   const void* x = nullptr;
   void* y = nullptr;
@@ -118,9 +119,13 @@ constexpr std::int64_t RowLength(const NormSpec& spec, std::int64_t spatial) {
 // break a condition stated above. Backends call it; a caller that validates at load need not.
 Status ValidateSpec(const NormSpec& spec, const NormParams& params);
 
+// What a backend asks of x.
+enum class InputAlignment { kElement, kByte };
+
 // InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, or a pointer of a
-// segment with elements is null or not aligned to its element.
-Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count);
+// segment with elements is null or not aligned: y to its element, x as `input` says.
+Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
+                        InputAlignment input = InputAlignment::kElement);
 
 }  // namespace norm
 

@@ -130,6 +130,7 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
                                                         : kDeviceBatchBytes;
   options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
   options.max_queue_requests = config.max_queue_requests;
+  options.max_inline_bytes = config.max_inline_bytes;
   options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
   return options;
 }
@@ -175,7 +176,7 @@ int Serve(const ServerConfig& config) {
   Admission admission({config.max_inflight_bytes, config.max_inflight_requests}, *metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   BatchQueue queue(QueueOf(config, lanes.front()->device() == "cpu"), clock);
-  Executor executor(std::move(lanes), queue);
+  Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes());
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
   CallEnvironment environment{ServiceOf(config, executor),
                               registry,

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -98,6 +99,14 @@ HWY_INLINE void Fetch(std::uintptr_t address, std::uintptr_t bytes) {
   }
 }
 
+// Of an element that may begin at any byte.
+template <class Lane>
+inline Lane Element(const Lane* x) {
+  Lane lane;
+  std::memcpy(&lane, x, sizeof(lane));
+  return lane;
+}
+
 inline double ToDouble(Float32, float lane) { return static_cast<double>(lane); }
 inline double ToDouble(Float64, double lane) { return lane; }
 inline double ToDouble(Float16, std::uint16_t lane) {
@@ -116,7 +125,7 @@ HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t co
   if (centered) {
     double sum = 0;
     for (std::int64_t i = 0; i < count; ++i) {
-      const double value = ToDouble(Format(), x[i * stride]);
+      const double value = ToDouble(Format(), Element(x + i * stride));
       if (!std::isfinite(value)) {
         constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
         return {result.count, kNaN, kNaN};
@@ -126,7 +135,7 @@ HWY_NOINLINE Moments WideMoments(const typename Format::Lane* x, std::int64_t co
     result.mean = sum / result.count;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const double deviation = ToDouble(Format(), x[i * stride]) - result.mean;
+    const double deviation = ToDouble(Format(), Element(x + i * stride)) - result.mean;
     result.m2 += deviation * deviation;
   }
   return result;

@@ -66,7 +66,8 @@ int Executor::max_threads() const { return impl_->threads; }
 Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                            std::size_t count) const {
   if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
-  if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
+  if (Status status = ValidateSegments(spec, segments, count, InputAlignment::kByte); !status.ok())
+    return status;
   const std::int64_t bytes = TotalBytes(spec, segments, count);
   if (bytes == 0) return Status();
   try {

@@ -1,8 +1,8 @@
 // The vector loops of the CPU backend: one table of functions per DType, chosen at run time for the
 // instruction set of this machine. They are single-threaded, allocate nothing and validate nothing.
 //
-// "Acc" is the accumulation type: double for float64, float for the others. Pointers to x and y are
-// aligned to their element; x == y is allowed everywhere. Results never depend on alignment.
+// "Acc" is the accumulation type: double for float64, float for the others. y is aligned to its
+// element, x begins at any byte; x == y is allowed everywhere. Results never depend on alignment.
 
 #ifndef NORMD_KERNELS_CPU_SIMD_KERNELS_H_
 #define NORMD_KERNELS_CPU_SIMD_KERNELS_H_

@@ -62,6 +62,12 @@ TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool clo
   return EndOfDelay(totals.oldest, limits);
 }
 
+bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,
+                const BatchLimits& limits, std::int64_t inline_bytes) {
+  return waiting_requests == 0 && limits.max_queue_delay <= Duration::zero() && inline_bytes > 0 &&
+         request.bytes <= inline_bytes;
+}
+
 VirtualTime Charge(const WaitingRequest& request) {
   return (request.bytes / 1024 + kRequestKib) << static_cast<int>(request.priority);
 }

@@ -70,6 +70,12 @@ inline constexpr TimePoint kAtOnce = TimePoint::min();
 // that DecideBatch runs only when there is something to take.
 TimePoint ReadyAt(const QueueTotals& totals, const BatchLimits& limits, bool closing);
 
+// Whether a request is computed at once, by the thread that brings it: when nothing waits, so that
+// it overtakes nobody, when its line wants no company, and when it has no more than `inline_bytes`;
+// 0 of them: never.
+bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,
+                const BatchLimits& limits, std::int64_t inline_bytes);
+
 // Start-time fair queueing over models. Virtual time is work that was charged; it stands still
 // while nothing is taken. A model's turn begins where its last batch ended, or now if it has waited
 // for nothing since: nobody saves up a share by being idle, and nobody sheds a debt by it. The

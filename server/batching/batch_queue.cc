@@ -44,6 +44,16 @@ struct BatchQueue::Impl {
     bool everyone = false;
   };
 
+  // A request that is to be computed by the thread that brought it.
+  struct InlineRun {
+    std::unique_ptr<Batch> batch;  // Null: it is not.
+    BatchRunner* runner = nullptr;
+    std::uint64_t runners_version = 0;
+  };
+
+  InlineRun TryTakeInline(std::unique_ptr<Request>& request, TimePoint now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -69,10 +79,32 @@ struct BatchQueue::Impl {
   TimePoint timer_until ABSL_GUARDED_BY(mutex) = kNever;
   bool reaper_sleeps ABSL_GUARDED_BY(mutex) = false;
   TimePoint reaper_until ABSL_GUARDED_BY(mutex) = kNever;
+  // Those that compute nothing now; never reallocated after RunInlineOn.
+  std::vector<BatchRunner*> idle_runners ABSL_GUARDED_BY(mutex);
+  std::uint64_t runners_version ABSL_GUARDED_BY(mutex) = 0;
   CondVar idle;
   CondVar timer;
   CondVar reaper;
 };
+
+BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Request>& request,
+                                                            TimePoint now) {
+  InlineRun run;
+  if (!request->may_run_inline || idle_runners.empty()) return run;
+  run.batch = waiting.TakeInline(request, now);
+  if (run.batch == nullptr) return run;
+  run.runner = idle_runners.back();
+  run.runners_version = runners_version;
+  idle_runners.pop_back();
+  return run;
+}
+
+void BatchQueue::Impl::Compute(InlineRun run) {
+  const absl::Status status = run.runner->Execute(std::move(run.batch));
+  MutexLock lock(mutex);
+  // Within what RunInlineOn brought, so that this allocates nothing.
+  if (status.ok() && run.runners_version == runners_version) idle_runners.push_back(run.runner);
+}
 
 BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   Wake wake;
@@ -141,6 +173,7 @@ BatchQueue::~BatchQueue() {
 absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
   const TimePoint now = impl_->clock.Now();
   Impl::Wake wake;
+  Impl::InlineRun run;
   absl::Status unwanted;
   {
     MutexLock lock(impl_->mutex);
@@ -151,7 +184,8 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
     // Under the lock: whoever cancels sets the flag before it takes the lock in Cancel, so either
     // Cancel finds the request here or this sees the flag.
     unwanted = CheckWanted(*request, now);
-    if (unwanted.ok()) {
+    if (unwanted.ok()) run = impl_->TryTakeInline(request, now);
+    if (unwanted.ok() && run.batch == nullptr) {
       ModelMetrics& metrics = request->model->metrics();
       absl::Status added = impl_->waiting.Add(request, now);
       if (!added.ok()) {
@@ -166,8 +200,18 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
     Fail(std::move(request), std::move(unwanted));
     return absl::OkStatus();
   }
-  impl_->Send(wake);
+  if (run.batch != nullptr) {
+    impl_->Compute(std::move(run));
+  } else {
+    impl_->Send(wake);
+  }
   return absl::OkStatus();
+}
+
+void BatchQueue::RunInlineOn(std::vector<BatchRunner*> runners) {
+  MutexLock lock(impl_->mutex);
+  impl_->idle_runners = std::move(runners);
+  ++impl_->runners_version;
 }
 
 BatchQueue::Poll BatchQueue::TryTake() {

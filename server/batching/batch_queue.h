@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "server/base/clock.h"
@@ -27,9 +28,11 @@ struct BatchQueueOptions {
   std::int64_t max_queue_requests = 1024;  // Of one model version; likewise.
   // How much younger a request overtakes those of the next lower priority; see DueAt.
   Duration priority_aging = std::chrono::seconds(1);
+  // The largest request that RunInlineOn's runners compute; see RunsInline.
+  std::int64_t max_inline_bytes = 0;
 };
 
-// Thread-safe. No function blocks but Take and Reap.
+// Thread-safe. No function blocks but Take and Reap, and Push while it computes a request inline.
 class BatchQueue {
  public:
   BatchQueue(BatchQueueOptions options, const Clock& clock);
@@ -38,8 +41,14 @@ class BatchQueue {
 
   // Takes `request` on success and leaves it with the caller on failure: ResourceExhausted when the
   // model's queue is full (retry), Unavailable after Close. A request that is already cancelled or
-  // expired is accepted and completed at once.
+  // expired is accepted and completed at once. One that may run inline, and by RunsInline does, is
+  // computed before Push returns.
   absl::Status Push(std::unique_ptr<Request>& request);
+
+  // Lends runners on which threads in Push compute requests inline, each by one thread at a time;
+  // none to begin with. A request that finds all of them in use waits like any other. They are used
+  // until the next call, and outlive the Pushes in progress by then.
+  void RunInlineOn(std::vector<BatchRunner*> runners);
 
   struct Poll {
     std::unique_ptr<Batch> batch;  // Null: nothing may go yet.

@@ -68,6 +68,9 @@ struct Request {
   // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
   Duration queue_timeout = Duration::max();
   Priority priority = Priority::kNormal;
+  // Whether Push may compute it and run `done` before it returns. For front ends that hold no lock
+  // and have nothing else to do on that thread.
+  bool may_run_inline = false;
   StageTimes stages;
 
   // Set by the front end when the client is gone. shared: the client may leave after the request
@@ -109,6 +112,17 @@ struct Batch {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};
+};
+
+// What computes batches, one at a time.
+class BatchRunner {
+ public:
+  virtual ~BatchRunner() = default;
+
+  // Completes each request of the batch exactly once, during the call or later. Requests that are
+  // cancelled or expired by now end without being computed. An error means that it can do no
+  // further work; it has then still completed this batch.
+  virtual absl::Status Execute(std::unique_ptr<Batch> batch) = 0;
 };
 
 }  // namespace normd

@@ -25,6 +25,10 @@ BatchLimits LimitsOf(const v1::BatchingConfig& config, BatchLimits limits) {
   return limits;
 }
 
+WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
+  return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority};
+}
+
 // A node for a set that does not hold its element yet.
 template <typename Set>
 typename Set::node_type NewNode() {
@@ -90,8 +94,7 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   Waitings& level = line.levels[static_cast<std::size_t>(request->priority)];
   level.splice(level.end(), spare_, waiting);
   request->admitted = now;
-  waiting->facts = {request->geometry.rows, request->geometry.LargerBytes(), now,
-                    request->priority};
+  waiting->facts = FactsOf(*request, now);
   waiting->due = DueAt(request->priority, now, options_.priority_aging);
   waiting->sequence = next_sequence_++;
   waiting->line = &line;
@@ -109,6 +112,23 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   // A line that may already go stays where it is: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
   return absl::OkStatus();
+}
+
+std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request, TimePoint now) {
+  const WaitingRequest facts = FactsOf(*request, now);
+  const BatchLimits limits = LimitsOf(request->model->config().batching(), options_.limits);
+  if (!RunsInline(facts, size(), limits, options_.max_inline_bytes)) return nullptr;
+  auto batch = std::make_unique<Batch>();
+  batch->requests.reserve(1);
+  batch->id = next_batch_id_++;
+  batch->model = request->model;
+  batch->dtype = request->dtype;
+  batch->rows = facts.rows;
+  batch->bytes = facts.bytes;
+  batch->taken = now;
+  request->admitted = now;
+  batch->requests.push_back(std::move(request));
+  return batch;
 }
 
 std::unique_ptr<Request> WaitingSet::Remove(std::uint64_t id, TimePoint now) {

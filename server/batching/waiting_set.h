@@ -35,6 +35,10 @@ class WaitingSet {
   // leaves the set as it was.
   absl::Status Add(std::unique_ptr<Request>& request, TimePoint now);
 
+  // A batch of `request` alone if it is to be computed inline, by RunsInline; otherwise null, and
+  // `request` stays with the caller. It never was in the set.
+  std::unique_ptr<Batch> TakeInline(std::unique_ptr<Request>& request, TimePoint now);
+
   // Null when no such request waits.
   std::unique_ptr<Request> Remove(std::uint64_t id, TimePoint now);
   // Those that may wait no longer, by WaitsUntil.

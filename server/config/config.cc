@@ -63,6 +63,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_batch_bytes", c.max_batch_bytes, 0, std::int64_t{1} << 40),
            CheckDuration("max_queue_delay", c.max_queue_delay, absl::Minutes(1)),
            CheckRange("max_queue_requests", c.max_queue_requests, 1, kUnbounded),
+           CheckRange("max_inline_bytes", c.max_inline_bytes, 0, kUnbounded),
            CheckDuration("priority_aging", c.priority_aging, absl::Hours(1)),
            CheckRange("cpu_lanes", c.cpu_lanes, 0, 1024),
            CheckRange("cpu_threads", c.cpu_threads, 0, 4096),

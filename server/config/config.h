@@ -27,6 +27,7 @@ struct ServerConfig {
   std::int64_t max_batch_bytes = 0;
   absl::Duration max_queue_delay;
   std::int64_t max_queue_requests = 0;
+  std::int64_t max_inline_bytes = 0;
   absl::Duration priority_aging;
   int cpu_lanes = 0;
   int cpu_threads = 0;

@@ -35,6 +35,10 @@ ABSL_FLAG(
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
           "how long a free lane waits for company for the oldest request, such as 200us");
 ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
+ABSL_FLAG(
+    std::int64_t, max_inline_bytes, std::int64_t{1} << 20,
+    "largest tensor that the CPU computes on the thread that received it when nothing waits, in "
+    "bytes; 0: every request goes to a lane");
 ABSL_FLAG(absl::Duration, priority_aging, absl::Seconds(1),
           "how much longer a request has waited than one of the next higher priority to go first");
 ABSL_FLAG(int, cpu_lanes, 0,
@@ -84,6 +88,7 @@ ServerConfig ReadFlags() {
   config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
   config.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
+  config.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   config.priority_aging = absl::GetFlag(FLAGS_priority_aging);
   config.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);

@@ -35,6 +35,10 @@ class Backend : public ModelBackend {
  public:
   // At least one. Called once.
   virtual std::vector<std::unique_ptr<Lane>> MakeLanes() = 0;
+  // For requests that are computed on the thread that brings them (BatchQueue::RunInlineOn): they
+  // complete everything within Execute and need no Flush. None where that does not pay. Called
+  // once.
+  virtual std::vector<std::unique_ptr<Lane>> MakeInlineLanes() { return {}; }
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"
 };
 

@@ -27,14 +27,13 @@ class CpuBackend final : public Backend {
   }
 
   std::vector<std::unique_ptr<Lane>> MakeLanes() override {
-    std::vector<std::unique_ptr<Lane>> lanes;
-    for (int i = 0; i < lanes_; ++i) {
-      std::string name = absl::StrCat("cpu:", i);
-      LaneMetrics& lane_metrics = metrics_.ForLane("cpu", name);
-      lanes.push_back(
-          std::make_unique<CpuLane>(std::move(name), kernels_, pool_, lane_metrics, clock_));
-    }
-    return lanes;
+    return Make("cpu", "cpu:", lanes_, kernels_);
+  }
+
+  // More could not compute at once. A device of their own in the metrics: whether they have time
+  // left says nothing about the lanes.
+  std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override {
+    return Make("cpu:inline", "cpu:inline/", kernels_.max_threads(), inline_kernels_);
   }
 
   std::string Description() const override {
@@ -44,9 +43,23 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  std::vector<std::unique_ptr<Lane>> Make(const char* device, const std::string& prefix, int count,
+                                          const norm::cpu::Executor& kernels) {
+    std::vector<std::unique_ptr<Lane>> lanes;
+    for (int i = 0; i < count; ++i) {
+      std::string name = absl::StrCat(prefix, i);
+      LaneMetrics& lane_metrics = metrics_.ForLane(device, name);
+      lanes.push_back(
+          std::make_unique<CpuLane>(std::move(name), kernels, pool_, lane_metrics, clock_));
+    }
+    return lanes;
+  }
+
   Metrics& metrics_;
   const Clock& clock_;
   const norm::cpu::Executor kernels_;
+  // On the caller's thread alone: what is computed inline is over before others could help.
+  const norm::cpu::Executor inline_kernels_{1};
   const int lanes_;
   BufferPool pool_;
   std::shared_ptr<void> pool_watch_;  // Last: ends before the pool that it reads.

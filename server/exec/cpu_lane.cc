@@ -6,7 +6,6 @@
 
 #include "server/exec/gather.h"
 #include "server/exec/kernel_status.h"
-#include "server/exec/slice_reader.h"
 
 namespace normd {
 namespace {
@@ -78,7 +77,7 @@ absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
   if (x != nullptr || geometry.bytes == 0) {
     segments_.push_back({x, y, geometry.samples, geometry.spatial});
   } else {
-    Gather(*request, y, run);
+    TakeInput(*request, y, run);
   }
   work_.push_back({std::move(request), std::move(output)});
   return absl::OkStatus();
@@ -91,24 +90,36 @@ void CpuLane::Select(const ChannelRange& channels, Run& run) {
   run.channels = channels;
 }
 
-// Whole samples at a time. A sample is computed by its own alone, so the cuts change no bits.
-void CpuLane::Gather(Request& request, std::byte* to, Run& run) {
+// A sample is computed by its own alone, so neither the cuts nor where it lies change its bits.
+void CpuLane::TakeInput(Request& request, std::byte* to, Run& run) {
   const Geometry& geometry = request.geometry;
   const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
   SliceReader input(request.inputs.front());
-  std::int64_t left = geometry.samples;
-  while (left > 0) {
-    const std::int64_t room = (gather_bytes_ - run.gathered_bytes) / sample_bytes;
-    const std::int64_t samples = std::clamp<std::int64_t>(room, 1, left);
-    const std::int64_t bytes = samples * sample_bytes;
-    input.Read(to, static_cast<std::size_t>(bytes));
-    segments_.push_back({to, to, samples, geometry.spatial});
-    run.gathered_bytes += bytes;
-    to += bytes;
+  bool in_place = false;
+  for (std::int64_t left = geometry.samples; left > 0;) {
+    const ConstBytes piece = input.Piece();
+    std::int64_t samples = std::min(static_cast<std::int64_t>(piece.size()) / sample_bytes, left);
+    if (samples > 0) {
+      segments_.push_back({piece.data(), to, samples, geometry.spatial});
+      input.Skip(static_cast<std::size_t>(samples * sample_bytes));
+      in_place = true;
+    } else {
+      samples = 1;
+      Gather(input, geometry, to, run);
+    }
+    to += samples * sample_bytes;
     left -= samples;
-    if (run.gathered_bytes >= gather_bytes_) Compute(run);
   }
-  request.ReleaseInputs();
+  if (!in_place) request.ReleaseInputs();
+}
+
+// One sample.
+void CpuLane::Gather(SliceReader& input, const Geometry& geometry, std::byte* to, Run& run) {
+  const std::int64_t bytes = geometry.bytes / geometry.samples;
+  input.Read(to, static_cast<std::size_t>(bytes));
+  segments_.push_back({to, to, 1, geometry.spatial});
+  run.gathered_bytes += bytes;
+  if (run.gathered_bytes >= gather_bytes_) Compute(run);
 }
 
 void CpuLane::Compute(Run& run) {

@@ -12,13 +12,15 @@
 #include "server/base/clock.h"
 #include "server/exec/buffer_pool.h"
 #include "server/exec/lane.h"
+#include "server/exec/slice_reader.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
 
-// Completes each batch within Execute. An input that lies in one aligned piece is computed from
-// where it is into its output; any other is first copied into the output and computed there. Either
-// way the host copies a tensor at most once on the way in and never on the way out.
+// Completes each batch within Execute. What lies in whole samples in one piece is computed from
+// where it is into the output; the samples that are cut are first copied into the output and
+// computed there. So the host copies a tensor at most once on the way in, most rows not at all, and
+// never on the way out.
 //
 // A request whose memory cannot be had fails alone. Execute reports no error: the host does not
 // fail as a device does.
@@ -50,7 +52,8 @@ class CpuLane final : public Lane {
 
   absl::Status Prepare(std::unique_ptr<Request>& request, Run& run);
   void Select(const ChannelRange& channels, Run& run);
-  void Gather(Request& request, std::byte* to, Run& run);
+  void TakeInput(Request& request, std::byte* to, Run& run);
+  void Gather(SliceReader& input, const Geometry& geometry, std::byte* to, Run& run);
   void Compute(Run& run);
 
   const std::string name_;

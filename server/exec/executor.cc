@@ -20,21 +20,27 @@ void NameThisThread(const std::string& name) {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(std::vector<std::unique_ptr<Lane>> lanes_in, BatchQueue& queue_in)
-      : lanes(std::move(lanes_in)), queue(queue_in), working(static_cast<int>(lanes.size())) {}
+  Impl(std::vector<std::unique_ptr<Lane>> lanes_in, BatchQueue& queue_in,
+       std::vector<std::unique_ptr<Lane>> inline_lanes_in)
+      : lanes(std::move(lanes_in)),
+        inline_lanes(std::move(inline_lanes_in)),
+        queue(queue_in),
+        working(static_cast<int>(lanes.size())) {}
 
   void Run(Lane& lane);
   void Retire(Lane& lane, const absl::Status& error);
 
   const std::vector<std::unique_ptr<Lane>> lanes;
+  const std::vector<std::unique_ptr<Lane>> inline_lanes;
   BatchQueue& queue;
   std::function<void(const absl::Status&)> on_last_lane_retired;
   std::atomic<int> working;
   std::vector<std::thread> threads;
 };
 
-Executor::Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue)
-    : impl_(std::make_unique<Impl>(std::move(lanes), queue)) {
+Executor::Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue,
+                   std::vector<std::unique_ptr<Lane>> inline_lanes)
+    : impl_(std::make_unique<Impl>(std::move(lanes), queue, std::move(inline_lanes))) {
   assert(!impl_->lanes.empty());
 }
 
@@ -45,6 +51,9 @@ void Executor::Start(std::function<void(const absl::Status&)> on_last_lane_retir
   for (const std::unique_ptr<Lane>& lane : impl_->lanes) {
     impl_->threads.emplace_back([this, &lane] { impl_->Run(*lane); });
   }
+  std::vector<BatchRunner*> runners;
+  for (const std::unique_ptr<Lane>& lane : impl_->inline_lanes) runners.push_back(lane.get());
+  impl_->queue.RunInlineOn(std::move(runners));
   impl_->threads.emplace_back([this] {
     NameThisThread("reaper");
     impl_->queue.Reap();
@@ -54,6 +63,7 @@ void Executor::Start(std::function<void(const absl::Status&)> on_last_lane_retir
 void Executor::Join() {
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
+  impl_->queue.RunInlineOn({});
 }
 
 std::vector<std::string> Executor::lane_names() const {

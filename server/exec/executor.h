@@ -17,8 +17,10 @@ namespace normd {
 // Start and Join are called by one thread; the rest is thread-safe.
 class Executor {
  public:
-  // At least one lane. `queue` outlives it.
-  Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue);
+  // At least one lane. `queue` outlives it. `inline_lanes` have no thread of their own: the queue
+  // uses them from Start to Join.
+  Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue,
+           std::vector<std::unique_ptr<Lane>> inline_lanes = {});
   // Requires that Join has returned, or that Start was never called.
   ~Executor();
 
@@ -27,7 +29,7 @@ class Executor {
   // nobody takes from the queue any more, so it must close and abort the queue.
   void Start(std::function<void(const absl::Status&)> on_last_lane_retired);
   // Waits until the queue is closed and empty and every batch is completed. A second call returns
-  // at once.
+  // at once. No Push is in progress.
   void Join();
 
   std::vector<std::string> lane_names() const;

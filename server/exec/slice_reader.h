@@ -33,6 +33,17 @@ class SliceReader {
     }
   }
 
+  // What is left of the slice that comes next; empty at the end.
+  ConstBytes Piece() {
+    while (!slices_.empty() && offset_ == slices_.front().size()) {
+      slices_.remove_prefix(1);
+      offset_ = 0;
+    }
+    return slices_.empty() ? ConstBytes() : slices_.front().subspan(offset_);
+  }
+  // Passes over `bytes` of Piece().
+  void Skip(std::size_t bytes) { offset_ += bytes; }
+
  private:
   absl::Span<const ConstBytes> slices_;
   std::size_t offset_ = 0;  // Into the first of them.

@@ -102,6 +102,8 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   request->deadline = DeadlineOf(context_, environment_.clock);
   request->priority = queueing_.priority;
   request->queue_timeout = queueing_.timeout;
+  // Several inputs are a matrix product, whose cost is not in proportion to their bytes.
+  request->may_run_inline = request->inputs.size() == 1;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this](Completion completion) { Complete(std::move(completion)); };
   return request;

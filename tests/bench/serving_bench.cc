@@ -45,6 +45,7 @@ ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
+ABSL_FLAG(std::int64_t, max_inline_bytes, 0, "as normd's flag");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
@@ -105,6 +106,7 @@ std::string MakeRepository() {
 BatchQueueOptions QueueOptions() {
   BatchQueueOptions options;
   options.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
+  options.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   return options;
 }
 
@@ -122,7 +124,7 @@ class NormdServer {
         registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
         admission_({}, *metrics_),
         queue_(QueueOptions(), clock_),
-        executor_(backend_->MakeLanes(), queue_),
+        executor_(backend_->MakeLanes(), queue_, backend_->MakeInlineLanes()),
         environment_{{}, registry_, admission_, queue_, *metrics_, readiness_, clock_},
         service_(environment_) {
     if (!registry_.LoadAll().ok()) std::exit(1);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <oneapi/tbb/global_control.h>
 
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -93,6 +94,31 @@ TEST(CpuExecutorTest, GivesTheSameBitsBeyondTheCachesAsWithinThem) {
   ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &in_place, 1).ok());
   EXPECT_TRUE(x.SameBytes(y));
   EXPECT_TRUE(x.GuardsIntact());
+}
+
+TEST(CpuExecutorTest, GivesTheSameBitsForAnInputAtAnyByte) {
+  const cpu::Executor executor(2);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    for (const Work& work : AllStrategies(dtype)) {
+      SCOPED_TRACE(work.name);
+      const ParamSet params(work.spec, DType::kFloat32, TestSeed() + 36);
+      const std::int64_t spatial = (work.spatial + 9) / 10;  // A tenth tests as much.
+      Tensor x(dtype, work.samples * work.spec.channels * spatial);
+      x.Fill(Data::kUniform, TestSeed() + 37);
+      std::memset(x.data(), 0xFF, SizeOf(dtype));  // A NaN takes its row the slow way.
+      Tensor expected(dtype, x.count());
+      Segment segment{x.data(), expected.data(), work.samples, spatial};
+      ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &segment, 1).ok());
+      std::vector<char> odd(x.bytes() + 1);
+      std::memcpy(odd.data() + 1, x.data(), x.bytes());
+      Tensor y(dtype, x.count());
+      y.Poison();
+      segment.x = odd.data() + 1;
+      segment.y = y.data();
+      ASSERT_TRUE(executor.Normalize(work.spec, params.View(), &segment, 1).ok());
+      EXPECT_TRUE(y.SameBytes(expected));
+    }
+  }
 }
 
 TEST(CpuExecutorTest, ServesOverlappingCalls) {

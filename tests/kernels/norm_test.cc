@@ -97,7 +97,11 @@ TEST(ValidateSegmentsTest, NamesTheSegmentThatIsWrong) {
   ExpectInvalid(status_of({x, x, 1, -2}), "segments[1].spatial");
   ExpectInvalid(status_of({nullptr, x, 1, 2}), "segments[1].x");
   ExpectInvalid(status_of({x, nullptr, 1, 2}), "segments[1].y");
-  ExpectInvalid(status_of({reinterpret_cast<char*>(x) + 1, x, 1, 2}), "segments[1].x, y");
+  const Segment odd{reinterpret_cast<char*>(x) + 1, x, 1, 2};
+  ExpectInvalid(status_of(odd), "segments[1].x, y");
+  EXPECT_TRUE(ValidateSegments(spec, &odd, 1, InputAlignment::kByte).ok());
+  const Segment odd_output{x, reinterpret_cast<char*>(x) + 1, 1, 2};
+  ExpectInvalid(ValidateSegments(spec, &odd_output, 1, InputAlignment::kByte), "segments[0].x, y");
 }
 
 TEST(ValidateSegmentsTest, RefusesBytesBeyond63Bits) {

@@ -165,6 +165,15 @@ TEST(DueAtTest, AHigherPriorityGoesFirstUntilTheLowerHasWaitedTheAging) {
   EXPECT_GT(due(Priority::kHigh, 201), due(Priority::kLow, 0));
 }
 
+TEST(RunsInlineTest, WhenItIsSmallAndOvertakesNobodyAndWantsNoCompany) {
+  const WaitingRequest small{1, 1000};
+  EXPECT_TRUE(RunsInline(small, 0, Limits(4, 100), 1000));
+  EXPECT_FALSE(RunsInline(small, 0, Limits(4, 100), 999)) << "too large";
+  EXPECT_FALSE(RunsInline(small, 1, Limits(4, 100), 1000)) << "another waits";
+  EXPECT_FALSE(RunsInline(small, 0, Limits(4, 100, 1), 1000)) << "it is to wait for company";
+  EXPECT_FALSE(RunsInline({0, 0}, 0, Limits(4, 100), 0)) << "off";
+}
+
 TEST(ChargeTest, GrowsWithBytesAndDoublesForEachLevelLess) {
   const auto charge = [](std::int64_t bytes, Priority priority) {
     return Charge({1, bytes, kStart, priority});

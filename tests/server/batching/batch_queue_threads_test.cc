@@ -219,6 +219,21 @@ struct StressOptions {
   int requests_per_producer = 4000;
   bool close_in_the_middle = false;
   bool abort_at_the_end = false;
+  int inline_runners = 0;
+};
+
+// Fails the test when two threads are in it at once.
+class CompletingRunner final : public BatchRunner {
+ public:
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    EXPECT_FALSE(busy_.exchange(true));
+    CompleteAll(std::move(batch), absl::OkStatus(), "inline");
+    EXPECT_TRUE(busy_.exchange(false));
+    return absl::OkStatus();
+  }
+
+ private:
+  std::atomic<bool> busy_{false};
 };
 
 class BatchQueueStressTest : public BatchQueueThreadsTest,
@@ -243,6 +258,7 @@ void BatchQueueStressTest::Produce(BatchQueue& queue, unsigned seed, Tally& tall
         models_[random() % models_.size()],
         std::vector<std::int64_t>{static_cast<std::int64_t>(random() % 4), 1, 1}, dtype);
     if (one_in(3)) probe->request()->deadline = In(microseconds(random() % 200));
+    probe->request()->may_run_inline = one_in(2);
     const bool cancel_early = one_in(20);
     if (cancel_early) probe->SetCancelled();
     ++started;
@@ -274,7 +290,12 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
   BatchQueueOptions options;
   options.max_queue_requests = 64;
   options.limits.max_rows = 16;
+  options.max_inline_bytes = 8;
+  std::vector<CompletingRunner> inline_runners(static_cast<std::size_t>(GetParam().inline_runners));
   BatchQueue queue(options, clock_);
+  std::vector<BatchRunner*> runners;
+  for (CompletingRunner& runner : inline_runners) runners.push_back(&runner);
+  queue.RunInlineOn(std::move(runners));
   Takers takers(queue, GetParam().takers);
   Tally tally;
   std::atomic<int> started{0};
@@ -305,11 +326,11 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
   EXPECT_EQ(metrics_.queued, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, BatchQueueStressTest,
-                         testing::Values(StressOptions{}, StressOptions{.takers = 1},
-                                         StressOptions{.close_in_the_middle = true},
-                                         StressOptions{.close_in_the_middle = true,
-                                                       .abort_at_the_end = true}));
+INSTANTIATE_TEST_SUITE_P(
+    Runs, BatchQueueStressTest,
+    testing::Values(StressOptions{}, StressOptions{.takers = 1}, StressOptions{.inline_runners = 2},
+                    StressOptions{.close_in_the_middle = true},
+                    StressOptions{.close_in_the_middle = true, .abort_at_the_end = true}));
 
 }  // namespace
 }  // namespace normd

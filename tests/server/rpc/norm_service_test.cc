@@ -330,6 +330,35 @@ TEST(NormServiceTest, AnswersAThousandMixedRequestsAtOnceAsEachAlone) {
   EXPECT_GT(in_company, 500) << "the requests were to share batches";
 }
 
+TEST(NormServiceTest, ComputesOnTheThreadThatReceivedWhatIsSmallWithTheSameBits) {
+  TestServerOptions options;
+  options.queue.max_inline_bytes = 64 << 10;
+  TestServer server(options);
+  server.gate().Close();  // No lane computes.
+  std::vector<v1::NormalizeRequest> requests;
+  std::vector<v1::NormalizeResponse> responses;
+  for (const std::int64_t samples : {0, 1, 3}) {
+    requests.push_back(MakeRequest("group_norm_64_8", {samples, 64, 5, 7}));
+    ASSERT_TRUE(Normalize(server, requests.back(), &responses.emplace_back()).ok());
+    EXPECT_THAT(responses.back().batch().lane(), HasSubstr("inline"));
+    EXPECT_EQ(responses.back().batch().requests(), 1);
+  }
+  AsyncCall large(server.stub(), MakeRequest("group_norm_64_8", {8, 64, 8, 8}));
+  server.gate().WaitForStalled(1);
+  server.gate().Open();
+  EXPECT_TRUE(large.Wait().ok());
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+
+  TestServer lanes_only;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    v1::NormalizeResponse response;
+    ASSERT_TRUE(Normalize(lanes_only, requests[i], &response).ok());
+    EXPECT_EQ(response.outputs(0).data(), responses[i].outputs(0).data());
+    EXPECT_THAT(response.batch().lane(), Not(HasSubstr("inline")));
+  }
+}
+
 TEST(NormServiceTest, FinishesARequestOnTheModelThatIsUnloadedMeanwhile) {
   TestServer server;
   server.gate().Close();

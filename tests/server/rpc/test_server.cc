@@ -61,7 +61,8 @@ TestServer::TestServer(TestServerOptions options)
                 *backend_, *metrics_, clock_),
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
-      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_),
+      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_,
+                backend_->MakeInlineLanes()),
       environment_{options.service, registry_,  admission_, queue_,
                    *metrics_,       readiness_, clock_,     options.request_log},
       service_(environment_) {
