@@ -190,7 +190,9 @@ int Serve(const ServerConfig& config) {
 
   auto exposer = StartExposer(config.metrics_listen, *metrics);
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server = Server::Start({config.listen, config.max_request_bytes}, service, readiness);
+  auto server = Server::Start({config.listen, config.max_request_bytes, config.max_connection_calls,
+                               config.max_transport_bytes},
+                              service, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",

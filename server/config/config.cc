@@ -58,6 +58,8 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_request_bytes", c.max_request_bytes, 1, kMaxMessageBytes),
            CheckRange("max_inflight_bytes", c.max_inflight_bytes, 1, kUnbounded),
            CheckRange("max_inflight_requests", c.max_inflight_requests, 1, kUnbounded),
+           CheckRange("max_connection_calls", c.max_connection_calls, 0, 1 << 20),
+           CheckRange("max_transport_bytes", c.max_transport_bytes, 0, kUnbounded),
            CheckRange("stream_window_bytes", c.stream_window_bytes, 1 << 16, std::int64_t{1} << 40),
            CheckRange("max_batch_rows", c.max_batch_rows, 1, kUnbounded),
            CheckRange("max_batch_bytes", c.max_batch_bytes, 0, std::int64_t{1} << 40),
@@ -87,6 +89,11 @@ absl::Status Validate(const ServerConfig& c) {
   if (c.max_inflight_bytes / 2 < c.stream_window_bytes) {
     return Wanted("max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
                   absl::StrCat("at least twice --stream_window_bytes, ", c.stream_window_bytes));
+  }
+  // The largest message must fit, on its way in and out.
+  if (c.max_transport_bytes > 0 && c.max_transport_bytes / 2 < c.max_request_bytes) {
+    return Wanted("max_transport_bytes", absl::StrCat(c.max_transport_bytes),
+                  absl::StrCat("0, or at least twice --max_request_bytes, ", c.max_request_bytes));
   }
   return absl::OkStatus();
 }

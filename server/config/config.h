@@ -22,6 +22,8 @@ struct ServerConfig {
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
   std::int64_t max_inflight_requests = 0;
+  int max_connection_calls = 0;
+  std::int64_t max_transport_bytes = 0;
   std::int64_t stream_window_bytes = 0;
   std::int64_t max_batch_rows = 0;
   std::int64_t max_batch_bytes = 0;

@@ -23,6 +23,14 @@ ABSL_FLAG(std::int64_t, max_request_bytes, std::int64_t{256} << 20,
 ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
           "inputs and outputs of all requests inside at once, in bytes");
 ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
+ABSL_FLAG(
+    int, max_connection_calls, 256,
+    "calls of one connection at once; a client's further ones wait on its side, unsent; 0: no "
+    "limit");
+ABSL_FLAG(
+    std::int64_t, max_transport_bytes, std::int64_t{1} << 30,
+    "what gRPC may hold of messages on their way in and out, in bytes; as it fills, clients may "
+    "send less; 0: no limit");
 ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
           "what the server holds at once of one stream's tensor, in bytes; a row may have three "
           "quarters of it");
@@ -82,6 +90,8 @@ ServerConfig ReadFlags() {
   config.device = absl::GetFlag(FLAGS_device);
   config.max_request_bytes = absl::GetFlag(FLAGS_max_request_bytes);
   config.max_inflight_bytes = absl::GetFlag(FLAGS_max_inflight_bytes);
+  config.max_connection_calls = absl::GetFlag(FLAGS_max_connection_calls);
+  config.max_transport_bytes = absl::GetFlag(FLAGS_max_transport_bytes);
   config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
   config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
   config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);

@@ -48,6 +48,11 @@ Call* NewCall(Args&&... args) {
 }
 
 grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
+  try {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", "100");
+  } catch (const std::bad_alloc&) {
+    // Without the hint, then.
+  }
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));
   return reactor;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 
 namespace normd {
@@ -23,6 +24,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
   builder.SetMaxSendMessageSize(-1);
+  if (options.max_connection_calls > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_connection_calls);
+  }
+  if (options.max_transport_bytes > 0) {
+    grpc::ResourceQuota quota("normd");
+    quota.Resize(static_cast<std::size_t>(options.max_transport_bytes));
+    builder.SetResourceQuota(quota);
+  }
   // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
   // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);

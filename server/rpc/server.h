@@ -18,6 +18,13 @@ namespace normd {
 struct ServerOptions {
   std::string listen = "127.0.0.1:8001";  // Port 0: any free one.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
+  // Calls of one connection at once; a client's further ones wait on its side, unsent. 0: gRPC's
+  // default, which is no limit.
+  int max_connection_calls = 0;
+  // What gRPC may hold for messages on their way in and out, beside what our own budgets count: as
+  // it fills up, gRPC closes the windows in which clients may send, and at the end it cancels calls
+  // (RESOURCE_EXHAUSTED, without a retry hint). 0: no limit.
+  std::int64_t max_transport_bytes = 0;
 };
 
 // What one message may hold beside its tensor. gRPC refuses a larger one unread, with

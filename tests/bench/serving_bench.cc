@@ -2,9 +2,12 @@
 // over loopback, closed loop, in turns. Both get the same bytes and send as many back; the client
 // encodes nothing and decodes nothing. The ratios of the two are the numbers; the rates themselves
 // are the machine's. "cpu us" is the processor time of client and server together for one call: on
-// a machine that others use too its ratio says more than that of the rates.
+// a machine that others use too its ratio says more than that of the rates. "allocs", "KiB" and
+// "switches" are what client and server together allocate and how often their threads change, for
+// one call.
 //
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
+//   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -35,6 +38,7 @@
 #include "server/rpc/norm_service.h"
 #include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
+#include "tests/bench/allocations.h"
 
 ABSL_FLAG(int, connections, 16, "closed-loop clients, each with a connection of its own");
 ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "262144", "1048576"}),
@@ -45,7 +49,7 @@ ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
-ABSL_FLAG(std::int64_t, max_inline_bytes, 0, "as normd's flag");
+ABSL_FLAG(std::int64_t, max_inline_bytes, std::int64_t{1} << 20, "as normd's flag");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
@@ -240,17 +244,27 @@ struct Sample {
   double calls_per_second = 0;
   double p50_us = 0;
   double p99_us = 0;
-  double cpu_us = 0;
+  double cpu_us = 0;  // This and what follows: for one call.
+  double allocations = 0;
+  double allocated_kib = 0;
+  double switches = 0;
 };
 
-// The processor time of this process so far.
-double CpuMicroseconds() {
+// What this process has used so far.
+struct Usage {
+  double cpu_us = 0;
+  double switches = 0;
+  Allocations allocations;
+};
+
+Usage ReadUsage() {
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
   const auto us = [](const timeval& t) {
     return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
   };
-  return us(use.ru_utime) + us(use.ru_stime);
+  return {us(use.ru_utime) + us(use.ru_stime), static_cast<double>(use.ru_nvcsw + use.ru_nivcsw),
+          CountAllocations()};
 }
 
 using Clients = std::vector<std::unique_ptr<Client>>;
@@ -267,7 +281,7 @@ Sample Measure(Clients& clients, const std::string& wire, absl::Duration length)
   std::atomic<bool> stop{false};
   std::vector<std::vector<double>> latencies(clients.size());
   std::vector<std::thread> threads;
-  const double cpu_begin = CpuMicroseconds();
+  const Usage before = ReadUsage();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < clients.size(); ++i) {
     threads.emplace_back([&, i] { latencies[i] = clients[i]->Loop(wire, stop); });
@@ -276,12 +290,22 @@ Sample Measure(Clients& clients, const std::string& wire, absl::Duration length)
   stop = true;
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const double cpu_us = CpuMicroseconds() - cpu_begin;
+  const Usage after = ReadUsage();
   std::vector<double> all;
   for (const auto& one : latencies) all.insert(all.end(), one.begin(), one.end());
   std::sort(all.begin(), all.end());
-  return {static_cast<double>(all.size()) / took.count(), all[all.size() / 2],
-          all[all.size() * 99 / 100], cpu_us / static_cast<double>(all.size())};
+  const double calls = static_cast<double>(all.size());
+  Sample sample;
+  sample.calls_per_second = calls / took.count();
+  sample.p50_us = all[all.size() / 2];
+  sample.p99_us = all[all.size() * 99 / 100];
+  sample.cpu_us = (after.cpu_us - before.cpu_us) / calls;
+  sample.allocations =
+      static_cast<double>(after.allocations.count - before.allocations.count) / calls;
+  sample.allocated_kib =
+      static_cast<double>(after.allocations.bytes - before.allocations.bytes) / 1024 / calls;
+  sample.switches = (after.switches - before.switches) / calls;
+  return sample;
 }
 
 constexpr const char* kStages[] = {"decode", "queue", "gather", "compute", "encode", "total"};
@@ -327,19 +351,26 @@ Sample Medians(const std::vector<Sample>& samples) {
     for (const Sample& sample : samples) values.push_back(sample.*field);
     return Median(values);
   };
-  return {median(&Sample::calls_per_second), median(&Sample::p50_us), median(&Sample::p99_us),
-          median(&Sample::cpu_us)};
+  return {median(&Sample::calls_per_second), median(&Sample::p50_us),
+          median(&Sample::p99_us),           median(&Sample::cpu_us),
+          median(&Sample::allocations),      median(&Sample::allocated_kib),
+          median(&Sample::switches)};
 }
 
 nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sample) {
   const double gb = sample.calls_per_second * static_cast<double>(bytes) / 1e9;
-  std::printf("%9lld  %-6s %10.0f %9.3f %9.1f %9.1f %9.1f", static_cast<long long>(bytes), server,
-              sample.calls_per_second, gb, sample.p50_us, sample.p99_us, sample.cpu_us);
+  std::printf("%9lld  %-6s %9.0f %8.3f %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f",
+              static_cast<long long>(bytes), server, sample.calls_per_second, gb, sample.p50_us,
+              sample.p99_us, sample.cpu_us, sample.allocations, sample.allocated_kib,
+              sample.switches);
   return {{"calls_per_second", sample.calls_per_second},
           {"gb_per_second", gb},
           {"p50_us", sample.p50_us},
           {"p99_us", sample.p99_us},
-          {"cpu_us", sample.cpu_us}};
+          {"cpu_us", sample.cpu_us},
+          {"allocations", sample.allocations},
+          {"allocated_kib", sample.allocated_kib},
+          {"context_switches", sample.switches}};
 }
 
 int Run() {
@@ -352,8 +383,9 @@ int Run() {
   std::printf("%s; %d connections, %d turns of %s\n", normd.description().c_str(),
               absl::GetFlag(FLAGS_connections), absl::GetFlag(FLAGS_rounds),
               absl::FormatDuration(length).c_str());
-  std::printf("%9s  %-6s %10s %9s %9s %9s %9s %9s %9s\n", "bytes", "server", "calls/s", "GB/s",
-              "p50 us", "p99 us", "cpu us", "of echo", "by cpu");
+  std::printf("%9s  %-6s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
+              "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of echo",
+              "by cpu");
   nlohmann::json report = nlohmann::json::array();
   for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
     std::int64_t bytes = 0;
@@ -383,7 +415,7 @@ int Run() {
     line["normd"] = Print("normd", bytes, Medians(normd_samples));
     line["ratio"] = Median(ratios);
     line["cpu_ratio"] = Median(cpu_ratios);
-    std::printf(" %9.3f %9.3f\n", Median(ratios), Median(cpu_ratios));
+    std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
     line["stage_mean_us"] = PrintStages(stages, Stages(normd), Count(normd) - count);
     std::fflush(stdout);
     report.push_back(line);

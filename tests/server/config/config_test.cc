@@ -66,6 +66,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--stream_window_bytes=1000", "--stream_window_bytes: 1000, wanted from 65536"},
            {"--stream_window_bytes=1073741824", "at least twice --stream_window_bytes"},
            {"--max_inflight_requests=0", "--max_inflight_requests"},
+           {"--max_connection_calls=-1", "--max_connection_calls: -1, wanted from 0"},
+           {"--max_transport_bytes=1000000", "0, or at least twice --max_request_bytes"},
            {"--max_queue_delay=-1ms", "--max_queue_delay: -1ms, wanted from 0"},
            {"--max_queue_delay=inf", "--max_queue_delay: inf"},
            {"--priority_aging=2h", "--priority_aging: 2h, wanted from 0 to 1h"},
