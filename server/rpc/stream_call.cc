@@ -270,6 +270,7 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   request->priority = header_.queueing.priority;
   request->queue_timeout = header_.queueing.timeout;
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
+  request->may_run_inline = true;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this, number](Completion completion) {
     OnComputed(number, std::move(completion));
@@ -340,15 +341,16 @@ void StreamCall::Drive() {
 void StreamCall::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
-  if (pushed_ < pieces_.size() && !waiting_) {
+  // The transport is kept busy first: a push may compute the piece before it returns.
+  if (MayRead()) {
+    step.kind = Step::Kind::kRead;
+    reading_ = true;
+  } else if (!writing_ && NextWrite(step)) {
+    writing_ = true;
+  } else if (pushed_ < pieces_.size() && !waiting_) {
     step.kind = Step::Kind::kPush;
     step.request = std::move(pieces_[pushed_++].request);
     ++computing_;
-  } else if (!writing_ && NextWrite(step)) {
-    writing_ = true;
-  } else if (MayRead()) {
-    step.kind = Step::Kind::kRead;
-    reading_ = true;
   }
 }
 

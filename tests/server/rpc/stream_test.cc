@@ -116,15 +116,25 @@ TEST(StreamTest, AnswersAnEmptyTensor) {
   EXPECT_EQ(result.trailer->pieces(), 0);
 }
 
-TEST(StreamTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
-  TestServerOptions options = SmallWindow();
-  options.cpu_lanes = 2;
-  TestServer server(options);
+// Computed by lanes, or within Push: see BatchQueue::RunInlineOn.
+class StreamPathTest : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  static TestServerOptions Options() {
+    TestServerOptions options = SmallWindow();
+    options.cpu_lanes = 2;
+    options.queue.max_inline_bytes = GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(InlineBytes, StreamPathTest, ::testing::Values(0, 1 << 20));
+
+TEST_P(StreamPathTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
+  TestServer server(Options());
   std::mt19937_64 random(norm::testing::TestSeed());
   const auto up_to = [&random](std::int64_t last) {
     return std::uniform_int_distribution<std::int64_t>(1, last)(random);
   };
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < 6; ++round) {
     const std::int64_t n = up_to(6);
     // Odd sizes; samples below and above a piece, rows below and above it too.
     const std::vector<v1::NormalizeRequest> requests = {
@@ -428,7 +438,7 @@ TEST(StreamTest, CountsInItsOwnSeries) {
 
 // How many faulty streams; each takes about a millisecond.
 int FaultyStreams() {
-  int count = 400;
+  int count = 200;
   const char* wanted = std::getenv("NORMD_FAULTY_STREAMS");
   if (wanted != nullptr && !absl::SimpleAtoi(wanted, &count)) ADD_FAILURE() << wanted;
   return count;
@@ -487,10 +497,8 @@ void RunFaultyStream(TestServer& server, std::mt19937_64& random) {
   EXPECT_FALSE(client.Finish().ok());
 }
 
-TEST(StreamTest, FaultyStreamsLeaveNothingBehind) {
-  TestServerOptions options = SmallWindow();
-  options.cpu_lanes = 2;
-  TestServer server(options);
+TEST_P(StreamPathTest, FaultyStreamsLeaveNothingBehind) {
+  TestServer server(Options());
   const int count = FaultyStreams();
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
