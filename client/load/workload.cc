@@ -1,6 +1,7 @@
 #include "client/load/workload.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -14,19 +15,31 @@
 namespace normd::load {
 namespace {
 
+constexpr std::array<const char*, 4> kPriorityNames = {"", "low", "normal", "high"};
+
 // One of "key=value"; what is wrong with it, or nothing.
 std::string SetOption(absl::string_view option, MixEntry& entry) {
   const std::pair<absl::string_view, absl::string_view> halves =
       absl::StrSplit(option, absl::MaxSplits('=', 1));
-  if (halves.first == "timeout") {
-    absl::Duration timeout;
-    if (!absl::ParseDuration(halves.second, &timeout) || timeout <= absl::ZeroDuration()) {
-      return absl::StrCat(option, " is not a time above 0");
-    }
-    entry.timeout = absl::ToChronoNanoseconds(timeout);
+  if (halves.first == "priority") {
+    const auto name = std::find(kPriorityNames.begin() + 1, kPriorityNames.end(), halves.second);
+    if (name == kPriorityNames.end()) return absl::StrCat(option, " is not low, normal or high");
+    entry.priority = static_cast<Priority>(name - kPriorityNames.begin());
     return "";
   }
-  return absl::StrCat("unknown option ", option);
+  if (halves.first != "timeout" && halves.first != "queue_timeout") {
+    return absl::StrCat("unknown option ", option);
+  }
+  absl::Duration time;
+  if (!absl::ParseDuration(halves.second, &time) || time <= absl::ZeroDuration()) {
+    return absl::StrCat(option, " is not a time above 0");
+  }
+  if (halves.first == "timeout") {
+    entry.timeout = absl::ToChronoNanoseconds(time);
+  } else {
+    entry.queue_timeout = absl::ToChronoNanoseconds(time);
+  }
+  return "";
 }
 
 absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
@@ -34,7 +47,8 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
                                                    "; wanted model:shape:dtype:weight, such as "
                                                    "instance_norm_64:2x64x56x56:float32:3, and "
-                                                   "after it timeout=20ms"));
+                                                   "after it priority=high, timeout=20ms or "
+                                                   "queue_timeout=5ms"));
   };
   MixEntry entry;
   std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
@@ -68,8 +82,15 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
 std::string MixEntry::ToString() const {
   std::string text =
       absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
+  if (priority != Priority::kUnspecified) {
+    absl::StrAppend(&text, ":priority=", kPriorityNames[static_cast<std::size_t>(priority)]);
+  }
   if (timeout) {
     absl::StrAppend(&text, ":timeout=", absl::FormatDuration(absl::FromChrono(*timeout)));
+  }
+  if (queue_timeout > Duration{0}) {
+    absl::StrAppend(&text,
+                    ":queue_timeout=", absl::FormatDuration(absl::FromChrono(queue_timeout)));
   }
   return text;
 }

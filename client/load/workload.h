@@ -17,20 +17,25 @@
 
 namespace normd::load {
 
+// As in norm_service.proto, and with its numbers.
+enum class Priority { kUnspecified, kLow, kNormal, kHigh };
+
 // One kind of request, before its tensor is made.
 struct MixEntry {
   std::string model;
   Shape shape;
   norm::DType dtype = norm::DType::kFloat32;
-  double weight = 1;                // Its share is weight / the sum of the weights.
+  double weight = 1;  // Its share is weight / the sum of the weights.
+  Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
+  Duration queue_timeout{0};        // How long they may wait on the server; 0: their deadline.
 
   std::string ToString() const;  // "model:2x64x56x56:float32", then what else was given.
 };
 
 // "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
-// After them, in any order: "timeout=20ms".
-// "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:timeout=20ms". InvalidArgument
+// After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms".
+// "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:priority=high". InvalidArgument
 // names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
 

@@ -19,6 +19,8 @@ absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
     request.version = options.version;
     request.input = item.input.view();
     request.input_owner = item.input.owner();
+    request.priority = static_cast<v1::Priority>(item.entry.priority);
+    request.queue_timeout = item.entry.queue_timeout;
     absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
     if (!encoded.ok()) return encoded.status();
     requests.push_back(*std::move(encoded));

@@ -34,6 +34,12 @@ MixEntry ReadMixEntry(const Json& json) {
   entry.dtype =
       ValueOr(client::ParseDType(json.at("dtype").get<std::string>()), "options.mix.dtype");
   entry.weight = json.at("weight").get<double>();
+  const int priority = json.value("priority", 0);
+  if (priority < 0 || priority > static_cast<int>(Priority::kHigh)) {
+    throw BadValue{absl::StrCat("options.mix.priority: ", priority)};
+  }
+  entry.priority = static_cast<Priority>(priority);
+  entry.queue_timeout = FromSeconds(json.value("queue_timeout_s", 0.0));
   if (json.contains("timeout_s")) entry.timeout = FromSeconds(json.at("timeout_s").get<double>());
   return entry;
 }

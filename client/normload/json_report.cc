@@ -27,7 +27,11 @@ Json MixJson(const std::vector<MixEntry>& mix) {
                 {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
                 {"dtype", norm::Name(entry.dtype)},
                 {"weight", entry.weight}};
+    if (entry.priority != Priority::kUnspecified) {
+      one["priority"] = static_cast<int>(entry.priority);
+    }
     if (entry.timeout) one["timeout_s"] = Seconds(*entry.timeout);
+    if (entry.queue_timeout > Duration{0}) one["queue_timeout_s"] = Seconds(entry.queue_timeout);
     json.push_back(std::move(one));
   }
   return json;

@@ -40,7 +40,8 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("shape", &o.shape, "DIMS", "The tensor's dimensions, with --model.");
   flags.Add("dtype", &o.dtype, "TYPE", "float32, float64, float16 or bfloat16, with --model.");
   flags.Add("mix", &o.mix_text, "MIX",
-            "Several: model:shape:dtype:weight,...; an entry may end with :timeout=20ms.");
+            "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
+            ":timeout=20ms, :queue_timeout=5ms.");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call.");

@@ -1,7 +1,9 @@
 #include "client/normload/progress.h"
 
+#include <algorithm>
 #include <chrono>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace normd::load {
@@ -39,9 +41,28 @@ void Progress::Look(const LoadResult& result) {
   constexpr Duration kShortest = std::chrono::milliseconds(500);
   if (result.elapsed - last_.elapsed >= kShortest) return EndInterval(result);
   if (out_ == nullptr || result.measured.requests() > 0) return;
-  *out_ << (terminal_ ? "\r" : "")
-        << absl::StreamFormat("warm-up: %d answers", result.measured.warmup_requests)
-        << (terminal_ ? "" : "\n") << std::flush;
+  Print(absl::StrCat("warm-up: ", result.measured.warmup_requests, " answers"));
+}
+
+std::string Progress::Share(const LoadResult& result) const {
+  double share = -1;
+  if (goal_.duration != Duration::max() && goal_.duration > Duration{0}) {
+    share = Seconds(result.elapsed) / Seconds(goal_.duration);
+  }
+  if (goal_.requests > 0) {
+    share = std::max(share, static_cast<double>(result.measured.requests()) /
+                                static_cast<double>(goal_.requests));
+  }
+  return share < 0 ? "" : absl::StrFormat(" %3.0f %%", 100 * std::min(share, 1.0));
+}
+
+void Progress::Print(const std::string& line) {
+  if (!terminal_) {
+    *out_ << line << "\n" << std::flush;
+    return;
+  }
+  // The terminal erases what a longer line left behind.
+  *out_ << "\r" << line << "\x1b[K" << std::flush;
 }
 
 void Progress::EndInterval(const LoadResult& result) {
@@ -55,12 +76,12 @@ void Progress::EndInterval(const LoadResult& result) {
   intervals_.push_back(interval);
   last_ = result;
   if (out_ == nullptr) return;
-  // The spaces cover what a longer line left behind.
-  *out_ << (terminal_ ? "\r" : "")
-        << absl::StreamFormat("%7.1f s  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  errors %d",
-                              Seconds(interval.end), interval.rate(), Milliseconds(interval.p50),
-                              Milliseconds(interval.p99), result.measured.errors())
-        << (terminal_ ? "    " : "\n") << std::flush;
+  Print(absl::StrCat(
+      absl::StrFormat("%7.1f s%s  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms  errors %d",
+                      Seconds(interval.end), Share(result), interval.rate(),
+                      Milliseconds(interval.p50), Milliseconds(interval.p99),
+                      Milliseconds(interval.max), result.measured.errors()),
+      result.inflight > 0 ? absl::StrCat("  in flight ", result.inflight) : ""));
 }
 
 void Progress::Finish(const LoadResult& result) {

@@ -35,8 +35,9 @@ Interval WholeRun(const LoadResult& result);
 // terminal, one below the other elsewhere. Not thread-safe.
 class Progress {
  public:
-  // `out` null: prints nothing. Borrowed.
-  Progress(std::ostream* out, bool terminal) : out_(out), terminal_(terminal) {}
+  // `out` null: prints nothing. Borrowed. `goal` says what share of the run is over.
+  Progress(std::ostream* out, bool terminal, const StopOptions& goal = {})
+      : out_(out), terminal_(terminal), goal_(goal) {}
 
   // A look at the run. Ends an interval, unless it would be shorter than half a second.
   void Look(const LoadResult& result);
@@ -47,9 +48,13 @@ class Progress {
 
  private:
   void EndInterval(const LoadResult& result);
+  // " 40 %"; empty where the run has no end of its own.
+  std::string Share(const LoadResult& result) const;
+  void Print(const std::string& line);
 
   std::ostream* const out_;
   const bool terminal_;
+  const StopOptions goal_;
   LoadResult last_;
   std::vector<Interval> intervals_;
 };

@@ -132,7 +132,12 @@ absl::Status Session::Run(const Attention& attention, Report& report) {
 void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const {
   constexpr Duration kTick = std::chrono::milliseconds(20);
   constexpr Duration kLook = std::chrono::seconds(1);
-  Progress progress(attention.progress, attention.terminal);
+  StopOptions goal;
+  if (options_.duration != absl::InfiniteDuration()) {
+    goal.duration = absl::ToChronoNanoseconds(options_.duration);
+  }
+  goal.requests = options_.requests;
+  Progress progress(attention.progress, attention.terminal, goal);
   EarlyStop early_stop(EarlyOptions(options_));
   std::optional<MetricsWatch> watch;
   if (options_.metrics_url) watch.emplace(*options_.metrics_url);

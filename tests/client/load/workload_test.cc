@@ -22,6 +22,16 @@ TEST(ParseMixTest, ReadsEntriesWithTheirDefaults) {
   EXPECT_EQ((*mix)[1].weight, 1);
 }
 
+TEST(ParseMixTest, ReadsPriorities) {
+  const auto mix = ParseMix("a:1x8:priority=high:queue_timeout=5ms,b:1x8:f16:2:priority=low,c:1");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ((*mix)[0].priority, Priority::kHigh);
+  EXPECT_EQ((*mix)[0].queue_timeout, std::chrono::milliseconds(5));
+  EXPECT_EQ((*mix)[0].ToString(), "a:1x8:float32:priority=high:queue_timeout=5ms");
+  EXPECT_EQ((*mix)[1].priority, Priority::kLow);
+  EXPECT_EQ((*mix)[2].priority, Priority::kUnspecified);
+}
+
 TEST(ParseMixTest, ReadsDeadlines) {
   const auto mix = ParseMix("a:1x8:f32:2:timeout=20ms,b:1x8:timeout=1s,c:1x8");
   ASSERT_TRUE(mix.ok()) << mix.status();
@@ -46,6 +56,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:f32:inf"), HasSubstr("weight"));
   EXPECT_THAT(message("a:1:f32:1:1"), HasSubstr("5 fields"));
   EXPECT_THAT(message("a:1:timeout=0s"), HasSubstr("timeout=0s is not a time above 0"));
+  EXPECT_THAT(message("a:1:priority=urgent"), HasSubstr("priority=urgent is not low"));
   EXPECT_THAT(message("a:1:colour=red"), HasSubstr("unknown option colour=red"));
   EXPECT_THAT(message("timeout=1s"), HasSubstr("0 fields"));
 }

@@ -232,6 +232,40 @@ TEST_F(NormloadTest, AnEntryHasItsOwnDeadline) {
   EXPECT_EQ(entries[0]["entry"], "norm:1x4x5:float32:timeout=1ms");
 }
 
+// The open loop sends on while the server stalls, so a stall is as many samples as it is long. That
+// the k-th call is not sent before its time bounds the response times of those held from below, on
+// however slow a machine.
+TEST_F(NormloadTest, AStalledServerShowsInTheOpenLoop) {
+  server_.HoldFrom(101);
+  std::thread releaser([this] {
+    server_.WaitForCalls(161);  // 60 calls later, which is 60 ms of the schedule.
+    server_.Release();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--rate=1000", "--arrival=constant", "--requests=300"});
+  releaser.join();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  const Json& times = report_["result"]["response_time"];
+  // The longest is that of the first call held; of 300 calls, 30 waited for 30 ms and more.
+  EXPECT_GE(times["p99_9_us"], 59000);
+  EXPECT_GE(times["p90_us"], 29000);
+}
+
+// The closed loop waits with the server: however long the stall, it is one sample of each caller.
+TEST_F(NormloadTest, TheSameStallIsOneSampleOfTheClosedLoop) {
+  server_.HoldFrom(101);
+  std::int64_t arrived_in_the_stall = 0;
+  std::thread releaser([&] {
+    server_.WaitForCalls(102);
+    arrived_in_the_stall = server_.calls() - 101;
+    server_.Release();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--concurrency=1", "--requests=300"});
+  releaser.join();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(arrived_in_the_stall, 1);
+  EXPECT_EQ(report_["result"]["ok"], 300);
+}
+
 TEST_F(NormloadTest, ATraceIsSentToItsEnd) {
   test::WriteFile(folder_.File("trace"), "0\n0.001\n0.001\n0.002\n");
   Run({"--model=norm", "--shape=1x4x5", "--arrivals_file=" + folder_.File("trace")});

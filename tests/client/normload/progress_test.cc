@@ -55,12 +55,29 @@ TEST(ProgressTest, PrintsOneLineOverAndOverOnATerminalOnly) {
     progress.Look(After(seconds(1), 1000, milliseconds(2)));
     progress.Finish(After(seconds(2), 3000, milliseconds(2)));
   }
-  EXPECT_THAT(terminal.str(), StartsWith("\rwarm-up: 0 answers\r"));
+  EXPECT_THAT(terminal.str(), StartsWith("\rwarm-up: 0 answers\x1b[K\r"));
   EXPECT_THAT(terminal.str(), HasSubstr("1000/s"));
   EXPECT_EQ(terminal.str().find('\n'), terminal.str().size() - 1);
   EXPECT_EQ(file.str().find('\r'), std::string::npos);
   EXPECT_THAT(file.str(), HasSubstr("2000/s"));
   EXPECT_THAT(file.str(), HasSubstr("p50     2.000 ms"));
+  EXPECT_EQ(file.str().find('\x1b'), std::string::npos);
+  EXPECT_EQ(file.str().find('%'), std::string::npos);
+}
+
+TEST(ProgressTest, TellsHowMuchOfTheRunIsOver) {
+  std::ostringstream out;
+  StopOptions goal;
+  goal.duration = seconds(10);
+  goal.requests = 1000;
+  Progress progress(&out, false, goal);
+  LoadResult result = After(seconds(1), 200, milliseconds(2));
+  result.inflight = 7;
+  progress.Look(result);
+  EXPECT_THAT(out.str(), HasSubstr("1.0 s  20 %  "));
+  EXPECT_THAT(out.str(), HasSubstr("in flight 7"));
+  progress.Finish(After(seconds(12), 300, milliseconds(2)));
+  EXPECT_THAT(out.str(), HasSubstr("12.0 s 100 %  "));
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ RunReport RunOf(double load, int ok) {
 
 Report ReportOf(const std::vector<std::string>& arguments, std::vector<RunReport> runs) {
   Report report;
-  std::vector<std::string> all = {"--mix=a:1x4:f16:3:timeout=20ms,b:2x8"};
+  std::vector<std::string> all = {
+      "--mix=a:1x4:f16:3:timeout=20ms,b:2x8:priority=low:queue_timeout=1s"};
   all.insert(all.end(), arguments.begin(), arguments.end());
   report.options = ParseOptions(all).value();
   report.started_at = "2026-11-21T02:00:00Z";
@@ -193,7 +194,7 @@ TEST(TextReportTest, TellsOfTheObjectiveAndOfEachEntry) {
   // 40 of the 100 answers, 2 errors and 3 that could not be sent.
   EXPECT_THAT(text, HasSubstr("p90 <= 40ms: missed; 38.095 % within it, goodput 4/s"));
   EXPECT_THAT(text, HasSubstr("a:1x4:float16:timeout=20ms: 50 ok, 0 errors"));
-  EXPECT_THAT(text, HasSubstr("b:2x8:float32: 50 ok, 2 errors"));
+  EXPECT_THAT(text, HasSubstr("b:2x8:float32:priority=low:queue_timeout=1s: 50 ok, 2 errors"));
   EXPECT_THAT(text, HasSubstr("cancelled      4, as asked"));
 }
 
