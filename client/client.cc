@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -36,6 +38,22 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
     return absl::Status(code, absl::StrCat("no answer from ", target, " in time"));
   }
   return absl::Status(code, message);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
+    const ClientOptions& options) {
+  if (!options.tls) return grpc::InsecureChannelCredentials();
+  grpc::SslCredentialsOptions ssl;
+  const std::string& path = options.tls->ca_file;
+  if (!path.empty()) {
+    std::ifstream file(path, std::ios::binary);
+    ssl.pem_root_certs.assign(std::istreambuf_iterator<char>(file),
+                              std::istreambuf_iterator<char>());
+    if (!file || ssl.pem_root_certs.empty()) {
+      return absl::NotFoundError(absl::StrCat("tls_ca: ", path, ": cannot read certificates"));
+    }
+  }
+  return grpc::SslCredentials(ssl);
 }
 
 struct Connection {
@@ -108,9 +126,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto credentials = CredentialsOf(options);
+  if (!credentials.ok()) return credentials.status();
   auto impl = std::make_unique<Impl>();
-  const auto channel =
-      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  const auto channel = grpc::CreateCustomChannel(target, *credentials, arguments);
   impl->connection = std::make_shared<Connection>(Connection{target, channel});
   impl->stub = v1::NormService::NewStub(channel);
   impl->generic_stub = std::make_unique<grpc::GenericStub>(channel);

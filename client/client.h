@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,10 +25,16 @@ namespace normd::client {
 // A call's time limit; none by default.
 inline constexpr Duration kNoTimeout = Duration::max();
 
+// Without it, calls go in the clear, as normd itself takes them; with it, to a proxy before it.
+struct TlsOptions {
+  std::string ca_file;  // PEM, of those who may sign the server's certificate; empty: gRPC's.
+};
+
 struct ClientOptions {
   // A connection of its own, rather than one shared by all clients of this process with the same
   // target and options. Load tests want it.
   bool own_connection = false;
+  std::optional<TlsOptions> tls = std::nullopt;
 };
 
 struct NormalizeRequest {
@@ -77,7 +84,8 @@ class PendingCall {
 class Client {
  public:
   // `target`: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path").
-  // InvalidArgument for one that names no server. Does not connect.
+  // InvalidArgument for one that names no server, NotFound for an authority's file that cannot be
+  // read. Does not connect.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& target,
                                                         const ClientOptions& options = {});
   // Calls in flight go on to their end.

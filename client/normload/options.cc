@@ -21,6 +21,9 @@ void AddFileFlags(ReportFiles& files, client::FlagSet& flags) {
 
 void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("server", &o.server, "HOST:PORT", "Server to load.");
+  flags.Add("tls", &o.tls, "", "Speaks TLS, as a proxy before the server may want.");
+  flags.Add("tls_ca", &o.tls_ca, "FILE",
+            "Certificates (PEM) of those who may sign the server's; implies --tls.");
 
   flags.Add("concurrency", &o.concurrency, "N",
             "Closed loop: callers that each wait for their answer before they send again.");

@@ -28,6 +28,8 @@ struct ReportFiles {
 
 struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
+  bool tls = false;
+  std::string tls_ca;
 
   // When to send.
   int concurrency = 16;

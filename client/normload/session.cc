@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/client.h"
@@ -22,6 +23,7 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
     const ProgramOptions& options) {
   client::ClientOptions connection;
   connection.own_connection = true;
+  if (options.tls || !options.tls_ca.empty()) connection.tls = client::TlsOptions{options.tls_ca};
   std::vector<std::unique_ptr<client::Client>> clients;
   for (int i = 0; i < options.connections; ++i) {
     auto client = client::Client::Create(options.server, connection);
@@ -29,6 +31,21 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
     clients.push_back(*std::move(client));
   }
   return clients;
+}
+
+// What a user can do about a server that took the connection and then did not get on with it. gRPC
+// tells these cases apart in its message alone.
+absl::Status WithTlsHint(const absl::Status& status) {
+  const char* hint = nullptr;
+  if (absl::StrContains(status.message(), "wrong version number")) {
+    hint = "; the server seems to speak no TLS: try without --tls";
+  } else if (absl::StrContains(status.message(), "certificate verify failed")) {
+    hint = "; its certificate is not trusted: --tls_ca names those who may sign it";
+  } else if (absl::StrContains(status.message(), "Socket closed")) {
+    hint = "; if the server speaks TLS, add --tls";
+  }
+  if (hint == nullptr) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), hint));
 }
 
 // The run that the options say, at `load` where it is above 0.
@@ -108,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   }
   absl::StatusOr<Preflight> preflight =
       RunPreflight(*clients->front(), *session->workload_, options);
-  if (!preflight.ok()) return preflight.status();
+  if (!preflight.ok()) return WithTlsHint(preflight.status());
   session->server_ = std::move(preflight->server);
 
   GrpcSenderOptions sender_options;

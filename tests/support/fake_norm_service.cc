@@ -231,11 +231,13 @@ struct FakeNormService::Impl {
   std::unique_ptr<grpc::Server> server;
 };
 
-FakeNormService::FakeNormService() : impl_(std::make_unique<Impl>()) {
+FakeNormService::FakeNormService(std::shared_ptr<grpc::ServerCredentials> credentials)
+    : impl_(std::make_unique<Impl>()) {
   grpc::EnableDefaultHealthCheckService(true);
+  if (credentials == nullptr) credentials = grpc::InsecureServerCredentials();
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", credentials, &port);
   builder.RegisterService(&impl_->service);
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "client/tensor/tensor.h"
+#include "grpcpp/security/server_credentials.h"
 #include "normd/v1/norm_service.pb.h"
 
 namespace normd::test {
@@ -18,7 +19,8 @@ namespace normd::test {
 // Thread-safe. Serves from construction to Stop or destruction.
 class FakeNormService {
  public:
-  FakeNormService();
+  // Without credentials it serves in the clear.
+  explicit FakeNormService(std::shared_ptr<grpc::ServerCredentials> credentials = nullptr);
   ~FakeNormService();
 
   const std::string& target() const;  // "127.0.0.1:port"; stays after Stop.

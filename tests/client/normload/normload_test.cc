@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -12,10 +14,12 @@
 #include <vector>
 
 #include "client/load/histogram.h"
+#include "grpcpp/security/server_credentials.h"
 #include "nlohmann/json.hpp"
 #include "server/base/mutex.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
+#include "tests/support/test_certificate.h"
 
 namespace normd::load {
 namespace {
@@ -359,6 +363,69 @@ TEST_F(NormloadTest, AReportThatCannotBeWrittenIsAFailure) {
                   interrupts_, out, err, false),
       kExitFailed);
   EXPECT_THAT(err.str(), HasSubstr("folder.json: cannot write"));
+}
+
+// What a call meets where one side speaks TLS and the other does not, or distrusts it.
+class NormloadTlsTest : public ::testing::Test {
+ protected:
+  static std::shared_ptr<grpc::ServerCredentials> ServerTls() {
+    grpc::SslServerCredentialsOptions options;
+    options.pem_key_cert_pairs.push_back({test::kServerKey, test::kServerCertificate});
+    return grpc::SslServerCredentials(options);
+  }
+
+  // The exit code; the report, which must be there, and the errors are kept.
+  int Run(test::FakeNormService& server, std::vector<std::string> arguments) {
+    v1::ModelConfig config;
+    config.mutable_instance_norm()->set_channels(4);
+    server.AddModel("norm", config);
+    test::WriteFile(folder_.File("ca.pem"), test::kServerCertificate);
+    test::WriteFile(folder_.File("other.pem"), test::kOtherCertificate);
+    for (const std::string& argument :
+         {"--server=" + server.target(), std::string("--model=norm"), std::string("--shape=1x4x5"),
+          std::string("--requests=5"), std::string("--warmup=0s"), std::string("--quiet"),
+          "--json=" + folder_.File("report.json")}) {
+      arguments.push_back(argument);
+    }
+    std::ostringstream out;
+    std::ostringstream err;
+    const int code = RunNormload(arguments, interrupts_, out, err, false);
+    err_ = err.str();
+    report_ = Json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
+    return code;
+  }
+
+  const test::TempFolder folder_;
+  FakeInterrupts interrupts_;
+  std::string err_;
+  Json report_;
+};
+
+TEST_F(NormloadTlsTest, SpeaksTlsToWhomItTrusts) {
+  test::FakeNormService server(ServerTls());
+  EXPECT_EQ(Run(server, {"--tls_ca=" + folder_.File("ca.pem")}), kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["ok"], 5);
+}
+
+TEST_F(NormloadTlsTest, EachMismatchIsOneClearMessageAndAReport) {
+  test::FakeNormService secure(ServerTls());
+  test::FakeNormService clear;
+  struct Case {
+    test::FakeNormService& server;
+    std::vector<std::string> arguments;
+    std::string message;
+  };
+  for (const Case& mismatch :
+       {Case{secure, {}, "--tls"}, Case{clear, {"--tls"}, "without --tls"},
+        Case{secure, {"--tls_ca=" + folder_.File("other.pem")}, "--tls_ca"},
+        Case{secure, {"--tls_ca=" + folder_.File("absent.pem")}, "absent.pem: cannot read"}}) {
+    EXPECT_EQ(Run(mismatch.server, mismatch.arguments), kExitFailed);
+    EXPECT_THAT(err_, HasSubstr(mismatch.message));
+    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
+    ASSERT_TRUE(report_.is_object());
+    EXPECT_EQ(report_["result"]["requests"], 0);
+    EXPECT_FALSE(report_["error"].is_null());
+  }
 }
 
 TEST(NormloadUsageTest, WrongCommandLinesAndHelp) {

@@ -1,0 +1,45 @@
+// Certificates for tests of TLS on loopback, valid for 127.0.0.1 and for nothing else. They are no
+// secrets.
+
+#ifndef NORMD_TESTS_SUPPORT_TEST_CERTIFICATE_H_
+#define NORMD_TESTS_SUPPORT_TEST_CERTIFICATE_H_
+
+namespace normd::test {
+
+// A server's key and certificate, which is its own authority.
+inline constexpr char kServerKey[] = R"(-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg8sazhQXGNfim8i2d
+BLED9sIzgoACIUreVHVwfruKBLyhRANCAARSxSwSPbG5b8G20yBqiupopPK7yzIF
+CLvaUQ2pjU7QnaelsloySeDseoLB4tjMSMoY1B2F5UhBMyr3kwoG7Mvt
+-----END PRIVATE KEY-----
+)";
+inline constexpr char kServerCertificate[] = R"(-----BEGIN CERTIFICATE-----
+MIIBkzCCATigAwIBAgIUQgRWGf0TP6RUHH2h1Rq/s4BNhT8wCgYIKoZIzj0EAwIw
+FTETMBEGA1UEAwwKbm9ybWQgdGVzdDAgFw0yNjExMjEwMjQ4MjNaGA8yMTI2MTAy
+ODAyNDgyM1owFTETMBEGA1UEAwwKbm9ybWQgdGVzdDBZMBMGByqGSM49AgEGCCqG
+SM49AwEHA0IABFLFLBI9sblvwbbTIGqK6mik8rvLMgUIu9pRDamNTtCdp6WyWjJJ
+4Ox6gsHi2MxIyhjUHYXlSEEzKveTCgbsy+2jZDBiMB0GA1UdDgQWBBQAfG1UucVW
+k5wKELLdkd6kikDXfDAfBgNVHSMEGDAWgBQAfG1UucVWk5wKELLdkd6kikDXfDAP
+BgNVHRMBAf8EBTADAQH/MA8GA1UdEQQIMAaHBH8AAAEwCgYIKoZIzj0EAwIDSQAw
+RgIhAPdfnpjpOYCLe0WI+wEZh3a2tOmtPwdXYYLL2egCCQtWAiEA6d6IrNwaR297
+ta5OhD0v8hg/q4E8bxmW6iCKYbG3toY=
+-----END CERTIFICATE-----
+)";
+
+// An authority that has not signed it.
+inline constexpr char kOtherCertificate[] = R"(-----BEGIN CERTIFICATE-----
+MIIBlTCCATygAwIBAgIUH0nr9VEUlgy5JHcA9efpl1enFVIwCgYIKoZIzj0EAwIw
+FzEVMBMGA1UEAwwMYW5vdGhlciB0ZXN0MCAXDTI2MTEyMTAyNDgyM1oYDzIxMjYx
+MDI4MDI0ODIzWjAXMRUwEwYDVQQDDAxhbm90aGVyIHRlc3QwWTATBgcqhkjOPQIB
+BggqhkjOPQMBBwNCAASwY2WDz5vzksbNwCQ8S0alWO8I8PWpkNdqftXT4aRe7UNi
+L1lIiXQJB3r1uBYkvhNcaEBUpmNAAMThV9XxjcEBo2QwYjAdBgNVHQ4EFgQUOkcu
+rrHJcyDhIUjid1mkdJTgl00wHwYDVR0jBBgwFoAUOkcurrHJcyDhIUjid1mkdJTg
+l00wDwYDVR0TAQH/BAUwAwEB/zAPBgNVHREECDAGhwR/AAABMAoGCCqGSM49BAMC
+A0cAMEQCID6qFHf00/9gnHv9ZFQsymfyECPqrDUEJ+aOihyqtfXpAiAUVo3iscl0
+BxQWPze4NkId+DeNzdCxwvBvLN6POSW3tw==
+-----END CERTIFICATE-----
+)";
+
+}  // namespace normd::test
+
+#endif  // NORMD_TESTS_SUPPORT_TEST_CERTIFICATE_H_
