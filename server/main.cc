@@ -140,6 +140,7 @@ NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executo
   options.max_request_bytes = config.max_request_bytes;
   options.max_inflight_bytes = config.max_inflight_bytes;
   options.stream.window_bytes = config.stream_window_bytes;
+  options.stream_idle_timeout = absl::ToChronoNanoseconds(config.stream_idle_timeout);
   options.version = NORMD_VERSION;
   options.cuda = NORMD_CUDA_VERSION;
   options.simd = norm::cpu::SimdTargetName();

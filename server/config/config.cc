@@ -61,6 +61,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_connection_calls", c.max_connection_calls, 0, 1 << 20),
            CheckRange("max_transport_bytes", c.max_transport_bytes, 0, kUnbounded),
            CheckRange("stream_window_bytes", c.stream_window_bytes, 1 << 16, std::int64_t{1} << 40),
+           CheckDuration("stream_idle_timeout", c.stream_idle_timeout, absl::Hours(24)),
            CheckRange("max_batch_rows", c.max_batch_rows, 1, kUnbounded),
            CheckRange("max_batch_bytes", c.max_batch_bytes, 0, std::int64_t{1} << 40),
            CheckDuration("max_queue_delay", c.max_queue_delay, absl::Minutes(1)),

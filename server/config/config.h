@@ -25,6 +25,7 @@ struct ServerConfig {
   int max_connection_calls = 0;
   std::int64_t max_transport_bytes = 0;
   std::int64_t stream_window_bytes = 0;
+  absl::Duration stream_idle_timeout;
   std::int64_t max_batch_rows = 0;
   std::int64_t max_batch_bytes = 0;
   absl::Duration max_queue_delay;

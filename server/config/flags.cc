@@ -34,6 +34,10 @@ ABSL_FLAG(
 ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
           "what the server holds at once of one stream's tensor, in bytes; a row may have three "
           "quarters of it");
+ABSL_FLAG(
+    absl::Duration, stream_idle_timeout, absl::Minutes(1),
+    "how long a stream's client may neither send nor take anything before it is given up, such "
+    "as 10s; 0: for ever");
 ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
           "rows of one batch (a larger request makes a batch of its own)");
 ABSL_FLAG(
@@ -94,6 +98,7 @@ ServerConfig ReadFlags() {
   config.max_transport_bytes = absl::GetFlag(FLAGS_max_transport_bytes);
   config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
   config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
+  config.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
   config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);
   config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);

@@ -25,6 +25,8 @@ struct NormServiceOptions {
   std::int64_t max_request_bytes = std::int64_t{256}
                                    << 20;  // Of a request's inputs, and of its output.
   StreamLimits stream;
+  // How long a stream's client may neither send nor take anything; 0: as long as it likes.
+  Duration stream_idle_timeout = std::chrono::seconds(60);
   Duration retry_after = std::chrono::milliseconds(100);  // The hint in a refusal.
   // What GetServerInfo tells.
   std::string version;

@@ -44,6 +44,7 @@ std::shared_ptr<StreamCall> StreamCall::Create(CallEnvironment& environment,
   std::shared_ptr<StreamCall> call(new StreamCall(environment, context));
   environment.active.Add(call);
   call->self_ = call;
+  call->weak_ = call;
   return call;
 }
 
@@ -84,6 +85,7 @@ void StreamCall::OnReadDone(bool ok) {
     MutexLock lock(mutex_);
     reading_ = false;
     half_closed_ = !ok;
+    last_progress_ = begin;
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!ok) return TakeEnd();
       return first ? Accept() : TakeChunk(part, slices);
@@ -103,6 +105,7 @@ void StreamCall::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
     writing_ = false;
+    last_progress_ = environment_.clock.Now();
     inside_bytes_ -= std::exchange(writing_bytes_, 0);
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
     drive = BecomeDriver();
@@ -131,6 +134,25 @@ void StreamCall::OnAlarm() {
   {
     MutexLock lock(mutex_);
     waiting_ = false;
+    drive = BecomeDriver();
+  }
+  if (drive) Drive();
+}
+
+void StreamCall::OnIdleAlarm() {
+  const Duration timeout = environment_.options.stream_idle_timeout;
+  bool drive = false;
+  {
+    MutexLock lock(mutex_);
+    watched_ = false;
+    const TimePoint now = environment_.clock.Now();
+    if (computing_ > 0 || waiting_) last_progress_ = now;  // The server's turn.
+    if (now - last_progress_ >= timeout) {
+      abandoned_ = status_.ok();
+      Fail(absl::DeadlineExceededError(absl::StrCat(
+          "stream: the client sent and took nothing for ",
+          std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms")));
+    }
     drive = BecomeDriver();
   }
   if (drive) Drive();
@@ -321,6 +343,7 @@ void StreamCall::Drive() {
     }
     switch (step.kind) {
       case Step::Kind::kNone: return;
+      case Step::Kind::kWatch: Watch(step.until_idle); break;
       case Step::Kind::kPush: Push(step); break;
       case Step::Kind::kRead: StartRead(&incoming_); break;
       case Step::Kind::kWrite: StartWrite(&outgoing_); break;
@@ -329,6 +352,8 @@ void StreamCall::Drive() {
         return;
       case Step::Kind::kCancel:
         if (alarm_ != nullptr) alarm_->Cancel();
+        // The status waits behind the message that the client does not take.
+        if (step.abandon) context_.TryCancel();
         for (const std::uint64_t id : step.ids) environment_.queue.Cancel(id);
         break;
       case Step::Kind::kFinish:
@@ -341,8 +366,13 @@ void StreamCall::Drive() {
 void StreamCall::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
-  // The transport is kept busy first: a push may compute the piece before it returns.
-  if (MayRead()) {
+  // The transport is kept busy before the lanes: a push may compute the piece before it returns.
+  const Duration timeout = environment_.options.stream_idle_timeout;
+  if (accepted_ && !watched_ && timeout > Duration(0)) {
+    step.kind = Step::Kind::kWatch;
+    step.until_idle = last_progress_ + timeout - environment_.clock.Now();
+    watched_ = true;
+  } else if (MayRead()) {
     step.kind = Step::Kind::kRead;
     reading_ = true;
   } else if (!writing_ && NextWrite(step)) {
@@ -358,6 +388,7 @@ void StreamCall::NextOfFailed(Step& step) {
   if (!told_queue_) {
     told_queue_ = true;
     step.kind = Step::Kind::kCancel;
+    step.abandon = abandoned_ && writing_;
     for (std::size_t i = 0; i < pushed_; ++i) {
       if (pieces_[i].output == nullptr) step.ids.push_back(pieces_[i].id);
     }
@@ -451,6 +482,15 @@ void StreamCall::Push(Step& step) {
   // A new one: this may be running in the old one's callback.
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(std::chrono::system_clock::now() + kQueueFullWait, [this](bool) { OnAlarm(); });
+}
+
+void StreamCall::Watch(Duration until_idle) {
+  idle_alarm_ = std::make_unique<grpc::Alarm>();
+  idle_alarm_->Set(std::chrono::system_clock::now() +
+                       std::chrono::duration_cast<std::chrono::system_clock::duration>(until_idle),
+                   [weak = weak_](bool) {
+                     if (const std::shared_ptr<StreamCall> call = weak.lock()) call->OnIdleAlarm();
+                   });
 }
 
 void StreamCall::Log(Duration duration) {

@@ -7,8 +7,8 @@
 // runs under the lock, and none comes after the last, Finish.
 //
 // Finish waits for every piece that is in the queue or in a lane, for the write in progress and for
-// the timer. After it the driver touches nothing of the call: gRPC calls OnDone when the handlers
-// have returned, and that drops the call's own reference.
+// the alarm of a full queue. After it the driver touches nothing of the call: gRPC calls OnDone
+// when the handlers have returned, and that drops the call's own reference.
 //
 // The window: `inside_bytes_` are the tensor's bytes received and not yet sent in an answer,
 // whether they lack the rest of their row, wait, are computed or wait for the client. The next
@@ -80,10 +80,12 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   };
   // What the driver does next, and what is dropped once the lock is released.
   struct Step {
-    enum class Kind { kNone, kPush, kRead, kWrite, kWriteLast, kCancel, kFinish };
+    enum class Kind { kNone, kWatch, kPush, kRead, kWrite, kWriteLast, kCancel, kFinish };
     Kind kind = Kind::kNone;
     std::unique_ptr<Request> request;
     absl::Status status;
+    Duration until_idle{};
+    bool abandon = false;  // With kCancel: the client does not take what is being written.
     std::vector<std::uint64_t> ids;
     std::deque<Piece> pieces;
     std::optional<PieceAssembler> input;
@@ -101,6 +103,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::unique_ptr<Request> MakeRequest(std::uint64_t number, ReceivedPiece piece)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm();
+  void OnIdleAlarm();
   void OnComputed(std::uint64_t number, Completion completion);
   absl::Status TakeResult(std::uint64_t number, Completion& completion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,6 +120,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void SetOutgoing(std::initializer_list<grpc::Slice> slices);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Push(Step& step);
+  void Watch(Duration until_idle);
   void Log(Duration duration);
 
   Presence presence_;  // First, so that it is destroyed last.
@@ -126,6 +130,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   const RequestIds ids_;
   const TimePoint deadline_;
   std::shared_ptr<StreamCall> self_;  // Until OnDone.
+  std::weak_ptr<StreamCall> weak_;    // weak: for the idle alarm, which the call does not wait for.
 
   // Of the read in progress, and of the write: whoever asked gRPC for it leaves it alone until gRPC
   // says that it is done.
@@ -161,6 +166,10 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;        // To cancel what waits.
   std::unique_ptr<grpc::Alarm> alarm_;  // The driver's. A full queue is asked again when it rings.
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::Alarm> idle_alarm_;  // The driver's.
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;
+  TimePoint last_progress_ ABSL_GUARDED_BY(mutex_){};
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 
   absl::StatusCode code_ = absl::StatusCode::kOk;  // Written before the last operation.
 

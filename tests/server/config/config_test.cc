@@ -65,6 +65,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--max_inflight_bytes=100", "at least twice --max_request_bytes"},
            {"--stream_window_bytes=1000", "--stream_window_bytes: 1000, wanted from 65536"},
            {"--stream_window_bytes=1073741824", "at least twice --stream_window_bytes"},
+           {"--stream_idle_timeout=25h", "--stream_idle_timeout: 25h, wanted from 0 to 24h"},
            {"--max_inflight_requests=0", "--max_inflight_requests"},
            {"--max_connection_calls=-1", "--max_connection_calls: -1, wanted from 0"},
            {"--max_transport_bytes=1000000", "0, or at least twice --max_request_bytes"},
@@ -88,6 +89,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
                              : name == "--max_inflight_bytes"                  ? "1073741824"
                              : name == "--stream_window_bytes"                 ? "1048576"
                              : name == "--max_inflight_requests"               ? "10"
+                             : name == "--max_connection_calls"                ? "0"
+                             : name == "--max_transport_bytes"                 ? "0"
                              : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
                                                                                : "1ms";
     EXPECT_EQ(ErrorOf({(name + "=" + good).c_str()}), "") << name;

@@ -399,6 +399,36 @@ TEST(StreamTest, EndsAtItsDeadline) {
   ExpectNothingHeld(server);
 }
 
+TEST(StreamTest, GivesUpAClientThatSendsNothing) {
+  TestServerOptions options = SmallWindow();
+  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  TestServer server(options);
+  StreamClient client(server.stub());
+  client.SendHeader(Rows(2));
+  client.SendChunk("abcd");
+  const grpc::Status status = client.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(status.error_message(), HasSubstr("the client sent and took nothing for 20 ms"));
+  ExpectNothingHeld(server);
+}
+
+TEST(StreamTest, GivesUpAClientThatTakesNothing) {
+  TestServerOptions options = SmallWindow();
+  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  TestServer server(options);
+  const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
+  StreamClient client(server.stub());
+  absl::string_view left = request.inputs(0).data();
+  bool open = client.SendHeader(request);
+  while (open && !left.empty()) {
+    open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
+    left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
+  }
+  EXPECT_FALSE(open);
+  ExpectNothingHeld(server);
+  EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(StreamTest, AFailedLaneEndsTheStream) {
   TestServerOptions options = SmallWindow();
   options.fail_at_batch = 1;
