@@ -1,0 +1,252 @@
+// What normload costs beyond the transport: its sender and statistics against a bare gRPC client,
+// both in a closed loop against a server that answers with the same bytes at once, over loopback,
+// in turns. The ratio is the number; the rates are the machine's.
+//
+//   load_bench --connections=16 --rounds=15 --round=500ms
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/client.h"
+#include "client/load/load_run.h"
+#include "client/normload/grpc_sender.h"
+#include "normd/v1/norm_service.grpc.pb.h"
+#include "server/base/mutex.h"
+
+ABSL_FLAG(int, connections, 16, "callers, each with a connection of its own");
+ABSL_FLAG(int, rows, 1, "rows of the tensor, 1 KiB each");
+ABSL_FLAG(int, rounds, 15, "turns of each client; the ratio is the median of theirs");
+ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
+
+namespace normd::load {
+namespace {
+
+constexpr char kMethod[] = "/normd.v1.NormService/Normalize";
+constexpr int kRowElements = 256;
+
+// Answers each request with the same message.
+class ConstantService final
+    : public v1::NormService::WithRawCallbackMethod_Normalize<v1::NormService::Service> {
+ public:
+  explicit ConstantService(const std::string& answer) : slice_(answer), answer_(&slice_, 1) {}
+
+  grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context, const grpc::ByteBuffer*,
+                                      grpc::ByteBuffer* response) override {
+    *response = answer_;
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  const grpc::Slice slice_;
+  const grpc::ByteBuffer answer_;
+};
+
+// The tensor of both messages.
+void SetTensor(v1::Tensor& tensor) {
+  const int rows = absl::GetFlag(FLAGS_rows);
+  tensor.set_dtype(v1::FLOAT32);
+  tensor.add_shape(rows);
+  tensor.add_shape(kRowElements);
+  tensor.set_data(std::string(static_cast<std::size_t>(rows) * kRowElements * 4, '\0'));
+}
+
+std::string Answer() {
+  v1::NormalizeResponse response;
+  response.set_model("m");
+  response.set_version(1);
+  response.mutable_stages()->set_compute_ns(1000);
+  response.mutable_batch()->set_requests(1);
+  SetTensor(*response.add_outputs());
+  return response.SerializeAsString();
+}
+
+std::string Request() {
+  v1::NormalizeRequest request;
+  request.set_model("m");
+  SetTensor(*request.add_inputs());
+  return request.SerializeAsString();
+}
+
+// A closed loop with gRPC's callbacks and nothing else: it counts, and neither decodes nor
+// measures.
+class BareCaller {
+ public:
+  explicit BareCaller(const std::string& address) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stub_ = std::make_unique<grpc::GenericStub>(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  }
+
+  void Begin(const grpc::Slice& request, const std::atomic<bool>& stop) {
+    request_ = request;
+    stop_ = &stop;
+    ended_ = false;
+    calls_ = 0;
+    Send();
+  }
+  // The calls made; waits for the last, which comes after `stop`.
+  std::int64_t Join() {
+    MutexLock lock(mutex_);
+    while (!ended_) changed_.Wait(mutex_);
+    return calls_;
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer request;
+    grpc::ByteBuffer response;
+  };
+
+  void Send() {
+    // shared: std::function copies what it holds.
+    auto call = std::make_shared<Call>();
+    call->request = grpc::ByteBuffer(&request_, 1);
+    stub_->UnaryCall(&call->context, kMethod, grpc::StubOptions(), &call->request, &call->response,
+                     [this, call](const grpc::Status& status) {
+                       if (!status.ok()) {
+                         std::fprintf(stderr, "load_bench: %s\n", status.error_message().c_str());
+                         std::exit(1);
+                       }
+                       ++calls_;
+                       if (!stop_->load(std::memory_order_relaxed)) return Send();
+                       MutexLock lock(mutex_);
+                       ended_ = true;
+                       changed_.SignalAll();
+                     });
+  }
+
+  std::unique_ptr<grpc::GenericStub> stub_;
+  grpc::Slice request_;
+  const std::atomic<bool>* stop_ = nullptr;
+  std::int64_t calls_ = 0;  // One call is out at a time.
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+struct Sample {
+  double calls_per_second = 0;
+  double cpu_us = 0;  // Of client and server, for one call.
+};
+
+double CpuMicroseconds() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  const auto us = [](const timeval& t) {
+    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
+  };
+  return us(use.ru_utime) + us(use.ru_stime);
+}
+
+using Callers = std::vector<std::unique_ptr<BareCaller>>;
+
+Sample MeasureBare(Callers& callers, const grpc::Slice& request) {
+  std::atomic<bool> stop{false};
+  const double cpu = CpuMicroseconds();
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto& caller : callers) caller->Begin(request, stop);
+  std::this_thread::sleep_for(absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_round)));
+  stop = true;
+  std::int64_t calls = 0;
+  for (auto& caller : callers) calls += caller->Join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const auto n = static_cast<double>(calls);
+  return {n / took.count(), (CpuMicroseconds() - cpu) / n};
+}
+
+Sample MeasureLoad(const Workload& workload, GrpcSender& sender, SteadyPacer& pacer) {
+  LoadOptions options;
+  options.concurrency = absl::GetFlag(FLAGS_connections);
+  options.stop.duration = absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_round));
+  LoadRun run(std::move(options), workload, sender, pacer);
+  const double cpu = CpuMicroseconds();
+  const auto begin = std::chrono::steady_clock::now();
+  run.Run();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const auto n = static_cast<double>(run.Snapshot().measured.ok());
+  return {n / took.count(), (CpuMicroseconds() - cpu) / n};
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Print(const char* client, const std::vector<Sample>& samples) {
+  std::vector<double> rates;
+  std::vector<double> cpus;
+  for (const Sample& sample : samples) {
+    rates.push_back(sample.calls_per_second);
+    cpus.push_back(sample.cpu_us);
+  }
+  std::printf("%-10s %10.0f calls/s %8.1f cpu us\n", client, Median(rates), Median(cpus));
+}
+
+int Run() {
+  ConstantService service(Answer());
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+
+  Callers callers;
+  std::vector<std::unique_ptr<client::Client>> clients;
+  client::ClientOptions own;
+  own.own_connection = true;
+  for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
+    callers.push_back(std::make_unique<BareCaller>(address));
+    clients.push_back(client::Client::Create(address, own).value());
+  }
+  const std::string mix = absl::StrCat("m:", absl::GetFlag(FLAGS_rows), "x", kRowElements);
+  const Workload workload = Workload::Create(ParseMix(mix).value(), 1).value();
+  SteadyPacer pacer;
+  const auto sender = GrpcSender::Create(std::move(clients), workload, {}, {}, pacer).value();
+
+  const grpc::Slice request(Request());
+  std::vector<Sample> bare;
+  std::vector<Sample> load;
+  std::vector<double> rates;
+  std::vector<double> cpus;
+  MeasureBare(callers, request);
+  MeasureLoad(workload, *sender, pacer);
+  for (int i = 0; i < absl::GetFlag(FLAGS_rounds); ++i) {
+    bare.push_back(MeasureBare(callers, request));
+    load.push_back(MeasureLoad(workload, *sender, pacer));
+    rates.push_back(load.back().calls_per_second / bare.back().calls_per_second);
+    cpus.push_back(load.back().cpu_us / bare.back().cpu_us);
+  }
+  Print("bare", bare);
+  Print("normload", load);
+  std::printf("normload makes %.3f of the bare client's calls, at %.3f of its processor time\n",
+              Median(rates), Median(cpus));
+  server->Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace normd::load
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  return normd::load::Run();
+}
