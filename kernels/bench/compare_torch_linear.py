@@ -184,7 +184,7 @@ def main():
     parser.add_argument("--only", default="", help="keeps the lines that contain it")
     parser.add_argument("--features", type=int, default=8192)
     parser.add_argument("--samples", default="1,2,7,16,64,256,1024")
-    parser.add_argument("--tile", choices=("auto", "narrow", "wide", "slim"))
+    parser.add_argument("--tile", choices=("auto", "narrow", "wide", "quad", "slim"))
     parser.add_argument("--json", help="writes the rows as a list of objects")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--repetitions", type=int, default=20)

@@ -61,7 +61,7 @@ struct ProductTask {
   std::int64_t k;  // A multiple of kStepElements.
   std::int32_t samples;
   std::int32_t features;
-  int multiprocessors;
+  int clusters;  // Of the plan's size that are resident at once.
 };
 cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
                                 cudaStream_t stream);

@@ -100,6 +100,12 @@ cudaError_t EnqueueX(const LinearNormSpec& spec, const LinearPlan& plan, const L
   return LaunchOperand(task, stream);
 }
 
+// Blocks are persistent: one that had to wait for a place would begin when the others end.
+int ResidentClusters(const DeviceLimits& limits, int cluster) {
+  const int known = cluster == 1 ? 0 : limits.resident_clusters[static_cast<std::size_t>(cluster)];
+  return known > 0 ? known : std::max(1, limits.multiprocessors / cluster);
+}
+
 cudaError_t EnqueueProduct(const LinearNormSpec& spec, const LinearPlan& plan,
                            const DeviceLimits& limits, const char* prepared,
                            const WorkspaceLayout& layout, std::int32_t samples, char* workspace,
@@ -116,7 +122,7 @@ cudaError_t EnqueueProduct(const LinearNormSpec& spec, const LinearPlan& plan,
   task.k = weights.k;
   task.samples = samples;
   task.features = static_cast<std::int32_t>(spec.out_features);
-  task.multiprocessors = limits.multiprocessors;
+  task.clusters = ResidentClusters(limits, plan.cluster);
   return plan.path == LinearPath::kTensor ? LaunchTensorProduct(plan, task, stream)
                                           : LaunchPlainProduct(plan, task, stream);
 }

@@ -23,6 +23,10 @@ bool UsesTensorCores(const LinearNormSpec& spec, const DeviceLimits& limits) {
          spec.precision != Precision::kFloat32Strict;
 }
 
+bool IsNarrow(LinearTile forced) {
+  return forced == LinearTile::kNarrow || forced == LinearTile::kSlim;
+}
+
 LinearPlan TensorPlan(const LinearNormSpec& spec) {
   LinearPlan plan;
   plan.path = LinearPath::kTensor;
@@ -73,20 +77,20 @@ std::size_t Place(std::size_t part_bytes, std::size_t* bytes) {
 Status ParseLinearTile(const std::string& name, LinearTile* tile) {
   for (auto [value, text] :
        {std::pair(LinearTile::kAuto, "auto"), std::pair(LinearTile::kNarrow, "narrow"),
-        std::pair(LinearTile::kWide, "wide")}) {
+        std::pair(LinearTile::kWide, "wide"), std::pair(LinearTile::kSlim, "slim"),
+        std::pair(LinearTile::kQuad, "quad")}) {
     if (name != text) continue;
     *tile = value;
     return Status();
   }
-  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide, slim");
+  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide, slim, quad");
 }
 
 LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits,
                           std::int64_t samples, LinearTile forced) {
   if (!UsesTensorCores(spec, limits)) {
     LinearPlan plan = PlainPlan(spec);
-    const bool narrow =
-        forced == LinearTile::kAuto ? samples <= kFewSamples : forced != LinearTile::kWide;
+    const bool narrow = forced == LinearTile::kAuto ? samples <= kFewSamples : IsNarrow(forced);
     plan.tile_samples = narrow ? 16 : 128;
     plan.tile_features = narrow ? 64 : 128;
     return plan;
@@ -96,11 +100,11 @@ LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits
   // half of the multiprocessors idle, each gets 64 features of its own.
   const std::int64_t wide =
       CeilDiv(spec.out_features, kMaxFeaturesPerCluster) * 2 * CeilDiv(samples, plan.tile_samples);
-  const bool narrow = forced == LinearTile::kAuto ? 2 * wide <= limits.multiprocessors
-                                                  : forced != LinearTile::kWide;
+  const bool narrow =
+      forced == LinearTile::kAuto ? 2 * wide <= limits.multiprocessors : IsNarrow(forced);
   if (forced == LinearTile::kSlim) plan.tile_samples = kSlimSamples;
   plan.tile_features = narrow ? kWeightBlockRows : 2 * kWeightBlockRows;
-  plan.cluster = narrow ? 1 : 2;
+  plan.cluster = narrow ? 1 : forced == LinearTile::kQuad ? 4 : 2;
   return plan;
 }
 

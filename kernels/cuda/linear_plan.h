@@ -51,9 +51,10 @@ enum class LinearTile : std::uint8_t {
   // Narrow, with matrix products of kSlimSamples columns. That their width changes no bit is likely
   // and not shown, so kAuto never takes it.
   kSlim = 3,
+  kQuad = 4,  // Wide, in clusters of four: half the weights' bytes from the L2 cache.
 };
 inline constexpr int kSlimSamples = 32;
-// From "auto", "narrow", "wide", "slim"; InvalidArgument lists the names.
+// From "auto", "narrow", "wide", "slim", "quad"; InvalidArgument lists the names.
 Status ParseLinearTile(const std::string& name, LinearTile* tile);
 
 struct LinearPlan {
@@ -66,7 +67,7 @@ struct LinearPlan {
   int steps_per_sum = 0;
   int tile_samples = 0;   // Of a block of threads.
   int tile_features = 0;  // Likewise.
-  int cluster = 1;        // Blocks that share the samples of a tile.
+  int cluster = 1;        // Blocks that copy operands into each other's memory: 1, 2 or 4.
 };
 
 // The spec must be valid; 0 < samples <= kLinearChunkSamples. `forced` overrides the choice of the

@@ -2,9 +2,9 @@
 //
 // Features are the rows of every product and samples its columns, so a warpgroup computes 64
 // features of a tile's samples whatever their number is. One warp asks for operands (bulk copies
-// into a ring of stages, one step of 64 elements each); one or two warpgroups multiply. Blocks of a
-// cluster take neighbouring features of the same samples: each copies a half of the samples' step
-// into both.
+// into a ring of stages, one step of 64 elements each); one or two warpgroups multiply. Two blocks
+// of a cluster take neighbouring features of the same samples, and each copies a half of the
+// samples' step into both; in a cluster of four, pairs likewise share features.
 //
 // A step's parts are loaded once and multiplied two or three times: small parts first, then the
 // large ones. The order of all products of a sample and a feature is that of the plan, and the
@@ -44,6 +44,12 @@ struct Shape {
   static constexpr int kGroups = kGroupCount;
   static constexpr int kCluster = kClusterSize;
 
+  static constexpr int kFeatureBlocks = kCluster > 1 ? 2 : 1;  // Of a cluster; they share samples.
+  static constexpr int kSampleBlocks = kCluster / kFeatureBlocks;  // Likewise, features.
+  // Blocks that copy into one block, or that one block copies into: with the same samples or with
+  // the same features.
+  static constexpr int kPeers = kFeatureBlocks + kSampleBlocks - 1;
+
   static constexpr bool kSums = kXParts * kWeightParts > 1;  // Moves sums to float32 registers.
   static constexpr int kFeatures = kGroups * kWeightBlockRows;
   static constexpr int kRegisters = kColumns / 2;
@@ -79,19 +85,20 @@ template <typename S>
 class Tiles {
  public:
   __device__ Tiles(const ProductTask& task, int rank)
-      : columns_((task.samples + S::kColumns - 1) / S::kColumns), rank_(rank) {
-    constexpr int kClusterFeatures = S::kFeatures * S::kCluster;
-    count_ = columns_ * ((task.features + kClusterFeatures - 1) / kClusterFeatures);
-  }
+      : columns_(Count(task.samples, S::kColumns * S::kSampleBlocks)),
+        rank_(rank),
+        count_(columns_ * Count(task.features, S::kFeatures * S::kFeatureBlocks)) {}
   __device__ int first() const { return static_cast<int>(blockIdx.x) / S::kCluster; }
   __device__ int step() const { return static_cast<int>(gridDim.x) / S::kCluster; }
   __device__ int count() const { return count_; }
   __device__ Tile operator[](int index) const {
-    return {(index / columns_ * S::kCluster + rank_) * S::kFeatures,
-            index % columns_ * S::kColumns};
+    return {(index / columns_ * S::kFeatureBlocks + rank_ % S::kFeatureBlocks) * S::kFeatures,
+            (index % columns_ * S::kSampleBlocks + rank_ / S::kFeatureBlocks) * S::kColumns};
   }
 
  private:
+  static __device__ int Count(int whole, int part) { return (whole + part - 1) / part; }
+
   int columns_;
   int rank_;
   int count_;
@@ -102,6 +109,7 @@ struct Shared {
   std::uint32_t ring;   // Stages: weights of each group, part by part, then x, part by part.
   std::uint32_t full;   // Barriers of 8 bytes, one to a stage.
   std::uint32_t empty;  // Likewise.
+  int rank;             // Of the block in its cluster.
 
   __device__ std::uint32_t Weight(int stage, int group) const {
     return ring + stage * S::kStageBytes + group * S::kWeightGroupBytes;
@@ -111,41 +119,53 @@ struct Shared {
   __device__ std::uint32_t Empty(int stage) const { return empty + stage * 8; }
 };
 
+// Copies this block's share of a run that lies in the same place of several blocks into all of
+// them. Ranks count by `stride`.
+template <int kBlocks>
+__device__ inline void CopyShared(std::uint32_t to, const char* from, int bytes, int share,
+                                  int first_rank, int stride, std::uint32_t barrier) {
+  const int part = bytes / kBlocks;
+  if constexpr (kBlocks == 1) {
+    CopyBulk(to, from, bytes, barrier);
+  } else {
+    const int blocks = 1 << first_rank | 1 << (first_rank + stride);
+    CopyBulkToAll(to + share * part, from + share * part, part, barrier,
+                  static_cast<std::uint16_t>(blocks));
+  }
+}
+
 // One thread: asks for all operands of the block's tiles, as stages become free in every block that
 // receives them.
 template <typename S>
-__device__ void Produce(const ProductTask& task, const Tiles<S>& tiles, const Shared<S>& shared,
-                        int rank) {
+__device__ void Produce(const ProductTask& task, const Tiles<S>& tiles, const Shared<S>& shared) {
   const std::int64_t steps = task.k / kStepElements;
+  const int feature_block = shared.rank % S::kFeatureBlocks;
+  const int sample_block = shared.rank / S::kFeatureBlocks;
   RingPosition<S::kStages> at;
   for (int index = tiles.first(); index < tiles.count(); index += tiles.step()) {
     const Tile tile = tiles[index];
-    // Rows of x behind the last sample are not asked for. What lies in their place only meets
-    // columns that are not stored.
-    const int rows = min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns);
-    const int share = rows * kStepBytes / S::kCluster;
+    // Rows of x behind the last sample are not asked for, which may be all. What lies in their
+    // place only meets columns that are not stored.
+    const int rows = max(0, min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns));
     const char* weight =
         task.weight + tile.features / kWeightBlockRows * steps * S::kWeightGroupBytes;
-    const char* x =
-        task.x + tile.samples / S::kColumns * steps * (S::kXParts * S::kXPartBytes) + rank * share;
+    const char* x = task.x + tile.samples / S::kColumns * steps * (S::kXParts * S::kXPartBytes);
     for (std::int64_t step = 0; step < steps; ++step) {
       const std::uint32_t full = shared.Full(at.stage);
       AwaitPhase(shared.Empty(at.stage), at.parity ^ 1);
       ArriveExpecting(full, S::kGroups * S::kWeightGroupBytes + S::kXParts * rows * kStepBytes);
 #pragma unroll
       for (int group = 0; group < S::kGroups; ++group) {
-        CopyBulk(shared.Weight(at.stage, group), weight + group * steps * S::kWeightGroupBytes,
-                 S::kWeightGroupBytes, full);
+        CopyShared<S::kSampleBlocks>(
+            shared.Weight(at.stage, group), weight + group * steps * S::kWeightGroupBytes,
+            S::kWeightGroupBytes, sample_block, feature_block, S::kFeatureBlocks, full);
       }
 #pragma unroll
       for (int part = 0; part < S::kXParts; ++part) {
-        const std::uint32_t to = shared.X(at.stage) + part * S::kXPartBytes + rank * share;
-        const char* const from = x + part * S::kXPartBytes;
-        if constexpr (S::kCluster == 1) {
-          CopyBulk(to, from, share, full);
-        } else {
-          CopyBulkToAll(to, from, share, full, (1 << S::kCluster) - 1);
-        }
+        if (rows == 0) break;
+        CopyShared<S::kFeatureBlocks>(shared.X(at.stage) + part * S::kXPartBytes,
+                                      x + part * S::kXPartBytes, rows * kStepBytes, feature_block,
+                                      sample_block * S::kFeatureBlocks, 1, full);
       }
       weight += S::kWeightGroupBytes;
       x += S::kXParts * S::kXPartBytes;
@@ -177,10 +197,12 @@ __device__ inline void MultiplyStep(float (&d)[S::kRegisters], std::uint32_t wei
   }
 }
 
+// Tells all blocks that copy into this one that a warp has read the stage: the lanes 0, 1 and 2
+// tell the block itself, the one with the same samples and the one with the same features.
 template <typename S>
 __device__ inline void Release(const Shared<S>& shared, int stage) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (lane < S::kCluster) ArriveAt(shared.Empty(stage), lane);
+  if (lane < S::kPeers) ArriveAt(shared.Empty(stage), shared.rank ^ lane);
 }
 
 // Multiplies `steps` stages, at least one, into d, which it overwrites.
@@ -282,7 +304,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < S::kStages; ++stage) {
       InitBarrier(shared.Full(stage), 1);
-      InitBarrier(shared.Empty(stage), S::kCluster * S::kGroups * (kWarpgroup / kLanes));
+      InitBarrier(shared.Empty(stage), S::kPeers * S::kGroups * (kWarpgroup / kLanes));
     }
     PublishBarriers();
   }
@@ -290,12 +312,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   // No block sends before all barriers of its cluster are there, and none ends before its cluster
   // has stopped sending.
   if constexpr (S::kCluster > 1) ClusterSync();
-  const int rank = S::kCluster > 1 ? ClusterRank() : 0;
-  const Tiles<S> tiles(task, rank);
+  shared.rank = S::kCluster > 1 ? ClusterRank() : 0;
+  const Tiles<S> tiles(task, shared.rank);
   if (threadIdx.x < S::kGroups * kWarpgroup) {
     Consume<S>(task, tiles, shared, steps_per_sum);
   } else if (threadIdx.x == S::kGroups * kWarpgroup) {
-    Produce<S>(task, tiles, shared, rank);
+    Produce<S>(task, tiles, shared);
   }
   if constexpr (S::kCluster > 1) {
     __syncwarp();
@@ -311,6 +333,9 @@ struct Type {
 // Calls function(Type<Shape>()) for the shape of the plan, which MakeLinearPlan made.
 template <bool kBFloat, int kXParts, int kWeightParts, int kColumns, typename Function>
 cudaError_t WithTile(const LinearPlan& plan, Function function) {
+  if (plan.cluster == 4) {
+    return function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 2, 4>>());
+  }
   if (plan.cluster == 2) {
     return function(Type<Shape<kBFloat, kXParts, kWeightParts, kColumns, 2, 2>>());
   }
@@ -336,7 +361,8 @@ cudaError_t PrepareTensorProduct() {
   limits.compute_capability = 90;
   for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
     for (Precision precision : {Precision::kFloat32, Precision::kTf32, Precision::kBFloat16}) {
-      for (LinearTile tile : {LinearTile::kNarrow, LinearTile::kWide, LinearTile::kSlim}) {
+      for (LinearTile tile :
+           {LinearTile::kNarrow, LinearTile::kWide, LinearTile::kQuad, LinearTile::kSlim}) {
         spec.dtype = dtype;
         spec.precision = precision;
         const cudaError_t error = WithShape(MakeLinearPlan(spec, limits, 1, tile), [](auto type) {
@@ -355,14 +381,14 @@ cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
                                 cudaStream_t stream) {
   return WithShape(plan, [&](auto type) {
     using S = typename decltype(type)::Shape;
-    const int tiles =
-        (task.samples + S::kColumns - 1) / S::kColumns *
-        ((task.features + S::kFeatures * S::kCluster - 1) / (S::kFeatures * S::kCluster));
+    const auto count = [](int whole, int part) { return (whole + part - 1) / part; };
+    const int tiles = count(task.samples, S::kColumns * S::kSampleBlocks) *
+                      count(task.features, S::kFeatures * S::kFeatureBlocks);
     cudaLaunchAttribute cluster = {};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {S::kCluster, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = std::min(tiles, task.multiprocessors / S::kCluster) * S::kCluster;
+    config.gridDim = std::min(tiles, task.clusters) * S::kCluster;
     config.blockDim = S::kThreads;
     config.dynamicSmemBytes = S::kSharedBytes;
     config.stream = stream;

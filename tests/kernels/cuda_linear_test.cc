@@ -127,14 +127,17 @@ class CudaLinearTest : public ::testing::TestWithParam<std::tuple<DType, Precisi
   DeviceLimits limits_;
 };
 
-TEST_P(CudaLinearTest, GivesTheSameBitsInNarrowAndWideTiles) {
+TEST_P(CudaLinearTest, GivesTheSameBitsInEveryTile) {
   for (const auto& [in, out] : {std::pair{64, 64}, {200, 300}, {1000, 257}, {2048, 1100}}) {
     for (const std::int64_t samples : {1, 2, 7, 64, 65, 128, 129, 300, 1000, 1025}) {
       Problem problem(Spec(in, out), samples, limits_);
       ASSERT_TRUE(problem.Run(limits_, LinearTile::kNarrow).ok());
       const std::vector<char> narrow = problem.Out();
-      ASSERT_TRUE(problem.Run(limits_, LinearTile::kWide).ok());
-      ASSERT_EQ(problem.Out(), narrow) << in << " -> " << out << ", samples " << samples;
+      for (const LinearTile tile : {LinearTile::kWide, LinearTile::kQuad}) {
+        ASSERT_TRUE(problem.Run(limits_, tile).ok());
+        ASSERT_EQ(problem.Out(), narrow) << in << " -> " << out << ", samples " << samples
+                                         << ", tile " << static_cast<int>(tile);
+      }
     }
   }
 }

@@ -76,7 +76,8 @@ TEST(LinearPlanTest, ChoosesArithmeticWhateverTheNumberOfSamples) {
     for (const LinearNormSpec& spec : Specs()) {
       const LinearPlan one = MakeLinearPlan(spec, Device(capability, 132), 1);
       for (std::int64_t samples : Samples()) {
-        for (LinearTile tile : {LinearTile::kAuto, LinearTile::kNarrow, LinearTile::kWide}) {
+        for (LinearTile tile :
+             {LinearTile::kAuto, LinearTile::kNarrow, LinearTile::kWide, LinearTile::kQuad}) {
           const LinearPlan plan = MakeLinearPlan(spec, Device(capability, 132), samples, tile);
           EXPECT_EQ(plan.path, one.path);
           EXPECT_EQ(plan.format, one.format);
@@ -110,6 +111,7 @@ TEST(LinearPlanTest, GivesEachMultiprocessorFewFeaturesWhereSamplesAreFew) {
   EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1024).tile_features, 128);
   EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1024).cluster, 2);
   EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kWide).cluster, 2);
+  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kQuad).cluster, 4);
 }
 
 // Padding is what the kernels read behind the last feature, element and sample.
@@ -159,11 +161,16 @@ TEST(LinearPlanTest, NeedsNoLessWorkspaceForMoreSamples) {
 
 TEST(LinearPlanTest, ParsesTilesAndListsThem) {
   LinearTile tile = LinearTile::kAuto;
-  EXPECT_TRUE(ParseLinearTile("wide", &tile).ok());
-  EXPECT_EQ(tile, LinearTile::kWide);
-  EXPECT_TRUE(ParseLinearTile("narrow", &tile).ok());
-  EXPECT_EQ(tile, LinearTile::kNarrow);
-  EXPECT_THAT(ParseLinearTile("broad", &tile).message(), HasSubstr("auto, narrow, wide, slim"));
+  for (const auto& [name, value] : {std::pair("narrow", LinearTile::kNarrow),
+                                    {"wide", LinearTile::kWide},
+                                    {"slim", LinearTile::kSlim},
+                                    {"quad", LinearTile::kQuad},
+                                    {"auto", LinearTile::kAuto}}) {
+    EXPECT_TRUE(ParseLinearTile(name, &tile).ok()) << name;
+    EXPECT_EQ(tile, value) << name;
+  }
+  EXPECT_THAT(ParseLinearTile("broad", &tile).message(),
+              HasSubstr("auto, narrow, wide, slim, quad"));
 }
 
 TEST(LinearPlanTest, DescribesWhatItChose) {
