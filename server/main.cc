@@ -135,8 +135,12 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
   return options;
 }
 
-NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executor) {
+// A device's copies and launches cost the less the fewer they are.
+constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
+
+NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executor, bool on_cpu) {
   NormServiceOptions options;
+  if (!on_cpu) options.stream.piece_bytes = kDevicePieceBytes;
   options.max_request_bytes = config.max_request_bytes;
   options.max_inflight_bytes = config.max_inflight_bytes;
   options.stream.window_bytes = config.stream_window_bytes;
@@ -176,10 +180,11 @@ int Serve(const ServerConfig& config) {
 
   Admission admission({config.max_inflight_bytes, config.max_inflight_requests}, *metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
-  BatchQueue queue(QueueOf(config, lanes.front()->device() == "cpu"), clock);
+  const bool on_cpu = lanes.front()->device() == "cpu";
+  BatchQueue queue(QueueOf(config, on_cpu), clock);
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes());
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
-  CallEnvironment environment{ServiceOf(config, executor),
+  CallEnvironment environment{ServiceOf(config, executor, on_cpu),
                               registry,
                               admission,
                               queue,

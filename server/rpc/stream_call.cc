@@ -218,8 +218,9 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   }
   const absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(part.bytes);
   if (!view.ok()) return view.status();
-  absl::StatusOr<StreamHeader> header =
-      CheckStreamHeader(*view, environment_.registry, environment_.options.stream);
+  StreamLimits limits = environment_.options.stream;
+  limits.max_message_bytes = environment_.options.max_request_bytes;
+  absl::StatusOr<StreamHeader> header = CheckStreamHeader(*view, environment_.registry, limits);
   if (!header.ok()) return header.status();
   header_ = *std::move(header);
   metrics_ = &header_.model->metrics();

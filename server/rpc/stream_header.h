@@ -3,7 +3,9 @@
 #ifndef NORMD_SERVER_RPC_STREAM_HEADER_H_
 #define NORMD_SERVER_RPC_STREAM_HEADER_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -23,8 +25,13 @@ struct StreamLimits {
   // What a piece should have: enough for a lane, and still in a cache when it is computed and sent.
   std::int64_t piece_bytes = std::int64_t{1} << 20;
 
-  // A quarter of the window: the rest holds the largest piece.
-  std::int64_t max_chunk_bytes() const { return (window_bytes + 3) / 4; }
+  // Of a message's bytes, by the transport.
+  std::int64_t max_message_bytes = std::numeric_limits<std::int32_t>::max();
+
+  // A quarter of the window, if a message may have so much: the rest holds the largest piece.
+  std::int64_t max_chunk_bytes() const {
+    return std::min((window_bytes + 3) / 4, max_message_bytes);
+  }
   std::int64_t max_piece_bytes() const { return window_bytes - max_chunk_bytes(); }
 };
 

@@ -28,6 +28,7 @@ class ChildProcess {
   // Reads stderr to its end and waits for the child. The exit code, or minus the signal that ended
   // it.
   int Wait();
+  pid_t pid() const { return pid_; }
   // All of stderr that was read so far.
   const std::string& output() const { return output_; }
 

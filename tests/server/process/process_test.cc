@@ -99,6 +99,47 @@ TEST(ProcessTest, EndsWithThreeWhenTheDrainTimeoutPassesWithCallsInside) {
   for (std::thread& client : clients) client.join();
 }
 
+// The most memory that the process has ever had.
+double PeakMegabytes(const ChildProcess& child) {
+  std::ifstream status("/proc/" + std::to_string(child.pid()) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) / 1024;
+  }
+  return 0;
+}
+
+TEST(ProcessTest, AStreamTakesNoMoreMemoryThanItsWindow) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "a sanitizer's memory says nothing of the server's";
+#endif
+  NormdProcess normd({"--lame_duck=0s", "--stream_window_bytes=4194304"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  constexpr int kChunks = 512;  // Of 1 MiB, which is 64 rows.
+  v1::NormalizeStreamRequest chunk;
+  chunk.set_chunk(RmsNormRequest(64).inputs(0).data());
+  v1::NormalizeStreamRequest header;
+  *header.mutable_header() = RmsNormRequest(0);
+  header.mutable_header()->mutable_inputs(0)->set_shape(0, 64 * kChunks);
+
+  const auto stub = normd.NewStub();
+  grpc::ClientContext context;
+  const auto stream = stub->NormalizeStream(&context);
+  std::thread writer([&] {
+    bool open = stream->Write(header);
+    for (int i = 0; open && i < kChunks; ++i) open = stream->Write(chunk);
+    stream->WritesDone();
+  });
+  std::size_t bytes = 0;
+  v1::NormalizeStreamResponse answer;
+  while (stream->Read(&answer)) bytes += answer.chunk().size();
+  writer.join();
+  const grpc::Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(bytes, kChunks * chunk.chunk().size());
+  EXPECT_LT(PeakMegabytes(normd.child()), 200) << "of a tensor of " << kChunks << " MiB";
+  EXPECT_GT(PeakMegabytes(normd.child()), 1);
+}
+
 TEST(ProcessTest, FailsToStartOnAPortInUse) {
   NormdProcess first;
   ASSERT_NE(first.grpc_address(), "") << first.child().output();
