@@ -25,7 +25,7 @@ constinit std::array<Line, 128> lines;
 constinit std::atomic<std::size_t> next_line{0};
 constinit thread_local Line* this_threads_line = nullptr;
 
-void Count(std::size_t bytes) {
+[[maybe_unused]] void Count(std::size_t bytes) {
   if (this_threads_line == nullptr) this_threads_line = &lines[next_line++ % lines.size()];
   this_threads_line->count.fetch_add(1, std::memory_order_relaxed);
   this_threads_line->bytes.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_relaxed);
@@ -44,6 +44,7 @@ Allocations CountAllocations() {
 
 }  // namespace normd
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // Visible to the shared libraries, which then call these too.
 #pragma GCC visibility push(default)
 extern "C" {
@@ -72,3 +73,4 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t size) {
 
 }  // extern "C"
 #pragma GCC visibility pop
+#endif

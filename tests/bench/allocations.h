@@ -1,4 +1,5 @@
-// Counts what a program allocates, by standing in front of the C library's allocator.
+// Counts what a program allocates, by standing in front of the C library's allocator. Not in a
+// sanitized build, where that place is taken: it then counts nothing.
 
 #ifndef NORMD_TESTS_BENCH_ALLOCATIONS_H_
 #define NORMD_TESTS_BENCH_ALLOCATIONS_H_
