@@ -1,9 +1,14 @@
 #include "kernels/bench/device.h"
+#include "kernels/bench/linear.h"
 
 namespace norm::bench {
 
 Status MakeCpuDevice(const Settings&, std::unique_ptr<Device>*) {
   return Status(StatusCode::kUnsupported, "device: this build has no CPU kernels");
+}
+
+Status MeasureLinear(const Settings&, const LinearCase&, LinearMeasurement*) {
+  return Status(StatusCode::kUnsupported, "this build has no CPU kernels");
 }
 
 }  // namespace norm::bench

@@ -41,6 +41,19 @@ bool MeasureAll(Device* device, const std::vector<Case>& cases, std::vector<Resu
   return complete;
 }
 
+int MeasureLinearCases(const Options& options) {
+  bool complete = true;
+  std::printf("%s\n", LinearTableHeader().c_str());
+  for (const LinearCase& c : options.linear_cases) {
+    LinearMeasurement measurement;
+    const Status status = MeasureLinear(options.settings, c, &measurement);
+    complete = complete && status.ok();
+    std::printf("%s\n", LinearTableLine(c, measurement, status).c_str());
+    std::fflush(stdout);
+  }
+  return complete ? 0 : 1;
+}
+
 int Run(const std::vector<std::string>& arguments) {
   Options options;
   std::unique_ptr<Device> device;
@@ -55,6 +68,7 @@ int Run(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::printf("%s\n", device->Description().c_str());
+  if (!options.linear_cases.empty()) return MeasureLinearCases(options);
   if (options.explain) {
     Explain(*device, options.cases);
     return 0;

@@ -17,6 +17,8 @@ const char kUsage[] =
   --dtypes=LIST           float32, float64, float16, bfloat16 (float32)
   --layouts=LIST          first, last (first)
   --param_dtype=DTYPE     of gamma, beta, mean and variance (float32)
+  --linear=LIST           cpu only, and instead of the norms: the fused layer of samples x in x out,
+                          such as 1024x8192x8192, against oneDNN's matrix product alone
   --filter=TEXT           keeps the cases whose line contains TEXT
   --threads=N             cpu only: threads of the norm and of the copy (all)
   --min_time=SECONDS      time spent on each case (0.5)
@@ -116,11 +118,22 @@ Status MakeCases(const Flags& flags, std::vector<Case>* cases) {
 }  // namespace
 
 Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
-  Flags flags = {{"device", "cpu"},       {"ops", ""},      {"shapes", ""},
-                 {"dtypes", ""},          {"layouts", ""},  {"param_dtype", "float32"},
-                 {"filter", ""},          {"threads", "0"}, {"min_time", "0.5"},
-                 {"max_tensor_mib", "0"}, {"seed", "1"},    {"strategy", ""},
-                 {"explain", ""},         {"json", ""},     {"help", ""}};
+  Flags flags = {{"device", "cpu"},
+                 {"ops", ""},
+                 {"shapes", ""},
+                 {"dtypes", ""},
+                 {"layouts", ""},
+                 {"param_dtype", "float32"},
+                 {"linear", ""},
+                 {"filter", ""},
+                 {"threads", "0"},
+                 {"min_time", "0.5"},
+                 {"max_tensor_mib", "0"},
+                 {"seed", "1"},
+                 {"strategy", ""},
+                 {"explain", ""},
+                 {"json", ""},
+                 {"help", ""}};
   if (Status status = ReadFlags(arguments, &flags); !status.ok()) return status;
   out->device = flags["device"];
   out->filter = flags["filter"];
@@ -138,6 +151,18 @@ Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
                         MakeCase("layer_norm", flags["param_dtype"], "first", "1x1", &param),
                         MakeCases(flags, &out->cases)}) {
     if (!status.ok()) return status;
+  }
+  for (const std::string& shape : SplitAtCommas(flags["linear"])) {
+    std::vector<std::string> dtypes = SplitAtCommas(flags["dtypes"]);
+    if (dtypes.empty()) dtypes = {"float32"};
+    for (const std::string& dtype : dtypes) {
+      LinearCase c;
+      if (Status status = ParseLinearCase(shape, dtype, &c); !status.ok()) return status;
+      out->linear_cases.push_back(c);
+    }
+  }
+  if (!out->linear_cases.empty() && out->device != "cpu") {
+    return InvalidArgument("--linear: --device=" + out->device + ", wanted cpu");
   }
   settings.max_tensor_bytes = max_tensor_mib << 20;
   settings.param_dtype = param.spec.dtype;

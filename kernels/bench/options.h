@@ -8,6 +8,7 @@
 
 #include "kernels/bench/case.h"
 #include "kernels/bench/device.h"
+#include "kernels/bench/linear.h"
 
 namespace norm::bench {
 
@@ -19,6 +20,7 @@ struct Options {
   bool help = false;
   Settings settings;
   std::vector<Case> cases;
+  std::vector<LinearCase> linear_cases;  // Not empty: these alone.
 };
 
 extern const char kUsage[];

@@ -36,20 +36,21 @@ std::int64_t RoundUp(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
 }
 
-// While it lives, oneDNN computes on the calling thread alone: our threads are its parallelism. The
-// number is the calling thread's own, so the caller's other uses of OpenMP are not touched.
-class SingleThreaded {
+// While it lives, oneDNN computes on so many threads when this thread calls it. With one, our
+// threads are its parallelism. The number is the calling thread's own, so the caller's other uses
+// of OpenMP are not touched.
+class ThreadCount {
  public:
-  SingleThreaded() {
+  explicit ThreadCount(int threads) {
     if (omp_get_max_threads == nullptr || omp_set_num_threads == nullptr) return;
     before_ = omp_get_max_threads();
-    if (before_ != 1) omp_set_num_threads(1);
+    if (before_ != threads) omp_set_num_threads(threads);
   }
-  ~SingleThreaded() {
-    if (before_ > 1) omp_set_num_threads(before_);
+  ~ThreadCount() {
+    if (before_ > 0) omp_set_num_threads(before_);
   }
-  SingleThreaded(const SingleThreaded&) = delete;
-  SingleThreaded& operator=(const SingleThreaded&) = delete;
+  ThreadCount(const ThreadCount&) = delete;
+  ThreadCount& operator=(const ThreadCount&) = delete;
 
  private:
   int before_ = 0;
@@ -57,9 +58,9 @@ class SingleThreaded {
 
 // Runs call(), which returns a Status and may meet oneDNN's exceptions.
 template <class Call>
-Status Guarded(const Call& call) {
+Status Guarded(const Call& call, int threads = 1) {
   try {
-    const SingleThreaded single_threaded;
+    const ThreadCount thread_count(threads);
     return call();
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory for the weights");
@@ -259,6 +260,70 @@ Status LinearProduct::Multiply(std::int64_t tile, const RowBlock* blocks, std::s
                     tile * impl_->columns);
     return Status();
   });
+}
+
+struct BareProduct::Impl {
+  Impl(std::int64_t samples_in, std::int64_t in_features, std::int64_t out_features,
+       const float* weight_in)
+      : samples(samples_in),
+        in(in_features),
+        out(out_features),
+        weight(weight_in, weight_in + in_features * out_features) {}
+
+  // At the first call, because the primitive is made for a number of threads.
+  void Prepare() {
+    desc = MatmulDesc(engine, Matrix(samples, in, Tag::ab), Matrix(in, out, Tag::any),
+                      Matrix(samples, out, Tag::ab));
+    primitive = dnnl::matmul(desc);
+    dnnl::memory plain(Matrix(in, out, Tag::ba), engine, weight.data());
+    packed = dnnl::memory(desc.weights_desc(), engine);
+    dnnl::stream stream(engine);
+    dnnl::reorder(plain, packed).execute(stream, plain, packed);
+    stream.wait();
+    scratchpad = dnnl::memory(desc.scratchpad_desc(), engine);
+    weight = {};
+  }
+
+  const std::int64_t samples;
+  const std::int64_t in;
+  const std::int64_t out;
+  std::vector<float> weight;  // Empty once it is packed.
+  const dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul primitive;
+  dnnl::memory packed;
+  dnnl::memory scratchpad;
+};
+
+BareProduct::BareProduct(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BareProduct::~BareProduct() = default;
+
+Status BareProduct::Create(std::int64_t samples, std::int64_t in_features,
+                           std::int64_t out_features, const float* weight,
+                           std::unique_ptr<BareProduct>* out) {
+  return Guarded([&] {
+    auto impl = std::make_unique<Impl>(samples, in_features, out_features, weight);
+    *out = std::unique_ptr<BareProduct>(new BareProduct(std::move(impl)));
+    return Status();
+  });
+}
+
+Status BareProduct::Multiply(const float* x, float* z, int threads) {
+  return Guarded(
+      [&] {
+        Impl& impl = *impl_;
+        if (!impl.weight.empty()) impl.Prepare();
+        dnnl::stream stream(impl.engine);
+        const dnnl::memory from(impl.desc.src_desc(), impl.engine, const_cast<float*>(x));
+        const dnnl::memory to(impl.desc.dst_desc(), impl.engine, z);
+        impl.primitive.execute(stream, {{DNNL_ARG_SRC, from},
+                                        {DNNL_ARG_WEIGHTS, impl.packed},
+                                        {DNNL_ARG_DST, to},
+                                        {DNNL_ARG_SCRATCHPAD, impl.scratchpad}});
+        stream.wait();
+        return Status();
+      },
+      threads);
 }
 
 }  // namespace norm::cpu

@@ -47,6 +47,25 @@ class LinearProduct {
   std::unique_ptr<Impl> impl_;
 };
 
+// z = x W^T of a whole batch by one call of oneDNN on its own threads, the weight packed: what
+// norm_bench holds the layer against. Not on any serving path.
+class BareProduct {
+ public:
+  // `weight`: out x in floats, not needed after the call.
+  static Status Create(std::int64_t samples, std::int64_t in_features, std::int64_t out_features,
+                       const float* weight, std::unique_ptr<BareProduct>* out);
+  ~BareProduct();
+
+  // On `threads` threads, which must be the same for every call.
+  Status Multiply(const float* x, float* z, int threads);
+
+ private:
+  struct Impl;
+  explicit BareProduct(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_

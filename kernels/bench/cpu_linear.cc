@@ -1,0 +1,129 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "kernels/bench/data.h"
+#include "kernels/bench/linear.h"
+#include "kernels/cpu/linear_norm.h"
+#include "kernels/cpu/linear_product.h"
+#include "kernels/reference.h"
+
+namespace norm::bench {
+namespace {
+
+constexpr int kMinRepetitions = 7;
+constexpr int kMaxRepetitions = 2000;
+constexpr double kMinSampleMs = 0.05;  // Shorter calls are repeated within one sample.
+// The reference takes some nanoseconds for each product.
+constexpr double kCheckedProducts = 2e8;
+
+double MillisecondsOf(int calls, const auto& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) call();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+             .count() /
+         calls;
+}
+
+// Samples at even distances, the first and the last among them.
+Status Check(const LinearNormSpec& spec, const LinearNormParams& params,
+             const LinearNormSegment& all, LinearMeasurement* out) {
+  const auto size = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const double products =
+      static_cast<double>(spec.in_features) * static_cast<double>(spec.out_features);
+  const std::int64_t most =
+      std::max<std::int64_t>(2, static_cast<std::int64_t>(kCheckedProducts / products));
+  const std::int64_t count = std::min(all.samples, most);
+  std::vector<double> expected(static_cast<std::size_t>(spec.out_features));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t sample = count == 1 ? 0 : i * (all.samples - 1) / (count - 1);
+    const std::int64_t offset = sample * spec.out_features * size;
+    const void* result = static_cast<const char*>(all.out) + offset;
+    const Status status =
+        LinearNormReference(spec, params,
+                            {static_cast<const char*>(all.x) + sample * spec.in_features * size,
+                             static_cast<const char*>(all.y) + offset, nullptr, 1},
+                            expected.data());
+    if (!status.ok()) return status;
+    for (std::int64_t f = 0; f < spec.out_features; ++f) {
+      const double want = expected[static_cast<std::size_t>(f)];
+      const double got = LoadElement(spec.dtype, result, f);
+      const double error = std::fabs(got - want) / std::max(1.0, std::fabs(want));
+      // A NaN is never the right answer to these inputs.
+      out->max_error = std::isnan(error) ? std::numeric_limits<double>::infinity()
+                                         : std::max(out->max_error, error);
+    }
+    ++out->checked_samples;
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasurement* out) {
+  LinearNormSpec spec;
+  spec.in_features = c.in_features;
+  spec.out_features = c.out_features;
+  spec.dtype = c.dtype;
+  spec.epilogue.add = spec.epilogue.multiply = true;
+  const std::int64_t in = c.samples * c.in_features;
+  const std::int64_t result = c.samples * c.out_features;
+  const double bound = 1 / std::sqrt(static_cast<double>(c.in_features));
+  const auto random = [&](DType dtype, std::int64_t count, double limit, std::uint64_t seed) {
+    return RandomElements(dtype, count, -limit, limit, settings.seed + seed);
+  };
+  const std::vector<char> weight =
+      random(DType::kFloat32, c.in_features * c.out_features, bound, 0);
+  const std::vector<char> bias = random(DType::kFloat32, c.out_features, bound, 1);
+  const std::vector<char> x = random(c.dtype, in, 1, 2);
+  const std::vector<char> y = random(c.dtype, result, 1, 3);
+  // All ones is a NaN in every type: an element that is not written shows in the error.
+  std::vector<char> written(static_cast<std::size_t>(result) * SizeOf(c.dtype),
+                            static_cast<char>(0xff));
+  LinearNormParams params;
+  params.weight = {weight.data(), DType::kFloat32};
+  params.bias = {bias.data(), DType::kFloat32};
+  const LinearNormSegment segment{x.data(), y.data(), written.data(), c.samples};
+
+  const cpu::Executor executor(settings.threads);
+  std::unique_ptr<cpu::LinearNorm> layer;
+  Status status = cpu::LinearNorm::Create(executor, spec, params, &layer);
+  if (status.ok()) status = layer->Compute(c.dtype, &segment, 1);
+  if (status.ok()) status = Check(spec, params, segment, out);
+  if (!status.ok()) return status;
+
+  const std::vector<char> product_x = random(DType::kFloat32, in, 1, 2);
+  std::vector<float> z(static_cast<std::size_t>(result));
+  std::unique_ptr<cpu::BareProduct> product;
+  status = cpu::BareProduct::Create(c.samples, c.in_features, c.out_features,
+                                    reinterpret_cast<const float*>(weight.data()), &product);
+  if (!status.ok()) return status;
+  const auto run_layer = [&] {
+    if (Status s = layer->Compute(c.dtype, &segment, 1); !s.ok()) status = s;
+  };
+  const auto run_product = [&] {
+    const auto* from = reinterpret_cast<const float*>(product_x.data());
+    if (Status s = product->Multiply(from, z.data(), executor.max_threads()); !s.ok()) status = s;
+  };
+  run_product();
+  const double first_ms = std::min(MillisecondsOf(1, run_layer), MillisecondsOf(1, run_product));
+  const int calls = static_cast<int>(std::clamp(kMinSampleMs / first_ms, 1.0, 1000.0));
+  std::vector<double> layer_ms, product_ms, ratios;
+  double total_ms = 0;
+  while ((total_ms < settings.min_seconds * 1e3 || out->repetitions < kMinRepetitions) &&
+         out->repetitions < kMaxRepetitions) {
+    product_ms.push_back(MillisecondsOf(calls, run_product));
+    layer_ms.push_back(MillisecondsOf(calls, run_layer));
+    ratios.push_back(product_ms.back() / layer_ms.back());
+    total_ms += calls * (product_ms.back() + layer_ms.back());
+    ++out->repetitions;
+  }
+  out->layer_ms = Median(&layer_ms);
+  out->product_ms = Median(&product_ms);
+  out->ratio = Median(&ratios);
+  return status;
+}
+
+}  // namespace norm::bench
