@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -87,10 +88,15 @@ struct NormalizeCall final : PendingCall {
 }  // namespace
 
 absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& request) {
-  absl::StatusOr<grpc::ByteBuffer> message =
-      EncodeRequest({request.model, request.version, request.priority,
-                     std::max<std::int64_t>(request.queue_timeout.count(), 0)},
-                    request.input, request.input_owner);
+  const RequestHead head{request.model, request.version, request.priority,
+                         std::max<std::int64_t>(request.queue_timeout.count(), 0),
+                         request.precision};
+  std::vector<RequestInput> inputs = {{"", request.input, request.input_owner}};
+  if (request.y) {
+    inputs[0].name = "x";
+    inputs.push_back({"y", *request.y, request.y_owner});
+  }
+  absl::StatusOr<grpc::ByteBuffer> message = EncodeRequest(head, inputs);
   if (!message.ok()) return message.status();
   return EncodedRequest(*std::move(message));
 }

@@ -46,7 +46,11 @@ struct NormalizeRequest {
   // connection may hold the rest of a message that it was sending. Null: input.bytes outlive the
   // connection (constants; buffers that live as long as the process).
   std::shared_ptr<const void> input_owner;
-  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.
+  // The input "y" of a model that takes two; `input` is then its "x". Kept alive likewise.
+  std::optional<TensorView> y;
+  std::shared_ptr<const void> y_owner;
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // Among requests of this model; normal.
   // How long it may wait on the server until it is computed; then DEADLINE_EXCEEDED, naming
   // `queue_timeout_ns`. Not above 0: as long as `timeout` allows.
   Duration queue_timeout{0};

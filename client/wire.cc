@@ -53,13 +53,21 @@ void AppendInt(std::string* out, int field, std::int64_t value) {
   AppendVarint(out, static_cast<std::uint64_t>(value));
 }
 
+void AppendText(std::string* out, int field, absl::string_view text) {
+  if (text.empty()) return;
+  AppendVarint(out, Tag(field, Wire::WIRETYPE_LENGTH_DELIMITED));
+  AppendVarint(out, text.size());
+  out->append(text.data(), text.size());
+}
+
 // The tensor up to its bytes. `data` is the field that is last, so the bytes follow the header.
-std::string EncodeTensorHeader(const TensorView& tensor) {
+std::string EncodeTensorHeader(absl::string_view name, const TensorView& tensor) {
   std::string shape;
   for (const std::int64_t dim : tensor.shape.dims()) {
     AppendVarint(&shape, static_cast<std::uint64_t>(dim));
   }
   std::string out;
+  AppendText(&out, v1::Tensor::kNameFieldNumber, name);
   AppendVarint(&out, Tag(v1::Tensor::kDtypeFieldNumber, Wire::WIRETYPE_VARINT));
   AppendVarint(&out, static_cast<std::uint64_t>(ToProto(tensor.dtype)));
   AppendVarint(&out, Tag(v1::Tensor::kShapeFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
@@ -197,34 +205,37 @@ struct NormalizeResponse::Output {
   Extent data;
 };
 
-absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head, const TensorView& input,
-                                               std::shared_ptr<const void> owner) {
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head,
+                                               absl::Span<const RequestInput> inputs) {
   using Request = v1::NormalizeRequest;
-  const std::string tensor = EncodeTensorHeader(input);
+  constexpr std::size_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
   std::string header;
-  if (!head.model.empty()) {
-    AppendVarint(&header, Tag(Request::kModelFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
-    AppendVarint(&header, head.model.size());
-    header.append(head.model.data(), head.model.size());
-  }
+  AppendText(&header, Request::kModelFieldNumber, head.model);
   AppendInt(&header, Request::kVersionFieldNumber, head.version);
-  // The input comes last: its bytes follow the header.
   AppendInt(&header, Request::kPriorityFieldNumber, head.priority);
   AppendInt(&header, Request::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
-  AppendVarint(&header, Tag(Request::kInputsFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
-  AppendVarint(&header, tensor.size() + input.bytes.size());
-  header += tensor;
-
-  constexpr std::size_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
-  if (input.bytes.size() > kMaxMessageBytes - header.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("input: ", input.bytes.size(), " bytes, wanted at most ",
-                     kMaxMessageBytes - header.size(), ", which is what one message carries"));
-  }
+  AppendInt(&header, Request::kPrecisionFieldNumber, head.precision);
+  // The inputs come last: the bytes of each follow its header.
   std::vector<grpc::Slice> slices;
-  slices.reserve(2);
-  slices.emplace_back(header);
-  if (!input.bytes.empty()) slices.push_back(BorrowingSlice(input.bytes, std::move(owner)));
+  slices.reserve(2 * inputs.size());
+  std::size_t message_bytes = 0;
+  for (const RequestInput& input : inputs) {
+    const absl::Span<const std::byte> bytes = input.tensor.bytes;
+    const std::string tensor = EncodeTensorHeader(input.name, input.tensor);
+    AppendVarint(&header, Tag(Request::kInputsFieldNumber, Wire::WIRETYPE_LENGTH_DELIMITED));
+    AppendVarint(&header, tensor.size() + bytes.size());
+    header += tensor;
+    message_bytes += header.size();
+    if (bytes.size() > kMaxMessageBytes - std::min(message_bytes, kMaxMessageBytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("input: ", bytes.size(), " bytes after ", message_bytes, ", wanted at most ",
+                       kMaxMessageBytes, " in all, which is what one message carries"));
+    }
+    message_bytes += bytes.size();
+    slices.emplace_back(header);
+    if (!bytes.empty()) slices.push_back(BorrowingSlice(bytes, input.owner));
+    header.clear();
+  }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 

@@ -20,18 +20,25 @@
 
 namespace normd::client {
 
-// What a NormalizeRequest says beside its input; norm_service.proto says what each means.
+// What a NormalizeRequest says beside its inputs; norm_service.proto says what each means.
 struct RequestHead {
   absl::string_view model;
   std::int64_t version = 0;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   std::int64_t queue_timeout_ns = 0;
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;
 };
 
-// Encodes a NormalizeRequest with one input. The buffer refers to input.bytes and holds `owner`
-// until gRPC has let go of them. InvalidArgument when the message exceeds 2 GiB, protobuf's limit.
-absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head, const TensorView& input,
-                                               std::shared_ptr<const void> owner);
+struct RequestInput {
+  absl::string_view name;  // May be empty for a model's only input.
+  TensorView tensor;
+  std::shared_ptr<const void> owner;  // Keeps tensor.bytes alive.
+};
+
+// Encodes a NormalizeRequest. The buffer refers to the inputs' bytes and holds their owners until
+// gRPC has let go of them. InvalidArgument when the message exceeds 2 GiB, protobuf's limit.
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head,
+                                               absl::Span<const RequestInput> inputs);
 
 // A NormalizeResponse with one output. Owns the memory of the answer.
 class NormalizeResponse {

@@ -89,6 +89,16 @@ for model in "${models[@]}"; do
     -o "$work/$model.npy" --verify --model_repository=deploy/models
 done
 
+section 'The fused layer: a matrix product, a norm, and a second input; checked likewise'
+if "$bin/normctl" model --server="$server" fused_linear_512 2>/dev/null | grep -q READY; then
+  run "$bin/normctl" random "$work/x.npy" --shape=32x512
+  run "$bin/normctl" random "$work/y.npy" --shape=32x512 --seed=2
+  run "$bin/normctl" normalize --server="$server" --model fused_linear_512 "$work/x.npy" \
+    --y="$work/y.npy" -o "$work/fused_linear_512.npy" --verify --model_repository=deploy/models
+else
+  say 'left out: this device does not compute it'
+fi
+
 section 'Load test: 64 KiB tensors, 8 at a time, for 5 seconds'
 run "$bin/normload" --server="$server" --model=instance_norm_64 --shape=1x64x16x16 \
   --concurrency=8 --connections=4 --warmup=1s --duration=5s --verify --verify_every=100 \

@@ -23,6 +23,7 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   const auto code = std::min(static_cast<std::size_t>(outcome.code), kStatusCodes - 1);
   ++codes[code];
   sent_bytes += static_cast<std::int64_t>(item.input.bytes().size());
+  if (item.y) sent_bytes += static_cast<std::int64_t>(item.y->bytes().size());
   if (outcome.code != absl::StatusCode::kOk) {
     ++of_item.errors;
     if (first_message[code].empty()) first_message[code] = outcome.message;

@@ -27,6 +27,12 @@ std::string SetOption(absl::string_view option, MixEntry& entry) {
     entry.priority = static_cast<Priority>(name - kPriorityNames.begin());
     return "";
   }
+  if (halves.first == "y") {
+    absl::StatusOr<Shape> shape = client::ParseShape(halves.second);
+    if (!shape.ok()) return absl::StrCat(option, ": ", shape.status().message());
+    entry.y = *std::move(shape);
+    return "";
+  }
   if (halves.first != "timeout" && halves.first != "queue_timeout") {
     return absl::StrCat("unknown option ", option);
   }
@@ -47,8 +53,8 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
                                                    "; wanted model:shape:dtype:weight, such as "
                                                    "instance_norm_64:2x64x56x56:float32:3, and "
-                                                   "after it priority=high, timeout=20ms or "
-                                                   "queue_timeout=5ms"));
+                                                   "after it y=2x512, priority=high, timeout=20ms "
+                                                   "or queue_timeout=5ms"));
   };
   MixEntry entry;
   std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
@@ -82,6 +88,7 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
 std::string MixEntry::ToString() const {
   std::string text =
       absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
+  if (y) absl::StrAppend(&text, ":y=", absl::StrJoin(y->dims(), "x"));
   if (priority != Priority::kUnspecified) {
     absl::StrAppend(&text, ":priority=", kPriorityNames[static_cast<std::size_t>(priority)]);
   }
@@ -116,9 +123,17 @@ absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64
     absl::StatusOr<client::Tensor> input =
         client::RandomTensor(entry.dtype, entry.shape, 0, 1, seed + index);
     if (!input.ok()) return input.status();
+    std::optional<client::Tensor> second;
+    if (entry.y) {
+      // Of a seed that no entry's first input has.
+      absl::StatusOr<client::Tensor> y =
+          client::RandomTensor(entry.dtype, *entry.y, 0, 1, ~(seed + index));
+      if (!y.ok()) return y.status();
+      second = *std::move(y);
+    }
     sum += entry.weight;
     workload.cumulative_.push_back(sum / total);
-    workload.items_.push_back({index, std::move(entry), *std::move(input)});
+    workload.items_.push_back({index, std::move(entry), *std::move(input), std::move(second)});
   }
   workload.cumulative_.back() = 1;
   return workload;

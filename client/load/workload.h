@@ -25,7 +25,8 @@ struct MixEntry {
   std::string model;
   Shape shape;
   norm::DType dtype = norm::DType::kFloat32;
-  double weight = 1;  // Its share is weight / the sum of the weights.
+  std::optional<Shape> y;  // Of the second input, for a model that takes one.
+  double weight = 1;       // Its share is weight / the sum of the weights.
   Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
   Duration queue_timeout{0};        // How long they may wait on the server; 0: their deadline.
@@ -34,7 +35,8 @@ struct MixEntry {
 };
 
 // "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
-// After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms".
+// After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms", and
+// "y=8x512" for a model with a second input.
 // "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:priority=high". InvalidArgument
 // names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
@@ -44,6 +46,7 @@ struct Item {
   std::size_t index = 0;  // In Workload::items.
   MixEntry entry;
   client::Tensor input;
+  std::optional<client::Tensor> y;
 };
 
 // Immutable; thread-safe.

@@ -42,6 +42,15 @@ std::optional<v1::Priority> ParsePriority(absl::string_view level) {
 // its --max_request_bytes.
 constexpr std::int64_t kStreamFromBytes = std::int64_t{64} << 20;
 
+std::optional<v1::Precision> ParsePrecision(absl::string_view name) {
+  if (name.empty()) return v1::PRECISION_UNSPECIFIED;
+  if (name == "float32") return v1::PRECISION_FLOAT32;
+  if (name == "tf32") return v1::PRECISION_TF32;
+  if (name == "bf16") return v1::PRECISION_BFLOAT16;
+  if (name == "float32_strict") return v1::PRECISION_FLOAT32_STRICT;
+  return std::nullopt;
+}
+
 class NormalizeCommand final : public Command {
  public:
   const char* name() const override { return "normalize"; }
@@ -54,6 +63,9 @@ class NormalizeCommand final : public Command {
   void AddFlags(FlagSet& flags) override {
     flags.Add("model", &model_, "MODEL", "Model that normalizes; required.");
     flags.Add("version", &version_, "N", "Version; 0 is the highest loaded.");
+    flags.Add("y", &y_path_, "Y.npy", "Second input, for a model that takes one.");
+    flags.Add("precision", &precision_, "NAME",
+              "Of a matrix product: float32, tf32, bf16, float32_strict; empty: the model's.");
     flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.");
     flags.Add("queue_timeout", &queue_timeout_, "DURATION",
               "How long it may wait on the server; 0: as long as --timeout.");
@@ -72,6 +84,11 @@ class NormalizeCommand final : public Command {
       return absl::InvalidArgumentError(
           absl::StrCat("--priority: \"", priority_, "\", wanted low, normal or high"));
     }
+    if (!ParsePrecision(precision_).has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--precision: \"", precision_,
+                       "\", wanted float32, tf32, bf16, float32_strict or nothing"));
+    }
     if (queue_timeout_ < absl::ZeroDuration()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--queue_timeout: ", absl::FormatDuration(queue_timeout_), ", wanted 0 or more"));
@@ -79,6 +96,10 @@ class NormalizeCommand final : public Command {
     if (stream_ != "auto" && stream_ != "always" && stream_ != "never") {
       return absl::InvalidArgumentError(
           absl::StrCat("--stream: \"", stream_, "\", wanted auto, always or never"));
+    }
+    if (stream_ == "always" && !(y_path_.empty() && precision_.empty())) {
+      return absl::InvalidArgumentError(
+          "--stream=always: wanted neither --y nor --precision: a stream takes a norm");
     }
     if (verify_ && repository_.empty()) {
       return absl::InvalidArgumentError(
@@ -91,7 +112,8 @@ class NormalizeCommand final : public Command {
     const absl::StatusOr<NpyReader> file = NpyReader::Open(context.arguments[0]);
     if (!file.ok()) return file.status();
     const bool large = file->bytes() > kStreamFromBytes;
-    if (stream_ == "always" || (stream_ == "auto" && large)) return RunStreamed(context, *file);
+    if (stream_ == "always" || (stream_ == "auto" && large && y_path_.empty()))
+      return RunStreamed(context, *file);
     const absl::StatusOr<Tensor> input = ReadNpy(context.arguments[0]);
     if (!input.ok()) return input.status();
     NormalizeRequest request;
@@ -101,6 +123,14 @@ class NormalizeCommand final : public Command {
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.input = input->view();
     request.input_owner = input->owner();
+    absl::StatusOr<Tensor> y;
+    if (!y_path_.empty()) {
+      y = ReadNpy(y_path_);
+      if (!y.ok()) return y.status();
+      request.y = y->view();
+      request.y_owner = y->owner();
+    }
+    request.precision = *ParsePrecision(precision_);
     request.timeout = context.timeout;
     const SteadyClock clock{};
     const TimePoint begin = clock.Now();
@@ -114,7 +144,8 @@ class NormalizeCommand final : public Command {
       const absl::StatusOr<ReferenceModel> reference =
           ReferenceModel::Load(repository_, model_, response->version());
       if (!reference.ok()) return reference.status();
-      const absl::StatusOr<std::vector<double>> expected = reference->Compute(input->view());
+      const absl::StatusOr<std::vector<double>> expected =
+          reference->Compute(input->view(), request.y ? &*request.y : nullptr);
       if (!expected.ok()) return expected.status();
       comparison = Compare(response->dtype(), response->pieces(), *expected);
     }
@@ -244,6 +275,8 @@ class NormalizeCommand final : public Command {
   std::int64_t version_ = 0;
   std::string priority_ = "normal";
   absl::Duration queue_timeout_;
+  std::string y_path_;
+  std::string precision_;
   std::string output_path_;
   std::string stream_ = "auto";
   bool verify_ = false;

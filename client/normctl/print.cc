@@ -73,6 +73,13 @@ std::string DescribeOperation(const v1::ModelConfig& config) {
       text = absl::StrCat("batch_norm channels=", op.channels(), EpsOf(op));
       break;
     }
+    case v1::ModelConfig::kLinearNorm: {
+      const auto& op = config.linear_norm();
+      text =
+          absl::StrCat("linear_norm ", op.in_features(), " to ", op.out_features(), EpsOf(op),
+                       op.epilogue().add() ? " + y" : "", op.epilogue().multiply() ? " * y" : "");
+      break;
+    }
     default: text = "an operation that this client does not know";
   }
   if (config.activation() != v1::NONE) {

@@ -21,6 +21,10 @@ absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
     request.input_owner = item.input.owner();
     request.priority = static_cast<v1::Priority>(item.entry.priority);
     request.queue_timeout = item.entry.queue_timeout;
+    if (item.y) {
+      request.y = item.y->view();
+      request.y_owner = item.y->owner();
+    }
     absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
     if (!encoded.ok()) return encoded.status();
     requests.push_back(*std::move(encoded));
@@ -92,7 +96,7 @@ Outcome GrpcSender::ToOutcome(const absl::StatusOr<client::NormalizeResponse>& r
   const client::Comparison comparison =
       client::Compare(response->dtype(), response->pieces(), expectation.elements);
   const bool same_kind =
-      response->dtype() == item.entry.dtype && response->shape() == item.entry.shape;
+      response->dtype() == item.entry.dtype && response->shape() == expectation.shape;
   outcome.verdict = comparison.ok() && same_kind ? Verdict::kRight : Verdict::kWrong;
   if (!same_kind) {
     outcome.message =

@@ -16,6 +16,7 @@ namespace normd::load {
 // What one item's answers are held against.
 struct Expectation {
   std::int64_t version = 0;  // Answers of another version are not checked.
+  Shape shape;
   std::vector<double> elements;
 };
 

@@ -40,6 +40,10 @@ MixEntry ReadMixEntry(const Json& json) {
   }
   entry.priority = static_cast<Priority>(priority);
   entry.queue_timeout = FromSeconds(json.value("queue_timeout_s", 0.0));
+  if (json.contains("y")) {
+    entry.y =
+        ValueOr(Shape::Create(json.at("y").get<std::vector<std::int64_t>>()), "options.mix.y");
+  }
   if (json.contains("timeout_s")) entry.timeout = FromSeconds(json.at("timeout_s").get<double>());
   return entry;
 }

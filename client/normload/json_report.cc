@@ -27,6 +27,10 @@ Json MixJson(const std::vector<MixEntry>& mix) {
                 {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
                 {"dtype", norm::Name(entry.dtype)},
                 {"weight", entry.weight}};
+    if (entry.y) {
+      const auto y_dims = entry.y->dims();
+      one["y"] = std::vector<std::int64_t>(y_dims.begin(), y_dims.end());
+    }
     if (entry.priority != Priority::kUnspecified) {
       one["priority"] = static_cast<int>(entry.priority);
     }

@@ -1,5 +1,6 @@
 #include "client/normload/preflight.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,7 +21,11 @@ absl::StatusOr<Expectation> Expect(const Item& item, const client::NormalizeResp
   const absl::StatusOr<client::ReferenceModel> reference =
       client::ReferenceModel::Load(repository, item.entry.model, response.version());
   if (!reference.ok()) return reference.status();
-  absl::StatusOr<std::vector<double>> elements = reference->Compute(item.input.view());
+  const client::TensorView x = item.input.view();
+  std::optional<client::TensorView> y;
+  if (item.y) y = item.y->view();
+  expectation.shape = reference->OutputShape(x.shape);
+  absl::StatusOr<std::vector<double>> elements = reference->Compute(x, y ? &*y : nullptr);
   if (!elements.ok()) return elements.status();
   expectation.elements = *std::move(elements);
   const client::Comparison comparison =
@@ -46,6 +51,10 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
     request.version = options.version;
     request.input = item.input.view();
     request.input_owner = item.input.owner();
+    if (item.y) {
+      request.y = item.y->view();
+      request.y_owner = item.y->owner();
+    }
     request.timeout = timeout;
     const auto response = client.Normalize(request);
     if (!response.ok()) return For(item, response.status());

@@ -100,7 +100,7 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& repositor
   }
   std::map<std::string, Tensor> parameters;
   const Uses uses = UsesOf(config);
-  if (uses.weight || uses.bias || uses.running) {
+  if (uses.weight || uses.bias || uses.running || config.has_linear_norm()) {
     auto read = ReadParameterFile(folder / absl::StrCat(version) / "params.safetensors");
     if (!read.ok()) return read.status();
     parameters = *std::move(read);
@@ -111,8 +111,12 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& repositor
 absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& config,
                                                       std::map<std::string, Tensor> parameters) {
   ReferenceModel model;
-  if (absl::Status status = model.TakeOperation(config); !status.ok()) return status;
   model.parameters_ = std::move(parameters);
+  if (config.has_linear_norm()) {
+    if (absl::Status status = model.TakeLinear(config); !status.ok()) return status;
+    return model;
+  }
+  if (absl::Status status = model.TakeOperation(config); !status.ok()) return status;
   Uses uses = UsesOf(config);
   if (BiasIsOptional(config) && !model.parameters_.contains("bias")) uses.bias = false;
   const std::pair<bool, std::pair<const char*, norm::ParamVector*>> wanted[] = {
@@ -132,6 +136,30 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& con
     return s;
   }
   return model;
+}
+
+absl::Status ReferenceModel::TakeLinear(const v1::ModelConfig& config) {
+  const v1::LinearNorm& op = config.linear_norm();
+  norm::LinearNormSpec spec;
+  spec.in_features = op.in_features();
+  spec.out_features = op.out_features();
+  if (op.has_eps()) spec.eps = op.eps();
+  spec.epilogue.add = op.epilogue().add();
+  spec.epilogue.multiply = op.epilogue().multiply();
+  spec.epilogue.activation = ActivationOf(config.activation());
+  if (config.has_leaky_slope()) spec.epilogue.leaky_slope = config.leaky_slope();
+  const std::optional<std::int64_t> weights = CheckedMultiply(spec.in_features, spec.out_features);
+  if (!weights) return absl::InvalidArgumentError("linear_norm: too many weights");
+  const auto weight = Pick(parameters_, "linear.weight", *weights);
+  if (!weight.ok()) return weight.status();
+  linear_params_.weight = *weight;
+  if (!op.has_bias() || op.bias()) {
+    const auto bias = Pick(parameters_, "linear.bias", spec.out_features);
+    if (!bias.ok()) return bias.status();
+    linear_params_.bias = *bias;
+  }
+  linear_ = spec;
+  return FromKernels(norm::ValidateLinearNorm(spec, linear_params_));
 }
 
 absl::Status ReferenceModel::TakeOperation(const v1::ModelConfig& config) {
@@ -209,21 +237,63 @@ absl::StatusOr<norm::Segment> ReferenceModel::SegmentOf(const TensorView& x) con
   return segment;
 }
 
-absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x) const {
-  const absl::StatusOr<std::int64_t> bytes = TensorBytes(x.dtype, x.shape);
-  if (!bytes.ok()) return bytes.status();
-  if (*bytes != static_cast<std::int64_t>(x.bytes.size())) {
+absl::StatusOr<std::vector<double>> ReferenceModel::ComputeLinear(const TensorView& x,
+                                                                  const TensorView* y) const {
+  norm::LinearNormSpec spec = *linear_;
+  spec.dtype = x.dtype;
+  const int rank = x.shape.rank();
+  if (rank < 1 || x.shape.dim(rank - 1) != spec.in_features) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data: ", x.bytes.size(), " bytes, wanted ", *bytes));
+        absl::StrCat("shape: ", x.shape.ToString(), ", wanted [*, ", spec.in_features, "]"));
   }
+  const Shape shape = OutputShape(x.shape);
+  if (spec.epilogue.needs_y() != (y != nullptr)) {
+    return absl::InvalidArgumentError(y == nullptr ? "y: missing, the model takes one"
+                                                   : "y: present, the model takes none");
+  }
+  if (y != nullptr && (y->dtype != x.dtype || !(y->shape == shape))) {
+    return absl::InvalidArgumentError(absl::StrCat("y: ", norm::Name(y->dtype), " ",
+                                                   y->shape.ToString(), ", wanted ",
+                                                   norm::Name(x.dtype), " ", shape.ToString()));
+  }
+  norm::LinearNormSegment segment;
+  segment.x = x.bytes.data();
+  segment.y = y == nullptr ? nullptr : y->bytes.data();
+  segment.samples = x.shape.Product(0, rank - 1);
+  std::vector<double> out(static_cast<std::size_t>(shape.elements()));
+  const norm::Status status = norm::LinearNormReference(spec, linear_params_, segment, out.data());
+  if (!status.ok()) return FromKernels(status);
+  return out;
+}
+
+Shape ReferenceModel::OutputShape(const Shape& x) const {
+  if (!linear_ || x.rank() == 0) return x;
+  std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
+  dims.back() = linear_->out_features;
+  return Shape::Create(dims).value_or(Shape());
+}
+
+absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x,
+                                                            const TensorView* y) const {
+  for (const TensorView* input : {&x, y}) {
+    if (input == nullptr) continue;
+    const absl::StatusOr<std::int64_t> bytes = TensorBytes(input->dtype, input->shape);
+    if (!bytes.ok()) return bytes.status();
+    if (*bytes != static_cast<std::int64_t>(input->bytes.size())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data: ", input->bytes.size(), " bytes, wanted ", *bytes));
+    }
+  }
+  if (linear_) return ComputeLinear(x, y);
+  if (y != nullptr) return absl::InvalidArgumentError("y: present, the model takes none");
   const absl::StatusOr<norm::Segment> segment = SegmentOf(x);
   if (!segment.ok()) return segment.status();
   norm::NormSpec spec = spec_;
   spec.dtype = x.dtype;
-  std::vector<double> y(static_cast<std::size_t>(x.shape.elements()));
-  const norm::Status status = norm::NormalizeReference(spec, params_, *segment, y.data());
+  std::vector<double> out(static_cast<std::size_t>(x.shape.elements()));
+  const norm::Status status = norm::NormalizeReference(spec, params_, *segment, out.data());
   if (!status.ok()) return FromKernels(status);
-  return y;
+  return out;
 }
 
 }  // namespace normd::client

@@ -6,11 +6,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/tensor/tensor.h"
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
 
@@ -28,19 +30,28 @@ class ReferenceModel {
   static absl::StatusOr<ReferenceModel> Create(const v1::ModelConfig& config,
                                                std::map<std::string, Tensor> parameters);
 
-  // One double an element, unrounded, in the order of x. InvalidArgument when x is no input of the
-  // model or its bytes do not fit its shape. Cost: one thread, about 10 ns an element.
-  absl::StatusOr<std::vector<double>> Compute(const TensorView& x) const;
+  // One double an element of the answer, unrounded, in its order. `y`: the second input of a fused
+  // layer whose epilogue uses one, null otherwise. InvalidArgument when these are no inputs of the
+  // model or the bytes do not fit the shapes. Cost: one thread, about 10 ns an element; of a fused
+  // layer some nanoseconds for each of its multiplications.
+  absl::StatusOr<std::vector<double>> Compute(const TensorView& x,
+                                              const TensorView* y = nullptr) const;
+  // The shape of the answer to such an x.
+  Shape OutputShape(const Shape& x) const;
 
  private:
   ReferenceModel() = default;
 
   absl::Status TakeOperation(const v1::ModelConfig& config);
+  absl::Status TakeLinear(const v1::ModelConfig& config);
   absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
+  absl::StatusOr<std::vector<double>> ComputeLinear(const TensorView& x, const TensorView* y) const;
 
   norm::NormSpec spec_;                         // dtype is the request's.
   std::vector<std::int64_t> normalized_shape_;  // Of LayerNorm and RMSNorm.
   std::map<std::string, Tensor> parameters_;
+  std::optional<norm::LinearNormSpec> linear_;  // Of a fused layer; its dtype is the request's.
+  norm::LinearNormParams linear_params_;        // Borrows likewise.
   norm::NormParams params_;  // Borrows from parameters_, whose memory moves with it.
 };
 

@@ -92,8 +92,15 @@ def batch_norm_64(v):
             "num_batches_tracked": ("I64", (), [1000])}
 
 
+def fused_linear_512(v):
+    # As torch.nn.Linear initializes them: uniform in +-1 / sqrt(in_features).
+    bound = 512 ** -0.5
+    return {"linear.weight": v.uniform("BF16", (512, 512), -bound, bound),
+            "linear.bias": v.uniform("F32", (512,), -bound, bound)}
+
+
 MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
-          layer_norm_1024, rms_norm_4096, batch_norm_64)
+          layer_norm_1024, rms_norm_4096, batch_norm_64, fused_linear_512)
 
 
 def safetensors(tensors):

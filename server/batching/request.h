@@ -16,6 +16,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/base/buffer.h"
 #include "server/base/bytes.h"
@@ -51,6 +52,8 @@ struct Request {
   std::uint64_t id = 0;  // Unique within the server.
   std::shared_ptr<const Model> model;
   norm::DType dtype = norm::DType::kFloat32;
+  // Of a fused layer; requests of one batch may differ in it.
+  norm::Precision precision = norm::Precision::kFloat32;
   Geometry geometry;
 
   // One for each of the model's input_names, of geometry.input_bytes. Valid while `input_owner`

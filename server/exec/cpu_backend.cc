@@ -6,6 +6,7 @@
 #include "kernels/cpu/normalize.h"
 #include "server/exec/buffer_pool.h"
 #include "server/exec/cpu_lane.h"
+#include "server/exec/cpu_model.h"
 
 namespace normd {
 namespace {
@@ -22,8 +23,8 @@ class CpuBackend final : public Backend {
     metrics.SetDevice("cpu", Description());
   }
 
-  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& /*model*/) override {
-    return nullptr;
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) override {
+    return CpuModel::Create(model, kernels_);
   }
 
   std::vector<std::unique_ptr<Lane>> MakeLanes() override {

@@ -9,7 +9,7 @@
 
 namespace normd {
 
-// Keeps nothing of a model beyond its host parameters.
+// Keeps of a model its host parameters and, of a fused layer, the packed weight.
 std::unique_ptr<Backend> CreateCpuBackend(const BackendOptions& options, Metrics& metrics,
                                           const Clock& clock);
 

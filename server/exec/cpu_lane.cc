@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "server/exec/cpu_model.h"
 #include "server/exec/gather.h"
 #include "server/exec/kernel_status.h"
 
@@ -30,8 +31,13 @@ CpuLane::CpuLane(std::string name, const norm::cpu::Executor& kernels, BufferPoo
 absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint start = clock_.Now();
   Run run;
-  run.spec = batch->model->Spec(batch->dtype);
-  run.params = batch->model->host_params();
+  run.dtype = batch->dtype;
+  if (batch->model->linear() != nullptr) {
+    run.layer = &static_cast<const CpuModel&>(*batch->model->backend_state()).layer();
+  } else {
+    run.spec = batch->model->Spec(batch->dtype);
+    run.params = batch->model->host_params();
+  }
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status status = CheckWanted(*request, start);
     if (status.ok()) status = Prepare(request, run);
@@ -61,25 +67,59 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
 
 // Takes the request into the batch's work on success.
 absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
-  const Geometry& geometry = request->geometry;
-  // Before the input is looked at: a size that cannot be had is the first thing to know.
-  Buffer output;
-  std::byte* y = request->output.data();
+  // Before the inputs are looked at: a size that cannot be had is the first thing to know.
+  Work work;
+  std::byte* out = request->output.data();
   if (request->output.empty()) {
-    absl::StatusOr<Buffer> taken = pool_.Take(geometry.bytes);
+    absl::StatusOr<Buffer> taken = pool_.Take(request->geometry.bytes);
     if (!taken.ok()) return taken.status();
-    output = *std::move(taken);
-    y = output.data();
+    work.output = *std::move(taken);
+    out = work.output.data();
   }
   if (absl::Status status = CheckMemory(*request); !status.ok()) return status;
-  Select(geometry.channels, run);
-  const std::byte* x = InPlaceInput(*request, 0);
-  if (x != nullptr || geometry.bytes == 0) {
-    segments_.push_back({x, y, geometry.samples, geometry.spatial});
+  work.request = std::move(request);
+  absl::Status status = run.layer != nullptr ? PlaceLinear(work, out) : Place(work, out, run);
+  if (status.ok()) {
+    work_.push_back(std::move(work));
   } else {
-    TakeInput(*request, y, run);
+    request = std::move(work.request);
   }
-  work_.push_back({std::move(request), std::move(output)});
+  return status;
+}
+
+absl::Status CpuLane::Place(Work& work, std::byte* out, Run& run) {
+  Request& request = *work.request;
+  const Geometry& geometry = request.geometry;
+  Select(geometry.channels, run);
+  const std::byte* x = InPlaceInput(request, 0);
+  if (x != nullptr || geometry.bytes == 0) {
+    segments_.push_back({x, out, geometry.samples, geometry.spatial});
+  } else {
+    TakeInput(request, out, run);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuLane::PlaceLinear(Work& work, std::byte* out) {
+  Request& request = *work.request;
+  const Geometry& geometry = request.geometry;
+  const bool has_y = request.inputs.size() > 1;
+  const std::byte* x = InPlaceInput(request, 0);
+  const std::byte* y = has_y ? InPlaceInput(request, 1) : nullptr;
+  const bool in_place = x != nullptr || y != nullptr;
+  if (x == nullptr && geometry.samples > 0) {
+    absl::StatusOr<Buffer> taken = pool_.Take(geometry.input_bytes[0]);
+    if (!taken.ok()) return taken.status();
+    work.gathered = *std::move(taken);
+    GatherInput(request, 0, work.gathered.data());
+    x = work.gathered.data();
+  }
+  if (y == nullptr && has_y && geometry.samples > 0) {
+    GatherInput(request, 1, out);
+    y = out;
+  }
+  linear_segments_.push_back({x, y, out, geometry.samples});
+  if (!in_place) request.ReleaseInputs();
   return absl::OkStatus();
 }
 
@@ -124,6 +164,11 @@ void CpuLane::Gather(SliceReader& input, const Geometry& geometry, std::byte* to
 
 void CpuLane::Compute(Run& run) {
   const TimePoint start = clock_.Now();
+  if (run.status.ok() && !linear_segments_.empty()) {
+    run.status =
+        FromKernel(run.layer->Compute(run.dtype, linear_segments_.data(), linear_segments_.size()));
+  }
+  linear_segments_.clear();
   if (run.status.ok() && !segments_.empty()) {
     run.status = FromKernel(kernels_.Normalize(SpecOf(run.spec, run.channels),
                                                ParamsOf(run.params, run.channels), segments_.data(),

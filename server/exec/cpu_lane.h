@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/linear_norm.h"
 #include "kernels/cpu/normalize.h"
 #include "server/base/clock.h"
 #include "server/exec/buffer_pool.h"
@@ -20,7 +21,8 @@ namespace normd {
 // Completes each batch within Execute. What lies in whole samples in one piece is computed from
 // where it is into the output; the samples that are cut are first copied into the output and
 // computed there. So the host copies a tensor at most once on the way in, most rows not at all, and
-// never on the way out.
+// never on the way out. Of a fused layer, an input that does not lie in one piece is gathered as a
+// whole: its second into the output, its first into memory of its own.
 //
 // A request whose memory cannot be had fails alone. Execute reports no error: the host does not
 // fail as a device does.
@@ -38,9 +40,12 @@ class CpuLane final : public Lane {
   struct Work {
     std::unique_ptr<Request> request;
     Buffer output;
+    Buffer gathered;  // x of a fused layer, if it had to be gathered.
   };
   // One batch's way through the kernels.
   struct Run {
+    const norm::cpu::LinearNorm* layer = nullptr;  // Null: a norm.
+    norm::DType dtype = norm::DType::kFloat32;
     norm::NormSpec spec;
     norm::NormParams params;
     ChannelRange channels{};          // Of all that waits in `segments_`.
@@ -51,6 +56,8 @@ class CpuLane final : public Lane {
   };
 
   absl::Status Prepare(std::unique_ptr<Request>& request, Run& run);
+  absl::Status Place(Work& work, std::byte* out, Run& run);
+  absl::Status PlaceLinear(Work& work, std::byte* out);
   void Select(const ChannelRange& channels, Run& run);
   void TakeInput(Request& request, std::byte* to, Run& run);
   void Gather(SliceReader& input, const Geometry& geometry, std::byte* to, Run& run);
@@ -66,6 +73,7 @@ class CpuLane final : public Lane {
   // Of the batch in work; members so that their memory is reused.
   std::vector<Work> work_;
   std::vector<norm::Segment> segments_;
+  std::vector<norm::LinearNormSegment> linear_segments_;
 };
 
 }  // namespace normd

@@ -10,6 +10,7 @@
 #include "google/protobuf/text_format.h"
 #include "server/base/printable.h"
 #include "server/model/file.h"
+#include "server/model/linear_norm.h"
 
 namespace normd {
 namespace {
@@ -132,10 +133,15 @@ absl::Status CheckOperation(const v1::ModelConfig& config) {
       if (auto status = CheckChannels("batch_norm", op.channels()); !status.ok()) return status;
       return CheckEps("batch_norm", op);
     }
+    case v1::ModelConfig::kLinearNorm: {
+      const v1::LinearNorm& op = config.linear_norm();
+      if (auto status = CheckLinearNorm(op); !status.ok()) return status;
+      return CheckEps("linear_norm", op);
+    }
     case v1::ModelConfig::OPERATION_NOT_SET: break;
   }
   return Invalid("operation", "missing",
-                 "one of instance_norm, group_norm, layer_norm, rms_norm, batch_norm");
+                 "one of instance_norm, group_norm, layer_norm, rms_norm, batch_norm, linear_norm");
 }
 
 absl::Status CheckDtypes(const v1::ModelConfig& config) {
@@ -146,6 +152,9 @@ absl::Status CheckDtypes(const v1::ModelConfig& config) {
     if (!v1::DataType_IsValid(dtype) || dtype == v1::DATA_TYPE_UNSPECIFIED) {
       return Invalid(field, absl::StrCat(static_cast<int>(dtype)),
                      "FLOAT32, FLOAT64, FLOAT16 or BFLOAT16");
+    }
+    if (const auto kernel = FromProto(dtype); !kernel.ok() || !TakesDType(config, *kernel)) {
+      return Invalid(field, v1::DataType_Name(dtype), "FLOAT32, FLOAT16 or BFLOAT16");
     }
     if ((seen >> dtype & 1) != 0) return Invalid(field, v1::DataType_Name(dtype), "each type once");
     seen |= 1u << dtype;
@@ -158,7 +167,8 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config) {
     return Invalid("layout", absl::StrCat(static_cast<int>(config.layout())),
                    "CHANNELS_FIRST or CHANNELS_LAST");
   }
-  if (config.layout() != v1::CHANNELS_FIRST && (config.has_layer_norm() || config.has_rms_norm())) {
+  if (config.layout() != v1::CHANNELS_FIRST &&
+      (config.has_layer_norm() || config.has_rms_norm() || config.has_linear_norm())) {
     return Invalid("layout", v1::Layout_Name(config.layout()),
                    "none for an operation without channels");
   }
@@ -268,8 +278,26 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config) {
   return absl::OkStatus();
 }
 
+bool TakesDType(const v1::ModelConfig& config, norm::DType dtype) {
+  return !config.has_linear_norm() || norm::IsLinearNormDType(dtype);
+}
+
 std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config) {
   using Role = ExpectedParameter::Role;
+  // The dimensions are checked: their product fits.
+  const auto shape = [](const std::vector<std::int64_t>& dims) {
+    return Shape::Create(dims).value_or(Shape());
+  };
+  if (config.has_linear_norm()) {
+    const v1::LinearNorm& op = config.linear_norm();
+    std::vector<ExpectedParameter> expected;
+    expected.push_back(
+        {"linear.weight", Role::kLinearWeight, true, shape({op.out_features(), op.in_features()})});
+    if (!op.has_bias() || op.bias()) {
+      expected.push_back({"linear.bias", Role::kLinearBias, true, shape({op.out_features()})});
+    }
+    return expected;
+  }
   bool weight = false;
   bool bias = false;
   bool bias_required = true;
@@ -289,14 +317,17 @@ std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config)
       weight = bias = IsAffine(config.batch_norm());
       running = true;
       break;
+    case v1::ModelConfig::kLinearNorm:
     case v1::ModelConfig::OPERATION_NOT_SET: break;
   }
+  const std::vector<std::int64_t> normalized = NormalizedShape(config);
+  const Shape each = normalized.empty() ? shape({MakeSpec(config).channels}) : shape(normalized);
   std::vector<ExpectedParameter> expected;
-  if (weight) expected.push_back({"weight", Role::kGamma, true});
-  if (bias) expected.push_back({"bias", Role::kBeta, bias_required});
+  if (weight) expected.push_back({"weight", Role::kGamma, true, each});
+  if (bias) expected.push_back({"bias", Role::kBeta, bias_required, each});
   if (running) {
-    expected.push_back({"running_mean", Role::kMean, true});
-    expected.push_back({"running_var", Role::kVariance, true});
+    expected.push_back({"running_mean", Role::kMean, true, each});
+    expected.push_back({"running_var", Role::kVariance, true, each});
   }
   return expected;
 }
@@ -326,6 +357,10 @@ norm::NormSpec MakeSpec(const v1::ModelConfig& config) {
     case v1::ModelConfig::kBatchNorm:
       spec = norm::BatchNormSpec(config.batch_norm().channels(), dtype);
       spec.eps = Eps(config.batch_norm());
+      break;
+    case v1::ModelConfig::kLinearNorm:
+      spec = norm::LayerNormSpec(config.linear_norm().out_features(), dtype);
+      spec.eps = Eps(config.linear_norm());
       break;
     case v1::ModelConfig::OPERATION_NOT_SET: break;
   }

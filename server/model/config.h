@@ -33,14 +33,19 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config);
 
 // A parameter that a config asks for.
 struct ExpectedParameter {
-  enum class Role { kGamma, kBeta, kMean, kVariance };
+  enum class Role { kGamma, kBeta, kMean, kVariance, kLinearWeight, kLinearBias };
   const char* name;
   Role role;
   bool required;
+  Shape shape;
 };
 std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config);
 
-// What the kernels compute for it; the dtype is left at its default.
+// The kernels' types of input that its operation takes.
+bool TakesDType(const v1::ModelConfig& config, norm::DType dtype);
+
+// What the kernels compute for it; the dtype is left at its default. Of linear_norm: the norm of
+// its products, one row a sample (server/model/linear_norm.h has the whole).
 norm::NormSpec MakeSpec(const v1::ModelConfig& config);
 
 // Of LayerNorm and RMSNorm; empty for the other operations, which normalize by channels.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "server/base/printable.h"
 #include "server/model/config.h"
+#include "server/model/linear_norm.h"
 
 namespace normd {
 namespace {
@@ -38,19 +39,25 @@ absl::Status CheckUnexpected(const Parameter& parameter,
                        : absl::StrCat("wanted ", absl::StrJoin(expected, ", ", name))));
 }
 
-norm::ParamVector& Target(norm::NormParams& params, ExpectedParameter::Role role) {
+struct BoundParams {
+  norm::NormParams norm;
+  norm::LinearNormParams linear;
+};
+
+norm::ParamVector& Target(BoundParams& params, ExpectedParameter::Role role) {
   switch (role) {
-    case ExpectedParameter::Role::kBeta: return params.beta;
-    case ExpectedParameter::Role::kMean: return params.mean;
-    case ExpectedParameter::Role::kVariance: return params.variance;
+    case ExpectedParameter::Role::kBeta: return params.norm.beta;
+    case ExpectedParameter::Role::kMean: return params.norm.mean;
+    case ExpectedParameter::Role::kVariance: return params.norm.variance;
+    case ExpectedParameter::Role::kLinearWeight: return params.linear.weight;
+    case ExpectedParameter::Role::kLinearBias: return params.linear.bias;
     case ExpectedParameter::Role::kGamma: break;
   }
-  return params.gamma;
+  return params.norm.gamma;
 }
 
-absl::StatusOr<norm::NormParams> Bind(const std::vector<Parameter>& parameters,
-                                      const std::vector<ExpectedParameter>& expected,
-                                      const Shape& shape) {
+absl::StatusOr<BoundParams> Bind(const std::vector<Parameter>& parameters,
+                                 const std::vector<ExpectedParameter>& expected) {
   absl::flat_hash_set<absl::string_view> names;
   for (const Parameter& parameter : parameters) {
     const absl::Status status = CheckUnexpected(parameter, expected);
@@ -60,20 +67,20 @@ absl::StatusOr<norm::NormParams> Bind(const std::vector<Parameter>& parameters,
           absl::StrCat("parameter ", Printable(parameter.name, 64), ": twice"));
     }
   }
-  norm::NormParams params;
+  BoundParams params;
   for (const ExpectedParameter& wanted : expected) {
     const auto found =
         std::find_if(parameters.begin(), parameters.end(),
                      [&](const Parameter& parameter) { return parameter.name == wanted.name; });
     if (found == parameters.end()) {
       if (!wanted.required) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("parameter ", wanted.name, ": missing, wanted shape ", shape.ToString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", wanted.name, ": missing, wanted shape ", wanted.shape.ToString()));
     }
-    if (!(found->shape == shape)) {
+    if (!(found->shape == wanted.shape)) {
       return absl::InvalidArgumentError(absl::StrCat("parameter ", wanted.name, ": shape ",
                                                      found->shape.ToString(), ", wanted ",
-                                                     shape.ToString()));
+                                                     wanted.shape.ToString()));
     }
     Target(params, wanted.role) = {found->data.get(), found->dtype};
   }
@@ -148,11 +155,8 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   if (!status.ok()) return status;
   std::vector<std::int64_t> normalized_shape = NormalizedShape(config);
   const norm::NormSpec spec = MakeSpec(config);
-  const absl::StatusOr<Shape> parameter_shape =
-      normalized_shape.empty() ? Shape::Create({spec.channels}) : Shape::Create(normalized_shape);
-  if (!parameter_shape.ok()) return parameter_shape.status();
   const std::vector<ExpectedParameter> expected = ExpectedParameters(config);
-  const absl::StatusOr<norm::NormParams> params = Bind(parameters, expected, *parameter_shape);
+  const absl::StatusOr<BoundParams> params = Bind(parameters, expected);
   if (!params.ok()) return params.status();
   std::erase_if(parameters, [&expected](const Parameter& parameter) {
     return !IsExpected(parameter, expected);
@@ -161,11 +165,13 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   std::shared_ptr<Model> model(new Model());
   model->name_ = std::move(name);
   model->version_ = version;
+  if (config.has_linear_norm()) model->linear_ = MakeLinearSpec(config);
   model->config_ = std::move(config);
   model->parameters_ = std::move(parameters);
   model->spec_ = spec;
   model->normalized_shape_ = std::move(normalized_shape);
-  model->host_params_ = *params;
+  model->host_params_ = params->norm;
+  model->host_linear_params_ = params->linear;
   model->metrics_ = &metrics;
   return model;
 }
@@ -177,8 +183,14 @@ norm::NormSpec Model::Spec(norm::DType dtype) const {
 }
 
 absl::Span<const absl::string_view> Model::input_names() const {
-  static constexpr absl::string_view kNames[] = {"x"};
-  return kNames;
+  static constexpr absl::string_view kNames[kMaxInputs] = {"x", "y"};
+  const bool has_y = linear_ && linear_->epilogue.needs_y();
+  return absl::MakeConstSpan(kNames, has_y ? 2 : 1);
+}
+
+Shape Model::OutputShape(Shape x) const {
+  if (!linear_) return x;
+  return LinearOutputShape(*linear_, x).value_or(Shape());  // Check has made it once.
 }
 
 absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
@@ -192,6 +204,11 @@ absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const
     return absl::InvalidArgumentError(absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted ",
                                                    absl::StrJoin(accepted, " or ", name)));
   }
+  if (!TakesDType(config_, dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted FLOAT32, FLOAT16 or BFLOAT16"));
+  }
+  if (linear_) return FitLinear(*linear_, inputs);
   Geometry geometry;
   const absl::Status status = normalized_shape_.empty()
                                   ? FitChannels(spec_, shape, geometry)

@@ -7,12 +7,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/base/shape.h"
@@ -22,7 +24,7 @@
 namespace normd {
 
 struct Parameter {
-  std::string name;  // "weight", "bias", "running_mean", "running_var"
+  std::string name;  // "weight", "bias", "running_mean", "running_var", "linear.weight", ...
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
   // Row-major, aligned to 64 bytes. shared: versions that reload an unchanged file and device
@@ -92,12 +94,17 @@ class Model {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   ModelMetrics& metrics() const { return *metrics_; }
 
-  // The spec for inputs of `dtype`.
-  norm::NormSpec Spec(norm::DType dtype) const;
-  // Host memory, alive as long as the model.
-  const norm::NormParams& host_params() const { return host_params_; }
+  // The fused layer that the model computes, whose dtype is not meant; null for the norms.
+  const norm::LinearNormSpec* linear() const { return linear_ ? &*linear_ : nullptr; }
 
-  // The inputs that every request has, in the order of Request::inputs; the first is "x".
+  // Of a norm: the spec for inputs of `dtype`.
+  norm::NormSpec Spec(norm::DType dtype) const;
+  // Host memory, alive as long as the model. The first of a norm, the second of a fused layer.
+  const norm::NormParams& host_params() const { return host_params_; }
+  const norm::LinearNormParams& host_linear_params() const { return host_linear_params_; }
+
+  // The inputs that every request has, in the order of Request::inputs: "x", and "y" where a fused
+  // layer's epilogue uses it.
   absl::Span<const absl::string_view> input_names() const;
 
   // Checks a request's tensors, one for each of input_names(), against the model: type, rank,
@@ -111,8 +118,8 @@ class Model {
     return Check(absl::MakeConstSpan(&x, 1));
   }
 
-  // Of the answer to an accepted "x".
-  Shape OutputShape(Shape x) const { return x; }
+  // Of the answer to an "x" that Check has accepted.
+  Shape OutputShape(Shape x) const;
 
   // Called once, by the loader, before the model is shared.
   void set_backend_state(std::unique_ptr<BackendState> state) { backend_state_ = std::move(state); }
@@ -127,7 +134,9 @@ class Model {
   std::vector<Parameter> parameters_;
   norm::NormSpec spec_;  // dtype is not meant
   std::vector<std::int64_t> normalized_shape_;
+  std::optional<norm::LinearNormSpec> linear_;
   norm::NormParams host_params_;
+  norm::LinearNormParams host_linear_params_;
   std::unique_ptr<BackendState> backend_state_;
   ModelMetrics* metrics_ = nullptr;
 };

@@ -57,6 +57,9 @@ class RequestReader {
         case Tag(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber, kVarint):
           status = ReadInt("queue_timeout_ns", request.queue_timeout_ns);
           break;
+        case Tag(v1::NormalizeRequest::kPrecisionFieldNumber, kVarint):
+          status = ReadEnum("precision", request.precision);
+          break;
         default: status = SkipUnknown(tag);
       }
       if (!status.ok()) return status;

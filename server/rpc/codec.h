@@ -39,9 +39,10 @@ struct TensorView {
 struct NormalizeRequestView {
   std::string model;
   std::int64_t version = 0;
-  absl::InlinedVector<TensorView, kMaxInputs> inputs;  // At least one, at most kMaxInputs.
-  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;    // As sent: may be no enumerator.
-  std::int64_t queue_timeout_ns = 0;                   // As sent: may be negative.
+  absl::InlinedVector<TensorView, kMaxInputs> inputs;   // At least one, at most kMaxInputs.
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // As sent: may be no enumerator.
+  std::int64_t queue_timeout_ns = 0;                    // As sent: may be negative.
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // As sent: may be no enumerator.
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/base/printable.h"
+#include "server/model/linear_norm.h"
 
 namespace normd {
 namespace {
@@ -109,6 +110,18 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const T
         "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
   }
   return checked;
+}
+
+absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked) {
+  const norm::LinearNormSpec* layer = model.linear();
+  if (asked == v1::PRECISION_UNSPECIFIED) {
+    return layer != nullptr ? layer->precision : norm::Precision::kFloat32;
+  }
+  absl::StatusOr<norm::Precision> precision = ToPrecision(asked);
+  if (!precision.ok() || layer != nullptr) return precision;
+  return absl::InvalidArgumentError(absl::StrCat("precision: ", v1::Precision_Name(asked),
+                                                 ", wanted none: model \"", model.name(),
+                                                 "\" has no matrix product"));
 }
 
 }  // namespace normd

@@ -10,6 +10,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/base/shape.h"
 #include "server/model/model.h"
@@ -36,6 +37,10 @@ absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
 // together, or the output, have more than `max_bytes`.
 absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
                                           std::int64_t max_bytes);
+
+// What the request asks for, or else the model's own. InvalidArgument: "precision: ...", for an
+// unknown value and for a model without a matrix product.
+absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked);
 
 }  // namespace normd
 

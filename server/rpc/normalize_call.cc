@@ -63,6 +63,9 @@ absl::Status NormalizeCall::Accept() {
   const absl::StatusOr<Queueing> queueing = CheckQueueing(*view);
   if (!queueing.ok()) return queueing.status();
   queueing_ = *queueing;
+  const absl::StatusOr<norm::Precision> precision = CheckPrecision(*model_, view->precision);
+  if (!precision.ok()) return precision.status();
+  precision_ = *precision;
   auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
                                             *metrics_);
   if (!lease.ok()) return lease.status();
@@ -93,6 +96,7 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   request->id = id_;
   request->model = model_;
   request->dtype = inputs_.dtype;
+  request->precision = precision_;
   request->geometry = inputs_.geometry;
   for (std::size_t k = 0; k < model_->input_names().size(); ++k) {
     request->inputs.push_back(std::move(view.inputs[inputs_.places[k]].data));
@@ -102,8 +106,8 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   request->deadline = DeadlineOf(context_, environment_.clock);
   request->priority = queueing_.priority;
   request->queue_timeout = queueing_.timeout;
-  // Several inputs are a matrix product, whose cost is not in proportion to their bytes.
-  request->may_run_inline = request->inputs.size() == 1;
+  // The cost of a matrix product is not in proportion to its bytes.
+  request->may_run_inline = model_->linear() == nullptr;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this](Completion completion) { Complete(std::move(completion)); };
   return request;

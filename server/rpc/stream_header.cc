@@ -34,11 +34,12 @@ absl::StatusOr<StreamHeader> CheckStreamHeader(const NormalizeRequestView& view,
   if (!status.ok()) return status;
   auto model = registry.Find(view.model, view.version);
   if (!model.ok()) return model.status();
-  if ((*model)->input_names().size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("model: ", view.model, " has ",
-                                                   (*model)->input_names().size(),
-                                                   " inputs, a stream takes one"));
+  if ((*model)->linear() != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model: ", view.model, " has a matrix product, a stream takes a norm"));
   }
+  const absl::StatusOr<norm::Precision> precision = CheckPrecision(**model, view.precision);
+  if (!precision.ok()) return precision.status();
   auto inputs = CheckInputTypes(**model, view.inputs);
   if (!inputs.ok()) return inputs.status();
   if (const std::int64_t bytes = view.inputs[0].data_bytes; bytes != 0) {

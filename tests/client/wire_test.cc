@@ -55,7 +55,8 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
     const auto buffer =
-        EncodeRequest({"some_model", 7, v1::PRIORITY_LOW, 12345}, tensor.view(), tensor.owner());
+        EncodeRequest({"some_model", 7, v1::PRIORITY_LOW, 12345, v1::PRECISION_TF32},
+                      {{"", tensor.view(), tensor.owner()}});
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     v1::NormalizeRequest message;
     ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
@@ -63,6 +64,7 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
     EXPECT_EQ(message.version(), 7);
     EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
     EXPECT_EQ(message.queue_timeout_ns(), 12345);
+    EXPECT_EQ(message.precision(), v1::PRECISION_TF32);
     ASSERT_EQ(message.inputs_size(), 1);
     EXPECT_EQ(static_cast<int>(message.inputs(0).dtype()), static_cast<int>(dtype));
     EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
@@ -78,7 +80,7 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
   const std::weak_ptr<const void> watch = memory;
   const TensorView view{norm::DType::kFloat32, Shape::Create({1 << 14}).value(), *memory};
   {
-    const auto buffer = EncodeRequest({"m"}, view, std::exchange(memory, nullptr));
+    const auto buffer = EncodeRequest({"m"}, {{"", view, std::exchange(memory, nullptr)}});
     ASSERT_TRUE(buffer.ok());
     std::vector<grpc::Slice> slices;
     ASSERT_TRUE(buffer->Dump(&slices).ok());
@@ -88,10 +90,28 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
   EXPECT_TRUE(watch.expired());
 }
 
+TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
+  const Tensor x =
+      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 3}).value(), 0, 1, 1).value();
+  const Tensor y =
+      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 500}).value(), 0, 1, 2).value();
+  const auto buffer =
+      EncodeRequest({"m"}, {{"x", x.view(), x.owner()}, {"y", y.view(), y.owner()}});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  v1::NormalizeRequest message;
+  ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
+  ASSERT_EQ(message.inputs_size(), 2);
+  EXPECT_EQ(message.inputs(0).name(), "x");
+  EXPECT_EQ(message.inputs(1).name(), "y");
+  EXPECT_THAT(message.inputs(1).shape(), ::testing::ElementsAre(2, 500));
+  ASSERT_EQ(message.inputs(1).data().size(), y.bytes().size());
+  EXPECT_EQ(std::memcmp(message.inputs(1).data().data(), y.bytes().data(), y.bytes().size()), 0);
+}
+
 TEST(EncodeRequestTest, EncodesAnEmptyTensor) {
   const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
   v1::NormalizeRequest message;
-  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({"m"}, empty, nullptr))));
+  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({"m"}, {{"", empty, nullptr}}))));
   EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(0, 8));
   EXPECT_TRUE(message.inputs(0).data().empty());
 }
@@ -101,7 +121,7 @@ TEST(EncodeRequestTest, RefusesMoreThanAMessageCarries) {
   const std::byte one{};
   const TensorView huge{norm::DType::kFloat32, Shape::Create({std::int64_t{1} << 29}).value(),
                         absl::MakeConstSpan(&one, std::size_t{1} << 31)};
-  const auto buffer = EncodeRequest({"m"}, huge, nullptr);
+  const auto buffer = EncodeRequest({"m"}, {{"", huge, nullptr}});
   EXPECT_EQ(buffer.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(buffer.status().message()), HasSubstr("2147483648 bytes"));
 }

@@ -55,6 +55,10 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
 }
 
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
+  if (model.linear() != nullptr) {
+    return absl::FailedPreconditionError(
+        "linear_norm: this backend computes no fused layer; a server with --device=cpu does");
+  }
   return DeviceModel::Upload(model, device_list_);
 }
 

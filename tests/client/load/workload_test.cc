@@ -42,6 +42,18 @@ TEST(ParseMixTest, ReadsDeadlines) {
   EXPECT_EQ((*mix)[2].timeout, std::nullopt);
 }
 
+TEST(ParseMixTest, ReadsTheShapeOfASecondInput) {
+  const auto mix = ParseMix("a:4x8:f16:y=4x512:timeout=1s,b:4x8");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ((*mix)[0].ToString(), "a:4x8:float16:y=4x512:timeout=1s");
+  EXPECT_FALSE((*mix)[1].y.has_value());
+  const auto workload = Workload::Create(*mix, 1);
+  ASSERT_TRUE(workload.ok()) << workload.status();
+  EXPECT_EQ(workload->items()[0].y->bytes().size(), 4u * 512 * 2);
+  EXPECT_EQ(workload->items()[0].y->dtype(), norm::DType::kFloat16);
+  EXPECT_FALSE(workload->items()[1].y.has_value());
+}
+
 TEST(ParseMixTest, NamesWhatIsWrong) {
   const auto message = [](const char* text) {
     return std::string(ParseMix(text).status().message());
@@ -57,6 +69,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:f32:1:1"), HasSubstr("5 fields"));
   EXPECT_THAT(message("a:1:timeout=0s"), HasSubstr("timeout=0s is not a time above 0"));
   EXPECT_THAT(message("a:1:priority=urgent"), HasSubstr("priority=urgent is not low"));
+  EXPECT_THAT(message("a:1:y=4xtwo"), HasSubstr("y=4xtwo"));
   EXPECT_THAT(message("a:1:colour=red"), HasSubstr("unknown option colour=red"));
   EXPECT_THAT(message("timeout=1s"), HasSubstr("0 fields"));
 }

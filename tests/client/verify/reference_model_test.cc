@@ -67,6 +67,34 @@ TEST(ReferenceModelTest, RunningStatisticsReplaceTheRowsOwn) {
   EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {0.0, 1.0}));
 }
 
+TEST(ReferenceModelTest, LinearNormTakesASecondInput) {
+  // z = {1, 3}, normalized {-1, 1}.
+  const auto model = ReferenceModel::Create(
+      Config("linear_norm { in_features: 3 out_features: 2 eps: 0 "
+             "epilogue { add: true multiply: true } }"),
+      {{"linear.weight", Of({2, 3}, {1, 0, 0, 0, 1, 1})}, {"linear.bias", Of({2}, {0, 1})}});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto tensor = [](std::vector<std::int64_t> dims, const std::vector<double>& values) {
+    Tensor out = Tensor::Allocate(norm::DType::kFloat32, Shape::Create(dims).value()).value();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      norm::StoreElement(norm::DType::kFloat32, out.mutable_bytes().data(),
+                         static_cast<std::int64_t>(i), values[i]);
+    }
+    return out;
+  };
+  const Tensor x = tensor({1, 3}, {1, 0, 2});
+  const Tensor y = tensor({1, 2}, {3, 5});
+  const TensorView y_view = y.view();
+  const auto out = model->Compute(x.view(), &y_view);
+  ASSERT_TRUE(out.ok()) << out.status();
+  EXPECT_THAT(*out, Pointwise(DoubleNear(1e-12), {6.0, 30.0}));
+  EXPECT_EQ(model->OutputShape(x.shape()).ToString(), "[1, 2]");
+  EXPECT_THAT(std::string(model->Compute(x.view()).status().message()), HasSubstr("y: missing"));
+  const TensorView x_view = x.view();
+  EXPECT_THAT(std::string(model->Compute(x.view(), &x_view).status().message()),
+              HasSubstr("y: float32 [1, 3], wanted float32 [1, 2]"));
+}
+
 TEST(ReferenceModelTest, GroupNormIsAffineUnlessToldOtherwise) {
   const std::map<std::string, Tensor> parameters = {{"weight", Of({2}, {1, 2})},
                                                     {"bias", Of({2}, {0, 0})}};

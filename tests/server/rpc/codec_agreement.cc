@@ -75,6 +75,8 @@ std::string Disagreement(absl::string_view wire, absl::Span<const std::size_t> c
   Expect("version", got->version, want.version(), differences);
   Expect("priority", static_cast<int>(got->priority), static_cast<int>(want.priority()),
          differences);
+  Expect("precision", static_cast<int>(got->precision), static_cast<int>(want.precision()),
+         differences);
   Expect("queue_timeout_ns", got->queue_timeout_ns, want.queue_timeout_ns(), differences);
   Expect("inputs", static_cast<int>(got->inputs.size()), want.inputs_size(), differences);
   for (int i = 0; i < want.inputs_size() && differences.empty(); ++i) {

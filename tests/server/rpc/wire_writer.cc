@@ -26,7 +26,7 @@ std::string Bytes(std::mt19937_64& random, std::size_t most) {
 std::uint64_t Number(std::mt19937_64& random) { return random() >> Below(random, 64); }
 
 std::string Unknown(std::mt19937_64& random) {
-  const int field = static_cast<int>(6 + Below(random, 3000));
+  const int field = static_cast<int>(7 + Below(random, 3000));
   switch (Below(random, 5)) {
     case 0: return IntField(field, Number(random));
     case 1: return absl::StrCat(Varint(field << 3 | 1), std::string(8, 'q'));
@@ -85,6 +85,7 @@ std::string RandomRequest(std::mt19937_64& random) {
   }
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(4, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(5, Number(random)));
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(6, Number(random)));
   return Shuffled(random, std::move(fields));
 }
 
