@@ -1,12 +1,9 @@
 #include "server/rpc/stream_call.h"
 
-#include <algorithm>
 #include <chrono>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "normd/v1/norm_service.pb.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/codec.h"
 #include "server/rpc/status.h"
@@ -16,25 +13,10 @@ namespace {
 
 // A header is a name, a few numbers and a shape.
 constexpr std::int64_t kMaxHeaderBytes = 4096;
-// Of an answer: what a client takes whose limits are gRPC's own, and still in a cache.
-constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
-// Until a full queue is asked again. Long against a batch, short against a time-out.
-constexpr auto kQueueFullWait = std::chrono::milliseconds(5);
 
 template <typename T>
 std::shared_ptr<T> Borrow(T* object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), object);
-}
-
-void DropShare(void* share) { delete static_cast<std::shared_ptr<Buffer>*>(share); }
-
-// A slice of `size` bytes of `buffer`, which it keeps.
-grpc::Slice SharingSlice(std::shared_ptr<Buffer> buffer, std::int64_t offset, std::int64_t size) {
-  std::byte* data = buffer->data() + offset;
-  auto share = std::make_unique<std::shared_ptr<Buffer>>(std::move(buffer));
-  grpc::Slice slice(data, static_cast<std::size_t>(size), DropShare, share.get());
-  (void)share.release();  // The slice's from here on.
-  return slice;
 }
 
 }  // namespace
@@ -322,186 +304,20 @@ void StreamCall::Fail(const absl::Status& status) {
   cancelled_.store(true, std::memory_order_relaxed);
 }
 
-// The driver.
-
-bool StreamCall::BecomeDriver() { return !std::exchange(driving_, true); }
-
-void StreamCall::Drive() {
-  for (;;) {
-    Step step;
-    {
-      MutexLock lock(mutex_);
-      const absl::Status status = CatchAll([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        Next(step);
-        return absl::OkStatus();
-      });
-      if (!status.ok()) {
-        Fail(status);
-        continue;
-      }
-      if (step.kind == Step::Kind::kNone) driving_ = false;
-      // After the last operation the call may be gone: `driving_` stays, so nobody drives again.
-    }
-    switch (step.kind) {
-      case Step::Kind::kNone: return;
-      case Step::Kind::kWatch: Watch(step.until_idle); break;
-      case Step::Kind::kPush: Push(step); break;
-      case Step::Kind::kRead: StartRead(&incoming_); break;
-      case Step::Kind::kWrite: StartWrite(&outgoing_); break;
-      case Step::Kind::kWriteLast:
-        StartWriteAndFinish(&outgoing_, grpc::WriteOptions(), grpc::Status::OK);
-        return;
-      case Step::Kind::kCancel:
-        if (alarm_ != nullptr) alarm_->Cancel();
-        // The status waits behind the message that the client does not take.
-        if (step.abandon) context_.TryCancel();
-        for (const std::uint64_t id : step.ids) environment_.queue.Cancel(id);
-        break;
-      case Step::Kind::kFinish:
-        Finish(ToGrpc(step.status, environment_.options.retry_after, context_, ids_.request_id));
-        return;
-    }
-  }
-}
-
-void StreamCall::Next(Step& step) {
-  if (finished_) return;
-  if (!status_.ok()) return NextOfFailed(step);
-  // The transport is kept busy before the lanes: a push may compute the piece before it returns.
-  const Duration timeout = environment_.options.stream_idle_timeout;
-  if (accepted_ && !watched_ && timeout > Duration(0)) {
-    step.kind = Step::Kind::kWatch;
-    step.until_idle = last_progress_ + timeout - environment_.clock.Now();
-    watched_ = true;
-  } else if (MayRead()) {
-    step.kind = Step::Kind::kRead;
-    reading_ = true;
-  } else if (!writing_ && NextWrite(step)) {
-    writing_ = true;
-  } else if (pushed_ < pieces_.size() && !waiting_) {
-    step.kind = Step::Kind::kPush;
-    step.request = std::move(pieces_[pushed_++].request);
-    ++computing_;
-  }
-}
-
-void StreamCall::NextOfFailed(Step& step) {
-  if (!told_queue_) {
-    told_queue_ = true;
-    step.kind = Step::Kind::kCancel;
-    step.abandon = abandoned_ && writing_;
-    for (std::size_t i = 0; i < pushed_; ++i) {
-      if (pieces_[i].output == nullptr) step.ids.push_back(pieces_[i].id);
-    }
-    // Destroyed with the step, after the lock is released.
-    step.pieces.swap(pieces_);
-    step.input.swap(input_);
-  } else if (computing_ == 0 && !writing_ && !waiting_) {
-    step.kind = Step::Kind::kFinish;
-    step.status = status_;
-    finished_ = true;
-    // As the client sees it.
-    code_ = absl::IsUnknown(status_) ? absl::StatusCode::kInternal : status_.code();
-  }
-}
-
-bool StreamCall::MayRead() const {
-  if (reading_ || half_closed_) return false;
-  return !accepted_ ||
-         inside_bytes_ + header_.limits.max_chunk_bytes() <= header_.limits.window_bytes;
-}
-
-bool StreamCall::NextWrite(Step& step) {
-  if (!accepted_) return false;
-  step.kind = Step::Kind::kWrite;
-  if (!header_sent_) {
-    header_sent_ = true;
-    SetOutgoing({grpc::Slice(EncodeStreamHeader(header_))});
-  } else if (!pieces_.empty() && pieces_.front().output != nullptr) {
-    WriteChunk();
-  } else if (half_closed_ && pieces_.empty()) {
-    WriteTrailer();
-    step.kind = Step::Kind::kWriteLast;
-    finished_ = true;
-  } else {
-    step.kind = Step::Kind::kNone;
-    return false;
-  }
-  return true;
-}
-
-void StreamCall::WriteChunk() {
-  Piece& piece = pieces_.front();
-  const std::int64_t left = piece.bytes - piece.sent_bytes;
-  const std::int64_t size = std::min(left, kChunkBytes);
-  // The last chunk takes the piece's own reference along.
-  std::shared_ptr<Buffer> output = size == left ? std::move(piece.output) : piece.output;
-  const grpc::Slice data = SharingSlice(std::move(output), piece.sent_bytes, size);
-  SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
-  writing_bytes_ = size;
-  piece.sent_bytes += size;
-  if (size < left) return;
-  if (std::exchange(last_batch_, piece.batch_id) != piece.batch_id) ++batches_;
-  pieces_.pop_front();
-  ++first_piece_;
-  --pushed_;
-}
-
-void StreamCall::WriteTrailer() {
-  v1::NormalizeStreamResponse response;
-  v1::NormalizeStreamTrailer& trailer = *response.mutable_trailer();
-  v1::StageTimes& stages = *trailer.mutable_stages();
-  stages.set_decode_ns(stages_[Stage::kDecode].count());
-  stages.set_queue_ns(stages_[Stage::kQueue].count());
-  stages.set_gather_ns(stages_[Stage::kGather].count());
-  stages.set_copy_in_ns(stages_[Stage::kCopyIn].count());
-  stages.set_compute_ns(stages_[Stage::kCompute].count());
-  stages.set_copy_out_ns(stages_[Stage::kCopyOut].count());
-  trailer.set_pieces(static_cast<std::int64_t>(first_piece_));
-  trailer.set_batches(batches_);
-  trailer.set_bytes(header_.geometry.bytes);
-  SetOutgoing({grpc::Slice(response.SerializeAsString())});
-}
-
-void StreamCall::SetOutgoing(std::initializer_list<grpc::Slice> slices) {
-  outgoing_ = grpc::ByteBuffer(slices.begin(), slices.size());
-  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
-}
-
-void StreamCall::Push(Step& step) {
-  const absl::Status status = environment_.queue.Push(step.request);
-  if (status.ok()) return;
-  {
-    MutexLock lock(mutex_);
-    --computing_;
-    if (!status_.ok()) return;
-    if (!absl::IsResourceExhausted(status)) return Fail(status);
-    // The stream has its place in the budgets and waits for one in the queue.
-    pieces_[--pushed_].request = std::move(step.request);
-    waiting_ = true;
-  }
-  // A new one: this may be running in the old one's callback.
-  alarm_ = std::make_unique<grpc::Alarm>();
-  alarm_->Set(std::chrono::system_clock::now() + kQueueFullWait, [this](bool) { OnAlarm(); });
-}
-
-void StreamCall::Watch(Duration until_idle) {
-  idle_alarm_ = std::make_unique<grpc::Alarm>();
-  idle_alarm_->Set(std::chrono::system_clock::now() +
-                       std::chrono::duration_cast<std::chrono::system_clock::duration>(until_idle),
-                   [weak = weak_](bool) {
-                     if (const std::shared_ptr<StreamCall> call = weak.lock()) call->OnIdleAlarm();
-                   });
-}
-
 void StreamCall::Log(Duration duration) {
   const RequestLog::Reason reason = environment_.request_log->Pick(duration);
   if (reason == RequestLog::Reason::kNone) return;
   const Model* model = header_.model.get();
-  MutexLock lock(mutex_);
+  StageTimes stages;
+  BatchInfo batch;
+  {
+    MutexLock lock(mutex_);
+    stages = stages_;
+    batch = batch_;
+  }
   environment_.request_log->Write(
       reason, {"NormalizeStream", ids_, model != nullptr ? absl::string_view(model->name()) : "",
-               model != nullptr ? model->version() : 0, code_, duration, stages_, batch_,
+               model != nullptr ? model->version() : 0, code_, duration, stages, batch,
                context_.peer(), header_.geometry.bytes});
 }
 

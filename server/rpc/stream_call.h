@@ -109,7 +109,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether the caller is now the driver, and calls Drive after it has released the lock.
+  // The driver, in stream_driver.cc. Whether the caller is it now, and calls Drive after it has
+  // released the lock.
   bool BecomeDriver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drive();
   void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -241,7 +241,7 @@ class Client {
     while (const auto message = transport.Read()) bytes += message->Length();
     writer.join();
     const grpc::Status status = transport.Finish();
-    const auto wanted = chunk.Length() * static_cast<std::size_t>(chunks);
+    const auto wanted = static_cast<std::size_t>(absl::GetFlag(FLAGS_tensor_bytes));
     if (!status.ok() || bytes < wanted) {
       std::fprintf(stderr, "stream_bench: %zu bytes, wanted %zu; %s\n", bytes, wanted,
                    status.error_message().c_str());
