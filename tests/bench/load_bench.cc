@@ -97,8 +97,11 @@ class BareCaller {
   void Begin(const grpc::Slice& request, const std::atomic<bool>& stop) {
     request_ = request;
     stop_ = &stop;
-    ended_ = false;
     calls_ = 0;
+    {
+      MutexLock lock(mutex_);
+      ended_ = false;
+    }
     Send();
   }
   // The calls made; waits for the last, which comes after `stop`.
