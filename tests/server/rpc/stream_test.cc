@@ -320,6 +320,8 @@ std::vector<BadStream> BadStreams() {
        kInvalid, "header: 5"},
       {"UnknownModel", header([](v1::NormalizeRequest& r) { r.set_model("nothing"); }),
        grpc::StatusCode::NOT_FOUND, "model: nothing"},
+      {"ModelOfTwoInputs", header([](v1::NormalizeRequest& r) { r.set_model("fused_linear_512"); }),
+       kInvalid, "model: fused_linear_512 has 2 inputs, a stream takes one"},
       {"WrongShape",
        header([](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_shape(1, 1023); }), kInvalid,
        "shape[1]: 1023"},
