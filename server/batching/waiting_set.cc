@@ -39,9 +39,9 @@ typename Set::node_type NewNode() {
 
 }  // namespace
 
-WaitingSet::Waiting::Waiting() : deadline_node(NewNode<Deadlines>()) {}
+WaitingSet::Waiting::Waiting() : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()) {}
 
-WaitingSet::Group::Group() : turn_node(NewNode<Turns>()) {
+WaitingSet::Group::Group() : turn_node(NewNode<Turns>()), model_node(NewNode<ByModel>()) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     lines[i].group = this;
     lines[i].dtype = static_cast<norm::DType>(i + 1);
@@ -85,11 +85,13 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   }
   if (spare_.empty()) spare_.emplace_back();
   const auto waiting = spare_.begin();
-  const bool unique = by_id_.emplace(request->id, waiting).second;
-  assert(unique && "two requests of one id");
-  static_cast<void>(unique);
 
   // Nothing fails from here on.
+  waiting->id_node.key() = request->id;
+  waiting->id_node.mapped() = waiting;
+  const bool unique = by_id_.insert(std::move(waiting->id_node)).inserted;
+  assert(unique && "two requests of one id");
+  static_cast<void>(unique);
   Line& line = group.lines[IndexOf(request->dtype)];
   Waitings& level = line.levels[static_cast<std::size_t>(request->priority)];
   level.splice(level.end(), spare_, waiting);
@@ -231,10 +233,16 @@ TimePoint WaitingSet::NextDeadline() const {
 // A group in which nothing waits may have been another model's at the same address: it takes over
 // what that one owes, and nothing else.
 WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
-  if (spare_groups_.empty()) spare_groups_.emplace_back();
-  const auto [found, is_new] = by_model_.try_emplace(&model, spare_groups_.begin());
+  auto found = by_model_.find(&model);
+  if (found == by_model_.end()) {
+    if (spare_groups_.empty()) spare_groups_.emplace_back();
+    const auto fresh = spare_groups_.begin();
+    groups_.splice(groups_.end(), spare_groups_, fresh);
+    fresh->model_node.key() = &model;
+    fresh->model_node.mapped() = fresh;
+    found = by_model_.insert(std::move(fresh->model_node)).position;
+  }
   Group& group = *found->second;
-  if (is_new) groups_.splice(groups_.end(), spare_groups_, found->second);
   if (group.requests > 0) return group;
   const v1::BatchingConfig& config = model.config().batching();
   group.model = &model;
@@ -261,7 +269,7 @@ void WaitingSet::Release(Group& group) {
   group.end = 0;
   const auto found = by_model_.find(group.model);
   spare_groups_.splice(spare_groups_.begin(), groups_, found->second);
-  by_model_.erase(found);
+  group.model_node = by_model_.extract(found);
 }
 
 // Where nothing waits, nobody has a debt to anybody.
@@ -274,7 +282,7 @@ void WaitingSet::ForgetAll() {
 std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoint now) {
   Line& line = *waiting->line;
   std::unique_ptr<Request> request = std::move(waiting->request);
-  by_id_.erase(request->id);
+  waiting->id_node = by_id_.extract(request->id);
   if (waiting->expires != kNever) {
     waiting->deadline_node = deadlines_.extract({waiting->expires, request->id});
   }

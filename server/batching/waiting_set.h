@@ -10,12 +10,12 @@
 #include <array>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "server/base/clock.h"
 #include "server/batching/batch_policy.h"
@@ -58,10 +58,16 @@ class WaitingSet {
   std::int64_t size() const { return static_cast<std::int64_t>(by_id_.size()); }
 
  private:
-  // The orders are std::sets for their nodes: whatever can be in one keeps its node while it is
-  // not, so that a change of place allocates nothing and cannot fail.
+  // The orders are std::sets and std::maps for their nodes: whatever can be in one keeps its node
+  // while it is not, so that a change of place allocates nothing and cannot fail. (A hash map of
+  // abseil's is broken once it has found no memory to grow.)
   struct Group;
   struct Line;
+  struct Waiting;
+  using Waitings = std::list<Waiting>;
+  using Groups = std::list<Group>;
+  using ById = std::map<std::uint64_t, Waitings::iterator>;
+  using ByModel = std::map<const Model*, Groups::iterator>;
   using Deadlines = std::set<std::pair<TimePoint, std::uint64_t>>;  // With the request's id.
   using Turns = std::set<std::pair<Turn, Group*>>;
   using Delays = std::set<std::pair<TimePoint, Line*>>;
@@ -74,9 +80,9 @@ class WaitingSet {
     std::uint64_t sequence = 0;
     Line* line = nullptr;
     TimePoint expires{};
+    ById::node_type id_node;
     Deadlines::node_type deadline_node;
   };
-  using Waitings = std::list<Waiting>;
 
   struct Line {
     Group* group = nullptr;
@@ -99,8 +105,8 @@ class WaitingSet {
     enum { kAbsent, kReady, kResting } place = kAbsent;
     Turn turn;                   // In `ready_` or `resting_`.
     Turns::node_type turn_node;  // While it is in neither.
+    ByModel::node_type model_node;
   };
-  using Groups = std::list<Group>;
 
   class Cursor;
 
@@ -122,9 +128,9 @@ class WaitingSet {
   std::uint64_t next_sequence_ = 0;
   std::int64_t next_batch_id_ = 1;
   VirtualTime virtual_now_ = 0;
-  absl::flat_hash_map<const Model*, Groups::iterator> by_model_;
+  ByModel by_model_;
   Groups groups_;  // Of `by_model_`.
-  absl::flat_hash_map<std::uint64_t, Waitings::iterator> by_id_;
+  ById by_id_;
   Deadlines deadlines_;
   Turns ready_;    // Groups with a line that may go.
   Turns resting_;  // Groups in which nothing waits, that still owe work.

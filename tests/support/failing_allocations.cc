@@ -10,6 +10,12 @@ namespace {
 constexpr int kAll = -1;
 thread_local int allocations_left = kAll;
 
+void* Allocate(std::size_t size) noexcept {
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
+  return std::malloc(size == 0 ? 1 : size);
+}
+
 }  // namespace
 
 FailingAllocations::FailingAllocations(int succeed) { allocations_left = succeed; }
@@ -17,12 +23,15 @@ FailingAllocations::~FailingAllocations() { allocations_left = kAll; }
 
 }  // namespace normd
 
+// Every form whose memory may reach the deletes below: a sanitizer's own forms would not match
+// them.
 void* operator new(std::size_t size) {
-  using normd::allocations_left;
-  if (allocations_left == 0) throw std::bad_alloc();
-  if (allocations_left > 0) --allocations_left;
-  if (void* const memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  if (void* const memory = normd::Allocate(size)) return memory;
   throw std::bad_alloc();
+}
+void* operator new(std::size_t size, const std::nothrow_t& /*tag*/) noexcept {
+  return normd::Allocate(size);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t /*size*/) noexcept { std::free(memory); }
+void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept { std::free(memory); }
