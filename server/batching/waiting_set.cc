@@ -62,6 +62,7 @@ class WaitingSet::Cursor {
       if (at_[i] == line_.levels[i].end()) continue;
       if (first == nullptr || Order(*at_[i]) < Order(**first)) first = &at_[i];
     }
+    assert(first != nullptr && "the line has no more");
     return (*first)++;
   }
   static std::tuple<TimePoint, std::uint64_t> Order(const Waiting& waiting) {

@@ -52,7 +52,7 @@ struct PieceAssembler::Memory {
   std::vector<std::unique_ptr<std::byte[]>> copies;
 };
 
-PieceAssembler::PieceAssembler(PieceSequence pieces) : pieces_(std::move(pieces)) {
+PieceAssembler::PieceAssembler(PieceSequence pieces) : pieces_(pieces) {
   if (!pieces_.done()) Begin();
 }
 
