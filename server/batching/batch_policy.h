@@ -88,7 +88,7 @@ using VirtualTime = std::int64_t;
 struct Turn {
   VirtualTime begin = 0;
   std::uint64_t sequence = 0;  // Of the request at the front; for turns that begin together.
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the comparison with 0 for a pointer's.
+  // NOLINTNEXTLINE(modernize-use-nullptr): to clang-tidy 14, 0 is a pointer here.
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };
 
