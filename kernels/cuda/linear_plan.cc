@@ -1,6 +1,7 @@
 #include "kernels/cuda/linear_plan.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 namespace norm::cuda {
@@ -109,17 +110,15 @@ LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits
 }
 
 std::string Describe(const LinearPlan& plan) {
-  const auto number = [](int value) { return std::to_string(value); };
-  std::string text = plan.path == LinearPath::kTensor ? "tensor: " : "plain: ";
-  text += Name(plan.format);
+  std::ostringstream text;
+  text << (plan.path == LinearPath::kTensor ? "tensor: " : "plain: ") << Name(plan.format);
   if (plan.path == LinearPath::kTensor) {
-    text += " " + number(plan.x_parts) + " x " + number(plan.weight_parts) + " parts";
+    text << " " << plan.x_parts << " x " << plan.weight_parts << " parts";
   }
-  text +=
-      ", " + number(plan.tile_features) + " features x " + number(plan.tile_samples) + " samples";
-  if (plan.cluster > 1) text += ", clusters of " + number(plan.cluster);
-  if (plan.steps_per_sum > 0) text += ", sums of " + number(plan.steps_per_sum * kStepElements);
-  return text;
+  text << ", " << plan.tile_features << " features x " << plan.tile_samples << " samples";
+  if (plan.cluster > 1) text << ", clusters of " << plan.cluster;
+  if (plan.steps_per_sum > 0) text << ", sums of " << plan.steps_per_sum * kStepElements;
+  return text.str();
 }
 
 WeightLayout MakeWeightLayout(const LinearNormSpec& spec, const DeviceLimits& limits) {
