@@ -18,7 +18,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -33,12 +32,9 @@
 #include "nlohmann/json.hpp"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/base/mutex.h"
-#include "server/exec/backend.h"
-#include "server/exec/executor.h"
-#include "server/rpc/norm_service.h"
-#include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/allocations.h"
+#include "tests/bench/bench_server.h"
 
 ABSL_FLAG(int, connections, 16, "closed-loop clients, each with a connection of its own");
 ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "262144", "1048576"}),
@@ -72,108 +68,33 @@ class EchoService final
   }
 };
 
-class EchoServer {
- public:
-  EchoServer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    builder.SetMaxReceiveMessageSize(-1);
-    builder.SetMaxSendMessageSize(-1);
-    server_ = builder.BuildAndStart();
-  }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
- private:
-  EchoService service_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> result) {
-  if (result.ok()) return *std::move(result);
-  std::fprintf(stderr, "serving_bench: %s\n", result.status().ToString().c_str());
-  std::exit(1);
-}
-
-// A repository with one model: RMSNorm over rows of kRowElements, float32.
-std::string MakeRepository() {
-  std::string root = (std::filesystem::temp_directory_path() / "serving_bench_XXXXXX").string();
-  if (mkdtemp(root.data()) == nullptr) std::exit(1);
-  std::filesystem::create_directories(root + "/rms_norm/1");
-  std::ofstream(root + "/rms_norm/config.textproto")
-      << "rms_norm { normalized_shape: " << kRowElements << " affine: false }\n";
-  return root;
-}
-
-BatchQueueOptions QueueOptions() {
-  BatchQueueOptions options;
-  options.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
-  options.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
+BenchServerOptions ServerOptions() {
+  BenchServerOptions options;
+  options.model = "rms_norm";
+  options.config =
+      absl::StrCat("rms_norm { normalized_shape: ", kRowElements, " affine: false }\n");
+  options.backend.device = absl::GetFlag(FLAGS_device);
+  options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
+  options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
+  options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   return options;
 }
 
-// The server as main.cc composes it.
-class NormdServer {
- public:
-  NormdServer()
-      : root_(MakeRepository()),
-        metrics_(CreateMetrics({"bench", ""})),
-        readiness_(*metrics_),
-        backend_(ValueOrExit(CreateBackend({.device = absl::GetFlag(FLAGS_device),
-                                            .cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes),
-                                            .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
-                                           *metrics_, clock_))),
-        registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
-        admission_({}, *metrics_),
-        queue_(QueueOptions(), clock_),
-        executor_(backend_->MakeLanes(), queue_, backend_->MakeInlineLanes()),
-        environment_{{}, registry_, admission_, queue_, *metrics_, readiness_, clock_},
-        service_(environment_) {
-    if (!registry_.LoadAll().ok()) std::exit(1);
-    server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
-    executor_.Start([](const absl::Status&) {});
-    readiness_.Start();
+// The sums, in seconds, of the series `name` of the model with this `label`.
+double Sum(const BenchServer& normd, const std::string& name, const std::string& label) {
+  const std::string series = absl::StrCat(name, "{model=\"rms_norm\",", label, "} ");
+  const std::string scrape = normd.metrics().Scrape();
+  const std::size_t at = scrape.find(series);
+  double value = 0;
+  if (at == std::string::npos ||
+      !absl::SimpleAtod(absl::string_view(scrape).substr(
+                            at + series.size(), scrape.find('\n', at) - at - series.size()),
+                        &value)) {
+    return 0;
   }
-  ~NormdServer() {
-    server_->Shutdown(Duration(0));
-    queue_.Close();
-    executor_.Join();
-    std::filesystem::remove_all(root_);
-  }
-  std::string address() const { return server_->address(); }
-  std::string description() const { return backend_->Description(); }
-
-  // The sums, in seconds, of the series `name` of the model with this `label`.
-  double Sum(const std::string& name, const std::string& label) const {
-    const std::string series = absl::StrCat(name, "{model=\"rms_norm\",", label, "} ");
-    const std::string scrape = metrics_->Scrape();
-    const std::size_t at = scrape.find(series);
-    double value = 0;
-    if (at == std::string::npos ||
-        !absl::SimpleAtod(absl::string_view(scrape).substr(
-                              at + series.size(), scrape.find('\n', at) - at - series.size()),
-                          &value)) {
-      return 0;
-    }
-    return value;
-  }
-
- private:
-  SteadyClock clock_;
-  const std::string root_;
-  std::unique_ptr<Metrics> metrics_;
-  Readiness readiness_;
-  std::unique_ptr<Backend> backend_;
-  ModelRegistry registry_;
-  Admission admission_;
-  BatchQueue queue_;
-  Executor executor_;
-  CallEnvironment environment_;
-  NormService service_;
-  std::unique_ptr<Server> server_;
-};
+  return value;
+}
 
 std::string EncodeRequest(std::int64_t bytes) {
   v1::NormalizeRequest request;
@@ -192,13 +113,7 @@ std::string EncodeRequest(std::int64_t bytes) {
 // One connection and the loop over it.
 class Client {
  public:
-  explicit Client(const std::string& address) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetMaxReceiveMessageSize(-1);
-    stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-  }
+  explicit Client(const std::string& address) : stub_(ConnectAlone(address)) {}
 
   // Calls until `stop`, once at least; returns each call's microseconds.
   std::vector<double> Loop(const std::string& wire, const std::atomic<bool>& stop) {
@@ -313,18 +228,18 @@ using StageSums = std::array<double, 6>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the answer.
-StageSums Stages(const NormdServer& normd) {
+StageSums Stages(const BenchServer& normd) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     sums[i] =
-        normd.Sum("normd_stage_duration_seconds_sum", absl::StrCat("stage=\"", kStages[i], "\""));
+        Sum(normd, "normd_stage_duration_seconds_sum", absl::StrCat("stage=\"", kStages[i], "\""));
   }
-  sums.back() = normd.Sum("normd_request_duration_seconds_sum", "method=\"Normalize\"");
+  sums.back() = Sum(normd, "normd_request_duration_seconds_sum", "method=\"Normalize\"");
   return sums;
 }
 
-double Count(const NormdServer& normd) {
-  return normd.Sum("normd_request_duration_seconds_count", "method=\"Normalize\"");
+double Count(const BenchServer& normd) {
+  return Sum(normd, "normd_request_duration_seconds_count", "method=\"Normalize\"");
 }
 
 // The means between two readings.
@@ -375,8 +290,9 @@ nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sampl
 
 int Run() {
   spdlog::set_level(spdlog::level::warn);
-  NormdServer normd;
-  EchoServer echo;
+  const BenchServer normd(ServerOptions());
+  EchoService echo_service;
+  const EchoServer echo(echo_service);
   Clients to_normd = Connect(normd.address());
   Clients to_echo = Connect(echo.address());
   const absl::Duration length = absl::GetFlag(FLAGS_round);

@@ -12,8 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,14 +21,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "client/stream_transport.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/base/mutex.h"
-#include "server/exec/backend.h"
-#include "server/exec/executor.h"
-#include "server/rpc/norm_service.h"
-#include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
+#include "tests/bench/bench_server.h"
 
 ABSL_FLAG(int, streams, 1, "at once, each with a connection of its own");
 ABSL_FLAG(std::int64_t, tensor_bytes, std::int64_t{1} << 30,
@@ -118,99 +112,18 @@ class EchoService final
   }
 };
 
-class EchoServer {
- public:
-  EchoServer() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(&service_);
-    builder.SetMaxReceiveMessageSize(-1);
-    builder.SetMaxSendMessageSize(-1);
-    server_ = builder.BuildAndStart();
-  }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
- private:
-  EchoService service_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-};
-
-template <typename T>
-T ValueOrExit(absl::StatusOr<T> result) {
-  if (result.ok()) return *std::move(result);
-  std::fprintf(stderr, "stream_bench: %s\n", result.status().ToString().c_str());
-  std::exit(1);
-}
-
-std::string MakeRepository() {
-  std::string root = (std::filesystem::temp_directory_path() / "stream_bench_XXXXXX").string();
-  if (mkdtemp(root.data()) == nullptr) std::exit(1);
-  std::filesystem::create_directories(root + "/norm/1");
-  std::ofstream(root + "/norm/config.textproto")
-      << "instance_norm { channels: " << kChannels << " }\n";
-  return root;
-}
-
-NormServiceOptions ServiceOptions() {
-  NormServiceOptions options;
-  options.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
+BenchServerOptions ServerOptions() {
+  BenchServerOptions options;
+  options.model = "norm";
+  options.config = absl::StrCat("instance_norm { channels: ", kChannels, " }\n");
+  options.backend.device = absl::GetFlag(FLAGS_device);
+  options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
+  options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.queue.limits.max_bytes = std::int64_t{256} << 10;
+  options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
+  options.service.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
   return options;
 }
-
-BatchQueueOptions QueueOptions() {
-  BatchQueueOptions options;
-  options.limits.max_bytes = std::int64_t{256} << 10;
-  options.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
-  return options;
-}
-
-// The server as main.cc composes it.
-class NormdServer {
- public:
-  NormdServer()
-      : root_(MakeRepository()),
-        metrics_(CreateMetrics({"bench", ""})),
-        readiness_(*metrics_),
-        backend_(ValueOrExit(CreateBackend({.device = absl::GetFlag(FLAGS_device),
-                                            .cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes),
-                                            .cpu_threads = absl::GetFlag(FLAGS_cpu_threads)},
-                                           *metrics_, clock_))),
-        registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
-        admission_({}, *metrics_),
-        queue_(QueueOptions(), clock_),
-        executor_(backend_->MakeLanes(), queue_, backend_->MakeInlineLanes()),
-        environment_{ServiceOptions(), registry_,  admission_, queue_,
-                     *metrics_,        readiness_, clock_},
-        service_(environment_) {
-    if (!registry_.LoadAll().ok()) std::exit(1);
-    server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
-    executor_.Start([](const absl::Status&) {});
-    readiness_.Start();
-  }
-  ~NormdServer() {
-    server_->Shutdown(Duration(0));
-    queue_.Close();
-    executor_.Join();
-    std::filesystem::remove_all(root_);
-  }
-  std::string address() const { return server_->address(); }
-  std::string description() const { return backend_->Description(); }
-
- private:
-  SteadyClock clock_;
-  const std::string root_;
-  std::unique_ptr<Metrics> metrics_;
-  Readiness readiness_;
-  std::unique_ptr<Backend> backend_;
-  ModelRegistry registry_;
-  Admission admission_;
-  BatchQueue queue_;
-  Executor executor_;
-  CallEnvironment environment_;
-  NormService service_;
-  std::unique_ptr<Server> server_;
-};
 
 grpc::ByteBuffer ToBuffer(const v1::NormalizeStreamRequest& message) {
   const grpc::Slice slice(message.SerializeAsString());
@@ -220,13 +133,7 @@ grpc::ByteBuffer ToBuffer(const v1::NormalizeStreamRequest& message) {
 // One connection, and streams over it.
 class Client {
  public:
-  explicit Client(const std::string& address) {
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    arguments.SetMaxReceiveMessageSize(-1);
-    stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-  }
+  explicit Client(const std::string& address) : stub_(ConnectAlone(address)) {}
 
   // The same bytes for either server: the one takes them for a tensor, the other sends them back.
   void Stream(const grpc::ByteBuffer& header, const grpc::ByteBuffer& chunk, std::int64_t chunks) {
@@ -321,8 +228,9 @@ int Run() {
   const grpc::ByteBuffer chunk = ToBuffer(message);
   const std::int64_t chunks = tensor_bytes / chunk_bytes;
 
-  NormdServer normd;
-  EchoServer echo;
+  const BenchServer normd(ServerOptions());
+  EchoService echo_service;
+  const EchoServer echo(echo_service);
   Clients to_normd = Connect(normd.address());
   Clients to_echo = Connect(echo.address());
   Measure(to_echo, header, chunk, chunks);

@@ -1,0 +1,76 @@
+#include "tests/bench/bench_server.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+template <typename T>
+T ValueOrExit(absl::StatusOr<T> result) {
+  if (result.ok()) return *std::move(result);
+  std::fprintf(stderr, "benchmark: %s\n", result.status().ToString().c_str());
+  std::exit(1);
+}
+
+// A repository with the one model.
+std::string MakeRepository(const BenchServerOptions& options) {
+  std::string root = (std::filesystem::temp_directory_path() / "normd_bench_XXXXXX").string();
+  if (mkdtemp(root.data()) == nullptr) std::exit(1);
+  const std::string folder = absl::StrCat(root, "/", options.model);
+  std::filesystem::create_directories(folder + "/1");
+  std::ofstream(folder + "/config.textproto") << options.config;
+  return root;
+}
+
+}  // namespace
+
+EchoServer::EchoServer(grpc::Service& service) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(&service);
+  builder.SetMaxReceiveMessageSize(-1);
+  builder.SetMaxSendMessageSize(-1);
+  server_ = builder.BuildAndStart();
+}
+
+std::string EchoServer::address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+BenchServer::BenchServer(const BenchServerOptions& options)
+    : root_(MakeRepository(options)),
+      metrics_(CreateMetrics({"bench", ""})),
+      readiness_(*metrics_),
+      backend_(ValueOrExit(CreateBackend(options.backend, *metrics_, clock_))),
+      registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
+      admission_({}, *metrics_),
+      queue_(options.queue, clock_),
+      executor_(backend_->MakeLanes(), queue_, backend_->MakeInlineLanes()),
+      environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
+      service_(environment_) {
+  if (!registry_.LoadAll().ok()) std::exit(1);
+  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
+  executor_.Start([](const absl::Status&) {});
+  readiness_.Start();
+}
+
+BenchServer::~BenchServer() {
+  server_->Shutdown(Duration(0));
+  queue_.Close();
+  executor_.Join();
+  std::filesystem::remove_all(root_);
+}
+
+std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(-1);
+  return std::make_unique<grpc::GenericStub>(
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+}
+
+}  // namespace normd

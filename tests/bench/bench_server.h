@@ -1,0 +1,71 @@
+// The two servers that a benchmark of the path compares, in its own process, on free loopback
+// ports.
+
+#ifndef NORMD_TESTS_BENCH_BENCH_SERVER_H_
+#define NORMD_TESTS_BENCH_BENCH_SERVER_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "server/batching/admission.h"
+#include "server/batching/batch_queue.h"
+#include "server/exec/backend.h"
+#include "server/exec/executor.h"
+#include "server/rpc/norm_service.h"
+#include "server/rpc/server.h"
+
+namespace normd {
+
+// Serves `service`, which outlives it, without bounds on messages.
+class EchoServer {
+ public:
+  explicit EchoServer(grpc::Service& service);
+  std::string address() const;
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+struct BenchServerOptions {
+  std::string model;   // The name of the only model, version 1, without parameters.
+  std::string config;  // Its config.textproto.
+  BackendOptions backend;
+  BatchQueueOptions queue;
+  NormServiceOptions service;
+};
+
+// normd as main.cc composes it. Ends the process with a message when it cannot start.
+class BenchServer {
+ public:
+  explicit BenchServer(const BenchServerOptions& options);
+  ~BenchServer();
+
+  std::string address() const { return server_->address(); }
+  std::string description() const { return backend_->Description(); }
+  const Metrics& metrics() const { return *metrics_; }
+
+ private:
+  SteadyClock clock_;
+  const std::string root_;
+  std::unique_ptr<Metrics> metrics_;
+  Readiness readiness_;
+  std::unique_ptr<Backend> backend_;
+  ModelRegistry registry_;
+  Admission admission_;
+  BatchQueue queue_;
+  Executor executor_;
+  CallEnvironment environment_;
+  NormService service_;
+  std::unique_ptr<Server> server_;
+};
+
+// A stub over a connection of its own, without bounds on messages.
+std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address);
+
+}  // namespace normd
+
+#endif  // NORMD_TESTS_BENCH_BENCH_SERVER_H_
