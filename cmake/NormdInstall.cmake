@@ -18,7 +18,7 @@ install(DIRECTORY deploy/models DESTINATION . COMPONENT bundle PATTERN "*.py" EX
 # The component `checks` adds what examines the bundle on a GPU: tests, benchmarks and deploy/check_gpu.sh.
 if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
   get_property(cuda_tests GLOBAL PROPERTY NORMD_CUDA_TESTS)
-  set(checks ${cuda_tests} norm_bench device_bench serving_bench)
+  set(checks ${cuda_tests} norm_bench linear_bench device_bench serving_bench stream_bench)
   set_target_properties(${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
   foreach(program ${checks})
     target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
@@ -32,6 +32,6 @@ if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
     PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"
     LIBRARY DESTINATION lib COMPONENT checks)
   install(DIRECTORY tests/support/golden DESTINATION checks COMPONENT checks PATTERN "*.py" EXCLUDE)
-  install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_torch.py DESTINATION checks
-    COMPONENT checks)
+  install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_torch.py
+    kernels/bench/compare_torch_linear.py DESTINATION checks COMPONENT checks)
 endif()

@@ -7,7 +7,7 @@
 #
 #   tests      the tests labelled cuda; one that skips counts as a failure
 #   sanitize   the same tests under compute-sanitizer: memcheck, racecheck, synccheck
-#   kernels    norm_bench: every norm against a copy of the same tensor
+#   kernels    norm_bench: every norm against a copy of the same tensor; linear_bench: the fused layer
 #   compare    a copy, PyTorch eager, torch.compile and these kernels, side by side
 #   link       device_bench: what a lane makes of the link to the GPU
 #   serve      normd on the GPU: every demo model against float64, a load, raw echo beside normd
@@ -112,6 +112,7 @@ run_sanitize() {
 run_kernels() {
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader || true
   show norm_bench "$checks/norm_bench" --device=cuda --min_time=0.2 --json="$out/norm_bench.json"
+  show linear_bench "$checks/linear_bench" 8192 1 64 1024
 }
 
 run_compare() {
@@ -121,6 +122,8 @@ run_compare() {
   fi
   show compare_torch python3 "$checks/compare_torch.py" \
     --library="$checks/../lib/libnorm_kernels.so" --json="$out/compare_torch.json"
+  show compare_torch_linear python3 "$checks/compare_torch_linear.py" \
+    --library="$checks/../lib/libnorm_kernels.so"
 }
 
 run_link() {
@@ -186,6 +189,7 @@ run_serve() {
   show serving_bench "$checks/serving_bench" --device="$device" --max_batch_bytes=67108864 \
     --sizes=1024,65536,262144,1048576,4194304 --rounds=7 --round=400ms \
     --json="$out/serving_bench.json"
+  show stream_bench "$checks/stream_bench" --device="$device" --streams=8 --rounds=3
 }
 
 for section in "${sections[@]}"; do

@@ -25,7 +25,7 @@ import warnings
 
 import torch
 
-from compare_torch import DTYPES, Library, Vector, graph_ms, median_ms
+from compare_torch import DTYPES, Launch, Library, Vector, graph_ms, median_ms
 
 PRECISIONS = {"float32": 0, "tf32": 1, "bf16": 2, "float32_strict": 3}
 # Precision, type of x, y and the result.
@@ -52,12 +52,6 @@ class Params(ctypes.Structure):
 class Segment(ctypes.Structure):
     _fields_ = [("x", ctypes.c_void_p), ("y", ctypes.c_void_p), ("out", ctypes.c_void_p),
                 ("samples", ctypes.c_int64)]
-
-
-class Launch(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-                ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("workspace_bytes", ctypes.c_size_t), ("strategy", ctypes.c_char_p)]
 
 
 class Layer:
