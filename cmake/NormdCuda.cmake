@@ -23,12 +23,9 @@ if(NOT NORMD_CUDA STREQUAL OFF)
 endif()
 message(STATUS "CUDA backend: ${NORMD_HAVE_CUDA}")
 
-# normd_cuda_sources(target): what the .cu files of a target are compiled with. The toolkit declares a
-# function norm(), which namespace norm must not meet: see kernels/cuda/undefine_norm.h.
+# normd_cuda_sources(target): what the .cu files of a target are compiled with.
 function(normd_cuda_sources target)
   set(cuda "$<COMPILE_LANGUAGE:CUDA>")
-  target_compile_definitions(${target} PRIVATE $<${cuda}:norm=cuda_math_norm>)
   target_compile_options(${target} PRIVATE
-    "$<${cuda}:SHELL:--pre-include ${CMAKE_SOURCE_DIR}/kernels/cuda/undefine_norm.h>"
     $<${cuda}:--expt-relaxed-constexpr> $<${cuda}:-Werror=all-warnings>)
 endfunction()

@@ -9,7 +9,7 @@
 #include "kernels/norm.h"
 #include "kernels/status.h"
 
-namespace norm {
+namespace normd::norm {
 
 inline bool IsValid(DType dtype) { return SizeOf(dtype) != 0; }
 
@@ -29,6 +29,6 @@ Status CheckParam(const char* name, const ParamVector& param);  // Absent is rig
 Status CheckEps(double eps);
 Status CheckActivation(Activation activation);
 
-}  // namespace norm
+}  // namespace normd::norm
 
 #endif  // NORMD_KERNELS_CHECK_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/check.h"
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 Status CheckFeatures(const char* name, std::int64_t features) {
@@ -88,4 +88,4 @@ Status ValidateLinearNormSegments(const LinearNormSpec& spec, const LinearNormSe
   return Status();
 }
 
-}  // namespace norm
+}  // namespace normd::norm

@@ -22,7 +22,7 @@
 #include "kernels/norm.h"
 #include "kernels/status.h"
 
-namespace norm {
+namespace normd::norm {
 
 // How the products are formed. Sums, statistics and the epilogue are float32 in all of them.
 enum class Precision : std::uint8_t {
@@ -80,6 +80,6 @@ Status ValidateLinearNorm(const LinearNormSpec& spec, const LinearNormParams& pa
 Status ValidateLinearNormSegments(const LinearNormSpec& spec, const LinearNormSegment* segments,
                                   std::size_t count);
 
-}  // namespace norm
+}  // namespace normd::norm
 
 #endif  // NORMD_KERNELS_LINEAR_NORM_H_

@@ -6,7 +6,7 @@
 
 #include "kernels/check.h"
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t groups, DType dtype) {
@@ -139,4 +139,4 @@ Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size
   return Status();
 }
 
-}  // namespace norm
+}  // namespace normd::norm

@@ -31,7 +31,7 @@
 
 #include "kernels/status.h"
 
-namespace norm {
+namespace normd::norm {
 
 // Values are part of the C ABI.
 enum class DType : std::uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
@@ -127,6 +127,6 @@ enum class InputAlignment { kElement, kByte };
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input = InputAlignment::kElement);
 
-}  // namespace norm
+}  // namespace normd::norm
 
 #endif  // NORMD_KERNELS_NORM_H_

@@ -4,7 +4,7 @@
 
 #include "kernels/norm_c_convert.h"
 
-namespace norm::c {
+namespace normd::norm::c {
 namespace {
 
 // A fixed buffer, so that reporting that memory is out needs none.
@@ -89,7 +89,7 @@ Status CheckSegments(const void* segments, std::size_t count) {
   return count == 0 ? Status() : CheckNotNull("segments", segments);
 }
 
-}  // namespace norm::c
+}  // namespace normd::norm::c
 
 std::uint32_t norm_abi_version(void) { return NORM_C_ABI_VERSION; }
 

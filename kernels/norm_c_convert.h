@@ -12,7 +12,7 @@
 #include "kernels/norm.h"
 #include "kernels/norm_c.h"
 
-namespace norm::c {
+namespace normd::norm::c {
 
 // The caller's segments are used in place.
 static_assert(sizeof(norm_segment) == sizeof(Segment) && alignof(norm_segment) == alignof(Segment));
@@ -64,6 +64,6 @@ norm_result Guarded(const Call& call) noexcept {
   }
 }
 
-}  // namespace norm::c
+}  // namespace normd::norm::c
 
 #endif  // NORMD_KERNELS_NORM_C_CONVERT_H_

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 template <typename T>
@@ -199,4 +199,4 @@ Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& p
   return Status();
 }
 
-}  // namespace norm
+}  // namespace normd::norm

@@ -7,7 +7,7 @@
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 
-namespace norm {
+namespace normd::norm {
 
 // Element `index` of an array of `dtype`, exactly.
 double LoadElement(DType dtype, const void* data, std::int64_t index);
@@ -28,6 +28,6 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
 Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,
                            const LinearNormSegment& segment, double* out);
 
-}  // namespace norm
+}  // namespace normd::norm
 
 #endif  // NORMD_KERNELS_REFERENCE_H_

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace norm {
+namespace normd::norm {
 
 enum class StatusCode {
   kOk = 0,
@@ -36,6 +36,6 @@ inline Status InvalidArgument(std::string message) {
   return Status(StatusCode::kInvalidArgument, std::move(message));
 }
 
-}  // namespace norm
+}  // namespace normd::norm
 
 #endif  // NORMD_KERNELS_STATUS_H_

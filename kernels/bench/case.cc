@@ -3,7 +3,7 @@
 #include <charconv>
 #include <limits>
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 bool ParsePositive(const std::string& text, std::int64_t* value) {
@@ -192,4 +192,4 @@ void ScaleTo(std::int64_t max_bytes, Case* c) {
   c->dims[0] = c->samples;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

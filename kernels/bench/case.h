@@ -9,7 +9,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct Case {
   std::string op;  // As ParseOperation takes it, such as "group_norm:32+silu".
@@ -45,6 +45,6 @@ void ScaleTo(std::int64_t max_bytes, Case* c);
 
 const char* Name(Layout layout);  // "first", "last"
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_CASE_H_

@@ -1,7 +1,7 @@
 #include "kernels/bench/device.h"
 #include "kernels/bench/linear.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 Status MakeCpuDevice(const Settings&, std::unique_ptr<Device>*) {
   return Status(StatusCode::kUnsupported, "device: this build has no CPU kernels");
@@ -11,4 +11,4 @@ Status MeasureLinear(const Settings&, const LinearCase&, LinearMeasurement*) {
   return Status(StatusCode::kUnsupported, "this build has no CPU kernels");
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

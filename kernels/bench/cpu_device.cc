@@ -12,7 +12,7 @@
 #include "kernels/bench/device.h"
 #include "kernels/cpu/normalize.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kMinRepetitions = 7;
@@ -162,4 +162,4 @@ Status MakeCpuDevice(const Settings& settings, std::unique_ptr<Device>* out) {
   return Status();
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

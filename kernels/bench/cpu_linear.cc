@@ -10,7 +10,7 @@
 #include "kernels/cpu/linear_product.h"
 #include "kernels/reference.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kMinRepetitions = 7;
@@ -126,4 +126,4 @@ Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasur
   return status;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -7,7 +7,7 @@
 #include "kernels/bench/device.h"
 #include "kernels/cuda/normalize.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kMinRepetitions = 9;
@@ -276,4 +276,4 @@ Status MakeCudaDevice(const Settings& settings, std::unique_ptr<Device>* out) {
   return status;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -24,7 +24,7 @@
 #include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kRepetitions = 25;
@@ -183,7 +183,7 @@ void Run(std::int64_t features, const std::vector<std::int64_t>& samples) {
 }
 
 }  // namespace
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 int main(int argc, char** argv) {
   std::vector<std::int64_t> numbers;

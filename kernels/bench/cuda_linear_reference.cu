@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kThreads = 256;
@@ -134,4 +134,4 @@ cudaError_t LinearErrorOnDevice(const LinearNormSpec& spec, const LinearNormPara
   return cudaSuccess;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -9,7 +9,7 @@
 
 #include "kernels/linear_norm.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct LinearError {
   double relative = 0;       // ||out - reference|| / ||reference|| over all elements compared.
@@ -24,6 +24,6 @@ cudaError_t LinearErrorOnDevice(const LinearNormSpec& spec, const LinearNormPara
                                 const LinearNormSegment& segment, cudaStream_t stream,
                                 LinearError* out);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_CUDA_LINEAR_REFERENCE_H_

@@ -8,7 +8,7 @@
 
 #include "kernels/bench/data.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 constexpr int kThreads = 256;
@@ -187,4 +187,4 @@ cudaError_t MaxErrorOnDevice(const NormSpec& spec, const NormParams& params, con
   return error;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

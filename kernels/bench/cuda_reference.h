@@ -10,7 +10,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 // Enqueues the fill of `bytes` of device memory with chunks of a pool (data.h) in device memory.
 cudaError_t FillFromPool(const void* pool, DType dtype, std::uint64_t seed, std::size_t bytes,
@@ -27,6 +27,6 @@ struct DeviceError {
 cudaError_t MaxErrorOnDevice(const NormSpec& spec, const NormParams& params, const Segment& segment,
                              cudaStream_t stream, DeviceError* out);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_CUDA_REFERENCE_H_

@@ -8,7 +8,7 @@
 
 #include "kernels/reference.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 // One row and its channels' parameters as a tensor of its own: one sample, one group.
@@ -115,4 +115,4 @@ double MaxError(const NormSpec& spec, const NormParams& params, const Segment& s
   return worst;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -8,7 +8,7 @@
 
 #include "kernels/bench/case.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 inline constexpr std::int64_t kPoolElements = std::int64_t{1} << 16;
 inline constexpr std::int64_t kPoolChunkElements = 4096;
@@ -41,6 +41,6 @@ struct HostParams {
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
                 std::int64_t max_elements, std::int64_t* checked);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_DATA_H_

@@ -10,7 +10,7 @@
 
 #include "kernels/bench/case.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct Settings {
   int threads = 0;                    // CPU only; 0: all that the process may use.
@@ -57,6 +57,6 @@ Status MakeCudaDevice(const Settings& settings, std::unique_ptr<Device>* out);
 // Of a non-empty list; reorders it.
 double Median(std::vector<double>* values);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_DEVICE_H_

@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cstdio>
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 std::string LinearCase::shape() const {
   return std::to_string(samples) + "x" + std::to_string(in_features) + "x" +
@@ -48,4 +48,4 @@ std::string LinearTableLine(const LinearCase& c, const LinearMeasurement& m, con
   return head + text;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -10,7 +10,7 @@
 #include "kernels/bench/device.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct LinearCase {
   std::int64_t samples = 0;
@@ -43,6 +43,6 @@ std::string LinearTableHeader();
 std::string LinearTableLine(const LinearCase& c, const LinearMeasurement& measurement,
                             const Status& status);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_LINEAR_H_

@@ -7,7 +7,7 @@
 #include "kernels/bench/options.h"
 #include "kernels/bench/report.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 Status OpenDevice(const Options& options, std::unique_ptr<Device>* device) {
@@ -88,7 +88,7 @@ int Run(const std::vector<std::string>& arguments) {
 }
 
 }  // namespace
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 int main(int argc, char** argv) {
   try {

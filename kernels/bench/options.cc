@@ -4,7 +4,7 @@
 #include <charconv>
 #include <map>
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 const char kUsage[] =
     R"(norm_bench: speed and error of the normalizations against a copy of the same tensor.
@@ -171,4 +171,4 @@ Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
   return Status();
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

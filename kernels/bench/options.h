@@ -10,7 +10,7 @@
 #include "kernels/bench/device.h"
 #include "kernels/bench/linear.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct Options {
   std::string device = "cpu";
@@ -28,6 +28,6 @@ extern const char kUsage[];
 // InvalidArgument names the flag, what came and what was wanted.
 Status ParseOptions(const std::vector<std::string>& arguments, Options* out);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_OPTIONS_H_

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace norm::bench {
+namespace normd::norm::bench {
 namespace {
 
 template <typename... Values>
@@ -70,4 +70,4 @@ double Median(std::vector<double>* values) {
   return *middle;
 }
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench

@@ -8,7 +8,7 @@
 
 #include "kernels/bench/device.h"
 
-namespace norm::bench {
+namespace normd::norm::bench {
 
 struct Result {
   Case measured;
@@ -24,6 +24,6 @@ std::string TableLine(const Result& result);
 // {"op", "dtype", "layout", "shape", "error"}, ...]}. An infinite max_error is null.
 std::string Json(const std::string& device, const std::vector<Result>& results);
 
-}  // namespace norm::bench
+}  // namespace normd::norm::bench
 
 #endif  // NORMD_KERNELS_BENCH_REPORT_H_

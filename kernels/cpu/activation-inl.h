@@ -16,7 +16,7 @@
 #include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -97,7 +97,7 @@ HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // NORMD_KERNELS_CPU_ACTIVATION_INL_H_

@@ -21,7 +21,7 @@
 #include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -279,7 +279,7 @@ Moments ApplyElementsAlong(const Run& run, const ElementAffine& affine, const Ne
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // NORMD_KERNELS_CPU_APPLY_INL_H_

@@ -12,7 +12,7 @@
 #include "kernels/cpu/simd_kernels.h"
 #include "kernels/norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 struct CacheSizes {
   std::int64_t per_core_bytes = 0;
@@ -80,6 +80,6 @@ void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
 // Given statistics where channels are adjacent: channels last, and spatial == 1.
 void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_BATCH_H_

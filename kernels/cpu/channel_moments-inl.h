@@ -19,7 +19,7 @@
 #include "kernels/cpu/moments-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -179,7 +179,7 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // NORMD_KERNELS_CPU_CHANNEL_MOMENTS_INL_H_

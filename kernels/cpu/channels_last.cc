@@ -10,7 +10,7 @@
 
 #include "kernels/cpu/batch.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace {
 
 constexpr std::int64_t kTaskElements = 64 << 10;
@@ -231,4 +231,4 @@ void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment) {
   }
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/batch.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace {
 
 constexpr std::int64_t kPartElements = 4 * kChunkElements;
@@ -218,4 +218,4 @@ void NormalizeContiguous(const Batch& batch, const Segment& segment) {
   });
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

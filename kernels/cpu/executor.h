@@ -8,7 +8,7 @@
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/normalize.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 struct Executor::Impl {
   explicit Impl(int max_threads);
@@ -18,6 +18,6 @@ struct Executor::Impl {
   CacheSizes caches;
 };
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_EXECUTOR_H_

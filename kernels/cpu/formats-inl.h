@@ -15,7 +15,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -194,7 +194,7 @@ HWY_INLINE void StorePart(Format format, D d, hn::Vec<D> v, typename Format::Lan
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // NORMD_KERNELS_CPU_FORMATS_INL_H_

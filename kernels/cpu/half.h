@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 inline float FromFloat16(std::uint16_t bits) {
   const std::uint32_t magnitude = bits & 0x7FFFu;
@@ -21,6 +21,6 @@ inline float FromBFloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_HALF_H_

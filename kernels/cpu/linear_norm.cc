@@ -13,7 +13,7 @@
 #include "kernels/cpu/linear_product.h"
 #include "kernels/cpu/linear_rows.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace {
 
 // z and what is gathered of x, for all rows of a panel: they stay in the shared cache until the
@@ -342,4 +342,4 @@ Status LinearNorm::Compute(DType dtype, const LinearNormSegment* segments,
   }
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

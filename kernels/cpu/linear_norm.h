@@ -11,7 +11,7 @@
 #include "kernels/cpu/normalize.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 // One layer with its weights made ready. Thread-safe: calls may overlap and then share the
 // executor's threads.
@@ -45,6 +45,6 @@ class LinearNorm {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_LINEAR_NORM_H_

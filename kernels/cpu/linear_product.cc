@@ -19,7 +19,7 @@ __attribute__((weak)) int omp_get_max_threads(void);
 __attribute__((weak)) void omp_set_num_threads(int threads);
 }
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace {
 
 using Type = dnnl::memory::data_type;
@@ -326,4 +326,4 @@ Status BareProduct::Multiply(const float* x, float* z, int threads) {
       threads);
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

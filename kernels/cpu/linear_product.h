@@ -10,7 +10,7 @@
 
 #include "kernels/linear_norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 // Rows that are multiplied together.
 struct RowBlock {
@@ -66,6 +66,6 @@ class BareProduct {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_

@@ -12,7 +12,7 @@
 #include "kernels/cpu/apply-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -116,11 +116,11 @@ const LinearRowKernels* ChooseRowKernels(DType dtype) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 HWY_EXPORT(ChooseRowKernels);
 
@@ -128,5 +128,5 @@ const LinearRowKernels& LinearRowKernelsFor(DType dtype) {
   return *HWY_DYNAMIC_DISPATCH(ChooseRowKernels)(dtype);
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 #endif  // HWY_ONCE

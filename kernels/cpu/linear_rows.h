@@ -10,7 +10,7 @@
 #include "kernels/cpu/batch.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 struct LinearRowKernels {
   // `count` elements of the dtype, exactly.
@@ -26,6 +26,6 @@ struct LinearRowKernels {
 // float32, float16 or bfloat16.
 const LinearRowKernels& LinearRowKernelsFor(DType dtype);
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_LINEAR_ROWS_H_

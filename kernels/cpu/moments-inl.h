@@ -27,7 +27,7 @@
 #include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
@@ -254,7 +254,7 @@ Moments ContiguousMoments(const void* data, std::int64_t count, bool centered) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #endif  // NORMD_KERNELS_CPU_MOMENTS_INL_H_

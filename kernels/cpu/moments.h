@@ -3,7 +3,7 @@
 #ifndef NORMD_KERNELS_CPU_MOMENTS_H_
 #define NORMD_KERNELS_CPU_MOMENTS_H_
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 struct Moments {
   double count = 0;
@@ -24,6 +24,6 @@ inline Moments Merge(const Moments& a, const Moments& b) {
   return {count, a.mean + delta * weight, a.m2 + b.m2 + delta * delta * a.count * weight};
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_MOMENTS_H_

@@ -10,7 +10,7 @@
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/executor.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace {
 
 // Below this, waking another thread costs more than it saves.
@@ -110,4 +110,4 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   return Status();
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

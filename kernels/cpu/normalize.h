@@ -8,7 +8,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 // A set of threads that computes batches. Thread-safe: calls may overlap and then share the
 // threads.
@@ -43,6 +43,6 @@ class Executor {
 // The name of the instruction set that Highway chose on this machine, such as "AVX3".
 const char* SimdTargetName();
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_NORMALIZE_H_

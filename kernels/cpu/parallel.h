@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 // Loops in the task arena of the caller, or on its thread alone if `threads` is 1. Loops may nest.
 class Parallel {
@@ -34,6 +34,6 @@ class Parallel {
   int threads_;
 };
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_PARALLEL_H_

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/half.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 Param::Param(const ParamVector& source, std::int64_t count) : count_(count) {
   if (source.data == nullptr) return;
@@ -41,4 +41,4 @@ const void* Param::AsAccumulationType(DType dtype) {
   return float32_;
 }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu

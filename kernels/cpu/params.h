@@ -8,7 +8,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 // One parameter vector, or its absence. Borrows `source`; holds a converted copy of float16 and
 // bfloat16.
@@ -36,6 +36,6 @@ class Param {
   std::unique_ptr<double[]> float64_copy_;
 };
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_PARAMS_H_

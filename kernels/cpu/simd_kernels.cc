@@ -15,7 +15,7 @@
 #include "kernels/cpu/moments-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace norm::cpu {
+namespace normd::norm::cpu {
 namespace HWY_NAMESPACE {
 
 template <class Format>
@@ -40,13 +40,13 @@ const SimdKernels* ChooseKernels(DType dtype) {
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "kernels/cpu/normalize.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 HWY_EXPORT(ChooseKernels);
 HWY_EXPORT(TargetName);
@@ -57,5 +57,5 @@ void FlushStreams() { hwy::FlushStream(); }
 
 const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 #endif  // HWY_ONCE

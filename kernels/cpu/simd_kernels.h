@@ -12,7 +12,7 @@
 #include "kernels/cpu/moments.h"
 #include "kernels/norm.h"
 
-namespace norm::cpu {
+namespace normd::norm::cpu {
 
 struct Epilogue {
   Activation activation = Activation::kNone;
@@ -100,6 +100,6 @@ const SimdKernels& KernelsFor(DType dtype);
 // Makes streamed stores visible in the order of the program.
 void FlushStreams();
 
-}  // namespace norm::cpu
+}  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_SIMD_KERNELS_H_

@@ -19,7 +19,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/tickets.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 struct TeamShape {
@@ -198,4 +198,4 @@ Status LaunchBlockRows(const Launch& launch) {
   });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 // Segments that one launch can take.
@@ -69,4 +69,4 @@ std::size_t ChannelsLastScratchBytes(const NormSpec& spec, const DeviceLimits& l
   return bytes;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

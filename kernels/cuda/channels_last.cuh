@@ -9,7 +9,7 @@
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // The largest power of two up to 16 that divides the address of every granule of positions
 // `position_bytes` apart and runs `run_bytes` apart: the width of the widest accesses that fit them
@@ -256,6 +256,6 @@ struct ColumnScale {
   }
 };
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_CHANNELS_LAST_CUH_

@@ -8,7 +8,7 @@
 #include "kernels/cuda/channels_last_plan.h"
 #include "kernels/cuda/launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // All segments of the launch must have `plan`, except for its granules and shared bytes, which are
 // the largest of the segments'. The grid's scratch is ChannelsLastGridScratchBytes.
@@ -22,6 +22,6 @@ Status LaunchChannelsLastSplit(const Launch& launch);
 std::size_t ChannelsLastSplitScratchBytes(const NormSpec& spec, const Segment* segments,
                                           std::size_t count);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_CHANNELS_LAST_H_

@@ -13,7 +13,7 @@
 #include "kernels/cuda/channels_last_strips.cuh"
 #include "kernels/cuda/dispatch.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kMaxThreads = 256;
@@ -161,4 +161,4 @@ Status LaunchChannelsLastCluster(const Launch& launch, const StripPlan& plan) {
                            });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

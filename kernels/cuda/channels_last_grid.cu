@@ -16,7 +16,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/meeting.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -162,4 +162,4 @@ std::size_t ChannelsLastGridScratchBytes(const NormSpec& spec, const DeviceLimit
   return static_cast<std::size_t>(teams * 2 * plan.groups * plan.blocks) * slot;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kGranuleBytes = 16;
@@ -163,4 +163,4 @@ bool PlanChannelsLast(const NormSpec& spec, std::int64_t spatial, const DeviceLi
   return true;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

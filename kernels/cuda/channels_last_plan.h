@@ -16,7 +16,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 struct StripPlan {
   int groups = 0;                // Per strip; divides the spec's.
@@ -55,6 +55,6 @@ bool PlanGridStrips(const NormSpec& spec, std::int64_t spatial, const DeviceLimi
 bool PlanChannelsLast(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
                       Strategy forced, Plan* plan);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_CHANNELS_LAST_PLAN_H_

@@ -13,7 +13,7 @@
 #include "kernels/cuda/channels_last_tiles.cuh"
 #include "kernels/cuda/dispatch.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kTileColumns = 8;
@@ -259,4 +259,4 @@ std::size_t ChannelsLastSplitScratchBytes(const NormSpec& spec, const Segment* s
                                   tiles * cut.batch.column_blocks * cut.slots * cut.moments_bytes);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -16,7 +16,7 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 constexpr int kChunk = 4;  // Granules that are waited for together.
 
@@ -355,6 +355,6 @@ Status ForEachStripBatch(const Launch& launch, const StripPlan& plan, const char
   });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_CHANNELS_LAST_STRIPS_CUH_

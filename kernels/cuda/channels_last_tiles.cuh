@@ -8,7 +8,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 constexpr int kTileThreads = 256;
 
@@ -177,6 +177,6 @@ Status ForEachTileBatch(const NormSpec& spec, const Segment* segments, std::size
   return batch->tiles == 0 ? Status() : ToStatus(flush(), what);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_CHANNELS_LAST_TILES_CUH_

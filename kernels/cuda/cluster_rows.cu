@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/ring_rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 // Cluster instructions exist from 9.0 on; the plan sends no older device here.
@@ -209,4 +209,4 @@ Status LaunchClusterRows(const Launch& launch) {
       });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

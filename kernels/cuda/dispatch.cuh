@@ -14,7 +14,7 @@
 #include "kernels/cuda/numeric.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 template <typename T>
 struct ElementType {
@@ -133,6 +133,6 @@ Status ForEachRowBatch(const Launch& launch, const char* what, Enqueue enqueue,
   return batch.rows == 0 ? Status() : ToStatus(flush(), what);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_DISPATCH_CUH_

@@ -15,7 +15,7 @@
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/memory.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -183,4 +183,4 @@ Status LaunchElementwiseFirst(const Launch& launch) {
   return status.ok() ? LaunchTiles<1>(launch, small) : status;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

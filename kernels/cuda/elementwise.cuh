@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numeric.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // A part of a kernel parameter.
 struct GivenStatistics {
@@ -56,6 +56,6 @@ class ChannelScale {
 Status LaunchElementwiseFirst(const Launch& launch);    // Channels first.
 Status LaunchElementwiseColumns(const Launch& launch);  // Channels last, or no trailing dimensions.
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_ELEMENTWISE_CUH_

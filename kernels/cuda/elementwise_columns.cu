@@ -15,7 +15,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/elementwise.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -212,4 +212,4 @@ Status LaunchElementwise(const Launch& launch) {
   return columns.empty() ? Status() : LaunchElementwiseColumns(part(columns));
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

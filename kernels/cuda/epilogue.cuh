@@ -9,7 +9,7 @@
 #include "kernels/cuda/numeric.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 template <typename A>
 __device__ inline A LoadParam(const ParamVector& param, std::int64_t index, A absent) {
@@ -283,6 +283,6 @@ class RunEpilogue {
   bool one_channel_;
 };
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_EPILOGUE_CUH_

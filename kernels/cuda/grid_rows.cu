@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/ring_rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 __device__ inline void StoreRelaxed(uint4* to, const uint4& word) {
@@ -102,4 +102,4 @@ Status LaunchGridRows(const Launch& launch) {
       });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace norm::cuda::hopper {
+namespace normd::norm::cuda::hopper {
 
 __device__ inline std::uint32_t SharedAddress(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
@@ -185,6 +185,6 @@ __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::ui
 #undef NORMD_PRODUCT_128
 #undef NORMD_PRODUCT_256
 
-}  // namespace norm::cuda::hopper
+}  // namespace normd::norm::cuda::hopper
 
 #endif  // NORMD_KERNELS_CUDA_HOPPER_CUH_

@@ -11,7 +11,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // The head of every workspace: zero between launches. Kernels whose blocks meet use it and leave it
 // zeroed. What follows it is scratch, in any state.
@@ -59,6 +59,6 @@ std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std
 std::size_t ChannelsLastScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
                                      const Plan& plan, const Segment* segments, std::size_t count);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_LAUNCH_H_

@@ -8,7 +8,7 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -229,4 +229,4 @@ cudaError_t LaunchFinish(const FinishTask& task, cudaStream_t stream) {
   }
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -10,7 +10,7 @@
 #include "kernels/cuda/linear_plan.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // Some samples of one segment, numbered through a launch.
 struct LinearRows {
@@ -82,6 +82,6 @@ struct FinishTask {
 };
 cudaError_t LaunchFinish(const FinishTask& task, cudaStream_t stream);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_LINEAR_LAUNCH_H_

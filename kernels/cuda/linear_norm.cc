@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kMaxFeatures = std::int64_t{1} << 30;
@@ -235,4 +235,4 @@ Status LinearNorm(const LinearNormSpec& spec, const void* prepared,
   return Status();
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -16,7 +16,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // The device memory that the weights and the bias take in the form that LinearNorm reads: 4 bytes a
 // weight for kFloat32 and kFloat32Strict, 2 for the others on compute capability 9.0. The form
@@ -59,6 +59,6 @@ Status LinearNorm(const LinearNormSpec& spec, const void* prepared,
                   const LinearNormSegment* segments, std::size_t count, const DeviceLimits& limits,
                   const LinearLaunchOptions& options);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_LINEAR_NORM_H_

@@ -9,7 +9,7 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -158,4 +158,4 @@ cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int
   return cudaGetLastError();
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 // A block computes kFeatures x kSamples of z, a thread kThreadFeatures x kThreadSamples of them, in
@@ -138,4 +138,4 @@ cudaError_t LaunchPlainProduct(const LinearPlan& plan, const ProductTask& task,
                                               : Launch<Large>(task, stream);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <utility>
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kTensorCapability = 90;  // Its matrix instructions exist nowhere else.
@@ -149,4 +149,4 @@ WorkspaceLayout MakeWorkspaceLayout(const LinearNormSpec& spec, const LinearPlan
   return layout;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

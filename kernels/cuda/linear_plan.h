@@ -16,7 +16,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/linear_norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 enum class LinearPath : std::uint8_t {
   kTensor = 0,  // Tensor cores, compute capability 9.0: 16-bit operands in tiles.
@@ -102,6 +102,6 @@ struct WorkspaceLayout {
 WorkspaceLayout MakeWorkspaceLayout(const LinearNormSpec& spec, const LinearPlan& plan,
                                     std::int64_t samples);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_LINEAR_PLAN_H_

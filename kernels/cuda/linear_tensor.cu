@@ -21,7 +21,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 using namespace hopper;  // NOLINT(build/namespaces)
@@ -398,4 +398,4 @@ cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
   });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

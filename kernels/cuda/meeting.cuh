@@ -14,7 +14,7 @@
 #include "kernels/cuda/numeric.cuh"
 #include "kernels/cuda/plan.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // A block's partial with a tag: an epoch, or the number of a row. In float it takes one word of 16
 // bytes, in double, which rounds the mean to one number, two.
@@ -141,6 +141,6 @@ __device__ inline Moments<A> MergeSlots(const LaneSlots<A>& own, int blocks,
   return row;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_MEETING_CUH_

@@ -15,7 +15,7 @@
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // Each byte is read once and written once, so neither should push anything out of the caches.
 __device__ inline Granule LoadGranule(const char* address) {
@@ -217,6 +217,6 @@ __device__ inline Moments<Accumulator<T>> SumRun(const Granule (&granules)[G], i
   return sums.Finish(count, centered);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_MEMORY_CUH_

@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/numeric.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 template <typename A>
 struct Moments {
@@ -139,6 +139,6 @@ __device__ inline RowScale<A> FinishRow(const Moments<A>& row, double eps) {
   return scale;
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_MOMENTS_CUH_

@@ -9,7 +9,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::size_t kScratchAlignment = 256;
@@ -165,4 +165,4 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
   return Status();
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

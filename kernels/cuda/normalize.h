@@ -11,7 +11,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // Reads the limits of CUDA device `device` and loads the kernels that its plans use. Call once per
 // process and device, before Normalize, and keep the result: it takes milliseconds. It leaves the
@@ -55,6 +55,6 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                  std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_NORMALIZE_H_

@@ -15,7 +15,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 using Half = __half;
 using BFloat = __nv_bfloat16;
@@ -119,6 +119,6 @@ __device__ inline void Repack(Granule& granule) {
   asm volatile("" : "+r"(granule.x), "+r"(granule.y), "+r"(granule.z), "+r"(granule.w));
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_NUMERIC_CUH_

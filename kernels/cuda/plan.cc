@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/channels_last_plan.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kGranuleBytes = 16;
@@ -224,4 +224,4 @@ std::string Describe(const Plan& plan) {
   }
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -17,7 +17,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 enum class Strategy : std::uint8_t {
   kAuto = 0,
@@ -96,6 +96,6 @@ Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
 // One line for people, such as "cluster: 16 blocks x 16 warps x 8 granules, 3 rows in 192 KiB".
 std::string Describe(const Plan& plan);
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_PLAN_H_

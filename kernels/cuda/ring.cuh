@@ -15,7 +15,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // Copies the first `bytes` of 16 bytes into shared memory and zeroes the rest, asynchronously.
 __device__ inline void CopyAsync(Granule* to, const char* from, int bytes) {
@@ -259,6 +259,6 @@ class RingWarp {
   A beta_[kParamGranules > 0 ? kParamGranules : 1][kPerGranule<T>];
 };
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_RING_CUH_

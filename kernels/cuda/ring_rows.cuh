@@ -23,7 +23,7 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/tickets.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 inline constexpr int kRingThreads = (kRingWarps + 1) * kLanes;
 
@@ -186,6 +186,6 @@ Status ForEachRingBatch(const Launch& launch, const char* what, Enqueue enqueue)
   });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_RING_ROWS_CUH_

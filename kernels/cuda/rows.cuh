@@ -6,7 +6,7 @@
 #include "kernels/cuda/numeric.cuh"
 #include "kernels/norm.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // Division of a number below 2^31 by a constant, as a multiplication (Granlund and Montgomery,
 // "Division by Invariant Integers using Multiplication", 1994).
@@ -97,6 +97,6 @@ __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
                index - (low == 0 ? 0 : batch.segments[low - 1].end_row));
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_ROWS_CUH_

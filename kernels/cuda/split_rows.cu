@@ -15,7 +15,7 @@
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -162,4 +162,4 @@ Status LaunchSplitRows(const Launch& launch) {
       1);
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/launch.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 
 // The head of the workspace, zero between launches.
 struct MeetingRoom {
@@ -42,6 +42,6 @@ __device__ inline void LeaveRoom(MeetingRoom* room, unsigned words) {
   }
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_TICKETS_CUH_

@@ -15,7 +15,7 @@
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rows.cuh"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -72,4 +72,4 @@ Status LaunchWarpRows(const Launch& launch) {
   });
 }
 
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -9,7 +9,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 class KernelBatchTest : public ::testing::TestWithParam<DType> {
@@ -158,4 +158,4 @@ INSTANTIATE_TEST_SUITE_P(All, KernelBatchTest,
                          [](const auto& test) { return Name(test.param); });
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 DeviceLimits Hopper() {
@@ -79,4 +79,4 @@ TEST(ChannelsLastPlanTest, AForcedPlaceThatHoldsNoStripIsRefused) {
 }
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

@@ -9,7 +9,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 enum class Op { kInstanceNorm, kInstanceNormGiven, kGroupNorm, kLayerNorm, kRmsNorm, kBatchNorm };
@@ -175,4 +175,4 @@ INSTANTIATE_TEST_SUITE_P(
     ParamName);
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -12,7 +12,7 @@
 
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 struct Work {
@@ -150,4 +150,4 @@ TEST(CpuExecutorTest, SaysHowManyThreadsItUses) {
 }
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -12,7 +12,7 @@
 #include "kernels/reference.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 constexpr std::int64_t kPattern = 3 << 15;
@@ -68,4 +68,4 @@ TEST_F(CpuLargeTest, NormalizesChannelsLastBeyondTwoToThe31) {
 }
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -16,7 +16,7 @@
 #include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::uint64_t kSeed = 20261121;
@@ -193,4 +193,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

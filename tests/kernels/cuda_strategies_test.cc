@@ -13,7 +13,7 @@
 #include "kernels/bench/data.h"
 #include "kernels/cuda/normalize.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr std::uint64_t kSeed = 20261120;
@@ -315,4 +315,4 @@ TEST_F(CudaStrategiesTest, TensorsOfMoreThanTwoToThe31ElementsAgreeWithReference
 }
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

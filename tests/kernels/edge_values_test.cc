@@ -11,7 +11,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -226,4 +226,4 @@ INSTANTIATE_TEST_SUITE_P(All, KernelOverflowTest,
                          CaseName);
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

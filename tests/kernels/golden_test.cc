@@ -14,7 +14,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 Activation ParseActivation(const std::string& name) {
@@ -140,4 +140,4 @@ TEST_F(KernelGoldenTest, Float32IsNeverTwiceAsFarFromFloat64AsPyTorch) {
 }
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

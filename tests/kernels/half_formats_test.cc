@@ -11,7 +11,7 @@
 #include "tests/support/kernel_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 class KernelHalfFormatsTest : public ::testing::TestWithParam<DType> {
@@ -88,4 +88,4 @@ INSTANTIATE_TEST_SUITE_P(All, KernelHalfFormatsTest,
                          [](const auto& test) { return Name(test.param); });
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

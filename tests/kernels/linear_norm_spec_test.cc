@@ -8,7 +8,7 @@
 #include "kernels/linear_norm.h"
 #include "kernels/reference.h"
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 constexpr float kWeight[] = {1, 0, 0, 1, 1, 1, 2, -1};
@@ -104,4 +104,4 @@ TEST(LinearNormReferenceTest, ComputesASampleByHand) {
 }
 
 }  // namespace
-}  // namespace norm
+}  // namespace normd::norm

@@ -17,7 +17,7 @@
 #include "tests/support/linear_norm_backend.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 // Weights of order 1 / sqrt(I), so that z is of order 1 for inputs of order 1.
@@ -305,4 +305,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

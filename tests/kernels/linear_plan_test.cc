@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -181,4 +181,4 @@ TEST(LinearPlanTest, DescribesWhatItChose) {
 }
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

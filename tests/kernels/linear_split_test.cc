@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/linear_plan.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 constexpr int kIn = 8192;
@@ -170,4 +170,4 @@ TEST_F(LinearSplitTest, TwoBFloat16PartsDoNot) {
 }
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

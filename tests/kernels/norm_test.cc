@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 constexpr float kOnes[4] = {1, 1, 1, 1};
@@ -115,4 +115,4 @@ TEST(ValidateSegmentsTest, RefusesBytesBeyond63Bits) {
 }
 
 }  // namespace
-}  // namespace norm
+}  // namespace normd::norm

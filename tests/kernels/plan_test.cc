@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/plan.h"
 
-namespace norm::cuda {
+namespace normd::norm::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -208,4 +208,4 @@ TEST(PlanTest, DescriptionNamesShape) {
 }
 
 }  // namespace
-}  // namespace norm::cuda
+}  // namespace normd::norm::cuda

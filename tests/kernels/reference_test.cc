@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-namespace norm {
+namespace normd::norm {
 namespace {
 
 double Decode(DType dtype, std::uint16_t bits) { return LoadElement(dtype, &bits, 0); }
@@ -93,4 +93,4 @@ TEST(ReferenceTest, RefusesWhatTheContractRefuses) {
 }
 
 }  // namespace
-}  // namespace norm
+}  // namespace normd::norm

@@ -5,7 +5,7 @@
 #include "kernels/cpu/normalize.h"
 #include "tests/support/kernel_backend.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 // NORMD_TEST_SIMD=baseline holds the run to the compiler's baseline, AVX2 to that and below, so
@@ -40,4 +40,4 @@ class CpuKernelBackend : public KernelBackend {
 
 std::unique_ptr<KernelBackend> MakeKernelBackend() { return std::make_unique<CpuKernelBackend>(); }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -1,7 +1,7 @@
 #include "kernels/cpu/linear_norm.h"
 #include "tests/support/linear_norm_backend.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 class CpuLinearNormBackend : public LinearNormBackend {
@@ -27,4 +27,4 @@ std::unique_ptr<LinearNormBackend> MakeLinearNormBackend() {
   return std::make_unique<CpuLinearNormBackend>();
 }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

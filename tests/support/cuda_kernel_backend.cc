@@ -8,7 +8,7 @@
 #include "tests/support/device_mirror.h"
 #include "tests/support/kernel_backend.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 class CudaKernelBackend : public KernelBackend {
@@ -79,4 +79,4 @@ class CudaKernelBackend : public KernelBackend {
 
 std::unique_ptr<KernelBackend> MakeKernelBackend() { return std::make_unique<CudaKernelBackend>(); }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

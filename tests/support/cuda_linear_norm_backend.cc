@@ -8,7 +8,7 @@
 #include "tests/support/device_mirror.h"
 #include "tests/support/linear_norm_backend.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 class CudaLinearNormBackend : public LinearNormBackend {
@@ -91,4 +91,4 @@ std::unique_ptr<LinearNormBackend> MakeLinearNormBackend() {
   return std::make_unique<CudaLinearNormBackend>();
 }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace norm::testing {
+namespace normd::norm::testing {
 
 // Copies of host memory on the device, at the same place modulo 256. One run of memory is copied
 // once, so that x and y of a segment in place are one there too.
@@ -60,6 +60,6 @@ class DeviceMirror {
   std::vector<Run> runs_;
 };
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing
 
 #endif  // NORMD_TESTS_SUPPORT_DEVICE_MIRROR_H_

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 DType ParseDType(const std::string& name) {
@@ -118,4 +118,4 @@ Tensor MakeGoldenData(const std::string& data, std::int64_t rows, std::int64_t l
   return x;
 }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

@@ -11,7 +11,7 @@
 #include "kernels/norm.h"
 #include "tests/support/tensor.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 
 struct GoldenCase {
   std::string name;  // The output is tensor "<name>.y".
@@ -49,6 +49,6 @@ NormSpec GoldenSpec(const std::string& op, std::int64_t channels, std::int64_t g
 // make_golden.py's data_set(): rows * length float32 elements.
 Tensor MakeGoldenData(const std::string& data, std::int64_t rows, std::int64_t length);
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing
 
 #endif  // NORMD_TESTS_SUPPORT_GOLDEN_H_

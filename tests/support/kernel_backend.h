@@ -10,7 +10,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 
 class KernelBackend {
  public:
@@ -30,6 +30,6 @@ class KernelBackend {
 
 std::unique_ptr<KernelBackend> MakeKernelBackend();
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing
 
 #endif  // NORMD_TESTS_SUPPORT_KERNEL_BACKEND_H_

@@ -11,7 +11,7 @@
 
 #include "kernels/linear_norm.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 
 class LinearNormBackend {
  public:
@@ -32,6 +32,6 @@ class LinearNormBackend {
 
 std::unique_ptr<LinearNormBackend> MakeLinearNormBackend();
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing
 
 #endif  // NORMD_TESTS_SUPPORT_LINEAR_NORM_BACKEND_H_

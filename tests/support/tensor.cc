@@ -9,7 +9,7 @@
 
 #include "kernels/reference.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 namespace {
 
 constexpr unsigned char kGuard = 0xA5;
@@ -179,4 +179,4 @@ std::string Compare(const Tensor& y, const std::vector<double>& expected, Tolera
   return text;
 }
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing

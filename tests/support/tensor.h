@@ -11,7 +11,7 @@
 
 #include "kernels/norm.h"
 
-namespace norm::testing {
+namespace normd::norm::testing {
 
 // The seed of this run: NORMD_TEST_SEED from the environment, or a fixed number. The first call
 // prints it.
@@ -92,6 +92,6 @@ Tolerance TightTolerance(DType dtype);
 // infinity to the same); otherwise the worst element, named.
 std::string Compare(const Tensor& y, const std::vector<double>& expected, Tolerance tolerance);
 
-}  // namespace norm::testing
+}  // namespace normd::norm::testing
 
 #endif  // NORMD_TESTS_SUPPORT_TENSOR_H_

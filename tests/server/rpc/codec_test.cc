@@ -15,7 +15,7 @@
 namespace normd {
 namespace {
 
-using ::norm::testing::TestSeed;
+using ::normd::norm::testing::TestSeed;
 using ::testing::AllOf;
 using testing::BytesField;
 using testing::Disagreement;
