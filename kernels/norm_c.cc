@@ -93,4 +93,4 @@ Status CheckSegments(const void* segments, std::size_t count) {
 
 std::uint32_t norm_abi_version(void) { return NORM_C_ABI_VERSION; }
 
-const char* norm_last_error(void) { return norm::c::last_error; }
+const char* norm_last_error(void) { return normd::norm::c::last_error; }

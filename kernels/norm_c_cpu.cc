@@ -4,6 +4,7 @@
 #include "kernels/cpu/normalize.h"
 #include "kernels/norm_c_convert.h"
 
+namespace norm = normd::norm;
 using norm::Status;
 
 struct norm_cpu_executor {

@@ -1,5 +1,7 @@
 #include "kernels/norm_c_convert.h"
 
+namespace norm = normd::norm;
+
 namespace {
 
 norm_result NoCpu() {

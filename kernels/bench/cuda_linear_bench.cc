@@ -202,7 +202,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    norm::bench::Run(features, samples);
+    normd::norm::bench::Run(features, samples);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "linear_bench: %s\n", error.what());
     return 1;

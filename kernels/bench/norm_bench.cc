@@ -92,7 +92,7 @@ int Run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    return norm::bench::Run(std::vector<std::string>(argv + 1, argv + argc));
+    return normd::norm::bench::Run(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "norm_bench: %s\n", error.what());
     return 1;
