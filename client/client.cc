@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/stream_wire.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
@@ -39,6 +40,15 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
     return absl::Status(code, absl::StrCat("no answer from ", target, " in time"));
   }
   return absl::Status(code, message);
+}
+
+// What a stream comes to: an error on this side, the call's, or its result.
+absl::StatusOr<StreamResult> EndOfStream(const absl::Status& status, const grpc::Status& ended,
+                                         StreamResult result, const std::string& target) {
+  if (!status.ok()) return status;
+  if (!ended.ok()) return ToAbsl(ended, target);
+  if (!result.complete) return BrokenAnswer("ends without a trailer");
+  return result;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
@@ -191,10 +201,21 @@ absl::StatusOr<StreamResult> Client::NormalizeStream(const StreamRequest& reques
   const absl::Status status = RunStream(transport, request, reader, writer, result);
   if (!status.ok()) transport.Cancel();
   const grpc::Status ended = transport.Finish();
-  if (!status.ok()) return status;
-  if (!ended.ok()) return ToAbsl(ended, impl_->connection->target);
-  if (!result.complete) return absl::InternalError("the server's answer: ends without a trailer");
-  return result;
+  return EndOfStream(status, ended, std::move(result), target());
+}
+
+std::shared_ptr<PendingCall> Client::NormalizeStreamAsync(
+    std::shared_ptr<const StreamedTensor> tensor,
+    absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done) {
+  StreamHandlers handlers;
+  handlers.on_bytes = std::move(on_bytes);
+  handlers.done = [connection = impl_->connection, done = std::move(done)](
+                      const absl::Status& status, const grpc::Status& ended,
+                      StreamResult result) mutable {
+    std::move(done)(EndOfStream(status, ended, std::move(result), connection->target));
+  };
+  return StartStream(*impl_->generic_stub, kNormalizeStreamMethod, std::move(tensor),
+                     std::move(handlers));
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(Duration timeout) {

@@ -14,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/health.h"
+#include "client/pending_call.h"
 #include "client/stream.h"
+#include "client/stream_call.h"
 #include "client/tensor/tensor.h"
 #include "client/wire.h"
 #include "normd/v1/norm_service.grpc.pb.h"
@@ -71,14 +73,6 @@ class EncodedRequest {
   grpc::ByteBuffer message_;
 };
 
-// A call in flight. Thread-safe. Dropping it does not end the call.
-class PendingCall {
- public:
-  virtual ~PendingCall() = default;
-  // Asks for an early end: `done` then receives CANCELLED, or the answer if that is faster.
-  virtual void Cancel() = 0;
-};
-
 // Thread-safe. It connects at the first call and reconnects by itself. Calls never wait for a
 // server to appear: one that cannot be reached is UNAVAILABLE, with its address, as soon as that is
 // known.
@@ -116,6 +110,15 @@ class Client {
   // writer got is not the whole tensor. ResourceExhausted: nothing was read yet; retry later.
   absl::StatusOr<StreamResult> NormalizeStream(const StreamRequest& request, StreamReader reader,
                                                StreamWriter writer);
+
+  // The same of a tensor in memory, without blocking and without a thread: many can be in flight.
+  // `on_bytes` (may be empty) gets the result's bytes as they come, in order; then `done` runs,
+  // exactly once. Both on threads of gRPC's and never within NormalizeStreamAsync; they must not
+  // block.
+  using StreamDone = absl::AnyInvocable<void(absl::StatusOr<StreamResult>) &&>;
+  std::shared_ptr<PendingCall> NormalizeStreamAsync(
+      std::shared_ptr<const StreamedTensor> tensor,
+      absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done);
 
   // Blocking. version 0: as norm_service.proto says for each message.
   absl::StatusOr<v1::ListModelsResponse> ListModels(Duration timeout = kNoTimeout);

@@ -78,16 +78,6 @@ std::string EncodeTensorHeader(absl::string_view name, const TensorView& tensor)
   return out;
 }
 
-// A slice that gRPC only reads; it gives `owner` back when the last reference goes, which may be
-// after the call: a socket's buffer can outlive a call that met its deadline.
-grpc::Slice BorrowingSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner) {
-  auto held = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
-  return grpc::Slice(
-      const_cast<std::byte*>(bytes.data()), bytes.size(),
-      [](void* holder) { delete static_cast<std::shared_ptr<const void>*>(holder); },
-      held.release());
-}
-
 // Where a tensor's bytes lie in a message.
 struct Extent {
   std::size_t begin = 0;
@@ -196,6 +186,14 @@ struct Reader {
 };
 
 }  // namespace
+
+grpc::Slice BorrowingSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  auto held = std::make_unique<std::shared_ptr<const void>>(std::move(owner));
+  return grpc::Slice(
+      const_cast<std::byte*>(bytes.data()), bytes.size(),
+      [](void* holder) { delete static_cast<std::shared_ptr<const void>*>(holder); },
+      held.release());
+}
 
 // The outputs of a message: how many, and the last one's fields as they came.
 struct NormalizeResponse::Output {

@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "client/tensor/tensor.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
 #include "normd/v1/norm_service.pb.h"
 
 namespace normd::client {
@@ -34,6 +35,10 @@ struct RequestInput {
   TensorView tensor;
   std::shared_ptr<const void> owner;  // Keeps tensor.bytes alive.
 };
+
+// A slice that gRPC only reads; it drops `owner` when the last reference goes, which may be after
+// the call: a socket's buffer can outlive a call that met its deadline.
+grpc::Slice BorrowingSlice(absl::Span<const std::byte> bytes, std::shared_ptr<const void> owner);
 
 // Encodes a NormalizeRequest. The buffer refers to the inputs' bytes and holds their owners until
 // gRPC has let go of them. InvalidArgument when the message exceeds 2 GiB, protobuf's limit.

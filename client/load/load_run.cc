@@ -30,7 +30,7 @@ struct alignas(64) Worker {
 // request has its own.
 struct Call {
   Worker* worker = nullptr;
-  std::uint64_t stream = 0;
+  std::uint64_t caller = 0;
   const Item* item = nullptr;
   SendTimes times;
   bool measure = false;
@@ -115,7 +115,7 @@ void LoadRun::Impl::RunClosed() {
   inflight.store(options.concurrency);
   for (std::size_t i = 0; i < callers.size(); ++i) {
     callers[i].worker = workers[i % workers.size()].get();
-    callers[i].stream = i;
+    callers[i].caller = i;
     SendNext(callers[i]);
   }
 }
@@ -164,7 +164,7 @@ void LoadRun::Impl::RunOpen() {
 
     auto call = std::make_unique<Call>();
     call->worker = workers[index % workers.size()].get();
-    call->stream = index;
+    call->caller = index;
     call->times = {intended, pacer.Now()};
     call->measure = decision == StopRule::Decision::kMeasure;
     inflight.fetch_add(1, std::memory_order_relaxed);
@@ -181,7 +181,7 @@ Outgoing LoadRun::Impl::Prepare(Call& call) {
   call.item = &workload.Pick(call.worker->random);
   Outgoing request;
   request.item = call.item;
-  request.stream = call.stream;
+  request.caller = call.caller;
   request.verify = options.verify_every > 0 && call.worker->sent++ % options.verify_every == 0;
   if (options.cancel_share > 0 && call.worker->random.NextDouble() < options.cancel_share) {
     request.cancel_after = options.cancel_after;

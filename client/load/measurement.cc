@@ -12,6 +12,14 @@ std::string CodeName(std::size_t code) {
   return name.empty() ? absl::StrCat("CODE_", code) : name;
 }
 
+void ItemMeasurement::Merge(const ItemMeasurement& other) {
+  response_time.Merge(other.response_time);
+  first_bytes.Merge(other.first_bytes);
+  errors += other.errors;
+  sent_bytes += other.sent_bytes;
+  received_bytes += other.received_bytes;
+}
+
 void Measurement::Record(const Item& item, const SendTimes& times, const Outcome& outcome) {
   last_received = std::max(last_received, outcome.received);
   if (outcome.cancelled) {
@@ -22,8 +30,10 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   ItemMeasurement& of_item = items[item.index];
   const auto code = std::min(static_cast<std::size_t>(outcome.code), kStatusCodes - 1);
   ++codes[code];
-  sent_bytes += static_cast<std::int64_t>(item.input.bytes().size());
-  if (item.y) sent_bytes += static_cast<std::int64_t>(item.y->bytes().size());
+  auto bytes = static_cast<std::int64_t>(item.input.bytes().size());
+  if (item.y) bytes += static_cast<std::int64_t>(item.y->bytes().size());
+  sent_bytes += bytes;
+  of_item.sent_bytes += bytes;
   if (outcome.code != absl::StatusCode::kOk) {
     ++of_item.errors;
     if (first_message[code].empty()) first_message[code] = outcome.message;
@@ -31,9 +41,11 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   }
   response_time.Record(outcome.received - times.intended);
   of_item.response_time.Record(outcome.received - times.intended);
+  if (outcome.first_bytes) of_item.first_bytes.Record(*outcome.first_bytes - times.intended);
   service_time.Record(outcome.received - times.sent);
   send_lag.Record(times.sent - times.intended);
   received_bytes += outcome.output_bytes;
+  of_item.received_bytes += outcome.output_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += outcome.stages[i];
   if (outcome.batch_requests > 0) {
     batches += 1.0 / static_cast<double>(outcome.batch_requests);
@@ -56,10 +68,7 @@ void Measurement::Merge(const Measurement& other) {
   warmup_requests += other.warmup_requests;
   cancelled += other.cancelled;
   if (other.items.size() > items.size()) items.resize(other.items.size());
-  for (std::size_t i = 0; i < other.items.size(); ++i) {
-    items[i].response_time.Merge(other.items[i].response_time);
-    items[i].errors += other.items[i].errors;
-  }
+  for (std::size_t i = 0; i < other.items.size(); ++i) items[i].Merge(other.items[i]);
   sent_bytes += other.sent_bytes;
   received_bytes += other.received_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += other.stage_sum[i];

@@ -28,7 +28,12 @@ struct SendTimes {
 // What one kind of request of the mix saw.
 struct ItemMeasurement {
   Histogram response_time;  // Of the answers with OK.
+  Histogram first_bytes;    // Of a stream's: from the intended send to the first of the answer.
   std::int64_t errors = 0;
+  std::int64_t sent_bytes = 0;  // As those of Measurement.
+  std::int64_t received_bytes = 0;
+
+  void Merge(const ItemMeasurement& other);
 };
 
 // A value: workers measure apart, and the parts are merged. Times are of requests that were

@@ -30,6 +30,7 @@ struct Outcome {
   bool cancelled = false;  // The call ended because the client cancelled it, as asked.
   TimePoint received{};
   // Set when the code is OK.
+  std::optional<TimePoint> first_bytes;  // Of a stream: when the first of its answer came.
   std::int64_t output_bytes = 0;
   std::array<Duration, kServerStages> stages{};
   std::int64_t batch_requests = 0;
@@ -38,7 +39,7 @@ struct Outcome {
 
 struct Outgoing {
   const Item* item = nullptr;  // Outlives the call.
-  std::uint64_t stream = 0;    // Calls of one stream may share a connection; streams spread.
+  std::uint64_t caller = 0;    // Calls of one may share a connection; callers spread over them.
   bool verify = false;
   // Set: the client cancels the call so long after it has left, if it is not answered by then.
   std::optional<Duration> cancel_after;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 
 namespace normd::load {
@@ -17,10 +18,46 @@ namespace {
 
 constexpr std::array<const char*, 4> kPriorityNames = {"", "low", "normal", "high"};
 
-// One of "key=value"; what is wrong with it, or nothing.
+struct SizeUnit {
+  const char* name;
+  std::int64_t bytes;
+};
+constexpr SizeUnit kSizeUnits[] = {{"MiB", 1 << 20}, {"KiB", 1 << 10}};
+
+// "65536", "64KiB", "1MiB"; up to 1 GiB. 0 for anything else.
+std::int64_t ParseBytes(absl::string_view text) {
+  std::int64_t scale = 1;
+  for (const SizeUnit& unit : kSizeUnits) {
+    if (!absl::ConsumeSuffix(&text, unit.name)) continue;
+    scale = unit.bytes;
+    break;
+  }
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  std::int64_t count = 0;
+  if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMost / scale) return 0;
+  return count * scale;
+}
+
+std::string FormatBytes(std::int64_t bytes) {
+  for (const SizeUnit& unit : kSizeUnits) {
+    if (bytes % unit.bytes == 0) return absl::StrCat(bytes / unit.bytes, unit.name);
+  }
+  return absl::StrCat(bytes);
+}
+
+bool IsOption(absl::string_view field) {
+  return absl::StrContains(field, '=') || field == "stream";
+}
+
+// One of "key=value", or "stream"; what is wrong with it, or nothing.
 std::string SetOption(absl::string_view option, MixEntry& entry) {
   const std::pair<absl::string_view, absl::string_view> halves =
       absl::StrSplit(option, absl::MaxSplits('=', 1));
+  if (halves.first == "stream") {
+    entry.stream_chunk_bytes = option == "stream" ? kDefaultChunkBytes : ParseBytes(halves.second);
+    if (entry.stream_chunk_bytes > 0) return "";
+    return absl::StrCat(option, " is not a size from 1 to 1024MiB, such as 256KiB");
+  }
   if (halves.first == "priority") {
     const auto name = std::find(kPriorityNames.begin() + 1, kPriorityNames.end(), halves.second);
     if (name == kPriorityNames.end()) return absl::StrCat(option, " is not low, normal or high");
@@ -53,12 +90,12 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
                                                    "; wanted model:shape:dtype:weight, such as "
                                                    "instance_norm_64:2x64x56x56:float32:3, and "
-                                                   "after it y=2x512, priority=high, timeout=20ms "
-                                                   "or queue_timeout=5ms"));
+                                                   "after it y=2x512, priority=high, timeout=20ms, "
+                                                   "queue_timeout=5ms or stream=1MiB"));
   };
   MixEntry entry;
   std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
-  for (; !fields.empty() && absl::StrContains(fields.back(), '='); fields.pop_back()) {
+  for (; !fields.empty() && IsOption(fields.back()); fields.pop_back()) {
     if (const std::string error = SetOption(fields.back(), entry); !error.empty()) {
       return wrong(error);
     }
@@ -80,6 +117,7 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
                             !std::isfinite(entry.weight) || entry.weight <= 0)) {
     return wrong("the weight is not a number above 0");
   }
+  if (entry.streamed() && entry.y) return wrong("a stream carries one tensor, and no y");
   return entry;
 }
 
@@ -99,6 +137,7 @@ std::string MixEntry::ToString() const {
     absl::StrAppend(&text,
                     ":queue_timeout=", absl::FormatDuration(absl::FromChrono(queue_timeout)));
   }
+  if (streamed()) absl::StrAppend(&text, ":stream=", FormatBytes(stream_chunk_bytes));
   return text;
 }
 

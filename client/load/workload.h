@@ -30,16 +30,23 @@ struct MixEntry {
   Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
   Duration queue_timeout{0};        // How long they may wait on the server; 0: their deadline.
+  // Above 0: the tensor goes through NormalizeStream, in messages of so many of its bytes.
+  std::int64_t stream_chunk_bytes = 0;
+
+  bool streamed() const { return stream_chunk_bytes > 0; }
 
   std::string ToString() const;  // "model:2x64x56x56:float32", then what else was given.
 };
 
 // "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
-// After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms", and
-// "y=8x512" for a model with a second input.
+// After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms",
+// "y=8x512" for a model with a second input, and "stream" or "stream=256KiB" for one
+// NormalizeStream call a tensor, in messages of so many bytes (kDefaultChunkBytes).
 // "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:priority=high". InvalidArgument
 // names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
+
+inline constexpr std::int64_t kDefaultChunkBytes = std::int64_t{1} << 20;
 
 // A kind of request with its tensor.
 struct Item {

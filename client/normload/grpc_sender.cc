@@ -8,104 +8,204 @@
 #include "grpcpp/alarm.h"
 
 namespace normd::load {
+namespace {
+
+// An answer, as it is verified.
+struct Answered {
+  std::int64_t version = 0;
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+  absl::Span<const absl::Span<const std::byte>> pieces;
+};
+
+// Sets the verdict, and the message of a wrong answer.
+void Verify(const Item& item, const Expectation& expectation, const Answered& answered,
+            Outcome& outcome) {
+  if (answered.version != expectation.version) return;
+  const client::Comparison comparison =
+      client::Compare(answered.dtype, answered.pieces, expectation.elements);
+  const bool same_kind = answered.dtype == item.entry.dtype && answered.shape == expectation.shape;
+  outcome.verdict = comparison.ok() && same_kind ? Verdict::kRight : Verdict::kWrong;
+  if (!same_kind) {
+    outcome.message = absl::StrCat(item.entry.ToString(), ": the answer is ",
+                                   norm::Name(answered.dtype), " ", answered.shape.ToString());
+  } else if (!comparison.ok()) {
+    outcome.message = absl::StrCat(item.entry.ToString(), ": ", client::Describe(comparison));
+  }
+}
+
+void SetError(const absl::Status& status, Outcome& outcome) {
+  outcome.code = status.code();
+  outcome.message = std::string(status.message());
+}
+
+void SetStages(const v1::StageTimes& stages, Outcome& outcome) {
+  outcome.stages = {Duration{stages.decode_ns()},  Duration{stages.queue_ns()},
+                    Duration{stages.gather_ns()},  Duration{stages.copy_in_ns()},
+                    Duration{stages.compute_ns()}, Duration{stages.copy_out_ns()}};
+}
+
+Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, const Item& item,
+                  const Expectation* expectation, TimePoint now) {
+  Outcome outcome;
+  outcome.received = now;
+  if (!response.ok()) {
+    SetError(response.status(), outcome);
+    return outcome;
+  }
+  outcome.output_bytes = static_cast<std::int64_t>(response->size_bytes());
+  SetStages(response->stages(), outcome);
+  outcome.batch_requests = response->batch().requests();
+  if (expectation != nullptr) {
+    Verify(item, *expectation,
+           {response->version(), response->dtype(), response->shape(), response->pieces()},
+           outcome);
+  }
+  return outcome;
+}
+
+// What a stream's answer leaves behind. Its bytes are kept only where they are verified.
+struct StreamedAnswer {
+  const Expectation* expectation = nullptr;
+  std::optional<TimePoint> first_bytes;
+  std::vector<std::byte> bytes;
+};
+
+Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item& item,
+                  const StreamedAnswer& answer, TimePoint now) {
+  Outcome outcome;
+  outcome.received = now;
+  if (!result.ok()) {
+    SetError(result.status(), outcome);
+    return outcome;
+  }
+  // A stream that has ended well has brought as many bytes as it took.
+  outcome.output_bytes = static_cast<std::int64_t>(item.input.bytes().size());
+  outcome.first_bytes = answer.first_bytes;
+  SetStages(result->trailer.stages(), outcome);
+  if (answer.expectation != nullptr) {
+    const absl::Span<const std::byte> bytes = answer.bytes;
+    Verify(item, *answer.expectation,
+           {result->version, item.entry.dtype, item.entry.shape, {&bytes, 1}}, outcome);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
+                                                         const GrpcSenderOptions& options) {
+  const auto priority = static_cast<v1::Priority>(item.entry.priority);
+  if (item.entry.streamed()) {
+    client::StreamedTensor stream;
+    stream.request.model = item.entry.model;
+    stream.request.version = options.version;
+    stream.request.dtype = item.entry.dtype;
+    stream.request.shape = item.entry.shape;
+    stream.request.priority = priority;
+    stream.request.queue_timeout = item.entry.queue_timeout;
+    stream.request.timeout = item.entry.timeout.value_or(options.timeout);
+    stream.request.chunk_bytes = item.entry.stream_chunk_bytes;
+    stream.bytes = item.input.bytes();
+    stream.owner = item.input.owner();
+    return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
+  }
+  client::NormalizeRequest request;
+  request.model = item.entry.model;
+  request.version = options.version;
+  request.input = item.input.view();
+  request.input_owner = item.input.owner();
+  request.priority = priority;
+  request.queue_timeout = item.entry.queue_timeout;
+  if (item.y) {
+    request.y = item.y->view();
+    request.y_owner = item.y->owner();
+  }
+  absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
+  if (!encoded.ok()) return encoded.status();
+  return Prepared{*std::move(encoded), nullptr};
+}
 
 absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
     std::vector<std::unique_ptr<client::Client>> clients, const Workload& workload,
     std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock) {
-  std::vector<client::EncodedRequest> requests;
+  std::vector<Prepared> prepared;
   for (const Item& item : workload.items()) {
-    client::NormalizeRequest request;
-    request.model = item.entry.model;
-    request.version = options.version;
-    request.input = item.input.view();
-    request.input_owner = item.input.owner();
-    request.priority = static_cast<v1::Priority>(item.entry.priority);
-    request.queue_timeout = item.entry.queue_timeout;
-    if (item.y) {
-      request.y = item.y->view();
-      request.y_owner = item.y->owner();
-    }
-    absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
-    if (!encoded.ok()) return encoded.status();
-    requests.push_back(*std::move(encoded));
+    absl::StatusOr<Prepared> one = Prepare(item, options);
+    if (!one.ok()) return one.status();
+    prepared.push_back(*std::move(one));
   }
-  return std::unique_ptr<GrpcSender>(new GrpcSender(std::move(clients), std::move(requests),
+  return std::unique_ptr<GrpcSender>(new GrpcSender(std::move(clients), std::move(prepared),
                                                     std::move(expectations), options, clock));
 }
 
 GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
-                       std::vector<client::EncodedRequest> requests,
-                       std::vector<Expectation> expectations, const GrpcSenderOptions& options,
-                       const Clock& clock)
+                       std::vector<Prepared> prepared, std::vector<Expectation> expectations,
+                       const GrpcSenderOptions& options, const Clock& clock)
     : clients_(std::move(clients)),
-      requests_(std::move(requests)),
+      prepared_(std::move(prepared)),
       expectations_(std::move(expectations)),
       options_(options),
       clock_(clock) {}
 
-void GrpcSender::Send(const Outgoing& outgoing, Done done) {
-  const Item& item = *outgoing.item;
-  client::Client& client = *clients_[outgoing.stream % clients_.size()];
-  const Duration timeout = item.entry.timeout.value_or(options_.timeout);
-  const bool verify = outgoing.verify && !expectations_.empty();
-  if (outgoing.cancel_after) return SendAndCancel(outgoing, timeout, std::move(done));
-  client.NormalizeAsync(requests_[item.index], timeout,
-                        [this, &item, verify, done = std::move(done)](
-                            const absl::StatusOr<client::NormalizeResponse>& response) mutable {
-                          std::move(done)(ToOutcome(response, item, verify));
-                        });
+const Expectation* GrpcSender::ExpectationFor(const Outgoing& outgoing) const {
+  if (!outgoing.verify || expectations_.empty()) return nullptr;
+  return &expectations_[outgoing.item->index];
 }
 
-void GrpcSender::SendAndCancel(const Outgoing& outgoing, Duration timeout, Done done) {
+void GrpcSender::Send(const Outgoing& outgoing, Done done) {
+  if (outgoing.cancel_after) return SendAndCancel(outgoing, std::move(done));
+  SendCall(outgoing, std::move(done));
+}
+
+std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoing, Done done) {
+  const Prepared& prepared = prepared_[outgoing.item->index];
+  if (prepared.stream != nullptr) return SendStream(outgoing, prepared.stream, std::move(done));
   const Item& item = *outgoing.item;
-  client::Client& client = *clients_[outgoing.stream % clients_.size()];
+  client::Client& client = *clients_[outgoing.caller % clients_.size()];
+  return client.NormalizeAsync(
+      *prepared.request, item.entry.timeout.value_or(options_.timeout),
+      [this, &item, expectation = ExpectationFor(outgoing),
+       done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
+        std::move(done)(ToOutcome(response, item, expectation, clock_.Now()));
+      });
+}
+
+std::shared_ptr<client::PendingCall> GrpcSender::SendStream(
+    const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done) {
+  const Item& item = *outgoing.item;
+  client::Client& client = *clients_[outgoing.caller % clients_.size()];
+  // shared: by the two functions.
+  auto answer = std::make_shared<StreamedAnswer>();
+  answer->expectation = ExpectationFor(outgoing);
+  return client.NormalizeStreamAsync(
+      std::move(tensor),
+      [this, answer](absl::Span<const std::byte> bytes) {
+        if (!answer->first_bytes) answer->first_bytes = clock_.Now();
+        if (answer->expectation == nullptr) return;
+        answer->bytes.insert(answer->bytes.end(), bytes.begin(), bytes.end());
+      },
+      [this, &item, answer,
+       done = std::move(done)](const absl::StatusOr<client::StreamResult>& result) mutable {
+        std::move(done)(ToOutcome(result, item, *answer, clock_.Now()));
+      });
+}
+
+void GrpcSender::SendAndCancel(const Outgoing& outgoing, Done done) {
   // shared: the call may end, and drop the alarm, before the alarm is set.
   auto alarm = std::make_shared<grpc::Alarm>();
+  Outgoing unverified = outgoing;
+  unverified.verify = false;
   const auto call =
-      client.NormalizeAsync(requests_[item.index], timeout,
-                            [this, &item, alarm, done = std::move(done)](
-                                const absl::StatusOr<client::NormalizeResponse>& response) mutable {
-                              alarm.reset();  // It holds the call, which holds this.
-                              Outcome outcome = ToOutcome(response, item, false);
-                              outcome.cancelled = outcome.code == absl::StatusCode::kCancelled;
-                              std::move(done)(outcome);
-                            });
+      SendCall(unverified, [alarm, done = std::move(done)](const Outcome& outcome) mutable {
+        alarm.reset();  // It holds the call, which holds this.
+        Outcome told = outcome;
+        told.cancelled = told.code == absl::StatusCode::kCancelled;
+        std::move(done)(told);
+      });
   alarm->Set(std::chrono::system_clock::now() + *outgoing.cancel_after, [call](bool due) {
     if (due) call->Cancel();
   });
-}
-
-Outcome GrpcSender::ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response,
-                              const Item& item, bool verify) const {
-  Outcome outcome;
-  outcome.received = clock_.Now();
-  if (!response.ok()) {
-    outcome.code = response.status().code();
-    outcome.message = std::string(response.status().message());
-    return outcome;
-  }
-  outcome.output_bytes = static_cast<std::int64_t>(response->size_bytes());
-  const v1::StageTimes& stages = response->stages();
-  outcome.stages = {Duration{stages.decode_ns()},  Duration{stages.queue_ns()},
-                    Duration{stages.gather_ns()},  Duration{stages.copy_in_ns()},
-                    Duration{stages.compute_ns()}, Duration{stages.copy_out_ns()}};
-  outcome.batch_requests = response->batch().requests();
-  if (!verify) return outcome;
-  const Expectation& expectation = expectations_[item.index];
-  if (response->version() != expectation.version) return outcome;
-  const client::Comparison comparison =
-      client::Compare(response->dtype(), response->pieces(), expectation.elements);
-  const bool same_kind =
-      response->dtype() == item.entry.dtype && response->shape() == expectation.shape;
-  outcome.verdict = comparison.ok() && same_kind ? Verdict::kRight : Verdict::kWrong;
-  if (!same_kind) {
-    outcome.message =
-        absl::StrCat(item.entry.ToString(), ": the answer is ", norm::Name(response->dtype()), " ",
-                     response->shape().ToString());
-  } else if (!comparison.ok()) {
-    outcome.message = absl::StrCat(item.entry.ToString(), ": ", client::Describe(comparison));
-  }
-  return outcome;
 }
 
 }  // namespace normd::load

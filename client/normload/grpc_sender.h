@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "client/client.h"
@@ -25,10 +26,11 @@ struct GrpcSenderOptions {
   Duration timeout = client::kNoTimeout;
 };
 
-// Thread-safe. Verifies on the thread that receives, after the time was taken.
+// Thread-safe. An entry of the mix is one Normalize call, or one NormalizeStream call of the same
+// tensor. Verifies on the thread that receives, after the time was taken.
 class GrpcSender final : public Sender {
  public:
-  // One connection for each client, at least one; streams go to them in turn. `expectations`: one
+  // One connection for each client, at least one; callers go to them in turn. `expectations`: one
   // an item, or empty. `clock` outlives the sender; the sender outlives its calls. InvalidArgument
   // for an item that no message can carry.
   static absl::StatusOr<std::unique_ptr<GrpcSender>> Create(
@@ -38,15 +40,27 @@ class GrpcSender final : public Sender {
   void Send(const Outgoing& request, Done done) override;
 
  private:
-  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
-             std::vector<client::EncodedRequest> requests, std::vector<Expectation> expectations,
-             const GrpcSenderOptions& options, const Clock& clock);
-  void SendAndCancel(const Outgoing& outgoing, Duration timeout, Done done);
-  Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, const Item& item,
-                    bool verify) const;
+  // What goes over the wire for one item: one of the two.
+  struct Prepared {
+    std::optional<client::EncodedRequest> request;
+    std::shared_ptr<const client::StreamedTensor> stream;  // shared: with the calls in flight.
+  };
+
+  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients, std::vector<Prepared> prepared,
+             std::vector<Expectation> expectations, const GrpcSenderOptions& options,
+             const Clock& clock);
+  static absl::StatusOr<Prepared> Prepare(const Item& item, const GrpcSenderOptions& options);
+
+  // Starts the call.
+  std::shared_ptr<client::PendingCall> SendCall(const Outgoing& outgoing, Done done);
+  std::shared_ptr<client::PendingCall> SendStream(
+      const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done);
+  void SendAndCancel(const Outgoing& outgoing, Done done);
+  // Null: the answer need not be verified.
+  const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<std::unique_ptr<client::Client>> clients_;
-  const std::vector<client::EncodedRequest> requests_;  // By the items' index.
+  const std::vector<Prepared> prepared_;  // By the items' index.
   const std::vector<Expectation> expectations_;
   const GrpcSenderOptions options_;
   const Clock& clock_;

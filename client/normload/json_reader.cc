@@ -44,6 +44,7 @@ MixEntry ReadMixEntry(const Json& json) {
     entry.y =
         ValueOr(Shape::Create(json.at("y").get<std::vector<std::int64_t>>()), "options.mix.y");
   }
+  entry.stream_chunk_bytes = json.value("stream_chunk_bytes", std::int64_t{0});
   if (json.contains("timeout_s")) entry.timeout = FromSeconds(json.at("timeout_s").get<double>());
   return entry;
 }
@@ -148,8 +149,13 @@ LoadResult ReadResult(const Json& json) {
   m.wrong = json.at("wrong").get<std::int64_t>();
   if (json.contains("by_entry")) {
     for (const Json& entry : json.at("by_entry")) {
-      m.items.push_back(
-          {ReadHistogram(entry.at("response_time")), entry.at("errors").get<std::int64_t>()});
+      ItemMeasurement item;
+      item.response_time = ReadHistogram(entry.at("response_time"));
+      if (entry.contains("first_bytes")) item.first_bytes = ReadHistogram(entry.at("first_bytes"));
+      item.errors = entry.at("errors").get<std::int64_t>();
+      item.sent_bytes = entry.value("sent_bytes", std::int64_t{0});
+      item.received_bytes = entry.value("received_bytes", std::int64_t{0});
+      m.items.push_back(std::move(item));
     }
   }
   return result;
@@ -175,6 +181,7 @@ std::optional<ServerMetrics> ReadServerMetrics(const Json& result) {
     client::ServerGrowth::Model model;
     model.model = one.at("model").get<std::string>();
     model.request = ReadGrowth(one.at("request"));
+    if (one.contains("stream")) model.stream = ReadGrowth(one.at("stream"));
     for (const auto& [name, growth] : one.at("stages").items()) {
       model.stages[name] = ReadGrowth(growth);
     }

@@ -36,6 +36,7 @@ Json MixJson(const std::vector<MixEntry>& mix) {
     }
     if (entry.timeout) one["timeout_s"] = Seconds(*entry.timeout);
     if (entry.queue_timeout > Duration{0}) one["queue_timeout_s"] = Seconds(entry.queue_timeout);
+    if (entry.streamed()) one["stream_chunk_bytes"] = entry.stream_chunk_bytes;
     json.push_back(std::move(one));
   }
   return json;
@@ -137,9 +138,14 @@ Json HistogramJson(const Histogram& histogram, Form form) {
 Json ItemsJson(const Measurement& m, const ProgramOptions& options, Form form) {
   Json json = Json::array();
   for (std::size_t i = 0; i < m.items.size() && i < options.mix.size(); ++i) {
-    json.push_back({{"entry", options.mix[i].ToString()},
-                    {"errors", m.items[i].errors},
-                    {"response_time", HistogramJson(m.items[i].response_time, form)}});
+    const ItemMeasurement& item = m.items[i];
+    Json one = {{"entry", options.mix[i].ToString()},
+                {"errors", item.errors},
+                {"sent_bytes", item.sent_bytes},
+                {"received_bytes", item.received_bytes},
+                {"response_time", HistogramJson(item.response_time, form)}};
+    if (options.mix[i].streamed()) one["first_bytes"] = HistogramJson(item.first_bytes, form);
+    json.push_back(std::move(one));
   }
   return json;
 }
@@ -174,8 +180,10 @@ Json ServerMetricsJson(const ServerMetrics& metrics) {
   for (const client::ServerGrowth::Model& model : metrics.growth.models) {
     Json stages = Json::object();
     for (const auto& [name, growth] : model.stages) stages[name] = GrowthJson(growth);
-    models.push_back(
-        {{"model", model.model}, {"request", GrowthJson(model.request)}, {"stages", stages}});
+    models.push_back({{"model", model.model},
+                      {"request", GrowthJson(model.request)},
+                      {"stream", GrowthJson(model.stream)},
+                      {"stages", stages}});
   }
   Json lanes = Json::array();
   for (const auto& [lane, busy_s] : metrics.growth.lane_busy_s) {
@@ -224,7 +232,7 @@ Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) 
                {"verified", m.verified},
                {"wrong", m.wrong}};
   if (options.objective) json["objective"] = ObjectiveJson(result, options);
-  if (options.mix.size() > 1) json["by_entry"] = ItemsJson(m, options, form);
+  if (options.tells_of_entries()) json["by_entry"] = ItemsJson(m, options, form);
   if (run.server_metrics) json["server_metrics"] = ServerMetricsJson(*run.server_metrics);
   return json;
 }

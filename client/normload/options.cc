@@ -42,9 +42,13 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
   flags.Add("shape", &o.shape, "DIMS", "The tensor's dimensions, with --model.");
   flags.Add("dtype", &o.dtype, "TYPE", "float32, float64, float16 or bfloat16, with --model.");
+  flags.Add("stream", &o.stream, "",
+            "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
+            "larger than a message.");
+  flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms.");
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB.");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call.");
@@ -100,6 +104,9 @@ absl::Status CheckNumbers(const ProgramOptions& o) {
   if (o.arrival != "poisson" && o.arrival != "constant") {
     return wrong("arrival", o.arrival, "poisson or constant");
   }
+  if (o.chunk_bytes < 1 || o.chunk_bytes > (std::int64_t{1} << 30)) {
+    return wrong("chunk_bytes", o.chunk_bytes, "1 to 1073741824");
+  }
   if (o.max_inflight < 1) return wrong("max_inflight", o.max_inflight, "1 or more");
   if (o.connections < 0 || o.connections > 10000) {
     return wrong("connections", o.connections, "0 to 10000");
@@ -137,6 +144,11 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   if (o.model.empty() == o.mix_text.empty()) {
     return absl::InvalidArgumentError("--model and --mix: wanted one of them");
   }
+  if (!o.mix_text.empty() && o.stream) {
+    return absl::InvalidArgumentError(
+        "--stream: wanted with --model; an entry of --mix says "
+        ":stream itself");
+  }
   if (!o.mix_text.empty()) return ParseMix(o.mix_text);
   MixEntry entry;
   entry.model = o.model;
@@ -146,6 +158,7 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   const absl::StatusOr<norm::DType> dtype = client::ParseDType(o.dtype);
   if (!dtype.ok()) return dtype.status();
   entry.dtype = *dtype;
+  if (o.stream) entry.stream_chunk_bytes = o.chunk_bytes;
   return std::vector<MixEntry>{std::move(entry)};
 }
 

@@ -44,6 +44,8 @@ struct ProgramOptions {
   std::string model;
   std::string shape = "1x64x56x56";
   std::string dtype = "float32";
+  bool stream = false;
+  std::int64_t chunk_bytes = kDefaultChunkBytes;
   std::string mix_text;
   std::int64_t version = 0;
   std::uint64_t seed = 1;
@@ -83,6 +85,8 @@ struct ProgramOptions {
   std::optional<Objective> objective;
   std::optional<client::HttpUrl> metrics_url;
   std::optional<Sweep> sweep;
+  // The reports tell of each entry of the mix apart where there are several, and of a stream.
+  bool tells_of_entries() const { return mix.size() > 1 || (!mix.empty() && mix[0].streamed()); }
   bool open_loop() const {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);
   }

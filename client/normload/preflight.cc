@@ -1,7 +1,9 @@
 #include "client/normload/preflight.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/verify/compare.h"
@@ -14,12 +16,70 @@ absl::Status For(const Item& item, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(item.entry.ToString(), ": ", status.message()));
 }
 
-absl::StatusOr<Expectation> Expect(const Item& item, const client::NormalizeResponse& response,
+// An answer of either kind of call.
+struct Answer {
+  std::int64_t version = 0;
+  norm::DType dtype = norm::DType::kFloat32;
+  std::vector<absl::Span<const std::byte>> pieces;  // Of one of the two below.
+  std::optional<client::NormalizeResponse> response;
+  std::vector<std::byte> bytes;
+};
+
+absl::Status CallOnce(client::Client& client, const Item& item, const ProgramOptions& options,
+                      Answer& answer) {
+  client::NormalizeRequest request;
+  request.model = item.entry.model;
+  request.version = options.version;
+  request.input = item.input.view();
+  request.input_owner = item.input.owner();
+  if (item.y) {
+    request.y = item.y->view();
+    request.y_owner = item.y->owner();
+  }
+  request.timeout = absl::ToChronoNanoseconds(options.timeout);
+  absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
+  if (!response.ok()) return response.status();
+  answer.response = *std::move(response);
+  answer.version = answer.response->version();
+  answer.dtype = answer.response->dtype();
+  answer.pieces.assign(answer.response->pieces().begin(), answer.response->pieces().end());
+  return absl::OkStatus();
+}
+
+absl::Status StreamOnce(client::Client& client, const Item& item, const ProgramOptions& options,
+                        Answer& answer) {
+  client::StreamRequest request;
+  request.model = item.entry.model;
+  request.version = options.version;
+  request.dtype = item.entry.dtype;
+  request.shape = item.entry.shape;
+  request.timeout = absl::ToChronoNanoseconds(options.timeout);
+  request.chunk_bytes = item.entry.stream_chunk_bytes;
+  absl::Span<const std::byte> rest = item.input.bytes();
+  const auto result = client.NormalizeStream(
+      request,
+      [&rest](absl::Span<std::byte> out) {
+        std::copy_n(rest.begin(), out.size(), out.begin());
+        rest.remove_prefix(out.size());
+        return absl::OkStatus();
+      },
+      [&](absl::Span<const std::byte> bytes) {
+        if (options.verify) answer.bytes.insert(answer.bytes.end(), bytes.begin(), bytes.end());
+        return absl::OkStatus();
+      });
+  if (!result.ok()) return result.status();
+  answer.version = result->version;
+  answer.dtype = item.entry.dtype;
+  answer.pieces = {answer.bytes};
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Expectation> Expect(const Item& item, const Answer& answer,
                                    const std::string& repository) {
   Expectation expectation;
-  expectation.version = response.version();
+  expectation.version = answer.version;
   const absl::StatusOr<client::ReferenceModel> reference =
-      client::ReferenceModel::Load(repository, item.entry.model, response.version());
+      client::ReferenceModel::Load(repository, item.entry.model, answer.version);
   if (!reference.ok()) return reference.status();
   const client::TensorView x = item.input.view();
   std::optional<client::TensorView> y;
@@ -29,7 +89,7 @@ absl::StatusOr<Expectation> Expect(const Item& item, const client::NormalizeResp
   if (!elements.ok()) return elements.status();
   expectation.elements = *std::move(elements);
   const client::Comparison comparison =
-      client::Compare(response.dtype(), response.pieces(), expectation.elements);
+      client::Compare(answer.dtype, answer.pieces, expectation.elements);
   if (!comparison.ok()) {
     return absl::DataLossError(absl::StrCat("wrong answer: ", client::Describe(comparison)));
   }
@@ -46,20 +106,12 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
   if (!server.ok()) return server.status();
   preflight.server = *std::move(server);
   for (const Item& item : workload.items()) {
-    client::NormalizeRequest request;
-    request.model = item.entry.model;
-    request.version = options.version;
-    request.input = item.input.view();
-    request.input_owner = item.input.owner();
-    if (item.y) {
-      request.y = item.y->view();
-      request.y_owner = item.y->owner();
-    }
-    request.timeout = timeout;
-    const auto response = client.Normalize(request);
-    if (!response.ok()) return For(item, response.status());
+    Answer answer;
+    const absl::Status called = item.entry.streamed() ? StreamOnce(client, item, options, answer)
+                                                      : CallOnce(client, item, options, answer);
+    if (!called.ok()) return For(item, called);
     if (!options.verify) continue;
-    absl::StatusOr<Expectation> expectation = Expect(item, *response, options.model_repository);
+    absl::StatusOr<Expectation> expectation = Expect(item, answer, options.model_repository);
     if (!expectation.ok()) return For(item, expectation.status());
     preflight.expectations.push_back(*std::move(expectation));
   }

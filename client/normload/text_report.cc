@@ -43,7 +43,26 @@ std::string ServerStages(const Measurement& measured) {
   return text;
 }
 
-std::string Times(const Measurement& measured, const ProgramOptions& options) {
+// What each entry of the mix saw.
+std::string Entries(const LoadResult& result, const ProgramOptions& options) {
+  const std::vector<ItemMeasurement>& items = result.measured.items;
+  std::string text;
+  for (std::size_t i = 0; i < items.size() && i < options.mix.size(); ++i) {
+    const auto rate = [&](std::int64_t bytes) {
+      return PerSecond(1e-6 * static_cast<double>(bytes), result.elapsed);
+    };
+    absl::StrAppendFormat(&text, "  %s: %d ok, %d errors, %.1f MB/s out, %.1f MB/s back\n",
+                          options.mix[i].ToString(), items[i].response_time.count(),
+                          items[i].errors, rate(items[i].sent_bytes),
+                          rate(items[i].received_bytes));
+    text += Percentiles("", items[i].response_time);
+    if (options.mix[i].streamed()) text += Percentiles("first bytes", items[i].first_bytes);
+  }
+  return text;
+}
+
+std::string Times(const LoadResult& result, const ProgramOptions& options) {
+  const Measurement& measured = result.measured;
   std::string text = absl::StrFormat("  %-14s %10s %10s %10s %10s %10s %10s\n", "ms", "p50", "p90",
                                      "p99", "p99.9", "max", "mean");
   text += Percentiles("response time", measured.response_time);
@@ -52,13 +71,7 @@ std::string Times(const Measurement& measured, const ProgramOptions& options) {
     text += Percentiles("service time", measured.service_time);
     text += Percentiles("send lag", measured.send_lag);
   }
-  if (options.mix.size() > 1) {
-    for (std::size_t i = 0; i < measured.items.size() && i < options.mix.size(); ++i) {
-      absl::StrAppendFormat(&text, "  %s: %d ok, %d errors\n", options.mix[i].ToString(),
-                            measured.items[i].response_time.count(), measured.items[i].errors);
-      text += Percentiles("", measured.items[i].response_time);
-    }
-  }
+  if (options.tells_of_entries()) text += Entries(result, options);
   return text + ServerStages(measured);
 }
 
@@ -91,7 +104,7 @@ std::string RunText(const LoadResult& result, const ProgramOptions& options) {
                         PerSecond(1e-6 * static_cast<double>(measured.received_bytes), elapsed));
   text += Errors(measured);
   if (options.objective) text += ObjectiveText(result, options);
-  if (measured.ok() > 0) text += Times(measured, options);
+  if (measured.ok() > 0) text += Times(result, options);
   if (options.verify) {
     absl::StrAppendFormat(&text, "  verified       %d answers, %d wrong%s%s\n", measured.verified,
                           measured.wrong, measured.wrong > 0 ? ", the first: " : "",

@@ -113,8 +113,10 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
       AddToHistogram(sample, suffix,
                      models[LabelOf(sample, "model")].stages[LabelOf(sample, "stage")]);
     } else if (absl::ConsumePrefix(&suffix, "normd_request_duration_seconds")) {
-      if (LabelOf(sample, "method") != "Normalize") continue;
-      AddToHistogram(sample, suffix, models[LabelOf(sample, "model")].request);
+      const std::string method = LabelOf(sample, "method");
+      if (method != "Normalize" && method != "NormalizeStream") continue;
+      ServerGrowth::Model& model = models[LabelOf(sample, "model")];
+      AddToHistogram(sample, suffix, method == "Normalize" ? model.request : model.stream);
     } else if (sample.name == "normd_lane_busy_seconds_total") {
       growth.lane_busy_s[absl::StrCat(LabelOf(sample, "device"), " ", LabelOf(sample, "lane"))] +=
           sample.value;
@@ -123,7 +125,7 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
     }
   }
   for (auto& [name, model] : models) {
-    if (model.request.count <= 0) continue;
+    if (model.request.count + model.stream.count <= 0) continue;
     model.model = name;
     growth.models.push_back(std::move(model));
   }

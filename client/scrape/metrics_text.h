@@ -38,7 +38,8 @@ struct ServerGrowth {
   struct Model {
     std::string model;
     HistogramGrowth request;                        // Normalize, from arrival to hand-over.
-    std::map<std::string, HistogramGrowth> stages;  // By stage.
+    HistogramGrowth stream;                         // NormalizeStream, likewise.
+    std::map<std::string, HistogramGrowth> stages;  // By stage; of a stream, of its pieces.
   };
   std::vector<Model> models;                  // Those with requests, by name.
   std::map<std::string, double> lane_busy_s;  // By lane.

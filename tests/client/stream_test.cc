@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/client.h"
@@ -143,6 +147,85 @@ TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
   ASSERT_TRUE(Run().ok());
   EXPECT_EQ(read_, 0U);
   EXPECT_TRUE(output_.empty());
+}
+
+// The call without a thread, waited for.
+class StreamCallTest : public StreamTest {
+ protected:
+  // Starts the call and runs `meanwhile` with it.
+  absl::StatusOr<StreamResult> RunAsync(const std::function<void(PendingCall&)>& meanwhile =
+                                            [](PendingCall&) {}) {
+    std::promise<absl::StatusOr<StreamResult>> promise;
+    std::future<absl::StatusOr<StreamResult>> ended = promise.get_future();
+    const absl::Span<const std::byte> bytes = x_.bytes().first(input_bytes_);
+    const auto call = client_->NormalizeStreamAsync(
+        std::make_shared<StreamedTensor>(StreamedTensor{request_, bytes, x_.owner()}),
+        [this](absl::Span<const std::byte> piece) { (void)WriteOutput(piece); },
+        [&](absl::StatusOr<StreamResult> result) { promise.set_value(std::move(result)); });
+    meanwhile(*call);
+    return ended.get();
+  }
+
+  std::size_t input_bytes_ = x_.bytes().size();
+};
+
+TEST_F(StreamCallTest, GivesTheBytesOfTheBlockingCallForEveryChunkSize) {
+  ASSERT_TRUE(Run().ok());
+  const std::vector<std::byte> expected = std::exchange(output_, {});
+  for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
+    request_.chunk_bytes = chunk_bytes;
+    output_.clear();
+    const absl::StatusOr<StreamResult> result = RunAsync();
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(output_ == expected) << chunk_bytes;
+    EXPECT_EQ(result->version, 1);
+    EXPECT_EQ(result->trailer.pieces(), 1);
+  }
+}
+
+TEST_F(StreamCallTest, AnEmptyTensorIsAnswered) {
+  request_.shape = Shape::Create({0, 8, 3}).value();
+  input_bytes_ = 0;
+  const absl::StatusOr<StreamResult> result = RunAsync();
+  EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(output_.empty());
+}
+
+TEST_F(StreamCallTest, TheServersErrorComesAsItIs) {
+  server_.FailFrom(0, absl::ResourceExhaustedError("bytes in flight: all taken"));
+  EXPECT_EQ(RunAsync().status(), absl::ResourceExhaustedError("bytes in flight: all taken"));
+}
+
+TEST_F(StreamCallTest, BytesThatDoNotFitTheShapeAreTheServersToRefuse) {
+  input_bytes_ -= 4;
+  EXPECT_EQ(RunAsync().status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(StreamCallTest, AServerThatIsNotThereIsUnavailable) {
+  server_.Stop();
+  const absl::Status status = RunAsync().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(server_.target()));
+}
+
+TEST_F(StreamCallTest, EndsAtItsTimeoutAndWhenItIsCancelled) {
+  server_.HoldFrom(0);
+  request_.timeout = std::chrono::milliseconds(1);
+  EXPECT_EQ(RunAsync().status().code(), absl::StatusCode::kDeadlineExceeded);
+  request_.timeout = kNoTimeout;
+  EXPECT_EQ(RunAsync([](PendingCall& call) { call.Cancel(); }).status().code(),
+            absl::StatusCode::kCancelled);
+  server_.Release();
+}
+
+TEST_F(StreamCallTest, ACallOutlivesItsClient) {
+  std::promise<absl::StatusOr<StreamResult>> promise;
+  auto own = Client::Create(server_.target()).value();
+  own->NormalizeStreamAsync(
+      std::make_shared<StreamedTensor>(StreamedTensor{request_, x_.bytes(), x_.owner()}), nullptr,
+      [&](absl::StatusOr<StreamResult> result) { promise.set_value(std::move(result)); });
+  own.reset();
+  EXPECT_TRUE(promise.get_future().get().ok());
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ class Service final : public v1::NormService::Service {
       MutexLock lock(mutex_);
       const std::int64_t number = calls_++;
       changed_.SignalAll();
+      while (number >= hold_from_) changed_.Wait(mutex_);
       if (number >= fail_from_) return ToGrpc(failure_);
       wrong = number >= wrong_from_;
       model = Find(request.model());

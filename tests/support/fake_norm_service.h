@@ -34,13 +34,13 @@ class FakeNormService {
   void FailFrom(std::int64_t from, const absl::Status& status);
   // Changes the first element of the answer.
   void AnswerWronglyFrom(std::int64_t from);
-  // Normalize calls wait, once they have arrived, until Release.
+  // These calls wait, once they have arrived, until Release.
   void Hold() { HoldFrom(0); }
   // The same for calls from number `from` on.
   void HoldFrom(std::int64_t from);
   void Release();
 
-  // Waits until so many Normalize calls have arrived. Blocks.
+  // Waits until so many of these calls have arrived. Blocks.
   void WaitForCalls(std::int64_t calls);
   std::int64_t calls() const;
 

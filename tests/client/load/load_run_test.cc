@@ -235,8 +235,8 @@ TEST_F(LoadRunTest, CallersKeepTheirStreams) {
   Run(Closed(3, milliseconds(30)));
   std::vector<int> calls(3);
   for (const auto& sent : server_.sent()) {
-    ASSERT_LT(sent.request.stream, 3u);
-    ++calls[sent.request.stream];
+    ASSERT_LT(sent.request.caller, 3u);
+    ++calls[sent.request.caller];
   }
   for (const int n : calls) EXPECT_NEAR(n, 11, 1);
 }

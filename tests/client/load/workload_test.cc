@@ -54,6 +54,18 @@ TEST(ParseMixTest, ReadsTheShapeOfASecondInput) {
   EXPECT_FALSE(workload->items()[1].y.has_value());
 }
 
+TEST(ParseMixTest, ReadsStreams) {
+  const auto mix =
+      ParseMix("a:1x8:stream,b:1x8:f16:2:stream=256KiB:timeout=1s,c:1x8:stream=1000,d:1");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ((*mix)[0].stream_chunk_bytes, 1 << 20);
+  EXPECT_EQ((*mix)[0].ToString(), "a:1x8:float32:stream=1MiB");
+  EXPECT_EQ((*mix)[1].stream_chunk_bytes, 256 << 10);
+  EXPECT_EQ((*mix)[1].ToString(), "b:1x8:float16:timeout=1s:stream=256KiB");
+  EXPECT_EQ((*mix)[2].ToString(), "c:1x8:float32:stream=1000");
+  EXPECT_FALSE((*mix)[3].streamed());
+}
+
 TEST(ParseMixTest, NamesWhatIsWrong) {
   const auto message = [](const char* text) {
     return std::string(ParseMix(text).status().message());
@@ -72,6 +84,11 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:y=4xtwo"), HasSubstr("y=4xtwo"));
   EXPECT_THAT(message("a:1:colour=red"), HasSubstr("unknown option colour=red"));
   EXPECT_THAT(message("timeout=1s"), HasSubstr("0 fields"));
+  EXPECT_THAT(message("stream"), HasSubstr("0 fields"));
+  EXPECT_THAT(message("a:1:stream=0"), HasSubstr("stream=0 is not a size"));
+  EXPECT_THAT(message("a:1:stream=1GB"), HasSubstr("stream=1GB is not a size"));
+  EXPECT_THAT(message("a:1:stream=2000MiB"), HasSubstr("stream=2000MiB is not a size"));
+  EXPECT_THAT(message("a:4x8:y=4x8:stream"), HasSubstr("a stream carries one tensor"));
 }
 
 TEST(WorkloadTest, PicksByWeightAndSeed) {

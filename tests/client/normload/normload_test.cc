@@ -236,6 +236,71 @@ TEST_F(NormloadTest, AnEntryHasItsOwnDeadline) {
   EXPECT_EQ(entries[0]["entry"], "norm:1x4x5:float32:timeout=1ms");
 }
 
+TEST_F(NormloadTest, StreamsAndCallsAreMixedAndVerified) {
+  Run({"--mix=norm:8x4x300:f32:1:stream=1KiB,norm:1x4x5", "--requests=200", "--concurrency=4",
+       "--verify", "--verify_every=1", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  const Json& result = report_["result"];
+  EXPECT_EQ(result["ok"], 200);
+  EXPECT_EQ(result["verified"], 200);
+  EXPECT_EQ(result["wrong"], 0);
+  const Json& stream = result["by_entry"][0];
+  EXPECT_EQ(stream["entry"], "norm:8x4x300:float32:stream=1KiB");
+  const std::int64_t streams = stream["response_time"]["count"];
+  EXPECT_GT(streams, 0);
+  EXPECT_EQ(stream["received_bytes"], streams * 8 * 4 * 300 * 4);
+  EXPECT_EQ(stream["first_bytes"]["count"], streams);
+  EXPECT_LE(stream["first_bytes"]["max_us"], stream["response_time"]["max_us"]);
+  EXPECT_FALSE(result["by_entry"][1].contains("first_bytes"));
+  EXPECT_THAT(out_, HasSubstr("first bytes"));
+}
+
+TEST_F(NormloadTest, AStreamCountsFromItsIntendedSend) {
+  server_.HoldFrom(1);  // After the one before the run.
+  std::thread releaser([this] {
+    server_.WaitForCalls(31);  // 30 ms of the schedule.
+    server_.Release();
+  });
+  Run({"--model=norm", "--shape=1x4x5", "--stream", "--rate=1000", "--arrival=constant",
+       "--requests=30"});
+  releaser.join();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["options"]["mix"][0]["stream_chunk_bytes"], 1 << 20);
+  EXPECT_GE(report_["result"]["response_time"]["max_us"], 29000);
+  EXPECT_GE(report_["result"]["by_entry"][0]["first_bytes"]["max_us"], 29000);
+}
+
+TEST_F(NormloadTest, AWrongStreamFailsTheRun) {
+  server_.AnswerWronglyFrom(50);
+  Run({"--model=norm", "--shape=1x4x5", "--stream", "--requests=100", "--concurrency=1", "--verify",
+       "--verify_every=1", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["result"]["wrong"], 51);
+  EXPECT_THAT(err_, HasSubstr("norm:1x4x5:float32:stream=1MiB: "));
+}
+
+TEST_F(NormloadTest, StreamsAreCancelledAsAsked) {
+  server_.HoldFrom(1);
+  Run({"--model=norm", "--shape=1x4x5", "--stream", "--requests=10", "--concurrency=2",
+       "--cancel_share=1"});
+  server_.Release();
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["cancelled"], 10);
+}
+
+TEST_F(NormloadTest, StreamsToAServerThatDiesHalfWayEndWithAReport) {
+  std::thread killer([this] {
+    server_.WaitForCalls(50);
+    server_.Stop();
+  });
+  Run({"--model=norm", "--shape=4x4x500", "--stream", "--duration=100s", "--concurrency=4",
+       "--give_up_after=20"});
+  killer.join();
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_EQ(report_["result"]["stopped_by"], "server gone");
+  EXPECT_GT(report_["result"]["ok"], 20);
+}
+
 // The open loop sends on while the server stalls, so a stall is as many samples as it is long. That
 // the k-th call is not sent before its time bounds the response times of those held from below, on
 // however slow a machine.

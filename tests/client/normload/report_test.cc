@@ -70,6 +70,35 @@ Report ReportOf(const std::vector<std::string>& arguments, std::vector<RunReport
   return report;
 }
 
+// One entry, which streams.
+Report StreamReport() {
+  Report report = ReportOf({}, {RunOf(16, 100)});
+  report.options.mix.resize(1);
+  report.options.mix[0].stream_chunk_bytes = 4096;
+  std::vector<ItemMeasurement>& items = report.runs[0].result.measured.items;
+  items.resize(1);
+  items[0].first_bytes.Record(milliseconds(3));
+  items[0].sent_bytes = 70000000;
+  items[0].received_bytes = 60000000;
+  return report;
+}
+
+TEST(TextReportTest, TellsOfAStream) {
+  const std::string text = TextReport(StreamReport());
+  EXPECT_THAT(text, HasSubstr("stream=4KiB: 50 ok, 0 errors, 7.0 MB/s out, 6.0 MB/s back"));
+  EXPECT_THAT(text, HasSubstr("first bytes         3.0"));
+}
+
+TEST(JsonReportTest, TellsOfAStream) {
+  const Json report = Json::parse(JsonReport(StreamReport()));
+  EXPECT_EQ(report["options"]["mix"][0]["stream_chunk_bytes"], 4096);
+  const Json& entry = report["result"]["by_entry"][0];
+  EXPECT_EQ(entry["sent_bytes"], 70000000);
+  EXPECT_EQ(entry["received_bytes"], 60000000);
+  EXPECT_EQ(entry["first_bytes"]["count"], 1);
+  EXPECT_EQ(entry["first_bytes"]["max_us"], 3000.0);
+}
+
 TEST(JsonReportTest, IsReadAsItWasWritten) {
   Report sweep = ReportOf({"--sweep=rate=10,20", "--slo=p99=5ms", "--cancel_share=0.1"},
                           {RunOf(10, 100), RunOf(20, 200)});
@@ -80,13 +109,13 @@ TEST(JsonReportTest, IsReadAsItWasWritten) {
   growth.sum_s = 0.5;
   growth.below = {{0.1, 1}, {0.25, 2}};
   sweep.runs[1].server_metrics =
-      ServerMetrics{10, {{{"a", growth, {{"queue", growth}}}}, {{"cpu 0", 0.5}}, 7}};
+      ServerMetrics{10, {{{"a", growth, growth, {{"queue", growth}}}}, {{"cpu 0", 0.5}}, 7}};
   Report search = ReportOf({"--find_max", "--slo=p99=5ms"}, {RunOf(10, 100)});
   for (const Report& report :
        {ReportOf({}, {RunOf(16, 100)}),
         ReportOf({"--rate=50", "--stable_p99=0.1"}, {RunOf(50, 10)}),
         ReportOf({"--profile=10@1s,0..5@3s", "--stop_error_share=0.5"}, {RunOf(0, 10)}),
-        ReportOf({}, {}), sweep, search}) {
+        ReportOf({}, {}), sweep, search, StreamReport()}) {
     const std::string text = JsonReport(report);
     const auto read = ParseJsonReport(text);
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << text;

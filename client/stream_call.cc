@@ -1,0 +1,138 @@
+#include "client/stream_call.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "client/stream_wire.h"
+#include "client/wire.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/client_callback.h"
+
+namespace normd::client {
+namespace {
+
+// Writes go one after another, each begun by the end of the one before; reads likewise, beside
+// them. All operations but the first are begun within gRPC's callbacks, so none needs a hold.
+class StreamCall final : public PendingCall,
+                         private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  StreamCall(std::shared_ptr<const StreamedTensor> tensor, StreamHandlers handlers)
+      : tensor_(std::move(tensor)),
+        handlers_(std::move(handlers)),
+        reception_(static_cast<std::int64_t>(tensor_->bytes.size())) {}
+
+  void Start(grpc::GenericStub& stub, const std::string& method, std::shared_ptr<StreamCall> self) {
+    self_ = std::move(self);
+    if (tensor_->request.timeout != Duration::max()) {
+      context_.set_deadline(std::chrono::system_clock::now() + tensor_->request.timeout);
+    }
+    stub.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
+    outgoing_ = EncodeStreamHeader(tensor_->request);
+    StartWrite(&outgoing_);
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  void OnWriteDone(bool ok) override {
+    outgoing_.Clear();
+    if (!ok) return;
+    if (header_written_) return WriteNext();
+    header_written_ = true;
+    BeginChunks();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    broken_ = Take(incoming_);
+    incoming_.Clear();
+    if (!broken_.ok()) return context_.TryCancel();
+    StartRead(&incoming_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    const std::shared_ptr<StreamCall> self = std::move(self_);
+    std::move(handlers_.done)(broken_, status, std::move(result_));
+  }
+
+  absl::Status Take(const grpc::ByteBuffer& message) {
+    if (!answered_) {
+      answered_ = true;
+      std::int64_t most = 0;
+      absl::Status status = TakeStreamHeader(message, tensor_->request, result_, most);
+      if (!status.ok()) return status;
+      chunk_bytes_ = static_cast<std::size_t>(
+          std::max<std::int64_t>(std::min(tensor_->request.chunk_bytes, most), 1));
+      BeginChunks();
+      return absl::OkStatus();
+    }
+    StreamAnswer answer;
+    absl::Status status = reception_.Take(message, answer, result_);
+    if (!status.ok() || !handlers_.on_bytes) return status;
+    for (const absl::Span<const std::byte> piece : answer.chunk) handlers_.on_bytes(piece);
+    return absl::OkStatus();
+  }
+
+  // The header has been written, or answered: the second of the two begins the chunks. The order
+  // hands `chunk_bytes_` over from the reads to the writes.
+  void BeginChunks() {
+    if (begun_.exchange(true, std::memory_order_acq_rel)) WriteNext();
+  }
+
+  void WriteNext() {
+    const std::size_t total = tensor_->bytes.size();
+    if (at_ == total) {
+      // Also of an empty tensor; otherwise once.
+      if (!ended_) StartWritesDone();
+      ended_ = true;
+      return;
+    }
+    const std::size_t size = std::min(chunk_bytes_, total - at_);
+    const grpc::Slice slices[] = {
+        grpc::Slice(EncodeChunkHead(size)),
+        BorrowingSlice(tensor_->bytes.subspan(at_, size), tensor_->owner)};
+    outgoing_ = grpc::ByteBuffer(slices, 2);
+    at_ += size;
+    if (at_ < total) return StartWrite(&outgoing_);
+    ended_ = true;
+    StartWriteLast(&outgoing_, grpc::WriteOptions());
+  }
+
+  // shared: with the calls in flight, which may outlive the client.
+  const std::shared_ptr<const StreamedTensor> tensor_;
+  StreamHandlers handlers_;
+  std::shared_ptr<StreamCall> self_;  // shared: with the caller, who may cancel; itself until done.
+  grpc::ClientContext context_;
+  std::atomic<bool> begun_{false};
+  // Of the writes.
+  grpc::ByteBuffer outgoing_;
+  bool header_written_ = false;
+  std::size_t at_ = 0;
+  bool ended_ = false;
+  std::size_t chunk_bytes_ = 0;  // Set before the chunks begin.
+  // Of the reads.
+  grpc::ByteBuffer incoming_;
+  bool answered_ = false;
+  StreamReception reception_;
+  StreamResult result_;
+  absl::Status broken_;
+};
+
+}  // namespace
+
+std::shared_ptr<PendingCall> StartStream(grpc::GenericStub& stub, const std::string& method,
+                                         std::shared_ptr<const StreamedTensor> tensor,
+                                         StreamHandlers handlers) {
+  auto call = std::make_shared<StreamCall>(std::move(tensor), std::move(handlers));
+  call->Start(stub, method, call);
+  return call;
+}
+
+}  // namespace normd::client

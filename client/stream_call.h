@@ -1,0 +1,45 @@
+// One NormalizeStream call of a tensor in memory, without a thread of its own: what a program uses
+// that has many in flight.
+
+#ifndef NORMD_CLIENT_STREAM_CALL_H_
+#define NORMD_CLIENT_STREAM_CALL_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/pending_call.h"
+#include "client/stream.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/status.h"
+
+namespace normd::client {
+
+struct StreamedTensor {
+  StreamRequest request;              // `on_progress` is not called.
+  absl::Span<const std::byte> bytes;  // As many as the type and the shape say, or it is refused.
+  // Keeps the bytes alive, beyond the call's end if need be; NormalizeRequest::input_owner says
+  // why.
+  std::shared_ptr<const void> owner;
+};
+
+// Both run on threads of gRPC's, one at a time, and must not block.
+struct StreamHandlers {
+  // The result's next bytes, in order and of any number. May be empty.
+  absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes;
+  // Runs exactly once, last. The error of an answer that breaks the protocol, else OK; then how the
+  // call ended, and what came.
+  absl::AnyInvocable<void(const absl::Status&, const grpc::Status&, StreamResult) &&> done;
+};
+
+// Starts the call; does not block. What Client::NormalizeStreamAsync is made of.
+std::shared_ptr<PendingCall> StartStream(grpc::GenericStub& stub, const std::string& method,
+                                         std::shared_ptr<const StreamedTensor> tensor,
+                                         StreamHandlers handlers);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_CALL_H_
