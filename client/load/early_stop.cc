@@ -9,6 +9,11 @@ StopReason EarlyStop::Look(const LoadResult& result) {
       result.measured.error_share() > options_.error_share) {
     return StopReason::kErrorShare;
   }
+  const Histogram& times = result.measured.response_time;
+  if (options_.most_late >= 0 &&
+      times.count() - times.CountAtMost(options_.limit) > options_.most_late) {
+    return StopReason::kObjectiveMissed;
+  }
   return options_.stable_band > 0 && Stable(result) ? StopReason::kStable : StopReason::kNone;
 }
 

@@ -48,6 +48,7 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   of_item.received_bytes += outcome.output_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += outcome.stages[i];
   if (outcome.batch_requests > 0) {
+    ++in_batches;
     batches += 1.0 / static_cast<double>(outcome.batch_requests);
     max_batch_requests = std::max(max_batch_requests, outcome.batch_requests);
   }
@@ -73,6 +74,7 @@ void Measurement::Merge(const Measurement& other) {
   received_bytes += other.received_bytes;
   for (std::size_t i = 0; i < kServerStages; ++i) stage_sum[i] += other.stage_sum[i];
   batches += other.batches;
+  in_batches += other.in_batches;
   max_batch_requests = std::max(max_batch_requests, other.max_batch_requests);
   verified += other.verified;
   wrong += other.wrong;
@@ -94,7 +96,7 @@ Duration Measurement::MeanStage(std::size_t stage) const {
 }
 
 double Measurement::MeanBatchRequests() const {
-  return batches == 0 ? 0 : static_cast<double>(ok()) / batches;
+  return batches == 0 ? 0 : static_cast<double>(in_batches) / batches;
 }
 
 }  // namespace normd::load

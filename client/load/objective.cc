@@ -48,7 +48,8 @@ ObjectiveResult Judge(const Objective& objective, const LoadResult& result,
   judged.reached = times.Percentile(objective.percent);
   judged.within = times.CountAtMost(objective.limit);
   judged.met = times.count() > 0 && judged.reached <= objective.limit &&
-               result.measured.error_share() <= max_error_share && result.unsent == 0;
+               result.measured.error_share() <= max_error_share && result.unsent == 0 &&
+               result.reason != StopReason::kObjectiveMissed;
   return judged;
 }
 

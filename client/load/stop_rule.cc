@@ -12,6 +12,7 @@ const char* Name(StopReason reason) {
     case StopReason::kServerGone: return "server gone";
     case StopReason::kStable: return "p99 stable";
     case StopReason::kErrorShare: return "too many errors";
+    case StopReason::kObjectiveMissed: return "objective missed";
   }
   return "unknown";
 }

@@ -27,7 +27,8 @@ enum class StopReason {
   kInterrupted,
   kServerGone,
   kStable,
-  kErrorShare
+  kErrorShare,
+  kObjectiveMissed
 };
 
 // "duration reached" and so on.

@@ -100,14 +100,17 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
       return wrong(error);
     }
   }
-  if (fields.size() < 2 || fields.size() > 4) {
+  if (fields.empty() || fields.size() > 4) {
     return wrong(absl::StrCat(fields.size(), " fields"));
   }
   entry.model = std::string(fields[0]);
   if (entry.model.empty()) return wrong("no model");
-  absl::StatusOr<Shape> shape = client::ParseShape(fields[1]);
-  if (!shape.ok()) return wrong(shape.status().message());
-  entry.shape = *std::move(shape);
+  entry.shape_from_model = fields.size() < 2 || fields[1].empty();
+  if (!entry.shape_from_model) {
+    absl::StatusOr<Shape> shape = client::ParseShape(fields[1]);
+    if (!shape.ok()) return wrong(shape.status().message());
+    entry.shape = *std::move(shape);
+  }
   if (fields.size() > 2) {
     const absl::StatusOr<norm::DType> dtype = client::ParseDType(fields[2]);
     if (!dtype.ok()) return wrong(dtype.status().message());

@@ -24,6 +24,7 @@ enum class Priority { kUnspecified, kLow, kNormal, kHigh };
 struct MixEntry {
   std::string model;
   Shape shape;
+  bool shape_from_model = false;  // None was given: it is still to be chosen for the model.
   norm::DType dtype = norm::DType::kFloat32;
   std::optional<Shape> y;  // Of the second input, for a model that takes one.
   double weight = 1;       // Its share is weight / the sum of the weights.
@@ -38,7 +39,8 @@ struct MixEntry {
   std::string ToString() const;  // "model:2x64x56x56:float32", then what else was given.
 };
 
-// "model:shape:dtype:weight", comma between several; dtype and weight may be left out (float32, 1).
+// "model:shape:dtype:weight", comma between several; what follows the model may be left out
+// (shape_from_model, float32, 1), and the shape may be empty.
 // After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms",
 // "y=8x512" for a model with a second input, and "stream" or "stream=256KiB" for one
 // NormalizeStream call a tensor, in messages of so many bytes (kDefaultChunkBytes).

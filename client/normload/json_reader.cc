@@ -109,7 +109,7 @@ Histogram ReadHistogram(const Json& json) {
 }
 
 StopReason ReadReason(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(StopReason::kErrorShare); ++i) {
+  for (int i = 0; i <= static_cast<int>(StopReason::kObjectiveMissed); ++i) {
     if (name == Name(static_cast<StopReason>(i))) return static_cast<StopReason>(i);
   }
   return StopReason::kNone;
@@ -143,7 +143,8 @@ LoadResult ReadResult(const Json& json) {
     m.stage_sum[i] = FromMicroseconds(stages.value(kServerStageNames[i], 0.0)) * m.ok();
   }
   const double mean = json.at("batch_requests").at("mean").get<double>();
-  m.batches = mean > 0 ? static_cast<double>(m.ok()) / mean : 0;
+  m.in_batches = json.at("batch_requests").value("answers", m.ok());
+  m.batches = mean > 0 ? static_cast<double>(m.in_batches) / mean : 0;
   m.max_batch_requests = json.at("batch_requests").at("max").get<std::int64_t>();
   m.verified = json.at("verified").get<std::int64_t>();
   m.wrong = json.at("wrong").get<std::int64_t>();

@@ -210,27 +210,29 @@ Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) 
   for (std::size_t i = 0; i < kServerStages; ++i) {
     stages[kServerStageNames[i]] = Microseconds(m.MeanStage(i));
   }
-  Json json = {{"stopped_by", Name(result.reason)},
-               {"elapsed_s", Seconds(result.elapsed)},
-               {"requests", m.requests()},
-               {"ok", m.ok()},
-               {"errors", m.errors()},
-               {"error_share", m.error_share()},
-               {"cancelled", m.cancelled},
-               {"unsent", result.unsent},
-               {"warmup_requests", m.warmup_requests},
-               {"codes", codes},
-               {"first_messages", messages},
-               {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
-               {"sent_bytes", m.sent_bytes},
-               {"received_bytes", m.received_bytes},
-               {"response_time", HistogramJson(m.response_time, form)},
-               {"service_time", HistogramJson(m.service_time, form)},
-               {"send_lag", HistogramJson(m.send_lag, form)},
-               {"server_stage_means_us", stages},
-               {"batch_requests", {{"mean", m.MeanBatchRequests()}, {"max", m.max_batch_requests}}},
-               {"verified", m.verified},
-               {"wrong", m.wrong}};
+  Json json = {
+      {"stopped_by", Name(result.reason)},
+      {"elapsed_s", Seconds(result.elapsed)},
+      {"requests", m.requests()},
+      {"ok", m.ok()},
+      {"errors", m.errors()},
+      {"error_share", m.error_share()},
+      {"cancelled", m.cancelled},
+      {"unsent", result.unsent},
+      {"warmup_requests", m.warmup_requests},
+      {"codes", codes},
+      {"first_messages", messages},
+      {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
+      {"sent_bytes", m.sent_bytes},
+      {"received_bytes", m.received_bytes},
+      {"response_time", HistogramJson(m.response_time, form)},
+      {"service_time", HistogramJson(m.service_time, form)},
+      {"send_lag", HistogramJson(m.send_lag, form)},
+      {"server_stage_means_us", stages},
+      {"batch_requests",
+       {{"answers", m.in_batches}, {"mean", m.MeanBatchRequests()}, {"max", m.max_batch_requests}}},
+      {"verified", m.verified},
+      {"wrong", m.wrong}};
   if (options.objective) json["objective"] = ObjectiveJson(result, options);
   if (options.tells_of_entries()) json["by_entry"] = ItemsJson(m, options, form);
   if (run.server_metrics) json["server_metrics"] = ServerMetricsJson(*run.server_metrics);

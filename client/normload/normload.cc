@@ -70,6 +70,7 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
   auto session = Session::Open(report.options);
   if (session.ok()) {
     report.server = (*session)->server();
+    report.options = (*session)->options();
     report.error = (*session)->Run(attended, report);
   } else {
     report.error = session.status();

@@ -14,17 +14,26 @@ namespace normd::load {
 namespace {
 
 void AddFileFlags(ReportFiles& files, client::FlagSet& flags) {
+  flags.Section("Reports, beside the table that is always printed:");
   flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
   flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
   flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
 }
 
-void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
-  flags.Add("server", &o.server, "HOST:PORT", "Server to load.");
+void AddServerFlags(ProgramOptions& o, client::FlagSet& flags) {
+  flags.Section("Whom to load:");
+  flags.Add("server", &o.server, "HOST:PORT", "The server's gRPC address.");
+  flags.Add("connections", &o.connections, "N",
+            "TCP connections; 0 is one for each caller, at most 16.");
   flags.Add("tls", &o.tls, "", "Speaks TLS, as a proxy before the server may want.");
   flags.Add("tls_ca", &o.tls_ca, "FILE",
             "Certificates (PEM) of those who may sign the server's; implies --tls.");
+}
 
+void AddLoadFlags(ProgramOptions& o, client::FlagSet& flags) {
+  flags.Section(
+      "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
+      "wait?):");
   flags.Add("concurrency", &o.concurrency, "N",
             "Closed loop: callers that each wait for their answer before they send again.");
   flags.Add("rate", &o.rate, "R",
@@ -36,11 +45,21 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
             "Open loop: a trace, with the time of a request in seconds on each line.");
   flags.Add("max_inflight", &o.max_inflight, "N",
             "Open loop: with so many unanswered, sending waits (and the wait is measured).");
-  flags.Add("connections", &o.connections, "N",
-            "TCP connections; 0 is one for each caller, at most 16.");
+  flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
+            "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
+  flags.Add("find_max", &o.find_max, "",
+            "Searches the highest rate that meets --slo, from --rate on (100 by default).");
+  flags.Add("slo", &o.slo, "OBJECTIVE",
+            "Objective of the response time, such as p99=5ms: whether it was met, and the goodput "
+            "within it.");
+}
 
+void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
+  flags.Section("What to send:");
   flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
-  flags.Add("shape", &o.shape, "DIMS", "The tensor's dimensions, with --model.");
+  flags.Add("shape", &o.shape, "DIMS",
+            "The tensor's dimensions, with --model, such as 1x64x56x56; without it, some that suit "
+            "the model.");
   flags.Add("dtype", &o.dtype, "TYPE", "float32, float64, float16 or bfloat16, with --model.");
   flags.Add("stream", &o.stream, "",
             "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
@@ -48,45 +67,51 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB.");
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :y=DIMS (a second "
+            "input).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call.");
   flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.");
-  flags.Add("cancel_after", &o.cancel_after, "DURATION", "How long after they left.");
+  flags.Add("cancel_after", &o.cancel_after, "DURATION",
+            "How long after they left, to about a millisecond.");
+}
 
+void AddStopFlags(ProgramOptions& o, client::FlagSet& flags) {
+  flags.Section("When to stop:");
   flags.Add("duration", &o.duration, "DURATION",
-            "How long to measure; without a limit when --requests, --profile or --arrivals_file is "
-            "given.");
+            "How long to measure, each run; 5s by default with --find_max, 60s with --stable_p99, "
+            "without a limit where --requests, --profile or --arrivals_file is given.");
   flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.");
   flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.");
-  flags.Add("give_up_after", &o.give_up_after, "N",
-            "Ends the run after so many UNAVAILABLE in a row; 0 never.");
-  flags.Add("stable_p99", &o.stable_p99, "X",
-            "Ends the run when the p99 of three windows in a row differ by at most this share; 0 "
-            "never. --duration is then 60s by default.");
+  flags.Add(
+      "stable_p99", &o.stable_p99, "X",
+      "Ends the run when the p99 of three windows in a row differ by at most this share, such "
+      "as 0.05; 0 never.");
   flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.");
   flags.Add("stop_error_share", &o.stop_error_share, "X",
             "Ends the run when a larger share of at least 100 requests failed; 1 never.");
+  flags.Add("give_up_after", &o.give_up_after, "N",
+            "Ends the run after so many UNAVAILABLE in a row; 0 never.");
+}
 
-  flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
-            "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
-  flags.Add("find_max", &o.find_max, "",
-            "Searches the highest rate that meets --slo, from --rate on (100 by default).");
-
-  flags.Add("verify", &o.verify, "", "Checks answers against float64; needs --model_repository.");
-  flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
-  flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
+void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
+  AddServerFlags(o, flags);
+  AddRequestFlags(o, flags);
+  AddLoadFlags(o, flags);
+  AddStopFlags(o, flags);
   AddFileFlags(o.files, flags);
   flags.Add("metrics", &o.metrics, "URL",
             "The server's metrics, such as http://127.0.0.1:8002/metrics: the reports then tell of "
             "its stages during the run.");
   flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
+  flags.Section("What is a failure:");
   flags.Add("max_error_share", &o.max_error_share, "X",
             "Exits with 1 when a larger share of the requests failed.");
-  flags.Add("slo", &o.slo, "OBJECTIVE",
-            "Objective of the response time, such as p99=5ms: whether it was met, and the goodput "
-            "within it.");
+  flags.Add("verify", &o.verify, "", "Checks answers against float64; needs --model_repository.");
+  flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
+  flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
+  flags.Section("");
   flags.Add("help", &o.help, "", "Prints this.");
 }
 
@@ -142,7 +167,8 @@ absl::Status CheckNumbers(const ProgramOptions& o) {
 
 absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   if (o.model.empty() == o.mix_text.empty()) {
-    return absl::InvalidArgumentError("--model and --mix: wanted one of them");
+    return absl::InvalidArgumentError(
+        "--model and --mix: wanted one of them; normctl models lists what a server has loaded");
   }
   if (!o.mix_text.empty() && o.stream) {
     return absl::InvalidArgumentError(
@@ -152,11 +178,18 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   if (!o.mix_text.empty()) return ParseMix(o.mix_text);
   MixEntry entry;
   entry.model = o.model;
-  absl::StatusOr<Shape> shape = client::ParseShape(o.shape);
-  if (!shape.ok()) return shape.status();
-  entry.shape = *std::move(shape);
+  entry.shape_from_model = o.shape.empty();
+  if (!entry.shape_from_model) {
+    absl::StatusOr<Shape> shape = client::ParseShape(o.shape);
+    if (!shape.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--shape: ", shape.status().message()));
+    }
+    entry.shape = *std::move(shape);
+  }
   const absl::StatusOr<norm::DType> dtype = client::ParseDType(o.dtype);
-  if (!dtype.ok()) return dtype.status();
+  if (!dtype.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--dtype: ", dtype.status().message()));
+  }
   entry.dtype = *dtype;
   if (o.stream) entry.stream_chunk_bytes = o.chunk_bytes;
   return std::vector<MixEntry>{std::move(entry)};
@@ -298,12 +331,13 @@ std::string HelpText() {
   AddFlags(defaults, flags);
   return absl::StrCat(
       "normload loads a normd server and measures what its users would see.\n\n"
-      "  normload --model=instance_norm_64 --shape=1x64x56x56 --concurrency=16\n"
+      "  normload --model=instance_norm_64                          # What can it do?\n"
+      "  normload --model=instance_norm_64 --rate=500 --html=r.html # What do users wait?\n"
+      "  normload --model=instance_norm_64 --find_max --slo=p99=5ms # How much load may it get?\n"
+      "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
       "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
       "--rate=2000\n"
-      "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
-      "  normload --model=instance_norm_64 --find_max --slo=p99=5ms\n"
-      "  normload merge one.json two.json --json=both.json\n\n",
+      "  normload merge one.json two.json --html=both.html          # Of several processes\n\n",
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"

@@ -42,7 +42,7 @@ struct ProgramOptions {
 
   // What to send.
   std::string model;
-  std::string shape = "1x64x56x56";
+  std::string shape;  // Empty: one that suits the model.
   std::string dtype = "float32";
   bool stream = false;
   std::int64_t chunk_bytes = kDefaultChunkBytes;

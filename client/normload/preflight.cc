@@ -1,16 +1,41 @@
 #include "client/normload/preflight.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/normload/default_shape.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
 
 namespace normd::load {
 namespace {
+
+// A first call connects, and may compute what later ones find ready: a tight deadline of the run's
+// calls is not for it.
+Duration CallTimeout(const ProgramOptions& options) {
+  constexpr Duration kLeast = std::chrono::seconds(10);
+  return std::max(kLeast, Duration{absl::ToChronoNanoseconds(options.timeout)});
+}
+
+// The same; of a model that is not there, with those that are.
+absl::Status WithLoadedModels(client::Client& client, const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kNotFound) return status;
+  const auto models = client.ListModels(std::chrono::seconds(1));
+  if (!models.ok()) return status;
+  std::set<std::string> names;
+  for (const v1::ModelInfo& model : models->models()) {
+    if (model.state() == v1::ModelInfo::READY) names.insert(model.name());
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; loaded: ",
+                                   names.empty() ? "nothing" : absl::StrJoin(names, ", ")));
+}
 
 absl::Status For(const Item& item, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(item.entry.ToString(), ": ", status.message()));
@@ -36,7 +61,7 @@ absl::Status CallOnce(client::Client& client, const Item& item, const ProgramOpt
     request.y = item.y->view();
     request.y_owner = item.y->owner();
   }
-  request.timeout = absl::ToChronoNanoseconds(options.timeout);
+  request.timeout = CallTimeout(options);
   absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
   answer.response = *std::move(response);
@@ -53,7 +78,7 @@ absl::Status StreamOnce(client::Client& client, const Item& item, const ProgramO
   request.version = options.version;
   request.dtype = item.entry.dtype;
   request.shape = item.entry.shape;
-  request.timeout = absl::ToChronoNanoseconds(options.timeout);
+  request.timeout = CallTimeout(options);
   request.chunk_bytes = item.entry.stream_chunk_bytes;
   absl::Span<const std::byte> rest = item.input.bytes();
   const auto result = client.NormalizeStream(
@@ -98,18 +123,34 @@ absl::StatusOr<Expectation> Expect(const Item& item, const Answer& answer,
 
 }  // namespace
 
+absl::Status ChooseShapes(client::Client& client, ProgramOptions& options) {
+  for (MixEntry& entry : options.mix) {
+    if (!entry.shape_from_model) continue;
+    const auto model = client.GetModel(entry.model, options.version, CallTimeout(options));
+    if (!model.ok()) return WithLoadedModels(client, model.status());
+    absl::StatusOr<DefaultShapes> shapes = DefaultShapesFor(model->config());
+    if (!shapes.ok()) {
+      return absl::Status(shapes.status().code(),
+                          absl::StrCat(entry.model, ": ", shapes.status().message()));
+    }
+    entry.shape = shapes->x;
+    if (!entry.y) entry.y = shapes->y;
+    entry.shape_from_model = false;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
                                        const ProgramOptions& options) {
   Preflight preflight;
-  const Duration timeout = absl::ToChronoNanoseconds(options.timeout);
-  auto server = client.GetServerInfo(timeout);
+  auto server = client.GetServerInfo(CallTimeout(options));
   if (!server.ok()) return server.status();
   preflight.server = *std::move(server);
   for (const Item& item : workload.items()) {
     Answer answer;
     const absl::Status called = item.entry.streamed() ? StreamOnce(client, item, options, answer)
                                                       : CallOnce(client, item, options, answer);
-    if (!called.ok()) return For(item, called);
+    if (!called.ok()) return For(item, WithLoadedModels(client, called));
     if (!options.verify) continue;
     absl::StatusOr<Expectation> expectation = Expect(item, answer, options.model_repository);
     if (!expectation.ok()) return For(item, expectation.status());

@@ -20,6 +20,10 @@ struct Preflight {
   std::vector<Expectation> expectations;  // One an item with --verify; empty without.
 };
 
+// Gives each entry of the mix that has none the shape that suits its model. Blocks. The first error
+// of a call; of a model that is not loaded with the names of those that are.
+absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
+
 // Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss when
 // an answer is wrong.
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,

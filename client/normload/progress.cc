@@ -1,7 +1,9 @@
 #include "client/normload/progress.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +13,32 @@ namespace {
 
 double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
 double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+// A block for each of the last intervals, as high as its value is beside the largest of them.
+template <typename Value>
+std::string Sparkline(const std::vector<Interval>& intervals, Value value) {
+  constexpr std::size_t kMost = 48;
+  constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const auto begin =
+      intervals.end() - static_cast<std::ptrdiff_t>(std::min(kMost, intervals.size()));
+  double largest = 0;
+  for (auto i = begin; i != intervals.end(); ++i) largest = std::max(largest, value(*i));
+  std::string line;
+  for (auto i = begin; i != intervals.end(); ++i) {
+    const double share = largest > 0 ? value(*i) / largest : 0;
+    line += kBlocks[std::min<std::size_t>(static_cast<std::size_t>(share * kBlocks.size()), 7)];
+  }
+  return line;
+}
+
+// "[█████░░░░░]  50 %  "; empty for a share below 0.
+std::string Bar(double share) {
+  constexpr int kWidth = 30;
+  if (share < 0) return "";
+  std::string bar = "[";
+  for (int i = 0; i < kWidth; ++i) bar += i < share * kWidth ? "█" : "░";
+  return absl::StrCat(bar, absl::StrFormat("] %3.0f %%  ", 100 * share));
+}
 
 void SetTimes(const Histogram& times, Interval& interval) {
   interval.mean = times.mean();
@@ -39,30 +67,23 @@ Interval WholeRun(const LoadResult& result) {
 
 void Progress::Look(const LoadResult& result) {
   constexpr Duration kShortest = std::chrono::milliseconds(500);
-  if (result.elapsed - last_.elapsed >= kShortest) return EndInterval(result);
+  if (result.elapsed - last_.elapsed >= kShortest) {
+    EndInterval(result);
+    if (out_ == nullptr) return;
+    return Draw(terminal_ ? View(result) : Line(intervals_.back(), result));
+  }
   if (out_ == nullptr || result.measured.requests() > 0) return;
-  Print(absl::StrCat("warm-up: ", result.measured.warmup_requests, " answers"));
+  Draw(absl::StrCat("warm-up: ", result.measured.warmup_requests, " answers\n"));
 }
 
-std::string Progress::Share(const LoadResult& result) const {
-  double share = -1;
-  if (goal_.duration != Duration::max() && goal_.duration > Duration{0}) {
-    share = Seconds(result.elapsed) / Seconds(goal_.duration);
-  }
-  if (goal_.requests > 0) {
-    share = std::max(share, static_cast<double>(result.measured.requests()) /
-                                static_cast<double>(goal_.requests));
-  }
-  return share < 0 ? "" : absl::StrFormat(" %3.0f %%", 100 * std::min(share, 1.0));
-}
-
-void Progress::Print(const std::string& line) {
-  if (!terminal_) {
-    *out_ << line << "\n" << std::flush;
-    return;
-  }
-  // The terminal erases what a longer line left behind.
-  *out_ << "\r" << line << "\x1b[K" << std::flush;
+void Progress::Finish(const LoadResult& result) {
+  // A line for less says nothing.
+  constexpr Duration kTold = std::chrono::milliseconds(100);
+  const Duration since = result.elapsed - last_.elapsed;
+  if (since > Duration{0}) EndInterval(result);
+  if (out_ == nullptr) return;
+  if (terminal_) return Draw(Line(WholeRun(result), result));
+  if (since >= kTold) Draw(Line(intervals_.back(), result));
 }
 
 void Progress::EndInterval(const LoadResult& result) {
@@ -75,18 +96,57 @@ void Progress::EndInterval(const LoadResult& result) {
   SetTimes(recent, interval);
   intervals_.push_back(interval);
   last_ = result;
-  if (out_ == nullptr) return;
-  Print(absl::StrCat(
-      absl::StrFormat("%7.1f s%s  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms  errors %d",
-                      Seconds(interval.end), Share(result), interval.rate(),
-                      Milliseconds(interval.p50), Milliseconds(interval.p99),
-                      Milliseconds(interval.max), result.measured.errors()),
-      result.inflight > 0 ? absl::StrCat("  in flight ", result.inflight) : ""));
 }
 
-void Progress::Finish(const LoadResult& result) {
-  if (result.elapsed > last_.elapsed) EndInterval(result);
-  if (out_ != nullptr && terminal_) *out_ << "\n" << std::flush;
+double Progress::Share(const LoadResult& result) const {
+  double share = -1;
+  if (goal_.duration != Duration::max() && goal_.duration > Duration{0}) {
+    share = Seconds(result.elapsed) / Seconds(goal_.duration);
+  }
+  if (goal_.requests > 0) {
+    share = std::max(share, static_cast<double>(result.measured.requests()) /
+                                static_cast<double>(goal_.requests));
+  }
+  return std::min(share, 1.0);
+}
+
+std::string Progress::Line(const Interval& interval, const LoadResult& result) const {
+  const double share = Share(result);
+  return absl::StrCat(
+      absl::StrFormat("%7.1f s", Seconds(interval.end)),
+      share < 0 ? "" : absl::StrFormat(" %3.0f %%", 100 * share),
+      absl::StrFormat("  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms  errors %d",
+                      interval.rate(), Milliseconds(interval.p50), Milliseconds(interval.p99),
+                      Milliseconds(interval.max), result.measured.errors()),
+      result.inflight > 0 ? absl::StrCat("  in flight ", result.inflight) : "", "\n");
+}
+
+std::string Progress::View(const LoadResult& result) const {
+  const Interval& now = intervals_.back();
+  const auto row = [&](const char* name, double value, const char* unit, auto of) {
+    return absl::StrFormat("  %-4s %12.3f %-2s  %s\n", name, value, unit,
+                           Sparkline(intervals_, of));
+  };
+  const auto time_row = [&](const char* name, Duration Interval::*time) {
+    return row(name, Milliseconds(now.*time), "ms",
+               [time](const Interval& i) { return Milliseconds(i.*time); });
+  };
+  return absl::StrCat(Bar(Share(result)),
+                      absl::StrFormat("%.1f s, in flight %d, errors %d\n", Seconds(result.elapsed),
+                                      result.inflight, result.measured.errors()),
+                      row("ok/s", now.rate(), "", [](const Interval& i) { return i.rate(); }),
+                      time_row("p50", &Interval::p50), time_row("p99", &Interval::p99),
+                      time_row("max", &Interval::max));
+}
+
+void Progress::Draw(const std::string& text) {
+  if (terminal_) {
+    // Up to the view's first line, and nothing of it stays.
+    if (drawn_lines_ > 0) *out_ << "\x1b[" << drawn_lines_ << "A";
+    *out_ << "\r\x1b[J";
+  }
+  drawn_lines_ = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+  *out_ << text << std::flush;
 }
 
 }  // namespace normd::load

@@ -31,8 +31,8 @@ struct Interval {
 // The run so far as one interval.
 Interval WholeRun(const LoadResult& result);
 
-// Keeps the intervals for the report, and prints a line for each: over and over the same one on a
-// terminal, one below the other elsewhere. Not thread-safe.
+// Keeps the intervals for the report, and tells of each: as a view of a few lines, drawn over and
+// over, on a terminal; as a line below the other elsewhere. Not thread-safe.
 class Progress {
  public:
   // `out` null: prints nothing. Borrowed. `goal` says what share of the run is over.
@@ -41,22 +41,29 @@ class Progress {
 
   // A look at the run. Ends an interval, unless it would be shorter than half a second.
   void Look(const LoadResult& result);
-  // The last look: ends the last interval, however short, and the line on a terminal.
+  // The last look: ends the last interval, however short. On a terminal a line for the whole run
+  // takes the place of the view.
   void Finish(const LoadResult& result);
 
   const std::vector<Interval>& intervals() const { return intervals_; }
 
  private:
   void EndInterval(const LoadResult& result);
-  // " 40 %"; empty where the run has no end of its own.
-  std::string Share(const LoadResult& result) const;
-  void Print(const std::string& line);
+  // How much of the run is over, 0 to 1; below 0 where the run has no end of its own.
+  double Share(const LoadResult& result) const;
+  // `interval` in a line.
+  std::string Line(const Interval& interval, const LoadResult& result) const;
+  // The view, of the last interval and those before it.
+  std::string View(const LoadResult& result) const;
+  // Puts the text, which ends with a line's end, in the place of the last view.
+  void Draw(const std::string& text);
 
   std::ostream* const out_;
   const bool terminal_;
   const StopOptions goal_;
   LoadResult last_;
   std::vector<Interval> intervals_;
+  int drawn_lines_ = 0;
 };
 
 }  // namespace normd::load

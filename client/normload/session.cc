@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,17 +36,20 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
 
 // What a user can do about a server that took the connection and then did not get on with it. gRPC
 // tells these cases apart in its message alone.
-absl::Status WithTlsHint(const absl::Status& status) {
-  const char* hint = nullptr;
-  if (absl::StrContains(status.message(), "wrong version number")) {
-    hint = "; the server seems to speak no TLS: try without --tls";
-  } else if (absl::StrContains(status.message(), "certificate verify failed")) {
-    hint = "; its certificate is not trusted: --tls_ca names those who may sign it";
-  } else if (absl::StrContains(status.message(), "Socket closed")) {
-    hint = "; if the server speaks TLS, add --tls";
+absl::Status WithHint(const absl::Status& status) {
+  constexpr std::pair<const char*, const char*> kHints[] = {
+      {"wrong version number", "the server seems to speak no TLS: try without --tls"},
+      {"certificate verify failed",
+       "its certificate is not trusted: --tls_ca names those who may sign it"},
+      {"Socket closed", "if the server speaks TLS, add --tls"},
+      {"Failed parsing HTTP/2", "is it the gRPC port (8001), and not that of the metrics?"},
+      {"Received http2 header with status", "something else than normd answers there"},
+      {"Connection refused", "does normd run, and listen there?"}};
+  for (const auto& [message, hint] : kHints) {
+    if (!absl::StrContains(status.message(), message)) continue;
+    return absl::Status(status.code(), absl::StrCat(status.message(), "; ", hint));
   }
-  if (hint == nullptr) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), hint));
+  return status;
 }
 
 // The run that the options say, at `load` where it is above 0.
@@ -76,11 +80,19 @@ LoadOptions RunOptions(const ProgramOptions& options, double load, std::uint64_t
   return run;
 }
 
-EarlyStopOptions EarlyOptions(const ProgramOptions& options) {
+// At `load` of a search: which ends a run that cannot meet the objective any more.
+EarlyStopOptions EarlyOptions(const ProgramOptions& options, double load) {
   EarlyStopOptions early;
   early.stable_band = options.stable_p99;
   early.window = absl::ToChronoNanoseconds(options.stable_window);
   early.error_share = options.stop_error_share;
+  if (options.find_max) {
+    const double planned = options.requests > 0 ? static_cast<double>(options.requests)
+                                                : load * absl::ToDoubleSeconds(options.duration);
+    // A little slack for how many Poisson arrivals there are.
+    early.most_late = std::llround(1.1 * planned * (1 - options.objective->percent / 100)) + 1;
+    early.limit = options.objective->limit;
+  }
   return early;
 }
 
@@ -103,18 +115,16 @@ absl::Status JudgeAnswers(const LoadResult& result, const ProgramOptions& option
 absl::Status JudgeErrors(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.error_share() <= options.max_error_share) return absl::OkStatus();
-  return absl::UnknownError(absl::StrCat(measured.errors(), " of ", measured.requests(),
-                                         " requests failed, wanted at most a share of ",
-                                         options.max_error_share));
+  return absl::UnknownError(absl::StrFormat(
+      "%d of %d requests failed (%.3g %%), wanted at most %.3g %% (--max_error_share)",
+      measured.errors(), measured.requests(), 100 * measured.error_share(),
+      100 * options.max_error_share));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& options) {
   std::unique_ptr<Session> session(new Session(options));
-  absl::StatusOr<Workload> workload = Workload::Create(options.mix, options.seed);
-  if (!workload.ok()) return workload.status();
-  session->workload_ = std::make_unique<Workload>(*std::move(workload));
   auto clients = Connect(options);
   if (!clients.ok()) return clients.status();
   // A wrong address is told before the run and not after it.
@@ -123,9 +133,16 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
       return absl::Status(status.code(), absl::StrCat("--metrics: ", status.message()));
     }
   }
+  client::Client& client = *clients->front();
+  if (absl::Status status = ChooseShapes(client, session->options_); !status.ok()) {
+    return WithHint(status);
+  }
+  absl::StatusOr<Workload> workload = Workload::Create(session->options_.mix, options.seed);
+  if (!workload.ok()) return workload.status();
+  session->workload_ = std::make_unique<Workload>(*std::move(workload));
   absl::StatusOr<Preflight> preflight =
-      RunPreflight(*clients->front(), *session->workload_, options);
-  if (!preflight.ok()) return WithTlsHint(preflight.status());
+      RunPreflight(client, *session->workload_, session->options_);
+  if (!preflight.ok()) return WithHint(preflight.status());
   session->server_ = std::move(preflight->server);
 
   GrpcSenderOptions sender_options;
@@ -155,7 +172,7 @@ void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& r
   }
   goal.requests = options_.requests;
   Progress progress(attention.progress, attention.terminal, goal);
-  EarlyStop early_stop(EarlyOptions(options_));
+  EarlyStop early_stop(EarlyOptions(options_, report.load));
   std::optional<MetricsWatch> watch;
   if (options_.metrics_url) watch.emplace(*options_.metrics_url);
   absl::Status scraped;

@@ -26,7 +26,8 @@ struct Attention {
 // Not thread-safe.
 class Session {
  public:
-  // Connects and sends one request of each kind. The first error of a call names the server.
+  // Connects, chooses the shapes that are left to the models, and sends one request of each kind.
+  // The first error of a call names the server.
   static absl::StatusOr<std::unique_ptr<Session>> Open(const ProgramOptions& options);
 
   // The load that the options say: one run, a sweep or a search. Fills `report` as far as it comes,
@@ -34,6 +35,8 @@ class Session {
   absl::Status Run(const Attention& attention, Report& report);
 
   const v1::GetServerInfoResponse& server() const { return server_; }
+  // With the shapes that were chosen.
+  const ProgramOptions& options() const { return options_; }
 
  private:
   explicit Session(const ProgramOptions& options) : options_(options) {}
@@ -47,7 +50,7 @@ class Session {
   // the conditions to stop early, and scrapes the server's metrics.
   void RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const;
 
-  const ProgramOptions options_;
+  ProgramOptions options_;              // Constant after Open.
   std::unique_ptr<Workload> workload_;  // At a fixed address: the sender keeps references.
   v1::GetServerInfoResponse server_;
   SteadyPacer pacer_;

@@ -55,7 +55,7 @@ std::string Entries(const LoadResult& result, const ProgramOptions& options) {
                           options.mix[i].ToString(), items[i].response_time.count(),
                           items[i].errors, rate(items[i].sent_bytes),
                           rate(items[i].received_bytes));
-    text += Percentiles("", items[i].response_time);
+    text += Percentiles("response time", items[i].response_time);
     if (options.mix[i].streamed()) text += Percentiles("first bytes", items[i].first_bytes);
   }
   return text;
@@ -172,6 +172,7 @@ std::string TextReport(const Report& report) {
     absl::StrAppendFormat(&text, "at %g%s\n", report.run().load,
                           options.find_max ? ", the highest rate that met the objective" : "");
   }
+  if (report.runs.empty()) return text + "  nothing was measured\n";
   return text + RunText(report.run().result, options);
 }
 

@@ -74,7 +74,26 @@ TEST_F(FlagSetTest, TwoDashesEndTheFlags) {
   EXPECT_EQ(name_, "default");
 }
 
+TEST_F(FlagSetTest, SuggestsTheFlagOfNearlyThatName) {
+  EXPECT_THAT(Error({"--timout=1s"}), HasSubstr("; did you mean --timeout?"));
+  EXPECT_THAT(Error({"--shares"}), HasSubstr("; did you mean --share?"));
+  EXPECT_EQ(Error({"--zzzzz"}), "unknown flag --zzzzz");
+  EXPECT_EQ(Error({"--x"}), "unknown flag --x");
+}
+
+TEST_F(FlagSetTest, HelpHasSectionsAndLinesThatFit) {
+  flags_.Section("Of another kind");
+  bool far = false;
+  flags_.Add("far", &far, "",
+             std::string(30, 'a') + " " + std::string(30, 'b') + " " + std::string(30, 'c'));
+  const std::string help = flags_.Help();
+  EXPECT_THAT(help, HasSubstr("\n\nOf another kind\n  --far "));
+  EXPECT_THAT(help, HasSubstr(std::string(30, 'b') + "\n" + std::string(30, ' ') +
+                              std::string(30, 'c') + "\n"));
+}
+
 TEST_F(FlagSetTest, NamesWhatIsWrong) {
+  EXPECT_THAT(Error({"--timeout=2"}), HasSubstr("wanted DURATION, a time with its unit"));
   EXPECT_THAT(Error({"--colour=red"}), HasSubstr("unknown flag --colour=red"));
   EXPECT_THAT(Error({"--nocount"}), HasSubstr("unknown flag --nocount"));
   EXPECT_THAT(Error({"--count=three"}), HasSubstr("--count: \"three\", wanted N"));

@@ -85,5 +85,16 @@ TEST(EarlyStopTest, NeverStopsByDefault) {
   }
 }
 
+TEST(EarlyStopTest, StopsWhenMoreAnswersAreLateThanTheObjectiveAllows) {
+  EarlyStopOptions options;
+  options.most_late = 2;
+  options.limit = milliseconds(5);
+  EarlyStop stop(options);
+  Load run;
+  EXPECT_EQ(stop.Look(run.Second(1000, milliseconds(4))), StopReason::kNone);
+  EXPECT_EQ(stop.Look(run.Second(2, milliseconds(6))), StopReason::kNone);
+  EXPECT_EQ(stop.Look(run.Second(1, milliseconds(6))), StopReason::kObjectiveMissed);
+}
+
 }  // namespace
 }  // namespace normd::load

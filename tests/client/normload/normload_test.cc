@@ -152,6 +152,27 @@ TEST_F(NormloadTest, AWrongModelOrShapeIsOneMessage) {
   EXPECT_EQ(report_["error"]["code"], "INVALID_ARGUMENT");
 }
 
+TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
+  Run({"--model=norm", "--requests=10", "--verify", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["options"]["mix"][0]["shape"], Json({1, 4, 56, 56}));
+  EXPECT_THAT(out_, HasSubstr("norm:1x4x56x56:float32"));
+}
+
+TEST_F(NormloadTest, OfAWrongModelTellsWhichAreLoaded) {
+  Run({"--model=other"});
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("; loaded: norm\n"));
+  EXPECT_THAT(out_, HasSubstr("nothing was measured"));
+}
+
+TEST_F(NormloadTest, ATightDeadlineIsNotThatOfTheCallsBeforeTheRun) {
+  server_.HoldFrom(1);
+  Run({"--model=norm", "--shape=1x4x5", "--timeout=1us", "--requests=5"});
+  server_.Release();
+  EXPECT_EQ(report_["result"]["codes"], (Json{{"DEADLINE_EXCEEDED", 5}}));
+}
+
 TEST_F(NormloadTest, AWrongAnswerFailsTheRun) {
   server_.AnswerWronglyFrom(50);
   Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1", "--verify",

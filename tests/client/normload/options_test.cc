@@ -25,7 +25,7 @@ TEST(OptionsTest, DefaultsToAClosedLoopOfTenSeconds) {
   EXPECT_EQ(o->connections, 16);
   EXPECT_EQ(o->duration, absl::Seconds(10));
   ASSERT_EQ(o->mix.size(), 1u);
-  EXPECT_EQ(o->mix[0].ToString(), "m:1x64x56x56:float32");
+  EXPECT_EQ(o->mix[0].ToString(), "m::float32");
 }
 
 TEST(OptionsTest, ConnectionsFollowTheCallers) {
@@ -106,7 +106,7 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "extra"}), HasSubstr("extra"));
   EXPECT_THAT(Error({"--model=m", "--shape=1xx"}), HasSubstr("shape"));
   EXPECT_THAT(Error({"--model=m", "--dtype=int8"}), HasSubstr("dtype"));
-  EXPECT_THAT(Error({"--mix=a"}), HasSubstr("mix"));
+  EXPECT_THAT(Error({"--mix=a:x"}), HasSubstr("mix"));
   EXPECT_THAT(Error({"--model=m", "--concurrency=0"}), HasSubstr("--concurrency: 0, wanted 1"));
   EXPECT_THAT(Error({"--model=m", "--rate=-1"}), HasSubstr("--rate"));
   EXPECT_THAT(Error({"--model=m", "--rate=nan"}), HasSubstr("--rate"));

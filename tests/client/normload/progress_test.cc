@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <sstream>
 
 namespace normd::load {
@@ -46,23 +47,38 @@ TEST(ProgressTest, ShortIntervalsEndOnlyWithTheRun) {
   EXPECT_EQ(progress.intervals().size(), 1u);
 }
 
-TEST(ProgressTest, PrintsOneLineOverAndOverOnATerminalOnly) {
-  std::ostringstream terminal;
-  std::ostringstream file;
-  for (const bool is_terminal : {true, false}) {
-    Progress progress(is_terminal ? &terminal : &file, is_terminal);
-    progress.Look(LoadResult());
-    progress.Look(After(seconds(1), 1000, milliseconds(2)));
-    progress.Finish(After(seconds(2), 3000, milliseconds(2)));
-  }
-  EXPECT_THAT(terminal.str(), StartsWith("\rwarm-up: 0 answers\x1b[K\r"));
-  EXPECT_THAT(terminal.str(), HasSubstr("1000/s"));
-  EXPECT_EQ(terminal.str().find('\n'), terminal.str().size() - 1);
-  EXPECT_EQ(file.str().find('\r'), std::string::npos);
-  EXPECT_THAT(file.str(), HasSubstr("2000/s"));
-  EXPECT_THAT(file.str(), HasSubstr("p50     2.000 ms"));
-  EXPECT_EQ(file.str().find('\x1b'), std::string::npos);
-  EXPECT_EQ(file.str().find('%'), std::string::npos);
+TEST(ProgressTest, DrawsItsViewOverAndOverOnATerminal) {
+  std::ostringstream out;
+  StopOptions goal;
+  goal.duration = seconds(4);
+  Progress progress(&out, true, goal);
+  progress.Look(LoadResult());
+  EXPECT_EQ(out.str(), "\r\x1b[Jwarm-up: 0 answers\n");
+  progress.Look(After(seconds(1), 1000, milliseconds(2)));
+  out.str("");
+  progress.Look(After(seconds(2), 3000, milliseconds(2)));
+  const std::string view = out.str();
+  EXPECT_THAT(view, StartsWith("\x1b[5A\r\x1b[J[███"));  // Over the five lines before.
+  EXPECT_THAT(view, HasSubstr("50 %  2.0 s, in flight 0, errors 0\n"));
+  EXPECT_THAT(view, HasSubstr("ok/s     2000.000     ▅█\n"));
+  EXPECT_THAT(view, HasSubstr("p50         2.000 ms  ██\n"));
+  out.str("");
+  progress.Finish(After(seconds(3), 3000, milliseconds(2)));
+  EXPECT_THAT(out.str(), StartsWith("\x1b[5A\r\x1b[J    3.0 s  75 %       1000/s"));
+  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 1);
+}
+
+TEST(ProgressTest, PrintsLinesElsewhere) {
+  std::ostringstream out;
+  Progress progress(&out, false);
+  progress.Look(LoadResult());
+  progress.Look(After(seconds(1), 1000, milliseconds(2)));
+  progress.Finish(After(seconds(2), 3000, milliseconds(2)));
+  EXPECT_THAT(out.str(), StartsWith("warm-up: 0 answers\n"));
+  EXPECT_THAT(out.str(), HasSubstr("2000/s"));
+  EXPECT_THAT(out.str(), HasSubstr("p50     2.000 ms"));
+  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 3);
+  for (const char no : {'\r', '\x1b', '%'}) EXPECT_EQ(out.str().find(no), std::string::npos);
 }
 
 TEST(ProgressTest, TellsHowMuchOfTheRunIsOver) {
