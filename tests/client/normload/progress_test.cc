@@ -23,6 +23,8 @@ LoadResult After(Duration elapsed, std::int64_t ok, Duration time) {
   return result;
 }
 
+std::int64_t LinesOf(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+
 TEST(ProgressTest, IntervalsTellWhatCameBetweenTwoLooks) {
   Progress progress(nullptr, false);
   progress.Look(After(seconds(1), 10, milliseconds(1)));
@@ -65,7 +67,7 @@ TEST(ProgressTest, DrawsItsViewOverAndOverOnATerminal) {
   out.str("");
   progress.Finish(After(seconds(3), 3000, milliseconds(2)));
   EXPECT_THAT(out.str(), StartsWith("\x1b[5A\r\x1b[J    3.0 s  75 %       1000/s"));
-  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 1);
+  EXPECT_EQ(LinesOf(out.str()), 1);
 }
 
 TEST(ProgressTest, PrintsLinesElsewhere) {
@@ -77,7 +79,7 @@ TEST(ProgressTest, PrintsLinesElsewhere) {
   EXPECT_THAT(out.str(), StartsWith("warm-up: 0 answers\n"));
   EXPECT_THAT(out.str(), HasSubstr("2000/s"));
   EXPECT_THAT(out.str(), HasSubstr("p50     2.000 ms"));
-  EXPECT_EQ(std::count(out.str().begin(), out.str().end(), '\n'), 3);
+  EXPECT_EQ(LinesOf(out.str()), 3);
   for (const char no : {'\r', '\x1b', '%'}) EXPECT_EQ(out.str().find(no), std::string::npos);
 }
 
