@@ -23,7 +23,8 @@ Json MixJson(const std::vector<MixEntry>& mix) {
   Json json = Json::array();
   for (const MixEntry& entry : mix) {
     const auto dims = entry.shape.dims();
-    Json one = {{"model", entry.model},
+    Json one = {{"entry", entry.ToString()},
+                {"model", entry.model},
                 {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
                 {"dtype", norm::Name(entry.dtype)},
                 {"weight", entry.weight}};

@@ -87,6 +87,28 @@ function showTooltip(event, title, rows) {
   tooltip.style.top = `${Math.max(4, event.clientY - box.height - 10)}px`;
 }
 
+// Where the limit's name covers the fewest points of the curves: above or below its line, at either
+// end or between them.
+function freePlace(spec, x, y, box) {
+  let best = null;
+  for (const up of [true, false]) for (const anchor of ['start', 'middle', 'end']) {
+    const from = anchor === 'start' ? box.left + 6 : anchor === 'end' ? box.right - 6 - box.width :
+        (box.left + box.right - box.width) / 2;
+    const low = up ? box.at - 18 : box.at + 2;
+    const covers = ([px, py]) => x(px) > from - 8 && x(px) < from + box.width + 8 && y(py) > low - 4 && y(py) < low + 20;
+    const covered = spec.series.reduce((sum, s) => sum + dense(s.points).filter(covers).length, 0);
+    const at = {start: from, middle: from + box.width / 2, end: from + box.width}[anchor];
+    if (!best || covered < best.covered) best = {covered, x: at, y: up ? box.at - 6 : box.at + 15, 'text-anchor': anchor};
+  }
+  delete best.covered;
+  return best;
+}
+// The points, and some between each two of them.
+function dense(points) {
+  return points.flatMap(([px, py], i) => i === 0 ? [[px, py]] : [0.25, 0.5, 0.75, 1].map(
+      t => [points[i - 1][0] * (1 - t) + px * t, points[i - 1][1] * (1 - t) + py * t]));
+}
+
 // A chart: lines over a common x. series: {name, tint, points: [[x, y]...]}; limit: {y, name}.
 function chart(card, spec) {
   const svg = shape('svg', {role: 'img', 'aria-label': spec.title});
@@ -97,6 +119,7 @@ function chart(card, spec) {
     svg.setAttribute('viewBox', `0 0 ${width} ${height}`);
     svg.setAttribute('height', height);
     svg.replaceChildren();
+    let limitName = null;
     const x = value => left + spec.x.at(value) * (width - left - right);
     const y = value => height - bottom - spec.y.at(value) * (height - top - bottom);
     for (const t of spec.y.ticks) {
@@ -116,7 +139,8 @@ function chart(card, spec) {
     if (spec.limit && spec.y.at(spec.limit.y) >= 0 && spec.y.at(spec.limit.y) <= 1) {
       const at = y(spec.limit.y);
       svg.append(shape('line', {class: 'limit', x1: left, x2: width - right, y1: at, y2: at}));
-      svg.append(shape('text', {class: 'limit-name', x: left + 6, y: at - 5}, spec.limit.name));
+      const place = freePlace(spec, x, y, {left, right: width - right, at, width: 6.2 * spec.limit.name.length});
+      limitName = shape('text', {class: 'limit-name', ...place}, spec.limit.name);
     }
     for (const s of spec.series) {
       const path = s.points.map(([px, py], i) => `${i ? 'L' : 'M'}${x(px).toFixed(1)},${y(py).toFixed(1)}`).join('');
@@ -129,6 +153,7 @@ function chart(card, spec) {
         for (const [px, py] of s.points) svg.append(shape('circle', {cx: x(px), cy: y(py), r: 3, fill: s.tint}));
       }
     }
+    if (limitName) svg.append(limitName);
     listen(svg, spec, x, {top, bottom: height - bottom});
   };
   new ResizeObserver(draw).observe(svg);
@@ -192,7 +217,7 @@ function timeScale(series, withLimit) {
 // ---- The parts of the page.
 
 function head() {
-  const what = options.mix.map(m => `${m.model} ${m.shape.join('×')} ${m.dtype}`).join(', ');
+  const what = options.mix.map(m => `${m.model} ${m.shape.join('×')} ${m.dtype}${m.stream_chunk_bytes ? ', streamed' : ''}`).join(' · ');
   document.title = `normload: ${options.load}`;
   document.getElementById('title').textContent = options.load;
   document.getElementById('subtitle').textContent =
@@ -204,7 +229,8 @@ function head() {
   if (objective) {
     words.push(`Objective p${objective.percent} within ${time(objective.limit_us)}: ` +
         `${objective.met ? 'met' : 'missed'}, it took ${time(objective.reached_us)}` +
-        (points.length ? ` at ${amount(data.load)} ${open ? 'requests/s' : 'callers'}` : '') + '.');
+        (points.length ? ` at ${amount(data.load)} ${open ? 'requests/s' : 'callers'}` : '') +
+        `; ${share(objective.within_share)} of the requests were within it.`);
   }
   verdict.hidden = words.length === 0;
   verdict.className = data.error || (objective && !objective.met) ? 'failed' : 'met';
@@ -214,13 +240,13 @@ function head() {
 function tiles() {
   const t = result.response_time, list = [];
   if (points.length) list.push([open ? 'Offered rate' : 'Callers', amount(data.load), open ? '/s' : '']);
-  list.push(['Answers with OK', amount(Math.round(result.ok_per_s)), '/s']);
-  if (objective) list.push(['Goodput', amount(Math.round(objective.goodput_per_s)), `/s, ${share(objective.within_share)}`]);
+  list.push(['Answered', amount(Math.round(result.ok_per_s)), '/s']);
+  if (objective) list.push(['Goodput', amount(Math.round(objective.goodput_per_s)), '/s']);
   for (const [name, key] of [['p50', 'p50_us'], ['p99', 'p99_us'], ['p99.9', 'p99_9_us'], ['Longest', 'max_us']]) {
     const [value, unit] = time(t[key]).split(' ');
     list.push([name, value, unit || '']);
   }
-  list.push(['Errors', result.errors ? share(result.error_share) : 'none', result.errors ? `${amount(result.errors)}` : '']);
+  list.push(['Errors', ...(result.errors ? share(result.error_share).split(/ (?=%)/) : ['none', ''])]);
   if (result.unsent) list.push(['Unsent', amount(result.unsent), '']);
   document.getElementById('tiles').append(...list.map(([name, value, unit]) => element('div', {class: 'tile'},
       element('div', {class: 'name'}, name),
@@ -293,13 +319,16 @@ function sweep() {
 }
 
 // Where the mean response time went, outermost part first. The server's own means come from its
-// /metrics if they were scraped, else from the answers.
+// /metrics if they were scraped, else from the answers. Of a model that was streamed to, only the
+// stages are told: they are those of pieces, of which a stream has many.
+const streamed = model => model ? (model.stream || {count: 0}).count > 0 : options.mix.some(m => m.stream_chunk_bytes);
 function parts(model) {
   const order = ['decode', 'queue', 'gather', 'copy_in', 'compute', 'copy_out', 'encode'];
   const means = model ? Object.fromEntries(Object.entries(model.stages).map(([k, v]) => [k, v.mean_us])) :
       result.server_stage_means_us;
   const stages = order.filter(s => means[s] > 0).map(s => (
       {name: s, us: means[s], tint: colour([5, 1, 7, 4, 3, 4, 2][order.indexOf(s)]), p99: model && model.stages[s].p99_us}));
+  if (streamed(model)) return stages;
   const inStages = stages.reduce((sum, s) => sum + s.us, 0);
   const list = [];
   if (open && result.send_lag.mean_us > 0) list.push({name: 'send lag (client)', us: result.send_lag.mean_us, tint: colour(6), p99: result.send_lag.p99_us, outside: true});
@@ -307,7 +336,7 @@ function parts(model) {
   const outside = Math.max(0, result.service_time.mean_us - inServer);
   list.push({name: model ? 'network, gRPC, client' : 'network, gRPC, client, rest of the server', us: outside, tint: colour(8), outside: true});
   list.push(...stages);
-  if (inServer - inStages > 0) list.push({name: 'rest of the server', us: inServer - inStages, tint: colour(9)});
+  if (inServer - inStages > 0) list.push({name: 'rest of the server: gRPC sends the answer', us: inServer - inStages, tint: colour(9)});
   return list;
 }
 function breakdown() {
@@ -317,11 +346,14 @@ function breakdown() {
     // What happens outside the server is not known for each model.
     const several = models.length > 1;
     const shown = parts(model).filter(p => !several || !p.outside);
+    if (!shown.length) continue;
     const sum = shown.reduce((s, p) => s + p.us, 0);
     const node = card(tables, several ? `Where the time went in the server: ${model.model}` : 'Where the time went',
         (server ? 'Means; the server\'s own from /metrics, scraped at the end of the warm-up and after the last answer.' :
                   'Means; the server\'s own as it reports them with each answer.') +
-        ' Gather, copies and compute are of the whole batch.', true);
+        ' Gather, copies and compute are of the whole batch.' +
+        (!streamed(model) ? '' : model ? ' A stream counts as its pieces, each a request of its own here.' :
+         ' Of a stream they are the sums over its pieces, which overlap.'), true);
     node.append(element('div', {class: 'bar', role: 'img', 'aria-label': 'shares of the mean'}, ...shown.map(p => {
       const piece = element('div', {title: `${p.name}: ${time(p.us)}, ${share(p.us / sum)}`});
       piece.style.cssText = `flex: ${p.us / sum} 0 0; background: ${p.tint}`;
@@ -344,11 +376,23 @@ const percentiles = [['p50', 'p50_us'], ['p90', 'p90_us'], ['p99', 'p99_us'], ['
 function timesRow(name, histogram) {
   return [name, ...percentiles.map(([, key]) => histogram.count ? time(histogram[key]) : '')];
 }
+function entryTable() {
+  if (!result.by_entry) return;
+  const seconds = result.elapsed_s || 1, streams = result.by_entry.some(e => e.first_bytes);
+  const rate = bytes => `${round(bytes / seconds / 1e6)} MB/s`;
+  card(tables, 'Entries of the mix', streams ? 'First bytes: from the intended send of a stream to the first bytes of its answer.' : '', true).append(table(
+      ['', 'weight', 'ok', 'errors', 'out', 'back', 'p50', 'p99', 'longest', ...(streams ? ['first bytes p50', 'p99'] : [])],
+      result.by_entry.map((e, i) => {
+        const t = e.response_time, f = e.first_bytes, of = (h, key) => h && h.count ? time(h[key]) : '';
+        return [e.entry.replaceAll(':', ':\u200b'), round(options.mix[i].weight), amount(t.count), amount(e.errors), rate(e.sent_bytes), rate(e.received_bytes),
+                of(t, 'p50_us'), of(t, 'p99_us'), of(t, 'max_us'), ...(streams ? [of(f, 'p50_us'), of(f, 'p99_us')] : [])];
+      })));
+}
 function numbers() {
   const rows = [timesRow('response time', result.response_time)];
   if (open) rows.push(timesRow('service time', result.service_time), timesRow('send lag', result.send_lag));
-  for (const entry of result.by_entry || []) rows.push(timesRow(entry.entry, entry.response_time));
   if (result.ok) card(tables, 'Times', '', true).append(table(['', ...percentiles.map(p => p[0])], rows));
+  entryTable();
   if (points.length) {
     card(tables, 'Runs', '', true).append(table(
         [open ? 'rate' : 'callers', 'ok/s', 'p50', 'p90', 'p99', 'p99.9', 'longest', 'errors', 'unsent', ...(objective ? ['objective'] : [])],
@@ -365,17 +409,17 @@ function numbers() {
     ['warm-up', amount(result.warmup_requests), {text: 'not measured'}]]));
   answers.append(element('p', {class: 'note'},
       `Tensors: ${round(result.sent_bytes / seconds / 1e6)} MB/s out, ${round(result.received_bytes / seconds / 1e6)} MB/s back. ` +
-      `Batches: ${round(result.batch_requests.mean)} requests on average, ${amount(result.batch_requests.max)} at most.` +
+      (result.batch_requests.max ? `Batches: ${round(result.batch_requests.mean)} requests on average, ${amount(result.batch_requests.max)} at most.` : '') +
       (result.verified ? ` Verified: ${amount(result.verified)} answers, ${amount(result.wrong)} wrong.` : '')));
   const e = data.environment, server = result.server_metrics;
   const rowsOfRun = [
     ['server', `normd ${e.server_version}, ${e.server_lanes.join(', ')}, ${e.server_simd}${e.server_cuda ? `, CUDA ${e.server_cuda}` : ''}`],
     ['client', `${e.client_host}, ${e.client_cpus} processors, ${options.connections} connections`],
-    ['mix', options.mix.map(m => `${m.model}:${m.shape.join('x')}:${m.dtype}${m.weight !== 1 ? `:${m.weight}` : ''}`).join(', ')],
+    ['mix', options.mix.map(m => `${m.entry || m.model}${m.weight !== 1 ? `, weight ${round(m.weight)}` : ''}`).join('; ')],
     ['seed', `${options.seed}`], ['deadline', `${options.timeout_s} s`], ['warm-up', `${options.warmup_s} s`]];
   if (server) {
-    rowsOfRun.push(['lanes busy', server.lanes.map(l => `${l.lane} ${share(l.busy_share)}`).join(', ')],
-                   ['server\'s processors', round(server.cpu_s / server.elapsed_s)]);
+    rowsOfRun.push(['lanes busy', server.lanes.map(l => `${l.lane.split(' ').pop()} ${share(l.busy_share)}`).join(', ')],
+                   ['processors used', `${round(server.cpu_s / server.elapsed_s)} by the server, on average`]);
   }
   card(tables, 'Environment').append(table(['', ''], rowsOfRun.map(([name, text]) => [name, {text}])));
   document.getElementById('footer').textContent =
