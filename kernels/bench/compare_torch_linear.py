@@ -30,7 +30,7 @@ from compare_torch import DTYPES, Launch, Library, Vector, graph_ms, median_ms
 PRECISIONS = {"float32": 0, "tf32": 1, "bf16": 2, "float32_strict": 3}
 # Precision, type of x, y and the result.
 LINES = (("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16),
-         ("float32", torch.float16), ("float32_strict", torch.float32))
+         ("tf32", torch.float16), ("float32", torch.float16), ("float32_strict", torch.float32))
 GRAPH_SAMPLES = 64
 CHECKED_SAMPLES = 64
 
@@ -178,7 +178,7 @@ def main():
     parser.add_argument("--only", default="", help="keeps the lines that contain it")
     parser.add_argument("--features", type=int, default=8192)
     parser.add_argument("--samples", default="1,2,7,16,64,256,1024")
-    parser.add_argument("--tile", choices=("auto", "narrow", "wide", "quad", "slim"))
+    parser.add_argument("--tile", help="auto, narrow32, wide: see kernels/cuda/linear_plan.h")
     parser.add_argument("--json", help="writes the rows as a list of objects")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--repetitions", type=int, default=20)

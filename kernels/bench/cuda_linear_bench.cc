@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -120,16 +121,22 @@ class Layer {
       }
     });
     std::vector<char> automatic;
-    for (const char* name : {"auto", "narrow", "wide", "quad", "slim"}) {
-      ReportTile(samples, name, bytes, copy_ms, &automatic);
+    std::string seen;
+    for (cuda::LinearTile tile : cuda::kLinearTiles) {
+      // Tiles that a plan has not are another under their name.
+      const std::string plan =
+          cuda::Describe(cuda::MakeLinearPlan(spec_, limits_, samples, tile)) + "\n";
+      if (tile != cuda::LinearTile::kAuto && seen.find(plan) != std::string::npos) continue;
+      if (tile != cuda::LinearTile::kAuto) seen += plan;
+      ReportTile(samples, tile, bytes, copy_ms, &automatic);
     }
   }
 
  private:
-  void ReportTile(std::int64_t samples, const char* name, std::size_t bytes, double copy_ms,
+  void ReportTile(std::int64_t samples, cuda::LinearTile tile, std::size_t bytes, double copy_ms,
                   std::vector<char>* automatic) const {
     cuda::LinearLaunchOptions options;
-    Check(cuda::ParseLinearTile(name, &options.forced));
+    options.forced = tile;
     options.workspace_bytes = cuda::LinearWorkspaceBytes(spec_, samples, limits_, options.forced);
     const Buffer workspace = Allocate(options.workspace_bytes);
     options.workspace = workspace.get();
@@ -149,8 +156,8 @@ class Layer {
     const double operations = 2.0 * static_cast<double>(samples) *
                               static_cast<double>(spec_.in_features) *
                               static_cast<double>(spec_.out_features);
-    std::printf("%-14s %-8s %5lld %-6s %9.4f %9.4f %8.1f  %8.1e %8.1e  %s\n", Name(spec_.precision),
-                Name(spec_.dtype), static_cast<long long>(samples), name, ms, copy_ms,
+    std::printf("%-14s %-8s %5lld %-9s %9.4f %9.4f %8.1f  %8.1e %8.1e  %s\n", Name(spec_.precision),
+                Name(spec_.dtype), static_cast<long long>(samples), cuda::Name(tile), ms, copy_ms,
                 operations / ms / 1e9, error.relative, error.max,
                 bits == *automatic ? "same" : "DIFFER");
     std::fflush(stdout);
@@ -169,7 +176,7 @@ void Run(std::int64_t features, const std::vector<std::int64_t>& samples) {
   Check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   std::printf("%s, %lld -> %lld\n", properties.name, static_cast<long long>(features),
               static_cast<long long>(features));
-  std::printf("%-14s %-8s %5s %-6s %9s %9s %8s  %8s %8s  bits\n", "precision", "dtype", "B", "tile",
+  std::printf("%-14s %-8s %5s %-9s %9s %9s %8s  %8s %8s  bits\n", "precision", "dtype", "B", "tile",
               "ms", "copy ms", "TFLOP/s", "relative", "max");
   const std::int64_t most = *std::max_element(samples.begin(), samples.end());
   for (auto [precision, dtype] : {std::pair(Precision::kFloat32, DType::kFloat32),

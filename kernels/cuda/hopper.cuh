@@ -56,8 +56,10 @@ __device__ inline int ClusterRank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
+// Orders barriers that were published, and no data: that would wait for all stores to global
+// memory.
 __device__ inline void ClusterSync() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
@@ -102,6 +104,10 @@ template <int kGroups>
 __device__ inline void AwaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
+// A barrier of `threads` threads of a block; 0 < id < 16.
+__device__ inline void SyncThreads(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 // Keeps the compiler from moving accesses of the accumulators across this point.
 template <int kCount>
 __device__ inline void Pin(float (&registers)[kCount]) {
@@ -112,10 +118,14 @@ __device__ inline void Pin(float (&registers)[kCount]) {
 #define NORMD_D8(d, i)                                                                        \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define NORMD_D32(d, i) NORMD_D8(d, i), NORMD_D8(d, i + 8), NORMD_D8(d, i + 16), NORMD_D8(d, i + 24)
 #define NORMD_D64(d, i)                                                         \
   NORMD_D8(d, i), NORMD_D8(d, i + 8), NORMD_D8(d, i + 16), NORMD_D8(d, i + 24), \
       NORMD_D8(d, i + 32), NORMD_D8(d, i + 40), NORMD_D8(d, i + 48), NORMD_D8(d, i + 56)
 #define NORMD_R16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define NORMD_R32 \
+  NORMD_R16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NORMD_R64                                                                         \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, " \
@@ -136,6 +146,14 @@ __device__ inline void Pin(float (&registers)[kCount]) {
       "},"                                                                       \
       " %16, %17, add, 1, 1, 0, 0; }"                                            \
       : NORMD_D8(d, 0), NORMD_D8(d, 8)                                           \
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
+#define NORMD_PRODUCT_64(type)                                                   \
+  asm volatile(                                                                  \
+      "{ .reg .pred add; setp.ne.b32 add, %34, 0;"                               \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" NORMD_R32 \
+      "},"                                                                       \
+      " %32, %33, add, 1, 1, 0, 0; }"                                            \
+      : NORMD_D32(d, 0)                                                          \
       : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define NORMD_PRODUCT_128(type)                                                   \
   asm volatile(                                                                   \
@@ -159,12 +177,16 @@ __device__ inline void Pin(float (&registers)[kCount]) {
 template <bool kBFloat, int kRegisters>
 __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::uint64_t b,
                                 bool add) {
-  static_assert(kRegisters == 16 || kRegisters == 64 || kRegisters == 128,
-                "products of 32, 128 or 256 columns");
+  static_assert(kRegisters == 16 || kRegisters == 32 || kRegisters == 64 || kRegisters == 128,
+                "products of 32, 64, 128 or 256 columns");
   if constexpr (kRegisters == 16 && kBFloat) {
     NORMD_PRODUCT_32("bf16");
   } else if constexpr (kRegisters == 16) {
     NORMD_PRODUCT_32("f16");
+  } else if constexpr (kRegisters == 32 && kBFloat) {
+    NORMD_PRODUCT_64("bf16");
+  } else if constexpr (kRegisters == 32) {
+    NORMD_PRODUCT_64("f16");
   } else if constexpr (kRegisters == 64 && kBFloat) {
     NORMD_PRODUCT_128("bf16");
   } else if constexpr (kRegisters == 64) {
@@ -177,11 +199,14 @@ __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::ui
 }
 
 #undef NORMD_D8
+#undef NORMD_D32
 #undef NORMD_D64
 #undef NORMD_R16
+#undef NORMD_R32
 #undef NORMD_R64
 #undef NORMD_R128
 #undef NORMD_PRODUCT_32
+#undef NORMD_PRODUCT_64
 #undef NORMD_PRODUCT_128
 #undef NORMD_PRODUCT_256
 

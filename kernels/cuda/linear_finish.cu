@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -150,9 +151,14 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int index = VectorIndex(i);
+    if (sample.y != nullptr) LoadVector<T>(sample.y, index, Present(task, index), y[i]);
+  }
+  AwaitPreviousKernel();
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int index = VectorIndex(i);
     LoadVector<float>(reinterpret_cast<const char*>(sample.z), index, Present(task, index),
                       values[i]);
-    if (sample.y != nullptr) LoadVector<T>(sample.y, index, Present(task, index), y[i]);
   }
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
@@ -183,6 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   const int vectors = (task.features - 1) / (kThreads * kVector) + 1;
   float values[kVector];
   float2 sum = make_float2(0, 0);
+  AwaitPreviousKernel();
   for (int i = 0; i < vectors; ++i) {
     LoadVector<float>(z, VectorIndex(i), Present(task, VectorIndex(i)), values);
 #pragma unroll
@@ -209,23 +216,25 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename T>
-cudaError_t Launch(const FinishTask& task, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(task.batch.samples);
-  if (task.features <= kResident) {
-    FinishResidentKernel<T><<<blocks, kThreads, 0, stream>>>(task);
-  } else {
-    FinishStreamedKernel<T><<<blocks, kThreads, 0, stream>>>(task);
-  }
-  return cudaGetLastError();
+cudaError_t Launch(const FinishTask& task, bool overlaps, cudaStream_t stream) {
+  cudaLaunchAttribute overlap = OverlapPrevious(true);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(task.batch.samples);
+  config.blockDim = kThreads;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = overlaps ? 1 : 0;
+  return task.features <= kResident ? cudaLaunchKernelEx(&config, FinishResidentKernel<T>, task)
+                                    : cudaLaunchKernelEx(&config, FinishStreamedKernel<T>, task);
 }
 
 }  // namespace
 
-cudaError_t LaunchFinish(const FinishTask& task, cudaStream_t stream) {
+cudaError_t LaunchFinish(const FinishTask& task, bool overlaps, cudaStream_t stream) {
   switch (task.dtype) {
-    case DType::kFloat16: return Launch<Half>(task, stream);
-    case DType::kBFloat16: return Launch<BFloat>(task, stream);
-    default: return Launch<float>(task, stream);
+    case DType::kFloat16: return Launch<Half>(task, overlaps, stream);
+    case DType::kBFloat16: return Launch<BFloat>(task, overlaps, stream);
+    default: return Launch<float>(task, overlaps, stream);
   }
 }
 

@@ -63,6 +63,8 @@ struct ProductTask {
   std::int32_t features;
   int clusters;  // Of the plan's size that are resident at once.
 };
+// The kernel before it in the stream is that of x's operand, which it overlaps: it asks for weights
+// meanwhile.
 cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
                                 cudaStream_t stream);
 cudaError_t LaunchPlainProduct(const LinearPlan& plan, const ProductTask& task,
@@ -80,7 +82,8 @@ struct FinishTask {
   DType dtype;
   Epilogue epilogue;
 };
-cudaError_t LaunchFinish(const FinishTask& task, cudaStream_t stream);
+// `overlaps`: the kernel before it in the stream is the tensor product, which it may overlap.
+cudaError_t LaunchFinish(const FinishTask& task, bool overlaps, cudaStream_t stream);
 
 }  // namespace normd::norm::cuda
 

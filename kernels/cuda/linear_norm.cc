@@ -127,9 +127,9 @@ cudaError_t EnqueueProduct(const LinearNormSpec& spec, const LinearPlan& plan,
                                           : LaunchPlainProduct(plan, task, stream);
 }
 
-cudaError_t EnqueueFinish(const LinearNormSpec& spec, const LinearBatch& batch,
-                          const WorkspaceLayout& layout, const char* workspace,
-                          cudaStream_t stream) {
+cudaError_t EnqueueFinish(const LinearNormSpec& spec, const LinearPlan& plan,
+                          const LinearBatch& batch, const WorkspaceLayout& layout,
+                          const char* workspace, cudaStream_t stream) {
   FinishTask task = {};
   task.batch = batch;
   task.z = reinterpret_cast<const float*>(workspace + layout.z);
@@ -138,7 +138,7 @@ cudaError_t EnqueueFinish(const LinearNormSpec& spec, const LinearBatch& batch,
   task.eps = static_cast<float>(spec.eps);
   task.dtype = spec.dtype;
   task.epilogue = spec.epilogue;
-  return LaunchFinish(task, stream);
+  return LaunchFinish(task, plan.path == LinearPath::kTensor, stream);
 }
 
 Status EnqueueChunk(const LinearNormSpec& spec, const char* prepared, const LinearBatch& batch,
@@ -151,7 +151,7 @@ Status EnqueueChunk(const LinearNormSpec& spec, const char* prepared, const Line
   error = EnqueueProduct(spec, plan, limits, prepared, layout, batch.samples, workspace,
                          options.stream);
   if (error != cudaSuccess) return ToStatus(error, "the fused layer's product");
-  error = EnqueueFinish(spec, batch, layout, workspace, options.stream);
+  error = EnqueueFinish(spec, plan, batch, layout, workspace, options.stream);
   return ToStatus(error, "the fused layer's norm");
 }
 

@@ -1,9 +1,6 @@
 // The fused layer on CUDA: see kernels/linear_norm.h for what it computes and kernels/README.md for
 // how. All calls are thread-safe; none allocates device memory or synchronises, so all can be
 // captured into a CUDA graph.
-//
-// These kernels have been compiled and their machine code read; they have not run on a GPU yet. No
-// speed is claimed for them.
 
 #ifndef NORMD_KERNELS_CUDA_LINEAR_NORM_H_
 #define NORMD_KERNELS_CUDA_LINEAR_NORM_H_

@@ -6,8 +6,11 @@
 // keep all 22 bits, and none loses more than 2^-39 of the largest. Powers of two are taken out of
 // the product again, exactly. Rows of float16 stay as they are.
 
+#include <type_traits>
+
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -16,13 +19,21 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 constexpr int kPiece = 8;  // Elements; 16 bytes of a part.
 
-__device__ inline ParamVector FindSource(const OperandTask& task, std::int64_t* row) {
-  if (task.source.data != nullptr) return task.source;
+constexpr int kHeld = 4;  // Pieces of a thread that stay in registers.
+constexpr std::int64_t kStride = std::int64_t{kThreads} * kPiece;
+constexpr std::int64_t kResident = kHeld * kStride;
+
+// The elements of a row of the operand; none for rows behind the source's.
+template <typename T>
+__device__ inline const T* FindSource(const OperandTask& task, std::int64_t row) {
+  if (row >= task.present) return nullptr;
+  if (task.source.data != nullptr) {
+    return static_cast<const T*>(task.source.data) + row * task.columns;
+  }
   std::int32_t begin = 0;
   int segment = 0;
-  while (task.batch.segments[segment].end <= *row) begin = task.batch.segments[segment++].end;
-  *row -= begin;
-  return {task.batch.segments[segment].x, task.dtype};
+  while (task.batch.segments[segment].end <= row) begin = task.batch.segments[segment++].end;
+  return reinterpret_cast<const T*>(task.batch.segments[segment].x) + (row - begin) * task.columns;
 }
 
 __device__ inline float BlockMax(float value) {
@@ -67,75 +78,124 @@ __device__ inline void Split(const float (&values)[kPiece], Granule* high, Granu
   *low = Pack<Half>(rest);
 }
 
-// Where a piece of a row lies in the first part of its block of rows.
-__device__ inline char* PieceAt(const OperandTask& task, std::int64_t row, std::int64_t column) {
-  const std::int64_t block = row / task.block_rows;
-  const int in_block = static_cast<int>(row % task.block_rows);
-  const std::int64_t step = block * (task.k / kStepElements) + column / kStepElements;
-  const int piece = static_cast<int>(column % kStepElements) / kPiece;
-  return static_cast<char*>(task.operand) + step * task.parts * task.block_rows * kStepBytes +
-         in_block * kStepBytes + (piece ^ (in_block % 8)) * kGranuleBytes;
-}
-
-__device__ inline void StorePiece(const OperandTask& task, std::int64_t row, std::int64_t column,
-                                  float scale, float (&values)[kPiece]) {
-  if (task.format == OperandFormat::kBFloat16) {
-    *reinterpret_cast<Granule*>(PieceAt(task, row, column)) = Pack<BFloat>(values);
-    return;
+// Where a row of the operand lies.
+class RowPlace {
+ public:
+  __device__ RowPlace(const OperandTask& task, std::int64_t row) : task_(task) {
+    const std::int64_t block = row / task.block_rows;
+    const int in_block = static_cast<int>(row - block * task.block_rows);
+    swizzle_ = in_block % 8;
+    part_bytes_ = task.block_rows * kStepBytes;
+    tensor_ = static_cast<char*>(task.operand) +
+              block * (task.k / kStepElements) * task.parts * part_bytes_ + in_block * kStepBytes;
+    plain_ = static_cast<float*>(task.operand) + row * task.k;
   }
-  if (task.format == OperandFormat::kSplitFloat16) {
-#pragma unroll
-    for (int i = 0; i < kPiece; ++i) values[i] *= scale;
-    Granule high, low;
-    Split(values, &high, &low);
-    char* const place = PieceAt(task, row, column);
-    *reinterpret_cast<Granule*>(place) = high;
-    if (task.parts == 2) {
-      *reinterpret_cast<Granule*>(place + task.block_rows * kStepBytes) = low;
+
+  __device__ void Store(std::int64_t column, float scale, float (&values)[kPiece]) const {
+    if (task_.format == OperandFormat::kBFloat16) {
+      *reinterpret_cast<Granule*>(At(column)) = Pack<BFloat>(values);
+      return;
     }
-    return;
-  }
+    if (task_.format == OperandFormat::kSplitFloat16) {
 #pragma unroll
-  for (int i = 0; i < kPiece; ++i) values[i] = RoundPlain(values[i], task.format);
-  float4* const place =
-      reinterpret_cast<float4*>(static_cast<float*>(task.operand) + row * task.k + column);
-  place[0] = make_float4(values[0], values[1], values[2], values[3]);
-  place[1] = make_float4(values[4], values[5], values[6], values[7]);
+      for (int i = 0; i < kPiece; ++i) values[i] *= scale;
+      Granule high, low;
+      Split(values, &high, &low);
+      char* const place = At(column);
+      *reinterpret_cast<Granule*>(place) = high;
+      if (task_.parts == 2) *reinterpret_cast<Granule*>(place + part_bytes_) = low;
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kPiece; ++i) values[i] = RoundPlain(values[i], task_.format);
+    float4* const place = reinterpret_cast<float4*>(plain_ + column);
+    place[0] = make_float4(values[0], values[1], values[2], values[3]);
+    place[1] = make_float4(values[4], values[5], values[6], values[7]);
+  }
+
+ private:
+  // The piece's first part.
+  __device__ char* At(std::int64_t column) const {
+    const int piece = static_cast<int>(column % kStepElements) / kPiece;
+    return tensor_ + column / kStepElements * task_.parts * part_bytes_ +
+           (piece ^ swizzle_) * kGranuleBytes;
+  }
+
+  const OperandTask& task_;
+  int swizzle_;
+  int part_bytes_;
+  char* tensor_;
+  float* plain_;
+};
+
+template <typename T>
+__device__ inline void LoadPiece(const OperandTask& task, const T* source, std::int64_t column,
+                                 float (&values)[kPiece]) {
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) values[i] = 0;
+  if (source == nullptr || column >= task.columns) return;
+  const std::int64_t left = task.columns - column;
+  LoadParamsOf<T>(source, column, left < kPiece ? static_cast<int>(left) : kPiece, values);
 }
 
+__device__ inline float Largest(const float (&values)[kPiece], float largest) {
+#pragma unroll
+  for (int i = 0; i < kPiece; ++i) largest = fmaxf(largest, fabsf(values[i]));
+  return largest;
+}
+
+// kHolds: rows of at most kResident elements, read once.
+template <typename T, bool kHolds>
 __global__ void __launch_bounds__(kThreads)
     OperandKernel(const __grid_constant__ OperandTask task) {
+  LetNextKernelBegin();
   const std::int64_t row = blockIdx.x;
-  std::int64_t source_row = row;
-  const bool present = row < task.present;
-  const ParamVector source = present ? FindSource(task, &source_row) : ParamVector();
-  const auto load = [&](std::int64_t column, float(&values)[kPiece]) {
-    const std::int64_t left = task.columns - column;
-    LoadParams(source, source_row * task.columns + column,
-               static_cast<int>(left < 0        ? 0
-                                : left < kPiece ? left
-                                                : kPiece),
-               0.f, values);
-  };
+  const T* const source = FindSource<T>(task, row);
+  const RowPlace place(task, row);
   const std::int64_t begin = std::int64_t{threadIdx.x} * kPiece;
-  constexpr std::int64_t kStride = kThreads * kPiece;
-  float values[kPiece];
-  int exponent = 0;
-  if (task.format == OperandFormat::kSplitFloat16 && task.dtype != DType::kFloat16) {
-    float largest = 0;
-    for (std::int64_t column = begin; present && column < task.columns; column += kStride) {
-      load(column, values);
+  float held[kHolds ? kHeld : 1][kPiece];
+  if constexpr (kHolds) {
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i) largest = fmaxf(largest, fabsf(values[i]));
+    for (int i = 0; i < kHeld; ++i) LoadPiece(task, source, begin + i * kStride, held[i]);
+  }
+  int exponent = 0;
+  if (task.format == OperandFormat::kSplitFloat16 && !std::is_same_v<T, Half>) {
+    float largest = 0;
+    if constexpr (kHolds) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) largest = Largest(held[i], largest);
+    } else {
+      for (std::int64_t column = begin; column < task.columns; column += kStride) {
+        LoadPiece(task, source, column, held[0]);
+        largest = Largest(held[0], largest);
+      }
     }
     exponent = ScaleExponent(BlockMax(largest));
   }
   const float scale = __int_as_float((exponent + 127) << 23);
   if (threadIdx.x == 0) task.exponents[row] = exponent;
-  for (std::int64_t column = begin; column < task.k; column += kStride) {
-    load(column, values);
-    StorePiece(task, row, column, scale, values);
+  if constexpr (kHolds) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (begin + i * kStride < task.k) place.Store(begin + i * kStride, scale, held[i]);
+    }
+  } else {
+    for (std::int64_t column = begin; column < task.k; column += kStride) {
+      LoadPiece(task, source, column, held[0]);
+      place.Store(column, scale, held[0]);
+    }
   }
+}
+
+template <typename T>
+cudaError_t Launch(const OperandTask& task, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(task.rows);
+  if (task.k <= kResident) {
+    OperandKernel<T, true><<<blocks, kThreads, 0, stream>>>(task);
+  } else {
+    OperandKernel<T, false><<<blocks, kThreads, 0, stream>>>(task);
+  }
+  return cudaGetLastError();
 }
 
 __global__ void BiasKernel(ParamVector source, std::int64_t present, std::int64_t rows,
@@ -147,8 +207,12 @@ __global__ void BiasKernel(ParamVector source, std::int64_t present, std::int64_
 }  // namespace
 
 cudaError_t LaunchOperand(const OperandTask& task, cudaStream_t stream) {
-  OperandKernel<<<static_cast<unsigned>(task.rows), kThreads, 0, stream>>>(task);
-  return cudaGetLastError();
+  switch (task.dtype) {
+    case DType::kFloat64: return Launch<double>(task, stream);
+    case DType::kFloat16: return Launch<Half>(task, stream);
+    case DType::kBFloat16: return Launch<BFloat>(task, stream);
+    default: return Launch<float>(task, stream);
+  }
 }
 
 cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int64_t rows,

@@ -12,9 +12,23 @@ constexpr std::size_t kAlignment = 256;
 // Truncation grows with the number of additions to one sum on the tensor cores, the cost of moving
 // it with their inverse: kernels/README.md.
 constexpr int kStepsPerSum = 2;
-constexpr int kSplitColumns = 128;  // Two sets of sums leave no registers for more.
-constexpr int kColumns = 256;
+constexpr int kSplitColumns = 128;  // At most; two sets of sums leave no registers for more.
+constexpr int kColumns = 256;       // At most.
+constexpr int kFewestColumns = 32;
 constexpr std::int64_t kFewSamples = 32;
+
+struct TileName {
+  LinearTile tile;
+  const char* name;
+  int columns;  // 0: the most.
+};
+constexpr TileName kTileNames[] = {
+    {LinearTile::kNarrow32, "narrow32", 32},
+    {LinearTile::kNarrow64, "narrow64", 64},
+    {LinearTile::kNarrow128, "narrow128", 128},
+    {LinearTile::kNarrow256, "narrow256", 256},
+    {LinearTile::kWide, "wide", 0},
+};
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t RoundUp(std::int64_t a, std::int64_t b) { return CeilDiv(a, b) * b; }
@@ -24,8 +38,27 @@ bool UsesTensorCores(const LinearNormSpec& spec, const DeviceLimits& limits) {
          spec.precision != Precision::kFloat32Strict;
 }
 
-bool IsNarrow(LinearTile forced) {
-  return forced == LinearTile::kNarrow || forced == LinearTile::kSlim;
+// The tile of 64 features and `columns` samples.
+LinearTile NarrowTile(int columns) {
+  for (const TileName& known : kTileNames) {
+    if (known.columns == columns) return known.tile;
+  }
+  return LinearTile::kWide;
+}
+
+// The least columns for which every tile of 64 features has a multiprocessor at once. Where there
+// are none, tiles of 128 features move fewer bytes, but not for samples that leave half of their
+// columns empty.
+LinearTile ChooseTile(const LinearNormSpec& spec, const DeviceLimits& limits, std::int64_t samples,
+                      int most_columns) {
+  const std::int64_t blocks = CeilDiv(spec.out_features, kWeightBlockRows);
+  for (int columns = kFewestColumns; columns <= most_columns; columns *= 2) {
+    if (blocks * CeilDiv(samples, columns) <= limits.multiprocessors) return NarrowTile(columns);
+  }
+  for (int columns = kFewestColumns; columns < most_columns; columns *= 2) {
+    if (samples <= columns) return NarrowTile(columns);
+  }
+  return LinearTile::kWide;
 }
 
 LinearPlan TensorPlan(const LinearNormSpec& spec) {
@@ -75,37 +108,44 @@ std::size_t Place(std::size_t part_bytes, std::size_t* bytes) {
 
 }  // namespace
 
+const char* Name(LinearTile tile) {
+  if (tile == LinearTile::kAuto) return "auto";
+  for (const TileName& known : kTileNames) {
+    if (known.tile == tile) return known.name;
+  }
+  return "invalid";
+}
+
 Status ParseLinearTile(const std::string& name, LinearTile* tile) {
-  for (auto [value, text] :
-       {std::pair(LinearTile::kAuto, "auto"), std::pair(LinearTile::kNarrow, "narrow"),
-        std::pair(LinearTile::kWide, "wide"), std::pair(LinearTile::kSlim, "slim"),
-        std::pair(LinearTile::kQuad, "quad")}) {
-    if (name != text) continue;
-    *tile = value;
+  std::string names;
+  for (LinearTile known : kLinearTiles) {
+    names += names.empty() ? Name(known) : std::string(", ") + Name(known);
+    if (name != Name(known)) continue;
+    *tile = known;
     return Status();
   }
-  return InvalidArgument("tile: '" + name + "' is not one of auto, narrow, wide, slim, quad");
+  return InvalidArgument("tile: '" + name + "' is not one of " + names);
 }
 
 LinearPlan MakeLinearPlan(const LinearNormSpec& spec, const DeviceLimits& limits,
                           std::int64_t samples, LinearTile forced) {
   if (!UsesTensorCores(spec, limits)) {
     LinearPlan plan = PlainPlan(spec);
-    const bool narrow = forced == LinearTile::kAuto ? samples <= kFewSamples : IsNarrow(forced);
+    const bool narrow =
+        forced == LinearTile::kAuto ? samples <= kFewSamples : forced != LinearTile::kWide;
     plan.tile_samples = narrow ? 16 : 128;
     plan.tile_features = narrow ? 64 : 128;
     return plan;
   }
   LinearPlan plan = TensorPlan(spec);
-  // Two warpgroups to a block and two blocks to a cluster move the fewest bytes; where that leaves
-  // half of the multiprocessors idle, each gets 64 features of its own.
-  const std::int64_t wide =
-      CeilDiv(spec.out_features, kMaxFeaturesPerCluster) * 2 * CeilDiv(samples, plan.tile_samples);
-  const bool narrow =
-      forced == LinearTile::kAuto ? 2 * wide <= limits.multiprocessors : IsNarrow(forced);
-  if (forced == LinearTile::kSlim) plan.tile_samples = kSlimSamples;
-  plan.tile_features = narrow ? kWeightBlockRows : 2 * kWeightBlockRows;
-  plan.cluster = narrow ? 1 : forced == LinearTile::kQuad ? 4 : 2;
+  if (forced == LinearTile::kAuto) forced = ChooseTile(spec, limits, samples, plan.tile_samples);
+  for (const TileName& known : kTileNames) {
+    if (known.tile == forced && known.columns > 0) {
+      plan.tile_samples = std::min(plan.tile_samples, known.columns);
+    }
+  }
+  plan.cluster = forced == LinearTile::kWide ? 2 : 1;
+  plan.tile_features = plan.cluster * kWeightBlockRows;
   return plan;
 }
 

@@ -43,18 +43,23 @@ inline constexpr int kMaxFeaturesPerCluster = 256;
 // Samples of a call are computed in chunks of at most this many, which bounds the workspace.
 inline constexpr std::int64_t kLinearChunkSamples = 1024;
 
-// How much of the product a block takes. It changes the time and no bit, but for kSlim.
+// How much of the product a block takes, which changes the time and no bit. Narrow: 64 features,
+// and as many samples as the name says, or the most that a plan has. Wide: 128 features and the
+// most samples; two blocks with the same samples copy them once.
 enum class LinearTile : std::uint8_t {
   kAuto = 0,
-  kNarrow = 1,  // Few samples: as many blocks as possible.
-  kWide = 2,    // Many samples: as few bytes moved as possible.
-  // Narrow, with matrix products of kSlimSamples columns. That their width changes no bit is likely
-  // and not shown, so kAuto never takes it.
-  kSlim = 3,
-  kQuad = 4,  // Wide, in clusters of four: half the weights' bytes from the L2 cache.
+  kNarrow32,
+  kNarrow64,
+  kNarrow128,
+  kNarrow256,
+  kWide,
 };
-inline constexpr int kSlimSamples = 32;
-// From "auto", "narrow", "wide", "slim", "quad"; InvalidArgument lists the names.
+inline constexpr LinearTile kLinearTiles[] = {LinearTile::kAuto,      LinearTile::kNarrow32,
+                                              LinearTile::kNarrow64,  LinearTile::kNarrow128,
+                                              LinearTile::kNarrow256, LinearTile::kWide};
+// "auto", "narrow32" and so on; "invalid" for a value that is not a LinearTile.
+const char* Name(LinearTile tile);
+// From such a name; InvalidArgument lists them.
 Status ParseLinearTile(const std::string& name, LinearTile* tile);
 
 struct LinearPlan {
@@ -67,7 +72,7 @@ struct LinearPlan {
   int steps_per_sum = 0;
   int tile_samples = 0;   // Of a block of threads.
   int tile_features = 0;  // Likewise.
-  int cluster = 1;        // Blocks that copy operands into each other's memory: 1, 2 or 4.
+  int cluster = 1;        // Blocks that copy x into each other's memory: 1 or 2.
 };
 
 // The spec must be valid; 0 < samples <= kLinearChunkSamples. `forced` overrides the choice of the

@@ -129,14 +129,14 @@ class CudaLinearTest : public ::testing::TestWithParam<std::tuple<DType, Precisi
 
 TEST_P(CudaLinearTest, GivesTheSameBitsInEveryTile) {
   for (const auto& [in, out] : {std::pair{64, 64}, {200, 300}, {1000, 257}, {2048, 1100}}) {
-    for (const std::int64_t samples : {1, 2, 7, 64, 65, 128, 129, 300, 1000, 1025}) {
+    for (const std::int64_t samples : {1, 2, 7, 32, 33, 64, 65, 128, 129, 300, 1000, 1025}) {
       Problem problem(Spec(in, out), samples, limits_);
-      ASSERT_TRUE(problem.Run(limits_, LinearTile::kNarrow).ok());
-      const std::vector<char> narrow = problem.Out();
-      for (const LinearTile tile : {LinearTile::kWide, LinearTile::kQuad}) {
+      ASSERT_TRUE(problem.Run(limits_, LinearTile::kAuto).ok());
+      const std::vector<char> automatic = problem.Out();
+      for (const LinearTile tile : kLinearTiles) {
         ASSERT_TRUE(problem.Run(limits_, tile).ok());
-        ASSERT_EQ(problem.Out(), narrow) << in << " -> " << out << ", samples " << samples
-                                         << ", tile " << static_cast<int>(tile);
+        ASSERT_EQ(problem.Out(), automatic)
+            << in << " -> " << out << ", samples " << samples << ", tile " << Name(tile);
       }
     }
   }
@@ -149,23 +149,6 @@ TEST_P(CudaLinearTest, GivesTheSameBitsOnEveryLaunch) {
   for (int launch = 1; launch < 100; ++launch) {
     ASSERT_TRUE(problem.Run(limits_, LinearTile::kAuto).ok());
     ASSERT_EQ(problem.Out(), first) << launch;
-  }
-}
-
-// The slim tile promises an error, not bits; the log says whether it has them too.
-TEST_P(CudaLinearTest, AgreesWithFloat64InTheSlimTile) {
-  for (const std::int64_t samples : {1, 31, 70}) {
-    Problem problem(Spec(1000, 700), samples, limits_);
-    ASSERT_TRUE(problem.Run(limits_, LinearTile::kNarrow).ok());
-    const std::vector<char> narrow = problem.Out();
-    ASSERT_TRUE(problem.Run(limits_, LinearTile::kSlim).ok());
-    bench::LinearError error;
-    ASSERT_EQ(
-        bench::LinearErrorOnDevice(problem.spec, problem.params, problem.segment, nullptr, &error),
-        cudaSuccess);
-    EXPECT_LT(error.relative, RelativeLimit());
-    GTEST_LOG_(INFO) << samples << " samples in slim tiles have "
-                     << (problem.Out() == narrow ? "the narrow tiles' bits" : "bits of their own");
   }
 }
 

@@ -76,42 +76,56 @@ TEST(LinearPlanTest, ChoosesArithmeticWhateverTheNumberOfSamples) {
     for (const LinearNormSpec& spec : Specs()) {
       const LinearPlan one = MakeLinearPlan(spec, Device(capability, 132), 1);
       for (std::int64_t samples : Samples()) {
-        for (LinearTile tile :
-             {LinearTile::kAuto, LinearTile::kNarrow, LinearTile::kWide, LinearTile::kQuad}) {
+        for (LinearTile tile : kLinearTiles) {
           const LinearPlan plan = MakeLinearPlan(spec, Device(capability, 132), samples, tile);
           EXPECT_EQ(plan.path, one.path);
           EXPECT_EQ(plan.format, one.format);
           EXPECT_EQ(plan.x_parts, one.x_parts);
           EXPECT_EQ(plan.weight_parts, one.weight_parts);
           EXPECT_EQ(plan.steps_per_sum, one.steps_per_sum);
-          // Samples are the columns of a product: of one shape on the tensor cores.
-          if (plan.path != LinearPath::kTensor) continue;
-          EXPECT_EQ(plan.tile_samples, one.tile_samples);
         }
       }
     }
   }
 }
 
-TEST(LinearPlanTest, TakesProductsOfAnotherWidthOnlyWhereForced) {
+// A tile's samples are what its operand is laid out for, and what a kernel exists for.
+TEST(LinearPlanTest, TakesTilesThatKernelsExistFor) {
   for (const LinearNormSpec& spec : Specs()) {
-    const LinearPlan slim = MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kSlim);
-    if (slim.path != LinearPath::kTensor) continue;
-    EXPECT_EQ(slim.tile_samples, kSlimSamples);
     for (std::int64_t samples : Samples()) {
-      EXPECT_GT(MakeLinearPlan(spec, Device(90, 132), samples).tile_samples, kSlimSamples);
+      for (LinearTile tile : kLinearTiles) {
+        const LinearPlan plan = MakeLinearPlan(spec, Device(90, 132), samples, tile);
+        if (plan.path != LinearPath::kTensor) continue;
+        EXPECT_THAT(plan.tile_samples, ::testing::AnyOf(32, 64, 128, 256));
+        EXPECT_THAT(plan.tile_features, ::testing::AnyOf(64, 128));
+        const int most = plan.x_parts * plan.weight_parts > 1 ? 128 : 256;
+        EXPECT_LE(plan.tile_samples, most);
+        if (plan.tile_features == 64) continue;
+        EXPECT_EQ(plan.cluster, 2);
+        EXPECT_EQ(plan.tile_samples, most);
+      }
     }
   }
 }
 
 TEST(LinearPlanTest, GivesEachMultiprocessorFewFeaturesWhereSamplesAreFew) {
-  const LinearNormSpec spec = Spec(8192, 8192, DType::kFloat32, Precision::kFloat32);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1).tile_features, 64);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1).cluster, 1);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1024).tile_features, 128);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1024).cluster, 2);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kWide).cluster, 2);
-  EXPECT_EQ(MakeLinearPlan(spec, Device(90, 132), 1, LinearTile::kQuad).cluster, 4);
+  const auto plan = [](std::int64_t samples, Precision precision, std::int64_t out = 8192) {
+    return MakeLinearPlan(Spec(8192, out, DType::kFloat32, precision), Device(90, 132), samples);
+  };
+  for (Precision precision : {Precision::kFloat32, Precision::kTf32}) {
+    for (const auto& [samples, columns] : {std::pair{1, 32}, {32, 32}, {33, 64}, {65, 128}}) {
+      EXPECT_EQ(plan(samples, precision).tile_features, 64) << samples;
+      EXPECT_EQ(plan(samples, precision).tile_samples, columns) << samples;
+    }
+    EXPECT_EQ(plan(1024, precision).tile_features, 128);
+  }
+  EXPECT_EQ(plan(200, Precision::kFloat32).tile_features, 128);
+  EXPECT_EQ(plan(200, Precision::kTf32).tile_samples, 256);
+  // Few features: as many tiles as multiprocessors can take at once.
+  EXPECT_EQ(plan(1024, Precision::kFloat32, 512).tile_features, 64);
+  EXPECT_EQ(plan(1024, Precision::kFloat32, 512).tile_samples, 64);
+  // More features than multiprocessors: still no columns that no sample fills.
+  EXPECT_EQ(plan(1, Precision::kTf32, 1 << 20).tile_samples, 32);
 }
 
 // Padding is what the kernels read behind the last feature, element and sample.
@@ -160,17 +174,14 @@ TEST(LinearPlanTest, NeedsNoLessWorkspaceForMoreSamples) {
 }
 
 TEST(LinearPlanTest, ParsesTilesAndListsThem) {
-  LinearTile tile = LinearTile::kAuto;
-  for (const auto& [name, value] : {std::pair("narrow", LinearTile::kNarrow),
-                                    {"wide", LinearTile::kWide},
-                                    {"slim", LinearTile::kSlim},
-                                    {"quad", LinearTile::kQuad},
-                                    {"auto", LinearTile::kAuto}}) {
-    EXPECT_TRUE(ParseLinearTile(name, &tile).ok()) << name;
-    EXPECT_EQ(tile, value) << name;
+  for (LinearTile tile : kLinearTiles) {
+    LinearTile parsed = LinearTile::kAuto;
+    EXPECT_TRUE(ParseLinearTile(Name(tile), &parsed).ok()) << Name(tile);
+    EXPECT_EQ(parsed, tile);
   }
+  LinearTile tile = LinearTile::kAuto;
   EXPECT_THAT(ParseLinearTile("broad", &tile).message(),
-              HasSubstr("auto, narrow, wide, slim, quad"));
+              HasSubstr("auto, narrow32, narrow64, narrow128, narrow256, wide"));
 }
 
 TEST(LinearPlanTest, DescribesWhatItChose) {
