@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "kernels/cpu/normalize.h"
 #include "server/base/clock.h"
@@ -160,6 +161,13 @@ std::string ModelCounts(const ModelRegistry& registry) {
   return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
 }
 
+// Calls that wait inside, half received or half answered, cost caches and memory and gain nothing
+// once every core has work; but a connection alone must be able to keep the cores busy.
+int ConnectionCallsOf(const ServerConfig& config) {
+  if (config.max_connection_calls > 0) return config.max_connection_calls;
+  return std::max(4, 2 * static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 int Serve(const ServerConfig& config) {
   SteadyClock clock;
   const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
@@ -196,7 +204,7 @@ int Serve(const ServerConfig& config) {
 
   auto exposer = StartExposer(config.metrics_listen, *metrics);
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server = Server::Start({config.listen, config.max_request_bytes, config.max_connection_calls,
+  auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
                                config.max_transport_bytes},
                               service, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
@@ -244,6 +252,9 @@ int main(int argc, char** argv) {
     std::printf("normd %s\n", NORMD_VERSION);
     return normd::kStopped;
   }
+  // Debian's abseil looks for deadlocks at each lock that gRPC takes, some percent of a call's
+  // cost.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   normd::SetUpLog(line->config);
   // Before any thread exists, so that all of them inherit it.
   const sigset_t set = normd::StopSignals();

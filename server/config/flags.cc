@@ -24,9 +24,9 @@ ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
           "inputs and outputs of all requests inside at once, in bytes");
 ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
 ABSL_FLAG(
-    int, max_connection_calls, 32,
-    "calls of one connection at once; a client's further ones wait on its side, unsent; 0: no "
-    "limit");
+    int, max_connection_calls, 0,
+    "calls of one connection at once, streams among them; a client's further ones wait on its "
+    "side, unsent; 0: two for each core, at least four");
 ABSL_FLAG(
     std::int64_t, max_transport_bytes, std::int64_t{1} << 30,
     "what gRPC may hold of messages on their way in and out, in bytes; as it fills, clients may "

@@ -6,13 +6,16 @@ that it sustains, in turns, as medians of the rounds.
 
 The load that it sustains is the closed loop's rate at the same number of callers. "send" is
 the latency from the actual send; of it a client may spend much on its own side, waiting for the server
-to take the call. "server" is the time from the call's arrival to its answer's hand-over.
+to take the call. "server" is the time from the call's arrival to its answer's hand-over. Processor time and
+page faults of the server, and the client's processor time, are for one call that the server ended.
 Further arguments go to normd."""
 
 import argparse
 import json
+import os
 import pathlib
 import re
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -51,9 +54,23 @@ def p99(before, after):
     return min(bound for bound, count in counts.items() if count >= 0.99 * max(counts.values()))
 
 
-def run(options, address, folder, *load):
+def server_usage(server):
+    """Processor seconds and page faults of the server so far."""
+    fields = pathlib.Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[7])
+
+
+def client_seconds():
+    """Processor time of all load clients that have ended."""
+    use = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return use.ru_utime + use.ru_stime
+
+
+def run(options, server, address, folder, *load):
     address, metrics = address
     before = durations(metrics)
+    seconds, faults = server_usage(server)
+    client = client_seconds()
     report = folder / "report.json"
     subprocess.run(
         [f"{options.bin}/normload", f"--server={address}", f"--model={options.model}",
@@ -61,10 +78,15 @@ def run(options, address, folder, *load):
          f"--duration={options.seconds}s", "--max_error_share=1", f"--json={report}", *load],
         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
     result = json.loads(report.read_text())["result"]
+    after = durations(metrics)
+    answered = max(1, after[float("inf")] - before.get(float("inf"), 0))
+    used, faulted = server_usage(server)
     return {"ok": result["ok_per_s"], "errors": result["errors"] / max(1, result["requests"]),
+            "server_us": 1e6 * (used - seconds) / answered, "faults": (faulted - faults) / answered,
+            "client_us": 1e6 * (client_seconds() - client) / answered,
             "p50": result["service_time"]["p50_us"] / 1e3,
             "p99": result["service_time"]["p99_us"] / 1e3,
-            "server": 1e3 * p99(before, durations(metrics))}
+            "server": 1e3 * p99(before, after)}
 
 
 def peak_mib(server):
@@ -88,29 +110,30 @@ def main():
         folder = pathlib.Path(name)
         server, *address = start(options, rest, folder)
         try:
-            measure(options, address, folder)
+            measure(options, server, address, folder)
             print(f"the server's peak memory: {peak_mib(server):.0f} MiB")
         finally:
             server.terminate()
             server.wait(60)
 
 
-def measure(options, address, folder):
+def measure(options, server, address, folder):
     closed = [f"--concurrency={options.callers}", "--warmup=500ms"]
     samples = {}
     for _ in range(options.rounds):
-        sustained = run(options, address, folder, *closed)
+        sustained = run(options, server, address, folder, *closed)
         samples.setdefault("closed", []).append(sustained)
         for factor in (1, 2, 3):
             samples.setdefault(f"{factor}x", []).append(
-                run(options, address, folder, f"--rate={factor * sustained['ok']:.0f}",
+                run(options, server, address, folder, f"--rate={factor * sustained['ok']:.0f}",
                     f"--max_inflight={options.max_inflight}", "--warmup=0s"))
     print(f"{'load':8} {'ok/s':>9} {'refused':>8} {'send p50 ms':>12} {'send p99 ms':>12} "
-          f"{'server p99 ms':>14}")
+          f"{'server p99 ms':>14} {'server cpu us':>14} {'client cpu us':>14} {'faults':>7}")
     for load, runs in samples.items():
         middle = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
         print(f"{load:8} {middle['ok']:9.0f} {middle['errors']:8.1%} {middle['p50']:12.1f} "
-              f"{middle['p99']:12.1f} {middle['server']:14.1f}")
+              f"{middle['p99']:12.1f} {middle['server']:14.1f} {middle['server_us']:14.1f} "
+              f"{middle['client_us']:14.1f} {middle['faults']:7.1f}")
 
 
 if __name__ == "__main__":
