@@ -83,6 +83,27 @@ __device__ inline void CopyBulkToAll(std::uint32_t to, const void* from, int byt
       : "memory");
 }
 
+// ---- Copies of a box that a tensor map describes, from `row` and `column` on; the barrier counts
+// all of its bytes. `map` is a kernel's parameter.
+
+__device__ inline void CopyBox(std::uint32_t to, const void* map, int column, int row,
+                               std::uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+// To the same place in every block of `blocks`, as CopyBulkToAll does.
+__device__ inline void CopyBoxToAll(std::uint32_t to, const void* map, int column, int row,
+                                    std::uint32_t barrier, std::uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
+      : "memory");
+}
+
 // ---- Matrix products. D[64, N] += A[64, 16] B[N, 16]^T, both operands in shared memory.
 
 // Rows of 128 bytes, 8 of them to 1024 aligned bytes whose 16-byte pieces are swizzled: piece p of

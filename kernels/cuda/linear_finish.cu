@@ -44,23 +44,33 @@ __device__ inline bool IsWhole(const char* address, int present) {
   return present == kVector && reinterpret_cast<std::uintptr_t>(address) % sizeof(Word<T>) == 0;
 }
 
-// Elements [index, index + 4) of an array of T, of which `present` exist.
+// Elements [index, index + 4) of an array of T, of which `present` exist, as they are.
+template <typename T>
+__device__ inline Word<T> LoadWord(const char* data, int index, int present) {
+  const char* const address = data + std::int64_t{index} * sizeof(T);
+  if (IsWhole<T>(address, present)) return __ldcs(reinterpret_cast<const Word<T>*>(address));
+  T elements[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    elements[i] = i < present ? reinterpret_cast<const T*>(address)[i] : Narrow<T>(0);
+  }
+  Word<T> word;
+  memcpy(&word, elements, sizeof(word));
+  return word;
+}
+
+template <typename T>
+__device__ inline void WidenWord(const Word<T>& word, float (&values)[kVector]) {
+  T elements[kVector];
+  memcpy(elements, &word, sizeof(word));
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) values[i] = Widen(elements[i]);
+}
+
 template <typename T>
 __device__ inline void LoadVector(const char* data, int index, int present,
                                   float (&values)[kVector]) {
-  const char* const address = data + std::int64_t{index} * sizeof(T);
-  if (IsWhole<T>(address, present)) {
-    const Word<T> word = __ldcs(reinterpret_cast<const Word<T>*>(address));
-    T elements[kVector];
-    memcpy(elements, &word, sizeof(word));
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] = Widen(elements[i]);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    values[i] = i < present ? Widen(reinterpret_cast<const T*>(address)[i]) : 0.f;
-  }
+  WidenWord<T>(LoadWord<T>(data, index, present), values);
 }
 
 template <typename T>
@@ -146,12 +156,12 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float2 warps[2][kWarps];
   const Sample sample = FindSample(task, sizeof(T));
   float values[kHeld][kVector];
-  float y[kHeld][kVector] = {};
+  Word<T> words[kHeld] = {};  // Of y.
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int index = VectorIndex(i);
-    if (sample.y != nullptr) LoadVector<T>(sample.y, index, Present(task, index), y[i]);
+    if (sample.y != nullptr) words[i] = LoadWord<T>(sample.y, index, Present(task, index));
   }
   AwaitPreviousKernel();
 #pragma unroll
@@ -175,7 +185,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int index = VectorIndex(i);
-    Apply<T>(task, scale, y[i], values[i]);
+    float y[kVector];
+    WidenWord<T>(words[i], y);
+    Apply<T>(task, scale, y, values[i]);
     StoreVector<T>(sample.out, index, Present(task, index), values[i]);
   }
 }

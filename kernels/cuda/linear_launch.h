@@ -3,6 +3,7 @@
 #ifndef NORMD_KERNELS_CUDA_LINEAR_LAUNCH_H_
 #define NORMD_KERNELS_CUDA_LINEAR_LAUNCH_H_
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -51,6 +52,7 @@ cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int
 // z[s, f] = sum over k of x[s, k] w[f, k], times 2^-(x_exponents[s] + w_exponents[f]), plus
 // bias[f].
 struct ProductTask {
+  CUtensorMap x_map;  // Where x is null: the rows in their own form; their exponents are 0.
   const char* x;
   const int* x_exponents;
   const char* weight;
@@ -63,8 +65,8 @@ struct ProductTask {
   std::int32_t features;
   int clusters;  // Of the plan's size that are resident at once.
 };
-// The kernel before it in the stream is that of x's operand, which it overlaps: it asks for weights
-// meanwhile.
+// With an operand x, the kernel before it in the stream is that of the operand, which it overlaps:
+// it asks for weights meanwhile.
 cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
                                 cudaStream_t stream);
 cudaError_t LaunchPlainProduct(const LinearPlan& plan, const ProductTask& task,

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/linear_map.h"
 
 namespace normd::norm::cuda {
 namespace {
@@ -100,6 +101,19 @@ cudaError_t EnqueueX(const LinearNormSpec& spec, const LinearPlan& plan, const L
   return LaunchOperand(task, stream);
 }
 
+// Describes the batch's own rows to the product where it can read them: no copy of x is made then.
+bool MapX(const LinearNormSpec& spec, const LinearPlan& plan, const LinearBatch& batch,
+          CUtensorMap* map) {
+  if (!plan.reads_x) return false;
+  const auto row_bytes = spec.in_features * static_cast<std::int64_t>(SizeOf(spec.dtype));
+  for (int i = 1; i < batch.segment_count; ++i) {
+    const std::int64_t samples = batch.segments[i - 1].end;
+    if (batch.segments[i].x != batch.segments[0].x + samples * row_bytes) return false;
+  }
+  return MapRows(batch.segments[0].x, batch.samples, spec.in_features,
+                 plan.tile_samples / plan.cluster, map);
+}
+
 // Blocks are persistent: one that had to wait for a place would begin when the others end.
 int ResidentClusters(const DeviceLimits& limits, int cluster) {
   const int known = cluster == 1 ? 0 : limits.resident_clusters[static_cast<std::size_t>(cluster)];
@@ -108,19 +122,23 @@ int ResidentClusters(const DeviceLimits& limits, int cluster) {
 
 cudaError_t EnqueueProduct(const LinearNormSpec& spec, const LinearPlan& plan,
                            const DeviceLimits& limits, const char* prepared,
-                           const WorkspaceLayout& layout, std::int32_t samples, char* workspace,
+                           const LinearBatch& batch, const WorkspaceLayout& layout, char* workspace,
                            cudaStream_t stream) {
   const WeightLayout weights = MakeWeightLayout(spec, limits);
   ProductTask task = {};
-  task.x = workspace + layout.x;
-  task.x_exponents = reinterpret_cast<const int*>(workspace + layout.exponents);
+  if (!MapX(spec, plan, batch, &task.x_map)) {
+    const cudaError_t error = EnqueueX(spec, plan, batch, layout, workspace, stream);
+    if (error != cudaSuccess) return error;
+    task.x = workspace + layout.x;
+    task.x_exponents = reinterpret_cast<const int*>(workspace + layout.exponents);
+  }
   task.weight = prepared + weights.weight;
   task.weight_exponents = reinterpret_cast<const int*>(prepared + weights.exponents);
   task.bias = reinterpret_cast<const float*>(prepared + weights.bias);
   task.z = reinterpret_cast<float*>(workspace + layout.z);
   task.z_pitch = layout.z_pitch;
   task.k = weights.k;
-  task.samples = samples;
+  task.samples = batch.samples;
   task.features = static_cast<std::int32_t>(spec.out_features);
   task.clusters = ResidentClusters(limits, plan.cluster);
   return plan.path == LinearPath::kTensor ? LaunchTensorProduct(plan, task, stream)
@@ -146,10 +164,8 @@ Status EnqueueChunk(const LinearNormSpec& spec, const char* prepared, const Line
   const LinearPlan plan = MakeLinearPlan(spec, limits, batch.samples, options.forced);
   const WorkspaceLayout layout = MakeWorkspaceLayout(spec, plan, batch.samples);
   char* const workspace = static_cast<char*>(options.workspace);
-  cudaError_t error = EnqueueX(spec, plan, batch, layout, workspace, options.stream);
-  if (error != cudaSuccess) return ToStatus(error, "the fused layer's operands");
-  error = EnqueueProduct(spec, plan, limits, prepared, layout, batch.samples, workspace,
-                         options.stream);
+  cudaError_t error =
+      EnqueueProduct(spec, plan, limits, prepared, batch, layout, workspace, options.stream);
   if (error != cudaSuccess) return ToStatus(error, "the fused layer's product");
   error = EnqueueFinish(spec, plan, batch, layout, workspace, options.stream);
   return ToStatus(error, "the fused layer's norm");

@@ -66,6 +66,8 @@ LinearPlan TensorPlan(const LinearNormSpec& spec) {
   plan.path = LinearPath::kTensor;
   plan.format = spec.precision == Precision::kBFloat16 ? OperandFormat::kBFloat16
                                                        : OperandFormat::kSplitFloat16;
+  plan.reads_x =
+      spec.dtype == (spec.precision == Precision::kBFloat16 ? DType::kBFloat16 : DType::kFloat16);
   plan.tile_samples = kColumns;
   if (spec.precision == Precision::kFloat32) {
     // Two float16 hold 22 bits; a value of 16 bits needs one.

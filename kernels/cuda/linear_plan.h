@@ -70,6 +70,8 @@ struct LinearPlan {
   // Steps whose products are summed on the tensor cores before the sum moves to float32 registers,
   // because tensor cores truncate; 0: all.
   int steps_per_sum = 0;
+  // x has the operand's type: where the batch's rows lie together, the product reads them in place.
+  bool reads_x = false;
   int tile_samples = 0;   // Of a block of threads.
   int tile_features = 0;  // Likewise.
   int cluster = 1;        // Blocks that copy x into each other's memory: 1 or 2.

@@ -30,7 +30,8 @@ namespace {
 using namespace hopper;  // NOLINT(build/namespaces)
 
 constexpr int kLanes = 32;
-constexpr int kStepProducts = 4;  // Of 16 elements.
+constexpr std::uint16_t kBothBlocks = 3;  // Of a cluster.
+constexpr int kStepProducts = 4;          // Of 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
 
 // The operands of a tile, and how a block asks for them.
@@ -38,11 +39,14 @@ template <typename S>
 class Operands {
  public:
   __device__ Operands(const ProductTask& task, const Tile& tile, const Shared<S>& shared)
-      : shared_(shared),
+      : task_(task),
+        tile_(tile),
+        shared_(shared),
         steps_(task.k / kStepElements),
-        // Rows of x behind the last sample are not asked for. What lies in their place only meets
-        // columns that are not stored.
-        rows_(min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns)),
+        // Rows of the operand behind the last sample are not asked for. What lies in their place
+        // only meets columns that are not stored.
+        rows_(task.x == nullptr ? S::kColumns
+                                : min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns)),
         weight_(task.weight + tile.features / kWeightBlockRows * steps_ * S::kWeightGroupBytes),
         x_(task.x + tile.samples / S::kColumns * steps_ * (S::kXParts * S::kXPartBytes)) {}
 
@@ -59,26 +63,42 @@ class Operands {
 
   // In a cluster, a half of the rows into both blocks.
   __device__ void CopyX(std::int64_t step, int stage) const {
-    const int bytes = rows_ * kStepBytes / S::kCluster;
-    const int skipped = shared_.rank * bytes;
+    const int rows = rows_ / S::kCluster;
+    const int skipped = shared_.rank * rows;
+    if (S::kXParts == 1 && task_.x == nullptr) {
+      CopyRows(static_cast<int>(step) * kStepElements, tile_.samples + skipped,
+               shared_.X(stage) + skipped * kStepBytes, shared_.Full(stage));
+      return;
+    }
 #pragma unroll
     for (int part = 0; part < S::kXParts; ++part) {
-      const char* const from = x_ + (step * S::kXParts + part) * S::kXPartBytes + skipped;
-      const std::uint32_t to = shared_.X(stage) + part * S::kXPartBytes + skipped;
+      const char* const from =
+          x_ + (step * S::kXParts + part) * S::kXPartBytes + skipped * kStepBytes;
+      const std::uint32_t to = shared_.X(stage) + part * S::kXPartBytes + skipped * kStepBytes;
       if constexpr (S::kCluster == 1) {
-        CopyBulk(to, from, bytes, shared_.Full(stage));
+        CopyBulk(to, from, rows * kStepBytes, shared_.Full(stage));
       } else {
-        CopyBulkToAll(to, from, bytes, shared_.Full(stage), (1 << S::kCluster) - 1);
+        CopyBulkToAll(to, from, rows * kStepBytes, shared_.Full(stage), kBothBlocks);
       }
     }
   }
 
  private:
+  __device__ void CopyRows(int column, int row, std::uint32_t to, std::uint32_t full) const {
+    if constexpr (S::kCluster == 1) {
+      CopyBox(to, &task_.x_map, column, row, full);
+    } else {
+      CopyBoxToAll(to, &task_.x_map, column, row, full, kBothBlocks);
+    }
+  }
+
+  const ProductTask& task_;
+  const Tile tile_;
   const Shared<S>& shared_;
-  std::int64_t steps_;
-  int rows_;
-  const char* weight_;
-  const char* x_;
+  const std::int64_t steps_;
+  const int rows_;
+  const char* const weight_;
+  const char* const x_;
 };
 
 // One thread: asks for all operands of the block's tiles, as stages become free in every block that
@@ -290,7 +310,7 @@ cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
     const auto count = [](int whole, int part) { return (whole + part - 1) / part; };
     const int tiles =
         count(task.samples, S::kColumns) * count(task.features, S::kFeatures * S::kCluster);
-    cudaLaunchAttribute attributes[2] = {OverlapPrevious(true), {}};
+    cudaLaunchAttribute attributes[2] = {OverlapPrevious(task.x != nullptr), {}};
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {S::kCluster, 1, 1};
     cudaLaunchConfig_t config = {};

@@ -52,7 +52,8 @@ __device__ inline void LoadScales(const ProductTask& task, const Tile& tile, int
     hopper::SyncThreads(1 + group, kWarpgroup);
     for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < S::kColumns; i += kWarpgroup) {
       const int sample = tile.samples + i;
-      scales[i] = Unscaling(sample < task.samples ? __ldcg(task.x_exponents + sample) : 0);
+      const bool scaled = task.x != nullptr && sample < task.samples;
+      scales[i] = Unscaling(scaled ? __ldcg(task.x_exponents + sample) : 0);
     }
     hopper::SyncThreads(1 + group, kWarpgroup);
   }

@@ -70,7 +70,9 @@ struct Problem {
   }
 
   // Computes into poisoned memory, with a workspace of junk.
-  Status Run(const DeviceLimits& limits, LinearTile tile) {
+  Status Run(const DeviceLimits& limits, LinearTile tile) { return Run(limits, tile, {segment}); }
+  Status Run(const DeviceLimits& limits, LinearTile tile,
+             const std::vector<LinearNormSegment>& segments) {
     LinearLaunchOptions options;
     options.forced = tile;
     options.workspace_bytes = LinearWorkspaceBytes(spec, segment.samples, limits, tile);
@@ -78,9 +80,20 @@ struct Problem {
     options.workspace = workspace.get();
     EXPECT_EQ(cudaMemset(workspace.get(), 0xff, options.workspace_bytes), cudaSuccess);
     EXPECT_EQ(cudaMemset(out.get(), 0xff, out_bytes), cudaSuccess);
-    const Status status = LinearNorm(spec, prepared.get(), &segment, 1, limits, options);
+    const Status status =
+        LinearNorm(spec, prepared.get(), segments.data(), segments.size(), limits, options);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     return status;
+  }
+
+  // Samples [begin, begin + count) of the batch.
+  LinearNormSegment Part(std::int64_t begin, std::int64_t count) const {
+    const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+    const std::int64_t x_bytes = begin * spec.in_features * element;
+    const std::int64_t y_bytes = begin * spec.out_features * element;
+    return {static_cast<const char*>(segment.x) + x_bytes,
+            static_cast<const char*>(segment.y) + y_bytes,
+            static_cast<char*>(segment.out) + y_bytes, count};
   }
 
   std::vector<char> Out() const {
@@ -138,6 +151,24 @@ TEST_P(CudaLinearTest, GivesTheSameBitsInEveryTile) {
         ASSERT_EQ(problem.Out(), automatic)
             << in << " -> " << out << ", samples " << samples << ", tile " << Name(tile);
       }
+    }
+  }
+}
+
+// Rows of x that lie together may be read in place; others never are.
+TEST_P(CudaLinearTest, GivesTheSameBitsWhereverTheSegmentsLie) {
+  for (const std::int64_t samples : {3, 70, 300, 1030}) {
+    for (const LinearTile tile : {LinearTile::kAuto, LinearTile::kWide}) {
+      Problem problem(Spec(264, 300), samples, limits_);
+      ASSERT_TRUE(problem.Run(limits_, tile).ok());
+      const std::vector<char> together = problem.Out();
+      const std::int64_t cut = samples / 3;
+      const LinearNormSegment first = problem.Part(0, cut);
+      const LinearNormSegment second = problem.Part(cut, samples - cut);
+      ASSERT_TRUE(problem.Run(limits_, tile, {first, second}).ok());
+      EXPECT_EQ(problem.Out(), together) << samples << " samples, neighbours";
+      ASSERT_TRUE(problem.Run(limits_, tile, {second, first}).ok());
+      EXPECT_EQ(problem.Out(), together) << samples << " samples, the other way round";
     }
   }
 }
