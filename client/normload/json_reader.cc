@@ -244,6 +244,8 @@ Report ReadReport(const Json& json) {
   const Json& environment = json.at("environment");
   report.client_host = environment.at("client_host").get<std::string>();
   report.client_cpus = environment.at("client_cpus").get<unsigned>();
+  report.client_cpu = environment.value("client_cpu", "");
+  report.command = environment.value("command", "");
   report.server.set_version(environment.at("server_version").get<std::string>());
   report.server.set_simd(environment.at("server_simd").get<std::string>());
   report.server.set_cuda(environment.at("server_cuda").get<std::string>());

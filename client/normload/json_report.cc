@@ -87,6 +87,8 @@ Json EnvironmentJson(const Report& report) {
   const v1::GetServerInfoResponse& server = report.server;
   return {{"client_host", report.client_host},
           {"client_cpus", report.client_cpus},
+          {"client_cpu", report.client_cpu},
+          {"command", report.command},
           {"server_version", server.version()},
           {"server_lanes", std::vector<std::string>(server.lanes().begin(), server.lanes().end())},
           {"server_simd", server.simd()},

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -9,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "client/flags/flags.h"
 #include "client/normload/options.h"
@@ -44,6 +48,36 @@ int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std:
   return code;
 }
 
+// "normload", then the arguments; in quotes what a shell would take apart.
+std::string CommandLine(absl::Span<const std::string> arguments) {
+  std::string line = "normload";
+  for (const std::string& argument : arguments) {
+    const bool plain =
+        !argument.empty() && std::all_of(argument.begin(), argument.end(), [](char c) {
+          return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                 absl::StrContains("-_=+.,:/@%", c);
+        });
+    if (plain) {
+      absl::StrAppend(&line, " ", argument);
+    } else {
+      absl::StrAppend(&line, " '", absl::StrReplaceAll(argument, {{"'", "'\\''"}}), "'");
+    }
+  }
+  return line;
+}
+
+// The model of this machine's first processor; empty where the system does not tell.
+std::string CpuModel() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StartsWith(line, "model name")) continue;
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos)
+      return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+  }
+  return "";
+}
+
 int Usage(const absl::Status& status, std::ostream& err) {
   err << "normload: " << status.message() << "\nTry: normload --help\n";
   return kExitUsage;
@@ -64,6 +98,8 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
   ::gethostname(host, sizeof(host) - 1);
   report.client_host = host;
   report.client_cpus = std::thread::hardware_concurrency();
+  report.client_cpu = CpuModel();
+  report.command = CommandLine(arguments);
 
   Attention attended = attention;
   if (report.options.quiet) attended.progress = nullptr;

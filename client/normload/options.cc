@@ -108,6 +108,8 @@ void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Section("What is a failure:");
   flags.Add("max_error_share", &o.max_error_share, "X",
             "Exits with 1 when a larger share of the requests failed.");
+  flags.Add("require_slo", &o.require_slo, "",
+            "Exits with 1 when --slo was missed, by any run of a sweep.");
   flags.Add("verify", &o.verify, "", "Checks answers against float64; needs --model_repository.");
   flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
@@ -295,6 +297,9 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
       return absl::InvalidArgumentError(absl::StrCat("--metrics: ", url.status().message()));
     }
     o.metrics_url = *std::move(url);
+  }
+  if (o.require_slo && !o.objective) {
+    return absl::InvalidArgumentError("--require_slo: wanted --slo too, such as --slo=p99=5ms");
   }
   if (absl::Status status = SetPlan(o); !status.ok()) return status;
   if (o.verify && o.model_repository.empty()) {

@@ -75,6 +75,7 @@ struct ProgramOptions {
   bool quiet = false;
   double max_error_share = 0;
   std::string slo;
+  bool require_slo = false;
 
   bool help = false;
 

@@ -36,7 +36,9 @@ struct Report {
   std::string started_at;  // RFC 3339, UTC.
   std::string client_host;
   unsigned client_cpus = 0;
-  int processes = 1;  // More when reports were merged.
+  std::string client_cpu;  // Its model, as the system names it; may be empty.
+  std::string command;     // As a shell would take it.
+  int processes = 1;       // More when reports were merged.
   v1::GetServerInfoResponse server;
   // In the order in which they ran; more than one of a sweep or a search. Empty when none began.
   std::vector<RunReport> runs;

@@ -112,9 +112,20 @@ absl::Status JudgeAnswers(const LoadResult& result, const ProgramOptions& option
   return absl::OkStatus();
 }
 
-absl::Status JudgeErrors(const LoadResult& result, const ProgramOptions& options) {
+absl::Status JudgeObjective(const LoadResult& result, const ProgramOptions& options) {
+  if (!options.require_slo) return absl::OkStatus();
+  const ObjectiveResult judged = Judge(*options.objective, result, options.max_error_share);
+  if (judged.met) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat(
+      "the objective ", options.objective->ToString(), " was missed: it took ",
+      absl::FormatDuration(absl::FromChrono(judged.reached)),
+      result.unsent > 0 ? absl::StrCat(", and ", result.unsent, " requests were not sent") : ""));
+}
+
+// What the whole of a run's answers is judged by.
+absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
-  if (measured.error_share() <= options.max_error_share) return absl::OkStatus();
+  if (measured.error_share() <= options.max_error_share) return JudgeObjective(result, options);
   return absl::UnknownError(absl::StrFormat(
       "%d of %d requests failed (%.3g %%), wanted at most %.3g %% (--max_error_share)",
       measured.errors(), measured.requests(), 100 * measured.error_share(),
@@ -160,7 +171,7 @@ absl::Status Session::Run(const Attention& attention, Report& report) {
   if (options_.find_max) return RunSearch(attention, report);
   if (options_.sweep) return RunSweep(attention, report);
   if (absl::Status status = RunOnce(0, attention, report); !status.ok()) return status;
-  return JudgeErrors(report.run().result, options_);
+  return JudgeRun(report.run().result, options_);
 }
 
 void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& report) const {
@@ -237,7 +248,7 @@ absl::Status Session::RunSweep(const Attention& attention, Report& report) {
     const LoadResult& result = report.run().result;
     if (result.reason == StopReason::kInterrupted) break;
     // The points after an overload are wanted too.
-    failure.Update(JudgeErrors(result, options_));
+    failure.Update(JudgeRun(result, options_));
   }
   return failure;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,6 +17,19 @@ T ValueOrExit(absl::StatusOr<T> result) {
   if (result.ok()) return *std::move(result);
   std::fprintf(stderr, "benchmark: %s\n", result.status().ToString().c_str());
   std::exit(1);
+}
+
+std::vector<std::unique_ptr<Lane>> MakeLanes(const BenchServerOptions& options, Backend& backend) {
+  std::vector<std::unique_ptr<Lane>> lanes = backend.MakeLanes();
+  if (!options.wrap_lane) return lanes;
+  for (std::unique_ptr<Lane>& lane : lanes) lane = options.wrap_lane(std::move(lane));
+  return lanes;
+}
+
+std::vector<std::unique_ptr<Lane>> MakeInlineLanes(const BenchServerOptions& options,
+                                                   Backend& backend) {
+  if (options.wrap_lane) return {};
+  return backend.MakeInlineLanes();
 }
 
 // A repository with the one model.
@@ -49,7 +63,7 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
       admission_({}, *metrics_),
       queue_(options.queue, clock_),
-      executor_(backend_->MakeLanes(), queue_, backend_->MakeInlineLanes()),
+      executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_)),
       environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
       service_(environment_) {
   if (!registry_.LoadAll().ok()) std::exit(1);

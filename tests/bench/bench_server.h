@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,8 @@ struct BenchServerOptions {
   BackendOptions backend;
   BatchQueueOptions queue;
   NormServiceOptions service;
+  // Set: the lanes are what this makes of them, and nothing is computed inline.
+  std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
 };
 
 // normd as main.cc composes it. Ends the process with a message when it cannot start.

@@ -202,6 +202,27 @@ TEST_F(NormloadTest, AllowedErrorsDoNotFailTheRun) {
   EXPECT_EQ(report_["result"]["errors"], 10);
 }
 
+TEST_F(NormloadTest, AMissedObjectiveFailsTheRunOnlyIfAsked) {
+  const std::vector<std::string> missed = {"--model=norm", "--shape=1x4x5", "--requests=10",
+                                           "--slo=p99=1ns"};
+  Run(missed);
+  EXPECT_EQ(code_, kExitOk) << err_;
+  std::vector<std::string> required = missed;
+  required.push_back("--require_slo");
+  Run(required);
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_THAT(err_, HasSubstr("the objective p99 <= 1ns was missed: it took "));
+  required[3] = "--slo=p99=1h";
+  Run(required);
+  EXPECT_EQ(code_, kExitOk) << err_;
+}
+
+TEST_F(NormloadTest, TheReportTellsHowItWasMade) {
+  Run({"--model=norm", "--shape=1x4x5", "--requests=1", "--csv="});
+  const std::string command = report_["environment"]["command"];
+  EXPECT_THAT(command, HasSubstr("normload --model=norm --shape=1x4x5 --requests=1 --csv= "));
+}
+
 TEST_F(NormloadTest, AServerThatDiesHalfWayEndsTheRunWithAReport) {
   std::thread killer([this] {
     server_.WaitForCalls(100);
