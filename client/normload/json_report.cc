@@ -274,7 +274,8 @@ Json ReportJson(const Report& report, Form form, Form form_of_points) {
                {"environment", EnvironmentJson(report)},
                {"load", report.run().load},
                {"result", ResultJson(report.run(), report.options, form)},
-               {"intervals", IntervalsJson(report.run().intervals)}};
+               {"intervals", IntervalsJson(report.run().intervals)},
+               {"notes", Notes(report)}};
   if (report.several()) {
     json["chosen"] = report.chosen;
     Json points = Json::array();

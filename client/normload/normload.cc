@@ -144,6 +144,10 @@ int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts,
   if (!arguments.empty() && arguments.front() == "merge") {
     return Merge(arguments.subspan(1), out, err);
   }
+  if (arguments.size() == 1 && arguments.front() == "help") {
+    out << HelpText();
+    return kExitOk;
+  }
   return Load(arguments, {&interrupts, &err, terminal}, out, err);
 }
 

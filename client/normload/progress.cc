@@ -112,12 +112,15 @@ double Progress::Share(const LoadResult& result) const {
 
 std::string Progress::Line(const Interval& interval, const LoadResult& result) const {
   const double share = Share(result);
+  const std::string times =
+      interval.ok == 0
+          ? "no answer with OK"
+          : absl::StrFormat("p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms", Milliseconds(interval.p50),
+                            Milliseconds(interval.p99), Milliseconds(interval.max));
   return absl::StrCat(
       absl::StrFormat("%7.1f s", Seconds(interval.end)),
       share < 0 ? "" : absl::StrFormat(" %3.0f %%", 100 * share),
-      absl::StrFormat("  %9.0f/s  p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms  errors %d",
-                      interval.rate(), Milliseconds(interval.p50), Milliseconds(interval.p99),
-                      Milliseconds(interval.max), result.measured.errors()),
+      absl::StrFormat("  %9.0f/s  %s  errors %d", interval.rate(), times, result.measured.errors()),
       result.inflight > 0 ? absl::StrCat("  in flight ", result.inflight) : "", "\n");
 }
 

@@ -54,6 +54,9 @@ struct Report {
 // "open loop, poisson arrivals at 1000/s".
 std::string DescribeLoad(const ProgramOptions& options);
 
+// What a reader should know before trusting the chosen run's numbers: sentences without their end.
+std::vector<std::string> Notes(const Report& report);
+
 std::string TextReport(const Report& report);
 std::string JsonReport(const Report& report);
 // A header, then a row for each interval and each run (REPORT.md).

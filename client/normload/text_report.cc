@@ -173,7 +173,9 @@ std::string TextReport(const Report& report) {
                           options.find_max ? ", the highest rate that met the objective" : "");
   }
   if (report.runs.empty()) return text + "  nothing was measured\n";
-  return text + RunText(report.run().result, options);
+  text += RunText(report.run().result, options);
+  for (const std::string& note : Notes(report)) absl::StrAppend(&text, "  note: ", note, "\n");
+  return text;
 }
 
 }  // namespace normd::load

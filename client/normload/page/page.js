@@ -232,6 +232,8 @@ function head() {
         (points.length ? ` at ${amount(data.load)} ${open ? 'requests/s' : 'callers'}` : '') +
         `; ${share(objective.within_share)} of the requests were within it.`);
   }
+  document.getElementById('notes').append(...(data.notes || []).map(
+      note => element('p', {}, `Note: ${note}.`)));
   verdict.hidden = words.length === 0;
   verdict.className = data.error || (objective && !objective.met) ? 'failed' : 'met';
   verdict.textContent = words.join(' ');

@@ -83,6 +83,16 @@ TEST(ProgressTest, PrintsLinesElsewhere) {
   for (const char no : {'\r', '\x1b', '%'}) EXPECT_EQ(out.str().find(no), std::string::npos);
 }
 
+TEST(ProgressTest, ASecondWithoutAnAnswerHasNoTimes) {
+  std::ostringstream out;
+  Progress progress(&out, false);
+  LoadResult result;
+  result.elapsed = seconds(1);
+  result.measured.codes[14] = 5;
+  progress.Look(result);
+  EXPECT_THAT(out.str(), HasSubstr("0/s  no answer with OK  errors 5"));
+}
+
 TEST(ProgressTest, TellsHowMuchOfTheRunIsOver) {
   std::ostringstream out;
   StopOptions goal;

@@ -15,6 +15,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -87,6 +88,22 @@ TEST(TextReportTest, TellsOfAStream) {
   const std::string text = TextReport(StreamReport());
   EXPECT_THAT(text, HasSubstr("stream=4KiB: 50 ok, 0 errors, 7.0 MB/s out, 6.0 MB/s back"));
   EXPECT_THAT(text, HasSubstr("first bytes         3.0"));
+}
+
+TEST(NotesTest, WarnsOfNumbersThatSayLess) {
+  Report report = ReportOf({"--rate=50"}, {RunOf(50, 100)});
+  EXPECT_THAT(TextReport(report), HasSubstr("note: 3 requests were still waiting to leave"));
+  EXPECT_THAT(TextReport(report), HasSubstr("note: of 100 answers, p99.9 is the longest"));
+  report.runs[0].result.unsent = 0;
+  // The lag is a tenth of the response time.
+  EXPECT_THAT(TextReport(report), Not(HasSubstr("the client itself was late")));
+  for (int i = 0; i < 1000; ++i) {
+    ++report.runs[0].result.measured.codes[0];
+    report.runs[0].result.measured.send_lag.Record(milliseconds(60));
+  }
+  EXPECT_THAT(Notes(report),
+              ElementsAre(HasSubstr("the client itself was late: the 99th percentile of its send "
+                                    "lag is 60.0 ms")));
 }
 
 TEST(JsonReportTest, TellsOfAStream) {

@@ -1,0 +1,46 @@
+// What a reader of the report should know before trusting its numbers.
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/normload/report.h"
+
+namespace normd::load {
+namespace {
+
+double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+// Late by more than a hiccup, and so much that the response time tells of the client.
+bool ClientWasLate(const Measurement& measured) {
+  constexpr Duration kHiccup = std::chrono::milliseconds(1);
+  const Duration lag = measured.send_lag.Percentile(99);
+  return lag > kHiccup && lag > measured.response_time.Percentile(99) / 4;
+}
+
+}  // namespace
+
+std::vector<std::string> Notes(const Report& report) {
+  const LoadResult& result = report.run().result;
+  const Measurement& measured = result.measured;
+  std::vector<std::string> notes;
+  if (result.unsent > 0) {
+    notes.push_back(absl::StrCat(result.unsent,
+                                 " requests were still waiting to leave at the end (--max_inflight "
+                                 "were unanswered): the server was further behind than the times "
+                                 "say"));
+  } else if (ClientWasLate(measured)) {
+    notes.push_back(absl::StrFormat(
+        "the client itself was late: the 99th percentile of its send lag is %.1f ms. Its "
+        "processors were busy: give it a machine of its own, or start several",
+        Milliseconds(measured.send_lag.Percentile(99))));
+  }
+  constexpr std::int64_t kForP999 = 1000;
+  if (measured.ok() > 0 && measured.ok() < kForP999) {
+    notes.push_back(absl::StrCat("of ", measured.ok(),
+                                 " answers, p99.9 is the longest: run for longer for the tail"));
+  }
+  return notes;
+}
+
+}  // namespace normd::load
