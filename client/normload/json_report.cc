@@ -311,7 +311,10 @@ std::string JsonReport(const Report& report) {
 }
 
 std::string JsonForPage(const Report& report) {
-  return Dump(ReportJson(report, Form::kCurve, Form::kBrief));
+  // More runs than that nobody looks at one by one.
+  constexpr std::size_t kShown = 50;
+  return Dump(
+      ReportJson(report, Form::kCurve, report.runs.size() <= kShown ? Form::kCurve : Form::kBrief));
 }
 
 }  // namespace normd::load

@@ -2,8 +2,10 @@
 // Draws the report out of the data in the page. Times in the data are microseconds.
 
 const data = JSON.parse(document.getElementById('data').textContent);
-const result = data.result, options = data.options;
+const options = data.options;
 const open = options.mode === 'open', points = data.points || [];
+const shown = points.length ? data.chosen : -1;  // Of the runs; the page shows one at a time.
+let result, intervals, load, current;
 const loadName = open ? 'requests offered per second' : 'callers';
 
 // ---- Small things.
@@ -61,7 +63,7 @@ function logarithmic(low, high, most = 8) {
   const span = Math.log10(last / first) || 1;
   const at = value => Math.log10(Math.max(value, first) / first) / span;
   if (ticks.length > most) ticks = ticks.filter(t => Math.abs(Math.log10(t) % 1) < 1e-9 || t === first);
-  return {ticks, at};
+  return {ticks, at, low: first};
 }
 // Each nine has the same width.
 function nines(highest) {
@@ -136,7 +138,7 @@ function chart(card, spec) {
     }
     svg.append(shape('text', {class: 'name', x: (left + width - right) / 2, y: height - 4, 'text-anchor': 'middle'}, spec.xName));
     svg.append(shape('text', {class: 'name', x: 2, y: 10}, spec.yName));
-    if (spec.limit && spec.y.at(spec.limit.y) >= 0 && spec.y.at(spec.limit.y) <= 1) {
+    if (spec.limit && spec.limit.y >= (spec.y.low ?? 0) && spec.y.at(spec.limit.y) <= 1) {
       const at = y(spec.limit.y);
       svg.append(shape('line', {class: 'limit', x1: left, x2: width - right, y1: at, y2: at}));
       const place = freePlace(spec, x, y, {left, right: width - right, at, width: 6.2 * spec.limit.name.length});
@@ -202,8 +204,9 @@ function span(series) {
   const values = series.flatMap(s => s.points.map(p => p[1])).filter(v => v > 0);
   return values.length ? [Math.min(...values), Math.max(...values)] : [1, 10];
 }
-const objective = result.objective;
-const limit = objective && {y: objective.limit_us, name: `objective: p${objective.percent} within ${time(objective.limit_us)}`};
+let objective;
+const first = data.result.objective;
+const limit = first && {y: first.limit_us, name: `objective: p${first.percent} within ${time(first.limit_us)}`};
 // A logarithmic scale of times that holds the objective too, if it is near.
 function timeScale(series, withLimit) {
   let [low, high] = span(series);
@@ -229,10 +232,14 @@ function head() {
   if (objective) {
     words.push(`Objective p${objective.percent} within ${time(objective.limit_us)}: ` +
         `${objective.met ? 'met' : 'missed'}, it took ${time(objective.reached_us)}` +
-        (points.length ? ` at ${amount(data.load)} ${open ? 'requests/s' : 'callers'}` : '') +
+        (points.length ? ` at ${amount(load)} ${open ? 'requests/s' : 'callers'}` : '') +
         `; ${share(objective.within_share)} of the requests were within it.`);
+    if (options.sweep && points.length > 1) {
+      const most = Math.max(...points.filter(p => p.result.objective.met).map(p => p.load));
+      words.push(most > 0 ? `Met up to ${amount(most)} ${open ? 'requests/s' : 'callers'}.` : 'Met at none of these loads.');
+    }
   }
-  document.getElementById('notes').append(...(data.notes || []).map(
+  document.getElementById('notes').replaceChildren(...(current === shown && data.notes || []).map(
       note => element('p', {}, `Note: ${note}.`)));
   verdict.hidden = words.length === 0;
   verdict.className = data.error || (objective && !objective.met) ? 'failed' : 'met';
@@ -241,7 +248,7 @@ function head() {
 
 function tiles() {
   const t = result.response_time, list = [];
-  if (points.length) list.push([open ? 'Offered rate' : 'Callers', amount(data.load), open ? '/s' : '']);
+  if (points.length) list.push([open ? 'Offered rate' : 'Callers', amount(load), open ? '/s' : '']);
   list.push(['Answered', amount(Math.round(result.ok_per_s)), '/s']);
   if (objective) list.push(['Goodput', amount(Math.round(objective.goodput_per_s)), '/s']);
   for (const [name, key] of [['p50', 'p50_us'], ['p99', 'p99_us'], ['p99.9', 'p99_9_us'], ['Longest', 'max_us']]) {
@@ -250,19 +257,21 @@ function tiles() {
   }
   list.push(['Errors', ...(result.errors ? share(result.error_share).split(/ (?=%)/) : ['none', ''])]);
   if (result.unsent) list.push(['Unsent', amount(result.unsent), '']);
-  document.getElementById('tiles').append(...list.map(([name, value, unit]) => element('div', {class: 'tile'},
+  document.getElementById('tiles').replaceChildren(...list.map(([name, value, unit]) => element('div', {class: 'tile'},
       element('div', {class: 'name'}, name),
       element('div', {class: 'value'}, value, ' ', element('span', {class: 'unit'}, unit)))));
 }
 
+// Of which of several runs a chart is.
+const ofRun = () => points.length > 1 ? `At ${amount(load)} ${open ? 'requests/s' : 'callers'}. ` : '';
 function distribution() {
   const series = [{name: 'response time', tint: colour(1), points: result.response_time.curve}];
   if (open) series.push({name: 'service time', tint: colour(2), points: result.service_time.curve});
   if (!series[0].points.length) return;
   for (const s of series) s.points = s.points.map(([p, us]) => [p, Math.max(us, 0.1)]);
-  const node = card(charts, 'Latency by percentile', open ?
+  const node = card(charts, 'Latency by percentile', ofRun() + (open ?
       'Response time counts from the moment a request was meant to leave, service time from the moment it left.' :
-      'From the send to the answer, of the answers with OK.');
+      'From the send to the answer, of the answers with OK.'));
   const last = series[0].points[series[0].points.length - 1][0];
   lines(node, {series, limit, noDots: true, x: nines(Math.max(last, 90)), y: timeScale(series, true),
                xName: 'percentile', yName: '', xText: t => `${t}`, yText: time,
@@ -275,14 +284,14 @@ function entries() {
       {name: e.entry, tint: colour(i + 1), points: e.response_time.curve}));
   if (series.length < 2) return;
   const last = Math.max(...series.map(s => s.points[s.points.length - 1][0]));
-  lines(card(charts, 'Response time of each entry of the mix'),
+  lines(card(charts, 'Response time of each entry of the mix', ofRun()),
         {series, noDots: true, x: nines(Math.max(last, 90)), y: timeScale(series),
          xName: 'percentile', yName: '', xText: t => `${t}`, yText: time,
          xValue: p => `p${round(p, 6)}`, yValue: time});
 }
 
 function overTime() {
-  const rows = data.intervals.filter(i => i.end_s - i.begin_s > 0.05);
+  const rows = intervals.filter(i => i.end_s - i.begin_s > 0.05);
   if (rows.length < 2) return;
   const middle = i => (i.begin_s + i.end_s) / 2, rate = (i, n) => n / (i.end_s - i.begin_s);
   const x = linear(0, rows[rows.length - 1].end_s, true);
@@ -292,11 +301,11 @@ function overTime() {
   if (rows.some(i => i.errors)) {
     throughput.push({name: 'errors per second', tint: colour(6), points: rows.map(i => [middle(i), rate(i, i.errors)])});
   }
-  lines(card(charts, 'Throughput over time'),
+  lines(card(charts, 'Throughput over time', ofRun()),
         {...common, series: throughput, y: linear(0, span(throughput)[1]), yText: short, yValue: v => `${amount(Math.round(v))}/s`});
   const latency = [['p50', 'p50_us', 3], ['p99', 'p99_us', 1], ['p99.9', 'p99_9_us', 4], ['longest', 'max_us', 8]].map(
       ([name, key, tint]) => ({name, tint: colour(tint), points: rows.filter(i => i.ok && i[key]).map(i => [middle(i), i[key]])}));
-  lines(card(charts, 'Response time over time', data.processes > 1 ? 'The largest of the processes.' : ''),
+  lines(card(charts, 'Response time over time', ofRun() + (data.processes > 1 ? 'The largest of the processes.' : '')),
         {...common, series: latency, limit, y: timeScale(latency, true), yText: time, yValue: time});
 }
 
@@ -378,6 +387,30 @@ const percentiles = [['p50', 'p50_us'], ['p90', 'p90_us'], ['p99', 'p99_us'], ['
 function timesRow(name, histogram) {
   return [name, ...percentiles.map(([, key]) => histogram.count ? time(histogram[key]) : '')];
 }
+// Every run of a sweep or a search; a click on one shows it in the rest of the page.
+function runs() {
+  if (!points.length) return;
+  const several = points.length > 1 && points.every(p => p.result.response_time.curve);
+  const node = card(tables, 'Runs', several ? 'Choose one, and the page shows it.' : '', true);
+  node.append(table(
+      [open ? 'rate' : 'callers', 'ok/s', 'p50', 'p90', 'p99', 'p99.9', 'longest', 'errors', 'unsent', ...(objective ? ['objective'] : [])],
+      points.map((p, i) => [several ? element('button', {type: 'button', 'data-run': i}, amount(p.load)) : amount(p.load),
+        amount(Math.round(p.result.ok_per_s)),
+        ...['p50_us', 'p90_us', 'p99_us', 'p99_9_us', 'max_us'].map(k => p.result.ok ? time(p.result.response_time[k]) : ''),
+        amount(p.result.errors), amount(p.result.unsent), ...(objective ? [p.result.objective.met ? 'met' : 'missed'] : [])])));
+  [...node.querySelectorAll('tbody tr')].forEach((row, i) => {
+    if (i === current) row.className = 'current';
+    if (!several) return;
+    row.classList.add('choice');
+    row.onclick = () => {
+      const before = row.getBoundingClientRect().top;
+      show(i);
+      const again = document.querySelector(`[data-run="${i}"]`);
+      scrollBy(0, again.closest('tr').getBoundingClientRect().top - before);  // The row stays under the pointer.
+      again.focus({preventScroll: true});
+    };
+  });
+}
 function entryTable() {
   if (!result.by_entry) return;
   const seconds = result.elapsed_s || 1, streams = result.by_entry.some(e => e.first_bytes);
@@ -395,13 +428,6 @@ function numbers() {
   if (open) rows.push(timesRow('service time', result.service_time), timesRow('send lag', result.send_lag));
   if (result.ok) card(tables, 'Times', '', true).append(table(['', ...percentiles.map(p => p[0])], rows));
   entryTable();
-  if (points.length) {
-    card(tables, 'Runs', '', true).append(table(
-        [open ? 'rate' : 'callers', 'ok/s', 'p50', 'p90', 'p99', 'p99.9', 'longest', 'errors', 'unsent', ...(objective ? ['objective'] : [])],
-        points.map(p => [amount(p.load), amount(Math.round(p.result.ok_per_s)),
-          ...['p50_us', 'p90_us', 'p99_us', 'p99_9_us', 'max_us'].map(k => p.result.ok ? time(p.result.response_time[k]) : ''),
-          amount(p.result.errors), amount(p.result.unsent), ...(objective ? [p.result.objective.met ? 'met' : 'missed'] : [])])));
-  }
   const answers = card(tables, 'Answers', `Stopped: ${result.stopped_by}, after ${round(result.elapsed_s)} s.`);
   const seconds = result.elapsed_s || 1;
   answers.append(table(['', 'requests', ''], [
@@ -430,11 +456,27 @@ function numbers() {
       'A closed loop waits for answers before it sends: it shows what the server can do, not what users would wait. Use --rate for that.' : ''}`;
 }
 
-head();
-tiles();
-sweep();
-distribution();
-overTime();
-entries();
-breakdown();
-numbers();
+// The run of that index, of the only one below 0.
+function show(index) {
+  const run = index < 0 ? data : points[index];
+  current = index;
+  ({result, intervals, load} = run);
+  objective = result.objective;
+  charts.replaceChildren();
+  tables.replaceChildren();
+  head();
+  tiles();
+  sweep();
+  distribution();
+  overTime();
+  entries();
+  runs();
+  breakdown();
+  numbers();
+}
+// Points of a long sweep have no curves; the chosen run has them beside the points.
+if (shown >= 0) Object.assign(points[shown], {result: data.result, intervals: data.intervals});
+// A sweep begins with the highest load that meets the objective, if it has one.
+const met = options.sweep && points.every(p => p.result.response_time.curve) ?
+    points.reduce((best, p, i) => p.result.objective && p.result.objective.met && (best < 0 || p.load >= points[best].load) ? i : best, -1) : -1;
+show(met >= 0 ? met : shown);
