@@ -113,7 +113,7 @@ Json CurveJson(const Histogram& histogram) {
   for (int i = 0;; ++i) {
     const double beyond = std::pow(10, -i / 20.0);
     if (beyond * static_cast<double>(histogram.count()) < 1 - 1e-9) break;
-    const double percent = 100 * (1 - beyond);
+    const double percent = std::round(1e8 * (1 - beyond)) / 1e6;  // More digits only make it long.
     curve.push_back({percent, Microseconds(histogram.Percentile(percent))});
   }
   return curve;
