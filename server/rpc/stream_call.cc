@@ -130,7 +130,7 @@ void StreamCall::OnIdleAlarm() {
     const TimePoint now = environment_.clock.Now();
     if (computing_ > 0 || waiting_) last_progress_ = now;  // The server's turn.
     if (now - last_progress_ >= timeout) {
-      abandoned_ = status_.ok();
+      abandoned_ = true;
       Fail(absl::DeadlineExceededError(absl::StrCat(
           "stream: the client sent and took nothing for ",
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms")));

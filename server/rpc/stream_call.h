@@ -115,6 +115,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Drive();
   void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NextOfFailed(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextWatch(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWrite(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteTrailer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

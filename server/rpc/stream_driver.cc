@@ -76,12 +76,8 @@ void StreamCall::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
   // The transport is kept busy before the lanes: a push may compute the piece before it returns.
-  const Duration timeout = environment_.options.stream_idle_timeout;
-  if (accepted_ && !watched_ && timeout > Duration(0)) {
-    step.kind = Step::Kind::kWatch;
-    step.until_idle = last_progress_ + timeout - environment_.clock.Now();
-    watched_ = true;
-  } else if (MayRead()) {
+  if (accepted_ && NextWatch(step)) return;
+  if (MayRead()) {
     step.kind = Step::Kind::kRead;
     reading_ = true;
   } else if (!writing_ && NextWrite(step)) {
@@ -97,20 +93,35 @@ void StreamCall::NextOfFailed(Step& step) {
   if (!told_queue_) {
     told_queue_ = true;
     step.kind = Step::Kind::kCancel;
-    step.abandon = abandoned_ && writing_;
+    step.abandon = writing_ && std::exchange(abandoned_, false);
     for (std::size_t i = 0; i < pushed_; ++i) {
       if (pieces_[i].output == nullptr) step.ids.push_back(pieces_[i].id);
     }
     // Destroyed with the step, after the lock is released.
     step.pieces.swap(pieces_);
     step.input.swap(input_);
-  } else if (computing_ == 0 && !writing_ && !waiting_) {
+  } else if (writing_ && std::exchange(abandoned_, false)) {
+    step.kind = Step::Kind::kCancel;
+    step.abandon = true;
+  } else if (writing_) {
+    // The client shall read why, so the status waits behind the message, but not for ever.
+    NextWatch(step);
+  } else if (computing_ == 0 && !waiting_) {
     step.kind = Step::Kind::kFinish;
     step.status = status_;
     finished_ = true;
     // As the client sees it.
     code_ = absl::IsUnknown(status_) ? absl::StatusCode::kInternal : status_.code();
   }
+}
+
+bool StreamCall::NextWatch(Step& step) {
+  const Duration timeout = environment_.options.stream_idle_timeout;
+  if (watched_ || timeout <= Duration(0)) return false;
+  step.kind = Step::Kind::kWatch;
+  step.until_idle = last_progress_ + timeout - environment_.clock.Now();
+  watched_ = true;
+  return true;
 }
 
 bool StreamCall::MayRead() const {

@@ -1,0 +1,552 @@
+#include "tests/server/rpc/stream_script.h"
+
+#include <grpc/grpc.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/server_callback.h"
+#include "normd/v1/norm_service.pb.h"
+#include "server/rpc/stream_call.h"
+#include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
+
+namespace normd::testing {
+namespace {
+
+using grpc::ByteBuffer;
+
+// What a script byte asks for, modulo their number.
+enum Op : std::uint8_t {
+  kHeader,   // model, samples, spatial (2), type
+  kChunk,    // size (2), cut: the tensor's next bytes
+  kLargest,  // cut: as many of them as a chunk may have
+  kRaw,      // size, cut, the message's bytes
+  kHalfClose,
+  kWritten,
+  kWriteFails,
+  kTake,     // A lane takes a batch;
+  kCompute,  // which: completes one that was taken;
+  kFail,     // which: fails it.
+  kCancel,
+  kAbort,
+  kAdvance,  // milliseconds
+  kOps
+};
+// Bits of the first byte.
+constexpr int kInline = 1;     // Pieces are computed as they are pushed.
+constexpr int kPolite = 2;     // After the script, the client sends what is missing.
+constexpr int kTimesOut = 4;   // Pieces wait for a lane for 5 ms at most.
+constexpr int kWindowBit = 3;  // And the next: which window.
+
+constexpr std::array<StreamLimits, 4> kLimits = {{{.window_bytes = 1 << 10, .piece_bytes = 256},
+                                                  {.window_bytes = 4 << 10, .piece_bytes = 1 << 10},
+                                                  {.window_bytes = 4 << 10, .piece_bytes = 1 << 20},
+                                                  {.window_bytes = 64 << 10, .piece_bytes = 4096}}};
+
+// The tensor's byte at `offset`, and what a lane makes of it.
+std::byte InputAt(std::int64_t offset) {
+  return static_cast<std::byte>(offset * 31 + (offset >> 8) * 7);
+}
+std::byte Computed(std::byte input) { return ~input; }
+
+class NoBackend final : public ModelBackend {
+ public:
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
+};
+
+// What all scripts share: the models.
+class Models {
+ public:
+  static Models& Get() {
+    static Models* const models = new Models;  // For as long as gRPC's threads live.
+    return *models;
+  }
+  ModelRegistry& registry() { return registry_; }
+  CountingMetrics& metrics() { return metrics_; }
+
+ private:
+  Models() : registry_({.root = MakeRepository(), .on_change = {}}, backend_, metrics_, clock_) {
+    grpc_init();
+    if (!registry_.LoadAll().ok()) std::abort();
+    std::filesystem::remove_all(root_);
+  }
+  std::string MakeRepository() {
+    root_ = (std::filesystem::temp_directory_path() / "normd_script_XXXXXX").string();
+    if (mkdtemp(root_.data()) == nullptr) std::abort();
+    const auto add = [&](const char* name, const char* config) {
+      std::filesystem::create_directories(absl::StrCat(root_, "/", name, "/1"));
+      std::ofstream(absl::StrCat(root_, "/", name, "/config.textproto")) << config;
+    };
+    add("first", "group_norm { channels: 6 groups: 3 affine: false }");
+    add("last", "group_norm { channels: 6 groups: 3 affine: false } layout: CHANNELS_LAST");
+    add("rows", "layer_norm { normalized_shape: 8 affine: false }");
+    return root_;
+  }
+
+  FakeClock clock_;
+  CountingMetrics metrics_;
+  NoBackend backend_;
+  std::string root_;
+  ModelRegistry registry_;
+};
+
+// gRPC's side of the call: takes its operations, which the script ends.
+class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
+ public:
+  explicit Transport(StreamCall& call) : call_(call) { BindReactor(&call); }
+
+  void Finish(grpc::Status status) override {
+    Last();
+    if (writing) Broken("Finish beside a write");
+    status_code = status.error_code();
+  }
+  void SendInitialMetadata() override { Broken("SendInitialMetadata"); }
+  void Read(ByteBuffer* message) override {
+    Operation();
+    if (std::exchange(reading, message) != nullptr) Broken("two reads");
+    ++reads;
+  }
+  void Write(const ByteBuffer* message, grpc::WriteOptions /*options*/) override {
+    Operation();
+    if (std::exchange(writing, true)) Broken("two writes");
+    Take(*message);
+  }
+  void WriteAndFinish(const ByteBuffer* message, grpc::WriteOptions /*options*/,
+                      grpc::Status status) override {
+    Last();
+    if (writing) Broken("two writes");
+    Take(*message);
+    status_code = status.error_code();
+  }
+
+  void Broken(absl::string_view promise) {
+    if (broken.empty()) broken = std::string(promise);
+  }
+
+  ByteBuffer* reading = nullptr;
+  int reads = 0;
+  bool writing = false;
+  bool finished = false;
+  int status_code = -1;
+  std::vector<v1::NormalizeStreamResponse> answers;
+  std::string broken;
+
+ private:
+  grpc::internal::ServerReactor* reactor() override { return &call_; }
+  void CallOnDone() override {}
+  void Operation() {
+    if (finished) Broken("an operation after the last");
+  }
+  void Last() {
+    Operation();
+    finished = true;
+  }
+  void Take(const ByteBuffer& message) {
+    std::vector<grpc::Slice> slices;
+    std::string wire;
+    if (!message.Dump(&slices).ok()) return Broken("an answer that is no message");
+    for (const grpc::Slice& slice : slices) wire.append(slice.begin(), slice.end());
+    if (!answers.emplace_back().ParseFromString(wire)) Broken("an answer that does not parse");
+  }
+
+  StreamCall& call_;
+};
+
+// The script's bytes; zeros after its end.
+class Reader {
+ public:
+  explicit Reader(absl::string_view script) : left_(script) {}
+  bool done() const { return left_.empty(); }
+  int Byte() {
+    if (left_.empty()) return 0;
+    const int byte = static_cast<unsigned char>(left_.front());
+    left_.remove_prefix(1);
+    return byte;
+  }
+  int Word() {
+    const int low = Byte();
+    return low | Byte() << 8;
+  }
+  absl::string_view Bytes(std::size_t size) {
+    const absl::string_view bytes = left_.substr(0, size);
+    left_.remove_prefix(bytes.size());
+    return bytes;
+  }
+
+ private:
+  absl::string_view left_;
+};
+
+class Play final : public BatchRunner {
+ public:
+  explicit Play(absl::string_view script)
+      : reader_(script),
+        options_(reader_.Byte()),
+        limits_(kLimits[static_cast<std::size_t>(options_ >> kWindowBit & 3)]),
+        admission_({}, Models::Get().metrics()),
+        queue_({.limits = {.max_bytes = 2048},
+                .max_queue_requests = 1 << 20,
+                .max_inline_bytes = (options_ & kInline) != 0 ? 1 << 20 : 0},
+               clock_),
+        readiness_(Models::Get().metrics()),
+        environment_{MakeOptions(limits_),
+                     Models::Get().registry(),
+                     admission_,
+                     queue_,
+                     Models::Get().metrics(),
+                     readiness_,
+                     clock_},
+        call_(StreamCall::Create(environment_, context_)) {
+    queue_.RunInlineOn({this});
+    call_->Start();
+    transport_ = std::make_unique<Transport>(*call_);
+  }
+
+  std::string Run() {
+    while (!reader_.done() && !transport_->finished) {
+      Perform(static_cast<Op>(reader_.Byte() % kOps));
+      CheckWindow();
+    }
+    for (int idle = 0; !transport_->finished && idle < 2;) idle = GoOn() ? 0 : idle + 1;
+    if (!transport_->finished) transport_->Broken("the stream stands still");
+    if (transport_->finished) End();
+    queue_.Close();
+    return transport_->broken;
+  }
+
+  // A lane that computes within the push.
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    Compute(std::move(batch), absl::OkStatus());
+    return absl::OkStatus();
+  }
+
+ private:
+  static NormServiceOptions MakeOptions(const StreamLimits& limits) {
+    NormServiceOptions options;
+    options.stream = limits;
+    options.stream_idle_timeout = Duration(0);  // Its alarm is gRPC's.
+    return options;
+  }
+
+  void Perform(Op op) {
+    switch (op) {
+      case kHeader: return SendHeader();
+      case kChunk: {
+        const std::int64_t size = reader_.Word() % (2 * MaxChunk() + 2);
+        return SendChunk(size, reader_.Byte());
+      }
+      case kLargest: return SendChunk(std::min(MaxChunk(), bytes_ - sent_), reader_.Byte());
+      case kRaw: return SendRaw();
+      case kHalfClose: return HalfClose();
+      case kWritten: return EndWrite(true);
+      case kWriteFails: return EndWrite(false);
+      case kTake: return Take();
+      case kCompute: return EndBatch(absl::OkStatus());
+      case kFail: return EndBatch(absl::UnavailableError("the lane failed"));
+      case kCancel: must_fail_ = true; return call_->OnCancel();
+      case kAbort:
+        must_fail_ = true;
+        return call_->Abort(absl::UnavailableError("the server stops"));
+      case kAdvance:
+        clock_.Advance(std::chrono::milliseconds(reader_.Byte()));
+        // Pieces may have waited for too long.
+        may_fail_ = may_fail_ || (options_ & kTimesOut) != 0;
+        queue_.ExpireDue();
+        return;
+      case kOps: return;
+    }
+  }
+
+  std::int64_t MaxChunk() const { return limits_.max_chunk_bytes(); }
+
+  void SendHeader() {
+    static constexpr const char* kModels[] = {"first", "last", "rows", "absent"};
+    const int model = reader_.Byte() % 4;
+    const int samples = reader_.Byte() % 8;
+    const int spatial = reader_.Word() % 400 + 1;
+    const bool half = reader_.Byte() % 2 == 1;
+    v1::NormalizeStreamRequest message;
+    v1::NormalizeRequest& header = *message.mutable_header();
+    header.set_model(kModels[model]);
+    if ((options_ & kTimesOut) != 0) header.set_queue_timeout_ns(5'000'000);
+    v1::Tensor& input = *header.add_inputs();
+    input.set_dtype(half ? v1::FLOAT16 : v1::FLOAT32);
+    const std::vector<std::int64_t> shape =
+        model == 0   ? std::vector<std::int64_t>{samples, 6, spatial}
+        : model == 1 ? std::vector<std::int64_t>{samples, spatial, 6}
+                     : std::vector<std::int64_t>{samples, spatial, 8};
+    for (const std::int64_t dim : shape) input.add_shape(dim);
+    const std::int64_t row_bytes = (model == 2 ? 8 : 2 * spatial) * (half ? 2 : 4);
+    const std::int64_t unit_bytes = model == 1 ? row_bytes * 3 : row_bytes;
+    const bool fits = samples == 0 || unit_bytes <= limits_.max_piece_bytes();
+    if (transport_->reading == nullptr) return;
+    if (has_header_ || model == 3 || !fits) {
+      must_fail_ = true;
+    } else {
+      bytes_ = samples * (model == 2 ? spatial * 8 : spatial * 6) * (half ? 2 : 4);
+    }
+    has_header_ = true;
+    Deliver(message.SerializeAsString(), 0);
+  }
+
+  void SendChunk(std::int64_t size, int cut) {
+    if (transport_->reading == nullptr) return;
+    if (!has_header_ || size > MaxChunk() || size > bytes_ - sent_) must_fail_ = true;
+    v1::NormalizeStreamRequest message;
+    std::string& chunk = *message.mutable_chunk();
+    for (std::int64_t i = 0; i < size; ++i) {
+      chunk.push_back(static_cast<char>(InputAt(sent_ + i)));
+    }
+    sent_ += size;
+    Deliver(message.SerializeAsString(), cut);
+  }
+
+  void SendRaw() {
+    const auto size = static_cast<std::size_t>(reader_.Byte());
+    const int cut = reader_.Byte();
+    const std::string wire(reader_.Bytes(size));
+    if (transport_->reading == nullptr) return;
+    v1::NormalizeStreamRequest message;
+    const bool parses = message.ParseFromString(wire);
+    if (!parses || message.part_case() == v1::NormalizeStreamRequest::PART_NOT_SET) {
+      must_fail_ = true;
+    }
+    // Of several parts the generated class takes the last, where the stream refuses them.
+    may_fail_ = true;
+    known_ = false;
+    if (message.has_chunk()) sent_ += static_cast<std::int64_t>(message.chunk().size());
+    if (message.has_header()) has_header_ = true;
+    Deliver(wire, cut);
+  }
+
+  // `cut`: 0: one slice; else slices of so many bytes, with an empty one among them.
+  void Deliver(const std::string& wire, int cut) {
+    std::vector<grpc::Slice> slices;
+    const std::size_t step =
+        cut == 0 ? std::max<std::size_t>(wire.size(), 1) : static_cast<std::size_t>(cut) * 8 - 7;
+    for (std::size_t at = 0; at < wire.size(); at += step) {
+      slices.push_back(MakeSlice(absl::string_view(wire).substr(at, step)));
+      if (cut % 3 == 1 && at == 0) slices.push_back(MakeSlice(""));
+    }
+    if (wire.empty()) slices.push_back(MakeSlice(""));
+    *std::exchange(transport_->reading, nullptr) = ByteBuffer(slices.data(), slices.size());
+    slices.clear();
+    call_->OnReadDone(true);
+  }
+
+  // In memory of its own and exact size, and counted.
+  grpc::Slice MakeSlice(absl::string_view bytes) {
+    struct Owned {
+      std::unique_ptr<char[]> memory;
+      std::int64_t& held;
+    };
+    auto* owned = new Owned{std::make_unique<char[]>(bytes.size()), held_slices_};
+    std::copy(bytes.begin(), bytes.end(), owned->memory.get());
+    ++held_slices_;
+    return grpc::Slice(
+        owned->memory.get(), bytes.size(),
+        [](void* data) {
+          const std::unique_ptr<Owned> gone(static_cast<Owned*>(data));
+          --gone->held;
+        },
+        owned);
+  }
+
+  void HalfClose() {
+    if (transport_->reading == nullptr) return;
+    if (!has_header_ || sent_ < bytes_) must_fail_ = true;
+    transport_->reading = nullptr;
+    half_closed_ = true;
+    call_->OnReadDone(false);
+  }
+
+  void EndWrite(bool ok) {
+    if (!transport_->writing) return;
+    if (!ok) must_fail_ = true;
+    taken_ += static_cast<std::int64_t>(transport_->answers.back().chunk().size());
+    transport_->writing = false;
+    call_->OnWriteDone(ok);
+  }
+
+  void Take() {
+    BatchQueue::Poll poll = queue_.TryTake();
+    if (poll.batch != nullptr) batches_.push_back(std::move(poll.batch));
+  }
+
+  void EndBatch(const absl::Status& status) {
+    if (batches_.empty()) return;
+    const auto which = batches_.begin() + reader_.Byte() % static_cast<int>(batches_.size());
+    std::unique_ptr<Batch> batch = std::move(*which);
+    batches_.erase(which);
+    Compute(std::move(batch), status);
+  }
+
+  void Compute(std::unique_ptr<Batch> batch, const absl::Status& status) {
+    for (std::unique_ptr<Request>& request : batch->requests) {
+      if (request->IsCancelled()) {
+        Fail(std::move(request), absl::CancelledError("cancelled"));
+      } else if (!status.ok()) {
+        must_fail_ = true;
+        Fail(std::move(request), status);
+      } else {
+        Complete(std::move(request), Output(*request), {batch->id, 1, request->geometry.bytes, ""});
+      }
+    }
+  }
+
+  Buffer Output(const Request& request) {
+    const auto size = static_cast<std::size_t>(request.geometry.bytes);
+    auto* memory = new std::byte[size];
+    std::size_t at = 0;
+    for (const ConstBytes view : request.inputs[0]) {
+      if (view.size() > size - at) transport_->Broken("a piece with more bytes than its shape");
+      for (std::size_t i = 0; i < view.size() && at < size; ++i) memory[at++] = Computed(view[i]);
+    }
+    if (at != size) transport_->Broken("a piece with fewer bytes than its shape");
+    ++held_outputs_;
+    return Buffer(memory, size, [this, memory] {
+      delete[] memory;
+      --held_outputs_;
+    });
+  }
+
+  // A client that takes what it gets, and lanes that work. False: nothing was left to do.
+  bool GoOn() {
+    if (transport_->writing) return EndWrite(true), true;
+    if (Take(); !batches_.empty()) return EndBatch(absl::OkStatus()), true;
+    if (transport_->reading == nullptr) return false;
+    if ((options_ & kPolite) != 0 && has_header_ && sent_ < bytes_) {
+      SendChunk(std::min(MaxChunk(), bytes_ - sent_), 0);
+    } else {
+      HalfClose();
+    }
+    return true;
+  }
+
+  void CheckWindow() {
+    if (transport_->reading == nullptr || transport_->reads < 2) return;
+    if (sent_ - taken_ + MaxChunk() > limits_.window_bytes) {
+      transport_->Broken(absl::StrCat("a read with ", sent_ - taken_, " bytes inside"));
+    }
+  }
+
+  // What gRPC does once the call has done its last operation, then the verdict.
+  void End() {
+    if (std::exchange(transport_->reading, nullptr) != nullptr) call_->OnReadDone(false);
+    CheckAnswers();
+    std::weak_ptr<StreamCall> gone = call_;
+    call_.reset();
+    if (const std::shared_ptr<StreamCall> call = gone.lock()) call->OnDone();
+    if (!gone.expired()) transport_->Broken("the call outlives its end");
+    transport_->answers.clear();
+    CheckNothingHeld();
+  }
+
+  void CheckAnswers() {
+    const bool ok = transport_->status_code == 0;
+    if (ok && must_fail_) transport_->Broken("OK after a fault");
+    if (!ok && !must_fail_ && !may_fail_) {
+      transport_->Broken(absl::StrCat("code ", transport_->status_code, " without a fault"));
+    }
+    std::int64_t bytes = 0;
+    const std::size_t count = transport_->answers.size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const v1::NormalizeStreamResponse& answer = transport_->answers[i];
+      const bool in_place = answer.has_header()    ? i == 0
+                            : answer.has_trailer() ? ok && i + 1 == count
+                                                   : answer.has_chunk() && i > 0;
+      if (!in_place) transport_->Broken(absl::StrCat("part ", answer.part_case(), " at ", i));
+      if (!known_) continue;
+      for (const char byte : answer.chunk()) {
+        if (static_cast<std::byte>(byte) != Computed(InputAt(bytes++))) {
+          return transport_->Broken(absl::StrCat("byte ", bytes - 1, " differs"));
+        }
+      }
+    }
+    if (!ok || !known_) return;
+    if (bytes != bytes_) transport_->Broken(absl::StrCat(bytes, " bytes of ", bytes_));
+    if (!half_closed_ || count < 2 || !transport_->answers.back().has_trailer()) {
+      transport_->Broken("OK before the end");
+    }
+  }
+
+  void CheckNothingHeld() {
+    if (held_slices_ != 0) transport_->Broken(absl::StrCat(held_slices_, " slices held"));
+    if (held_outputs_ != 0) transport_->Broken(absl::StrCat(held_outputs_, " outputs held"));
+    if (queue_.waiting_requests() != 0) transport_->Broken("pieces in the queue");
+    if (admission_.inflight_bytes() != 0 || admission_.inflight_requests() != 0) {
+      transport_->Broken("a budget held");
+    }
+    if (environment_.active.count() != 0) transport_->Broken("a call in the count");
+  }
+
+  Reader reader_;
+  const int options_;
+  const StreamLimits limits_;
+  FakeClock clock_;
+  Admission admission_;
+  BatchQueue queue_;
+  Readiness readiness_;
+  CallEnvironment environment_;
+  std::int64_t held_slices_ = 0;
+  std::int64_t held_outputs_ = 0;
+  grpc::CallbackServerContext context_;
+  std::shared_ptr<StreamCall> call_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Batch>> batches_;  // In lanes.
+
+  bool has_header_ = false;
+  std::int64_t bytes_ = 0;  // Of the tensor,
+  std::int64_t sent_ = 0;   // sent of it,
+  std::int64_t taken_ = 0;  // and taken by the client of the answer's.
+  bool half_closed_ = false;
+  bool must_fail_ = false;
+  bool may_fail_ = false;
+  bool known_ = true;  // What was sent is what bytes_ and InputAt say.
+};
+
+std::string Header(int model, int samples, int spatial, int half) {
+  return {static_cast<char>(kHeader),      static_cast<char>(model),
+          static_cast<char>(samples),      static_cast<char>(spatial & 255),
+          static_cast<char>(spatial >> 8), static_cast<char>(half)};
+}
+
+}  // namespace
+
+std::string PlayStreamScript(absl::string_view script) { return Play(script).Run(); }
+
+std::vector<std::string> StreamScriptSeeds() {
+  std::vector<std::string> seeds;
+  for (int options = 0; options < 32; ++options) {
+    const std::string first(1, static_cast<char>(options));
+    for (int model = 0; model < 4; ++model) {
+      const std::string header = first + Header(model, 3, 29, options & 1);
+      seeds.push_back(header);
+      seeds.push_back(header + std::string("\x02\x00\x05\x02\x03\x07\x08\x00\x05\x02\x11\x05", 12));
+      seeds.push_back(header + std::string("\x02\x00\x07\x07\x08\x01\x05\x05\x05\x0a", 10));
+      seeds.push_back(header + std::string("\x01\x40\x00\x02\x01\x11\x00\x01\x04", 9));
+      seeds.push_back(header + std::string("\x02\x00\x05\x05\x06\x02\x00", 7));
+      seeds.push_back(header + std::string("\x02\x00\x0c\x09\x07\x08\x00\x0b", 8));
+    }
+    seeds.push_back(first + Header(0, 0, 5, 0) + std::string("\x04", 1));
+    seeds.push_back(first + Header(2, 7, 399, 0) +
+                    std::string("\x02\x00\x02\x00\x02\x00\x07\x09\x00", 9));
+    seeds.push_back(first + Header(0, 2, 9, 0) + Header(0, 2, 9, 0));
+    seeds.push_back(first + std::string("\x03\x05\x00\x12\x03xyz", 8));
+    seeds.push_back(first + std::string("\x03\x02\x01\x0a\x7f", 5));
+    seeds.push_back(first + std::string("\x04", 1));
+  }
+  return seeds;
+}
+
+}  // namespace normd::testing
