@@ -27,6 +27,9 @@ if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
   install(TARGETS ${checks}
     RUNTIME_DEPENDENCY_SET normd_checks
     RUNTIME DESTINATION checks COMPONENT checks)
+  # For programs elsewhere, such as python3: its own libraries lie beside it.
+  set_target_properties(norm_kernels_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
+  target_link_options(norm_kernels_shared PRIVATE -Wl,--disable-new-dtags)
   install(TARGETS norm_kernels_shared LIBRARY DESTINATION lib COMPONENT checks NAMELINK_SKIP)
   install(RUNTIME_DEPENDENCY_SET normd_checks
     PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"

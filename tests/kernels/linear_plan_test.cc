@@ -70,6 +70,17 @@ TEST(LinearPlanTest, SplitsFloat32ValuesInTwoAndShorterOnesNot) {
   }
 }
 
+TEST(LinearPlanTest, ReadsXInPlaceOnlyWhereItIsItsOwnOperand) {
+  for (const LinearNormSpec& spec : Specs()) {
+    const LinearPlan plan = MakeLinearPlan(spec, Device(90, 132), 64);
+    const bool same = plan.path == LinearPath::kTensor && plan.x_parts == 1 &&
+                      spec.dtype == (plan.format == OperandFormat::kBFloat16 ? DType::kBFloat16
+                                                                             : DType::kFloat16);
+    EXPECT_EQ(plan.reads_x, same) << Name(spec.dtype) << " " << Name(spec.precision);
+    EXPECT_FALSE(MakeLinearPlan(spec, Device(80, 108), 64).reads_x);
+  }
+}
+
 // What decides bits must not depend on the number of samples, nor on the tile.
 TEST(LinearPlanTest, ChoosesArithmeticWhateverTheNumberOfSamples) {
   for (int capability : {80, 90}) {
