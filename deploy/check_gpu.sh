@@ -7,15 +7,19 @@
 #
 #   tests      the tests labelled cuda; one that skips counts as a failure
 #   sanitize   the same tests under compute-sanitizer: memcheck, racecheck, synccheck
+#   sanitize_normd  normd under memcheck, from its start through a verified load to its stop
 #   kernels    norm_bench: every norm against a copy of the same tensor; linear_bench: the fused layer
 #   compare    a copy, PyTorch eager, torch.compile and these kernels, side by side
 #   link       device_bench: what a lane makes of the link to the GPU
 #   serve      normd on the GPU: every demo model against float64, a load, raw echo beside normd
+#   soak       normd under full load for --soak seconds: memory of host and device must not grow; then
+#              SIGTERM amid a load: whatever was accepted is answered, and normd ends with 0
 #
 # Without a section: all of them, in this order.
 #   --out=DIR      logs and JSON files (./gpu_checks)
 #   --limit=S      seconds for each program at most (300); what a sanitizer has not reached by then
 #                  is said
+#   --soak=S       seconds of the soak (120)
 #   --device=D     as normd's flag (cuda)
 set -euo pipefail
 
@@ -24,21 +28,23 @@ bin=$checks/../bin
 models=$checks/../models
 out=gpu_checks
 limit=300
+soak=120
 device=cuda
 sections=()
 for argument in "$@"; do
   case $argument in
     --out=*) out=${argument#*=} ;;
     --limit=*) limit=${argument#*=} ;;
+    --soak=*) soak=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
-    tests | sanitize | kernels | compare | link | serve) sections+=("$argument") ;;
+    tests | sanitize | sanitize_normd | kernels | compare | link | serve | soak) sections+=("$argument") ;;
     *) echo "check_gpu: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[[ ${#sections[@]} -gt 0 ]] || sections=(tests sanitize kernels compare link serve)
+[[ ${#sections[@]} -gt 0 ]] || sections=(tests sanitize sanitize_normd kernels compare link serve soak)
 mkdir -p "$out"
-export NORMD_TEST_GOLDEN=$checks/golden
+export NORMD_TEST_GOLDEN=$checks/golden NORMD_TEST_MODELS=$models
 PATH=$PATH:/usr/local/cuda/bin
 normd_pid=''
 failures=0
@@ -109,6 +115,39 @@ run_sanitize() {
   done
 }
 
+# normd_below PID: the normd among the descendants of PID.
+normd_below() {
+  local pid
+  for pid in $(pgrep -P "$1"); do
+    if [[ $(<"/proc/$pid/comm") == normd ]]; then echo "$pid"; else normd_below "$pid"; fi
+  done
+}
+
+# The signal must go to normd itself.
+run_sanitize_normd() {
+  local sanitizer code=0
+  if ! command -v compute-sanitizer >/dev/null; then
+    note - 'sanitize_normd: no compute-sanitizer on this machine'
+    return
+  fi
+  start_server compute-sanitizer --tool memcheck --error-exitcode 86 || return 0
+  limited memcheck-normd-load "$bin/normload" --server=127.0.0.1:28001 --concurrency=8 \
+    --mix="$mix" --warmup=0s --duration=5s --timeout=60s --verify --verify_every=10 \
+    --model_repository="$models" || code=$?
+  [[ $code == 0 ]] || { tail -n 20 "$out/memcheck-normd-load.log"; note FAILED "normload: exit code $code"; }
+  sanitizer=$normd_pid
+  kill -TERM "$(normd_below "$sanitizer")" || kill -TERM "$sanitizer"
+  code=0
+  wait "$sanitizer" || code=$?
+  normd_pid=''
+  if [[ $code == 0 ]]; then
+    note ok "memcheck of normd: $(grep 'ERROR SUMMARY' "$out/normd.log" | tail -n 1)"
+  else
+    grep -E '^=========' "$out/normd.log" | head -n 30 || true
+    note FAILED "memcheck of normd: exit code $code"
+  fi
+}
+
 run_kernels() {
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader || true
   show norm_bench "$checks/norm_bench" --device=cuda --min_time=0.2 --json="$out/norm_bench.json"
@@ -127,8 +166,13 @@ run_compare() {
 }
 
 run_link() {
-  show device_bench "$checks/device_bench" --lanes=4,8 --chunks=524288,1048576,2097152 --seconds=1
+  show device_bench "$checks/device_bench" --host --lanes=4,8 --chunks=524288,1048576,2097152 --seconds=1
 }
+
+# What loads a server with every kind of request.
+mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28:float32:2
+mix+=,layer_norm_1024:64x1024:float32:1,rms_norm_4096:16x4096:bfloat16:1
+mix+=,group_norm_320_32_silu_last:1x16x16x320:float16:1
 
 stop_server() {
   [[ -n $normd_pid ]] || return 0
@@ -138,14 +182,15 @@ stop_server() {
 }
 trap stop_server EXIT
 
+# start_server [COMMAND...]: normd, as an argument of that command.
 start_server() {
   local i
   if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then
     note FAILED 'port 28001 is in use: another server answers there'
     return 1
   fi
-  "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:28001 \
-    --metrics_listen=127.0.0.1:28002 >"$out/normd.log" 2>&1 &
+  "$@" "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:28001 \
+    --metrics_listen=127.0.0.1:28002 --lame_duck=1s >"$out/normd.log" 2>&1 &
   normd_pid=$!
   for ((i = 0; i < 150; i++)); do
     if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then return; fi
@@ -182,14 +227,67 @@ run_serve() {
   verify rms_norm_4096 1024x4096 float32
   verify batch_norm_64 8x64x56x56 float32
   show normload "$bin/normload" --server=127.0.0.1:28001 --concurrency=32 --connections=8 \
-    --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28:float32:2,layer_norm_1024:64x1024:float32:1 \
-    --warmup=1s --duration=5s --verify --verify_every=100 --model_repository="$models" \
-    --json="$out/normload.json"
+    --mix="$mix" --warmup=1s --duration=5s --verify --verify_every=100 \
+    --model_repository="$models" --json="$out/normload.json"
   stop_server
   show serving_bench "$checks/serving_bench" --device="$device" --max_batch_bytes=67108864 \
-    --sizes=1024,65536,262144,1048576,4194304 --rounds=7 --round=400ms \
+    --sizes=1024,65536,262144,1048576,4194304,16777216 --rounds=7 --round=400ms \
     --json="$out/serving_bench.json"
-  show stream_bench "$checks/stream_bench" --device="$device" --streams=8 --rounds=3
+  show serving_bench_idle "$checks/serving_bench" --device="$device" --max_batch_bytes=67108864 \
+    --connections=1 --sizes=1024,65536 --rounds=7 --round=400ms
+  # 7.5 GB in all.
+  show stream_bench "$checks/stream_bench" --device="$device" --streams=8 --rounds=3 \
+    --tensor_bytes=939524096 --max_batch_bytes=67108864
+}
+
+# The memory of normd and of every device, in MiB.
+memory() {
+  awk '/^VmRSS/{printf "%d ", $2 / 1024}' "/proc/$normd_pid/status"
+  { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null || echo 0; } |
+    awk '{sum += $1} END {print sum}'
+}
+
+# Everything is at its size after the first quarter; growth is what the rest adds to its peak.
+run_soak() {
+  local load code=0 end growth refused
+  start_server || return 0
+  "$bin/normload" --server=127.0.0.1:28001 --concurrency=24 --connections=16 --duration="${soak}s" \
+    --mix="$mix,instance_norm_64:1x64x256x256:float32:1" --warmup=0s --quiet \
+    --json="$out/soak.json" >"$out/soak.log" 2>&1 &
+  load=$!
+  end=$((SECONDS + soak - 1))
+  : >"$out/soak_memory.txt"
+  while ((SECONDS < end)); do
+    sleep 1
+    memory >>"$out/soak_memory.txt"
+  done
+  wait "$load" || code=$?
+  cat "$out/soak.log"
+  if [[ $code == 0 ]]; then note ok "soak: ${soak} s without an error"; else note FAILED "soak: normload's exit code $code"; fi
+  growth=$(awk '{host[NR] = $1; gpu[NR] = $2}
+    END {
+      for (i = 1; i <= NR; ++i) {
+        if (i <= NR / 4) { if (host[i] > h0) h0 = host[i]; if (gpu[i] > g0) g0 = gpu[i] }
+        else { if (host[i] > h1) h1 = host[i]; if (gpu[i] > g1) g1 = gpu[i] }
+      }
+      printf "host %d -> %d MiB, device %d -> %d MiB", h0, h1, g0, g1
+      exit h1 > 1.05 * h0 + 16 || g1 > g0 + 2
+    }' "$out/soak_memory.txt") && code=0 || code=$?
+  if [[ $code == 0 ]]; then note ok "soak: $growth"; else note FAILED "soak: memory grows: $growth"; fi
+
+  "$bin/normload" --server=127.0.0.1:28001 --concurrency=64 --connections=16 --duration=8s \
+    --mix="$mix" --warmup=0s --quiet >"$out/stop.log" 2>&1 &
+  load=$!
+  sleep 3
+  stop_server
+  wait "$load" || true  # It says that the server has gone.
+  refused=$(grep -cE '^ +(CANCELLED|INTERNAL|UNKNOWN|DEADLINE_EXCEEDED|DATA_LOSS|ABORTED) +[0-9]' "$out/stop.log" || true)
+  grep -E '^ +(requests|[A-Z_]+) +[0-9]' "$out/stop.log" || true
+  if [[ $refused == 0 ]] && grep -q 'stopped' "$out/normd.log"; then
+    note ok 'SIGTERM amid a load: all that was accepted is answered; only UNAVAILABLE afterwards'
+  else
+    note FAILED 'SIGTERM amid a load lost requests'
+  fi
 }
 
 for section in "${sections[@]}"; do

@@ -1,8 +1,8 @@
 // The exec stage on a GPU without gRPC: requests are fed from memory and their results dropped. The
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
-//   device_bench [--lanes=4,8] [--chunks=2097152] [--sizes=65536,1048576,...] [--seconds=2]
-//                [--outstanding=64]
+//   device_bench [--lanes=4,8] [--chunks=2097152] [--pieces=8388608] [--sizes=65536,1048576,...]
+//                [--seconds=2] [--outstanding=64] [--devices=1] [--host]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
 
@@ -11,7 +11,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -29,9 +28,14 @@
 #include "server/exec/executor.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
+#include "tests/bench/link_probe.h"
 
 ABSL_FLAG(std::string, lanes, "4,8", "lanes of each device, a list");
 ABSL_FLAG(std::string, chunks, "2097152", "bytes of a staging chunk, a list");
+ABSL_FLAG(std::string, pieces, "8388608", "bytes of a piece, a list");
+ABSL_FLAG(int, staging, 4, "chunks of a lane");
+ABSL_FLAG(int, devices, 0, "how many devices; 0: all");
+ABSL_FLAG(bool, host, false, "measures gathering by itself, too");
 ABSL_FLAG(std::int64_t, mapped_bytes, 256 << 10, "a batch up to this goes through the link");
 ABSL_FLAG(std::string, sizes, "65536,262144,1048576,4194304,16777216,67108864",
           "bytes of one request, a list");
@@ -53,83 +57,26 @@ std::vector<std::int64_t> Numbers(const std::string& list) {
   return numbers;
 }
 
-// GB/s of pinned copies both ways at once on every device, in and out added up.
-double LinkGigabytesPerSecond(int devices) {
-  constexpr std::size_t kBytes = std::size_t{256} << 20;
-  constexpr int kRounds = 20;
-  struct Link {
-    void* host_in = nullptr;
-    void* host_out = nullptr;
-    void* device_in = nullptr;
-    void* device_out = nullptr;
-    cudaStream_t in = nullptr;
-    cudaStream_t out = nullptr;
-  };
-  std::vector<Link> links(static_cast<std::size_t>(devices));
-  const auto check = [](cudaError_t error) {
-    if (error == cudaSuccess) return;
-    std::fprintf(stderr, "device_bench: %s\n", cudaGetErrorString(error));
-    std::exit(1);
-  };
-  for (int i = 0; i < devices; ++i) {
-    Link& link = links[static_cast<std::size_t>(i)];
-    check(cudaSetDevice(i));
-    check(cudaHostAlloc(&link.host_in, kBytes, cudaHostAllocDefault));
-    check(cudaHostAlloc(&link.host_out, kBytes, cudaHostAllocDefault));
-    check(cudaMalloc(&link.device_in, kBytes));
-    check(cudaMalloc(&link.device_out, kBytes));
-    check(cudaStreamCreateWithFlags(&link.in, cudaStreamNonBlocking));
-    check(cudaStreamCreateWithFlags(&link.out, cudaStreamNonBlocking));
-    std::memset(link.host_in, 1, kBytes);
-  }
-  const auto round = [&](int rounds) {
-    for (int r = 0; r < rounds; ++r) {
-      for (Link& link : links) {
-        check(
-            cudaMemcpyAsync(link.device_in, link.host_in, kBytes, cudaMemcpyHostToDevice, link.in));
-        check(cudaMemcpyAsync(link.host_out, link.device_out, kBytes, cudaMemcpyDeviceToHost,
-                              link.out));
-      }
+// What gathering can reach: alone, and while the link moves other pinned memory both ways.
+void PrintGathering(LinkProbe& link) {
+  std::printf("gathering into pinned chunks, GB/s each way, alone / while the link is full:\n");
+  std::printf("%8s %14s %14s %14s %14s\n", "threads", "256 KiB", "1 MiB", "4 MiB", "1 MiB stream");
+  GatherProbe gathering(16);
+  for (const int threads : {1, 4, 8, 12, 16}) {
+    std::printf("%8d", threads);
+    for (const auto& [kind, kib] :
+         {std::pair(HostCopy::kMemcpy, 256), std::pair(HostCopy::kMemcpy, 1024),
+          std::pair(HostCopy::kMemcpy, 4096), std::pair(HostCopy::kStreamingStores, 1024)}) {
+      const std::size_t bytes = static_cast<std::size_t>(kib) << 10;
+      const double alone = gathering.Measure(kind, threads, bytes);
+      link.Enqueue(60);  // Longer than what is measured meanwhile.
+      const double beside = gathering.Measure(kind, threads, bytes);
+      link.Wait();
+      std::printf("  %5.1f / %5.1f", alone, beside);
     }
-    for (Link& link : links) {
-      check(cudaStreamSynchronize(link.in));
-      check(cudaStreamSynchronize(link.out));
-    }
-  };
-  round(2);
-  const auto begin = std::chrono::steady_clock::now();
-  round(kRounds);
-  const Seconds took = std::chrono::steady_clock::now() - begin;
-  for (Link& link : links) {
-    check(cudaFreeHost(link.host_in));
-    check(cudaFreeHost(link.host_out));
-    check(cudaFree(link.device_in));
-    check(cudaFree(link.device_out));
-    check(cudaStreamDestroy(link.in));
-    check(cudaStreamDestroy(link.out));
+    std::printf("\n");
+    std::fflush(stdout);
   }
-  return 2.0 * kRounds * kBytes * devices / took.count() / 1e9;
-}
-
-// GB/s of a plain memcpy on `threads` threads, read and write counted once each: what gathering can
-// reach at most.
-double HostCopyGigabytesPerSecond(int threads) {
-  constexpr std::size_t kBytes = std::size_t{128} << 20;
-  constexpr int kRounds = 10;
-  std::vector<std::vector<char>> from(static_cast<std::size_t>(threads),
-                                      std::vector<char>(kBytes, 1));
-  std::vector<std::vector<char>> to(static_cast<std::size_t>(threads),
-                                    std::vector<char>(kBytes, 2));
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<std::thread> running;
-  for (std::size_t t = 0; t < from.size(); ++t) {
-    running.emplace_back([&, t] {
-      for (int r = 0; r < kRounds; ++r) std::memcpy(to[t].data(), from[t].data(), kBytes);
-    });
-  }
-  for (std::thread& thread : running) thread.join();
-  const Seconds took = std::chrono::steady_clock::now() - begin;
-  return 2.0 * kRounds * kBytes * threads / took.count() / 1e9;
 }
 
 // Keeps `outstanding` requests in the queue, each sent anew when it ends.
@@ -142,11 +89,9 @@ class Feeder {
     geometry_ = *model_->Check(norm::DType::kFloat32, *Shape::Create({1, 64, elements / 64}));
     std::mt19937 random(1);
     std::uniform_real_distribution<float> uniform(0, 1);
-    for (int i = 0; i < outstanding; ++i) {
-      std::vector<float> source(static_cast<std::size_t>(elements));
-      for (float& value : source) value = uniform(random);
-      sources_.push_back(std::move(source));
-    }
+    std::vector<float> source(static_cast<std::size_t>(elements));
+    for (float& value : source) value = uniform(random);
+    sources_.assign(static_cast<std::size_t>(outstanding), source);
   }
 
   // The number of requests that ended within `duration`, and how long that really was.
@@ -238,9 +183,10 @@ void MeasureLanes(const DeviceBackendOptions& options, int device_count, double 
     const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
     const double rate = static_cast<double>(ended) / seconds;
     const double gigabytes = 2.0 * rate * static_cast<double>(feeder.bytes()) / 1e9;
-    std::printf("%6d %12zu %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
-                options.lane.chunk_bytes, static_cast<long long>(feeder.bytes()), outstanding, rate,
-                gigabytes, gigabytes / link);
+    std::printf("%6d %12zu %12zu %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
+                options.lane.chunk_bytes, options.lane.piece_bytes,
+                static_cast<long long>(feeder.bytes()), outstanding, rate, gigabytes,
+                gigabytes / link);
     std::fflush(stdout);
   }
   queue.Close();
@@ -253,22 +199,30 @@ int Run() {
     std::puts("device_bench: no CUDA device is here; nothing measured");
     return 0;
   }
-  const double link = LinkGigabytesPerSecond(devices);
-  std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
-  for (const int threads : {1, 4, 8}) {
-    std::printf("host memcpy, %d thread(s): %.1f GB/s\n", threads,
-                HostCopyGigabytesPerSecond(threads));
+  if (const int wanted = absl::GetFlag(FLAGS_devices); wanted > 0) {
+    devices = std::min(devices, wanted);
   }
-  std::printf("%6s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "bytes", "outstanding",
-              "req/s", "GB/s", "of link");
+  double link = 0;
+  {
+    LinkProbe probe(devices);
+    link = probe.Measure();
+    std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
+    if (absl::GetFlag(FLAGS_host)) PrintGathering(probe);
+  }
+  std::printf("%6s %12s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "piece", "bytes",
+              "outstanding", "req/s", "GB/s", "of link");
   for (const std::int64_t lanes : Numbers(absl::GetFlag(FLAGS_lanes))) {
     for (const std::int64_t chunk : Numbers(absl::GetFlag(FLAGS_chunks))) {
-      DeviceBackendOptions options;
-      options.lanes_per_device = static_cast<int>(lanes);
-      options.pool_bytes = std::size_t{2} << 30;
-      options.lane.chunk_bytes = static_cast<std::size_t>(chunk);
-      options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
-      MeasureLanes(options, devices, link);
+      for (const std::int64_t piece : Numbers(absl::GetFlag(FLAGS_pieces))) {
+        DeviceBackendOptions options;
+        options.lanes_per_device = static_cast<int>(lanes);
+        options.pool_bytes = std::size_t{1} << 30;
+        options.lane.chunk_bytes = static_cast<std::size_t>(chunk);
+        options.lane.chunks = absl::GetFlag(FLAGS_staging);
+        options.lane.piece_bytes = static_cast<std::size_t>(piece);
+        options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
+        MeasureLanes(options, devices, link);
+      }
     }
   }
   return 0;

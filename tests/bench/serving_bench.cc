@@ -44,6 +44,7 @@ ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
 ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
+ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_inline_bytes, std::int64_t{1} << 20, "as normd's flag");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
@@ -76,6 +77,7 @@ BenchServerOptions ServerOptions() {
   options.backend.device = absl::GetFlag(FLAGS_device);
   options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
   options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   return options;
@@ -223,8 +225,9 @@ Sample Measure(Clients& clients, const std::string& wire, absl::Duration length)
   return sample;
 }
 
-constexpr const char* kStages[] = {"decode", "queue", "gather", "compute", "encode", "total"};
-using StageSums = std::array<double, 6>;
+constexpr const char* kStages[] = {"decode",  "queue",    "gather", "copy_in",
+                                   "compute", "copy_out", "encode", "total"};
+using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the answer.

@@ -19,7 +19,9 @@ namespace {
 std::string CopyOfTheDemoModels() {
   std::string pattern = ::testing::TempDir() + "/normd_models_XXXXXX";
   if (mkdtemp(pattern.data()) == nullptr) std::abort();
-  std::filesystem::copy(NORMD_DEMO_MODELS, pattern, std::filesystem::copy_options::recursive);
+  const char* elsewhere = std::getenv("NORMD_TEST_MODELS");
+  std::filesystem::copy(elsewhere != nullptr ? elsewhere : NORMD_DEMO_MODELS, pattern,
+                        std::filesystem::copy_options::recursive);
   return pattern;
 }
 
@@ -29,11 +31,12 @@ T ValueOrDie(absl::StatusOr<T> result) {
   return std::move(result).value();
 }
 
-std::unique_ptr<Backend> CpuBackend(int lanes, Metrics& metrics, const Clock& clock) {
-  BackendOptions options;
-  options.device = "cpu";
-  options.cpu_lanes = lanes;
-  return ValueOrDie(CreateBackend(options, metrics, clock));
+std::unique_ptr<Backend> MakeBackend(const TestServerOptions& options, Metrics& metrics,
+                                     const Clock& clock) {
+  BackendOptions backend;
+  backend.device = options.device;
+  backend.cpu_lanes = options.cpu_lanes;
+  return ValueOrDie(CreateBackend(backend, metrics, clock));
 }
 
 std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int fail_at_batch) {
@@ -54,7 +57,7 @@ TestServer::TestServer(TestServerOptions options)
     : repository_(CopyOfTheDemoModels()),
       metrics_(CreateMetrics({"test", ""})),
       readiness_(*metrics_),
-      backend_(CpuBackend(options.cpu_lanes, *metrics_, clock_)),
+      backend_(MakeBackend(options, *metrics_, clock_)),
       registry_({.root = repository_,
                  .on_change = [this](const std::string& model,
                                      bool loaded) { readiness_.SetModel(model, loaded); }},

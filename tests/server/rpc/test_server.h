@@ -29,11 +29,13 @@ struct TestServerOptions {
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
+  std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
 };
 
-// Serves a private copy of the demo models with CPU lanes behind a gate, which is open.
+// Serves a private copy of the demo models with lanes behind a gate, which is open. The environment
+// variable NORMD_TEST_MODELS names the models where the tests run away from the source tree.
 class TestServer {
  public:
   explicit TestServer(TestServerOptions options = {});

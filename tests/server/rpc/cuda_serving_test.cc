@@ -1,0 +1,185 @@
+// The whole service on a device: a thousand mixed requests at once have the bits that each has
+// alone, and agree with the CPU.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/norm.h"
+#include "kernels/reference.h"
+#include "server/exec/cuda/cuda_device.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using testing::AsyncCall;
+using testing::TestServer;
+using testing::TestServerOptions;
+
+constexpr int kRequests = 1000;
+constexpr int kConnections = 16;
+
+// A demo model, and the shape of its tensors: [n, *`before`, m, *`after`], or [n, *`after`].
+struct Kind {
+  const char* model;
+  std::vector<std::int64_t> before;
+  std::vector<std::int64_t> after;
+  bool has_spatial;
+  std::vector<v1::DataType> dtypes;
+};
+
+const std::vector<Kind>& Kinds() {
+  static const auto& kinds = *new std::vector<Kind>{
+      {"instance_norm_64", {64}, {}, true, {v1::FLOAT32, v1::FLOAT16, v1::FLOAT64}},
+      {"instance_norm_64_running", {64}, {}, true, {v1::FLOAT32, v1::BFLOAT16}},
+      {"group_norm_64_8", {64}, {}, true, {v1::FLOAT32, v1::BFLOAT16}},
+      {"group_norm_320_32_silu_last", {}, {320}, true, {v1::FLOAT32, v1::FLOAT16}},
+      {"layer_norm_1024", {}, {1024}, false, {v1::FLOAT32, v1::FLOAT16}},
+      {"rms_norm_4096", {}, {4096}, false, {v1::FLOAT32, v1::BFLOAT16}},
+      {"batch_norm_64", {64}, {}, true, {v1::FLOAT32}},
+  };
+  return kinds;
+}
+
+norm::DType ToDType(v1::DataType dtype) { return *FromProto(dtype); }
+
+v1::Tensor RandomTensor(v1::DataType dtype, const std::vector<std::int64_t>& shape,
+                        std::mt19937_64& random) {
+  std::int64_t elements = 1;
+  for (const std::int64_t dim : shape) elements *= dim;
+  const norm::DType type = ToDType(dtype);
+  std::string data(static_cast<std::size_t>(elements) * norm::SizeOf(type), '\0');
+  std::normal_distribution<double> normal(0.5, 2);
+  for (std::int64_t i = 0; i < elements; ++i) {
+    norm::StoreElement(type, data.data(), i, normal(random));
+  }
+  v1::Tensor tensor;
+  tensor.set_dtype(dtype);
+  tensor.mutable_shape()->Assign(shape.begin(), shape.end());
+  tensor.set_data(std::move(data));
+  return tensor;
+}
+
+// Of some kilobytes to some megabytes, small ones far more often.
+v1::NormalizeRequest RandomRequest(std::mt19937_64& random) {
+  const Kind& kind = Kinds()[random() % Kinds().size()];
+  const double exponent = 10 + 10 * std::pow(std::uniform_real_distribution<double>()(random), 2);
+  std::int64_t left = static_cast<std::int64_t>(std::exp2(exponent));  // Elements.
+  std::vector<std::int64_t> shape = kind.before;
+  for (const std::int64_t dim : kind.before) left /= dim;
+  for (const std::int64_t dim : kind.after) left /= dim;
+  std::int64_t samples = std::max<std::int64_t>(left, 1);
+  if (kind.has_spatial) {
+    samples = std::clamp<std::int64_t>(static_cast<std::int64_t>(random() % 4) + 1, 1, samples);
+    shape.push_back(std::max<std::int64_t>(left / samples, 1));
+  }
+  shape.insert(shape.end(), kind.after.begin(), kind.after.end());
+  shape.insert(shape.begin(), samples);
+  v1::NormalizeRequest request;
+  request.set_model(kind.model);
+  *request.add_inputs() = RandomTensor(kind.dtypes[random() % kind.dtypes.size()], shape, random);
+  return request;
+}
+
+std::string Describe(const v1::NormalizeRequest& request) {
+  std::string text =
+      absl::StrCat(request.model(), " ", v1::DataType_Name(request.inputs(0).dtype()));
+  for (const std::int64_t dim : request.inputs(0).shape()) absl::StrAppend(&text, " ", dim);
+  return text;
+}
+
+// The answer's bytes; empty, with a failure, for any error.
+std::string Answer(v1::NormService::Stub& stub, const v1::NormalizeRequest& request) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  const grpc::Status status = stub.Normalize(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << Describe(request) << ": " << status.error_message();
+  return status.ok() ? response.outputs(0).data() : "";
+}
+
+double Tolerance(norm::DType dtype) {
+  switch (dtype) {
+    case norm::DType::kFloat32: return 2e-5;
+    case norm::DType::kFloat64: return 1e-11;
+    case norm::DType::kFloat16: return std::ldexp(1, -9);
+    case norm::DType::kBFloat16: return std::ldexp(1, -6);
+  }
+  return 0;
+}
+
+class CudaServingTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  }
+
+  static std::unique_ptr<TestServer> Serve(const std::string& device) {
+    TestServerOptions options;
+    options.device = device;
+    options.queue.limits.max_bytes = std::int64_t{64} << 20;
+    return std::make_unique<TestServer>(options);
+  }
+};
+
+TEST_F(CudaServingTest, AThousandMixedRequestsAtOnceHaveTheBitsOfEachAlone) {
+  const std::unique_ptr<TestServer> server = Serve("cuda:0");
+  std::mt19937_64 random(norm::testing::TestSeed());
+  std::vector<v1::NormalizeRequest> requests;
+  std::vector<std::string> alone;
+  for (int i = 0; i < kRequests; ++i) {
+    requests.push_back(RandomRequest(random));
+    alone.push_back(Answer(server->stub(), requests.back()));
+  }
+  ASSERT_FALSE(HasFailure());
+
+  std::vector<std::unique_ptr<v1::NormService::Stub>> stubs;
+  for (int i = 0; i < kConnections; ++i) {
+    stubs.push_back(v1::NormService::NewStub(server->NewChannel()));
+  }
+  std::deque<AsyncCall> calls;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    calls.emplace_back(*stubs[i % stubs.size()], requests[i]);
+  }
+  std::int64_t shared = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const grpc::Status& status = calls[i].Wait();
+    ASSERT_TRUE(status.ok()) << Describe(requests[i]) << ": " << status.error_message();
+    EXPECT_TRUE(calls[i].response.outputs(0).data() == alone[i]) << Describe(requests[i]);
+    shared += calls[i].response.batch().requests() > 1 ? 1 : 0;
+  }
+  EXPECT_GT(shared, 0);  // Or nothing is shown.
+}
+
+TEST_F(CudaServingTest, AgreesWithTheCpu) {
+  const std::unique_ptr<TestServer> cuda = Serve("cuda:0");
+  const std::unique_ptr<TestServer> cpu = Serve("cpu");
+  std::mt19937_64 random(norm::testing::TestSeed() + 1);
+  for (int i = 0; i < 200; ++i) {
+    const v1::NormalizeRequest request = RandomRequest(random);
+    const norm::DType dtype = ToDType(request.inputs(0).dtype());
+    const std::string got = Answer(cuda->stub(), request);
+    const std::string wanted = Answer(cpu->stub(), request);
+    ASSERT_EQ(got.size(), wanted.size());
+    const auto elements = static_cast<std::int64_t>(got.size() / norm::SizeOf(dtype));
+    for (std::int64_t j = 0; j < elements; ++j) {
+      const double a = norm::LoadElement(dtype, got.data(), j);
+      const double b = norm::LoadElement(dtype, wanted.data(), j);
+      ASSERT_LE(std::abs(a - b), Tolerance(dtype) * std::max(1.0, std::abs(b)))
+          << Describe(request) << ", element " << j << ": " << a << ", on the CPU " << b;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace normd
