@@ -3,9 +3,12 @@
 // Exit codes: 0 stopped, every accepted request answered; 1 could not start; 2 wrong command line;
 // 3 stopped early by a second signal or the drain timeout.
 
+#include <signal.h>
+#include <ucontext.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -53,7 +56,25 @@ sigset_t StopSignals() {
   return set;
 }
 
-// Passes stop signals on to `stop` from a thread of its own. They must be blocked in every thread.
+// Runs on a thread that does not block the signal: one that a profiler or a sanitizer started
+// before main. It blocks the signal from then on, and the signal goes to the next thread.
+void SendOn(int signal, siginfo_t*, void* context) {
+  sigaddset(&static_cast<ucontext_t*>(context)->uc_sigmask, signal);
+  kill(getpid(), signal);
+}
+
+// Before any thread of ours exists, so that all of them inherit the mask.
+void BlockStopSignals() {
+  const sigset_t set = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  struct sigaction action = {};
+  action.sa_sigaction = SendOn;
+  action.sa_flags = SA_SIGINFO | SA_RESTART;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+}
+
+// Passes stop signals on to `stop` from a thread of its own. They are blocked in every thread
+// of ours.
 class SignalThread {
  public:
   explicit SignalThread(GracefulStop& stop) : thread_([this, &stop] { Loop(stop); }) {}
@@ -256,8 +277,6 @@ int main(int argc, char** argv) {
   // cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   normd::SetUpLog(line->config);
-  // Before any thread exists, so that all of them inherit it.
-  const sigset_t set = normd::StopSignals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  normd::BlockStopSignals();
   return normd::Serve(line->config);
 }

@@ -1,7 +1,9 @@
 #include "tests/support/fake_device.h"
 
+#include <cstdint>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <new>
 #include <utility>
 #include <vector>
@@ -14,6 +16,51 @@ namespace normd {
 namespace {
 
 constexpr std::align_val_t kAlignment{256};
+
+constexpr std::size_t kWorkspaceBytes = 300;
+
+// The prepared form: the precision, the weights, the bias or zeros; all as floats.
+class FakeWeights {
+ public:
+  static std::size_t Bytes(const norm::LinearNormSpec& spec) {
+    return sizeof(float) * static_cast<std::size_t>(1 + (spec.in_features + 1) * spec.out_features);
+  }
+
+  FakeWeights(const norm::LinearNormSpec& spec, MutableBytes memory)
+      : count_(spec.in_features * spec.out_features),
+        features_(spec.out_features),
+        tag_(1 + static_cast<float>(spec.precision)),
+        data_(reinterpret_cast<float*>(memory.data())),
+        fit_(memory.size() == Bytes(spec)) {}
+
+  void Prepare(const norm::LinearNormParams& params) const {
+    data_[0] = tag_;
+    Convert(params.weight, count_, data_ + 1);
+    Convert(params.bias, features_, data_ + 1 + count_);
+  }
+  bool Fit() const { return fit_ && data_[0] == tag_; }
+  norm::LinearNormParams params() const {
+    norm::LinearNormParams params;
+    params.weight.data = data_ + 1;
+    params.bias.data = data_ + 1 + count_;
+    return params;
+  }
+
+ private:
+  static void Convert(const norm::ParamVector& from, std::int64_t count, float* to) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i] = from.data == nullptr
+                  ? 0
+                  : static_cast<float>(norm::LoadElement(from.dtype, from.data, i));
+    }
+  }
+
+  const std::int64_t count_;
+  const std::int64_t features_;
+  const float tag_;
+  float* const data_;
+  const bool fit_;
+};
 
 class FakeStream final : public DeviceStream {
  public:
@@ -33,6 +80,25 @@ class FakeStream final : public DeviceStream {
     return Enqueue(FakeCall::kNormalize,
                    [spec, params, list = std::vector<norm::Segment>(segments, segments + count)] {
                      for (const norm::Segment& segment : list) Compute(spec, params, segment);
+                   });
+  }
+
+  absl::Status PrepareLinear(const norm::LinearNormSpec& spec, const norm::LinearNormParams& params,
+                             MutableBytes prepared) override {
+    return Enqueue(FakeCall::kPrepareLinear,
+                   [spec, params, prepared] { FakeWeights(spec, prepared).Prepare(params); });
+  }
+
+  absl::Status LinearNorm(const norm::LinearNormSpec& spec, ConstBytes prepared,
+                          const norm::LinearNormSegment* segments, std::size_t count,
+                          MutableBytes workspace) override {
+    if (workspace.size() < kWorkspaceBytes) return absl::InternalError("workspace: too small");
+    return Enqueue(FakeCall::kLinearNorm,
+                   [spec, prepared, workspace,
+                    list = std::vector<norm::LinearNormSegment>(segments, segments + count)] {
+                     std::memset(workspace.data(), 0xa5, workspace.size());
+                     for (const norm::LinearNormSegment& segment : list)
+                       Compute(spec, prepared, segment);
                    });
   }
 
@@ -67,6 +133,22 @@ class FakeStream final : public DeviceStream {
     if (!norm::NormalizeReference(spec, params, segment, y.data()).ok()) std::abort();
     for (std::int64_t i = 0; i < elements; ++i) {
       norm::StoreElement(spec.dtype, segment.y, i, y[static_cast<std::size_t>(i)]);
+    }
+  }
+
+  static void Compute(const norm::LinearNormSpec& spec, ConstBytes prepared,
+                      const norm::LinearNormSegment& segment) {
+    const std::int64_t elements = segment.samples * spec.out_features;
+    std::vector<double> out(static_cast<std::size_t>(elements),
+                            std::numeric_limits<double>::quiet_NaN());
+    const FakeWeights weights(
+        spec, MutableBytes(const_cast<std::byte*>(prepared.data()), prepared.size()));
+    if (weights.Fit() &&
+        !norm::LinearNormReference(spec, weights.params(), segment, out.data()).ok()) {
+      std::abort();
+    }
+    for (std::int64_t i = 0; i < elements; ++i) {
+      norm::StoreElement(spec.dtype, segment.out, i, out[static_cast<std::size_t>(i)]);
     }
   }
 
@@ -155,6 +237,10 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> FakeDevice::CreateStream() {
 
 absl::StatusOr<DeviceMemoryInfo> FakeDevice::MemoryInfo() {
   return DeviceMemoryInfo{memory_bytes_ - allocated_bytes(), memory_bytes_};
+}
+
+LinearSizes FakeDevice::SizesOf(const norm::LinearNormSpec& spec) const {
+  return {FakeWeights::Bytes(spec), kWorkspaceBytes};
 }
 
 bool FakeDevice::usable() const {

@@ -17,8 +17,17 @@
 
 namespace normd {
 
-enum class FakeCall { kAllocate, kCopyIn, kNormalize, kCopyOut, kAddMark, kWait };
-inline constexpr std::size_t kFakeCallCount = 6;
+enum class FakeCall {
+  kAllocate,
+  kCopyIn,
+  kNormalize,
+  kPrepareLinear,
+  kLinearNorm,
+  kCopyOut,
+  kAddMark,
+  kWait
+};
+inline constexpr std::size_t kFakeCallCount = 8;
 
 // Thread-safe.
 class FakeDevice final : public Device {
@@ -37,6 +46,9 @@ class FakeDevice final : public Device {
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override;
   absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() override;
   absl::StatusOr<DeviceMemoryInfo> MemoryInfo() override;
+  // Weights of a fused layer are float32 here and carry the precision that they were prepared for:
+  // those of another one give a result of NaNs.
+  LinearSizes SizesOf(const norm::LinearNormSpec& spec) const override;
   bool usable() const override;
 
   // For its streams.

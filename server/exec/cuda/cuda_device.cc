@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
 #include "server/exec/kernel_status.h"
 
@@ -57,6 +59,14 @@ struct Context {
                                               : absl::InternalError(text);
   }
 
+  absl::Status Check(const norm::Status& status) {
+    if (status.ok()) return absl::OkStatus();
+    // A launch that was refused may be the first that hears of a lost context.
+    if (IsSticky(cudaPeekAtLastError())) usable.store(false, std::memory_order_relaxed);
+    static_cast<void>(cudaGetLastError());
+    return FromKernel(status);
+  }
+
   // The runtime's current device belongs to the thread; every entry sets it, which costs tens of
   // nanoseconds when it is set already.
   absl::Status Enter() { return Check(cudaSetDevice(index), "cudaSetDevice"); }
@@ -102,13 +112,27 @@ class CudaStream final : public DeviceStream {
     options.stream = stream_;
     options.workspace = workspace_;
     options.workspace_bytes = workspace_bytes_;
-    const norm::Status status =
-        norm::cuda::Normalize(spec, params, segments, count, context_->limits, options);
-    if (status.ok()) return absl::OkStatus();
-    // A launch that was refused may be the first that hears of a lost context.
-    if (IsSticky(cudaPeekAtLastError())) context_->usable.store(false, std::memory_order_relaxed);
-    static_cast<void>(cudaGetLastError());
-    return FromKernel(status);
+    return context_->Check(
+        norm::cuda::Normalize(spec, params, segments, count, context_->limits, options));
+  }
+
+  absl::Status PrepareLinear(const norm::LinearNormSpec& spec, const norm::LinearNormParams& params,
+                             MutableBytes prepared) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    return context_->Check(norm::cuda::PrepareLinearWeights(
+        spec, params, context_->limits, prepared.data(), prepared.size(), stream_));
+  }
+
+  absl::Status LinearNorm(const norm::LinearNormSpec& spec, ConstBytes prepared,
+                          const norm::LinearNormSegment* segments, std::size_t count,
+                          MutableBytes workspace) override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    norm::cuda::LinearLaunchOptions options;
+    options.stream = stream_;
+    options.workspace = workspace.data();
+    options.workspace_bytes = workspace.size();
+    return context_->Check(
+        norm::cuda::LinearNorm(spec, prepared.data(), segments, count, context_->limits, options));
   }
 
   absl::StatusOr<Mark> AddMark() override {
@@ -240,6 +264,20 @@ class CudaDevice final : public Device {
       return status;
     }
     return DeviceMemoryInfo{static_cast<std::int64_t>(free), static_cast<std::int64_t>(total)};
+  }
+
+  LinearSizes SizesOf(const norm::LinearNormSpec& spec) const override {
+    LinearSizes sizes;
+    sizes.prepared = norm::cuda::LinearWeightBytes(spec, context_->limits);
+    for (const norm::DType dtype :
+         {norm::DType::kFloat32, norm::DType::kFloat16, norm::DType::kBFloat16}) {
+      norm::LinearNormSpec typed = spec;
+      typed.dtype = dtype;
+      sizes.workspace =
+          std::max(sizes.workspace, norm::cuda::LinearWorkspaceBytes(
+                                        typed, norm::cuda::kLinearChunkSamples, context_->limits));
+    }
+    return sizes;
   }
 
   bool usable() const override { return context_->usable.load(std::memory_order_relaxed); }

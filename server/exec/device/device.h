@@ -13,8 +13,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/base/buffer.h"
+#include "server/base/bytes.h"
 #include "server/base/clock.h"
 
 namespace normd {
@@ -41,6 +43,17 @@ class DeviceStream {
   virtual absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                                  const norm::Segment* segments, std::size_t count) = 0;
 
+  // The fused layer. `params` in device memory become `prepared`, of Device::SizesOf;
+  // spec.dtype is not meant.
+  virtual absl::Status PrepareLinear(const norm::LinearNormSpec& spec,
+                                     const norm::LinearNormParams& params,
+                                     MutableBytes prepared) = 0;
+  // `prepared` for spec.precision; `workspace` of Device::SizesOf, which no other call has that
+  // can overlap. Segments as of Normalize.
+  virtual absl::Status LinearNorm(const norm::LinearNormSpec& spec, ConstBytes prepared,
+                                  const norm::LinearNormSegment* segments, std::size_t count,
+                                  MutableBytes workspace) = 0;
+
   // Enqueues a point in time. Marks are valid until ClearMarks, which requires that they are
   // reached.
   virtual absl::StatusOr<Mark> AddMark() = 0;
@@ -58,6 +71,12 @@ struct DeviceMemoryInfo {
   std::int64_t total_bytes = 0;
 };
 
+// What a fused layer takes on a device, in bytes.
+struct LinearSizes {
+  std::size_t prepared = 0;   // Its weights and bias in the form of spec.precision.
+  std::size_t workspace = 0;  // Enough for any batch.
+};
+
 // Thread-safe.
 class Device {
  public:
@@ -71,6 +90,7 @@ class Device {
   virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() = 0;
   virtual absl::StatusOr<DeviceMemoryInfo> MemoryInfo() = 0;
+  virtual LinearSizes SizesOf(const norm::LinearNormSpec& spec) const = 0;
 
   // False after an error from which this process cannot recover on this device: its lanes retire.
   virtual bool usable() const = 0;

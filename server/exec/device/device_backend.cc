@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/exec/device/device_linear_model.h"
 #include "server/exec/device/device_model.h"
 
 namespace normd {
@@ -14,6 +15,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
     std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
     Metrics& metrics, const Clock& clock) {
   std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
+  backend->lanes_per_device_ = options.lanes_per_device;
   for (std::unique_ptr<Device>& device : devices) {
     const std::string name = device->name();
     const absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
@@ -56,8 +58,7 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
 
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
   if (model.linear() != nullptr) {
-    return absl::FailedPreconditionError(
-        "linear_norm: this backend computes no fused layer; a server with --device=cpu does");
+    return DeviceLinearModel::Upload(model, device_list_, lanes_per_device_);
   }
   return DeviceModel::Upload(model, device_list_);
 }

@@ -45,6 +45,7 @@ class DeviceBackend final : public Backend {
   absl::Status AddDevice(std::unique_ptr<Device> device, const DeviceBackendOptions& options,
                          Metrics& metrics, const Clock& clock);
 
+  int lanes_per_device_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;

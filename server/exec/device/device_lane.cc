@@ -15,58 +15,22 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-
-std::size_t RoundUp(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 // Where a request's result goes when no pinned block is free: the copy out is slower, but no
 // request waits for a client that does not read.
 std::optional<Buffer> TakePageable(std::size_t bytes) {
-  auto* data = static_cast<std::byte*>(
-      ::operator new (RoundUp(bytes), std::align_val_t{kAlignment}, std::nothrow));
+  constexpr std::align_val_t kAlignment{DeviceWave::kAlignment};
+  auto* data =
+      static_cast<std::byte*>(::operator new(DeviceWave::RoundUp(bytes), kAlignment, std::nothrow));
   if (data == nullptr) return std::nullopt;
-  return Buffer(data, bytes, [data] { ::operator delete (data, std::align_val_t{kAlignment}); });
+  return Buffer(data, bytes, [data] { ::operator delete(data, kAlignment); });
+}
+
+// Of the device on which the lane is.
+const norm::NormParams& ParamsOn(std::size_t device_index, const Batch& batch) {
+  return static_cast<const DeviceModel&>(*batch.model->backend_state()).params(device_index);
 }
 
 }  // namespace
-
-class DeviceLane::Wave {
- public:
-  struct Item {
-    explicit Item(std::unique_ptr<Request> r)
-        : request(std::move(r)), reader(absl::MakeConstSpan(request->inputs.front())) {}
-
-    std::unique_ptr<Request> request;
-    SliceReader reader;
-    Buffer block;         // Owns the output, unless the request names its memory.
-    MutableBytes output;  // Of the request's size.
-    std::size_t arena_offset = 0;
-  };
-
-  Wave(const Batch& batch, std::size_t device_index)
-      : spec(batch.model->Spec(batch.dtype)),
-        params(
-            static_cast<const DeviceModel&>(*batch.model->backend_state()).params(device_index)) {}
-
-  void Add(std::unique_ptr<Request> request) {
-    const std::size_t bytes = static_cast<std::size_t>(request->geometry.bytes);
-    items.emplace_back(std::move(request));
-    items.back().arena_offset = arena_bytes;
-    arena_bytes += RoundUp(bytes);
-    tensor_bytes += bytes;
-  }
-
-  norm::NormSpec spec;
-  const norm::NormParams& params;
-  std::vector<Item> items;
-  std::size_t arena_bytes = 0;
-  std::size_t tensor_bytes = 0;
-  std::size_t copied_in_bytes = 0;
-  std::size_t copied_out_bytes = 0;
-  StageTimes times;
-};
 
 DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, const Clock& clock,
                        const DeviceLaneOptions& options)
@@ -79,21 +43,25 @@ DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, c
 
 DeviceLane::~DeviceLane() = default;
 
+absl::Status DeviceLane::AddMark(DeviceStream& stream, DeviceStream::Mark& target) {
+  absl::StatusOr<DeviceStream::Mark> added = stream.AddMark();
+  if (added.ok()) target = *added;
+  return added.status();
+}
+
 absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, PinnedPool& pool,
                                                                LaneMetrics& metrics,
                                                                const Clock& clock,
                                                                const DeviceLaneOptions& options) {
-  assert(options.chunks >= 1 && options.streams >= 1);
+  assert(options.streams >= 1);
   std::unique_ptr<DeviceLane> lane(new DeviceLane(device, pool, metrics, clock, options));
   absl::StatusOr<Buffer> arena = device.Allocate(MemoryKind::kDevice, options.arena_bytes);
   if (!arena.ok()) return arena.status();
   lane->arena_ = *std::move(arena);
-  for (int i = 0; i < options.chunks; ++i) {
-    absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kPinned, options.chunk_bytes);
-    if (!memory.ok()) return memory.status();
-    lane->chunks_.emplace_back();
-    lane->chunks_.back().memory = *std::move(memory);
-  }
+  absl::StatusOr<std::unique_ptr<Staging>> staging =
+      Staging::Create(device, clock, options.chunk_bytes, options.chunks);
+  if (!staging.ok()) return staging.status();
+  lane->staging_ = *std::move(staging);
   for (int i = 0; i < options.streams; ++i) {
     absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
     if (!stream.ok()) return stream.status();
@@ -133,16 +101,15 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
   absl::Status status;
   std::size_t next = 0;
   while (next < batch.requests.size() && status.ok()) {
-    Wave wave(batch, options_.device_index);
+    DeviceWave wave;
     next = FillWave(batch, next, wave);
-    const bool mapped = TakeOutputs(wave) && wave.tensor_bytes <= options_.mapped_bytes;
-    status = mapped ? RunMapped(wave) : RunPieces(wave);
+    status = Run(batch, wave);
     metrics_.AddCopied(static_cast<std::int64_t>(wave.copied_in_bytes),
                        static_cast<std::int64_t>(wave.copied_out_bytes));
     if (!status.ok()) {
       status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
     }
-    for (Wave::Item& item : wave.items) {
+    for (DeviceWave::Item& item : wave.items) {
       if (!status.ok()) {
         Fail(std::move(item.request), status);
         continue;
@@ -159,13 +126,13 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
   return status;
 }
 
-std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, Wave& wave) {
+std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, DeviceWave& wave) {
   for (; next < batch.requests.size(); ++next) {
     std::unique_ptr<Request>& request = batch.requests[next];
-    const std::size_t bytes = RoundUp(static_cast<std::size_t>(request->geometry.bytes));
+    const std::size_t bytes = DeviceWave::ArenaBytes(*request);
     if (bytes > arena_.size()) {
       absl::Status status = absl::ResourceExhaustedError(
-          absl::StrCat("tensor: ", request->geometry.bytes,
+          absl::StrCat("tensor: ", DeviceWave::TensorBytes(*request),
                        " bytes, the lane's device memory holds ", arena_.size()));
       Fail(std::move(request), std::move(status));
       continue;
@@ -176,9 +143,9 @@ std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, Wave& wave) {
   return next;
 }
 
-bool DeviceLane::TakeOutputs(Wave& wave) {
+bool DeviceLane::TakeOutputs(DeviceWave& wave) {
   bool all_pinned = true;
-  for (Wave::Item& item : wave.items) {
+  for (DeviceWave::Item& item : wave.items) {
     const std::size_t bytes = static_cast<std::size_t>(item.request->geometry.bytes);
     bool pinned = false;
     item.output = item.request->output;
@@ -196,16 +163,26 @@ bool DeviceLane::TakeOutputs(Wave& wave) {
     }
     all_pinned = all_pinned && pinned;
   }
-  std::erase_if(wave.items, [](const Wave::Item& item) { return item.request == nullptr; });
+  std::erase_if(wave.items, [](const DeviceWave::Item& item) { return item.request == nullptr; });
   return all_pinned;
 }
 
-absl::Status DeviceLane::RunMapped(Wave& wave) {
+absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
+  const bool mapped = TakeOutputs(wave) && wave.link_bytes <= options_.mapped_bytes;
+  if (batch.model->linear() == nullptr) {
+    return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
+  }
+  // The x of a mapped batch lies in a chunk.
+  return mapped && wave.front_bytes <= staging_->chunk_bytes() ? RunLinearMapped(batch, wave)
+                                                               : RunLinear(batch, wave);
+}
+
+absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   const TimePoint begin = clock_.Now();
   absl::InlinedVector<norm::Segment, 16> segments;
   {
     DeviceRange range(device_, "gather");
-    for (Wave::Item& item : wave.items) {
+    for (DeviceWave::Item& item : wave.items) {
       GatherInput(*item.request, 0, item.output.data());
       item.request->ReleaseInputs();
       const Geometry& geometry = item.request->geometry;
@@ -214,26 +191,38 @@ absl::Status DeviceLane::RunMapped(Wave& wave) {
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
+  const norm::NormSpec spec = batch.model->Spec(batch.dtype);
+  const norm::NormParams& params = ParamsOn(options_.device_index, batch);
+  return ComputeMapped(wave, [&](DeviceStream& stream) {
+    // One launch for each run of requests that cover the same channels.
+    absl::Status status;
+    for (std::size_t at = 0; status.ok() && at < segments.size();) {
+      const ChannelRange channels = wave.items[at].request->geometry.channels;
+      std::size_t end = at + 1;
+      while (end < segments.size() && wave.items[end].request->geometry.channels == channels) ++end;
+      status = stream.Normalize(SpecOf(spec, channels), ParamsOf(params, channels),
+                                segments.data() + at, end - at);
+      at = end;
+    }
+    return status;
+  });
+}
+
+absl::Status DeviceLane::ComputeMapped(DeviceWave& wave,
+                                       absl::FunctionRef<absl::Status(DeviceStream&)> launch) {
   DeviceRange range(device_, "compute");
   DeviceStream& stream = *streams_.front();
   absl::StatusOr<DeviceStream::Mark> first = stream.AddMark();
-  absl::Status status = first.status();
-  // One launch for each run of requests that cover the same channels.
-  for (std::size_t at = 0; status.ok() && at < segments.size();) {
-    const ChannelRange channels = wave.items[at].request->geometry.channels;
-    std::size_t end = at + 1;
-    while (end < segments.size() && wave.items[end].request->geometry.channels == channels) ++end;
-    status = stream.Normalize(SpecOf(wave.spec, channels), ParamsOf(wave.params, channels),
-                              segments.data() + at, end - at);
-    at = end;
-  }
+  absl::Status status = first.ok() ? launch(stream) : first.status();
   absl::StatusOr<DeviceStream::Mark> last = stream.AddMark();
   if (status.ok()) status = last.ok() ? stream.WaitFor(*last) : last.status();
   if (status.ok()) {
     wave.times[Stage::kCompute] = stream.Between(*first, *last);
-    // The kernel reads and writes each byte once, over the link.
-    wave.copied_in_bytes = wave.tensor_bytes;
-    wave.copied_out_bytes = wave.tensor_bytes;
+    // The kernels read and write each byte once, over the link.
+    for (const DeviceWave::Item& item : wave.items) {
+      wave.copied_in_bytes += static_cast<std::size_t>(item.request->geometry.InputBytes());
+      wave.copied_out_bytes += item.output.size();
+    }
   } else {
     static_cast<void>(Drain());
   }
@@ -241,18 +230,66 @@ absl::Status DeviceLane::RunMapped(Wave& wave) {
   return status;
 }
 
-absl::Status DeviceLane::RunPieces(Wave& wave) {
+absl::Status DeviceLane::RunPieces(const Batch& batch, DeviceWave& wave) {
   std::vector<Geometry> geometries;
   geometries.reserve(wave.items.size());
-  for (const Wave::Item& item : wave.items) geometries.push_back(item.request->geometry);
-  const std::vector<Piece> pieces =
-      CutIntoPieces(wave.spec, geometries, static_cast<std::int64_t>(options_.piece_bytes));
+  for (const DeviceWave::Item& item : wave.items) geometries.push_back(item.request->geometry);
+  const std::vector<Piece> pieces = CutIntoPieces(batch.model->Spec(batch.dtype), geometries,
+                                                  static_cast<std::int64_t>(options_.piece_bytes));
   std::vector<PieceMarks> marks(pieces.size());
   absl::Status status;
   for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) {
-    status = EnqueuePiece(wave, pieces[i], *streams_[i % streams_.size()], marks[i]);
+    status = EnqueuePiece(batch, wave, pieces[i], *streams_[i % streams_.size()], marks[i]);
   }
-  for (Wave::Item& item : wave.items) item.request->ReleaseInputs();
+  return Finish(wave, marks, std::move(status));
+}
+
+absl::Status DeviceLane::EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
+                                      DeviceStream& stream, PieceMarks& marks) {
+  marks.stream = &stream;
+  if (absl::Status status = AddMark(stream, marks.begin); !status.ok()) return status;
+  absl::InlinedVector<norm::Segment, 16> segments;
+  for (const PieceSegment& segment : piece.segments) {
+    DeviceWave::Item& item = wave.items[segment.request];
+    std::byte* rows = arena_.data() + item.x_offset + segment.request_offset;
+    absl::Status status =
+        staging_->Gather(item.readers[0], rows, static_cast<std::size_t>(segment.bytes), stream);
+    if (!status.ok()) return status;
+    segments.push_back({rows, rows, segment.samples, segment.spatial});
+  }
+  if (absl::Status status = staging_->Send(stream); !status.ok()) return status;
+  if (absl::Status status = AddMark(stream, marks.copied_in); !status.ok()) return status;
+  {
+    DeviceRange range(device_, "compute");
+    absl::Status status =
+        stream.Normalize(SpecOf(batch.model->Spec(batch.dtype), piece.channels),
+                         ParamsOf(ParamsOn(options_.device_index, batch), piece.channels),
+                         segments.data(), segments.size());
+    if (!status.ok()) return status;
+  }
+  if (absl::Status status = AddMark(stream, marks.computed); !status.ok()) return status;
+  for (const PieceSegment& segment : piece.segments) {
+    absl::Status status =
+        CopyOut(wave, segment.request, static_cast<std::size_t>(segment.request_offset),
+                static_cast<std::size_t>(segment.bytes), stream);
+    if (!status.ok()) return status;
+  }
+  return AddMark(stream, marks.copied_out);
+}
+
+absl::Status DeviceLane::CopyOut(DeviceWave& wave, std::size_t index, std::size_t offset,
+                                 std::size_t bytes, DeviceStream& stream) {
+  DeviceRange range(device_, "copy_out");
+  const DeviceWave::Item& item = wave.items[index];
+  absl::Status status = stream.CopyOut(item.output.data() + offset,
+                                       arena_.data() + item.result_offset + offset, bytes);
+  if (status.ok()) wave.copied_out_bytes += bytes;
+  return status;
+}
+
+absl::Status DeviceLane::Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks,
+                                absl::Status status) {
+  for (DeviceWave::Item& item : wave.items) item.request->ReleaseInputs();
   if (absl::Status drained = Drain(); status.ok()) status = drained;
   if (status.ok()) {
     for (const PieceMarks& m : marks) {
@@ -261,102 +298,11 @@ absl::Status DeviceLane::RunPieces(Wave& wave) {
       wave.times[Stage::kCopyOut] += m.stream->Between(m.computed, m.copied_out);
     }
   }
+  wave.times[Stage::kGather] = staging_->gather_time();
+  wave.copied_in_bytes = staging_->copied_bytes();
+  staging_->Reset();
   for (const auto& stream : streams_) stream->ClearMarks();
-  for (Chunk& chunk : chunks_) chunk.stream = nullptr;
-  open_ = OpenChunk();
   return status;
-}
-
-absl::Status DeviceLane::EnqueuePiece(Wave& wave, const Piece& piece, DeviceStream& stream,
-                                      PieceMarks& marks) {
-  const auto mark = [&stream](DeviceStream::Mark& target) {
-    absl::StatusOr<DeviceStream::Mark> added = stream.AddMark();
-    if (added.ok()) target = *added;
-    return added.status();
-  };
-  marks.stream = &stream;
-  if (absl::Status status = mark(marks.begin); !status.ok()) return status;
-  absl::InlinedVector<norm::Segment, 16> segments;
-  for (const PieceSegment& segment : piece.segments) {
-    if (absl::Status status = CopyIn(wave, segment, stream); !status.ok()) return status;
-    std::byte* rows =
-        arena_.data() + wave.items[segment.request].arena_offset + segment.request_offset;
-    segments.push_back({rows, rows, segment.samples, segment.spatial});
-  }
-  if (absl::Status status = SendChunk(wave, stream); !status.ok()) return status;
-  if (absl::Status status = mark(marks.copied_in); !status.ok()) return status;
-  {
-    DeviceRange range(device_, "compute");
-    absl::Status status =
-        stream.Normalize(SpecOf(wave.spec, piece.channels), ParamsOf(wave.params, piece.channels),
-                         segments.data(), segments.size());
-    if (!status.ok()) return status;
-  }
-  if (absl::Status status = mark(marks.computed); !status.ok()) return status;
-  DeviceRange range(device_, "copy_out");
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    const PieceSegment& segment = piece.segments[i];
-    std::byte* target = wave.items[segment.request].output.data() + segment.request_offset;
-    absl::Status status = stream.CopyOut(target, static_cast<const std::byte*>(segments[i].y),
-                                         static_cast<std::size_t>(segment.bytes));
-    if (!status.ok()) return status;
-    wave.copied_out_bytes += static_cast<std::size_t>(segment.bytes);
-  }
-  return mark(marks.copied_out);
-}
-
-absl::Status DeviceLane::CopyIn(Wave& wave, const PieceSegment& segment, DeviceStream& stream) {
-  Wave::Item& item = wave.items[segment.request];
-  std::size_t offset = item.arena_offset + static_cast<std::size_t>(segment.request_offset);
-  for (std::size_t left = static_cast<std::size_t>(segment.bytes); left > 0;) {
-    // Neighbours in the arena share a chunk, and so one copy; the gaps between them travel along.
-    if (open_.chunk != nullptr &&
-        (offset < open_.end || offset - open_.begin >= options_.chunk_bytes)) {
-      if (absl::Status status = SendChunk(wave, stream); !status.ok()) return status;
-    }
-    if (open_.chunk == nullptr) {
-      absl::StatusOr<Chunk*> chunk = NextChunk();
-      if (!chunk.ok()) return chunk.status();
-      open_ = {*chunk, offset, offset};
-    }
-    const std::size_t position = offset - open_.begin;
-    const std::size_t part = std::min(left, options_.chunk_bytes - position);
-    const TimePoint begin = clock_.Now();
-    {
-      DeviceRange range(device_, "gather");
-      item.reader.Read(open_.chunk->memory.data() + position, part);
-    }
-    wave.times[Stage::kGather] += clock_.Now() - begin;
-    offset += part;
-    left -= part;
-    open_.end = offset;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status DeviceLane::SendChunk(Wave& wave, DeviceStream& stream) {
-  if (open_.chunk == nullptr) return absl::OkStatus();
-  DeviceRange range(device_, "copy_in");
-  const OpenChunk sent = std::exchange(open_, OpenChunk());
-  absl::Status status =
-      stream.CopyIn(arena_.data() + sent.begin, sent.chunk->memory.data(), sent.end - sent.begin);
-  if (!status.ok()) return status;
-  wave.copied_in_bytes += sent.end - sent.begin;
-  absl::StatusOr<DeviceStream::Mark> copied = stream.AddMark();
-  if (!copied.ok()) return copied.status();
-  sent.chunk->stream = &stream;
-  sent.chunk->copied = *copied;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<DeviceLane::Chunk*> DeviceLane::NextChunk() {
-  Chunk& chunk = chunks_[next_chunk_];
-  next_chunk_ = (next_chunk_ + 1) % chunks_.size();
-  if (chunk.stream != nullptr) {
-    if (absl::Status status = chunk.stream->WaitFor(chunk.copied); !status.ok()) return status;
-    chunk.stream = nullptr;
-  }
-  return &chunk;
 }
 
 absl::Status DeviceLane::Drain() {

@@ -8,6 +8,9 @@
 // Small batches: the slices are gathered into the response block itself, and the kernel normalizes
 // it in place through the link, with no copies to enqueue and one launch to wait for.
 //
+// A fused layer's batch takes the first stream alone, whatever its size: its launches, one for each
+// precision that its requests ask for, share the lane's workspace.
+//
 // Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
 // longer usable its other lanes retire at their next batch.
 
@@ -20,11 +23,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "server/base/clock.h"
 #include "server/exec/device/device.h"
+#include "server/exec/device/device_wave.h"
 #include "server/exec/device/pieces.h"
 #include "server/exec/device/pinned_pool.h"
+#include "server/exec/device/staging.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"
 
@@ -55,42 +62,44 @@ class DeviceLane final : public Lane {
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
 
  private:
-  // A chunk of pinned staging, and the point at which its copy in is done.
-  struct Chunk {
-    Buffer memory;
-    DeviceStream* stream = nullptr;  // Null: free.
-    DeviceStream::Mark copied = 0;
-  };
-  // The chunk being filled, for [begin, end) of the arena.
-  struct OpenChunk {
-    Chunk* chunk = nullptr;
-    std::size_t begin = 0;
-    std::size_t end = 0;
-  };
   // The marks around the stages of one piece.
   struct PieceMarks {
     DeviceStream* stream = nullptr;
     DeviceStream::Mark begin = 0, copied_in = 0, computed = 0, copied_out = 0;
   };
-  class Wave;  // Requests that are in the arena together.
 
   DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, const Clock& clock,
              const DeviceLaneOptions& options);
 
   absl::Status ExecuteLive(Batch& batch, const BatchInfo& info);
   // Moves requests from `next` on into the wave while the arena has room; returns the first left.
-  std::size_t FillWave(Batch& batch, std::size_t next, Wave& wave);
+  std::size_t FillWave(Batch& batch, std::size_t next, DeviceWave& wave);
   // True when every output is a pinned block.
-  bool TakeOutputs(Wave& wave);
-  absl::Status RunMapped(Wave& wave);
-  absl::Status RunPieces(Wave& wave);
-  absl::Status EnqueuePiece(Wave& wave, const Piece& piece, DeviceStream& stream,
-                            PieceMarks& marks);
-  // Gathers the segment into staging and sends each chunk that is full.
-  absl::Status CopyIn(Wave& wave, const PieceSegment& segment, DeviceStream& stream);
-  absl::Status SendChunk(Wave& wave, DeviceStream& stream);
-  // A free chunk of staging, after waiting for its last copy if need be.
-  absl::StatusOr<Chunk*> NextChunk();
+  bool TakeOutputs(DeviceWave& wave);
+  absl::Status Run(const Batch& batch, DeviceWave& wave);
+
+  absl::Status RunMapped(const Batch& batch, DeviceWave& wave);
+  absl::Status RunPieces(const Batch& batch, DeviceWave& wave);
+  absl::Status EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
+                            DeviceStream& stream, PieceMarks& marks);
+
+  absl::Status RunLinearMapped(const Batch& batch, DeviceWave& wave);
+  absl::Status RunLinear(const Batch& batch, DeviceWave& wave);
+  absl::Status EnqueueLinear(const Batch& batch, DeviceWave& wave, DeviceStream& stream,
+                             PieceMarks& marks);
+  // One launch for each precision; segments[i] belongs to wave.items[i].
+  absl::Status LaunchLinear(const Batch& batch, const DeviceWave& wave,
+                            absl::Span<const norm::LinearNormSegment> segments,
+                            DeviceStream& stream);
+
+  // Runs what `launch` enqueues on the first stream, on memory that both sides address.
+  absl::Status ComputeMapped(DeviceWave& wave,
+                             absl::FunctionRef<absl::Status(DeviceStream&)> launch);
+  static absl::Status AddMark(DeviceStream& stream, DeviceStream::Mark& target);
+  absl::Status CopyOut(DeviceWave& wave, std::size_t item, std::size_t offset, std::size_t bytes,
+                       DeviceStream& stream);
+  // Waits for all streams and takes the times between their marks, if `status` is OK.
+  absl::Status Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks, absl::Status status);
   // Waits for all streams, whatever happens, so that no memory is given back in use.
   absl::Status Drain();
 
@@ -102,9 +111,7 @@ class DeviceLane final : public Lane {
   const std::string name_;
 
   Buffer arena_;
-  std::vector<Chunk> chunks_;
-  std::size_t next_chunk_ = 0;
-  OpenChunk open_;
+  std::unique_ptr<Staging> staging_;
   // Destroyed first: their destructors wait for work that uses the memory above.
   std::vector<std::unique_ptr<DeviceStream>> streams_;
 };

@@ -29,6 +29,7 @@ using testing::TestServerOptions;
 
 constexpr int kRequests = 1000;
 constexpr int kConnections = 16;
+constexpr char kFusedLayer[] = "fused_linear_512";
 
 // A demo model, and the shape of its tensors: [n, *`before`, m, *`after`], or [n, *`after`].
 struct Kind {
@@ -48,6 +49,7 @@ const std::vector<Kind>& Kinds() {
       {"layer_norm_1024", {}, {1024}, false, {v1::FLOAT32, v1::FLOAT16}},
       {"rms_norm_4096", {}, {4096}, false, {v1::FLOAT32, v1::BFLOAT16}},
       {"batch_norm_64", {64}, {}, true, {v1::FLOAT32}},
+      {kFusedLayer, {}, {512}, false, {v1::FLOAT32, v1::FLOAT16, v1::BFLOAT16}},
   };
   return kinds;
 }
@@ -88,7 +90,14 @@ v1::NormalizeRequest RandomRequest(std::mt19937_64& random) {
   shape.insert(shape.begin(), samples);
   v1::NormalizeRequest request;
   request.set_model(kind.model);
-  *request.add_inputs() = RandomTensor(kind.dtypes[random() % kind.dtypes.size()], shape, random);
+  const v1::DataType dtype = kind.dtypes[random() % kind.dtypes.size()];
+  *request.add_inputs() = RandomTensor(dtype, shape, random);
+  if (request.model() == kFusedLayer) {
+    *request.add_inputs() = RandomTensor(dtype, shape, random);
+    request.mutable_inputs(0)->set_name("x");
+    request.mutable_inputs(1)->set_name("y");
+    request.set_precision(static_cast<v1::Precision>(random() % v1::Precision_ARRAYSIZE));
+  }
   return request;
 }
 
@@ -108,14 +117,25 @@ std::string Answer(v1::NormService::Stub& stub, const v1::NormalizeRequest& requ
   return status.ok() ? response.outputs(0).data() : "";
 }
 
-double Tolerance(norm::DType dtype) {
-  switch (dtype) {
-    case norm::DType::kFloat32: return 2e-5;
-    case norm::DType::kFloat64: return 1e-11;
-    case norm::DType::kFloat16: return std::ldexp(1, -9);
-    case norm::DType::kBFloat16: return std::ldexp(1, -6);
+// The CPU computes the fused layer in float32, whatever the precision; the second input makes an
+// error up to ten times as large.
+double ProductTolerance(v1::Precision precision) {
+  switch (precision) {
+    case v1::PRECISION_TF32: return 2e-2;
+    case v1::PRECISION_BFLOAT16: return 2e-1;
+    default: return 1e-4;
   }
-  return 0;
+}
+
+double Tolerance(const v1::NormalizeRequest& request) {
+  const double product = request.model() == kFusedLayer ? ProductTolerance(request.precision()) : 0;
+  switch (ToDType(request.inputs(0).dtype())) {
+    case norm::DType::kFloat32: return product + 2e-5;
+    case norm::DType::kFloat64: return product + 1e-11;
+    case norm::DType::kFloat16: return product + std::ldexp(1, -9);
+    case norm::DType::kBFloat16: return product + std::ldexp(1, -6);
+  }
+  return product;
 }
 
 class CudaServingTest : public ::testing::Test {
@@ -175,7 +195,7 @@ TEST_F(CudaServingTest, AgreesWithTheCpu) {
     for (std::int64_t j = 0; j < elements; ++j) {
       const double a = norm::LoadElement(dtype, got.data(), j);
       const double b = norm::LoadElement(dtype, wanted.data(), j);
-      ASSERT_LE(std::abs(a - b), Tolerance(dtype) * std::max(1.0, std::abs(b)))
+      ASSERT_LE(std::abs(a - b), Tolerance(request) * std::max(1.0, std::abs(b)))
           << Describe(request) << ", element " << j << ": " << a << ", on the CPU " << b;
     }
   }

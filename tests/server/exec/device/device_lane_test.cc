@@ -378,21 +378,6 @@ TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
               HasSubstr("fake:0: wanted 512 bytes, free 12"));
 }
 
-TEST_F(DeviceLaneTest, AFusedLayerFailsItsLoadAndSaysWhereItIsComputed) {
-  v1::ModelConfig config;
-  config.mutable_linear_norm()->set_in_features(1);
-  config.mutable_linear_norm()->set_out_features(kChannels);
-  config.mutable_linear_norm()->set_bias(false);
-  Parameter weight = MakeParameter("linear.weight", 1);
-  weight.shape = *Shape::Create({kChannels, 1});
-  const auto model = *Model::Create("layer", 1, config, {weight}, metrics_->ForModel("layer", 1));
-  const absl::Status status = backend_->Prepare(*model).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("linear_norm: this backend computes no fused layer; a server with "
-                        "--device=cpu does"));
-}
-
 TEST(DeviceBackendTest, FailsAtStartWhenTheDeviceHasNoRoom) {
   std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
   SteadyClock clock;

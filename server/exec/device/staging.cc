@@ -1,0 +1,80 @@
+#include "server/exec/device/staging.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace normd {
+
+absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(Device& device, const Clock& clock,
+                                                         std::size_t chunk_bytes, int chunks) {
+  assert(chunks >= 1 && chunk_bytes >= 1);
+  std::unique_ptr<Staging> staging(new Staging(device, clock, chunk_bytes));
+  for (int i = 0; i < chunks; ++i) {
+    absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kPinned, chunk_bytes);
+    if (!memory.ok()) return memory.status();
+    staging->chunks_.emplace_back();
+    staging->chunks_.back().memory = *std::move(memory);
+  }
+  return staging;
+}
+
+absl::Status Staging::Gather(SliceReader& source, std::byte* target, std::size_t bytes,
+                             DeviceStream& stream) {
+  while (bytes > 0) {
+    if (open_.chunk != nullptr &&
+        (target < open_.end || static_cast<std::size_t>(target - open_.begin) >= chunk_bytes_)) {
+      if (absl::Status status = Send(stream); !status.ok()) return status;
+    }
+    if (open_.chunk == nullptr) {
+      absl::StatusOr<Chunk*> chunk = NextChunk();
+      if (!chunk.ok()) return chunk.status();
+      open_ = {*chunk, target, target};
+    }
+    const auto position = static_cast<std::size_t>(target - open_.begin);
+    const std::size_t part = std::min(bytes, chunk_bytes_ - position);
+    const TimePoint begin = clock_.Now();
+    {
+      DeviceRange range(device_, "gather");
+      source.Read(open_.chunk->memory.data() + position, part);
+    }
+    gather_time_ += clock_.Now() - begin;
+    target += part;
+    bytes -= part;
+    open_.end = target;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staging::Send(DeviceStream& stream) {
+  if (open_.chunk == nullptr) return absl::OkStatus();
+  DeviceRange range(device_, "copy_in");
+  const OpenChunk sent = std::exchange(open_, OpenChunk());
+  const auto bytes = static_cast<std::size_t>(sent.end - sent.begin);
+  absl::Status status = stream.CopyIn(sent.begin, sent.chunk->memory.data(), bytes);
+  if (!status.ok()) return status;
+  copied_bytes_ += bytes;
+  absl::StatusOr<DeviceStream::Mark> copied = stream.AddMark();
+  if (!copied.ok()) return copied.status();
+  sent.chunk->stream = &stream;
+  sent.chunk->copied = *copied;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Staging::Chunk*> Staging::NextChunk() {
+  Chunk& chunk = chunks_[next_chunk_];
+  next_chunk_ = (next_chunk_ + 1) % chunks_.size();
+  if (chunk.stream != nullptr) {
+    if (absl::Status status = chunk.stream->WaitFor(chunk.copied); !status.ok()) return status;
+    chunk.stream = nullptr;
+  }
+  return &chunk;
+}
+
+void Staging::Reset() {
+  for (Chunk& chunk : chunks_) chunk.stream = nullptr;
+  open_ = OpenChunk();
+  gather_time_ = Duration(0);
+  copied_bytes_ = 0;
+}
+
+}  // namespace normd

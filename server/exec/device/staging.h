@@ -1,0 +1,77 @@
+// Pinned memory through which the slices of requests travel to a device.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_STAGING_H_
+#define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/base/clock.h"
+#include "server/exec/device/device.h"
+#include "server/exec/slice_reader.h"
+
+namespace normd {
+
+// A ring of chunks: one is filled by the host while others are copied. What lies close together on
+// the device shares a chunk, and so one copy; the gaps between travel along, so no copy may be
+// overtaken by a write of the device into a gap. Used by one thread.
+class Staging {
+ public:
+  // Takes `chunks` times `chunk_bytes` of pinned memory from `device`, which outlives it, as
+  // `clock` does.
+  static absl::StatusOr<std::unique_ptr<Staging>> Create(Device& device, const Clock& clock,
+                                                         std::size_t chunk_bytes, int chunks);
+
+  // Copies the next `bytes` of `source` into chunks, and enqueues on `stream` the copy of each that
+  // is full to `target` in device memory. May wait for a chunk. Until Send, the next call has the
+  // same stream and a `target` behind this one's bytes.
+  absl::Status Gather(SliceReader& source, std::byte* target, std::size_t bytes,
+                      DeviceStream& stream);
+  // Enqueues the copy of the chunk that is not full yet.
+  absl::Status Send(DeviceStream& stream);
+
+  // A chunk's memory, to be used as such while no copy is under way.
+  std::byte* idle_chunk() { return chunks_.front().memory.data(); }
+  std::size_t chunk_bytes() const { return chunk_bytes_; }
+
+  // Since the last Reset.
+  Duration gather_time() const { return gather_time_; }
+  std::size_t copied_bytes() const { return copied_bytes_; }
+  // When every stream is drained, and before their marks are cleared.
+  void Reset();
+
+ private:
+  // The memory, and the point at which its last copy is done.
+  struct Chunk {
+    Buffer memory;
+    DeviceStream* stream = nullptr;  // Null: free.
+    DeviceStream::Mark copied = 0;
+  };
+  // The chunk being filled, for [begin, end) on the device.
+  struct OpenChunk {
+    Chunk* chunk = nullptr;
+    std::byte* begin = nullptr;
+    std::byte* end = nullptr;
+  };
+
+  Staging(Device& device, const Clock& clock, std::size_t chunk_bytes)
+      : device_(device), clock_(clock), chunk_bytes_(chunk_bytes) {}
+  // The next chunk of the ring, after waiting for its last copy if need be.
+  absl::StatusOr<Chunk*> NextChunk();
+
+  Device& device_;
+  const Clock& clock_;
+  const std::size_t chunk_bytes_;
+  std::vector<Chunk> chunks_;
+  std::size_t next_chunk_ = 0;
+  OpenChunk open_;
+  Duration gather_time_{};
+  std::size_t copied_bytes_ = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_STAGING_H_
