@@ -172,7 +172,7 @@ run_link() {
 # What loads a server with every kind of request.
 mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28:float32:2
 mix+=,layer_norm_1024:64x1024:float32:1,rms_norm_4096:16x4096:bfloat16:1
-mix+=,group_norm_320_32_silu_last:1x16x16x320:float16:1
+mix+=,group_norm_320_32_silu_last:1x16x16x320:float16:1,fused_linear_512:32x512:y=32x512
 
 stop_server() {
   [[ -n $normd_pid ]] || return 0
@@ -202,12 +202,12 @@ start_server() {
   return 1
 }
 
-# verify MODEL SHAPE DTYPE
+# verify MODEL SHAPE DTYPE [ARGUMENT...]
 verify() {
   local file=$out/$1.npy
   "$bin/normctl" random "$file" --shape="$2" --dtype="$3" >/dev/null
   if limited "verify-$1" "$bin/normctl" normalize --server=127.0.0.1:28001 --model "$1" "$file" \
-    -o "$out/y.npy" --verify --model_repository="$models"; then
+    -o "$out/y.npy" --verify --model_repository="$models" "${@:4}"; then
     note ok "$1 on $2 $3: every element within tolerance of float64"
   else
     cat "$out/verify-$1.log"
@@ -226,6 +226,8 @@ run_serve() {
   verify layer_norm_1024 4096x1024 float32
   verify rms_norm_4096 1024x4096 float32
   verify batch_norm_64 8x64x56x56 float32
+  "$bin/normctl" random "$out/second.npy" --shape=300x512 --dtype=float32 >/dev/null
+  verify fused_linear_512 300x512 float32 --y="$out/second.npy"
   show normload "$bin/normload" --server=127.0.0.1:28001 --concurrency=32 --connections=8 \
     --mix="$mix" --warmup=1s --duration=5s --verify --verify_every=100 \
     --model_repository="$models" --json="$out/normload.json"

@@ -133,6 +133,7 @@ BackendOptions BackendOf(const ServerConfig& config) {
   options.cpu_threads = config.cpu_threads;
   options.pool_bytes = config.pool_bytes;
   options.device_lanes = config.device_lanes;
+  options.max_inline_bytes = std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
   options.pinned_pool_bytes = config.pinned_pool_bytes;
   options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
   return options;
@@ -152,7 +153,8 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
                                                         : kDeviceBatchBytes;
   options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
   options.max_queue_requests = config.max_queue_requests;
-  options.max_inline_bytes = config.max_inline_bytes;
+  options.max_inline_bytes =
+      on_cpu ? config.max_inline_bytes : std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
   options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
   return options;
 }
@@ -211,6 +213,7 @@ int Serve(const ServerConfig& config) {
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);
+  queue.StageWith((*backend)->stager());
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes());
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
   CallEnvironment environment{ServiceOf(config, executor, on_cpu),

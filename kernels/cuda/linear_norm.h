@@ -17,7 +17,7 @@ namespace normd::norm::cuda {
 
 // The device memory that the weights and the bias take in the form that LinearNorm reads: 4 bytes a
 // weight for kFloat32 and kFloat32Strict, 2 for the others on compute capability 9.0. The form
-// depends on in_features, out_features, dtype and precision, and on the device.
+// depends on in_features, out_features and precision, and on the device; on the dtype it does not.
 std::size_t LinearWeightBytes(const LinearNormSpec& spec, const DeviceLimits& limits);
 
 // Enqueues the preparation of `params` (device memory) into `prepared` (device memory of
@@ -44,7 +44,7 @@ std::size_t LinearWorkspaceBytes(const LinearNormSpec& spec, std::int64_t sample
 
 // Enqueues the layer for a batch in device memory on options.stream and returns. The current device
 // is the one of the stream and of `limits`, which QueryDeviceLimits (normalize.h) has read.
-// `prepared` comes from PrepareLinearWeights with the same spec but for eps and the epilogue.
+// `prepared` comes from PrepareLinearWeights with the same spec but for dtype, eps and epilogue.
 // `segments` themselves are host memory and are not needed after the call returns.
 // Accumulation: float32. Errors of z relative to the sum of its products' magnitudes, as
 // kernels/README.md derives them: kFloat32 about that of a float32 sum; kTf32 2^-10; kBFloat16

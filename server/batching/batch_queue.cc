@@ -85,6 +85,7 @@ struct BatchQueue::Impl {
   CondVar idle;
   CondVar timer;
   CondVar reaper;
+  InputStager* stager = nullptr;  // Constant after StageWith.
 };
 
 BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Request>& request,
@@ -171,6 +172,8 @@ BatchQueue::~BatchQueue() {
 }
 
 absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
+  // Before the lock, and so before it is known whether there is room.
+  if (impl_->stager != nullptr && !request->IsCancelled()) impl_->stager->Stage(*request);
   const TimePoint now = impl_->clock.Now();
   Impl::Wake wake;
   Impl::InlineRun run;
@@ -207,6 +210,8 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
   }
   return absl::OkStatus();
 }
+
+void BatchQueue::StageWith(InputStager* stager) { impl_->stager = stager; }
 
 void BatchQueue::RunInlineOn(std::vector<BatchRunner*> runners) {
   MutexLock lock(impl_->mutex);

@@ -45,6 +45,10 @@ class BatchQueue {
   // computed before Push returns.
   absl::Status Push(std::unique_ptr<Request>& request);
 
+  // Has Push stage the inputs of requests, if `stager` is not null. It outlives the
+  // queue. Called before the first Push.
+  void StageWith(InputStager* stager);
+
   // Lends runners on which threads in Push compute requests inline, each by one thread at a time;
   // none to begin with. A request that finds all of them in use waits like any other. They are used
   // until the next call, and outlive the Pushes in progress by then.

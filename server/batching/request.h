@@ -60,6 +60,8 @@ struct Request {
   // lives; the lane releases it as soon as it has read them all.
   absl::InlinedVector<ByteViews, kMaxInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
+  // Each input is one view of memory that every device can read: see InputStager.
+  bool staged = false;
 
   // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
   // valid until `done`. Overlaps no input of any request, unless it is exactly this one's last.
@@ -115,6 +117,17 @@ struct Batch {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};
+};
+
+// Brings inputs to where devices can read them, on the thread that has just received them: the
+// bytes are in that core's cache. Thread-safe.
+class InputStager {
+ public:
+  virtual ~InputStager() = default;
+
+  // Leaves the request alone, or moves its inputs to memory that input_owner then holds and sets
+  // Request::staged. Never waits for anything but the copy.
+  virtual void Stage(Request& request) = 0;
 };
 
 // What computes batches, one at a time.

@@ -49,8 +49,8 @@ ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
 ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
 ABSL_FLAG(
     std::int64_t, max_inline_bytes, std::int64_t{1} << 20,
-    "largest tensor that the CPU computes on the thread that received it when nothing waits, in "
-    "bytes; 0: every request goes to a lane");
+    "largest tensor that is computed on the thread that received it when nothing waits, in bytes; "
+    "with CUDA at most 256 KiB; 0: every request goes to a lane");
 ABSL_FLAG(absl::Duration, priority_aging, absl::Seconds(1),
           "how much longer a request has waited than one of the next higher priority to go first");
 ABSL_FLAG(int, cpu_lanes, 0,

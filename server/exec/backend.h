@@ -16,6 +16,10 @@
 
 namespace normd {
 
+// A request that a device computes inline holds a thread of the front end until the device is done,
+// so it must be small.
+inline constexpr std::int64_t kMaxDeviceInlineBytes = std::int64_t{256} << 10;
+
 struct BackendOptions {
   std::string device = "auto";  // "auto", "cpu", "cuda", "cuda:0,1"
   // Batches computed at once; they share the threads. 0: one for every four threads, at least two,
@@ -24,6 +28,14 @@ struct BackendOptions {
   int cpu_threads = 0;                                // 0: every core that the process may use.
   std::int64_t pool_bytes = std::int64_t{256} << 20;  // Kept for reuse; the rest is returned.
 
+  // The largest request that a CUDA device's inline lanes compute; 0: none are made. No less than
+  // BatchQueueOptions::max_inline_bytes.
+  std::int64_t max_inline_bytes = 0;
+  // Requests of more than the first and up to the second go to a CUDA device from pinned memory to
+  // which the thread that received them has copied them. For larger ones that would hold the thread
+  // for long; smaller ones are gathered together by a lane.
+  std::int64_t min_staged_bytes = std::int64_t{256} << 10;
+  std::int64_t max_staged_bytes = std::int64_t{4} << 20;
   // Of each CUDA device.
   int device_lanes = 4;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
@@ -39,6 +51,8 @@ class Backend : public ModelBackend {
   // complete everything within Execute and need no Flush. None where that does not pay. Called
   // once.
   virtual std::vector<std::unique_ptr<Lane>> MakeInlineLanes() { return {}; }
+  // For BatchQueue::StageWith; null where it does not pay. Lives as long as the backend.
+  virtual InputStager* stager() { return nullptr; }
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"
 };
 

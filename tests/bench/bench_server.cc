@@ -66,6 +66,7 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_)),
       environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
       service_(environment_) {
+  queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
   server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
   executor_.Start([](const absl::Status&) {});

@@ -44,6 +44,8 @@ ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
 ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
+ABSL_FLAG(std::int64_t, max_staged_bytes, normd::BackendOptions().max_staged_bytes,
+          "largest request staged by the thread that receives it, on a GPU; 0: none");
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_inline_bytes, std::int64_t{1} << 20, "as normd's flag");
@@ -77,6 +79,8 @@ BenchServerOptions ServerOptions() {
   options.backend.device = absl::GetFlag(FLAGS_device);
   options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
+  options.backend.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
   options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);

@@ -169,6 +169,27 @@ TEST(LinearPlanTest, LaysOutWholeTilesWithoutOverlap) {
   }
 }
 
+// Prepared weights serve requests of every type.
+TEST(LinearPlanTest, LaysOutWeightsAlikeForEveryType) {
+  for (const int capability : {90, 120}) {
+    const DeviceLimits device = Device(capability, 132);
+    for (const LinearNormSpec& spec : Specs()) {
+      LinearNormSpec other = spec;
+      other.dtype = DType::kFloat32;
+      const WeightLayout a = MakeWeightLayout(spec, device);
+      const WeightLayout b = MakeWeightLayout(other, device);
+      EXPECT_EQ(a.bytes, b.bytes);
+      EXPECT_EQ(a.weight, b.weight);
+      EXPECT_EQ(a.k, b.k);
+      const LinearPlan plan = MakeLinearPlan(spec, device, 1);
+      const LinearPlan other_plan = MakeLinearPlan(other, device, 1);
+      EXPECT_EQ(plan.path, other_plan.path);
+      EXPECT_EQ(plan.format, other_plan.format);
+      EXPECT_EQ(plan.weight_parts, other_plan.weight_parts);
+    }
+  }
+}
+
 TEST(LinearPlanTest, NeedsNoLessWorkspaceForMoreSamples) {
   for (int capability : {80, 90}) {
     const DeviceLimits limits = Device(capability, 132);

@@ -108,9 +108,20 @@ class FakeStream final : public DeviceStream {
     return static_cast<Mark>(marks_.size() - 1);
   }
 
-  absl::Status WaitFor(Mark mark) override {
-    RunUntil(marks_.at(static_cast<std::size_t>(mark)));
+  absl::StatusOr<Point> AddPoint() override {
+    if (absl::Status status = device_.Count(FakeCall::kAddPoint); !status.ok()) return status;
+    return static_cast<Point>(work_added_);
+  }
+
+  absl::Status WaitUntil(Point point) override {
+    RunUntil(point);
     return device_.Count(FakeCall::kWait);
+  }
+
+  absl::Status Await(DeviceStream& other, Mark mark) override {
+    auto& stream = static_cast<FakeStream&>(other);
+    const std::int64_t work = stream.marks_.at(static_cast<std::size_t>(mark));
+    return Enqueue(FakeCall::kAwait, [&stream, work] { stream.RunUntil(work); });
   }
 
   Duration Between(Mark first, Mark second) override {
@@ -122,7 +133,8 @@ class FakeStream final : public DeviceStream {
 
   absl::Status Wait() override {
     RunUntil(work_added_);
-    return device_.Count(FakeCall::kWait);
+    absl::Status status = device_.Count(FakeCall::kAddPoint);
+    return status.ok() ? device_.Count(FakeCall::kWait) : status;
   }
 
  private:

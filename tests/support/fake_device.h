@@ -25,9 +25,11 @@ enum class FakeCall {
   kLinearNorm,
   kCopyOut,
   kAddMark,
+  kAwait,
+  kAddPoint,
   kWait
 };
-inline constexpr std::size_t kFakeCallCount = 8;
+inline constexpr std::size_t kFakeCallCount = 10;
 
 // Thread-safe.
 class FakeDevice final : public Device {

@@ -1,6 +1,7 @@
 #include "server/exec/cuda_backend.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,12 @@ DeviceBackendOptions ToDeviceOptions(const BackendOptions& options) {
   device.lanes_per_device = options.device_lanes;
   device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
   device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
+  device.min_staged_bytes = options.min_staged_bytes;
+  device.max_staged_bytes = options.max_staged_bytes;
+  device.inline_bytes = static_cast<std::size_t>(options.max_inline_bytes);
+  if (options.max_inline_bytes > 0) {
+    device.inline_lanes_per_device = std::max(1u, std::thread::hardware_concurrency());
+  }
   return device;
 }
 

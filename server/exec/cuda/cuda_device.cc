@@ -1,12 +1,18 @@
 #include "server/exec/cuda/cuda_device.h"
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
+#include <emmintrin.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <new>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -46,6 +52,7 @@ struct Context {
   int index = 0;
   std::string name;
   norm::cuda::DeviceLimits limits;
+  PFN_cuStreamWriteValue32_v11070 write_value = nullptr;
   // Relaxed: a lane that misses the change meets the error itself.
   std::atomic<bool> usable{true};
 
@@ -88,6 +95,7 @@ class CudaStream final : public DeviceStream {
     }
     for (cudaEvent_t event : events_) static_cast<void>(cudaEventDestroy(event));
     if (workspace_ != nullptr) static_cast<void>(cudaFree(workspace_));
+    if (reached_ != nullptr) static_cast<void>(cudaFreeHost(reached_));
   }
 
   absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) override {
@@ -139,8 +147,7 @@ class CudaStream final : public DeviceStream {
     if (absl::Status status = context_->Enter(); !status.ok()) return status;
     if (used_events_ == events_.size()) {
       cudaEvent_t event = nullptr;
-      absl::Status status =
-          context_->Check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "event");
+      absl::Status status = context_->Check(cudaEventCreate(&event), "event");
       if (!status.ok()) return status;
       events_.push_back(event);
     }
@@ -150,16 +157,11 @@ class CudaStream final : public DeviceStream {
     return static_cast<Mark>(used_events_++);
   }
 
-  absl::Status WaitFor(Mark mark) override {
+  absl::Status Await(DeviceStream& other, Mark mark) override {
     if (absl::Status status = context_->Enter(); !status.ok()) return status;
-    const cudaEvent_t event = events_[static_cast<std::size_t>(mark)];
-    // A small batch is done within microseconds, and a sleeping thread wakes too late for it.
-    const auto give_up = std::chrono::steady_clock::now() + kSpin;
-    do {
-      const cudaError_t state = cudaEventQuery(event);
-      if (state != cudaErrorNotReady) return context_->Check(state, "batch");
-    } while (std::chrono::steady_clock::now() < give_up);
-    return context_->Check(cudaEventSynchronize(event), "batch");
+    // The streams of a device are all of this class.
+    cudaEvent_t event = static_cast<CudaStream&>(other).events_[static_cast<std::size_t>(mark)];
+    return context_->Check(cudaStreamWaitEvent(stream_, event, 0), "cudaStreamWaitEvent");
   }
 
   Duration Between(Mark first, Mark second) override {
@@ -174,14 +176,60 @@ class CudaStream final : public DeviceStream {
 
   void ClearMarks() override { used_events_ = 0; }
 
+  // A word of host memory that the device writes when it comes there: reading it takes no lock of
+  // the driver's, which the threads that enqueue need.
+  absl::StatusOr<Point> AddPoint() override {
+    if (absl::Status status = context_->Enter(); !status.ok()) return status;
+    const Point point = last_point_ + 1;
+    const CUresult result = context_->write_value(stream_, reinterpret_cast<CUdeviceptr>(reached_),
+                                                  point, CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (result != CUDA_SUCCESS) {
+      // The runtime knows its name, and whether the context is lost.
+      const absl::Status status = context_->Check(cudaStreamQuery(stream_), "point");
+      return status.ok() ? absl::InternalError(
+                               absl::StrCat("point: driver error ", static_cast<int>(result)))
+                         : status;
+    }
+    last_point_ = point;
+    return point;
+  }
+
+  absl::Status WaitUntil(Point point) override {
+    const auto begin = std::chrono::steady_clock::now();
+    auto ask = begin + kAskForErrors;
+    while (!Reached(point)) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now < begin + kSpin) {
+        _mm_pause();
+        continue;
+      }
+      std::this_thread::sleep_for(kNap);
+      if (now < ask) continue;
+      // What has failed is never reached.
+      if (absl::Status status = context_->Enter(); !status.ok()) return status;
+      const cudaError_t state = cudaStreamQuery(stream_);
+      if (state != cudaErrorNotReady && !Reached(point)) {
+        return state == cudaSuccess
+                   ? absl::InternalError("point: not reached by a stream that is done")
+                   : context_->Check(state, "batch");
+      }
+      ask = now + kAskForErrors;
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Wait() override {
-    absl::StatusOr<Mark> mark = AddMark();
-    if (!mark.ok()) return mark.status();
-    return WaitFor(*mark);
+    const absl::StatusOr<Point> point = AddPoint();
+    if (point.ok()) return WaitUntil(*point);
+    static_cast<void>(cudaStreamSynchronize(stream_));
+    return point.status();
   }
 
  private:
-  static constexpr std::chrono::microseconds kSpin{60};
+  // A small batch is done before a sleeping thread could wake.
+  static constexpr std::chrono::microseconds kSpin{200};
+  static constexpr std::chrono::microseconds kNap{20};
+  static constexpr std::chrono::milliseconds kAskForErrors{2};
   // Enough for contiguous rows in pieces of 1 GiB.
   static constexpr std::size_t kUsualWorkspaceBytes =
       norm::cuda::kWorkspaceBase + (std::size_t{4} << 20);
@@ -193,7 +241,16 @@ class CudaStream final : public DeviceStream {
     absl::Status status = context_->Check(
         cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     if (!status.ok()) return status;
+    void* word = nullptr;
+    status = context_->Check(cudaHostAlloc(&word, sizeof(Point), cudaHostAllocPortable), "point");
+    if (!status.ok()) return status;
+    reached_ = ::new (word) Point(0);
     return ReserveWorkspace(kUsualWorkspaceBytes);
+  }
+
+  bool Reached(Point point) const {
+    const Point now = std::atomic_ref<Point>(*reached_).load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(now - point) >= 0;  // Also when the numbers wrap.
   }
 
   // Grows the workspace: at start, and for the rare batch that needs more than usual, such as
@@ -219,6 +276,8 @@ class CudaStream final : public DeviceStream {
   cudaStream_t stream_ = nullptr;
   void* workspace_ = nullptr;
   std::size_t workspace_bytes_ = 0;
+  Point* reached_ = nullptr;  // Pinned; the last point that the device has come to.
+  Point last_point_ = 0;
   std::vector<cudaEvent_t> events_;
   std::size_t used_events_ = 0;
 };
@@ -316,6 +375,17 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   if (!limits.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(context->name, ": ", limits.message()));
   }
+  // The runtime has no name for it, and the program is not linked with the driver.
+  void* write_value = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_value, 11070,
+                                       cudaEnableDefault, &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return absl::FailedPreconditionError(
+        absl::StrCat(context->name, ": the driver has no cuStreamWriteValue32"));
+  }
+  context->write_value = reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(write_value);
   std::string description =
       absl::StrCat(properties.name, ", ", properties.totalGlobalMem >> 20, " MiB");
   return std::make_unique<CudaDevice>(std::move(context), std::move(description));

@@ -32,6 +32,7 @@ enum class MemoryKind {
 class DeviceStream {
  public:
   using Mark = int;
+  using Point = std::uint32_t;
 
   // Waits for the work that is still enqueued.
   virtual ~DeviceStream() = default;
@@ -54,15 +55,20 @@ class DeviceStream {
                                   const norm::LinearNormSegment* segments, std::size_t count,
                                   MutableBytes workspace) = 0;
 
-  // Enqueues a point in time. Marks are valid until ClearMarks, which requires that they are
-  // reached.
+  // Enqueues a point in time, for Await and Between. Marks are valid until ClearMarks, which
+  // requires that they are reached.
   virtual absl::StatusOr<Mark> AddMark() = 0;
-  virtual absl::Status WaitFor(Mark mark) = 0;
+  // What is enqueued from now on begins after `mark` of `other`, a stream of the same device.
+  virtual absl::Status Await(DeviceStream& other, Mark mark) = 0;
   // Of two marks that are reached.
   virtual Duration Between(Mark first, Mark second) = 0;
   virtual void ClearMarks() = 0;
 
-  // Returns when everything that was enqueued is done, with the first error of it.
+  // Enqueues a point that the host can wait for at little cost; valid as long as the stream.
+  virtual absl::StatusOr<Point> AddPoint() = 0;
+  // Returns when it is reached, with the first error of what was enqueued before.
+  virtual absl::Status WaitUntil(Point point) = 0;
+  // Returns when nothing that was enqueued runs any more, whatever happens, with the first error.
   virtual absl::Status Wait() = 0;
 };
 

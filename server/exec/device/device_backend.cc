@@ -8,6 +8,14 @@
 #include "server/exec/device/device_model.h"
 
 namespace normd {
+namespace {
+
+// Of a request that runs inline: it is gathered while the chunk before it is copied, and no chunk
+// is waited for.
+constexpr std::size_t kInlineChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;
+
+}  // namespace
 
 DeviceBackend::~DeviceBackend() = default;
 
@@ -15,13 +23,18 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
     std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
     Metrics& metrics, const Clock& clock) {
   std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
-  backend->lanes_per_device_ = options.lanes_per_device;
+  backend->workspaces_per_device_ = options.lanes_per_device;
   for (std::unique_ptr<Device>& device : devices) {
     const std::string name = device->name();
     const absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }
+  }
+  // Every device can read the memory that the first has pinned.
+  if (options.max_staged_bytes > 0) {
+    backend->stager_ = std::make_unique<PinnedStager>(
+        *backend->pools_.front(), clock, options.min_staged_bytes, options.max_staged_bytes);
   }
   return backend;
 }
@@ -46,6 +59,9 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
     if (!lane.ok()) return lane.status();
     lanes_.push_back(*std::move(lane));
   }
+  if (absl::Status status = AddInlineLanes(device, options, metrics, clock); !status.ok()) {
+    return status;
+  }
   watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " pinned"),
                                        [pool = pools_.back().get()] { return pool->use(); }));
   watches_.push_back(metrics.WatchPool(absl::StrCat(device.name(), " memory"), [&device] {
@@ -56,14 +72,39 @@ absl::Status DeviceBackend::AddDevice(std::unique_ptr<Device> owned,
   return absl::OkStatus();
 }
 
+// A device of their own in the metrics: whether they have time left says nothing about the lanes.
+absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOptions& options,
+                                           Metrics& metrics, const Clock& clock) {
+  DeviceLaneOptions lane_options = options.lane;
+  lane_options.device_index = devices_.size() - 1;
+  lane_options.overlap = false;
+  lane_options.arena_bytes = options.inline_bytes + kInlineSlackBytes;
+  lane_options.chunk_bytes = kInlineChunkBytes;
+  lane_options.chunks = static_cast<int>(options.inline_bytes / kInlineChunkBytes) + 1;
+  for (int i = 0; i < options.inline_lanes_per_device; ++i) {
+    lane_options.name = absl::StrCat(device.name(), ":inline/", i);
+    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
+        device, *pools_.back(),
+        metrics.ForLane(absl::StrCat(device.name(), ":inline"), lane_options.name), clock,
+        lane_options);
+    if (!lane.ok()) return lane.status();
+    inline_lanes_.push_back(*std::move(lane));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
   if (model.linear() != nullptr) {
-    return DeviceLinearModel::Upload(model, device_list_, lanes_per_device_);
+    return DeviceLinearModel::Upload(model, device_list_, workspaces_per_device_);
   }
   return DeviceModel::Upload(model, device_list_);
 }
 
 std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return std::move(lanes_); }
+
+std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeInlineLanes() {
+  return std::move(inline_lanes_);
+}
 
 std::string DeviceBackend::Description() const {
   return absl::StrJoin(devices_, ", ", [](std::string* out, const std::unique_ptr<Device>& device) {

@@ -15,12 +15,19 @@
 #include "server/exec/device/device.h"
 #include "server/exec/device/device_lane.h"
 #include "server/exec/device/pinned_pool.h"
+#include "server/exec/device/pinned_stager.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
 
 struct DeviceBackendOptions {
   int lanes_per_device = 4;
+  // Lanes without a thread of their own, each for one request of up to `inline_bytes`.
+  int inline_lanes_per_device = 0;
+  std::size_t inline_bytes = 0;
+  // See PinnedStager; a maximum of 0: none.
+  std::int64_t min_staged_bytes = 0;
+  std::int64_t max_staged_bytes = 0;
   std::size_t pool_bytes = std::size_t{512} << 20;  // Pinned, for responses; of each device.
   DeviceLaneOptions lane;
 };
@@ -36,20 +43,26 @@ class DeviceBackend final : public Backend {
   ~DeviceBackend() override;
 
   absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) override;
-  // Once.
+  // Once each.
   std::vector<std::unique_ptr<Lane>> MakeLanes() override;
+  std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override;
+  InputStager* stager() override { return stager_.get(); }
   std::string Description() const override;
 
  private:
   DeviceBackend() = default;
   absl::Status AddDevice(std::unique_ptr<Device> device, const DeviceBackendOptions& options,
                          Metrics& metrics, const Clock& clock);
+  absl::Status AddInlineLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
+                              const Clock& clock);
 
-  int lanes_per_device_ = 0;
+  int workspaces_per_device_ = 0;  // One for each lane.
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;
+  std::unique_ptr<PinnedStager> stager_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Lane>> inline_lanes_;
   std::vector<std::shared_ptr<void>> watches_;  // Destroyed before what they read.
 };
 

@@ -1,7 +1,6 @@
 #include "server/exec/device/device_lane.h"
 
 #include <algorithm>
-#include <cassert>
 #include <new>
 #include <optional>
 #include <utility>
@@ -39,7 +38,8 @@ DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, c
       metrics_(metrics),
       clock_(clock),
       options_(options),
-      name_(absl::StrCat(device.name(), "/", options.lane_index)) {}
+      name_(options.name.empty() ? absl::StrCat(device.name(), "/", options.lane_index)
+                                 : options.name) {}
 
 DeviceLane::~DeviceLane() = default;
 
@@ -53,7 +53,6 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, P
                                                                LaneMetrics& metrics,
                                                                const Clock& clock,
                                                                const DeviceLaneOptions& options) {
-  assert(options.streams >= 1);
   std::unique_ptr<DeviceLane> lane(new DeviceLane(device, pool, metrics, clock, options));
   absl::StatusOr<Buffer> arena = device.Allocate(MemoryKind::kDevice, options.arena_bytes);
   if (!arena.ok()) return arena.status();
@@ -62,12 +61,27 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, P
       Staging::Create(device, clock, options.chunk_bytes, options.chunks);
   if (!staging.ok()) return staging.status();
   lane->staging_ = *std::move(staging);
-  for (int i = 0; i < options.streams; ++i) {
+  for (int i = 0; i < (options.overlap ? 3 : 1); ++i) {
     absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
     if (!stream.ok()) return stream.status();
     lane->streams_.push_back(*std::move(stream));
   }
+  lane->in_ = lane->streams_.front().get();
+  lane->compute_ = lane->streams_[lane->streams_.size() / 2].get();
+  lane->out_ = lane->streams_.back().get();
   return lane;
+}
+
+absl::Status DeviceLane::Pass(DeviceStream& stream, DeviceStream::Mark& end, DeviceStream& next,
+                              DeviceStream::Mark& begin) {
+  absl::Status status = AddMark(stream, end);
+  if (&next == &stream) {
+    begin = end;
+    return status;
+  }
+  if (status.ok()) status = next.Await(stream, end);
+  if (status.ok()) status = AddMark(next, begin);
+  return status;
 }
 
 absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
@@ -115,7 +129,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
         continue;
       }
       for (Stage stage : {Stage::kGather, Stage::kCopyIn, Stage::kCompute, Stage::kCopyOut}) {
-        item.request->stages[stage] = wave.times[stage];
+        item.request->stages[stage] += wave.times[stage];
       }
       Complete(std::move(item.request), std::move(item.block), info);
     }
@@ -193,40 +207,37 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   wave.times[Stage::kGather] = clock_.Now() - begin;
   const norm::NormSpec spec = batch.model->Spec(batch.dtype);
   const norm::NormParams& params = ParamsOn(options_.device_index, batch);
-  return ComputeMapped(wave, [&](DeviceStream& stream) {
+  return ComputeMapped(wave, [&] {
     // One launch for each run of requests that cover the same channels.
     absl::Status status;
     for (std::size_t at = 0; status.ok() && at < segments.size();) {
       const ChannelRange channels = wave.items[at].request->geometry.channels;
       std::size_t end = at + 1;
       while (end < segments.size() && wave.items[end].request->geometry.channels == channels) ++end;
-      status = stream.Normalize(SpecOf(spec, channels), ParamsOf(params, channels),
-                                segments.data() + at, end - at);
+      status = compute_->Normalize(SpecOf(spec, channels), ParamsOf(params, channels),
+                                   segments.data() + at, end - at);
       at = end;
     }
     return status;
   });
 }
 
-absl::Status DeviceLane::ComputeMapped(DeviceWave& wave,
-                                       absl::FunctionRef<absl::Status(DeviceStream&)> launch) {
+absl::Status DeviceLane::ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl::Status()> launch) {
   DeviceRange range(device_, "compute");
-  DeviceStream& stream = *streams_.front();
-  absl::StatusOr<DeviceStream::Mark> first = stream.AddMark();
-  absl::Status status = first.ok() ? launch(stream) : first.status();
-  absl::StatusOr<DeviceStream::Mark> last = stream.AddMark();
-  if (status.ok()) status = last.ok() ? stream.WaitFor(*last) : last.status();
-  if (status.ok()) {
-    wave.times[Stage::kCompute] = stream.Between(*first, *last);
-    // The kernels read and write each byte once, over the link.
-    for (const DeviceWave::Item& item : wave.items) {
-      wave.copied_in_bytes += static_cast<std::size_t>(item.request->geometry.InputBytes());
-      wave.copied_out_bytes += item.output.size();
-    }
-  } else {
+  const TimePoint begin = clock_.Now();
+  absl::Status status = launch();
+  if (status.ok()) status = compute_->Wait();
+  if (!status.ok()) {
     static_cast<void>(Drain());
+    return status;
   }
-  stream.ClearMarks();
+  // Marks around the kernels would cost more than what they would leave out.
+  wave.times[Stage::kCompute] = clock_.Now() - begin;
+  // The kernels read and write each byte once, over the link.
+  for (const DeviceWave::Item& item : wave.items) {
+    wave.copied_in_bytes += static_cast<std::size_t>(item.request->geometry.InputBytes());
+    wave.copied_out_bytes += item.output.size();
+  }
   return status;
 }
 
@@ -239,63 +250,74 @@ absl::Status DeviceLane::RunPieces(const Batch& batch, DeviceWave& wave) {
   std::vector<PieceMarks> marks(pieces.size());
   absl::Status status;
   for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) {
-    status = EnqueuePiece(batch, wave, pieces[i], *streams_[i % streams_.size()], marks[i]);
+    status = EnqueuePiece(batch, wave, pieces[i], marks[i]);
   }
   return Finish(wave, marks, std::move(status));
 }
 
 absl::Status DeviceLane::EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
-                                      DeviceStream& stream, PieceMarks& marks) {
-  marks.stream = &stream;
-  if (absl::Status status = AddMark(stream, marks.begin); !status.ok()) return status;
+                                      PieceMarks& marks) {
+  absl::Status status = AddMark(*in_, marks.copy_in.begin);
   absl::InlinedVector<norm::Segment, 16> segments;
   for (const PieceSegment& segment : piece.segments) {
+    if (!status.ok()) return status;
     DeviceWave::Item& item = wave.items[segment.request];
     std::byte* rows = arena_.data() + item.x_offset + segment.request_offset;
-    absl::Status status =
-        staging_->Gather(item.readers[0], rows, static_cast<std::size_t>(segment.bytes), stream);
-    if (!status.ok()) return status;
     segments.push_back({rows, rows, segment.samples, segment.spatial});
+    status = CopyIn(item, 0, static_cast<std::size_t>(segment.request_offset), rows,
+                    static_cast<std::size_t>(segment.bytes));
   }
-  if (absl::Status status = staging_->Send(stream); !status.ok()) return status;
-  if (absl::Status status = AddMark(stream, marks.copied_in); !status.ok()) return status;
+  if (status.ok()) status = staging_->Send(*in_);
+  if (status.ok()) status = Pass(*in_, marks.copy_in.end, *compute_, marks.compute.begin);
+  if (!status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    absl::Status status =
-        stream.Normalize(SpecOf(batch.model->Spec(batch.dtype), piece.channels),
-                         ParamsOf(ParamsOn(options_.device_index, batch), piece.channels),
-                         segments.data(), segments.size());
-    if (!status.ok()) return status;
+    status = compute_->Normalize(SpecOf(batch.model->Spec(batch.dtype), piece.channels),
+                                 ParamsOf(ParamsOn(options_.device_index, batch), piece.channels),
+                                 segments.data(), segments.size());
   }
-  if (absl::Status status = AddMark(stream, marks.computed); !status.ok()) return status;
+  if (status.ok()) status = Pass(*compute_, marks.compute.end, *out_, marks.copy_out.begin);
   for (const PieceSegment& segment : piece.segments) {
-    absl::Status status =
-        CopyOut(wave, segment.request, static_cast<std::size_t>(segment.request_offset),
-                static_cast<std::size_t>(segment.bytes), stream);
     if (!status.ok()) return status;
+    status = CopyOut(wave, segment.request, static_cast<std::size_t>(segment.request_offset),
+                     static_cast<std::size_t>(segment.bytes));
   }
-  return AddMark(stream, marks.copied_out);
+  return status.ok() ? AddMark(*out_, marks.copy_out.end) : status;
+}
+
+absl::Status DeviceLane::CopyIn(DeviceWave::Item& item, std::size_t input, std::size_t offset,
+                                std::byte* target, std::size_t bytes) {
+  const Request& request = *item.request;
+  if (!request.staged) return staging_->Gather(item.readers[input], target, bytes, *in_);
+  DeviceRange range(device_, "copy_in");
+  if (absl::Status status = staging_->Send(*in_); !status.ok() || bytes == 0) return status;
+  staging_->AddCopied(bytes);
+  return in_->CopyIn(target, request.inputs[input].front().data() + offset, bytes);
 }
 
 absl::Status DeviceLane::CopyOut(DeviceWave& wave, std::size_t index, std::size_t offset,
-                                 std::size_t bytes, DeviceStream& stream) {
+                                 std::size_t bytes) {
   DeviceRange range(device_, "copy_out");
   const DeviceWave::Item& item = wave.items[index];
-  absl::Status status = stream.CopyOut(item.output.data() + offset,
-                                       arena_.data() + item.result_offset + offset, bytes);
+  absl::Status status = out_->CopyOut(item.output.data() + offset,
+                                      arena_.data() + item.result_offset + offset, bytes);
   if (status.ok()) wave.copied_out_bytes += bytes;
   return status;
 }
 
 absl::Status DeviceLane::Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks,
                                 absl::Status status) {
-  for (DeviceWave::Item& item : wave.items) item.request->ReleaseInputs();
-  if (absl::Status drained = Drain(); status.ok()) status = drained;
+  for (DeviceWave::Item& item : wave.items) {
+    if (!item.request->staged) item.request->ReleaseInputs();
+  }
+  // Every piece ends on that stream.
+  if (status.ok()) status = out_->Wait();
+  if (!status.ok()) static_cast<void>(Drain());
   if (status.ok()) {
     for (const PieceMarks& m : marks) {
-      wave.times[Stage::kCopyIn] += m.stream->Between(m.begin, m.copied_in);
-      wave.times[Stage::kCompute] += m.stream->Between(m.copied_in, m.computed);
-      wave.times[Stage::kCopyOut] += m.stream->Between(m.computed, m.copied_out);
+      wave.times[Stage::kCopyIn] += in_->Between(m.copy_in.begin, m.copy_in.end);
+      wave.times[Stage::kCompute] += compute_->Between(m.compute.begin, m.compute.end);
+      wave.times[Stage::kCopyOut] += out_->Between(m.copy_out.begin, m.copy_out.end);
     }
   }
   wave.times[Stage::kGather] = staging_->gather_time();

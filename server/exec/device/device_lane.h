@@ -1,15 +1,15 @@
 // A lane on one device.
 //
 // Large batches: the message slices are gathered into pinned staging, copied in, computed in place,
-// and copied out into pinned response blocks. The batch is cut into pieces of whole rows that go
-// round the lane's streams, so that the copy in, the kernel and the copy out of different pieces
-// overlap; other lanes of the device overlap with them likewise.
+// and copied out into pinned response blocks. The batch is cut into pieces of whole rows. Copies
+// in, kernels and copies out have a stream each, so that those of different pieces overlap and no
+// copy in waits behind a copy out; other lanes of the device overlap with them likewise.
 //
 // Small batches: the slices are gathered into the response block itself, and the kernel normalizes
 // it in place through the link, with no copies to enqueue and one launch to wait for.
 //
-// A fused layer's batch takes the first stream alone, whatever its size: its launches, one for each
-// precision that its requests ask for, share the lane's workspace.
+// A fused layer's batch is one piece, whatever its size, with one launch for each precision that
+// its requests ask for.
 //
 // Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
 // longer usable its other lanes retire at their next batch.
@@ -38,13 +38,14 @@
 namespace normd {
 
 struct DeviceLaneOptions {
-  std::size_t device_index = 0;  // Into the devices of DeviceModel.
-  int lane_index = 0;
+  std::size_t device_index = 0;                     // Into the devices of DeviceModel.
+  int lane_index = 0;                               // Its workspace in DeviceLinearModel.
+  std::string name;                                 // Empty: the device's and the index.
   std::size_t arena_bytes = std::size_t{80} << 20;  // Device memory; bounds what is in flight.
-  std::size_t chunk_bytes = std::size_t{2} << 20;   // Of pinned staging; one gather, one copy in.
+  std::size_t chunk_bytes = std::size_t{4} << 20;   // Of pinned staging; one gather, one copy in.
   int chunks = 4;
-  std::size_t piece_bytes = std::size_t{8} << 20;  // Target of a piece.
-  int streams = 3;
+  std::size_t piece_bytes = std::size_t{16} << 20;  // Target of a piece.
+  bool overlap = true;  // Three streams; false: one, for lanes whose batches are small.
   std::size_t mapped_bytes = std::size_t{256} << 10;  // A batch up to this goes through the link.
 };
 
@@ -63,9 +64,11 @@ class DeviceLane final : public Lane {
 
  private:
   // The marks around the stages of one piece.
+  struct Interval {
+    DeviceStream::Mark begin = 0, end = 0;
+  };
   struct PieceMarks {
-    DeviceStream* stream = nullptr;
-    DeviceStream::Mark begin = 0, copied_in = 0, computed = 0, copied_out = 0;
+    Interval copy_in, compute, copy_out;
   };
 
   DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, const Clock& clock,
@@ -81,23 +84,25 @@ class DeviceLane final : public Lane {
   absl::Status RunMapped(const Batch& batch, DeviceWave& wave);
   absl::Status RunPieces(const Batch& batch, DeviceWave& wave);
   absl::Status EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
-                            DeviceStream& stream, PieceMarks& marks);
+                            PieceMarks& marks);
 
   absl::Status RunLinearMapped(const Batch& batch, DeviceWave& wave);
   absl::Status RunLinear(const Batch& batch, DeviceWave& wave);
-  absl::Status EnqueueLinear(const Batch& batch, DeviceWave& wave, DeviceStream& stream,
-                             PieceMarks& marks);
+  absl::Status EnqueueLinear(const Batch& batch, DeviceWave& wave, PieceMarks& marks);
   // One launch for each precision; segments[i] belongs to wave.items[i].
   absl::Status LaunchLinear(const Batch& batch, const DeviceWave& wave,
-                            absl::Span<const norm::LinearNormSegment> segments,
-                            DeviceStream& stream);
+                            absl::Span<const norm::LinearNormSegment> segments);
 
-  // Runs what `launch` enqueues on the first stream, on memory that both sides address.
-  absl::Status ComputeMapped(DeviceWave& wave,
-                             absl::FunctionRef<absl::Status(DeviceStream&)> launch);
+  // Runs what `launch` enqueues for computing, on memory that both sides address.
+  absl::Status ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl::Status()> launch);
+  // From the staged input or, by way of `staging_`, from the slices.
+  absl::Status CopyIn(DeviceWave::Item& item, std::size_t input, std::size_t offset,
+                      std::byte* target, std::size_t bytes);
+  absl::Status CopyOut(DeviceWave& wave, std::size_t item, std::size_t offset, std::size_t bytes);
   static absl::Status AddMark(DeviceStream& stream, DeviceStream::Mark& target);
-  absl::Status CopyOut(DeviceWave& wave, std::size_t item, std::size_t offset, std::size_t bytes,
-                       DeviceStream& stream);
+  // The next stage of a piece: `next` goes on from there when `stream` has come so far.
+  static absl::Status Pass(DeviceStream& stream, DeviceStream::Mark& end, DeviceStream& next,
+                           DeviceStream::Mark& begin);
   // Waits for all streams and takes the times between their marks, if `status` is OK.
   absl::Status Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks, absl::Status status);
   // Waits for all streams, whatever happens, so that no memory is given back in use.
@@ -114,6 +119,9 @@ class DeviceLane final : public Lane {
   std::unique_ptr<Staging> staging_;
   // Destroyed first: their destructors wait for work that uses the memory above.
   std::vector<std::unique_ptr<DeviceStream>> streams_;
+  DeviceStream* in_ = nullptr;  // Of `streams_`, as are these:
+  DeviceStream* compute_ = nullptr;
+  DeviceStream* out_ = nullptr;
 };
 
 }  // namespace normd

@@ -34,51 +34,44 @@ absl::Status DeviceLane::RunLinearMapped(const Batch& batch, DeviceWave& wave) {
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
-  return ComputeMapped(
-      wave, [&](DeviceStream& stream) { return LaunchLinear(batch, wave, segments, stream); });
+  return ComputeMapped(wave, [&] { return LaunchLinear(batch, wave, segments); });
 }
 
 absl::Status DeviceLane::RunLinear(const Batch& batch, DeviceWave& wave) {
   std::array<PieceMarks, 1> marks;
-  absl::Status status = EnqueueLinear(batch, wave, *streams_.front(), marks[0]);
+  absl::Status status = EnqueueLinear(batch, wave, marks[0]);
   return Finish(wave, marks, std::move(status));
 }
 
-absl::Status DeviceLane::EnqueueLinear(const Batch& batch, DeviceWave& wave, DeviceStream& stream,
-                                       PieceMarks& marks) {
-  marks.stream = &stream;
-  if (absl::Status status = AddMark(stream, marks.begin); !status.ok()) return status;
+absl::Status DeviceLane::EnqueueLinear(const Batch& batch, DeviceWave& wave, PieceMarks& marks) {
+  absl::Status status = AddMark(*in_, marks.copy_in.begin);
   Segments segments;
   for (DeviceWave::Item& item : wave.items) {
     const Geometry& geometry = item.request->geometry;
     std::byte* x = arena_.data() + item.x_offset;
     std::byte* out = arena_.data() + item.result_offset;
     const std::array<std::byte*, kMaxInputs> targets = {x, out};
-    for (std::size_t i = 0; i < item.readers.size(); ++i) {
-      absl::Status status = staging_->Gather(
-          item.readers[i], targets[i], static_cast<std::size_t>(geometry.input_bytes[i]), stream);
-      if (!status.ok()) return status;
+    for (std::size_t i = 0; i < item.readers.size() && status.ok(); ++i) {
+      status = CopyIn(item, i, 0, targets[i], static_cast<std::size_t>(geometry.input_bytes[i]));
     }
     segments.push_back({x, HasY(item) ? out : nullptr, out, geometry.samples});
   }
-  if (absl::Status status = staging_->Send(stream); !status.ok()) return status;
-  if (absl::Status status = AddMark(stream, marks.copied_in); !status.ok()) return status;
+  if (status.ok()) status = staging_->Send(*in_);
+  if (status.ok()) status = Pass(*in_, marks.copy_in.end, *compute_, marks.compute.begin);
+  if (!status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    absl::Status status = LaunchLinear(batch, wave, segments, stream);
-    if (!status.ok()) return status;
+    status = LaunchLinear(batch, wave, segments);
   }
-  if (absl::Status status = AddMark(stream, marks.computed); !status.ok()) return status;
-  for (std::size_t i = 0; i < wave.items.size(); ++i) {
-    absl::Status status = CopyOut(wave, i, 0, wave.items[i].output.size(), stream);
-    if (!status.ok()) return status;
+  if (status.ok()) status = Pass(*compute_, marks.compute.end, *out_, marks.copy_out.begin);
+  for (std::size_t i = 0; i < wave.items.size() && status.ok(); ++i) {
+    status = CopyOut(wave, i, 0, wave.items[i].output.size());
   }
-  return AddMark(stream, marks.copied_out);
+  return status.ok() ? AddMark(*out_, marks.copy_out.end) : status;
 }
 
 absl::Status DeviceLane::LaunchLinear(const Batch& batch, const DeviceWave& wave,
-                                      absl::Span<const norm::LinearNormSegment> segments,
-                                      DeviceStream& stream) {
+                                      absl::Span<const norm::LinearNormSegment> segments) {
   const auto& model = static_cast<const DeviceLinearModel&>(*batch.model->backend_state());
   norm::LinearNormSpec spec = *batch.model->linear();
   spec.dtype = batch.dtype;
@@ -89,7 +82,7 @@ absl::Status DeviceLane::LaunchLinear(const Batch& batch, const DeviceWave& wave
       if (wave.items[j].request->precision == spec.precision) chosen.push_back(segments[j]);
     }
     if (chosen.empty()) continue;
-    absl::Status status = stream.LinearNorm(
+    absl::Status status = compute_->LinearNorm(
         spec, model.prepared(options_.device_index, spec.precision), chosen.data(), chosen.size(),
         model.workspace(options_.device_index, options_.lane_index));
     if (!status.ok()) return status;

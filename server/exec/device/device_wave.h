@@ -66,7 +66,7 @@ struct DeviceWave {
   std::vector<Item> items;
   std::size_t arena_bytes = 0;
   std::size_t front_bytes = 0;  // In front of results, each rounded up.
-  std::size_t link_bytes = 0;  // Of all inputs or of all results, whichever is more of each.
+  std::size_t link_bytes = 0;   // Of all inputs or of all results, whichever is more of each.
   std::size_t copied_in_bytes = 0;
   std::size_t copied_out_bytes = 0;
   StageTimes times;

@@ -53,7 +53,7 @@ absl::Status Staging::Send(DeviceStream& stream) {
   absl::Status status = stream.CopyIn(sent.begin, sent.chunk->memory.data(), bytes);
   if (!status.ok()) return status;
   copied_bytes_ += bytes;
-  absl::StatusOr<DeviceStream::Mark> copied = stream.AddMark();
+  absl::StatusOr<DeviceStream::Point> copied = stream.AddPoint();
   if (!copied.ok()) return copied.status();
   sent.chunk->stream = &stream;
   sent.chunk->copied = *copied;
@@ -64,7 +64,7 @@ absl::StatusOr<Staging::Chunk*> Staging::NextChunk() {
   Chunk& chunk = chunks_[next_chunk_];
   next_chunk_ = (next_chunk_ + 1) % chunks_.size();
   if (chunk.stream != nullptr) {
-    if (absl::Status status = chunk.stream->WaitFor(chunk.copied); !status.ok()) return status;
+    if (absl::Status status = chunk.stream->WaitUntil(chunk.copied); !status.ok()) return status;
     chunk.stream = nullptr;
   }
   return &chunk;

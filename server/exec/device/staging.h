@@ -40,7 +40,9 @@ class Staging {
   // Since the last Reset.
   Duration gather_time() const { return gather_time_; }
   std::size_t copied_bytes() const { return copied_bytes_; }
-  // When every stream is drained, and before their marks are cleared.
+  // What was copied past the chunks.
+  void AddCopied(std::size_t bytes) { copied_bytes_ += bytes; }
+  // When every stream is drained.
   void Reset();
 
  private:
@@ -48,7 +50,7 @@ class Staging {
   struct Chunk {
     Buffer memory;
     DeviceStream* stream = nullptr;  // Null: free.
-    DeviceStream::Mark copied = 0;
+    DeviceStream::Point copied = 0;
   };
   // The chunk being filled, for [begin, end) on the device.
   struct OpenChunk {

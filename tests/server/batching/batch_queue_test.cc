@@ -384,6 +384,31 @@ TEST_F(BatchQueueTest, AModelAtTheAddressOfOneThatIsGoneHasItsOwnLimits) {
   Push(second);
 }
 
+class FakeStager final : public InputStager {
+ public:
+  void Stage(Request& request) override {
+    request.staged = true;
+    ++calls;
+  }
+  int calls = 0;
+};
+
+TEST_F(BatchQueueTest, InputsAreStagedBeforeALaneTakesThemUnlessTheirRequestIsCancelled) {
+  FakeStager stager;
+  queue().StageWith(&stager);
+  Push(model_);
+  const std::unique_ptr<Batch> batch = queue().TryTake().batch;
+  ASSERT_NE(batch, nullptr);
+  EXPECT_TRUE(batch->requests.front()->staged);
+  Fail(std::move(batch->requests.front()), absl::CancelledError("seen"));
+
+  RequestProbe& cancelled = Make(model_);
+  cancelled.SetCancelled();
+  EXPECT_TRUE(queue().Push(cancelled.request()).ok());
+  EXPECT_EQ(cancelled.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(stager.calls, 1);
+}
+
 // Inline.
 
 class BatchQueueInlineTest : public BatchQueueTest {

@@ -148,6 +148,7 @@ class CudaServingTest : public ::testing::Test {
     TestServerOptions options;
     options.device = device;
     options.queue.limits.max_bytes = std::int64_t{64} << 20;
+    options.queue.max_inline_bytes = std::int64_t{256} << 10;
     return std::make_unique<TestServer>(options);
   }
 };

@@ -36,6 +36,7 @@ std::unique_ptr<Backend> MakeBackend(const TestServerOptions& options, Metrics& 
   BackendOptions backend;
   backend.device = options.device;
   backend.cpu_lanes = options.cpu_lanes;
+  backend.max_inline_bytes = options.queue.max_inline_bytes;
   return ValueOrDie(CreateBackend(backend, metrics, clock));
 }
 
@@ -69,6 +70,7 @@ TestServer::TestServer(TestServerOptions options)
       environment_{options.service, registry_,  admission_, queue_,
                    *metrics_,       readiness_, clock_,     options.request_log},
       service_(environment_) {
+  queue_.StageWith(backend_->stager());
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());
   server_ = ValueOrDie(

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <optional>
@@ -48,7 +50,6 @@ DeviceBackendOptions SmallOptions() {
   options.lane.chunk_bytes = 512;
   options.lane.chunks = 2;
   options.lane.piece_bytes = 1024;
-  options.lane.streams = 2;
   options.lane.mapped_bytes = 0;
   return options;
 }
@@ -240,6 +241,63 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
   }
 }
 
+TEST_F(DeviceLaneTest, AnInlineLaneComputesWhatItIsMadeForOnEitherPath) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    options.inline_lanes_per_device = 2;
+    options.inline_bytes = 16 << 10;
+    Start(options);
+    sent_.clear();
+    const auto lanes = backend_->MakeInlineLanes();
+    ASSERT_EQ(lanes.size(), 2u);
+    EXPECT_EQ(lanes[1]->name(), "fake:0:inline/1");
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 1, 682);  // 16368 bytes.
+    ASSERT_TRUE(lanes[1]->Execute(std::move(batch)).ok());
+    ExpectRight(sent_[0]);
+    EXPECT_EQ(device_->calls(FakeCall::kAwait), 0);
+  }
+}
+
+TEST_F(DeviceLaneTest, StagedInputsAreCopiedFromWhereTheyLieAmongOthers) {
+  DeviceBackendOptions options = SmallOptions();
+  options.max_staged_bytes = 8 << 10;
+  Start(options);
+  auto batch = std::make_unique<Batch>();
+  for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
+  for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+    backend_->stager()->Stage(*batch->requests[i]);
+    EXPECT_TRUE(batch->requests[i]->staged);
+  }
+  // Nobody reads any more where the staged ones came from.
+  const std::vector<float> x = sent_[1].x;
+  std::fill(sent_[1].x.begin(), sent_[1].x.end(), std::nanf(""));
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  sent_[1].x = x;
+  for (const Sent& sent : sent_) ExpectRight(sent);
+}
+
+TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) {
+  DeviceBackendOptions options = SmallOptions();
+  options.pool_bytes = 16 << 10;
+  options.min_staged_bytes = 1000;
+  options.max_staged_bytes = 4000;
+  Start(options);
+  Batch batch;
+  for (const std::int64_t spatial : {41, 167, 42, 166}) Add(batch, 1, spatial);
+  for (const auto& request : batch.requests) backend_->stager()->Stage(*request);
+  EXPECT_FALSE(batch.requests[0]->staged);  // 984 bytes
+  EXPECT_FALSE(batch.requests[1]->staged);  // 4008
+  EXPECT_TRUE(batch.requests[2]->staged);
+  EXPECT_TRUE(batch.requests[3]->staged);
+  for (int i = 0; i < 3; ++i) Add(batch, 1, 166);  // 3984 bytes each: the last finds 2 KiB.
+  for (std::size_t i = 4; i < 7; ++i) backend_->stager()->Stage(*batch.requests[i]);
+  EXPECT_TRUE(batch.requests[5]->staged);
+  EXPECT_FALSE(batch.requests[6]->staged);
+  for (auto& request : batch.requests) Fail(std::move(request), absl::CancelledError("enough"));
+}
+
 TEST_F(DeviceLaneTest, GoesRoundTheArenaInWavesWhenTheBatchIsLarger) {
   auto batch = std::make_unique<Batch>();
   for (int i = 0; i < 5; ++i) Add(*batch, 2, 200);  // 9600 bytes each, the arena holds three.
@@ -340,8 +398,9 @@ INSTANTIATE_TEST_SUITE_P(
         FaultCase{FakeCall::kNormalize, 1, false}, FaultCase{FakeCall::kNormalize, 3, false},
         FaultCase{FakeCall::kCopyOut, 2, false}, FaultCase{FakeCall::kAddMark, 1, false},
         FaultCase{FakeCall::kAddMark, 9, false}, FaultCase{FakeCall::kWait, 1, false},
-        FaultCase{FakeCall::kNormalize, 1, true}, FaultCase{FakeCall::kAddMark, 1, true},
-        FaultCase{FakeCall::kAddMark, 2, true}, FaultCase{FakeCall::kWait, 1, true}));
+        FaultCase{FakeCall::kNormalize, 1, true}, FaultCase{FakeCall::kAddPoint, 1, true},
+        FaultCase{FakeCall::kAddPoint, 2, false}, FaultCase{FakeCall::kAwait, 3, false},
+        FaultCase{FakeCall::kWait, 1, true}));
 
 TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
   device_->FailCall(FakeCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));

@@ -54,8 +54,8 @@ class DeviceLinearTest : public ::testing::Test {
     options.lane.arena_bytes = 16 << 10;
     options.lane.chunk_bytes = 1280;
     options.lane.chunks = 2;
-    options.lane.streams = 2;
     options.lane.mapped_bytes = mapped_bytes;
+    options.max_staged_bytes = 4096;
     auto device = std::make_unique<FakeDevice>("fake:0", 1 << 20);
     device_ = device.get();
     std::vector<std::unique_ptr<Device>> devices;
@@ -186,6 +186,16 @@ TEST_F(DeviceLinearTest, ABatchIsSplitByPrecisionAndEachPartReadsItsOwnWeights) 
     for (const Sent& sent : sent_) ExpectRight(sent);
     EXPECT_EQ(device_->calls(FakeCall::kLinearNorm), 4);
   }
+}
+
+TEST_F(DeviceLinearTest, StagedInputsAreCopiedFromWhereTheyLie) {
+  Load();
+  auto batch = std::make_unique<Batch>();
+  for (const std::int64_t samples : {3, 20, 1}) Add(*batch, samples);
+  backend_->stager()->Stage(*batch->requests[1]);
+  EXPECT_TRUE(batch->requests[1]->staged);
+  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  for (const Sent& sent : sent_) ExpectRight(sent);
 }
 
 TEST_F(DeviceLinearTest, GoesRoundTheArenaInWavesAndThroughReusedStaging) {

@@ -1,0 +1,36 @@
+#include "server/exec/device/pinned_stager.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "server/exec/gather.h"
+
+namespace normd {
+
+void PinnedStager::Stage(Request& request) {
+  const std::int64_t bytes = request.geometry.InputBytes();
+  if (bytes <= min_bytes_ || bytes > max_bytes_ || !CheckMemory(request).ok()) return;
+  const PoolUse use = pool_.use();
+  if (use.free_bytes < (use.free_bytes + use.used_bytes) / 4) return;
+  const TimePoint begin = clock_.Now();
+  absl::InlinedVector<std::size_t, kMaxInputs> offsets;
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    offsets.push_back(total);
+    total += (static_cast<std::size_t>(request.geometry.input_bytes[i]) + 255) / 256 * 256;
+  }
+  std::optional<Buffer> block = pool_.Take(total);
+  if (!block) return;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    std::byte* to = block->data() + offsets[i];
+    GatherInput(request, i, to);
+    request.inputs[i].assign(
+        1, ConstBytes(to, static_cast<std::size_t>(request.geometry.input_bytes[i])));
+  }
+  request.input_owner = std::make_shared<Buffer>(*std::move(block));
+  request.staged = true;
+  request.stages[Stage::kGather] = clock_.Now() - begin;
+}
+
+}  // namespace normd

@@ -1,0 +1,36 @@
+// Stages the inputs of requests in pinned memory.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
+#define NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "server/base/clock.h"
+#include "server/batching/request.h"
+#include "server/exec/device/pinned_pool.h"
+
+namespace normd {
+
+// Thread-safe.
+class PinnedStager final : public InputStager {
+ public:
+  // Requests whose inputs have more than `min_bytes` and at most `max_bytes`. `pool` and `clock`
+  // outlive it.
+  PinnedStager(PinnedPool& pool, const Clock& clock, std::int64_t min_bytes, std::int64_t max_bytes)
+      : pool_(pool), clock_(clock), min_bytes_(min_bytes), max_bytes_(max_bytes) {}
+
+  // Leaves alone also what finds no room in the pool, or less than a quarter of it: responses need
+  // it more.
+  void Stage(Request& request) override;
+
+ private:
+  PinnedPool& pool_;
+  const Clock& clock_;
+  const std::int64_t min_bytes_;
+  const std::int64_t max_bytes_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_PINNED_STAGER_H_
