@@ -259,7 +259,8 @@ def run(arguments, folder):
                      "--web.listen-address=127.0.0.1:0") as server, \
              Process(arguments.normload, f"--server={grpc}", "--rate=200", "--warmup=0s",
                      f"--duration={LIMIT_S + 15}s", "--quiet", "--mix=instance_norm_64:1x64x28x28,"
-                     "group_norm_64_8:2x64x14x14,layer_norm_1024:8x1024") as load:
+                     "group_norm_64_8:2x64x14x14,layer_norm_1024:8x1024,"
+                     "instance_norm_64:4x64x28x28:float32:0.1:stream") as load:
             address = server.wait_for(r'msg="Listening on" address=(127\.0\.0\.1:\d+)').group(1)
             server.wait_for("Server is ready to receive web requests")
             faults = check(Prometheus(address), arguments, grpc, metrics, load)
