@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""The tables of docs/tuning.md: normd with one knob at several values, loaded by normload in turns, as
+medians of the rounds.
+
+    python3 tests/bench/tuning.py --bin=build/release/bin --rounds=3
+
+prints them in Markdown. With --reports=DIR it also keeps the HTML reports of the sweeps."""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+
+SMALL = ["--model=rms_norm_4096", "--shape=4x4096"]
+LANES_ALONE = ["--max_inline_bytes=0"]
+
+
+@contextlib.contextmanager
+def server(options, folder, *flags):
+    """The address of a server with these flags."""
+    log = folder / f"normd{time.monotonic_ns()}.log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [f"{options.bin}/normd", f"--model_repository={options.models}", "--device=cpu",
+             "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s", *flags],
+            stderr=file)
+    try:
+        while process.poll() is None:
+            address = re.search(r"serving: grpc=(\S+) ", log.read_text())
+            if address:
+                yield address.group(1)
+                return
+            time.sleep(0.05)
+        raise SystemExit(log.read_text())
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def load(options, folder, address, *flags):
+    """normload's report."""
+    report = folder / "report.json"
+    subprocess.run([f"{options.bin}/normload", f"--server={address}", "--quiet", "--warmup=500ms",
+                    f"--duration={options.seconds}s", "--max_error_share=1", f"--json={report}", *flags],
+                   check=True, stdout=subprocess.DEVNULL, timeout=300)
+    return json.loads(report.read_text())
+
+
+def measure(options, folder, variants, *flags):
+    """The results of each variant (its server's flags) over the rounds."""
+    results = {name: [] for name in variants}
+    with contextlib.ExitStack() as stack:
+        addresses = {name: stack.enter_context(server(options, folder, *server_flags))
+                     for name, server_flags in variants.items()}
+        for _ in range(options.rounds):
+            for name, address in addresses.items():
+                results[name].append(load(options, folder, address, *flags)["result"])
+    return results
+
+
+def ok(result):
+    return result["ok_per_s"]
+
+
+def batch(result):
+    return result["batch_requests"]["mean"]
+
+
+def percentile(key):
+    return lambda result: result["response_time"][key] / 1e3
+
+
+def print_table(first, columns, results):
+    """A row for each variant; columns: the name, what to take of a result, its format."""
+    print(f"\n| {first} | " + " | ".join(name for name, _, _ in columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for name, runs in results.items():
+        cells = [format(statistics.median(map(take, runs)), how) for _, take, how in columns]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def delay_against_rate(options, folder):
+    """One sweep each."""
+    points = {}
+    for delay in ("0", "1ms"):
+        with server(options, folder, *LANES_ALONE, f"--max_queue_delay={delay}") as address:
+            page = [f"--html={options.reports}/delay_{delay}.html"] if options.reports else []
+            report = load(options, folder, address, *SMALL, "--sweep=rate=250..8000*2", *page)
+            points[delay] = {point["load"]: point["result"] for point in report["points"]}
+    print("\n| offered/s | p50 ms, no delay | p50 ms, 1 ms | requests in a batch, no delay | 1 ms |")
+    print("|---|---|---|---|---|")
+    for rate in points["0"]:
+        both = [points["0"][rate], points["1ms"][rate]]
+        print(f"| {rate:g} | " + " | ".join(f"{percentile('p50_us')(r):.2f}" for r in both) + " | " +
+              " | ".join(f"{batch(r):.2f}" for r in both) + " |", flush=True)
+
+
+def tables(options, folder):
+    p50, p99 = ("p50 ms", percentile("p50_us"), ".2f"), ("p99 ms", percentile("p99_us"), ".1f")
+    rate, batches = ("ok/s", ok, ",.0f"), ("requests in a batch", batch, ".1f")
+    delay_against_rate(options, folder)
+    print_table("delay", [rate, p50, batches], measure(
+        options, folder, {delay: [*LANES_ALONE, f"--max_queue_delay={delay}"]
+                          for delay in ("0", "200us", "1ms", "5ms")}, *SMALL, "--concurrency=32"))
+    inline = {"off (`0`)": LANES_ALONE, "on": []}
+    print_table("inline", [rate, p50], measure(options, folder, inline, *SMALL, "--concurrency=4"))
+    print_table("inline, 500/s", [p50], measure(options, folder, inline, *SMALL, "--rate=500"))
+    print_table("lanes", [rate, p50, p99], measure(
+        options, folder, {lanes: [*LANES_ALONE, f"--cpu_lanes={lanes}"] for lanes in ("1", "2", "4")},
+        "--model=instance_norm_64", "--shape=1x64x56x56", "--concurrency=16"))
+    print_table("pool", [rate, p50], measure(
+        options, folder, {"0": ["--pool_bytes=0"], "256 MiB": []},
+        "--model=instance_norm_64", "--shape=4x64x56x56", "--concurrency=16"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--models", default="deploy/models")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--reports", help="folder for the HTML reports of the sweeps")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tables(options, pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    main()
