@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <thread>
 
 #include "kernels/bench/data.h"
 #include "kernels/bench/linear.h"
@@ -15,9 +17,22 @@ namespace {
 
 constexpr int kMinRepetitions = 7;
 constexpr int kMaxRepetitions = 2000;
-constexpr double kMinSampleMs = 0.05;  // Shorter calls are repeated within one sample.
+// Threads spin for some milliseconds after a call, OpenMP's after a product longer than ours after
+// a layer, and would take the other's threads their cores.
+constexpr auto kRest = std::chrono::milliseconds(15);
+constexpr double kMinSampleMs = 20;  // Shorter calls are repeated within one sample.
 // The reference takes some nanoseconds for each product.
 constexpr double kCheckedProducts = 2e8;
+
+// Buffers begin at a cache line, for the bare product as for the layer.
+struct alignas(64) CacheLine {
+  char bytes[64];
+};
+std::vector<CacheLine> Aligned(const std::vector<char>& bytes) {
+  std::vector<CacheLine> lines((bytes.size() + sizeof(CacheLine) - 1) / sizeof(CacheLine));
+  if (!bytes.empty()) std::memcpy(lines.data(), bytes.data(), bytes.size());
+  return lines;
+}
 
 double MillisecondsOf(int calls, const auto& call) {
   const auto begin = std::chrono::steady_clock::now();
@@ -72,16 +87,16 @@ Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasur
   const std::int64_t result = c.samples * c.out_features;
   const double bound = 1 / std::sqrt(static_cast<double>(c.in_features));
   const auto random = [&](DType dtype, std::int64_t count, double limit, std::uint64_t seed) {
-    return RandomElements(dtype, count, -limit, limit, settings.seed + seed);
+    return Aligned(RandomElements(dtype, count, -limit, limit, settings.seed + seed));
   };
-  const std::vector<char> weight =
+  const std::vector<CacheLine> weight =
       random(DType::kFloat32, c.in_features * c.out_features, bound, 0);
-  const std::vector<char> bias = random(DType::kFloat32, c.out_features, bound, 1);
-  const std::vector<char> x = random(c.dtype, in, 1, 2);
-  const std::vector<char> y = random(c.dtype, result, 1, 3);
+  const std::vector<CacheLine> bias = random(DType::kFloat32, c.out_features, bound, 1);
+  const std::vector<CacheLine> x = random(c.dtype, in, 1, 2);
+  const std::vector<CacheLine> y = random(c.dtype, result, 1, 3);
   // All ones is a NaN in every type: an element that is not written shows in the error.
-  std::vector<char> written(static_cast<std::size_t>(result) * SizeOf(c.dtype),
-                            static_cast<char>(0xff));
+  std::vector<CacheLine> written = Aligned(std::vector<char>(
+      static_cast<std::size_t>(result) * SizeOf(c.dtype), static_cast<char>(0xff)));
   LinearNormParams params;
   params.weight = {weight.data(), DType::kFloat32};
   params.bias = {bias.data(), DType::kFloat32};
@@ -94,8 +109,9 @@ Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasur
   if (status.ok()) status = Check(spec, params, segment, out);
   if (!status.ok()) return status;
 
-  const std::vector<char> product_x = random(DType::kFloat32, in, 1, 2);
-  std::vector<float> z(static_cast<std::size_t>(result));
+  const std::vector<CacheLine> product_x = random(DType::kFloat32, in, 1, 2);
+  std::vector<CacheLine> z(static_cast<std::size_t>(result) * sizeof(float) / sizeof(CacheLine) +
+                           1);
   std::unique_ptr<cpu::BareProduct> product;
   status = cpu::BareProduct::Create(c.samples, c.in_features, c.out_features,
                                     reinterpret_cast<const float*>(weight.data()), &product);
@@ -105,17 +121,26 @@ Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasur
   };
   const auto run_product = [&] {
     const auto* from = reinterpret_cast<const float*>(product_x.data());
-    if (Status s = product->Multiply(from, z.data(), executor.max_threads()); !s.ok()) status = s;
+    auto* to = reinterpret_cast<float*>(z.data());
+    if (Status s = product->Multiply(from, to, executor.max_threads()); !s.ok()) status = s;
+  };
+  // The time of one call, once the threads that the other one's turn has put to sleep are awake.
+  const auto turn = [&](int calls, const auto& call) {
+    if (executor.max_threads() > 1) {
+      std::this_thread::sleep_for(kRest);
+      call();
+    }
+    return MillisecondsOf(calls, call);
   };
   run_product();
-  const double first_ms = std::min(MillisecondsOf(1, run_layer), MillisecondsOf(1, run_product));
+  const double first_ms = std::min(turn(1, run_layer), turn(1, run_product));
   const int calls = static_cast<int>(std::clamp(kMinSampleMs / first_ms, 1.0, 1000.0));
   std::vector<double> layer_ms, product_ms, ratios;
   double total_ms = 0;
   while ((total_ms < settings.min_seconds * 1e3 || out->repetitions < kMinRepetitions) &&
          out->repetitions < kMaxRepetitions) {
-    product_ms.push_back(MillisecondsOf(calls, run_product));
-    layer_ms.push_back(MillisecondsOf(calls, run_layer));
+    product_ms.push_back(turn(calls, run_product));
+    layer_ms.push_back(turn(calls, run_layer));
     ratios.push_back(product_ms.back() / layer_ms.back());
     total_ms += calls * (product_ms.back() + layer_ms.back());
     ++out->repetitions;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <string>
@@ -18,12 +19,16 @@ namespace {
 
 // z and what is gathered of x, for all rows of a panel: they stay in the shared cache until the
 // norm has read them, and the weight is read once for each panel.
-constexpr std::int64_t kPanelBytes = 8 << 20;
+constexpr std::int64_t kPanelBytes = 16 << 20;
 constexpr std::int64_t kMaxPanelRows = 1024;
 // Below this many multiplications, waking another thread costs more than it saves.
 constexpr std::int64_t kSerialProducts = 2 << 20;
+// Blocks of more rows than kMinTaskRows are used where each thread gets so many of them.
+constexpr std::int64_t kMinTaskRows = 64;
+constexpr std::int64_t kTasksPerThread = 4;
 // A task of the pass over rows is worth this many elements at least.
 constexpr std::int64_t kRowTaskElements = 16 << 10;
+constexpr std::int64_t kRowsTogether = 8;
 // What reading the weight costs a block, in rows: decides between padding and smaller blocks.
 constexpr std::int64_t kBlockOverheadRows = 8;
 
@@ -31,23 +36,30 @@ struct Row {
   const char* x = nullptr;
   const char* y = nullptr;  // Null where the epilogue uses none.
   char* out = nullptr;
+  TiledRow z;
 };
 
-// Memory of unspecified content that grows and is kept.
+// Memory of unspecified content that grows and is kept, aligned to a cache line.
 class Floats {
  public:
   float* Reserve(std::int64_t count) {
     if (count > size_) {
       data_.reset();
       size_ = 0;
-      data_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(count));
+      data_.reset(static_cast<float*>(
+          ::operator new(static_cast<std::size_t>(count) * sizeof(float), kAlignment)));
       size_ = count;
     }
     return data_.get();
   }
 
  private:
-  std::unique_ptr<float[]> data_;
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(float* data) const { ::operator delete(data, kAlignment); }
+  };
+
+  std::unique_ptr<float, Free> data_;
   std::int64_t size_ = 0;
 };
 
@@ -69,13 +81,8 @@ struct Workspace {
 }  // namespace
 
 struct LinearNorm::Impl {
-  Impl(const Executor::Impl& threads_in, const LinearNormSpec& spec_in, const ParamVector& bias_in)
-      : threads(threads_in), spec(spec_in) {
-    if (bias_in.data == nullptr) return;
-    Param param(bias_in, spec.out_features);
-    const auto* values = static_cast<const float*>(param.AsAccumulationType(DType::kFloat32));
-    bias.assign(values, values + spec.out_features);
-  }
+  Impl(const Executor::Impl& threads_in, const LinearNormSpec& spec_in)
+      : threads(threads_in), spec(spec_in) {}
 
   class Batch;
 
@@ -84,7 +91,6 @@ struct LinearNorm::Impl {
 
   const Executor::Impl& threads;
   const LinearNormSpec spec;
-  std::vector<float> bias;  // Empty: 0.
   std::unique_ptr<LinearProduct> product;
 
   std::mutex mutex;
@@ -130,7 +136,8 @@ class LinearNorm::Impl::Batch {
         workspace_.rows.push_back(
             {static_cast<const char*>(segment.x) + sample * in_bytes_,
              segment.y == nullptr ? nullptr : static_cast<const char*>(segment.y) + out,
-             static_cast<char*>(segment.out) + out});
+             static_cast<char*>(segment.out) + out,
+             {}});
         if (static_cast<std::int64_t>(workspace_.rows.size()) < panel_rows_) continue;
         if (Status status = ComputePanel(); !status.ok()) return status;
       }
@@ -139,13 +146,27 @@ class LinearNorm::Impl::Batch {
   }
 
  private:
+  // The largest block of which the panel has enough for all threads.
+  std::int64_t LargestBlock() const {
+    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
+    for (const std::int64_t size : product_.block_rows()) {
+      const std::int64_t tasks = product_.tiles() * (rows / size);
+      if (parallel_.threads() == 1 || size <= kMinTaskRows ||
+          tasks >= kTasksPerThread * parallel_.threads()) {
+        return size;
+      }
+    }
+    return product_.block_rows().back();
+  }
+
   // Of `rows` rows that are left: the size of the next block.
-  std::int64_t NextBlock(std::int64_t rows) const {
-    const auto& sizes = product_.block_rows();
-    const auto cost = [rows](std::int64_t size) {
+  std::int64_t NextBlock(std::int64_t rows, std::int64_t largest) const {
+    const auto cost = [=](std::int64_t size) {
+      if (size > largest) return std::numeric_limits<double>::infinity();
       return static_cast<double>(size + kBlockOverheadRows) /
              static_cast<double>(std::min(size, rows));
     };
+    const auto& sizes = product_.block_rows();
     return *std::min_element(sizes.begin(), sizes.end(),
                              [&](std::int64_t a, std::int64_t b) { return cost(a) < cost(b); });
   }
@@ -163,17 +184,29 @@ class LinearNorm::Impl::Batch {
     return reinterpret_cast<const float*>(at(first));
   }
 
+  // Tells the rows from `first` on that are in the block where their z will be.
+  void PlaceRows(std::int64_t first, const RowBlock& block) {
+    const std::int64_t columns = product_.tile_columns();
+    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
+    for (std::int64_t i = 0; i < std::min(block.rows, rows - first); ++i) {
+      workspace_.rows[static_cast<std::size_t>(first + i)].z = {
+          block.z + i * columns, layer_.spec.out_features, columns, block.rows * columns};
+    }
+  }
+
   void MakeBlocks() {
     const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
     const std::int64_t padded = rows + product_.block_rows().front();
     float* z = workspace_.z.Reserve(padded * z_columns_);
     workspace_.blocks.clear();
     workspace_.gathered.clear();
+    const std::int64_t largest = LargestBlock();
     std::int64_t block_rows = 0;
     for (std::int64_t first = 0; first < rows; first += block_rows) {
-      block_rows = NextBlock(rows - first);
+      block_rows = NextBlock(rows - first, largest);
       const float* x = InPlace(first, block_rows);
       workspace_.blocks.push_back({x, z + first * z_columns_, block_rows});
+      PlaceRows(first, workspace_.blocks.back());
       if (x != nullptr) continue;
       for (std::int64_t row = first; row < first + block_rows; ++row) {
         const bool padding = row >= rows;
@@ -217,52 +250,35 @@ class LinearNorm::Impl::Batch {
     std::mutex error_mutex;
     Status first_error;
     parallel_.For(product_.tiles() * blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      while (begin < end) {
-        const std::int64_t block = begin % blocks;
-        const std::int64_t count = std::min(end - begin, blocks - block);
-        Status status = product_.Multiply(begin / blocks, workspace_.blocks.data() + block,
-                                          static_cast<std::size_t>(count));
-        if (!status.ok()) {
-          const std::lock_guard lock(error_mutex);
-          if (first_error.ok()) first_error = std::move(status);
-        }
-        begin += count;
-      }
+      Status status = product_.Multiply(workspace_.blocks, begin, end);
+      if (status.ok()) return;
+      const std::lock_guard lock(error_mutex);
+      if (first_error.ok()) first_error = std::move(status);
     });
     return first_error;
   }
 
   void Finish() {
-    const std::int64_t features = layer_.spec.out_features;
-    const auto blocks = static_cast<std::int64_t>(workspace_.blocks.size());
+    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
     const std::int64_t grain =
-        std::max<std::int64_t>(1, kRowTaskElements / (features * product_.block_rows().front()));
-    parallel_.For(blocks, grain, [&](std::int64_t begin, std::int64_t end) {
-      const auto row = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(features));
-      for (std::int64_t i = begin; i < end; ++i) FinishBlock(i, row.get());
+        std::max<std::int64_t>(1, kRowTaskElements / layer_.spec.out_features);
+    parallel_.For(rows, grain, [&](std::int64_t begin, std::int64_t end) {
+      for (; begin < end; begin += kRowsTogether) {
+        FinishRows(workspace_.rows.data() + begin, std::min(kRowsTogether, end - begin));
+      }
     });
   }
 
-  void FinishBlock(std::int64_t index, float* row) {
-    const RowBlock& block = workspace_.blocks[static_cast<std::size_t>(index)];
-    const std::int64_t first = (block.z - workspace_.z.Reserve(0)) / z_columns_;
-    const auto rows = static_cast<std::int64_t>(workspace_.rows.size());
-    for (std::int64_t i = 0; i < std::min(block.rows, rows - first); ++i) {
-      FinishRow(block, i, workspace_.rows[static_cast<std::size_t>(first + i)], row);
+  // The statistics come first: one row's divisions and its root go along with the next one's sums.
+  void FinishRows(const Row* rows, std::int64_t count) const {
+    RowStatistics statistics[kRowsTogether];
+    for (std::int64_t i = 0; i < count; ++i) {
+      statistics[i] = cpu::Finish(kernels_.moments(rows[i].z), layer_.spec.eps);
     }
-  }
-
-  void FinishRow(const RowBlock& block, std::int64_t i, const Row& target, float* row) {
-    const std::int64_t features = layer_.spec.out_features;
-    const std::int64_t columns = product_.tile_columns();
-    for (std::int64_t at = 0, tile = 0; at < features; at += columns, ++tile) {
-      const float* z = block.z + (tile * block.rows + i) * columns;
-      const float* bias_at = layer_.bias.empty() ? nullptr : layer_.bias.data() + at;
-      kernels_.add_bias(z, bias_at, std::min(columns, features - at), row + at);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Row& row = rows[i];
+      kernels_.finish(row.z, statistics[i], layer_.spec.epilogue, row.y, row.out);
     }
-    const Moments moments = KernelsFor(DType::kFloat32).moments(row, features, true);
-    kernels_.finish(row, features, cpu::Finish(moments, layer_.spec.eps), layer_.spec.epilogue,
-                    target.y, target.out);
   }
 
   Status ComputePanel() {
@@ -294,9 +310,9 @@ Status LinearNorm::Create(const Executor& executor, const LinearNormSpec& spec,
                           const LinearNormParams& params, std::unique_ptr<LinearNorm>* out) {
   if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
   try {
-    auto impl = std::make_unique<Impl>(*executor.impl_, spec, params.bias);
+    auto impl = std::make_unique<Impl>(*executor.impl_, spec);
     Status status =
-        LinearProduct::Create(spec.in_features, spec.out_features, params.weight, &impl->product);
+        LinearProduct::Create(spec.in_features, spec.out_features, params, &impl->product);
     if (!status.ok()) return status;
     *out = std::unique_ptr<LinearNorm>(new LinearNorm(std::move(impl)));
     return Status();

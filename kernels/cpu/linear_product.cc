@@ -5,7 +5,6 @@
 #include <exception>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -25,12 +24,12 @@ namespace {
 using Type = dnnl::memory::data_type;
 using Tag = dnnl::memory::format_tag;
 
-// A tile's columns by 64 rows is a task of a good size, and its weights fit a core's cache for some
-// thousand features.
+// A tile's columns by 64 rows is a task of a good size.
 constexpr std::int64_t kMaxTileColumns = 128;
 constexpr std::int64_t kColumnStep = 16;
-// From the size that is fastest to the one that wastes nothing on a single row.
-constexpr std::int64_t kBlockRows[] = {64, 16, 1};
+// From the size that is fastest to the one that wastes nothing on a single row. A tile's weights
+// for many input features exceed a core's cache: the more rows, the less often they are read.
+constexpr std::int64_t kBlockRows[] = {256, 64, 32, 16, 8, 4, 2, 1};
 
 std::int64_t RoundUp(std::int64_t value, std::int64_t step) {
   return (value + step - 1) / step * step;
@@ -76,18 +75,26 @@ dnnl::memory::desc Matrix(std::int64_t rows, std::int64_t columns, Tag tag) {
   return {{rows, columns}, Type::f32, tag};
 }
 
+// An empty `bias`: none.
 dnnl::matmul::primitive_desc MatmulDesc(const dnnl::engine& engine, const dnnl::memory::desc& x,
                                         const dnnl::memory::desc& weight,
+                                        const dnnl::memory::desc& bias,
                                         const dnnl::memory::desc& z) {
   // With the library's own scratchpad, a primitive could not run on two threads at once.
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
 #if DNNL_VERSION_MAJOR >= 3
-  return dnnl::matmul::primitive_desc(engine, x, weight, z, attributes);
+  return dnnl::matmul::primitive_desc(engine, x, weight, bias, z, attributes);
 #else
-  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weight, z), attributes, engine);
+  return dnnl::matmul::primitive_desc(dnnl::matmul::desc(x, weight, bias, z), attributes, engine);
 #endif
 }
+
+// The parameters of a tile's columns.
+struct Tile {
+  dnnl::memory weight;
+  dnnl::memory bias;
+};
 
 // One size of block.
 struct Product {
@@ -106,11 +113,11 @@ struct LinearProduct::Impl {
         columns(RoundUp((out + tiles - 1) / tiles, kColumnStep)) {}
 
   Status CreateProducts();
-  void Pack(const ParamVector& weight);
-  dnnl::memory PackTile(const float* rows) const;
+  void Pack(const LinearNormParams& params);
+  Tile PackTile(const float* weight_rows, const float* bias) const;
   void KeepWhatAgrees();
-  void Multiply(const dnnl::memory& weight, const RowBlock* blocks, std::size_t count,
-                std::int64_t z_offset) const;
+
+  class Multiplier;
 
   const std::int64_t in;
   const std::int64_t out;
@@ -119,16 +126,16 @@ struct LinearProduct::Impl {
   const dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   std::vector<Product> products;
   std::vector<std::int64_t> block_rows;
-  std::vector<dnnl::memory> weights;  // By tile.
+  std::vector<Tile> packed;
 };
 
 Status LinearProduct::Impl::CreateProducts() {
   dnnl::memory::desc weight = Matrix(in, columns, Tag::any);
   for (const std::int64_t rows : kBlockRows) {
-    Product product{
-        rows,
-        MatmulDesc(engine, Matrix(rows, in, Tag::ab), weight, Matrix(rows, columns, Tag::ab)),
-        {}};
+    Product product{rows,
+                    MatmulDesc(engine, Matrix(rows, in, Tag::ab), weight,
+                               Matrix(1, columns, Tag::ab), Matrix(rows, columns, Tag::ab)),
+                    {}};
     // The first size chooses how the weight is packed; the others take it so. The reference
     // implementation takes everything, at a thousandth of the speed.
     const bool reference = std::strncmp(product.desc.impl_info_str(), "ref", 3) == 0;
@@ -140,33 +147,79 @@ Status LinearProduct::Impl::CreateProducts() {
   return Status();
 }
 
-// `rows`: columns x in floats.
-dnnl::memory LinearProduct::Impl::PackTile(const float* rows) const {
-  const dnnl::memory packed(products.front().desc.weights_desc(), engine);
-  // The transpose of `rows`, as it lies there. oneDNN's interface has no const; it only reads.
-  const dnnl::memory plain(Matrix(in, columns, Tag::ba), engine, const_cast<float*>(rows));
-  const dnnl::stream stream(engine);
-  dnnl::reorder(plain, packed)
-      .execute(stream, const_cast<dnnl::memory&>(plain), const_cast<dnnl::memory&>(packed));
-  const_cast<dnnl::stream&>(stream).wait();
-  return packed;
+// `weight_rows`: columns x in floats; `bias`: columns.
+Tile LinearProduct::Impl::PackTile(const float* weight_rows, const float* bias) const {
+  Tile tile{dnnl::memory(products.front().desc.weights_desc(), engine),
+            dnnl::memory(products.front().desc.bias_desc(), engine)};
+  // The transpose of the rows, as it lies there. oneDNN's interface has no const; it only reads.
+  dnnl::memory plain(Matrix(in, columns, Tag::ba), engine, const_cast<float*>(weight_rows));
+  dnnl::stream stream(engine);
+  dnnl::reorder(plain, tile.weight).execute(stream, plain, tile.weight);
+  stream.wait();
+  std::copy_n(bias, columns, static_cast<float*>(tile.bias.get_data_handle()));
+  return tile;
 }
 
-void LinearProduct::Impl::Pack(const ParamVector& weight) {
-  std::vector<float> rows(static_cast<std::size_t>(columns * in));
+// `count` elements of a parameter from `first` on, as floats, then zeros.
+void CopyFloats(const ParamVector& param, std::int64_t first, std::int64_t count,
+                std::vector<float>* to) {
+  if (param.data == nullptr) count = 0;
+  if (count > 0) {
+    const std::size_t offset = static_cast<std::size_t>(first) * SizeOf(param.dtype);
+    Param part({static_cast<const char*>(param.data) + offset, param.dtype}, count);
+    std::copy_n(static_cast<const float*>(part.AsAccumulationType(DType::kFloat32)), count,
+                to->begin());
+  }
+  std::fill(to->begin() + count, to->end(), 0.0f);
+}
+
+void LinearProduct::Impl::Pack(const LinearNormParams& params) {
+  std::vector<float> weight(static_cast<std::size_t>(columns * in));
+  std::vector<float> bias(static_cast<std::size_t>(columns));
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     const std::int64_t first = tile * columns;
-    const std::int64_t count = std::clamp<std::int64_t>(out - first, 0, columns) * in;
-    const std::size_t offset = static_cast<std::size_t>(first * in) * SizeOf(weight.dtype);
-    if (count > 0) {
-      Param part({static_cast<const char*>(weight.data) + offset, weight.dtype}, count);
-      const auto* values = static_cast<const float*>(part.AsAccumulationType(DType::kFloat32));
-      std::copy(values, values + count, rows.begin());
-    }
-    std::fill(rows.begin() + count, rows.end(), 0.0f);
-    weights.push_back(PackTile(rows.data()));
+    const std::int64_t count = std::clamp<std::int64_t>(out - first, 0, columns);
+    CopyFloats(params.weight, first * in, count * in, &weight);
+    CopyFloats(params.bias, first, count, &bias);
+    packed.push_back(PackTile(weight.data(), bias.data()));
   }
 }
+
+// Runs one product after the other.
+class LinearProduct::Impl::Multiplier {
+ public:
+  explicit Multiplier(const Impl& impl) : impl_(impl), stream_(impl.engine) {}
+
+  void Run(const Tile& tile, const float* x, float* z, std::int64_t rows) {
+    if (product_ == nullptr || product_->rows != rows) Take(rows);
+    x_.set_data_handle(const_cast<float*>(x));
+    z_.set_data_handle(z);
+    arguments_[DNNL_ARG_WEIGHTS] = tile.weight;
+    arguments_[DNNL_ARG_BIAS] = tile.bias;
+    product_->primitive.execute(stream_, arguments_);
+  }
+
+  void Wait() { stream_.wait(); }
+
+ private:
+  void Take(std::int64_t rows) {
+    product_ = &*std::find_if(impl_.products.begin(), impl_.products.end(),
+                              [=](const Product& product) { return product.rows == rows; });
+    const auto& desc = product_->desc;
+    x_ = dnnl::memory(desc.src_desc(), impl_.engine, nullptr);
+    z_ = dnnl::memory(desc.dst_desc(), impl_.engine, nullptr);
+    arguments_[DNNL_ARG_SRC] = x_;
+    arguments_[DNNL_ARG_DST] = z_;
+    arguments_[DNNL_ARG_SCRATCHPAD] = dnnl::memory(desc.scratchpad_desc(), impl_.engine);
+  }
+
+  const Impl& impl_;
+  dnnl::stream stream_;
+  const Product* product_ = nullptr;
+  dnnl::memory x_;
+  dnnl::memory z_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
 
 void LinearProduct::Impl::KeepWhatAgrees() {
   // Any numbers of both signs whose products do not cancel to nothing.
@@ -175,9 +228,9 @@ void LinearProduct::Impl::KeepWhatAgrees() {
     state = state * 1664525u + 1013904223u;
     return static_cast<float>(static_cast<std::int32_t>(state)) * 0x1p-31f;
   };
-  std::vector<float> tile(static_cast<std::size_t>(columns * in));
-  for (float& value : tile) value = next();
-  const dnnl::memory weight = PackTile(tile.data());
+  std::vector<float> weight(static_cast<std::size_t>(columns * in));
+  for (float& value : weight) value = next();
+  const Tile tile = PackTile(weight.data(), weight.data());
   const std::int64_t most = kBlockRows[0];
   std::vector<float> x(static_cast<std::size_t>(most * in));
   for (std::int64_t i = 0; i < in; ++i) x[static_cast<std::size_t>(i)] = next();
@@ -192,59 +245,34 @@ void LinearProduct::Impl::KeepWhatAgrees() {
   products.clear();
   for (Product& product : all) {
     products.push_back(std::move(product));
-    const RowBlock block{x.data(), z.data(), products.back().rows};
-    Multiply(weight, &block, 1, 0);
+    const std::int64_t rows = products.back().rows;
+    Multiplier multiplier(*this);
+    multiplier.Run(tile, x.data(), z.data(), rows);
+    multiplier.Wait();
     bool agrees = true;
-    for (std::int64_t row = 1; row < block.rows; ++row) {
+    for (std::int64_t row = 1; row < rows; ++row) {
       agrees = agrees && std::memcmp(z.data() + row * columns, z.data(), row_bytes) == 0;
     }
     if (agrees && wanted.empty()) wanted.assign(z.begin(), z.begin() + columns);
     agrees = agrees && std::memcmp(wanted.data(), z.data(), row_bytes) == 0;
     if (agrees) {
-      block_rows.push_back(block.rows);
+      block_rows.push_back(rows);
     } else {
       products.pop_back();
     }
   }
 }
 
-// Each block's product goes to its z + rows * z_offset.
-void LinearProduct::Impl::Multiply(const dnnl::memory& weight, const RowBlock* blocks,
-                                   std::size_t count, std::int64_t z_offset) const {
-  dnnl::stream stream(engine);
-  const Product* product = nullptr;
-  std::optional<dnnl::memory> x;
-  std::optional<dnnl::memory> z;
-  std::unordered_map<int, dnnl::memory> arguments;
-  for (std::size_t i = 0; i < count; ++i) {
-    const RowBlock& block = blocks[i];
-    if (product == nullptr || product->rows != block.rows) {
-      product = &*std::find_if(products.begin(), products.end(),
-                               [&](const Product& p) { return p.rows == block.rows; });
-      x.emplace(product->desc.src_desc(), engine, nullptr);
-      z.emplace(product->desc.dst_desc(), engine, nullptr);
-      arguments = {{DNNL_ARG_SRC, *x},
-                   {DNNL_ARG_WEIGHTS, weight},
-                   {DNNL_ARG_DST, *z},
-                   {DNNL_ARG_SCRATCHPAD, dnnl::memory(product->desc.scratchpad_desc(), engine)}};
-    }
-    x->set_data_handle(const_cast<float*>(block.x));
-    z->set_data_handle(block.z + block.rows * z_offset);
-    product->primitive.execute(stream, arguments);
-  }
-  stream.wait();
-}
-
 LinearProduct::LinearProduct(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LinearProduct::~LinearProduct() = default;
 
 Status LinearProduct::Create(std::int64_t in_features, std::int64_t out_features,
-                             const ParamVector& weight, std::unique_ptr<LinearProduct>* out) {
+                             const LinearNormParams& params, std::unique_ptr<LinearProduct>* out) {
   return Guarded([&] {
     auto impl = std::make_unique<Impl>(in_features, out_features);
     if (Status status = impl->CreateProducts(); !status.ok()) return status;
     impl->KeepWhatAgrees();
-    impl->Pack(weight);
+    impl->Pack(params);
     *out = std::unique_ptr<LinearProduct>(new LinearProduct(std::move(impl)));
     return Status();
   });
@@ -254,10 +282,18 @@ const std::vector<std::int64_t>& LinearProduct::block_rows() const { return impl
 std::int64_t LinearProduct::tiles() const { return impl_->tiles; }
 std::int64_t LinearProduct::tile_columns() const { return impl_->columns; }
 
-Status LinearProduct::Multiply(std::int64_t tile, const RowBlock* blocks, std::size_t count) const {
+Status LinearProduct::Multiply(const std::vector<RowBlock>& blocks, std::int64_t begin,
+                               std::int64_t end) const {
   return Guarded([&] {
-    impl_->Multiply(impl_->weights[static_cast<std::size_t>(tile)], blocks, count,
-                    tile * impl_->columns);
+    Impl::Multiplier multiplier(*impl_);
+    const auto count = static_cast<std::int64_t>(blocks.size());
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t tile = task / count;
+      const RowBlock& block = blocks[static_cast<std::size_t>(task % count)];
+      multiplier.Run(impl_->packed[static_cast<std::size_t>(tile)], block.x,
+                     block.z + block.rows * tile * impl_->columns, block.rows);
+    }
+    multiplier.Wait();
     return Status();
   });
 }
@@ -272,7 +308,7 @@ struct BareProduct::Impl {
 
   // At the first call, because the primitive is made for a number of threads.
   void Prepare() {
-    desc = MatmulDesc(engine, Matrix(samples, in, Tag::ab), Matrix(in, out, Tag::any),
+    desc = MatmulDesc(engine, Matrix(samples, in, Tag::ab), Matrix(in, out, Tag::any), {},
                       Matrix(samples, out, Tag::ab));
     primitive = dnnl::matmul(desc);
     dnnl::memory plain(Matrix(in, out, Tag::ba), engine, weight.data());

@@ -1,4 +1,4 @@
-// z = x W^T for blocks of rows, by oneDNN: the only place that knows its interface.
+// z = x W^T + bias for blocks of rows, by oneDNN: the only place that knows its interface.
 
 #ifndef NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_
 #define NORMD_KERNELS_CPU_LINEAR_PRODUCT_H_
@@ -21,14 +21,14 @@ struct RowBlock {
 
 // The weight in tiles of columns (features of z), packed. Constant after Create, thread-safe.
 //
-// The bits of a row of z depend on that row of x and on the weight alone, not on the size of its
-// block or its place in it: oneDNN does not promise that, so Create tries every size of block with
-// the same row at every place, and keeps those sizes whose results agree everywhere.
+// The bits of a row of z depend on that row of x and on the parameters alone, not on the size of
+// its block or its place in it: oneDNN does not promise that, so Create tries every size of block
+// with the same row at every place, and keeps those sizes whose results agree everywhere.
 class LinearProduct {
  public:
   // Errors: OutOfMemory; Unsupported when oneDNN has nothing for this machine.
   static Status Create(std::int64_t in_features, std::int64_t out_features,
-                       const ParamVector& weight, std::unique_ptr<LinearProduct>* out);
+                       const LinearNormParams& params, std::unique_ptr<LinearProduct>* out);
   ~LinearProduct();
 
   // Numbers of rows of a block, descending. At least one.
@@ -37,8 +37,9 @@ class LinearProduct {
   // A multiple of 16. The last tile's columns from out_features on are 0.
   std::int64_t tile_columns() const;
 
-  // The columns of one tile for each of the blocks, on the calling thread alone.
-  Status Multiply(std::int64_t tile, const RowBlock* blocks, std::size_t count) const;
+  // Tasks [begin, end) of tiles() * blocks.size(), which go tile by tile: task t is tile
+  // t / blocks.size() for block t % blocks.size(). On the calling thread alone.
+  Status Multiply(const std::vector<RowBlock>& blocks, std::int64_t begin, std::int64_t end) const;
 
  private:
   struct Impl;

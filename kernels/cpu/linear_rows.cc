@@ -40,20 +40,55 @@ void WidenRow(const void* x, std::int64_t count, float* to) {
           HWY_ATTR { StorePart(Float32(), D(), LoadPart(Format(), D(), from + i, n), to + i, n); });
 }
 
-void AddBias(const float* z, const float* bias, std::int64_t count, float* to) {
-  if (bias == nullptr) {
-    WidenRow<Float32>(z, count, to);
-    return;
+// Calls piece(z, i, n) for each tile of the row: its n elements from the row's i on.
+template <class Piece>
+HWY_INLINE void ForTiles(const TiledRow& row, const Piece& piece) {
+  const float* z = row.z;
+  for (std::int64_t i = 0; i < row.count; i += row.tile, z += row.stride) {
+    piece(z, i, std::min(row.tile, row.count - i));
   }
-  const Float32 f;
-  ForVectors(
-      count,
-      [=](std::int64_t i)
-          HWY_ATTR { Store(f, D(), hn::Add(Load(f, D(), z + i), Load(f, D(), bias + i)), to + i); },
-      [=](std::int64_t i, std::size_t n) HWY_ATTR {
-        const V sum = hn::Add(LoadPart(f, D(), z + i, n), LoadPart(f, D(), bias + i, n));
-        StorePart(f, D(), sum, to + i, n);
-      });
+}
+
+// Adds the deviations of `count` elements from the pivot.
+HWY_INLINE void AddDeviations(const float* z, std::int64_t count, V pivot, DeviationSums<D>* sums) {
+  const D d;
+  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto deviation = [=](std::int64_t i)
+                             HWY_ATTR { return hn::Sub(hn::LoadU(d, z + i), pivot); };
+  std::int64_t i = 0;
+  for (; i + 8 * lanes <= count; i += 8 * lanes) {
+    sums->AddEight(d, deviation(i), deviation(i + lanes), deviation(i + 2 * lanes),
+                   deviation(i + 3 * lanes), deviation(i + 4 * lanes), deviation(i + 5 * lanes),
+                   deviation(i + 6 * lanes), deviation(i + 7 * lanes));
+  }
+  for (; i + lanes <= count; i += lanes) sums->Add(d, deviation(i));
+  if (i == count) return;
+  const std::size_t left = static_cast<std::size_t>(count - i);
+  const V part = hn::Sub(LoadPart(Float32(), d, z + i, left), pivot);
+  sums->Add(d, hn::IfThenElseZero(hn::FirstN(d, left), part));
+}
+
+// One pass with one pivot for all tiles; moments-inl.h has its error. What the pass cannot do (a
+// pivot far off, NaN, Inf and overflow) is done tile by tile.
+Moments RowMoments(const TiledRow& row) {
+  constexpr std::int64_t kPivotElements = 128;
+  const std::int64_t first_elements = std::min({row.count, row.tile, kPivotElements});
+  const float pivot = Pivot<Float32>(row.z, first_elements);
+  DeviationSums<D> sums;
+  ForTiles(row, [&](const float* z, std::int64_t, std::int64_t n)
+                    HWY_ATTR { AddDeviations(z, n, hn::Set(D(), pivot), &sums); });
+  const double n = static_cast<double>(row.count);
+  const double shift = sums.first.Total() / n;
+  const double correction = shift * shift * n;
+  const double m2 = sums.second.Total() - correction;
+  if (correction <= 4 * m2 || correction == 0) {
+    return {n, static_cast<double>(pivot) + shift, m2};
+  }
+  Moments total;
+  ForTiles(row, [&](const float* z, std::int64_t, std::int64_t count) {
+    total = Merge(total, ContiguousMoments<Float32>(z, count, true));
+  });
+  return total;
 }
 
 template <class Format>
@@ -82,28 +117,30 @@ class Finisher {
 };
 
 template <class Format>
-void FinishRow(const float* row, std::int64_t count, const RowStatistics& statistics,
-               const norm::Epilogue& epilogue, const void* y_data, void* out_data) {
+void FinishRow(const TiledRow& row, const RowStatistics& statistics, const norm::Epilogue& epilogue,
+               const void* y_data, void* out_data) {
   using Lane = typename Format::Lane;
-  const auto* y = static_cast<const Lane*>(y_data);
-  auto* out = static_cast<Lane*>(out_data);
   Finisher<Format> finisher(statistics, epilogue);
-  ForVectors(
-      count,
-      [&](std::int64_t i) HWY_ATTR {
-        const V second = y == nullptr ? hn::Zero(D()) : Load(Format(), D(), y + i);
-        Store(Format(), D(), finisher(Load(Float32(), D(), row + i), second), out + i);
-      },
-      [&](std::int64_t i, std::size_t n) HWY_ATTR {
-        const V second = y == nullptr ? hn::Zero(D()) : LoadPart(Format(), D(), y + i, n);
-        const V v = finisher(LoadPart(Float32(), D(), row + i, n), second);
-        StorePart(Format(), D(), v, out + i, n);
-      });
+  ForTiles(row, [&](const float* z, std::int64_t first, std::int64_t count) HWY_ATTR {
+    const auto* y = y_data == nullptr ? nullptr : static_cast<const Lane*>(y_data) + first;
+    Lane* out = static_cast<Lane*>(out_data) + first;
+    ForVectors(
+        count,
+        [&](std::int64_t i) HWY_ATTR {
+          const V second = y == nullptr ? hn::Zero(D()) : Load(Format(), D(), y + i);
+          Store(Format(), D(), finisher(hn::LoadU(D(), z + i), second), out + i);
+        },
+        [&](std::int64_t i, std::size_t n) HWY_ATTR {
+          const V second = y == nullptr ? hn::Zero(D()) : LoadPart(Format(), D(), y + i, n);
+          const V v = finisher(LoadPart(Float32(), D(), z + i, n), second);
+          StorePart(Format(), D(), v, out + i, n);
+        });
+  });
 }
 
 template <class Format>
 const LinearRowKernels& RowTable() {
-  static constexpr LinearRowKernels kTable = {WidenRow<Format>, AddBias, FinishRow<Format>};
+  static constexpr LinearRowKernels kTable = {WidenRow<Format>, RowMoments, FinishRow<Format>};
   return kTable;
 }
 

@@ -12,14 +12,22 @@
 
 namespace normd::norm::cpu {
 
+// A row of z as LinearProduct leaves it: `count` elements in tiles, the last of them perhaps not
+// full.
+struct TiledRow {
+  const float* z = nullptr;
+  std::int64_t count = 0;
+  std::int64_t tile = 0;    // Elements of a tile.
+  std::int64_t stride = 0;  // From one tile's first element to the next one's.
+};
+
 struct LinearRowKernels {
   // `count` elements of the dtype, exactly.
   void (*widen)(const void* x, std::int64_t count, float* to);
-  // to[i] = z[i] + bias[i]; a null bias is 0.
-  void (*add_bias)(const float* z, const float* bias, std::int64_t count, float* to);
+  Moments (*moments)(const TiledRow& row);
   // out[i] = activation(epilogue((row[i] - mean) * rstd, y[i])), y and out of the dtype; y is null
   // where the epilogue uses none, and may be out.
-  void (*finish)(const float* row, std::int64_t count, const RowStatistics& statistics,
+  void (*finish)(const TiledRow& row, const RowStatistics& statistics,
                  const norm::Epilogue& epilogue, const void* y, void* out);
 };
 
