@@ -399,7 +399,8 @@ class Play final : public BatchRunner {
         must_fail_ = true;
         Fail(std::move(request), status);
       } else {
-        Complete(std::move(request), Output(*request), {batch->id, 1, request->geometry.bytes, ""});
+        Buffer output = Output(*request);
+        Complete(std::move(request), std::move(output), {batch->id, 1, batch->bytes, ""});
       }
     }
   }
