@@ -1,6 +1,7 @@
 #include "server/exec/executor.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <cassert>
@@ -76,6 +77,8 @@ int Executor::working_lanes() const { return impl_->working.load(std::memory_ord
 
 void Executor::Impl::Run(Lane& lane) {
   NameThisThread("lane " + lane.name());
+  // A lane that waits for a device naps for microseconds; the kernel's slack would add fifty.
+  prctl(PR_SET_TIMERSLACK, 1);
   while (std::unique_ptr<Batch> batch = queue.Take()) {
     if (absl::Status status = lane.Execute(std::move(batch)); !status.ok()) {
       Retire(lane, status);

@@ -2,12 +2,13 @@
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
 //   device_bench [--lanes=4,8] [--chunks=2097152] [--pieces=8388608] [--sizes=65536,1048576,...]
-//                [--seconds=2] [--outstanding=64] [--devices=1] [--host]
+//                [--seconds=2] [--outstanding=64] [--devices=1] [--host] [--idle]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -36,7 +37,9 @@ ABSL_FLAG(std::string, pieces, "8388608", "bytes of a piece, a list");
 ABSL_FLAG(int, staging, 4, "chunks of a lane");
 ABSL_FLAG(int, devices, 0, "how many devices; 0: all");
 ABSL_FLAG(bool, host, false, "measures gathering by itself, too");
-ABSL_FLAG(std::int64_t, mapped_bytes, 256 << 10, "a batch up to this goes through the link");
+ABSL_FLAG(bool, idle, false, "measures one small request by itself, too");
+ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
+          "a batch up to this goes through the link");
 ABSL_FLAG(std::string, sizes, "65536,262144,1048576,4194304,16777216,67108864",
           "bytes of one request, a list");
 ABSL_FLAG(double, seconds, 2, "of each line");
@@ -57,26 +60,35 @@ std::vector<std::int64_t> Numbers(const std::string& list) {
   return numbers;
 }
 
-// What gathering can reach: alone, and while the link moves other pinned memory both ways.
+// What gathering reaches, alone and while the link moves other pinned memory both ways, with what
+// the link then reaches. A lane's batch is gathered once and crosses the link twice, so what host
+// memory allows is the best of the lesser of the two, twice the gathering and the link.
 void PrintGathering(LinkProbe& link) {
-  std::printf("gathering into pinned chunks, GB/s each way, alone / while the link is full:\n");
-  std::printf("%8s %14s %14s %14s %14s\n", "threads", "256 KiB", "1 MiB", "4 MiB", "1 MiB stream");
-  GatherProbe gathering(16);
-  for (const int threads : {1, 4, 8, 12, 16}) {
+  std::printf("gathering into pinned chunks, GB/s alone, then with the link, then the link's:\n");
+  std::printf("%8s %20s %20s %20s %20s\n", "threads", "256 KiB", "1 MiB", "4 MiB", "1 MiB stream");
+  const int cores = std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
+  GatherProbe gathering(cores);
+  double limit = 0;
+  for (const int threads : {1, 2, 4, 6, 8, 12, 16, 24, 32}) {
+    if (threads > cores) break;
     std::printf("%8d", threads);
     for (const auto& [kind, kib] :
          {std::pair(HostCopy::kMemcpy, 256), std::pair(HostCopy::kMemcpy, 1024),
           std::pair(HostCopy::kMemcpy, 4096), std::pair(HostCopy::kStreamingStores, 1024)}) {
       const std::size_t bytes = static_cast<std::size_t>(kib) << 10;
-      const double alone = gathering.Measure(kind, threads, bytes);
-      link.Enqueue(60);  // Longer than what is measured meanwhile.
-      const double beside = gathering.Measure(kind, threads, bytes);
-      link.Wait();
-      std::printf("  %5.1f / %5.1f", alone, beside);
+      gathering.Start(kind, threads, bytes);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const double alone = gathering.Stop();
+      gathering.Start(kind, threads, bytes);
+      const double copies = link.Measure();
+      const double beside = gathering.Stop();
+      limit = std::max(limit, std::min(2 * beside, copies));
+      std::printf("  %5.1f %5.1f %6.1f", alone, beside, copies);
     }
     std::printf("\n");
     std::fflush(stdout);
   }
+  std::printf("host memory allows both together: %.1f GB/s\n", limit);
 }
 
 // Keeps `outstanding` requests in the queue, each sent anew when it ends.
@@ -158,27 +170,82 @@ T ValueOrExit(absl::StatusOr<T> value) {
   std::exit(1);
 }
 
-// One line for each size, over lanes like these on every device.
-void MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
+// The exec stage on the first devices, with a model.
+struct ExecStage {
+  ExecStage(const DeviceBackendOptions& options, int device_count) {
+    std::vector<std::unique_ptr<Device>> devices;
+    for (int i = 0; i < device_count; ++i) devices.push_back(ValueOrExit(OpenCudaDevice(i)));
+    backend = ValueOrExit(DeviceBackend::Create(std::move(devices), options, *metrics, clock));
+    v1::ModelConfig config;
+    config.mutable_instance_norm()->set_channels(64);
+    model = ValueOrExit(Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1)));
+    model->set_backend_state(ValueOrExit(backend->Prepare(*model)));
+  }
+
   const SteadyClock clock;
   const std::unique_ptr<Metrics> metrics = CreateMetrics({"bench", ""});
-  std::vector<std::unique_ptr<Device>> devices;
-  for (int i = 0; i < device_count; ++i) devices.push_back(ValueOrExit(OpenCudaDevice(i)));
-  const auto backend =
-      ValueOrExit(DeviceBackend::Create(std::move(devices), options, *metrics, clock));
-  v1::ModelConfig config;
-  config.mutable_instance_norm()->set_channels(64);
-  std::shared_ptr<Model> model =
-      ValueOrExit(Model::Create("bench", 1, config, {}, metrics->ForModel("bench", 1)));
-  model->set_backend_state(ValueOrExit(backend->Prepare(*model)));
-  BatchQueue queue(BatchQueueOptions(), clock);
-  Executor executor(backend->MakeLanes(), queue);
+  std::unique_ptr<DeviceBackend> backend;
+  std::shared_ptr<Model> model;
+};
+
+// One request after the other on an inline lane, at once or each after a pause in which the
+// processor sleeps: medians in microseconds.
+void MeasureIdle() {
+  constexpr int kRequests = 400;
+  DeviceBackendOptions options;
+  options.lanes_per_device = 1;
+  options.inline_lanes_per_device = 1;
+  options.inline_bytes = std::size_t{256} << 10;
+  const ExecStage stage(options, 1);
+  const auto lanes = stage.backend->MakeInlineLanes();
+  std::printf("one request at a time, medians in us:\n%10s %8s %8s %8s %8s\n", "bytes", "pause",
+              "gather", "compute", "all");
+  for (const std::int64_t bytes : {1 << 10, 64 << 10, 256 << 10}) {
+    const std::int64_t elements = bytes / static_cast<std::int64_t>(sizeof(float));
+    const Geometry geometry =
+        *stage.model->Check(norm::DType::kFloat32, *Shape::Create({1, 64, elements / 64}));
+    const std::vector<float> source(static_cast<std::size_t>(elements), 1.5f);
+    for (const int pause_us : {0, 100, 300, 1000}) {
+      std::vector<double> gather, compute, all;
+      for (int i = 0; i < kRequests; ++i) {
+        if (pause_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
+        auto batch = std::make_unique<Batch>();
+        batch->model = stage.model;
+        auto request = std::make_unique<Request>();
+        request->model = stage.model;
+        request->geometry = geometry;
+        request->inputs.emplace_back().emplace_back(
+            reinterpret_cast<const std::byte*>(source.data()), static_cast<std::size_t>(bytes));
+        request->done = [&](Completion completion) {
+          gather.push_back(1e-3 * static_cast<double>(completion.stages[Stage::kGather].count()));
+          compute.push_back(1e-3 * static_cast<double>(completion.stages[Stage::kCompute].count()));
+        };
+        batch->requests.push_back(std::move(request));
+        const TimePoint begin = stage.clock.Now();
+        if (!lanes.front()->Execute(std::move(batch)).ok()) std::exit(1);
+        all.push_back(1e-3 * static_cast<double>((stage.clock.Now() - begin).count()));
+      }
+      std::printf("%10lld %8d", static_cast<long long>(bytes), pause_us);
+      for (std::vector<double>* times : {&gather, &compute, &all}) {
+        std::nth_element(times->begin(), times->begin() + kRequests / 2, times->end());
+        std::printf(" %8.1f", (*times)[kRequests / 2]);
+      }
+      std::printf("\n");
+    }
+  }
+}
+
+// One line for each size, over lanes like these on every device.
+void MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
+  const ExecStage stage(options, device_count);
+  BatchQueue queue(BatchQueueOptions(), stage.clock);
+  Executor executor(stage.backend->MakeLanes(), queue);
   executor.Start([](const absl::Status&) { std::exit(1); });
   for (const std::int64_t size : Numbers(absl::GetFlag(FLAGS_sizes))) {
     const int outstanding = static_cast<int>(std::min<std::int64_t>(
         absl::GetFlag(FLAGS_outstanding),
         std::max<std::int64_t>(absl::GetFlag(FLAGS_max_outstanding_bytes) / size, 2)));
-    Feeder feeder(queue, clock, model, size, outstanding);
+    Feeder feeder(queue, stage.clock, stage.model, size, outstanding);
     feeder.Run(Seconds(0.3));
     const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
     const double rate = static_cast<double>(ended) / seconds;
@@ -209,6 +276,7 @@ int Run() {
     std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
     if (absl::GetFlag(FLAGS_host)) PrintGathering(probe);
   }
+  if (absl::GetFlag(FLAGS_idle)) MeasureIdle();
   std::printf("%6s %12s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "piece", "bytes",
               "outstanding", "req/s", "GB/s", "of link");
   for (const std::int64_t lanes : Numbers(absl::GetFlag(FLAGS_lanes))) {

@@ -113,50 +113,70 @@ void LinkProbe::Wait() {
   }
 }
 
-GatherProbe::GatherProbe(int max_threads)
-    : sources_(static_cast<std::size_t>(max_threads), std::vector<char>(kSourceBytes, 1)) {}
-
-double GatherProbe::Measure(HostCopy kind, int threads, std::size_t chunk_bytes) {
+struct GatherProbe::Run {
   struct Worker {
     const char* source = nullptr;
     char* staging = nullptr;
     std::size_t bytes = 0;
+    std::thread thread;
   };
-  std::vector<Worker> workers(static_cast<std::size_t>(threads));
-  for (std::size_t i = 0; i < workers.size(); ++i) {
+
+  void Copy(Worker& worker) const {
+    while (!go) std::this_thread::yield();
+    for (std::size_t at = 0; !stop; at = (at + chunk_bytes) % kSourceBytes) {
+      char* to = worker.staging + at / chunk_bytes % kChunks * chunk_bytes;
+      if (kind == HostCopy::kMemcpy) {
+        std::memcpy(to, worker.source + at, chunk_bytes);
+      } else {
+        CopyStreaming(to, worker.source + at, chunk_bytes);
+      }
+      worker.bytes += chunk_bytes;
+    }
+  }
+
+  HostCopy kind = HostCopy::kMemcpy;
+  std::size_t chunk_bytes = 0;
+  std::vector<Worker> workers;
+  std::atomic<bool> go{false};
+  std::atomic<bool> stop{false};
+  std::chrono::steady_clock::time_point begin;
+};
+
+GatherProbe::GatherProbe(int max_threads)
+    : sources_(static_cast<std::size_t>(max_threads), std::vector<char>(kSourceBytes, 1)) {}
+
+GatherProbe::~GatherProbe() = default;
+
+void GatherProbe::Start(HostCopy kind, int threads, std::size_t chunk_bytes) {
+  run_ = std::make_unique<Run>();
+  run_->kind = kind;
+  run_->chunk_bytes = chunk_bytes;
+  run_->workers.resize(static_cast<std::size_t>(threads));
+  for (std::size_t i = 0; i < run_->workers.size(); ++i) {
+    Run::Worker& worker = run_->workers[i];
     void* staging = nullptr;
     Check(cudaHostAlloc(&staging, kChunks * chunk_bytes, cudaHostAllocPortable));
     std::memset(staging, 0, kChunks * chunk_bytes);
-    workers[i] = {sources_.at(i).data(), static_cast<char*>(staging), 0};
+    worker.source = sources_.at(i).data();
+    worker.staging = static_cast<char*>(staging);
   }
-  std::atomic<bool> go{false};
-  std::atomic<bool> stop{false};
-  std::vector<std::thread> running;
-  for (Worker& worker : workers) {
-    running.emplace_back([&worker, &go, &stop, kind, chunk_bytes] {
-      while (!go) std::this_thread::yield();
-      for (std::size_t at = 0; !stop; at = (at + chunk_bytes) % kSourceBytes) {
-        char* to = worker.staging + at / chunk_bytes % kChunks * chunk_bytes;
-        if (kind == HostCopy::kMemcpy) {
-          std::memcpy(to, worker.source + at, chunk_bytes);
-        } else {
-          CopyStreaming(to, worker.source + at, chunk_bytes);
-        }
-        worker.bytes += chunk_bytes;
-      }
-    });
+  for (Run::Worker& worker : run_->workers) {
+    worker.thread = std::thread([run = run_.get(), &worker] { run->Copy(worker); });
   }
-  const auto begin = std::chrono::steady_clock::now();
-  go = true;
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
-  stop = true;
-  for (std::thread& thread : running) thread.join();
-  const Seconds took = std::chrono::steady_clock::now() - begin;
+  run_->begin = std::chrono::steady_clock::now();
+  run_->go = true;
+}
+
+double GatherProbe::Stop() {
+  run_->stop = true;
+  for (Run::Worker& worker : run_->workers) worker.thread.join();
+  const Seconds took = std::chrono::steady_clock::now() - run_->begin;
   double bytes = 0;
-  for (const Worker& worker : workers) {
+  for (const Run::Worker& worker : run_->workers) {
     bytes += static_cast<double>(worker.bytes);
     Check(cudaFreeHost(worker.staging));
   }
+  run_.reset();
   return bytes / took.count() / 1e9;
 }
 

@@ -19,13 +19,14 @@ class LinkProbe {
   LinkProbe(const LinkProbe&) = delete;
   LinkProbe& operator=(const LinkProbe&) = delete;
 
-  // GB/s, in and out of all devices added up, over about a second.
+  // GB/s, in and out of all devices added up, over some tenths of a second.
   double Measure();
+
+ private:
   // Enqueues `rounds` rounds of 256 MiB each way, and returns.
   void Enqueue(int rounds);
   void Wait();
 
- private:
   struct Links;
   const std::unique_ptr<Links> links_;
 };
@@ -36,12 +37,17 @@ enum class HostCopy { kMemcpy, kStreamingStores };
 class GatherProbe {
  public:
   explicit GatherProbe(int max_threads);
+  ~GatherProbe();
 
-  // GB/s of `threads` threads together, each from 64 MiB of its own into four chunks in turns.
-  double Measure(HostCopy kind, int threads, std::size_t chunk_bytes);
+  // Starts `threads` threads, each copying from 64 MiB of its own into four chunks in turns.
+  void Start(HostCopy kind, int threads, std::size_t chunk_bytes);
+  // Ends them and returns what they copied together, GB/s.
+  double Stop();
 
  private:
+  struct Run;
   std::vector<std::vector<char>> sources_;
+  std::unique_ptr<Run> run_;
 };
 
 }  // namespace normd

@@ -4,7 +4,8 @@
 // are the machine's. "cpu us" is the processor time of client and server together for one call: on
 // a machine that others use too its ratio says more than that of the rates. "allocs", "KiB" and
 // "switches" are what client and server together allocate and how often their threads change, for
-// one call.
+// one call. On machines where a thread that sleeps longer also wakes later, an echo that works for
+// as long as normd does (--echo_work) tells the two apart.
 //
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
@@ -46,9 +47,15 @@ ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_staged_bytes, normd::BackendOptions().max_staged_bytes,
           "largest request staged by the thread that receives it, on a GPU; 0: none");
+ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_bytes,
+          "requests of no more are not staged");
+ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
+          "largest batch computed through the link of a GPU");
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_inline_bytes, std::int64_t{1} << 20, "as normd's flag");
+ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
+          "how long the echo keeps its thread busy before it answers");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
@@ -65,6 +72,12 @@ class EchoService final
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override {
     *response = *request;
+    if (const auto work = absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_echo_work));
+        work.count() > 0) {
+      const auto end = std::chrono::steady_clock::now() + work;
+      while (std::chrono::steady_clock::now() < end) {
+      }
+    }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -80,6 +93,8 @@ BenchServerOptions ServerOptions() {
   options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
   options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
+  options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
+  options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
   options.backend.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
   options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);

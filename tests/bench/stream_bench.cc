@@ -38,6 +38,10 @@ ABSL_FLAG(int, cpu_threads, 0, "as normd's flag");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_staged_bytes, normd::BackendOptions().max_staged_bytes,
           "largest request staged by the thread that receives it, on a GPU; 0: none");
+ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_bytes,
+          "requests of no more are not staged");
+ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
+          "largest batch computed through the link of a GPU");
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
 ABSL_FLAG(int, rounds, 7, "turns of each server; the ratio is the median of theirs");
@@ -125,6 +129,8 @@ BenchServerOptions ServerOptions() {
   options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
+  options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
+  options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
   options.backend.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
   options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);

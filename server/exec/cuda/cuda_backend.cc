@@ -19,6 +19,7 @@ DeviceBackendOptions ToDeviceOptions(const BackendOptions& options) {
   device.lanes_per_device = options.device_lanes;
   device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
   device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
+  device.lane.mapped_bytes = static_cast<std::size_t>(options.device_mapped_bytes);
   device.min_staged_bytes = options.min_staged_bytes;
   device.max_staged_bytes = options.max_staged_bytes;
   device.inline_bytes = static_cast<std::size_t>(options.max_inline_bytes);

@@ -227,8 +227,8 @@ class CudaStream final : public DeviceStream {
 
  private:
   // A small batch is done before a sleeping thread could wake.
-  static constexpr std::chrono::microseconds kSpin{200};
-  static constexpr std::chrono::microseconds kNap{20};
+  static constexpr std::chrono::microseconds kSpin{50};
+  static constexpr std::chrono::microseconds kNap{10};
   static constexpr std::chrono::milliseconds kAskForErrors{2};
   // Enough for contiguous rows in pieces of 1 GiB.
   static constexpr std::size_t kUsualWorkspaceBytes =

@@ -197,11 +197,10 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   {
     DeviceRange range(device_, "gather");
     for (DeviceWave::Item& item : wave.items) {
-      GatherInput(*item.request, 0, item.output.data());
-      item.request->ReleaseInputs();
+      const std::byte* x = MappedInput(*item.request, 0, item.output.data());
       const Geometry& geometry = item.request->geometry;
-      segments.push_back(
-          {item.output.data(), item.output.data(), geometry.samples, geometry.spatial});
+      segments.push_back({x, item.output.data(), geometry.samples, geometry.spatial});
+      if (!item.request->staged) item.request->ReleaseInputs();
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
@@ -220,6 +219,12 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
     }
     return status;
   });
+}
+
+const std::byte* DeviceLane::MappedInput(const Request& request, std::size_t input, std::byte* to) {
+  if (request.staged) return request.inputs[input].front().data();
+  GatherInput(request, input, to);
+  return to;
 }
 
 absl::Status DeviceLane::ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl::Status()> launch) {

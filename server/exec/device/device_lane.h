@@ -5,8 +5,9 @@
 // in, kernels and copies out have a stream each, so that those of different pieces overlap and no
 // copy in waits behind a copy out; other lanes of the device overlap with them likewise.
 //
-// Small batches: the slices are gathered into the response block itself, and the kernel normalizes
-// it in place through the link, with no copies to enqueue and one launch to wait for.
+// Small batches: the slices are gathered into the response block itself, unless they are staged,
+// and the kernel reads and writes through the link, with no copies to enqueue and one launch to
+// wait for.
 //
 // A fused layer's batch is one piece, whatever its size, with one launch for each precision that
 // its requests ask for.
@@ -46,7 +47,7 @@ struct DeviceLaneOptions {
   int chunks = 4;
   std::size_t piece_bytes = std::size_t{16} << 20;  // Target of a piece.
   bool overlap = true;  // Three streams; false: one, for lanes whose batches are small.
-  std::size_t mapped_bytes = std::size_t{256} << 10;  // A batch up to this goes through the link.
+  std::size_t mapped_bytes = std::size_t{4} << 20;  // A batch up to this goes through the link.
 };
 
 class DeviceLane final : public Lane {
@@ -85,6 +86,9 @@ class DeviceLane final : public Lane {
   absl::Status RunPieces(const Batch& batch, DeviceWave& wave);
   absl::Status EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
                             PieceMarks& marks);
+
+  // The input where the device can read it: as it was staged, or gathered to `to`.
+  static const std::byte* MappedInput(const Request& request, std::size_t input, std::byte* to);
 
   absl::Status RunLinearMapped(const Batch& batch, DeviceWave& wave);
   absl::Status RunLinear(const Batch& batch, DeviceWave& wave);

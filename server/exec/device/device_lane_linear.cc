@@ -7,7 +7,6 @@
 #include "absl/container/inlined_vector.h"
 #include "server/exec/device/device_lane.h"
 #include "server/exec/device/device_linear_model.h"
-#include "server/exec/gather.h"
 
 namespace normd {
 namespace {
@@ -25,12 +24,13 @@ absl::Status DeviceLane::RunLinearMapped(const Batch& batch, DeviceWave& wave) {
     DeviceRange range(device_, "gather");
     std::byte* x = staging_->idle_chunk();
     for (DeviceWave::Item& item : wave.items) {
-      GatherInput(*item.request, 0, x);
-      if (HasY(item)) GatherInput(*item.request, 1, item.output.data());
-      segments.push_back({x, HasY(item) ? item.output.data() : nullptr, item.output.data(),
-                          item.request->geometry.samples});
-      x += DeviceWave::RoundUp(DeviceWave::FrontBytes(*item.request));
-      item.request->ReleaseInputs();
+      const Request& request = *item.request;
+      std::byte* out = item.output.data();
+      segments.push_back({MappedInput(request, 0, x),
+                          HasY(item) ? MappedInput(request, 1, out) : nullptr, out,
+                          request.geometry.samples});
+      x += DeviceWave::RoundUp(DeviceWave::FrontBytes(request));
+      if (!request.staged) item.request->ReleaseInputs();
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;

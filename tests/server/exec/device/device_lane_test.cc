@@ -260,22 +260,28 @@ TEST_F(DeviceLaneTest, AnInlineLaneComputesWhatItIsMadeForOnEitherPath) {
   }
 }
 
-TEST_F(DeviceLaneTest, StagedInputsAreCopiedFromWhereTheyLieAmongOthers) {
-  DeviceBackendOptions options = SmallOptions();
-  options.max_staged_bytes = 8 << 10;
-  Start(options);
-  auto batch = std::make_unique<Batch>();
-  for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
-  for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
-    backend_->stager()->Stage(*batch->requests[i]);
-    EXPECT_TRUE(batch->requests[i]->staged);
+TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    options.max_staged_bytes = 8 << 10;
+    Start(options);
+    sent_.clear();
+    auto batch = std::make_unique<Batch>();
+    for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
+    for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
+      backend_->stager()->Stage(*batch->requests[i]);
+      EXPECT_TRUE(batch->requests[i]->staged);
+    }
+    // Nobody reads any more where the staged ones came from.
+    const std::vector<float> x = sent_[1].x;
+    std::fill(sent_[1].x.begin(), sent_[1].x.end(), std::nanf(""));
+    const std::int64_t copies = device_->calls(FakeCall::kCopyIn);
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    EXPECT_EQ(device_->calls(FakeCall::kCopyIn) == copies, mapped_bytes > 0);
+    sent_[1].x = x;
+    for (const Sent& sent : sent_) ExpectRight(sent);
   }
-  // Nobody reads any more where the staged ones came from.
-  const std::vector<float> x = sent_[1].x;
-  std::fill(sent_[1].x.begin(), sent_[1].x.end(), std::nanf(""));
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  sent_[1].x = x;
-  for (const Sent& sent : sent_) ExpectRight(sent);
 }
 
 TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) {

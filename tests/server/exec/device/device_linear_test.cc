@@ -188,14 +188,18 @@ TEST_F(DeviceLinearTest, ABatchIsSplitByPrecisionAndEachPartReadsItsOwnWeights) 
   }
 }
 
-TEST_F(DeviceLinearTest, StagedInputsAreCopiedFromWhereTheyLie) {
-  Load();
-  auto batch = std::make_unique<Batch>();
-  for (const std::int64_t samples : {3, 20, 1}) Add(*batch, samples);
-  backend_->stager()->Stage(*batch->requests[1]);
-  EXPECT_TRUE(batch->requests[1]->staged);
-  ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  for (const Sent& sent : sent_) ExpectRight(sent);
+TEST_F(DeviceLinearTest, StagedInputsAreReadWhereTheyLieOnEitherPath) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    Start(mapped_bytes);
+    Load();
+    sent_.clear();
+    auto batch = std::make_unique<Batch>();
+    for (const std::int64_t samples : {3, 20, 1}) Add(*batch, samples);
+    backend_->stager()->Stage(*batch->requests[1]);
+    EXPECT_TRUE(batch->requests[1]->staged);
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    for (const Sent& sent : sent_) ExpectRight(sent);
+  }
 }
 
 TEST_F(DeviceLinearTest, GoesRoundTheArenaInWavesAndThroughReusedStaging) {
