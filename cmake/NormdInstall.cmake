@@ -38,5 +38,6 @@ if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
     LIBRARY DESTINATION lib COMPONENT checks)
   install(DIRECTORY tests/support/golden DESTINATION checks COMPONENT checks PATTERN "*.py" EXCLUDE)
   install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_torch.py
-    kernels/bench/compare_torch_linear.py DESTINATION checks COMPONENT checks)
+    kernels/bench/compare_torch_linear.py kernels/bench/torch_library.py
+    DESTINATION checks COMPONENT checks)
 endif()

@@ -2,14 +2,22 @@
 """PyTorch and these kernels side by side on one GPU: a copy, eager, torch.compile, ours.
 
 Calls libnorm_kernels.so through its C ABI on the tensors' own memory, on PyTorch's current stream.
-Prints one line for each workload, and checks all three against float64. Times are medians over
-tensors that are taken in turn, so that no call finds its input in the cache:
+Prints one line for each workload, and checks all three against float64. The four take turns, over
+tensors that are taken in turn, so that no call finds its input in the cache. Compilation and first
+calls are left out. Medians, in ms:
 
-  ms      by CUDA events around one call, as a program pays for it, launch included
-  graph   by CUDA events around a replay of 16 captured calls, divided by 16: the device's time alone
+  copy, eager, compile, ours   CUDA events around one call: what a program pays, launch included
+  g.copy and so on             around a replay of 16 captured calls, divided by 16: the device's
+                               time alone, for tensors under 1 GiB
+  /copy, /eager, /comp.        how often ours runs meanwhile; of eager and torch.compile the worse
+                               of both ways
+
+The last lines are the seeds' fused layer: see compare_torch_linear.py. All take about 100 s, most
+of it torch.compile's; --lines takes some.
 
 Usage: compare_torch.py [--library build/release/lib/libnorm_kernels.so] [--only TEXT]
-                        [--json FILE] [--no-compile] [--repetitions N]
+                        [--lines 1-12] [--list] [--json FILE] [--no-compile] [--mode MODE]
+                        [--repetitions N]
 """
 
 import argparse
@@ -22,11 +30,8 @@ import warnings
 import torch
 import torch.nn.functional as F
 
-DTYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 4}
-MEAN_VARIANCE, MEAN_SQUARE, GIVEN = 0, 1, 2
-ACTIVATIONS = {None: 0, "silu": 3}
-GRAPH_CALLS = 16
-ROTATED_BYTES = 256 << 20
+import compare_torch_linear
+from torch_library import DTYPES, Launch, Library, Vector, call_times, graph_times
 
 
 class Spec(ctypes.Structure):
@@ -35,11 +40,6 @@ class Spec(ctypes.Structure):
                 ("activation", ctypes.c_uint8), ("channels", ctypes.c_int64),
                 ("groups", ctypes.c_int64), ("eps", ctypes.c_double),
                 ("leaky_slope", ctypes.c_float), ("reserved", ctypes.c_uint32)]
-
-
-class Vector(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_uint32),
-                ("reserved", ctypes.c_uint32)]
 
 
 class Params(ctypes.Structure):
@@ -52,64 +52,51 @@ class Segment(ctypes.Structure):
                 ("spatial", ctypes.c_int64)]
 
 
-class Launch(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-                ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("workspace_bytes", ctypes.c_size_t), ("strategy", ctypes.c_char_p)]
+MEAN_VARIANCE, MEAN_SQUARE, GIVEN = 0, 1, 2
+ACTIVATIONS = {None: 0, "silu": 3}
+ROTATED_BYTES = 256 << 20
 
 
-class Library:
-    """libnorm_kernels.so and one CUDA device of it."""
+def prepare(library, spec, params, x, y, samples, spatial):
+    """A function that enqueues the normalization of x into y; it keeps what it points to."""
+    segment = Segment(x.data_ptr(), y.data_ptr(), samples, spatial)
+    size = ctypes.c_size_t()
+    library.check(library.lib.norm_cuda_workspace_bytes(
+        library.device, ctypes.byref(spec), ctypes.byref(segment), ctypes.c_size_t(1), None,
+        ctypes.byref(size)))
+    workspace = torch.empty(max(size.value, 1), dtype=torch.uint8, device=x.device)
+    launch = Launch(ctypes.sizeof(Launch), 0, None, workspace.data_ptr(), size.value, None)
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    library.check(library.lib.norm_cuda_workspace_init(ctypes.c_void_p(workspace.data_ptr()), size,
+                                                       stream))
+    arguments = (library.device, ctypes.byref(spec), ctypes.byref(params), ctypes.byref(segment),
+                 ctypes.c_size_t(1), ctypes.byref(launch))
+    normalize, check = library.lib.norm_cuda_normalize, library.check
+    current_stream = torch.cuda.current_stream
 
-    def __init__(self, path):
-        self.lib = ctypes.CDLL(path)
-        self.lib.norm_last_error.restype = ctypes.c_char_p
-        self.device = ctypes.c_void_p()
-        self.check(self.lib.norm_cuda_device_open(torch.cuda.current_device(),
-                                                  ctypes.byref(self.device)))
+    def call():
+        launch.stream = current_stream().cuda_stream
+        result = normalize(*arguments)
+        if result:
+            check(result)
 
-    def check(self, result):
-        if result != 0:
-            raise RuntimeError(self.lib.norm_last_error().decode())
-
-    def prepare(self, spec, params, x, y, samples, spatial):
-        """A function that enqueues the normalization of x into y; it keeps what it points to."""
-        segment = Segment(x.data_ptr(), y.data_ptr(), samples, spatial)
-        size = ctypes.c_size_t()
-        self.check(self.lib.norm_cuda_workspace_bytes(self.device, ctypes.byref(spec),
-                                                      ctypes.byref(segment), ctypes.c_size_t(1),
-                                                      None, ctypes.byref(size)))
-        workspace = torch.empty(max(size.value, 1), dtype=torch.uint8, device=x.device)
-        launch = Launch(ctypes.sizeof(Launch), 0, None, workspace.data_ptr(), size.value, None)
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self.check(self.lib.norm_cuda_workspace_init(ctypes.c_void_p(workspace.data_ptr()), size,
-                                                     stream))
-        arguments = (self.device, ctypes.byref(spec), ctypes.byref(params), ctypes.byref(segment),
-                     ctypes.c_size_t(1), ctypes.byref(launch))
-        normalize, check = self.lib.norm_cuda_normalize, self.check
-        current_stream = torch.cuda.current_stream
-
-        def call():
-            launch.stream = current_stream().cuda_stream
-            result = normalize(*arguments)
-            if result:
-                check(result)
-
-        call.keep = (segment, workspace, launch, x, y, spec, params)
-        return call
+    call.keep = (segment, workspace, launch, x, y, spec, params)
+    return call
 
 
 class Workload:
     """One normalization: its tensors, PyTorch's function for it, and ours."""
 
-    def __init__(self, op, shape, dtype, groups=None, activation=None, channels_last=False):
-        self.op, self.shape, self.dtype = op, shape, dtype
+    def __init__(self, op, shape, dtype, groups=None, activation=None, channels_last=False,
+                 affine=True):
+        self.op, self.shape, self.dtype, self.affine = op, shape, dtype, affine
         self.groups, self.activation, self.channels_last = groups, activation, channels_last
 
     @property
     def name(self):
         text = self.op + (f":{self.groups}" if self.groups else "")
         text += f"+{self.activation}" if self.activation else ""
+        text += "" if self.affine else " plain"
         text += " " + str(self.dtype).replace("torch.", "")
         return text + (" last " if self.channels_last else " first ") + "x".join(
             map(str, self.shape))
@@ -135,6 +122,8 @@ class Workload:
 
     def function(self, gamma, beta, mean, variance):
         """PyTorch's function of x; works in float64 too, given float64 parameters."""
+        if not self.affine:
+            gamma = beta = None
         groups, size = self.groups, tuple(self.shape[1:])
         act = F.silu if self.activation == "silu" else (lambda v: v)
         return {
@@ -158,21 +147,24 @@ class Workload:
         absent = Vector(None, 1, 0)
         gamma, beta, mean, variance = parameters
         given = statistics == GIVEN
-        params = Params(ctypes.sizeof(Params), 0, vector(gamma),
-                        absent if self.op == "rms_norm" else vector(beta),
+        params = Params(ctypes.sizeof(Params), 0, vector(gamma) if self.affine else absent,
+                        vector(beta) if self.affine and self.op != "rms_norm" else absent,
                         vector(mean) if given else absent, vector(variance) if given else absent)
-        return library.prepare(spec, params, x, y, samples, spatial)
+        return prepare(library, spec, params, x, y, samples, spatial)
 
 
 def workloads():
     f32, f16, bf16 = torch.float32, torch.float16, torch.bfloat16
     lines = [Workload("instance_norm", (112, 64, 512, 512), f32),
+             Workload("instance_norm", (112, 64, 512, 512), f32, affine=False),
              Workload("group_norm", (112, 64, 512, 512), f32, groups=8),
              Workload("batch_norm", (112, 64, 512, 512), f32)]
     for dtype in (f32, bf16):
         for shape in ((32768, 1024), (16384, 4096), (8192, 8192), (4096, 32768)):
             lines.append(Workload("layer_norm", shape, dtype))
             lines.append(Workload("rms_norm", shape, dtype))
+    lines.append(Workload("layer_norm", (16384, 4096), f16))
+    lines.append(Workload("layer_norm", (16384, 4097), f32))
     for shape in ((16, 512, 128, 128), (2, 320, 64, 64), (32, 256, 64, 64)):
         for last in (False, True):
             lines.append(Workload("group_norm", shape, f16, 32, "silu", last))
@@ -186,34 +178,9 @@ def workloads():
     return lines
 
 
-def median_ms(run, repetitions, calls=1):
-    """run(i) enqueues repetition i."""
-    times = []
-    for i in range(repetitions + 3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run(i)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / calls)
-    times = sorted(times[3:])
-    return times[len(times) // 2]
-
-
-def graph_ms(run, repetitions):
-    """None where the calls cannot be captured."""
-    try:
-        for i in range(2):
-            run(i)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for i in range(GRAPH_CALLS):
-                run(i)
-        return median_ms(lambda i: graph.replay(), repetitions, GRAPH_CALLS)
-    except RuntimeError:
-        torch.cuda.synchronize()
-        return None
+# The seeds' third layer: compare_torch_linear.py has the other numbers of samples.
+LINEAR_LINES = (("float32", torch.float32, 1024), ("tf32", torch.float32, 1024),
+                ("bf16", torch.bfloat16, 1024))
 
 
 def error(actual, reference):
@@ -235,6 +202,8 @@ def measure(workload, library, options):
     reference = workload.function(*(p.double() for p in parameters))(xs[0][:few].double())
     ys[0].fill_(float("nan"))
     calls[0]()
+    if any(part.isnan().any().item() for part in ys[0].split(few)):
+        raise RuntimeError("the result has elements that were not written")
     row = {"workload": workload.name, "ours_error": error(ys[0][:few], reference),
            "eager_error": error(eager(xs[0])[:few], reference)}
     runs = {"copy": lambda i: ys[i % sets].copy_(xs[i % sets]),
@@ -242,60 +211,106 @@ def measure(workload, library, options):
             "ours": lambda i: calls[i % sets]()}
     if options.compile:
         torch._dynamo.reset()
-        compiled = torch.compile(eager)
+        compiled = torch.compile(eager, mode=options.mode)
         row["compile_error"] = error(compiled(xs[0])[:few], reference)
         runs["compile"] = lambda i: compiled(xs[i % sets])
     del reference
-    for name, run in runs.items():
-        row[name + "_ms"] = median_ms(run, options.repetitions)
-        if size < (64 << 20):
-            row[name + "_graph_ms"] = graph_ms(run, options.repetitions)
+    row.update((name + "_ms", ms) for name, ms in call_times(runs, options.repetitions).items())
+    if size < (1 << 30):
+        times = graph_times(runs, options.repetitions)
+        row.update((name + "_graph_ms", ms) for name, ms in times.items())
+    for name in ("copy", "eager", "compile"):
+        row["times_" + name] = speed(row, name)
     return row
 
 
+def speed(row, name):
+    """How often ours runs in the time of the other.
+
+    Where calls were also replayed, the worse of both ways, and of a copy the replayed alone: a
+    launch costs as much as its work there.
+    """
+    ratios = {kind: row[name + kind] / row["ours" + kind] for kind in ("_ms", "_graph_ms")
+              if row.get(name + kind) and row.get("ours" + kind)}
+    if name == "copy" and "_graph_ms" in ratios:
+        return ratios["_graph_ms"]
+    return min(ratios.values(), default=None)
+
+
+NAMES = ("copy", "eager", "compile", "ours")
+
+
+def header():
+    return (f"{'workload':50s}" + "".join(f"{n:>9s}" for n in NAMES) +
+            "".join(f"{n:>9s}" for n in ("g.copy", "g.eager", "g.comp.", "g.ours")) +
+            "  /copy /eager /comp. eager err ours err")
+
+
 def table_line(row):
-    def cell(key):
+    def cell(key, form, width):
         value = row.get(key)
-        return "         -" if value is None else f"{value:10.4f}"
+        return "-".rjust(width) if value is None else format(value, form).rjust(width)
 
-    names = ("copy", "eager", "compile", "ours")
-    # The device's time decides where a launch costs as much as the work.
-    kind = "_graph_ms" if row.get("ours_graph_ms") and row.get("copy_graph_ms") else "_ms"
-    ratio = row["copy" + kind] / row["ours" + kind]
-    return (f"{row['workload']:52s}" + "".join(cell(n + "_ms") for n in names) +
-            "".join(cell(n + "_graph_ms") for n in names) + f" {ratio:6.3f}" +
-            f" {row['eager_error']:9.1e} {row['ours_error']:9.1e}")
+    return (f"{row['workload']:50s}" + "".join(cell(n + "_ms", ".4f", 9) for n in NAMES) +
+            "".join(cell(n + "_graph_ms", ".4f", 9) for n in NAMES) +
+            "".join(cell("times_" + n, ".2f", 7) for n in NAMES[:3]) +
+            cell("eager_error", ".1e", 10) + cell("ours_error", ".1e", 9))
 
 
-def main():
+def parse_lines(text):
+    """"3-8" as range(2, 8)."""
+    first, _, last = text.partition("-")
+    return range(int(first) - 1, int(last or first))
+
+
+def parse_options():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="build/release/lib/libnorm_kernels.so")
     parser.add_argument("--only", default="", help="keeps the lines that contain it")
+    parser.add_argument("--lines", type=parse_lines, default=range(1000),
+                        help="keeps those from one number to another, such as 1-12")
+    parser.add_argument("--list", action="store_true", help="prints the lines' names")
     parser.add_argument("--json", help="writes the rows as a list of objects")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--mode", help="torch.compile's, such as max-autotune-no-cudagraphs")
     parser.add_argument("--repetitions", type=int, default=20)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    options = parse_options()
+    lines = [(workload.name, workload) for workload in workloads()]
+    lines += [(f"fused_linear {line[0]} {line[2]}", line) for line in LINEAR_LINES]
+    lines = [(i, name, line) for i, (name, line) in enumerate(lines)
+             if i in options.lines and options.only in name]
+    if options.list:
+        for i, name, _ in lines:
+            print(i + 1, name)
+        return
     if not torch.cuda.is_available():
         sys.exit("compare_torch: no CUDA device")
     warnings.filterwarnings("ignore")
     library = Library(options.library)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
-    print(f"{'workload':52s}" + "".join(f"{n:>10s}" for n in ("copy", "eager", "compile", "ours")) +
-          "".join(f"{n:>10s}" for n in ("g.copy", "g.eager", "g.comp.", "g.ours")) +
-          "  ratio eager err  ours err")
+    print(header())
     rows = []
     with torch.no_grad():
-        for workload in workloads():
-            if options.only not in workload.name:
+        for _, _, workload in lines:
+            if not isinstance(workload, Workload):
                 continue
             try:
                 rows.append(measure(workload, library, options))
                 print(table_line(rows[-1]), flush=True)
             except RuntimeError as failure:
                 rows.append({"workload": workload.name, "failure": str(failure)})
-                print(f"{workload.name:52s} {failure}", flush=True)
+                print(f"{workload.name:50s} {failure}", flush=True)
             torch.cuda.empty_cache()
+        linear = [line for _, _, line in lines if not isinstance(line, Workload)]
+        rows += compare_torch_linear.compare(library, linear, options)
+    slower = [row["workload"] for row in rows
+              if any((row.get("times_" + n) or 9) < 1 for n in ("eager", "compile"))]
+    print(f"{len(rows)} lines; slower than eager or torch.compile: {', '.join(slower) or 'none'}")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)

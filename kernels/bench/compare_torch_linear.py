@@ -8,13 +8,17 @@ One line for each precision and number of samples: milliseconds of
   eager   PyTorch's layer; compile: the same under torch.compile
   ours    these kernels, through libnorm_kernels.so
 
-by CUDA events around one call, which also wait for Python, and around replays of captured calls (g.).
-Errors are ||out - reference|| / ||reference|| and the largest difference, against float64, of eager and
-of ours. "bits" says whether seven samples alone have the bits that they have in the batch.
+by CUDA events around one call, which also wait for Python, each in turn; around one call that was
+enqueued as a whole before it began, each in turn after a pause (c., cool); and around replays of
+captured calls, 0.3 s of each without a pause (h., hot: large products meet the chip's power limit,
+and its clock sinks). Medians. Errors are ||out - reference|| / ||reference|| and the largest
+difference, against float64, of eager and of ours. "bits" says whether seven samples alone have the
+bits that they have in the batch.
 
 Usage: compare_torch_linear.py [--library build/release/lib/libnorm_kernels.so] [--only TEXT]
                                [--features 8192] [--samples 1,2,7,16,64,256,1024] [--tile NAME]
-                               [--json FILE] [--no-compile] [--repetitions N]
+                               [--json FILE] [--no-compile] [--mode MODE]
+                               [--repetitions N]
 """
 
 import argparse
@@ -25,13 +29,15 @@ import warnings
 
 import torch
 
-from compare_torch import DTYPES, Launch, Library, Vector, graph_ms, median_ms
+from torch_library import DTYPES, Launch, Library, Vector, call_times, cool_times, graph_times
 
 PRECISIONS = {"float32": 0, "tf32": 1, "bf16": 2, "float32_strict": 3}
 # Precision, type of x, y and the result.
 LINES = (("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16),
          ("tf32", torch.float16), ("float32", torch.float16), ("float32_strict", torch.float32))
 CHECKED_SAMPLES = 64
+PAUSE_SECONDS = 0.01  # Before a call: none begins on a chip that another has heated.
+HOT_SECONDS = 0.3
 
 
 class Spec(ctypes.Structure):
@@ -61,8 +67,8 @@ class Layer:
         self.tile = tile.encode() if tile else None
         self.spec = Spec(ctypes.sizeof(Spec), DTYPES[dtype], PRECISIONS[precision], 0, 1,
                          weight.shape[1], weight.shape[0], 1e-5, 0.0, 1)
-        params = Params(ctypes.sizeof(Params), 0, Vector(weight.data_ptr(), DTYPES[weight.dtype], 0),
-                        Vector(bias.data_ptr(), DTYPES[bias.dtype], 0))
+        vector = lambda t: Vector(t.data_ptr(), DTYPES[t.dtype], 0)
+        params = Params(ctypes.sizeof(Params), 0, vector(weight), vector(bias))
         size = ctypes.c_size_t()
         lib, check = library.lib, library.check
         check(lib.norm_cuda_linear_weight_bytes(library.device, ctypes.byref(self.spec),
@@ -115,7 +121,7 @@ def reference_of(x, y, weight, bias):
     return ((z - mean) / torch.sqrt(variance + 1e-5) + y.double()) * y.double()
 
 
-def measure(library, weight, bias, dtype, precision, samples, options):
+def measure(library, weight, bias, dtype, precision, samples, tile, options):
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.manual_seed(samples)
     features_out, features_in = weight.shape
@@ -123,7 +129,7 @@ def measure(library, weight, bias, dtype, precision, samples, options):
     y = torch.rand(samples, features_out, device="cuda").to(dtype)
     out = torch.full_like(y, float("nan"))
     w, b = weight.to(dtype), bias.to(dtype)  # Both compute with the same parameters.
-    layer = Layer(library, w, b, dtype, precision, options.tile)
+    layer = Layer(library, w, b, dtype, precision, tile)
     ours = layer.call(x, y, out)
     ours()
     few = torch.full_like(out[:7], float("nan"))
@@ -136,25 +142,33 @@ def measure(library, weight, bias, dtype, precision, samples, options):
             "gemm": lambda i: torch.mm(x, w.t(), out=z),
             "eager": lambda i: torch_layer(x, y, w, b),
             "ours": lambda i: ours()}
-    row = {"precision": precision, "dtype": str(dtype).replace("torch.", ""), "samples": samples,
+    type_name = str(dtype).replace("torch.", "")
+    row = {"workload": f"fused_linear {precision} {type_name} {samples}",
+           "precision": precision, "dtype": type_name, "samples": samples,
            "bits": torch.equal(few.view(torch.uint8), out[:7].view(torch.uint8))}
     row["ours_relative"], row["ours_max"] = errors(out[checked], reference)
     row["eager_relative"], row["eager_max"] = errors(torch_layer(x, y, w, b)[checked],
                                                         reference)
     if options.compile:
         torch._dynamo.reset()
-        compiled = torch.compile(torch_layer)
+        compiled = torch.compile(torch_layer, mode=options.mode)
         compiled(x, y, w, b)
         runs["compile"] = lambda i: compiled(x, y, w, b)
-    for name, run in runs.items():
-        row[name + "_ms"] = median_ms(run, options.repetitions)
-        row[name + "_graph_ms"] = graph_ms(run, options.repetitions)
+    for kind, times in (("_ms", call_times(runs, options.repetitions)),
+                        ("_cool_ms", cool_times(runs, options.repetitions, PAUSE_SECONDS)),
+                        ("_hot_ms", graph_times(runs, options.repetitions, HOT_SECONDS))):
+        row.update((name + kind, ms) for name, ms in times.items())
+    kinds = ("_ms", "_cool_ms", "_hot_ms")
+    for name in ("eager", "compile"):
+        row["times_" + name] = min((row[name + kind] / row["ours" + kind]
+                                    for kind in kinds if name + kind in row), default=None)
     operations = 2.0 * samples * features_in * features_out
-    row["ours_tflops"] = operations / row["ours_ms"] / 1e9
+    row["ours_tflops"] = operations / row["ours_cool_ms"] / 1e9
     return row
 
 
-NAMES = ("copy", "gemm", "eager", "compile", "ours")
+COLUMNS = [("copy", "_hot_ms")] + [(name, kind) for kind in ("_ms", "_cool_ms", "_hot_ms")
+                                   for name in ("gemm", "eager", "compile", "ours")]
 
 
 def table_line(row):
@@ -163,10 +177,29 @@ def table_line(row):
         return "        -" if value is None else f"{value:9.4f}"
 
     return (f"{row['precision']:15s}{row['dtype']:9s}{row['samples']:6d}" +
-            "".join(cell(n + "_ms") for n in NAMES) +
-            "".join(cell(n + "_graph_ms") for n in NAMES) +
+            "".join(cell(n + kind) for n, kind in COLUMNS) +
             f"{row['ours_tflops']:8.1f}  {row['eager_relative']:7.1e} {row['ours_relative']:7.1e}" +
-            f"  {row['eager_max']:7.1e} {row['ours_max']:7.1e}  {'same' if row['bits'] else 'DIFFER'}")
+            f"  {row['eager_max']:7.1e} {row['ours_max']:7.1e}" +
+            ("  same" if row["bits"] else "  DIFFER"))
+
+
+def compare(library, lines, options, features=8192, tile=None):
+    """Prints a table of (precision, type, samples), and returns its rows."""
+    if not lines:
+        return []
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(features, features).cuda()
+    weight, bias = linear.weight.detach(), linear.bias.detach()
+    print(f"fused layer, {features} -> {features}")
+    prefixes = {"_ms": "", "_cool_ms": "c.", "_hot_ms": "h."}
+    print(f"{'precision':15s}{'dtype':9s}{'B':>6s}" +
+          "".join(f"{prefixes[kind] + name[:5]:>9s}" for name, kind in COLUMNS) +
+          "  TFLOPS  rel.eager   ours  max eager    ours  bits")
+    rows = []
+    for precision, dtype, samples in lines:
+        rows.append(measure(library, weight, bias, dtype, precision, samples, tile, options))
+        print(table_line(rows[-1]), flush=True)
+    return rows
 
 
 def main():
@@ -179,28 +212,19 @@ def main():
     parser.add_argument("--tile", help="auto, narrow32, wide: see kernels/cuda/linear_plan.h")
     parser.add_argument("--json", help="writes the rows as a list of objects")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--mode", help="torch.compile's, such as max-autotune-no-cudagraphs")
     parser.add_argument("--repetitions", type=int, default=20)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("compare_torch_linear: no CUDA device")
     warnings.filterwarnings("ignore")
     library = Library(options.library)
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(options.features, options.features).cuda()
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, "
-          f"{options.features} -> {options.features}")
-    print(f"{'precision':15s}{'dtype':9s}{'B':>6s}" + "".join(f"{n:>9s}" for n in NAMES) +
-          "".join(f"{'g.' + n:>9s}" for n in NAMES) +
-          "  TFLOPS  rel.eager   ours  max eager    ours  bits")
-    rows = []
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    lines = [(precision, dtype, int(samples)) for precision, dtype in LINES
+             for samples in options.samples.split(",")
+             if options.only in f"{precision} {dtype} {samples}"]
     with torch.no_grad():
-        for precision, dtype in LINES:
-            for samples in map(int, options.samples.split(",")):
-                if options.only not in f"{precision} {dtype} {samples}":
-                    continue
-                rows.append(measure(library, weight, bias, dtype, precision, samples, options))
-                print(table_line(rows[-1]), flush=True)
+        rows = compare(library, lines, options, options.features, options.tile)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)

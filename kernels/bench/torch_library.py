@@ -1,0 +1,106 @@
+"""What both comparisons with PyTorch share: libnorm_kernels.so, and times taken in turn."""
+
+import ctypes
+import time
+
+import torch
+
+DTYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 4}
+GRAPH_CALLS = 16
+SKIPPED = 3  # First calls, which allocate and load.
+QUEUED_CYCLES = 300_000  # For which the device waits until a call's kernels are all enqueued.
+
+
+class Vector(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_uint32),
+                ("reserved", ctypes.c_uint32)]
+
+
+class Launch(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+                ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
+                ("workspace_bytes", ctypes.c_size_t), ("strategy", ctypes.c_char_p)]
+
+
+class Library:
+    """libnorm_kernels.so and one CUDA device of it."""
+
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(path)
+        self.lib.norm_last_error.restype = ctypes.c_char_p
+        self.device = ctypes.c_void_p()
+        self.check(self.lib.norm_cuda_device_open(torch.cuda.current_device(),
+                                                  ctypes.byref(self.device)))
+
+    def check(self, result):
+        if result != 0:
+            raise RuntimeError(self.lib.norm_last_error().decode())
+
+
+def _milliseconds(run, calls):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+def _median(times):
+    return sorted(times)[len(times) // 2]
+
+
+def call_times(runs, repetitions):
+    """Medians of one call by events, of each in turn; run(i) enqueues repetition i."""
+    times = {name: [] for name in runs}
+    for i in range(repetitions + SKIPPED):
+        for name, run in runs.items():
+            times[name].append(_milliseconds(lambda: run(i), 1))
+    return {name: _median(values[SKIPPED:]) for name, values in times.items()}
+
+
+def cool_times(runs, repetitions, pause):
+    """The same of the device's time alone, each call after a pause."""
+    times = {name: [] for name in runs}
+    for i in range(repetitions + SKIPPED):
+        for name, run in runs.items():
+            time.sleep(pause)
+            torch.cuda._sleep(QUEUED_CYCLES)
+            times[name].append(_milliseconds(lambda: run(i), 1))
+    return {name: _median(values[SKIPPED:]) for name, values in times.items()}
+
+
+def _capture(run):
+    try:
+        for i in range(2):
+            run(i)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for i in range(GRAPH_CALLS):
+                run(i)
+        return graph
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+
+
+def graph_times(runs, repetitions, seconds=0.0):
+    """Medians of a call in replays of captured calls: the device's time alone.
+
+    Replays take turns; with `seconds`, each is repeated for so long, and the later half counts: a
+    chip at its power limit then has the clock that this work leaves it. Calls that cannot be
+    captured are missing.
+    """
+    graphs = {name: graph for name, run in runs.items() if (graph := _capture(run))}
+    times = {name: [] for name in graphs}
+    if seconds:
+        for name, graph in graphs.items():
+            end = time.monotonic() + seconds
+            while time.monotonic() < end or len(times[name]) < repetitions:
+                times[name].append(_milliseconds(graph.replay, GRAPH_CALLS))
+        return {name: _median(values[len(values) // 2:]) for name, values in times.items()}
+    for _ in range(repetitions + SKIPPED):
+        for name, graph in graphs.items():
+            times[name].append(_milliseconds(graph.replay, GRAPH_CALLS))
+    return {name: _median(values[SKIPPED:]) for name, values in times.items()}
