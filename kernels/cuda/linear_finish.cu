@@ -12,10 +12,10 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
 constexpr int kVector = 4;
-constexpr int kHeld = 4;  // Vectors of a thread.
+constexpr int kHeld = 8;  // Vectors of a thread.
 constexpr int kResident = kThreads * kVector * kHeld;
 
 struct Sample {
@@ -150,8 +150,12 @@ __device__ inline void Apply(const FinishTask& task, const Scale& scale, const f
   }
 }
 
+// Blocks whose registers a multiprocessor holds: as many samples are under way.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+inline constexpr int kResidentBlocks = sizeof(T) == 2 ? 3 : 2;
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kResidentBlocks<T>)
     FinishResidentKernel(const __grid_constant__ FinishTask task) {
   __shared__ float2 warps[2][kWarps];
   const Sample sample = FindSample(task, sizeof(T));
