@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "grpcpp/support/proto_buffer_reader.h"
 
 namespace normd::client {
 namespace {
@@ -106,6 +106,42 @@ std::vector<absl::Span<const std::byte>> Cut(const std::vector<grpc::Slice>& sli
   }
   return pieces;
 }
+
+// The concatenation of `slices`, read where it lies. gRPC's own reader would copy the buffer first.
+class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
+ public:
+  explicit SliceStream(const std::vector<grpc::Slice>& slices) : slices_(slices) {}
+
+  bool Next(const void** data, int* size) override {
+    if (next_ == slices_.size()) return false;
+    const grpc::Slice& slice = slices_[next_++];
+    *data = slice.begin() + skip_;
+    *size = static_cast<int>(slice.size() - skip_);
+    read_ += *size;
+    skip_ = 0;
+    return true;
+  }
+  void BackUp(int count) override {
+    read_ -= count;
+    skip_ = slices_[--next_].size() - static_cast<std::size_t>(count);
+  }
+  bool Skip(int count) override {
+    const void* data = nullptr;
+    int size = 0;
+    while (count > 0 && Next(&data, &size)) {
+      if (size > count) BackUp(size - count);
+      count -= std::min(size, count);
+    }
+    return count == 0;
+  }
+  std::int64_t ByteCount() const override { return read_; }
+
+ private:
+  const std::vector<grpc::Slice>& slices_;
+  std::size_t next_ = 0;  // The slice to give next,
+  std::size_t skip_ = 0;  // from here on.
+  std::int64_t read_ = 0;
+};
 
 // The message as it is read. Each function is false when the bytes are no message.
 struct Reader {
@@ -240,11 +276,9 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(const RequestHead& head,
 absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuffer& message) {
   NormalizeResponse response;
   Output output;
+  if (!message.Dump(&response.slices_).ok()) return NotAResponse();
   {
-    // The reader wants a buffer that it may change; the copy shares the slices.
-    grpc::ByteBuffer shared(message);
-    grpc::ProtoBufferReader stream(&shared);
-    if (!stream.status().ok()) return absl::InternalError(stream.status().error_message());
+    SliceStream stream(response.slices_);
     CodedInputStream in(&stream);
     Reader reader{&in};
     while (const std::uint32_t tag = in.ReadTag()) {
@@ -273,7 +307,6 @@ absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuff
     if (!in.ConsumedEntireMessage()) return NotAResponse();
   }
   if (absl::Status status = response.TakeOutput(output); !status.ok()) return status;
-  if (!message.Dump(&response.slices_).ok()) return NotAResponse();
   response.pieces_ = Cut(response.slices_, output.data);
   return response;
 }

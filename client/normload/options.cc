@@ -71,7 +71,7 @@ void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
             "input).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
-  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call.");
+  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");
   flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.");
   flags.Add("cancel_after", &o.cancel_after, "DURATION",
             "How long after they left, to about a millisecond.");

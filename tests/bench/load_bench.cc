@@ -1,8 +1,10 @@
-// What normload costs beyond the transport: its sender and statistics against a bare gRPC client,
-// both in a closed loop against a server that answers with the same bytes at once, over loopback,
-// in turns. The ratio is the number; the rates are the machine's.
+// What normload costs beyond the transport: its sender and statistics against a bare gRPC client
+// that makes the same calls, both in a closed loop against a server that answers with the same
+// bytes at once, over loopback, in turns. The ratio is the number; the rates are the machine's. A
+// third takes turns with them: the bare client without deadlines, which shows what these cost by
+// themselves.
 //
-//   load_bench --connections=16 --rounds=15 --round=500ms
+//   load_bench --connections=16 --rounds=31 --round=200ms
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -29,8 +31,10 @@
 
 ABSL_FLAG(int, connections, 16, "callers, each with a connection of its own");
 ABSL_FLAG(int, rows, 1, "rows of the tensor, 1 KiB each");
-ABSL_FLAG(int, rounds, 15, "turns of each client; the ratio is the median of theirs");
-ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
+ABSL_FLAG(int, rounds, 31, "turns of each client; a ratio is the median of theirs");
+ABSL_FLAG(absl::Duration, round, absl::Milliseconds(200), "length of one turn");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10),
+          "deadline of the calls, as normload sets by default; inf: none");
 
 namespace normd::load {
 namespace {
@@ -94,8 +98,9 @@ class BareCaller {
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
 
-  void Begin(const grpc::Slice& request, const std::atomic<bool>& stop) {
+  void Begin(const grpc::Slice& request, absl::Duration timeout, const std::atomic<bool>& stop) {
     request_ = request;
+    timeout_ = absl::ToChronoNanoseconds(timeout);
     stop_ = &stop;
     calls_ = 0;
     {
@@ -122,6 +127,9 @@ class BareCaller {
     // shared: std::function copies what it holds.
     auto call = std::make_shared<Call>();
     call->request = grpc::ByteBuffer(&request_, 1);
+    if (timeout_ != client::kNoTimeout) {
+      call->context.set_deadline(std::chrono::system_clock::now() + timeout_);
+    }
     stub_->UnaryCall(&call->context, kMethod, grpc::StubOptions(), &call->request, &call->response,
                      [this, call](const grpc::Status& status) {
                        if (!status.ok()) {
@@ -138,6 +146,7 @@ class BareCaller {
 
   std::unique_ptr<grpc::GenericStub> stub_;
   grpc::Slice request_;
+  Duration timeout_{0};
   const std::atomic<bool>* stop_ = nullptr;
   std::int64_t calls_ = 0;  // One call is out at a time.
   Mutex mutex_;
@@ -161,11 +170,11 @@ double CpuMicroseconds() {
 
 using Callers = std::vector<std::unique_ptr<BareCaller>>;
 
-Sample MeasureBare(Callers& callers, const grpc::Slice& request) {
+Sample MeasureBare(Callers& callers, const grpc::Slice& request, absl::Duration timeout) {
   std::atomic<bool> stop{false};
   const double cpu = CpuMicroseconds();
   const auto begin = std::chrono::steady_clock::now();
-  for (auto& caller : callers) caller->Begin(request, stop);
+  for (auto& caller : callers) caller->Begin(request, timeout, stop);
   std::this_thread::sleep_for(absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_round)));
   stop = true;
   std::int64_t calls = 0;
@@ -193,14 +202,32 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Print(const char* client, const std::vector<Sample>& samples) {
+// The turns of one client.
+struct Series {
+  const char* name;
+  std::vector<Sample> samples;
+};
+
+void Print(const Series& series) {
   std::vector<double> rates;
   std::vector<double> cpus;
-  for (const Sample& sample : samples) {
+  for (const Sample& sample : series.samples) {
     rates.push_back(sample.calls_per_second);
     cpus.push_back(sample.cpu_us);
   }
-  std::printf("%-10s %10.0f calls/s %8.1f cpu us\n", client, Median(rates), Median(cpus));
+  std::printf("%-24s %10.0f calls/s %8.1f cpu us\n", series.name, Median(rates), Median(cpus));
+}
+
+// The medians over the rounds, so that what slows the machine for a while slows both.
+void PrintRatio(const Series& one, const Series& other) {
+  std::vector<double> rates;
+  std::vector<double> cpus;
+  for (std::size_t i = 0; i < one.samples.size(); ++i) {
+    rates.push_back(one.samples[i].calls_per_second / other.samples[i].calls_per_second);
+    cpus.push_back(one.samples[i].cpu_us / other.samples[i].cpu_us);
+  }
+  std::printf("%s makes %.3f of the calls of %s, at %.3f of its processor time\n", one.name,
+              Median(rates), other.name, Median(cpus));
 }
 
 int Run() {
@@ -222,26 +249,27 @@ int Run() {
   }
   const std::string mix = absl::StrCat("m:", absl::GetFlag(FLAGS_rows), "x", kRowElements);
   const Workload workload = Workload::Create(ParseMix(mix).value(), 1).value();
+  const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  GrpcSenderOptions sender_options;
+  sender_options.timeout = absl::ToChronoNanoseconds(timeout);
   SteadyPacer pacer;
-  const auto sender = GrpcSender::Create(std::move(clients), workload, {}, {}, pacer).value();
+  const auto sender =
+      GrpcSender::Create(std::move(clients), workload, {}, sender_options, pacer).value();
 
   const grpc::Slice request(Request());
-  std::vector<Sample> bare;
-  std::vector<Sample> load;
-  std::vector<double> rates;
-  std::vector<double> cpus;
-  MeasureBare(callers, request);
+  Series plain{"bare without deadlines", {}};
+  Series bare{"bare", {}};
+  Series load{"normload", {}};
+  MeasureBare(callers, request, timeout);
   MeasureLoad(workload, *sender, pacer);
   for (int i = 0; i < absl::GetFlag(FLAGS_rounds); ++i) {
-    bare.push_back(MeasureBare(callers, request));
-    load.push_back(MeasureLoad(workload, *sender, pacer));
-    rates.push_back(load.back().calls_per_second / bare.back().calls_per_second);
-    cpus.push_back(load.back().cpu_us / bare.back().cpu_us);
+    plain.samples.push_back(MeasureBare(callers, request, absl::InfiniteDuration()));
+    bare.samples.push_back(MeasureBare(callers, request, timeout));
+    load.samples.push_back(MeasureLoad(workload, *sender, pacer));
   }
-  Print("bare", bare);
-  Print("normload", load);
-  std::printf("normload makes %.3f of the bare client's calls, at %.3f of its processor time\n",
-              Median(rates), Median(cpus));
+  for (const Series* series : {&plain, &bare, &load}) Print(*series);
+  PrintRatio(load, bare);
+  PrintRatio(load, plain);
   server->Shutdown();
   return 0;
 }
