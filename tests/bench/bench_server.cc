@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/bench/no_metrics.h"
 
 namespace normd {
 namespace {
@@ -57,7 +58,7 @@ std::string EchoServer::address() const { return absl::StrCat("127.0.0.1:", port
 
 BenchServer::BenchServer(const BenchServerOptions& options)
     : root_(MakeRepository(options)),
-      metrics_(CreateMetrics({"bench", ""})),
+      metrics_(options.record_metrics ? CreateMetrics({"bench", ""}) : CreateNoMetrics()),
       readiness_(*metrics_),
       backend_(ValueOrExit(CreateBackend(options.backend, *metrics_, clock_))),
       registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),

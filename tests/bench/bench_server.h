@@ -39,6 +39,7 @@ struct BenchServerOptions {
   NormServiceOptions service;
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
+  bool record_metrics = true;
 };
 
 // normd as main.cc composes it. Ends the process with a message when it cannot start.

@@ -9,6 +9,7 @@
 //
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
+//   serving_bench --against=no_metrics --sizes=1024     # what recording costs
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -42,6 +43,8 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
+ABSL_FLAG(std::string, against, "echo",
+          "the other server: echo, or no_metrics, a normd that records none");
 ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
@@ -267,7 +270,7 @@ double Count(const BenchServer& normd) {
 // The means between two readings.
 nlohmann::json PrintStages(const StageSums& before, const StageSums& after, double requests) {
   nlohmann::json means;
-  std::printf("%18s", "mean us:");
+  std::printf("%22s", "mean us:");
   for (std::size_t i = 0; i < before.size(); ++i) {
     means[kStages[i]] = 1e6 * (after[i] - before[i]) / requests;
     std::printf(" %s %.1f", kStages[i], means[kStages[i]].get<double>());
@@ -296,7 +299,7 @@ Sample Medians(const std::vector<Sample>& samples) {
 
 nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sample) {
   const double gb = sample.calls_per_second * static_cast<double>(bytes) / 1e9;
-  std::printf("%9lld  %-6s %9.0f %8.3f %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f",
+  std::printf("%9lld  %-10s %9.0f %8.3f %8.1f %8.1f %8.1f %8.1f %8.1f %8.2f",
               static_cast<long long>(bytes), server, sample.calls_per_second, gb, sample.p50_us,
               sample.p99_us, sample.cpu_us, sample.allocations, sample.allocated_kib,
               sample.switches);
@@ -315,14 +318,24 @@ int Run() {
   const BenchServer normd(ServerOptions());
   EchoService echo_service;
   const EchoServer echo(echo_service);
+  const std::string against = absl::GetFlag(FLAGS_against);
+  std::unique_ptr<BenchServer> no_metrics;
+  if (against == "no_metrics") {
+    BenchServerOptions options = ServerOptions();
+    options.record_metrics = false;
+    no_metrics = std::make_unique<BenchServer>(options);
+  } else if (against != "echo") {
+    std::fprintf(stderr, "--against: %s, wanted echo or no_metrics\n", against.c_str());
+    return 2;
+  }
   Clients to_normd = Connect(normd.address());
-  Clients to_echo = Connect(echo.address());
+  Clients to_other = Connect(no_metrics ? no_metrics->address() : echo.address());
   const absl::Duration length = absl::GetFlag(FLAGS_round);
   std::printf("%s; %d connections, %d turns of %s\n", normd.description().c_str(),
               absl::GetFlag(FLAGS_connections), absl::GetFlag(FLAGS_rounds),
               absl::FormatDuration(length).c_str());
-  std::printf("%9s  %-6s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
-              "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of echo",
+  std::printf("%9s  %-10s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
+              "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of other",
               "by cpu");
   nlohmann::json report = nlohmann::json::array();
   for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
@@ -332,23 +345,23 @@ int Run() {
       return 2;
     }
     const std::string wire = EncodeRequest(bytes);
-    Measure(to_echo, wire, length / 4);
+    Measure(to_other, wire, length / 4);
     Measure(to_normd, wire, length / 4);
-    std::vector<Sample> echo_samples;
+    std::vector<Sample> other_samples;
     std::vector<Sample> normd_samples;
     std::vector<double> ratios;
     std::vector<double> cpu_ratios;
     const StageSums stages = Stages(normd);
     const double count = Count(normd);
     for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-      echo_samples.push_back(Measure(to_echo, wire, length));
+      other_samples.push_back(Measure(to_other, wire, length));
       normd_samples.push_back(Measure(to_normd, wire, length));
       ratios.push_back(normd_samples.back().calls_per_second /
-                       echo_samples.back().calls_per_second);
-      cpu_ratios.push_back(echo_samples.back().cpu_us / normd_samples.back().cpu_us);
+                       other_samples.back().calls_per_second);
+      cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
     }
     nlohmann::json line{{"bytes", bytes}, {"connections", absl::GetFlag(FLAGS_connections)}};
-    line["echo"] = Print("echo", bytes, Medians(echo_samples));
+    line[against] = Print(against.c_str(), bytes, Medians(other_samples));
     std::printf("\n");
     line["normd"] = Print("normd", bytes, Medians(normd_samples));
     line["ratio"] = Median(ratios);

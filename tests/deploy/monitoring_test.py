@@ -3,12 +3,15 @@
 
 A real normd under load, a real Prometheus that scrapes it each second and evaluates the rules. A
 query of an alert is asked for the series that it compares: a healthy server makes no comparison
-true. On the way: each metric is documented, each alert has its runbook, and the request log's
-flags give lines. Exits with 77, which ctest shows as skipped, where Prometheus is missing.
+true. What only a machine with a GPU has comes from a page in the exporters' format. On the way: a
+legend names labels that its query gives, each metric is documented, each alert has its runbook, and
+the request log's flags give lines. Exits with 77, which ctest shows as skipped, where Prometheus is
+missing.
 """
 
 import argparse
 import contextlib
+import http.server
 import json
 import pathlib
 import re
@@ -29,14 +32,19 @@ DASHBOARD = SOURCE / "deploy/grafana/dashboards/normd.json"
 DOCS = SOURCE / "docs/metrics.md"
 GRAFANA_VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$model": ".*"}
 
-# Queries on what is not here: they must parse, and need not return data.
-NEEDS_DCGM = {
+# What DCGM's exporter, and normd with a GPU, have on top.
+DCGM_GAUGES = [
     "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_POWER_USAGE",
     "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_PROF_DRAM_ACTIVE",
     "DCGM_FI_PROF_PCIE_RX_BYTES", "DCGM_FI_PROF_PCIE_TX_BYTES",
-}
-NEEDS_GPU = {'instance_pool:normd_pool_used:ratio{pool=~".+ pinned"}'}
-EXEMPT = NEEDS_DCGM | NEEDS_GPU
+]
+DCGM_LABELS = ('gpu="0",UUID="GPU-0",pci_bus_id="00000000:01:00.0",device="nvidia0",'
+               'modelName="a GPU",Hostname="a host"')
+GPU_PAGE = "".join(f"# TYPE {name} gauge\n{name}{{{DCGM_LABELS}}} 1\n" for name in DCGM_GAUGES) + """\
+# TYPE normd_pool_bytes gauge
+normd_pool_bytes{pool="cuda:0 pinned",state="used"} 1
+normd_pool_bytes{pool="cuda:0 pinned",state="free"} 3
+"""
 
 CONFIG = """
 global: {{ scrape_interval: 1s, evaluation_interval: 1s }}
@@ -44,6 +52,8 @@ rule_files: ["{rules}/*.yml"]
 scrape_configs:
   - job_name: normd
     static_configs: [{{ targets: ["{target}"] }}]
+  - job_name: dcgm
+    static_configs: [{{ targets: ["{gpu}"] }}]
 """
 
 
@@ -97,6 +107,30 @@ class Process:
         self._reader.join()
 
 
+class GpuPage(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(GPU_PAGE.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def gpu_page():
+    """The address of a server of the page, while the block lasts."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), GpuPage) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 class Prometheus:
     def __init__(self, address):
         self._root = f"http://{address}/api/v1/"
@@ -106,10 +140,10 @@ class Prometheus:
         with contextlib.closing(urllib.request.urlopen(url, timeout=10)) as answer:
             return json.load(answer)["data"]
 
-    def has_data(self, query):
-        """True if some sample is a number. An HTTP error is a query that does not parse."""
+    def series(self, query):
+        """The labels of each series with a number. An HTTP error is a query that does not parse."""
         samples = self.get("query", query=query)["result"]
-        return any(sample["value"][1] != "NaN" for sample in samples)
+        return [sample["metric"] for sample in samples if sample["value"][1] != "NaN"]
 
 
 def split_top_level(text, separator):
@@ -143,16 +177,21 @@ def compared(condition):
     sys.exit(f"alert without a comparison: {condition}")
 
 
-def dashboard_queries():
-    queries = set()
+def dashboard_targets():
+    """Each query with its legend."""
+    targets = set()
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", []):
             query = target["expr"]
             for name, value in GRAFANA_VARIABLES.items():
                 query = query.replace(name, value)
             assert "$" not in query, query
-            queries.add(query)
-    return queries
+            targets.add((query, target["legendFormat"]))
+    return targets
+
+
+def dashboard_queries():
+    return {query for query, _ in dashboard_targets()}
 
 
 def rule_queries(rules):
@@ -197,6 +236,13 @@ def check_variables(prometheus, faults):
             faults.append(f"variable {variable['name']}: {variable['query']} has no value")
 
 
+def check_legends(prometheus, faults):
+    for query, legend in sorted(dashboard_targets()):
+        labels = {label for series in prometheus.series(query) for label in series}
+        faults.extend(f"legend {legend}: {query} has no label {label}"
+                      for label in set(re.findall(r"{{(\w+)}}", legend)) - labels)
+
+
 def check_documented(metrics_address, faults):
     docs = DOCS.read_text()
     with contextlib.closing(urllib.request.urlopen(f"http://{metrics_address}/metrics")) as answer:
@@ -215,14 +261,16 @@ def check_request_log(output, faults):
         faults.append(f"{name}, of the request log, is not in docs/metrics.md")
 
 
-def wait_for_data(prometheus, queries, load, normctl, grpc, faults):
+def wait_for_data(prometheus, queries, load, arguments, grpc, faults):
     pending = set(queries)
     deadline = time.monotonic() + LIMIT_S
     while pending and time.monotonic() < deadline:
-        # A request that fails, for the panels of errors.
-        subprocess.run([normctl, "model", "none_of_this_name", f"--server={grpc}"],
-                       capture_output=True, timeout=10, check=False)
-        pending = {query for query in pending if not prometheus.has_data(query)}
+        # Requests that fail, of no model and of one, for the panels of errors.
+        for command in ([arguments.normctl, "model", "none_of_this_name"],
+                        [arguments.normload, "--model=instance_norm_64", "--shape=1x63x1x1"]):
+            subprocess.run([*command, f"--server={grpc}"], capture_output=True, timeout=10,
+                           check=False)
+        pending = {query for query in pending if not prometheus.series(query)}
         time.sleep(0.5)  # Another scrape.
     if not load.running():
         faults.append("normload has ended: " + "\n".join(map(str, load.output)))
@@ -233,28 +281,28 @@ def check(prometheus, arguments, grpc, metrics, load):
     faults = []
     rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
     queries = dashboard_queries() | rule_queries(rules)
-    faults.extend(f"exempt, but in no query: {query}" for query in sorted(EXEMPT - queries))
-    for query in sorted(EXEMPT):
-        prometheus.has_data(query)  # It parses.
+    faults.extend(f"on the GPU's page, but in no query: {name}"
+                  for name in DCGM_GAUGES if name not in queries)
     check_alerts(rules, faults)
     check_records(rules, faults)
-    wait_for_data(prometheus, queries - EXEMPT, load, arguments.normctl, grpc, faults)
+    wait_for_data(prometheus, queries, load, arguments, grpc, faults)
+    check_legends(prometheus, faults)
     check_variables(prometheus, faults)
     check_documented(metrics, faults)
     for group in prometheus.get("rules")["groups"]:
         faults.extend(f"{rule['name']}: {rule['lastError']}" for rule in group["rules"]
                       if rule.get("lastError"))
-    print(f"{len(rules)} rules and {len(queries)} queries, {len(EXEMPT)} of them exempt")
+    print(f"{len(rules)} rules and {len(queries)} queries")
     return faults
 
 
 def run(arguments, folder):
     with Process(arguments.normd, f"--model_repository={SOURCE}/deploy/models", "--device=cpu",
                  "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--lame_duck=0s",
-                 "--log_sample_every=100") as normd:
+                 "--log_sample_every=100") as normd, gpu_page() as gpu:
         grpc, metrics = normd.wait_for(r"serving: grpc=(\S+) metrics=(\S+)").groups()
         config = folder / "prometheus.yml"
-        config.write_text(CONFIG.format(rules=RULES, target=metrics))
+        config.write_text(CONFIG.format(rules=RULES, target=metrics, gpu=gpu))
         with Process("prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
                      "--web.listen-address=127.0.0.1:0") as server, \
              Process(arguments.normload, f"--server={grpc}", "--rate=200", "--warmup=0s",

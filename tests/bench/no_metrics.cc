@@ -1,0 +1,50 @@
+#include "tests/bench/no_metrics.h"
+
+#include "prometheus/metric_family.h"
+
+namespace normd {
+namespace {
+
+class NoModelMetrics final : public ModelMetrics {
+ public:
+  void RecordRequest(Method, absl::StatusCode, Duration) override {}
+  void RecordStages(const StageTimes&) override {}
+  void RecordBatch(std::int64_t, std::int64_t) override {}
+  void RecordRejection(Rejection) override {}
+  void AddQueued(std::int64_t) override {}
+  void RecordLoad(Duration) override {}
+};
+
+class NoLaneMetrics final : public LaneMetrics {
+ public:
+  void AddBusy(Duration) override {}
+  void AddCopied(std::int64_t, std::int64_t) override {}
+  void RecordRetired() override {}
+};
+
+class NoMetrics final : public Metrics {
+ public:
+  ModelMetrics& ForModel(absl::string_view, std::int64_t) override { return model_; }
+  ModelMetrics& ForNoModel() override { return model_; }
+  LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
+  void SetDevice(absl::string_view, absl::string_view) override {}
+  void SetLimits(const MetricsLimits&) override {}
+  void AddInflightBytes(std::int64_t) override {}
+  void AddPayload(std::int64_t, std::int64_t) override {}
+  void SetReady(bool) override {}
+  std::shared_ptr<void> WatchPool(std::string, std::function<PoolUse()>) override {
+    return nullptr;
+  }
+  std::string Scrape() const override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() const override { return {}; }
+
+ private:
+  NoModelMetrics model_;
+  NoLaneMetrics lane_;
+};
+
+}  // namespace
+
+std::unique_ptr<Metrics> CreateNoMetrics() { return std::make_unique<NoMetrics>(); }
+
+}  // namespace normd
