@@ -18,6 +18,11 @@ bool ClientWasLate(const Measurement& measured) {
   return lag > kHiccup && lag > measured.response_time.Percentile(99) / 4;
 }
 
+// How many answers may be later than the objective's limit, and it is met.
+std::int64_t LateAllowed(const Objective& objective, std::int64_t answers) {
+  return static_cast<std::int64_t>((100 - objective.percent) / 100 * static_cast<double>(answers));
+}
+
 }  // namespace
 
 std::vector<std::string> Notes(const Report& report) {
@@ -34,6 +39,14 @@ std::vector<std::string> Notes(const Report& report) {
         "the client itself was late: the 99th percentile of its send lag is %.1f ms. Its "
         "processors were busy: give it a machine of its own, or start several",
         Milliseconds(measured.send_lag.Percentile(99))));
+  }
+  constexpr std::int64_t kEnoughLate = 10;
+  const auto& objective = report.options.objective;
+  if (objective && measured.ok() > 0 && LateAllowed(*objective, measured.ok()) < kEnoughLate) {
+    notes.push_back(absl::StrFormat(
+        "of %d answers, the slowest %d decide whether p%g is within the objective: run for longer "
+        "to be sure",
+        measured.ok(), LateAllowed(*objective, measured.ok()) + 1, objective->percent));
   }
   constexpr std::int64_t kForP999 = 1000;
   if (measured.ok() > 0 && measured.ok() < kForP999) {

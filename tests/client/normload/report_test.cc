@@ -106,6 +106,13 @@ TEST(NotesTest, WarnsOfNumbersThatSayLess) {
                                     "lag is 60.0 ms")));
 }
 
+TEST(NotesTest, WarnsOfAnObjectiveThatAFewAnswersDecide) {
+  const Report few = ReportOf({"--rate=50", "--slo=p99=1s"}, {RunOf(50, 250)});
+  EXPECT_THAT(TextReport(few), HasSubstr("note: of 250 answers, the slowest 3 decide whether p99"));
+  const Report enough = ReportOf({"--rate=50", "--slo=p99=1s"}, {RunOf(50, 1000)});
+  EXPECT_THAT(TextReport(enough), Not(HasSubstr("decide whether")));
+}
+
 TEST(JsonReportTest, TellsOfAStream) {
   const Json report = Json::parse(JsonReport(StreamReport()));
   EXPECT_EQ(report["options"]["mix"][0]["stream_chunk_bytes"], 4096);
