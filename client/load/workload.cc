@@ -111,13 +111,14 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
     if (!shape.ok()) return wrong(shape.status().message());
     entry.shape = *std::move(shape);
   }
-  if (fields.size() > 2) {
+  if (fields.size() > 2 && !fields[2].empty()) {
     const absl::StatusOr<norm::DType> dtype = client::ParseDType(fields[2]);
     if (!dtype.ok()) return wrong(dtype.status().message());
     entry.dtype = *dtype;
   }
-  if (fields.size() > 3 && (!absl::SimpleAtod(fields[3], &entry.weight) ||
-                            !std::isfinite(entry.weight) || entry.weight <= 0)) {
+  if (fields.size() > 3 && !fields[3].empty() &&
+      (!absl::SimpleAtod(fields[3], &entry.weight) || !std::isfinite(entry.weight) ||
+       entry.weight <= 0)) {
     return wrong("the weight is not a number above 0");
   }
   if (entry.streamed() && entry.y) return wrong("a stream carries one tensor, and no y");

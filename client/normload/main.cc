@@ -1,7 +1,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -41,6 +41,8 @@ class Signals final : public normd::load::Interrupts {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // gRPC's own lines would come beside the one message in which each error ends.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   // Debian's abseil looks for deadlocks at each lock that gRPC takes, some percent of a call's
   // cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

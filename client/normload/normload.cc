@@ -31,6 +31,15 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// Before a run, so that an hour's report is not lost at its end.
+absl::Status CheckWritable(const ReportFiles& files) {
+  for (const std::string& path : {files.json, files.csv, files.html}) {
+    if (path.empty() || std::ofstream(path, std::ios::binary | std::ios::app)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot write there"));
+  }
+  return absl::OkStatus();
+}
+
 // Prints and writes the report, whatever became of the run; the exit code.
 int Tell(const Report& report, const ReportFiles& files, std::ostream& out, std::ostream& err) {
   out << TextReport(report);
@@ -91,6 +100,7 @@ int Load(absl::Span<const std::string> arguments, const Attention& attention, st
     out << HelpText();
     return kExitOk;
   }
+  if (absl::Status status = CheckWritable(options->files); !status.ok()) return Usage(status, err);
   Report report;
   report.options = *std::move(options);
   report.started_at = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());

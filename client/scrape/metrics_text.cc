@@ -125,7 +125,8 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
     }
   }
   for (auto& [name, model] : models) {
-    if (model.request.count + model.stream.count <= 0) continue;
+    // Those of no model were cancelled or refused before any stage.
+    if (name.empty() || model.request.count + model.stream.count <= 0) continue;
     model.model = name;
     growth.models.push_back(std::move(model));
   }

@@ -22,6 +22,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "client/load/load_run.h"
@@ -278,6 +279,7 @@ int Run() {
 }  // namespace normd::load
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // As normd and normload do.
   absl::ParseCommandLine(argc, argv);
   return normd::load::Run();
 }

@@ -65,6 +65,16 @@ TEST(ParseMixTest, AShapeMayBeLeftToTheModel) {
   EXPECT_FALSE((*mix)[3].shape_from_model);
 }
 
+TEST(ParseMixTest, AnEmptyFieldIsItsDefault) {
+  const auto mix = ParseMix("a:::2,b:1x8:f16::priority=low");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_TRUE((*mix)[0].shape_from_model);
+  EXPECT_EQ((*mix)[0].dtype, norm::DType::kFloat32);
+  EXPECT_EQ((*mix)[0].weight, 2);
+  EXPECT_EQ((*mix)[1].dtype, norm::DType::kFloat16);
+  EXPECT_EQ((*mix)[1].weight, 1);
+}
+
 TEST(ParseMixTest, ReadsStreams) {
   const auto mix =
       ParseMix("a:1x8:stream,b:1x8:f16:2:stream=256KiB:timeout=1s,c:1x8:stream=1000,d:1");

@@ -461,15 +461,16 @@ TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
   }
 }
 
-TEST_F(NormloadTest, AReportThatCannotBeWrittenIsAFailure) {
+TEST_F(NormloadTest, AReportThatCannotBeWrittenIsToldBeforeTheRun) {
   std::ostringstream out;
   std::ostringstream err;
   EXPECT_EQ(
       RunNormload({"--server=" + server_.target(), "--model=norm", "--shape=1x4x5", "--requests=1",
                    "--warmup=0s", "--quiet", "--json=" + folder_.File("no/such/folder.json")},
                   interrupts_, out, err, false),
-      kExitFailed);
-  EXPECT_THAT(err.str(), HasSubstr("folder.json: cannot write"));
+      kExitUsage);
+  EXPECT_THAT(err.str(), HasSubstr("folder.json: cannot write there"));
+  EXPECT_EQ(server_.calls(), 0);
 }
 
 // What a call meets where one side speaks TLS and the other does not, or distrusts it.

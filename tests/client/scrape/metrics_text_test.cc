@@ -58,6 +58,7 @@ TEST(GrowthBetweenTest, IsWhatCameBetweenForEachModel) {
       "normd_stage_duration_seconds_bucket{model=\"a\",stage=\"queue\",le=\"+Inf\"} 14\n"
       "normd_request_duration_seconds_count{model=\"a\",method=\"Normalize\"} 14\n"
       "normd_request_duration_seconds_count{model=\"a\",method=\"GetModel\"} 99\n"
+      "normd_request_duration_seconds_count{model=\"\",method=\"Normalize\"} 3\n"
       "normd_request_duration_seconds_count{model=\"new\",method=\"Normalize\"} 2\n"
       "normd_request_duration_seconds_count{model=\"quiet\",method=\"Normalize\"} 10\n"
       "normd_lane_busy_seconds_total{device=\"cpu\",lane=\"0\"} 5.5\n"
