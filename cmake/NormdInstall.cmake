@@ -18,7 +18,7 @@ install(DIRECTORY deploy/models DESTINATION . COMPONENT bundle PATTERN "*.py" EX
 # The component `checks` adds what examines the bundle on a GPU: tests, benchmarks and deploy/check_gpu.sh.
 if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
   get_property(cuda_tests GLOBAL PROPERTY NORMD_CUDA_TESTS)
-  set(checks ${cuda_tests} norm_bench linear_bench device_bench serving_bench stream_bench)
+  set(checks ${cuda_tests} norm_bench device_bench serving_bench stream_bench)
   set_target_properties(${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
   # Loaded by programs that are not in the bundle, it finds its neighbours by itself.
   set_target_properties(norm_kernels_shared PROPERTIES INSTALL_RPATH "$ORIGIN")

@@ -8,7 +8,7 @@
 #   tests      the tests labelled cuda; one that skips counts as a failure
 #   sanitize   the same tests under compute-sanitizer: memcheck, racecheck, synccheck
 #   sanitize_normd  normd under memcheck, from its start through a verified load to its stop
-#   kernels    norm_bench: every norm against a copy of the same tensor; linear_bench: the fused layer
+#   kernels    norm_bench: every norm against a copy of the same tensor, and the fused layer
 #   compare    a copy, PyTorch eager, torch.compile and these kernels, side by side
 #   link       device_bench: what a lane makes of the link to the GPU
 #   serve      normd on the GPU: every demo model against float64, a load, raw echo beside normd
@@ -151,7 +151,9 @@ run_sanitize_normd() {
 run_kernels() {
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem --format=csv,noheader || true
   show norm_bench "$checks/norm_bench" --device=cuda --min_time=0.2 --json="$out/norm_bench.json"
-  show linear_bench "$checks/linear_bench" 8192 1 64 1024
+  show norm_bench_linear "$checks/norm_bench" --device=cuda --min_time=0.2 \
+    --linear=1x8192x8192,64x8192x8192,1024x8192x8192 --json="$out/norm_bench_linear.json" \
+    --precisions=float32,tf32,bf16,float32_strict
 }
 
 run_compare() {

@@ -10,7 +10,7 @@ One line for each precision and number of samples: milliseconds of
 
 by CUDA events around one call, which also wait for Python, each in turn; around one call that was
 enqueued as a whole before it began, each in turn after a pause (c., cool); and around replays of
-captured calls, 0.3 s of each without a pause (h., hot: large products meet the chip's power limit,
+captured calls in long turns without a pause (h., hot: large products meet the chip's power limit,
 and its clock sinks). Medians. Errors are ||out - reference|| / ||reference|| and the largest
 difference, against float64, of eager and of ours. "bits" says whether seven samples alone have the
 bits that they have in the batch.
@@ -37,7 +37,7 @@ LINES = (("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfl
          ("tf32", torch.float16), ("float32", torch.float16), ("float32_strict", torch.float32))
 CHECKED_SAMPLES = 64
 PAUSE_SECONDS = 0.01  # Before a call: none begins on a chip that another has heated.
-HOT_SECONDS = 0.3
+HOT_SECONDS = 0.15  # Of a turn.
 
 
 class Spec(ctypes.Structure):

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/bench/cpu_linear.h"
 #include "kernels/bench/data.h"
 #include "kernels/bench/device.h"
 #include "kernels/cpu/normalize.h"
@@ -78,7 +79,11 @@ class CpuDevice : public Device {
     return status;
   }
 
-  Status Explain(const Case&, std::string* out) const override {
+  Status MeasureLinear(const LinearCase& c, LinearMeasurement* out) override {
+    return MeasureLinearOnCpu(settings_, c, out);
+  }
+
+  Status Explain(const Case&, std::string* out) override {
     *out = Description();
     return Status();
   }

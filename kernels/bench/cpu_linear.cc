@@ -6,10 +6,11 @@
 #include <memory>
 #include <thread>
 
+#include "kernels/bench/cpu_linear.h"
 #include "kernels/bench/data.h"
-#include "kernels/bench/linear.h"
 #include "kernels/cpu/linear_norm.h"
 #include "kernels/cpu/linear_product.h"
+#include "kernels/cpu/normalize.h"
 #include "kernels/reference.h"
 
 namespace normd::norm::bench {
@@ -77,11 +78,12 @@ Status Check(const LinearNormSpec& spec, const LinearNormParams& params,
 
 }  // namespace
 
-Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasurement* out) {
+Status MeasureLinearOnCpu(const Settings& settings, const LinearCase& c, LinearMeasurement* out) {
   LinearNormSpec spec;
   spec.in_features = c.in_features;
   spec.out_features = c.out_features;
   spec.dtype = c.dtype;
+  spec.precision = c.precision;
   spec.epilogue.add = spec.epilogue.multiply = true;
   const std::int64_t in = c.samples * c.in_features;
   const std::int64_t result = c.samples * c.out_features;
@@ -145,6 +147,7 @@ Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasur
     total_ms += calls * (product_ms.back() + layer_ms.back());
     ++out->repetitions;
   }
+  out->strategy = cpu::SimdTargetName();
   out->layer_ms = Median(&layer_ms);
   out->product_ms = Median(&product_ms);
   out->ratio = Median(&ratios);

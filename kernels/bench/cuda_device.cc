@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/bench/cuda_linear.h"
+#include "kernels/bench/cuda_memory.h"
 #include "kernels/bench/cuda_reference.h"
 #include "kernels/bench/data.h"
 #include "kernels/bench/device.h"
@@ -18,35 +20,6 @@ constexpr int kMaxCallsPerSample = 64;
 // L2 cache, so that no call finds its tensor there.
 constexpr std::size_t kRotatedBytes = 256 << 20;
 
-Status ToStatus(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return Status();
-  return Status(
-      error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kDeviceError,
-      std::string(what) + ": " + cudaGetErrorString(error));
-}
-
-struct FreeDevice {
-  void operator()(void* data) const { cudaFree(data); }
-};
-using Buffer = std::unique_ptr<void, FreeDevice>;
-
-Status Allocate(std::size_t bytes, Buffer* out) {
-  void* data = nullptr;
-  Status status = ToStatus(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), "cudaMalloc");
-  out->reset(data);
-  return status;
-}
-
-Status Upload(const std::vector<char>& host, Buffer* out) {
-  Status status = Allocate(host.size(), out);
-  if (!status.ok()) return status;
-  status = ToStatus(cudaMemcpy(out->get(), host.data(), host.size(), cudaMemcpyHostToDevice),
-                    "cudaMemcpy");
-  if (!status.ok()) return status;
-  // From pageable memory the copy may return early, and other streams do not wait for it.
-  return ToStatus(cudaStreamSynchronize(nullptr), "cudaMemcpy");
-}
-
 // Parameters in device memory.
 struct DeviceParams {
   Status Fill(const HostParams& host) {
@@ -61,20 +34,8 @@ struct DeviceParams {
     return Status();
   }
 
-  Buffer gamma, beta, mean, variance;
+  DeviceBuffer gamma, beta, mean, variance;
   NormParams view;
-};
-
-class Event {
- public:
-  Event() { cudaEventCreate(&event_); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
 };
 
 class CudaDevice : public Device {
@@ -85,10 +46,6 @@ class CudaDevice : public Device {
   }
 
   Status Open() {
-    if (!settings_.strategy.empty()) {
-      Status status = cuda::ParseStrategy(settings_.strategy, &forced_);
-      if (!status.ok()) return status;
-    }
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
       return Status(StatusCode::kUnsupported, "device: no CUDA device");
@@ -105,6 +62,7 @@ class CudaDevice : public Device {
   }
 
   Status Measure(Case* scaled, Measurement* out) override {
+    if (Status status = ParseForced(); !status.ok()) return status;
     ScaleTo(MaxTensorBytes(), scaled);
     Run run{*scaled, {}, {}, {}, {}, 0};
     if (Status status = Prepare(&run); !status.ok()) return status;
@@ -112,20 +70,31 @@ class CudaDevice : public Device {
     return Time(run, out);
   }
 
-  Status Explain(const Case& c, std::string* out) const override {
+  Status MeasureLinear(const LinearCase& c, LinearMeasurement* out) override {
+    return MeasureLinearOnCuda(settings_, limits_, stream_, c, out);
+  }
+
+  Status Explain(const Case& c, std::string* out) override {
     cuda::Plan plan;
+    if (Status status = ParseForced(); !status.ok()) return status;
     Status status = cuda::MakePlan(c.spec, c.spatial, limits_, forced_, &plan);
     *out = cuda::Describe(plan);
     return status;
   }
 
  private:
+  // The fused layer's names are others.
+  Status ParseForced() {
+    return settings_.strategy.empty() ? Status()
+                                      : cuda::ParseStrategy(settings_.strategy, &forced_);
+  }
+
   // A case with its buffers.
   struct Run {
     const Case& c;
-    std::vector<Buffer> x, y;  // Taken in turn.
+    std::vector<DeviceBuffer> x, y;  // Taken in turn.
     DeviceParams params;
-    Buffer workspace;
+    DeviceBuffer workspace;
     std::size_t workspace_bytes;
 
     Segment segment(std::size_t call) const {
@@ -144,11 +113,11 @@ class CudaDevice : public Device {
   Status Prepare(Run* run) const {
     const auto bytes = static_cast<std::size_t>(run->c.tensor_bytes());
     const NormSpec& spec = run->c.spec;
-    Buffer pool;
+    DeviceBuffer pool;
     Status status = Upload(RandomElements(spec.dtype, kPoolElements, -1, 2, settings_.seed), &pool);
     const std::size_t sets = std::max<std::size_t>(1, kRotatedBytes / (2 * bytes) + 1);
     for (std::size_t i = 0; status.ok() && i < std::min<std::size_t>(sets, 64); ++i) {
-      Buffer x, y;
+      DeviceBuffer x, y;
       status = Allocate(bytes, &x);
       if (status.ok()) status = Allocate(bytes, &y);
       if (!status.ok()) break;
@@ -204,22 +173,6 @@ class CudaDevice : public Device {
     return status;
   }
 
-  // Milliseconds of one of `calls` calls that are enqueued one behind the other.
-  Status TimeCalls(int calls, std::size_t* next, const auto& call, double* ms) const {
-    cudaEventRecord(begin_.get(), stream_);
-    for (int i = 0; i < calls; ++i) {
-      if (Status status = call((*next)++); !status.ok()) return status;
-    }
-    cudaEventRecord(end_.get(), stream_);
-    Status status = ToStatus(cudaEventSynchronize(end_.get()), "measurement");
-    float elapsed_ms = 0;
-    if (status.ok()) {
-      status = ToStatus(cudaEventElapsedTime(&elapsed_ms, begin_.get(), end_.get()), "measurement");
-    }
-    *ms = static_cast<double>(elapsed_ms) / calls;
-    return status;
-  }
-
   Status Time(const Run& run, Measurement* out) const {
     const auto normalize = [&](std::size_t call) { return Normalize(run, call); };
     const auto copy = [&](std::size_t call) {
@@ -232,8 +185,8 @@ class CudaDevice : public Device {
     std::size_t next = 0;
     double first_ms = 0, copy_first_ms = 0;
     for (int warm_up = 0; warm_up < 2; ++warm_up) {
-      for (Status status :
-           {TimeCalls(3, &next, normalize, &first_ms), TimeCalls(3, &next, copy, &copy_first_ms)}) {
+      for (Status status : {timer_.Time(stream_, 3, &next, normalize, &first_ms),
+                            timer_.Time(stream_, 3, &next, copy, &copy_first_ms)}) {
         if (!status.ok()) return status;
       }
     }
@@ -244,8 +197,8 @@ class CudaDevice : public Device {
     while ((total_ms < settings_.min_seconds * 1e3 || out->repetitions < kMinRepetitions) &&
            out->repetitions < kMaxRepetitions) {
       double one_copy_ms = 0, one_norm_ms = 0;
-      for (Status status : {TimeCalls(calls, &next, copy, &one_copy_ms),
-                            TimeCalls(calls, &next, normalize, &one_norm_ms)}) {
+      for (Status status : {timer_.Time(stream_, calls, &next, copy, &one_copy_ms),
+                            timer_.Time(stream_, calls, &next, normalize, &one_norm_ms)}) {
         if (!status.ok()) return status;
       }
       copy_ms.push_back(one_copy_ms);
@@ -264,7 +217,7 @@ class CudaDevice : public Device {
   cuda::DeviceLimits limits_;
   cuda::Strategy forced_ = cuda::Strategy::kAuto;
   cudaStream_t stream_ = nullptr;
-  const Event begin_, end_;
+  const Timer timer_;
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ struct Settings {
   int threads = 0;                    // CPU only; 0: all that the process may use.
   double min_seconds = 0.5;           // Time spent measuring one case, norm and copy together.
   std::int64_t max_tensor_bytes = 0;  // Larger tensors lose samples; 0: what the device holds.
-  std::string strategy;               // CUDA only; forces a strategy by its name.
+  std::string strategy;               // CUDA only; forces a strategy or a tile by its name.
   DType param_dtype = DType::kFloat32;
   std::uint64_t seed = 1;
 };
@@ -38,6 +38,9 @@ struct Measurement {
   }
 };
 
+struct LinearCase;  // kernels/bench/linear.h
+struct LinearMeasurement;
+
 // Not thread-safe.
 class Device {
  public:
@@ -46,8 +49,10 @@ class Device {
   // Computes the case with poisoned output, checks it against float64, then measures it. A tensor
   // too large loses samples, in *c too. Blocks.
   virtual Status Measure(Case* c, Measurement* out) = 0;
+  // The same for the fused layer (z + y) * y, whose size does not change.
+  virtual Status MeasureLinear(const LinearCase& c, LinearMeasurement* out) = 0;
   // How the device would compute the case, without computing it.
-  virtual Status Explain(const Case& c, std::string* out) const = 0;
+  virtual Status Explain(const Case& c, std::string* out) = 0;
 };
 
 // Unsupported if this build or machine does not have the device.

@@ -1,4 +1,4 @@
-// The fused layer on the CPU beside the matrix product that it cannot be faster than.
+// The fused layer in norm_bench: what is measured, and how it is reported.
 
 #ifndef NORMD_KERNELS_BENCH_LINEAR_H_
 #define NORMD_KERNELS_BENCH_LINEAR_H_
@@ -17,31 +17,43 @@ struct LinearCase {
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
   DType dtype = DType::kFloat32;
+  Precision precision = Precision::kFloat32;
 
   std::string shape() const;  // "1024x8192x8192": samples, in, out
+  double operations() const;  // Of the product.
 };
 
 struct LinearMeasurement {
-  double layer_ms = 0;    // Medians of one call.
-  double product_ms = 0;  // oneDNN's float32 product of these sizes alone, its weight packed.
+  std::string strategy;  // What computed the case; on CUDA the tile, features x samples.
+  double layer_ms = 0;   // Medians of one call.
+  double product_ms =
+      0;  // oneDNN's float32 product of these sizes alone, its weight packed; CPU only.
   // Median over the repetitions of product time / layer time, each pair measured back to back: 1 is
   // the speed of the bare product.
   double ratio = 0;
   int repetitions = 0;
-  double max_error = 0;  // As Measurement's.
+  double max_error = 0;  // As Measurement's; on CUDA the largest |out - reference|.
   std::int64_t checked_samples = 0;
 };
 
-// "1024x8192x8192". InvalidArgument for anything else.
-Status ParseLinearCase(const std::string& shape, const std::string& dtype, LinearCase* out);
+struct LinearResult {
+  LinearCase measured;
+  LinearMeasurement measurement;
+  Status status;  // Not ok: the case did not run, and the measurement means nothing.
+};
 
-// Computes (z + y) * y on random tensors, checks a few samples against float64, then measures.
-// Unsupported in a build without CPU kernels. Blocks.
-Status MeasureLinear(const Settings& settings, const LinearCase& c, LinearMeasurement* out);
+// A shape such as "1024x8192x8192", a type and a precision by their names. InvalidArgument names
+// the part that does not parse.
+Status ParseLinearCase(const std::string& shape, const std::string& dtype,
+                       const std::string& precision, LinearCase* out);
 
 std::string LinearTableHeader();
-std::string LinearTableLine(const LinearCase& c, const LinearMeasurement& measurement,
-                            const Status& status);
+std::string LinearTableLine(const LinearResult& result);
+// {"device": ..., "results": [{"op": "linear_norm", "dtype", "precision", "shape", "strategy",
+// "layer_ms", "product_ms", "ratio_to_product", "tflop_per_s", "max_error", "checked_samples",
+// "repetitions"} or {"op", "dtype", "precision", "shape", "error"}, ...]}. product_ms and
+// ratio_to_product are null where they are not measured.
+std::string LinearJson(const std::string& device, const std::vector<LinearResult>& results);
 
 }  // namespace normd::norm::bench
 

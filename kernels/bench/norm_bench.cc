@@ -16,16 +16,16 @@ Status OpenDevice(const Options& options, std::unique_ptr<Device>* device) {
   return InvalidArgument("--device: \"" + options.device + "\", wanted cpu or cuda");
 }
 
-void Explain(const Device& device, const std::vector<Case>& cases) {
+void Explain(Device* device, const std::vector<Case>& cases) {
   for (const Case& c : cases) {
     std::string text;
-    const Status status = device.Explain(c, &text);
+    const Status status = device->Explain(c, &text);
     std::printf("%s: %s\n", c.name().c_str(),
                 status.ok() ? text.c_str() : status.message().c_str());
   }
 }
 
-// Returns false if a case could not run.
+// These return false if a case could not run.
 bool MeasureAll(Device* device, const std::vector<Case>& cases, std::vector<Result>* results) {
   bool complete = true;
   std::printf("%s\n", TableHeader().c_str());
@@ -41,17 +41,29 @@ bool MeasureAll(Device* device, const std::vector<Case>& cases, std::vector<Resu
   return complete;
 }
 
-int MeasureLinearCases(const Options& options) {
+bool MeasureAllLinear(Device* device, const std::vector<LinearCase>& cases,
+                      std::vector<LinearResult>* results) {
   bool complete = true;
   std::printf("%s\n", LinearTableHeader().c_str());
-  for (const LinearCase& c : options.linear_cases) {
-    LinearMeasurement measurement;
-    const Status status = MeasureLinear(options.settings, c, &measurement);
-    complete = complete && status.ok();
-    std::printf("%s\n", LinearTableLine(c, measurement, status).c_str());
+  for (const LinearCase& c : cases) {
+    LinearResult result;
+    result.measured = c;
+    result.status = device->MeasureLinear(c, &result.measurement);
+    complete = complete && result.status.ok();
+    std::printf("%s\n", LinearTableLine(result).c_str());
     std::fflush(stdout);
+    results->push_back(std::move(result));
   }
-  return complete ? 0 : 1;
+  return complete;
+}
+
+bool WriteJson(const std::string& path, const std::string& json) {
+  if (path.empty()) return true;
+  std::ofstream file(path);
+  file << json;
+  file.close();
+  if (!file) std::fprintf(stderr, "norm_bench: --json: cannot write %s\n", path.c_str());
+  return bool{file};
 }
 
 int Run(const std::vector<std::string>& arguments) {
@@ -68,23 +80,20 @@ int Run(const std::vector<std::string>& arguments) {
     return 0;
   }
   std::printf("%s\n", device->Description().c_str());
-  if (!options.linear_cases.empty()) return MeasureLinearCases(options);
+  if (!options.linear_cases.empty()) {
+    std::vector<LinearResult> results;
+    const bool complete = MeasureAllLinear(device.get(), options.linear_cases, &results);
+    const std::string json = LinearJson(device->Description(), results);
+    return WriteJson(options.json_path, json) && complete ? 0 : 1;
+  }
   if (options.explain) {
-    Explain(*device, options.cases);
+    Explain(device.get(), options.cases);
     return 0;
   }
   std::vector<Result> results;
   const bool complete = MeasureAll(device.get(), options.cases, &results);
-  if (!options.json_path.empty()) {
-    std::ofstream file(options.json_path);
-    file << Json(device->Description(), results);
-    file.close();
-    if (!file) {
-      std::fprintf(stderr, "norm_bench: --json: cannot write %s\n", options.json_path.c_str());
-      return 1;
-    }
-  }
-  return complete ? 0 : 1;
+  const std::string json = Json(device->Description(), results);
+  return WriteJson(options.json_path, json) && complete ? 0 : 1;
 }
 
 }  // namespace

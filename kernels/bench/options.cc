@@ -17,14 +17,15 @@ const char kUsage[] =
   --dtypes=LIST           float32, float64, float16, bfloat16 (float32)
   --layouts=LIST          first, last (first)
   --param_dtype=DTYPE     of gamma, beta, mean and variance (float32)
-  --linear=LIST           cpu only, and instead of the norms: the fused layer of samples x in x out,
-                          such as 1024x8192x8192, against oneDNN's matrix product alone
+  --linear=LIST           instead of the norms: the fused layer of samples x in x out, such as
+                          1024x8192x8192; on the CPU against oneDNN's matrix product alone
+  --precisions=LIST       of the fused layer: float32, tf32, bf16, float32_strict (float32)
   --filter=TEXT           keeps the cases whose line contains TEXT
   --threads=N             cpu only: threads of the norm and of the copy (all)
   --min_time=SECONDS      time spent on each case (0.5)
   --max_tensor_mib=N      halves the first dimension of larger tensors (a quarter of the memory)
   --seed=N                of the inputs (1)
-  --strategy=NAME         cuda only: forces a strategy
+  --strategy=NAME         cuda only: forces a strategy, or the fused layer's tile
   --explain               prints how each case would be computed, and computes nothing
   --json=FILE             writes the results as JSON too
 
@@ -115,25 +116,35 @@ Status MakeCases(const Flags& flags, std::vector<Case>* cases) {
   return keep_only(list("layouts", {}), false);
 }
 
+Status MakeLinearCases(const Flags& flags, std::vector<LinearCase>* cases) {
+  std::vector<std::string> dtypes = SplitAtCommas(flags.at("dtypes"));
+  std::vector<std::string> precisions = SplitAtCommas(flags.at("precisions"));
+  if (dtypes.empty()) dtypes = {"float32"};
+  if (precisions.empty()) precisions = {Name(Precision::kFloat32)};
+  for (const std::string& precision : precisions) {
+    for (const std::string& dtype : dtypes) {
+      for (const std::string& shape : SplitAtCommas(flags.at("linear"))) {
+        LinearCase c;
+        Status status = ParseLinearCase(shape, dtype, precision, &c);
+        if (!status.ok()) return status;
+        cases->push_back(c);
+      }
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
-  Flags flags = {{"device", "cpu"},
-                 {"ops", ""},
-                 {"shapes", ""},
-                 {"dtypes", ""},
-                 {"layouts", ""},
-                 {"param_dtype", "float32"},
-                 {"linear", ""},
-                 {"filter", ""},
-                 {"threads", "0"},
-                 {"min_time", "0.5"},
-                 {"max_tensor_mib", "0"},
-                 {"seed", "1"},
-                 {"strategy", ""},
-                 {"explain", ""},
-                 {"json", ""},
-                 {"help", ""}};
+  Flags flags = {
+      {"device", "cpu"}, {"ops", ""},         {"shapes", ""},
+      {"dtypes", ""},    {"layouts", ""},     {"param_dtype", "float32"},
+      {"linear", ""},    {"precisions", ""},  {"filter", ""},
+      {"threads", "0"},  {"min_time", "0.5"}, {"max_tensor_mib", "0"},
+      {"seed", "1"},     {"strategy", ""},    {"explain", ""},
+      {"json", ""},      {"help", ""},
+  };
   if (Status status = ReadFlags(arguments, &flags); !status.ok()) return status;
   out->device = flags["device"];
   out->filter = flags["filter"];
@@ -152,18 +163,7 @@ Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
                         MakeCases(flags, &out->cases)}) {
     if (!status.ok()) return status;
   }
-  for (const std::string& shape : SplitAtCommas(flags["linear"])) {
-    std::vector<std::string> dtypes = SplitAtCommas(flags["dtypes"]);
-    if (dtypes.empty()) dtypes = {"float32"};
-    for (const std::string& dtype : dtypes) {
-      LinearCase c;
-      if (Status status = ParseLinearCase(shape, dtype, &c); !status.ok()) return status;
-      out->linear_cases.push_back(c);
-    }
-  }
-  if (!out->linear_cases.empty() && out->device != "cpu") {
-    return InvalidArgument("--linear: --device=" + out->device + ", wanted cpu");
-  }
+  if (Status status = MakeLinearCases(flags, &out->linear_cases); !status.ok()) return status;
   settings.max_tensor_bytes = max_tensor_mib << 20;
   settings.param_dtype = param.spec.dtype;
   std::erase_if(out->cases,

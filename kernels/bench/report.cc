@@ -1,32 +1,10 @@
 #include "kernels/bench/report.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
+
+#include "kernels/bench/text.h"
 
 namespace normd::norm::bench {
-namespace {
-
-template <typename... Values>
-std::string Format(const char* format, Values... values) {
-  char text[512];
-  std::snprintf(text, sizeof(text), format, values...);
-  return text;
-}
-
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\';
-    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  }
-  return out + '"';
-}
-
-std::string Number(double value) { return std::isfinite(value) ? Format("%.9g", value) : "null"; }
-
-}  // namespace
-
 std::string TableHeader() {
   return Format("%-24s %-9s %-6s %-18s %-16s %10s %10s %9s %6s %9s", "operation", "dtype", "layout",
                 "shape", "strategy", "ms", "copy ms", "GB/s", "ratio", "max error");

@@ -7,6 +7,7 @@ import torch
 
 DTYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 4}
 GRAPH_CALLS = 16
+HOT_TURNS = 4
 SKIPPED = 3  # First calls, which allocate and load.
 QUEUED_CYCLES = 300_000  # For which the device waits until a call's kernels are all enqueued.
 
@@ -88,18 +89,21 @@ def _capture(run):
 def graph_times(runs, repetitions, seconds=0.0):
     """Medians of a call in replays of captured calls: the device's time alone.
 
-    Replays take turns; with `seconds`, each is repeated for so long, and the later half counts: a
-    chip at its power limit then has the clock that this work leaves it. Calls that cannot be
-    captured are missing.
+    Replays take turns; with `seconds`, each turn lasts so long, its later half counts, and the first
+    round does not: a chip at its power limit then has the clock that this work leaves it, whatever
+    came before. Calls that cannot be captured are missing.
     """
     graphs = {name: graph for name, run in runs.items() if (graph := _capture(run))}
     times = {name: [] for name in graphs}
     if seconds:
-        for name, graph in graphs.items():
-            end = time.monotonic() + seconds
-            while time.monotonic() < end or len(times[name]) < repetitions:
-                times[name].append(_milliseconds(graph.replay, GRAPH_CALLS))
-        return {name: _median(values[len(values) // 2:]) for name, values in times.items()}
+        for turn in range(HOT_TURNS):
+            for name, graph in graphs.items():
+                turn_times, end = [], time.monotonic() + seconds
+                while time.monotonic() < end:
+                    turn_times.append(_milliseconds(graph.replay, GRAPH_CALLS))
+                if turn > 0:
+                    times[name] += turn_times[len(turn_times) // 2:]
+        return {name: _median(values) for name, values in times.items()}
     for _ in range(repetitions + SKIPPED):
         for name, graph in graphs.items():
             times[name].append(_milliseconds(graph.replay, GRAPH_CALLS))

@@ -1,0 +1,58 @@
+#include "kernels/bench/cuda_memory.h"
+
+#include <algorithm>
+#include <string>
+
+namespace normd::norm::bench {
+
+Status ToStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return Status();
+  return Status(
+      error == cudaErrorMemoryAllocation ? StatusCode::kOutOfMemory : StatusCode::kDeviceError,
+      std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+Status Allocate(std::size_t bytes, DeviceBuffer* out) {
+  void* data = nullptr;
+  Status status = ToStatus(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), "cudaMalloc");
+  out->reset(data);
+  return status;
+}
+
+Status Upload(const std::vector<char>& host, DeviceBuffer* out) {
+  Status status = Allocate(host.size(), out);
+  if (!status.ok()) return status;
+  status = ToStatus(cudaMemcpy(out->get(), host.data(), host.size(), cudaMemcpyHostToDevice),
+                    "cudaMemcpy");
+  if (!status.ok()) return status;
+  // From pageable memory the copy may return early, and other streams do not wait for it.
+  return ToStatus(cudaStreamSynchronize(nullptr), "cudaMemcpy");
+}
+
+Timer::Timer() {
+  cudaEventCreate(&begin_);
+  cudaEventCreate(&end_);
+}
+
+Timer::~Timer() {
+  cudaEventDestroy(begin_);
+  cudaEventDestroy(end_);
+}
+
+Status Timer::Time(cudaStream_t stream, int calls, std::size_t* next,
+                   const std::function<Status(std::size_t)>& call, double* ms) const {
+  cudaEventRecord(begin_, stream);
+  for (int i = 0; i < calls; ++i) {
+    if (Status status = call((*next)++); !status.ok()) return status;
+  }
+  cudaEventRecord(end_, stream);
+  Status status = ToStatus(cudaEventSynchronize(end_), "measurement");
+  float elapsed_ms = 0;
+  if (status.ok()) {
+    status = ToStatus(cudaEventElapsedTime(&elapsed_ms, begin_, end_), "measurement");
+  }
+  *ms = static_cast<double>(elapsed_ms) / calls;
+  return status;
+}
+
+}  // namespace normd::norm::bench
