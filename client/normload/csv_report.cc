@@ -2,12 +2,10 @@
 
 #include "absl/strings/str_format.h"
 #include "client/normload/report.h"
+#include "client/normload/units.h"
 
 namespace normd::load {
 namespace {
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
-double Microseconds(Duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
 void AppendRow(const char* row, double load, const Interval& i, std::string* text) {
   absl::StrAppendFormat(text, "%s,%g,%.3f,%.3f,%d,%d,%.1f,%.3f,%.3f,%.3f,%.3f,%.3f,%.3f\n", row,

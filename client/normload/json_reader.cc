@@ -11,7 +11,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-Duration FromSeconds(double seconds) { return Duration{std::llround(1e9 * seconds)}; }
+// No time limit is Duration::max(), which a double cannot hold.
+Duration FromSeconds(double seconds) {
+  constexpr double kMost = 9e9;
+  return seconds < kMost ? Duration{std::llround(1e9 * seconds)} : Duration::max();
+}
 Duration FromMicroseconds(double us) { return Duration{std::llround(1e3 * us)}; }
 
 // The readers throw what nlohmann throws where a field lacks or has another type, and this where
@@ -60,7 +64,7 @@ ProgramOptions ReadOptions(const Json& json) {
   for (const Json& entry : json.at("mix")) o.mix.push_back(ReadMixEntry(entry));
   o.version = json.value("version", o.version);
   o.seed = json.value("seed", o.seed);
-  o.timeout = duration("timeout_s", o.timeout);
+  o.timeout = duration("timeout_s", absl::InfiniteDuration());
   o.warmup = duration("warmup_s", o.warmup);
   o.duration = duration("duration_s", absl::InfiniteDuration());
   o.requests = json.value("requests", o.requests);

@@ -5,19 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "client/normload/report.h"
 #include "client/normload/report_json.h"
+#include "client/normload/units.h"
 #include "nlohmann/json.hpp"
 
 namespace normd::load {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
-double Microseconds(Duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
-
-double PerSecond(std::int64_t amount, Duration elapsed) {
-  return elapsed > Duration{0} ? static_cast<double>(amount) / Seconds(elapsed) : 0;
-}
 
 Json MixJson(const std::vector<MixEntry>& mix) {
   Json json = Json::array();
@@ -51,10 +45,10 @@ Json OptionsJson(const ProgramOptions& o) {
                {"mix", MixJson(o.mix)},
                {"version", o.version},
                {"seed", o.seed},
-               {"timeout_s", absl::ToDoubleSeconds(o.timeout)},
                {"warmup_s", absl::ToDoubleSeconds(o.warmup)},
                {"verify_every", o.verify ? o.verify_every : 0},
                {"max_error_share", o.max_error_share}};
+  if (o.timeout != absl::InfiniteDuration()) json["timeout_s"] = absl::ToDoubleSeconds(o.timeout);
   if (o.open_loop()) {
     json["rate_per_s"] = o.rate;
     json["arrival"] = o.arrival;
@@ -225,7 +219,7 @@ Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) 
       {"warmup_requests", m.warmup_requests},
       {"codes", codes},
       {"first_messages", messages},
-      {"ok_per_s", PerSecond(m.ok(), result.elapsed)},
+      {"ok_per_s", PerSecond(static_cast<double>(m.ok()), result.elapsed)},
       {"sent_bytes", m.sent_bytes},
       {"received_bytes", m.received_bytes},
       {"response_time", HistogramJson(m.response_time, form)},

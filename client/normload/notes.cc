@@ -5,11 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/normload/report.h"
+#include "client/normload/units.h"
 
 namespace normd::load {
 namespace {
-
-double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
 // Late by more than a hiccup, and so much that the response time tells of the client.
 bool ClientWasLate(const Measurement& measured) {

@@ -7,12 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/normload/units.h"
 
 namespace normd::load {
 namespace {
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
-double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
 // A block for each of the last intervals, as high as its value is beside the largest of them.
 template <typename Value>
@@ -51,10 +49,7 @@ void SetTimes(const Histogram& times, Interval& interval) {
 
 }  // namespace
 
-double Interval::rate() const {
-  const double seconds = Seconds(end - begin);
-  return seconds > 0 ? static_cast<double>(ok) / seconds : 0;
-}
+double Interval::rate() const { return PerSecond(static_cast<double>(ok), end - begin); }
 
 Interval WholeRun(const LoadResult& result) {
   Interval whole;

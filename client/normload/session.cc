@@ -16,6 +16,7 @@
 #include "client/load/rate_search.h"
 #include "client/normload/preflight.h"
 #include "client/normload/progress.h"
+#include "client/normload/units.h"
 
 namespace normd::load {
 namespace {
@@ -267,10 +268,9 @@ absl::Status Session::RunSearch(const Attention& attention, Report& report) {
     const ObjectiveResult judged = Judge(*options_.objective, result, options_.max_error_share);
     if (judged.met) best = report.chosen;
     if (attention.progress != nullptr) {
-      const std::chrono::duration<double, std::milli> reached = judged.reached;
-      *attention.progress << absl::StreamFormat("rate %.1f: p%g is %.3f ms: %s\n", *rate,
-                                                options_.objective->percent, reached.count(),
-                                                judged.met ? "met" : "missed");
+      *attention.progress << absl::StreamFormat(
+          "rate %.1f: p%g is %.3f ms: %s\n", *rate, options_.objective->percent,
+          Milliseconds(judged.reached), judged.met ? "met" : "missed");
     }
     search.Observe(judged.met);
   }

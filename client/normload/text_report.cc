@@ -4,16 +4,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/normload/report.h"
+#include "client/normload/units.h"
 
 namespace normd::load {
 namespace {
-
-double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
-double Milliseconds(Duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
-
-double PerSecond(double amount, Duration elapsed) {
-  return elapsed > Duration{0} ? amount / Seconds(elapsed) : 0;
-}
 
 std::string Percentiles(const char* name, const Histogram& histogram) {
   const auto at = [&](double percent) { return Milliseconds(histogram.Percentile(percent)); };

@@ -269,7 +269,7 @@ function numbers() {
     ['client', `${e.client_host}, ${e.client_cpus} processors${e.client_cpu ? ` (${e.client_cpu})` : ''}, ${options.connections} connections`],
     ...(e.command ? [['command', e.command]] : []),
     ['mix', options.mix.map(m => `${m.entry || m.model}${m.weight !== 1 ? `, weight ${round(m.weight)}` : ''}`).join('; ')],
-    ['seed', `${options.seed}`], ['deadline', `${options.timeout_s} s`], ['warm-up', `${options.warmup_s} s`]];
+    ['seed', `${options.seed}`], ['deadline', options.timeout_s ? `${options.timeout_s} s` : 'none'], ['warm-up', `${options.warmup_s} s`]];
   if (server) {
     rowsOfRun.push(['lanes busy', server.lanes.map(l => `${l.lane.split(' ').pop()} ${share(l.busy_share)}`).join(', ')],
                    ['processors used', `${round(server.cpu_s / server.elapsed_s)} by the server, on average`]);

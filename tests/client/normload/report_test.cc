@@ -136,7 +136,7 @@ TEST(JsonReportTest, IsReadAsItWasWritten) {
       ServerMetrics{10, {{{"a", growth, growth, {{"queue", growth}}}}, {{"cpu 0", 0.5}}, 7}};
   Report search = ReportOf({"--find_max", "--slo=p99=5ms"}, {RunOf(10, 100)});
   for (const Report& report :
-       {ReportOf({}, {RunOf(16, 100)}),
+       {ReportOf({}, {RunOf(16, 100)}), ReportOf({"--timeout=inf"}, {RunOf(16, 100)}),
         ReportOf({"--rate=50", "--stable_p99=0.1"}, {RunOf(50, 10)}),
         ReportOf({"--profile=10@1s,0..5@3s", "--stop_error_share=0.5"}, {RunOf(0, 10)}),
         ReportOf({}, {}), sweep, search, StreamReport()}) {
