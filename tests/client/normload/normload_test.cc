@@ -1,25 +1,15 @@
-#include "client/normload/normload.h"
+// What a command line does against a server that answers.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "client/load/histogram.h"
-#include "grpcpp/security/server_credentials.h"
-#include "nlohmann/json.hpp"
-#include "server/base/mutex.h"
-#include "tests/support/fake_norm_service.h"
-#include "tests/support/temp_repository.h"
-#include "tests/support/test_certificate.h"
+#include "tests/client/normload/normload_fixture.h"
 
 namespace normd::load {
 namespace {
@@ -27,61 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
-
-// Interrupts at once after Interrupt.
-class FakeInterrupts final : public Interrupts {
- public:
-  bool Wait(Duration limit) override {
-    MutexLock lock(mutex_);
-    if (!interrupted_) changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + limit);
-    return std::exchange(interrupted_, false);
-  }
-  void Interrupt() {
-    MutexLock lock(mutex_);
-    interrupted_ = true;
-    changed_.SignalAll();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-class NormloadTest : public ::testing::Test {
- protected:
-  NormloadTest() {
-    v1::ModelConfig config;
-    config.mutable_instance_norm()->set_channels(4);
-    config.mutable_instance_norm()->set_affine(true);
-    server_.AddModel("norm", config, test::AffineParameters(4));
-    test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
-  }
-
-  // Runs against the fake server without warm-up and progress, and reads the report.
-  void Run(std::vector<std::string> arguments) {
-    for (const std::string& argument :
-         {"--server=" + server_.target(), std::string("--warmup=0s"), std::string("--quiet"),
-          "--json=" + folder_.File("report.json")}) {
-      arguments.push_back(argument);
-    }
-    std::ostringstream out;
-    std::ostringstream err;
-    code_ = RunNormload(arguments, interrupts_, out, err, false);
-    out_ = out.str();
-    err_ = err.str();
-    report_ = Json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
-    ASSERT_TRUE(report_.is_object());
-  }
-
-  test::FakeNormService server_;
-  const test::TempFolder folder_;
-  FakeInterrupts interrupts_;
-  int code_ = -1;
-  std::string out_;
-  std::string err_;
-  Json report_;
-};
 
 TEST_F(NormloadTest, ClosedLoopCountsTimesAndVerifies) {
   Run({"--mix=norm:1x4x5:f32:3,norm:2x4x3:f16", "--requests=400", "--concurrency=4",
@@ -134,24 +69,6 @@ TEST_F(NormloadTest, OpenLoopSendsWhatItsArrivalsSay) {
   EXPECT_THAT(out_, AllOf(HasSubstr("constant arrivals at 20000/s"), HasSubstr("send lag")));
 }
 
-TEST_F(NormloadTest, AnUnreachableServerIsOneMessageAndAReport) {
-  server_.Stop();
-  Run({"--model=norm", "--shape=1x4x5"});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_THAT(err_, HasSubstr("normload: UNAVAILABLE: cannot reach " + server_.target()));
-  EXPECT_EQ(report_["error"]["code"], "UNAVAILABLE");
-  EXPECT_EQ(report_["result"]["requests"], 0);
-}
-
-TEST_F(NormloadTest, AWrongModelOrShapeIsOneMessage) {
-  Run({"--model=other", "--shape=1x4x5"});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_THAT(err_, HasSubstr("NOT_FOUND: other:1x4x5:float32: model"));
-  Run({"--model=norm", "--shape=1x3x5"});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["error"]["code"], "INVALID_ARGUMENT");
-}
-
 TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
   Run({"--model=norm", "--requests=10", "--verify", "--model_repository=" + folder_.path()});
   EXPECT_EQ(code_, kExitOk) << err_;
@@ -159,82 +76,10 @@ TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
   EXPECT_THAT(out_, HasSubstr("norm:1x4x56x56:float32"));
 }
 
-TEST_F(NormloadTest, OfAWrongModelTellsWhichAreLoaded) {
-  Run({"--model=other"});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_THAT(err_, HasSubstr("; loaded: norm\n"));
-  EXPECT_THAT(out_, HasSubstr("nothing was measured"));
-}
-
-TEST_F(NormloadTest, ATightDeadlineIsNotThatOfTheCallsBeforeTheRun) {
-  server_.HoldFrom(1);
-  Run({"--model=norm", "--shape=1x4x5", "--timeout=1us", "--requests=5"});
-  server_.Release();
-  EXPECT_EQ(report_["result"]["codes"], (Json{{"DEADLINE_EXCEEDED", 5}}));
-}
-
-TEST_F(NormloadTest, AWrongAnswerFailsTheRun) {
-  server_.AnswerWronglyFrom(50);
-  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1", "--verify",
-       "--verify_every=1", "--model_repository=" + folder_.path()});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["verified"], 100);
-  EXPECT_EQ(report_["result"]["wrong"], 51);  // The call before the run was number 0.
-  EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified answers are wrong"));
-}
-
-TEST_F(NormloadTest, ErrorsFailTheRunBeyondTheirShare) {
-  server_.FailFrom(51, absl::ResourceExhaustedError("queue: full"));
-  const std::vector<std::string> arguments = {"--model=norm", "--shape=1x4x5", "--requests=100",
-                                              "--concurrency=1"};
-  Run(arguments);
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 50}, {"RESOURCE_EXHAUSTED", 50}}));
-  EXPECT_EQ(report_["result"]["first_messages"]["RESOURCE_EXHAUSTED"], "queue: full");
-  EXPECT_THAT(out_, HasSubstr("RESOURCE_EXHAUSTED 50, the first: queue: full"));
-}
-
-TEST_F(NormloadTest, AllowedErrorsDoNotFailTheRun) {
-  server_.FailFrom(91, absl::ResourceExhaustedError("queue: full"));
-  Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1",
-       "--max_error_share=0.1"});
-  EXPECT_EQ(code_, kExitOk) << err_;
-  EXPECT_EQ(report_["result"]["errors"], 10);
-}
-
-TEST_F(NormloadTest, AMissedObjectiveFailsTheRunOnlyIfAsked) {
-  const std::vector<std::string> missed = {"--model=norm", "--shape=1x4x5", "--requests=10",
-                                           "--slo=p99=1ns"};
-  Run(missed);
-  EXPECT_EQ(code_, kExitOk) << err_;
-  std::vector<std::string> required = missed;
-  required.push_back("--require_slo");
-  Run(required);
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_THAT(err_, HasSubstr("the objective p99 <= 1ns was missed: it took "));
-  required[3] = "--slo=p99=1h";
-  Run(required);
-  EXPECT_EQ(code_, kExitOk) << err_;
-}
-
 TEST_F(NormloadTest, TheReportTellsHowItWasMade) {
   Run({"--model=norm", "--shape=1x4x5", "--requests=1", "--csv="});
   const std::string command = report_["environment"]["command"];
   EXPECT_THAT(command, HasSubstr("normload --model=norm --shape=1x4x5 --requests=1 --csv= "));
-}
-
-TEST_F(NormloadTest, AServerThatDiesHalfWayEndsTheRunWithAReport) {
-  std::thread killer([this] {
-    server_.WaitForCalls(100);
-    server_.Stop();
-  });
-  Run({"--model=norm", "--shape=1x4x5", "--duration=100s", "--concurrency=4",
-       "--give_up_after=20"});
-  killer.join();
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_GT(report_["result"]["ok"], 50);
-  EXPECT_EQ(report_["result"]["stopped_by"], "server gone");
-  EXPECT_EQ(report_["error"]["code"], "UNAVAILABLE");
 }
 
 TEST_F(NormloadTest, AnInterruptStopsAndReports) {
@@ -247,14 +92,6 @@ TEST_F(NormloadTest, AnInterruptStopsAndReports) {
   EXPECT_EQ(code_, kExitOk) << err_;
   EXPECT_EQ(report_["result"]["stopped_by"], "interrupted");
   EXPECT_GE(report_["result"]["ok"], 90);
-}
-
-TEST_F(NormloadTest, ADeadlineIsAnError) {
-  server_.HoldFrom(20);
-  Run({"--model=norm", "--shape=1x4x5", "--requests=20", "--concurrency=1", "--timeout=1s"});
-  server_.Release();
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["codes"], (Json{{"OK", 19}, {"DEADLINE_EXCEEDED", 1}}));
 }
 
 TEST_F(NormloadTest, CancelledCallsAreNoErrors) {
@@ -312,15 +149,6 @@ TEST_F(NormloadTest, AStreamCountsFromItsIntendedSend) {
   EXPECT_GE(report_["result"]["by_entry"][0]["first_bytes"]["max_us"], 29000);
 }
 
-TEST_F(NormloadTest, AWrongStreamFailsTheRun) {
-  server_.AnswerWronglyFrom(50);
-  Run({"--model=norm", "--shape=1x4x5", "--stream", "--requests=100", "--concurrency=1", "--verify",
-       "--verify_every=1", "--model_repository=" + folder_.path()});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["wrong"], 51);
-  EXPECT_THAT(err_, HasSubstr("norm:1x4x5:float32:stream=1MiB: "));
-}
-
 TEST_F(NormloadTest, StreamsAreCancelledAsAsked) {
   server_.HoldFrom(1);
   Run({"--model=norm", "--shape=1x4x5", "--stream", "--requests=10", "--concurrency=2",
@@ -328,19 +156,6 @@ TEST_F(NormloadTest, StreamsAreCancelledAsAsked) {
   server_.Release();
   EXPECT_EQ(code_, kExitOk) << err_;
   EXPECT_EQ(report_["result"]["cancelled"], 10);
-}
-
-TEST_F(NormloadTest, StreamsToAServerThatDiesHalfWayEndWithAReport) {
-  std::thread killer([this] {
-    server_.WaitForCalls(50);
-    server_.Stop();
-  });
-  Run({"--model=norm", "--shape=4x4x500", "--stream", "--duration=100s", "--concurrency=4",
-       "--give_up_after=20"});
-  killer.join();
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["stopped_by"], "server gone");
-  EXPECT_GT(report_["result"]["ok"], 20);
 }
 
 // The open loop sends on while the server stalls, so a stall is as many samples as it is long. That
@@ -423,14 +238,6 @@ TEST_F(NormloadTest, AnObjectiveThatNoRateMeetsIsAFailure) {
   EXPECT_GE(report_["points"].size(), 8u);
 }
 
-TEST_F(NormloadTest, ErrorsBeyondTheShareStopTheRun) {
-  server_.FailFrom(1, absl::ResourceExhaustedError("queue: full"));
-  Run({"--model=norm", "--shape=1x4x5", "--duration=100s", "--concurrency=1",
-       "--stop_error_share=0.5"});
-  EXPECT_EQ(code_, kExitFailed);
-  EXPECT_EQ(report_["result"]["stopped_by"], "too many errors");
-}
-
 TEST_F(NormloadTest, ReportsOfProcessesAreMerged) {
   Run({"--model=norm", "--shape=1x4x5", "--requests=20"});
   test::WriteFile(folder_.File("one.json"), test::ReadFile(folder_.File("report.json")));
@@ -459,92 +266,6 @@ TEST_F(NormloadTest, WhatCannotBeMergedIsNamed) {
     EXPECT_EQ(RunNormload({"merge", file}, interrupts_, out, err, false), kExitUsage);
     EXPECT_THAT(err.str(), HasSubstr(what));
   }
-}
-
-TEST_F(NormloadTest, AReportThatCannotBeWrittenIsToldBeforeTheRun) {
-  std::ostringstream out;
-  std::ostringstream err;
-  EXPECT_EQ(
-      RunNormload({"--server=" + server_.target(), "--model=norm", "--shape=1x4x5", "--requests=1",
-                   "--warmup=0s", "--quiet", "--json=" + folder_.File("no/such/folder.json")},
-                  interrupts_, out, err, false),
-      kExitUsage);
-  EXPECT_THAT(err.str(), HasSubstr("folder.json: cannot write there"));
-  EXPECT_EQ(server_.calls(), 0);
-}
-
-// What a call meets where one side speaks TLS and the other does not, or distrusts it.
-class NormloadTlsTest : public ::testing::Test {
- protected:
-  static std::shared_ptr<grpc::ServerCredentials> ServerTls() {
-    grpc::SslServerCredentialsOptions options;
-    options.pem_key_cert_pairs.push_back({test::kServerKey, test::kServerCertificate});
-    return grpc::SslServerCredentials(options);
-  }
-
-  // The exit code; the report, which must be there, and the errors are kept.
-  int Run(test::FakeNormService& server, std::vector<std::string> arguments) {
-    v1::ModelConfig config;
-    config.mutable_instance_norm()->set_channels(4);
-    server.AddModel("norm", config);
-    test::WriteFile(folder_.File("ca.pem"), test::kServerCertificate);
-    test::WriteFile(folder_.File("other.pem"), test::kOtherCertificate);
-    for (const std::string& argument :
-         {"--server=" + server.target(), std::string("--model=norm"), std::string("--shape=1x4x5"),
-          std::string("--requests=5"), std::string("--warmup=0s"), std::string("--quiet"),
-          "--json=" + folder_.File("report.json")}) {
-      arguments.push_back(argument);
-    }
-    std::ostringstream out;
-    std::ostringstream err;
-    const int code = RunNormload(arguments, interrupts_, out, err, false);
-    err_ = err.str();
-    report_ = Json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
-    return code;
-  }
-
-  const test::TempFolder folder_;
-  FakeInterrupts interrupts_;
-  std::string err_;
-  Json report_;
-};
-
-TEST_F(NormloadTlsTest, SpeaksTlsToWhomItTrusts) {
-  test::FakeNormService server(ServerTls());
-  EXPECT_EQ(Run(server, {"--tls_ca=" + folder_.File("ca.pem")}), kExitOk) << err_;
-  EXPECT_EQ(report_["result"]["ok"], 5);
-}
-
-TEST_F(NormloadTlsTest, EachMismatchIsOneClearMessageAndAReport) {
-  test::FakeNormService secure(ServerTls());
-  test::FakeNormService clear;
-  struct Case {
-    test::FakeNormService& server;
-    std::vector<std::string> arguments;
-    std::string message;
-  };
-  for (const Case& mismatch :
-       {Case{secure, {}, "--tls"}, Case{clear, {"--tls"}, "without --tls"},
-        Case{secure, {"--tls_ca=" + folder_.File("other.pem")}, "--tls_ca"},
-        Case{secure, {"--tls_ca=" + folder_.File("absent.pem")}, "absent.pem: cannot read"}}) {
-    EXPECT_EQ(Run(mismatch.server, mismatch.arguments), kExitFailed);
-    EXPECT_THAT(err_, HasSubstr(mismatch.message));
-    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
-    ASSERT_TRUE(report_.is_object());
-    EXPECT_EQ(report_["result"]["requests"], 0);
-    EXPECT_FALSE(report_["error"].is_null());
-  }
-}
-
-TEST(NormloadUsageTest, WrongCommandLinesAndHelp) {
-  FakeInterrupts interrupts;
-  std::ostringstream out;
-  std::ostringstream err;
-  EXPECT_EQ(RunNormload({"--colour"}, interrupts, out, err, false), kExitUsage);
-  EXPECT_THAT(err.str(), HasSubstr("unknown flag --colour"));
-  EXPECT_EQ(out.str(), "");
-  EXPECT_EQ(RunNormload({"--help"}, interrupts, out, err, false), kExitOk);
-  EXPECT_THAT(out.str(), AllOf(HasSubstr("--max_error_share"), HasSubstr("Exit codes")));
 }
 
 }  // namespace

@@ -1,0 +1,79 @@
+// A run of normload against a fake server, in this process.
+
+#ifndef NORMD_TESTS_CLIENT_NORMLOAD_NORMLOAD_FIXTURE_H_
+#define NORMD_TESTS_CLIENT_NORMLOAD_NORMLOAD_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/normload/normload.h"
+#include "nlohmann/json.hpp"
+#include "server/base/mutex.h"
+#include "tests/support/fake_norm_service.h"
+#include "tests/support/temp_repository.h"
+
+namespace normd::load {
+
+// Interrupts at once after Interrupt.
+class FakeInterrupts final : public Interrupts {
+ public:
+  bool Wait(Duration limit) override {
+    MutexLock lock(mutex_);
+    if (!interrupted_) changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + limit);
+    return std::exchange(interrupted_, false);
+  }
+  void Interrupt() {
+    MutexLock lock(mutex_);
+    interrupted_ = true;
+    changed_.SignalAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class NormloadTest : public ::testing::Test {
+ protected:
+  NormloadTest() {
+    v1::ModelConfig config;
+    config.mutable_instance_norm()->set_channels(4);
+    config.mutable_instance_norm()->set_affine(true);
+    server_.AddModel("norm", config, test::AffineParameters(4));
+    test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
+  }
+
+  // Runs against the fake server without warm-up and progress, and reads the report.
+  void Run(std::vector<std::string> arguments) {
+    for (const std::string& argument :
+         {"--server=" + server_.target(), std::string("--warmup=0s"), std::string("--quiet"),
+          "--json=" + folder_.File("report.json")}) {
+      arguments.push_back(argument);
+    }
+    std::ostringstream out;
+    std::ostringstream err;
+    code_ = RunNormload(arguments, interrupts_, out, err, false);
+    out_ = out.str();
+    err_ = err.str();
+    report_ = nlohmann::json::parse(test::ReadFile(folder_.File("report.json")), nullptr, false);
+    ASSERT_TRUE(report_.is_object());
+  }
+
+  test::FakeNormService server_;
+  const test::TempFolder folder_;
+  FakeInterrupts interrupts_;
+  int code_ = -1;
+  std::string out_;
+  std::string err_;
+  nlohmann::json report_;
+};
+
+}  // namespace normd::load
+
+#endif  // NORMD_TESTS_CLIENT_NORMLOAD_NORMLOAD_FIXTURE_H_
