@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/stream_wire.h"
-#include "client/tensor/tensor.h"
 #include "grpcpp/support/slice.h"
 #include "server/base/mutex.h"
 
@@ -145,7 +144,7 @@ absl::Status Receive(StreamTransport& transport, const StreamRequest& request, c
 
 absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,
                        StreamReader reader, StreamWriter writer, StreamResult& result) {
-  const absl::StatusOr<std::int64_t> total = TensorBytes(request.dtype, request.shape);
+  const absl::StatusOr<std::int64_t> total = StreamBytes(request);
   if (!total.ok()) return total.status();
   if (request.chunk_bytes < 1) {
     return absl::InvalidArgumentError(
@@ -154,11 +153,15 @@ absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,
   if (!transport.Write(EncodeStreamHeader(request))) return absl::OkStatus();
   const std::optional<grpc::ByteBuffer> first = transport.Read();
   if (!first.has_value()) return absl::OkStatus();
-  std::int64_t max_chunk_bytes = 0;
-  absl::Status status = TakeStreamHeader(*first, request, result, max_chunk_bytes);
-  if (!status.ok()) return status;
-  Sender sender(transport, reader, *total, std::min(request.chunk_bytes, max_chunk_bytes));
-  status = Receive(transport, request, sender, writer, {0, 0, *total}, result);
+  const absl::StatusOr<AcceptedStream> accepted = TakeStreamHeader(*first, request, result);
+  if (!accepted.ok()) return accepted.status();
+  if (request.on_accepted) {
+    if (absl::Status status = request.on_accepted(result); !status.ok()) return status;
+  }
+  Sender sender(transport, reader, *total,
+                std::min(request.chunk_bytes, accepted->max_chunk_bytes));
+  absl::Status status =
+      Receive(transport, request, sender, writer, {0, 0, accepted->output_bytes}, result);
   if (!status.ok()) transport.Cancel();
   const absl::Status read = sender.Join();
   return read.ok() ? status : read;

@@ -22,9 +22,7 @@ class StreamCall final : public PendingCall,
                          private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   StreamCall(std::shared_ptr<const StreamedTensor> tensor, StreamHandlers handlers)
-      : tensor_(std::move(tensor)),
-        handlers_(std::move(handlers)),
-        reception_(static_cast<std::int64_t>(tensor_->bytes.size())) {}
+      : tensor_(std::move(tensor)), handlers_(std::move(handlers)) {}
 
   void Start(grpc::GenericStub& stub, const std::string& method, std::shared_ptr<StreamCall> self) {
     self_ = std::move(self);
@@ -65,16 +63,16 @@ class StreamCall final : public PendingCall,
   absl::Status Take(const grpc::ByteBuffer& message) {
     if (!answered_) {
       answered_ = true;
-      std::int64_t most = 0;
-      absl::Status status = TakeStreamHeader(message, tensor_->request, result_, most);
-      if (!status.ok()) return status;
-      chunk_bytes_ = static_cast<std::size_t>(
-          std::max<std::int64_t>(std::min(tensor_->request.chunk_bytes, most), 1));
+      const auto accepted = TakeStreamHeader(message, tensor_->request, result_);
+      if (!accepted.ok()) return accepted.status();
+      reception_.emplace(accepted->output_bytes);
+      chunk_bytes_ = static_cast<std::size_t>(std::max<std::int64_t>(
+          std::min(tensor_->request.chunk_bytes, accepted->max_chunk_bytes), 1));
       BeginChunks();
       return absl::OkStatus();
     }
     StreamAnswer answer;
-    absl::Status status = reception_.Take(message, answer, result_);
+    absl::Status status = reception_->Take(message, answer, result_);
     if (!status.ok() || !handlers_.on_bytes) return status;
     for (const absl::Span<const std::byte> piece : answer.chunk) handlers_.on_bytes(piece);
     return absl::OkStatus();
@@ -120,7 +118,7 @@ class StreamCall final : public PendingCall,
   // Of the reads.
   grpc::ByteBuffer incoming_;
   bool answered_ = false;
-  StreamReception reception_;
+  std::optional<StreamReception> reception_;  // Once it is answered.
   StreamResult result_;
   absl::Status broken_;
 };

@@ -1,4 +1,4 @@
-// One NormalizeStream call of a tensor in memory, without a thread of its own: what a program uses
+// One NormalizeStream call of tensors in memory, without a thread of its own: what a program uses
 // that has many in flight.
 
 #ifndef NORMD_CLIENT_STREAM_CALL_H_
@@ -19,8 +19,9 @@
 namespace normd::client {
 
 struct StreamedTensor {
-  StreamRequest request;              // `on_progress` is not called.
-  absl::Span<const std::byte> bytes;  // As many as the type and the shape say, or it is refused.
+  StreamRequest request;  // `on_accepted` and `on_progress` are not called.
+  // In the stream's order; as many as the type and the shapes say, or it is refused.
+  absl::Span<const std::byte> bytes;
   // Keeps the bytes alive, beyond the call's end if need be; NormalizeRequest::input_owner says
   // why.
   std::shared_ptr<const void> owner;

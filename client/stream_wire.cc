@@ -1,8 +1,10 @@
 #include "client/stream_wire.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/tensor/tensor.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
@@ -33,6 +35,20 @@ std::size_t ReadChunkHead(const std::vector<grpc::Slice>& slices, std::int64_t& 
   return static_cast<std::size_t>(in.CurrentPosition());
 }
 
+void AddInput(const char* name, norm::DType dtype, const Shape& shape,
+              v1::NormalizeRequest& header) {
+  v1::Tensor& input = *header.add_inputs();
+  input.set_name(name);
+  input.set_dtype(static_cast<v1::DataType>(dtype));  // The protocol's numbers are the same.
+  for (const std::int64_t dim : shape.dims()) input.add_shape(dim);
+}
+
+// A fused layer changes the last dimension, and nothing else.
+bool MayAnswer(absl::Span<const std::int64_t> x, absl::Span<const std::int64_t> answer) {
+  if (x.size() != answer.size()) return false;
+  return x.empty() || std::equal(x.begin(), x.end() - 1, answer.begin());
+}
+
 }  // namespace
 
 std::string EncodeChunkHead(std::size_t size) {
@@ -50,10 +66,9 @@ grpc::ByteBuffer EncodeStreamHeader(const StreamRequest& request) {
   header.set_version(request.version);
   header.set_priority(request.priority);
   header.set_queue_timeout_ns(request.queue_timeout.count());
-  v1::Tensor& input = *header.add_inputs();
-  input.set_dtype(
-      static_cast<v1::DataType>(request.dtype));  // The protocol's numbers are the same.
-  for (const std::int64_t dim : request.shape.dims()) input.add_shape(dim);
+  header.set_precision(request.precision);
+  AddInput(request.y_shape ? "x" : "", request.dtype, request.shape, header);
+  if (request.y_shape) AddInput("y", request.dtype, *request.y_shape, header);
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }
@@ -87,25 +102,41 @@ absl::Status DecodeStreamAnswer(const grpc::ByteBuffer& buffer, StreamAnswer& an
   return absl::OkStatus();
 }
 
-absl::Status TakeStreamHeader(const grpc::ByteBuffer& buffer, const StreamRequest& request,
-                              StreamResult& result, std::int64_t& max_chunk_bytes) {
+absl::StatusOr<std::int64_t> StreamBytes(const StreamRequest& request) {
+  const absl::StatusOr<std::int64_t> x_bytes = TensorBytes(request.dtype, request.shape);
+  if (!x_bytes.ok() || !request.y_shape) return x_bytes;
+  const absl::StatusOr<std::int64_t> y_bytes = TensorBytes(request.dtype, *request.y_shape);
+  if (!y_bytes.ok()) return y_bytes;
+  if (!MayAnswer(request.shape.dims(), request.y_shape->dims())) {
+    return absl::InvalidArgumentError(absl::StrCat("y: shape ", request.y_shape->ToString(),
+                                                   ", wanted the samples of x, which is ",
+                                                   request.shape.ToString()));
+  }
+  return *x_bytes + *y_bytes;
+}
+
+absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
+                                                const StreamRequest& request,
+                                                StreamResult& result) {
   StreamAnswer answer;
   if (absl::Status status = DecodeStreamAnswer(buffer, answer); !status.ok()) return status;
   if (!answer.message.has_header()) return BrokenAnswer("no header first");
   const v1::NormalizeStreamHeader& header = answer.message.header();
-  const auto dims = request.shape.dims();
   if (header.outputs_size() != 1 ||
       header.outputs(0).dtype() != static_cast<v1::DataType>(request.dtype) ||
-      !std::equal(dims.begin(), dims.end(), header.outputs(0).shape().begin(),
-                  header.outputs(0).shape().end())) {
+      !MayAnswer(request.shape.dims(), header.outputs(0).shape())) {
     return BrokenAnswer("an output of another type or shape than the input's");
   }
+  absl::StatusOr<Shape> shape = Shape::Create(header.outputs(0).shape());
+  if (!shape.ok()) return BrokenAnswer(shape.status().message());
+  const absl::StatusOr<std::int64_t> bytes = TensorBytes(request.dtype, *shape);
+  if (!bytes.ok()) return BrokenAnswer(bytes.status().message());
   if (header.max_chunk_bytes() <= 0) return BrokenAnswer("max_chunk_bytes: not above 0");
   result.model = header.model();
   result.version = header.version();
+  result.shape = *std::move(shape);
   result.window_bytes = header.window_bytes();
-  max_chunk_bytes = header.max_chunk_bytes();
-  return absl::OkStatus();
+  return AcceptedStream{header.max_chunk_bytes(), *bytes};
 }
 
 absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamAnswer& answer,

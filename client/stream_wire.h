@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/stream.h"
@@ -34,9 +35,17 @@ struct StreamAnswer {
 // Internal for a message that is no NormalizeStreamResponse.
 absl::Status DecodeStreamAnswer(const grpc::ByteBuffer& buffer, StreamAnswer& answer);
 
+// The bytes of all inputs. InvalidArgument as TensorBytes, and for a y that has not as many samples
+// as x.
+absl::StatusOr<std::int64_t> StreamBytes(const StreamRequest& request);
+
+struct AcceptedStream {
+  std::int64_t max_chunk_bytes = 0;
+  std::int64_t output_bytes = 0;
+};
 // Reads the first answer into `result`. Internal for one that does not fit the request.
-absl::Status TakeStreamHeader(const grpc::ByteBuffer& buffer, const StreamRequest& request,
-                              StreamResult& result, std::int64_t& max_chunk_bytes);
+absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
+                                                const StreamRequest& request, StreamResult& result);
 
 // Follows the answers after the header and holds them against the protocol. Not thread-safe.
 class StreamReception {

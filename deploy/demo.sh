@@ -95,6 +95,9 @@ if "$bin/normctl" model --server="$server" fused_linear_512 2>/dev/null | grep -
   run "$bin/normctl" random "$work/y.npy" --shape=32x512 --seed=2
   run "$bin/normctl" normalize --server="$server" --model fused_linear_512 "$work/x.npy" \
     --y="$work/y.npy" -o "$work/fused_linear_512.npy" --verify --model_repository=deploy/models
+  say 'Tensors of any size go through a stream of both inputs:'
+  run "$bin/normctl" normalize --server="$server" --stream=always --model fused_linear_512 \
+    "$work/x.npy" --y="$work/y.npy" -o "$work/streamed.npy" --verify --model_repository=deploy/models
 else
   say 'left out: this device does not compute it'
 fi

@@ -97,10 +97,6 @@ class NormalizeCommand final : public Command {
       return absl::InvalidArgumentError(
           absl::StrCat("--stream: \"", stream_, "\", wanted auto, always or never"));
     }
-    if (stream_ == "always" && !(y_path_.empty() && precision_.empty())) {
-      return absl::InvalidArgumentError(
-          "--stream=always: wanted neither --y nor --precision: a stream takes a norm");
-    }
     if (verify_ && repository_.empty()) {
       return absl::InvalidArgumentError(
           "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
@@ -111,9 +107,16 @@ class NormalizeCommand final : public Command {
   absl::Status Run(const Context& context) override {
     const absl::StatusOr<NpyReader> file = NpyReader::Open(context.arguments[0]);
     if (!file.ok()) return file.status();
-    const bool large = file->bytes() > kStreamFromBytes;
-    if (stream_ == "always" || (stream_ == "auto" && large && y_path_.empty()))
-      return RunStreamed(context, *file);
+    std::optional<NpyReader> y_file;
+    if (!y_path_.empty()) {
+      absl::StatusOr<NpyReader> opened = NpyReader::Open(y_path_);
+      if (!opened.ok()) return opened.status();
+      y_file = *std::move(opened);
+    }
+    const std::int64_t bytes = file->bytes() + (y_file ? y_file->bytes() : 0);
+    if (stream_ == "always" || (stream_ == "auto" && bytes > kStreamFromBytes)) {
+      return RunStreamed(context, {&*file, y_file ? &*y_file : nullptr});
+    }
     const absl::StatusOr<Tensor> input = ReadNpy(context.arguments[0]);
     if (!input.ok()) return input.status();
     NormalizeRequest request;
@@ -159,7 +162,7 @@ class NormalizeCommand final : public Command {
     return absl::DataLossError(absl::StrCat("verification failed: ", Describe(comparison)));
   }
 
-  absl::Status RunStreamed(const Context& context, const NpyReader& input) const {
+  absl::Status RunStreamed(const Context& context, const InputFiles& input) const {
     if (verify_ && output_path_.empty()) {
       return absl::InvalidArgumentError("--verify: a stream's result is verified in its file, -o");
     }
@@ -169,6 +172,7 @@ class NormalizeCommand final : public Command {
     request.version = version_;
     request.priority = *ParsePriority(priority_);
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
+    request.precision = *ParsePrecision(precision_);
     if (context.timeout_given) request.timeout = context.timeout;
     const TimePoint begin = clock.Now();
     absl::StatusOr<StreamResult> result;
@@ -192,7 +196,7 @@ class NormalizeCommand final : public Command {
       if (!compared.ok()) return compared.status();
       comparison = *compared;
     }
-    PrintStreamed(context, input, *result, elapsed, comparison);
+    PrintStreamed(context, *input.x, *result, elapsed, comparison);
     return Verdict(comparison);
   }
 

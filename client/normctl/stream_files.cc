@@ -20,12 +20,12 @@ constexpr std::int64_t kCompareBytes = std::int64_t{16} << 20;
 class OutputFile {
  public:
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path,
-                                                            const NpyReader& like) {
+                                                            norm::DType dtype, const Shape& shape) {
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path, error);
     const bool plain = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
     std::string written_path = plain ? path + ".part" : path;
-    absl::StatusOr<NpyWriter> writer = NpyWriter::Create(written_path, like.dtype(), like.shape());
+    absl::StatusOr<NpyWriter> writer = NpyWriter::Create(written_path, dtype, shape);
     if (!writer.ok()) return writer.status();
     return std::unique_ptr<OutputFile>(
         new OutputFile(path, std::move(written_path), *std::move(writer)));
@@ -63,6 +63,40 @@ class OutputFile {
   std::int64_t size_ = 0;
 };
 
+// The inputs' bytes in the stream's order: a sample of each in turn, or those of a single input.
+class StreamOrder {
+ public:
+  explicit StreamOrder(const InputFiles& input)
+      : files_{input.x, input.y}, several_(input.y != nullptr) {
+    for (std::size_t i = 0; several_ && i < 2; ++i) {
+      const Shape& shape = files_[i]->shape();
+      const std::int64_t features = shape.rank() == 0 ? 1 : shape.dim(shape.rank() - 1);
+      sample_bytes_[i] = features * static_cast<std::int64_t>(norm::SizeOf(files_[i]->dtype()));
+    }
+  }
+
+  absl::Status Read(absl::Span<std::byte> out) {
+    while (!out.empty()) {
+      std::int64_t& at = at_[next_];
+      auto size = static_cast<std::int64_t>(out.size());
+      if (several_) size = std::min(size, sample_bytes_[next_] - at % sample_bytes_[next_]);
+      const auto part = out.subspan(0, static_cast<std::size_t>(size));
+      if (absl::Status status = files_[next_]->ReadAt(at, part); !status.ok()) return status;
+      out.remove_prefix(part.size());
+      at += size;
+      if (several_ && at % sample_bytes_[next_] == 0) next_ = 1 - next_;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const NpyReader* const files_[2];
+  const bool several_;
+  std::int64_t sample_bytes_[2] = {};
+  std::int64_t at_[2] = {};
+  std::size_t next_ = 0;
+};
+
 // The tensor's samples from `first` on.
 absl::StatusOr<Tensor> ReadSamples(const NpyReader& file, std::int64_t first, std::int64_t count) {
   std::vector<std::int64_t> dims(file.shape().dims().begin(), file.shape().dims().end());
@@ -91,21 +125,27 @@ void Add(const Comparison& part, Comparison& whole) {
 }  // namespace
 
 absl::StatusOr<StreamResult> StreamFile(Client& client, StreamRequest request,
-                                        const NpyReader& input, const std::string& output_path) {
-  request.dtype = input.dtype();
-  request.shape = input.shape();
+                                        const InputFiles& input, const std::string& output_path) {
+  request.dtype = input.x->dtype();
+  request.shape = input.x->shape();
+  if (input.y != nullptr) {
+    if (input.y->dtype() != request.dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "y: ", norm::Name(input.y->dtype()), ", wanted ", norm::Name(request.dtype), " as of x"));
+    }
+    request.y_shape = input.y->shape();
+  }
   std::unique_ptr<OutputFile> output;
-  if (!output_path.empty()) {
-    absl::StatusOr<std::unique_ptr<OutputFile>> created = OutputFile::Create(output_path, input);
+  request.on_accepted = [&](const StreamResult& accepted) {
+    if (output_path.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<OutputFile>> created =
+        OutputFile::Create(output_path, request.dtype, accepted.shape);
     if (!created.ok()) return created.status();
     output = *std::move(created);
-  }
-  std::int64_t read_bytes = 0;
-  const auto read = [&](absl::Span<std::byte> out) {
-    absl::Status status = input.ReadAt(read_bytes, out);
-    read_bytes += static_cast<std::int64_t>(out.size());
-    return status;
+    return absl::OkStatus();
   };
+  StreamOrder order(input);
+  const auto read = [&](absl::Span<std::byte> out) { return order.Read(out); };
   const auto write = [&](absl::Span<const std::byte> bytes) {
     return output == nullptr ? absl::OkStatus() : output->Append(bytes);
   };
@@ -115,23 +155,32 @@ absl::StatusOr<StreamResult> StreamFile(Client& client, StreamRequest request,
   return result;
 }
 
-absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference, const NpyReader& input,
+absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference, const InputFiles& input,
                                         const NpyReader& output) {
   Comparison whole;
-  const std::int64_t samples = input.shape().rank() == 0 ? 0 : input.shape().dim(0);
-  if (samples == 0 || input.bytes() == 0) return whole;
+  const NpyReader& file = *input.x;
+  const std::int64_t samples = file.shape().rank() == 0 ? 0 : file.shape().dim(0);
+  if (samples == 0 || file.bytes() == 0) return whole;
   const std::int64_t step =
-      std::clamp<std::int64_t>(kCompareBytes / (input.bytes() / samples), 1, samples);
+      std::clamp<std::int64_t>(kCompareBytes / (file.bytes() / samples), 1, samples);
   for (std::int64_t first = 0; first < samples; first += step) {
     const std::int64_t count = std::min(step, samples - first);
-    const absl::StatusOr<Tensor> x = ReadSamples(input, first, count);
+    const absl::StatusOr<Tensor> x = ReadSamples(file, first, count);
     if (!x.ok()) return x.status();
-    const absl::StatusOr<Tensor> y = ReadSamples(output, first, count);
-    if (!y.ok()) return y.status();
-    const absl::StatusOr<std::vector<double>> expected = reference.Compute(x->view());
+    absl::StatusOr<Tensor> y;
+    TensorView y_view;
+    if (input.y != nullptr) {
+      y = ReadSamples(*input.y, first, count);
+      if (!y.ok()) return y.status();
+      y_view = y->view();
+    }
+    const absl::StatusOr<Tensor> got = ReadSamples(output, first, count);
+    if (!got.ok()) return got.status();
+    const absl::StatusOr<std::vector<double>> expected =
+        reference.Compute(x->view(), input.y == nullptr ? nullptr : &y_view);
     if (!expected.ok()) return expected.status();
-    const absl::Span<const std::byte> bytes = y->bytes();
-    Add(Compare(y->dtype(), absl::MakeConstSpan(&bytes, 1), *expected), whole);
+    const absl::Span<const std::byte> bytes = got->bytes();
+    Add(Compare(got->dtype(), absl::MakeConstSpan(&bytes, 1), *expected), whole);
   }
   return whole;
 }

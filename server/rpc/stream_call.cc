@@ -88,7 +88,7 @@ void StreamCall::OnWriteDone(bool ok) {
     MutexLock lock(mutex_);
     writing_ = false;
     last_progress_ = environment_.clock.Now();
-    inside_bytes_ -= std::exchange(writing_bytes_, 0);
+    inside_bytes_ -= std::exchange(answering_bytes_, 0);
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
     drive = BecomeDriver();
   }
@@ -206,7 +206,7 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   if (!header.ok()) return header.status();
   header_ = *std::move(header);
   metrics_ = &header_.model->metrics();
-  auto lease = environment_.admission.Admit(header_.BudgetBytes(), *metrics_);
+  auto lease = environment_.admission.Admit(header_.budget_bytes, *metrics_);
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
@@ -228,10 +228,9 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
                                                    header_.limits.max_chunk_bytes()));
   }
   const std::int64_t end = input_->received_bytes() + part.size;
-  if (end > header_.geometry.bytes) {
+  if (end > header_.input_bytes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data: ", end, " bytes or more, wanted ", header_.geometry.bytes,
-                     " for shape ", header_.shape.ToString(), " of ", norm::Name(header_.dtype)));
+        absl::StrCat("data: ", end, " bytes or more, wanted ", header_.WantedData()));
   }
   inside_bytes_ += part.size;
   auto slice = slices.begin();
@@ -244,6 +243,7 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
   for (ReceivedPiece& piece : received_) {
     const std::uint64_t number = first_piece_ + pieces_.size();
     Piece& added = pieces_.emplace_back();
+    added.input_bytes = piece.geometry.InputBytes();
     added.bytes = piece.geometry.bytes;
     added.request = MakeRequest(number, std::move(piece));
     added.id = added.request->id;
@@ -254,10 +254,9 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
 
 absl::Status StreamCall::TakeEnd() const {
   if (!accepted_) return absl::InvalidArgumentError("part: no message, wanted the header");
-  if (input_->received_bytes() < header_.geometry.bytes) {
+  if (input_->received_bytes() < header_.input_bytes()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data: ", input_->received_bytes(), " bytes, wanted ", header_.geometry.bytes,
-                     " for shape ", header_.shape.ToString(), " of ", norm::Name(header_.dtype)));
+        absl::StrCat("data: ", input_->received_bytes(), " bytes, wanted ", header_.WantedData()));
   }
   return absl::OkStatus();
 }
@@ -266,9 +265,10 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   auto request = std::make_unique<Request>();
   request->id = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   request->model = header_.model;
-  request->dtype = header_.dtype;
+  request->dtype = header_.inputs.dtype;
+  request->precision = header_.precision;
   request->geometry = piece.geometry;
-  request->inputs.push_back(std::move(piece.views));
+  request->inputs = std::move(piece.inputs);
   request->input_owner = std::move(piece.owner);
   request->arrival = environment_.clock.Now();
   request->deadline = deadline_;
@@ -318,7 +318,7 @@ void StreamCall::Log(Duration duration) {
   environment_.request_log->Write(
       reason, {"NormalizeStream", ids_, model != nullptr ? absl::string_view(model->name()) : "",
                model != nullptr ? model->version() : 0, code_, duration, stages, batch,
-               context_.peer(), header_.geometry.bytes});
+               context_.peer(), header_.input_bytes()});
 }
 
 }  // namespace normd

@@ -10,8 +10,8 @@
 // the alarm of a full queue. After it the driver touches nothing of the call: gRPC calls OnDone
 // when the handlers have returned, and that drops the call's own reference.
 //
-// The window: `inside_bytes_` are the tensor's bytes received and not yet sent in an answer,
-// whether they lack the rest of their row, wait, are computed or wait for the client. The next
+// The window: `inside_bytes_` are the inputs' bytes received and not yet answered, whether they
+// lack the rest of their row, wait, are computed or their result waits for the client. The next
 // message is asked for only when the largest chunk fits beside them. A piece and a chunk fit into
 // the window together, so a stream with room for nothing is one whose client does not read.
 
@@ -72,7 +72,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // A run of whole rows on its way.
   struct Piece {
     std::uint64_t id = 0;
-    std::int64_t bytes = 0;
+    std::int64_t input_bytes = 0;
+    std::int64_t bytes = 0;            // Of the output.
     std::unique_ptr<Request> request;  // Until it is pushed.
     std::shared_ptr<Buffer> output;  // Once computed. shared: with the chunks that are being sent.
     std::int64_t sent_bytes = 0;     // Of it, handed to gRPC.
@@ -117,6 +118,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void NextOfFailed(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWatch(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWrite(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static std::int64_t AnsweredBytes(const Piece& piece);
   void WriteChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteTrailer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutgoing(std::initializer_list<grpc::Slice> slices);
@@ -156,8 +158,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool header_sent_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::int64_t writing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the tensor.
-  Duration decode_time_ ABSL_GUARDED_BY(mutex_){};          // Since a piece took it over.
+  std::int64_t answering_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the inputs, by the write.
+  Duration decode_time_ ABSL_GUARDED_BY(mutex_){};            // Since a piece took it over.
   std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.

@@ -149,6 +149,13 @@ bool StreamCall::NextWrite(Step& step) {
   return true;
 }
 
+// The inputs' share of what of the piece has been sent.
+std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
+  if (piece.sent_bytes == piece.bytes) return piece.input_bytes;
+  const double share = static_cast<double>(piece.sent_bytes) / static_cast<double>(piece.bytes);
+  return static_cast<std::int64_t>(share * static_cast<double>(piece.input_bytes));
+}
+
 void StreamCall::WriteChunk() {
   Piece& piece = pieces_.front();
   const std::int64_t left = piece.bytes - piece.sent_bytes;
@@ -157,8 +164,9 @@ void StreamCall::WriteChunk() {
   std::shared_ptr<Buffer> output = size == left ? std::move(piece.output) : piece.output;
   const grpc::Slice data = SharingSlice(std::move(output), piece.sent_bytes, size);
   SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
-  writing_bytes_ = size;
+  const std::int64_t answered = AnsweredBytes(piece);
   piece.sent_bytes += size;
+  answering_bytes_ = AnsweredBytes(piece) - answered;
   if (size < left) return;
   if (std::exchange(last_batch_, piece.batch_id) != piece.batch_id) ++batches_;
   pieces_.pop_front();
@@ -178,7 +186,7 @@ void StreamCall::WriteTrailer() {
   stages.set_copy_out_ns(stages_[Stage::kCopyOut].count());
   trailer.set_pieces(static_cast<std::int64_t>(first_piece_));
   trailer.set_batches(batches_);
-  trailer.set_bytes(header_.geometry.bytes);
+  trailer.set_bytes(header_.geometry().bytes);
   SetOutgoing({grpc::Slice(response.SerializeAsString())});
 }
 

@@ -10,17 +10,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/base/shape.h"
 #include "server/model/model.h"
 #include "server/model/registry.h"
 #include "server/rpc/codec.h"
+#include "server/rpc/inputs.h"
 #include "server/rpc/queueing.h"
 #include "server/rpc/stream_pieces.h"
 
 namespace normd {
 
 struct StreamLimits {
-  // Of one stream's tensor bytes on the server, from their receipt to the end of their sending.
+  // Of one stream's input bytes on the server, from their receipt until what was made of them is
+  // sent.
   std::int64_t window_bytes = std::int64_t{32} << 20;
   // What a piece should have: enough for a lane, and still in a cache when it is computed and sent.
   std::int64_t piece_bytes = std::int64_t{1} << 20;
@@ -37,21 +38,23 @@ struct StreamLimits {
 
 struct StreamHeader {
   std::shared_ptr<const Model> model;
-  norm::DType dtype = norm::DType::kFloat32;
-  Shape shape;  // Of the input and of the output.
-  Geometry geometry;
-  Queueing queueing;  // Of each piece.
-  StreamLimits limits;
-
+  norm::Precision precision = norm::Precision::kFloat32;
+  CheckedInputs inputs;
+  Queueing queueing;    // Of each piece.
+  StreamLimits limits;  // Narrower than the server's where the output is larger than the inputs.
   // What the stream reserves of the server's budget: its window's inputs and outputs.
-  std::int64_t BudgetBytes() const;
+  std::int64_t budget_bytes = 0;
+
+  const Geometry& geometry() const { return inputs.geometry; }
+  std::int64_t input_bytes() const { return inputs.geometry.InputBytes(); }
+  // "64 bytes for shape [2, 8] of float32": what the chunks must bring together.
+  std::string WantedData() const;
   // Fits the window.
   PieceSequence Pieces() const;
 };
 
-// InvalidArgument and NotFound as Normalize's, and InvalidArgument for data in the header, for a
-// model of more than one input, and for rows that are too large for the window, with the window
-// that they need.
+// InvalidArgument and NotFound as Normalize's, and InvalidArgument for data in the header and for
+// rows that are too large for the window, with the window that they need.
 absl::StatusOr<StreamHeader> CheckStreamHeader(const NormalizeRequestView& view,
                                                const ModelRegistry& registry,
                                                const StreamLimits& limits);

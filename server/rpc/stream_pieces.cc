@@ -12,37 +12,51 @@ constexpr std::size_t kSmallSliceBytes = 1024;
 // What is copied is set aside in blocks of this size.
 constexpr std::size_t kSmallBlockBytes = std::size_t{64} << 10;
 
+// Into how many units a sample may be cut.
+std::int64_t SampleUnits(const norm::NormSpec& spec, const Geometry& tensors,
+                         std::int64_t target_bytes) {
+  const bool cut = spec.layout == norm::Layout::kChannelsFirst && tensors.samples > 0 &&
+                   tensors.bytes / tensors.samples > target_bytes;
+  return cut ? spec.groups : 1;
+}
+
 }  // namespace
 
-PieceSequence::PieceSequence(const norm::NormSpec& spec, const Geometry& tensor,
+PieceSequence::PieceSequence(const Geometry& tensors, std::int64_t sample_units,
                              std::int64_t target_bytes)
-    : tensor_(tensor) {
-  if (tensor.samples == 0) return;
-  const std::int64_t sample_bytes = tensor.bytes / tensor.samples;
-  if (spec.layout == norm::Layout::kChannelsFirst && sample_bytes > target_bytes) {
-    sample_units_ = spec.groups;
-  }
-  unit_bytes_ = sample_bytes / sample_units_;
-  unit_rows_ = spec.groups / sample_units_;
+    : unit_(tensors) {
+  if (tensors.samples == 0) return;
+  sample_units_ = sample_units;
+  units_ = tensors.samples * sample_units;
+  unit_.samples = 1;
+  unit_.rows /= units_;
+  unit_.bytes /= units_;
+  for (std::int64_t& bytes : unit_.input_bytes) bytes /= units_;
+  piece_units_ = std::max<std::int64_t>(target_bytes / unit_.LargerBytes(), 1);
+}
+
+PieceSequence::PieceSequence(const Geometry& tensors, std::int64_t target_bytes)
+    : PieceSequence(tensors, 1, target_bytes) {}
+
+PieceSequence::PieceSequence(const norm::NormSpec& spec, const Geometry& tensors,
+                             std::int64_t target_bytes)
+    : PieceSequence(tensors, SampleUnits(spec, tensors, target_bytes), target_bytes) {
   unit_channels_ = spec.channels / sample_units_;
-  units_ = tensor.samples * sample_units_;
-  piece_units_ = std::max<std::int64_t>(target_bytes / unit_bytes_, 1);
 }
 
 Geometry PieceSequence::Next() {
   std::int64_t units = std::min(piece_units_, units_ - next_unit_);
-  Geometry piece = tensor_;
+  Geometry piece = unit_;
   if (sample_units_ == 1) {
     piece.samples = units;
   } else {
     const std::int64_t first = next_unit_ % sample_units_;
     units = std::min(units, sample_units_ - first);
-    piece.samples = 1;
     piece.channels = {first * unit_channels_, units * unit_channels_};
   }
-  piece.rows = units * unit_rows_;
-  piece.bytes = units * unit_bytes_;
-  piece.input_bytes = {piece.bytes};
+  piece.rows *= units;
+  piece.bytes *= units;
+  for (std::int64_t& bytes : piece.input_bytes) bytes *= units;
   next_unit_ += units;
   return piece;
 }
@@ -58,46 +72,72 @@ PieceAssembler::PieceAssembler(PieceSequence pieces) : pieces_(pieces) {
 
 void PieceAssembler::Begin() {
   geometry_ = pieces_.Next();
-  lacking_bytes_ = geometry_.bytes;
+  lacking_bytes_ = geometry_.InputBytes();
   memory_ = std::make_shared<Memory>();
-  views_.clear();
+  const bool several = geometry_.input_bytes[1] > 0;
+  inputs_.resize(several ? 2 : 1);
+  BeginPart(0);
+}
+
+void PieceAssembler::BeginPart(std::size_t input) {
+  part_input_ = input;
+  part_bytes_ = geometry_.input_bytes[input];
+  if (inputs_.size() > 1) part_bytes_ /= geometry_.samples;
 }
 
 void PieceAssembler::Add(const grpc::Slice& slice, ConstBytes bytes,
                          std::vector<ReceivedPiece>& out) {
   received_bytes_ += static_cast<std::int64_t>(bytes.size());
   while (!bytes.empty()) {
-    const ConstBytes part = bytes.subspan(0, static_cast<std::size_t>(lacking_bytes_));
-    Append(slice, part);
+    const ConstBytes part = bytes.subspan(0, static_cast<std::size_t>(part_bytes_));
+    Append(slice, part, inputs_[part_input_]);
     bytes.remove_prefix(part.size());
     lacking_bytes_ -= static_cast<std::int64_t>(part.size());
-    if (lacking_bytes_ > 0) continue;
-    Flush();
-    out.push_back({geometry_, std::move(views_), std::move(memory_)});
+    part_bytes_ -= static_cast<std::int64_t>(part.size());
+    if (part_bytes_ > 0) continue;
+    if (lacking_bytes_ > 0) {
+      BeginPart((part_input_ + 1) % inputs_.size());
+      continue;
+    }
+    out.push_back(Take());
     if (!pieces_.done()) Begin();
   }
 }
 
-void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes) {
+void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& input) {
   if (bytes.size() < kSmallSliceBytes) {
-    small_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (small_.size() >= kSmallBlockBytes) Flush();
+    input.small.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (input.small.size() >= kSmallBlockBytes) Flush(input);
     return;
   }
-  Flush();
+  Flush(input);
   // Not among the tiny slices that hold their bytes within themselves, so the view stays valid when
   // the reference moves.
-  memory_->slices.push_back(slice);
-  views_.push_back(bytes);
+  if (memory_->slices.empty() || memory_->slices.back().begin() != slice.begin()) {
+    memory_->slices.push_back(slice);
+  }
+  input.views.push_back(bytes);
 }
 
-void PieceAssembler::Flush() {
-  if (small_.empty()) return;
-  memory_->copies.push_back(std::make_unique<std::byte[]>(small_.size()));
+void PieceAssembler::Flush(Input& input) {
+  std::string& small = input.small;
+  if (small.empty()) return;
+  memory_->copies.push_back(std::make_unique<std::byte[]>(small.size()));
   std::byte* copy = memory_->copies.back().get();
-  std::copy_n(reinterpret_cast<const std::byte*>(small_.data()), small_.size(), copy);
-  views_.emplace_back(copy, small_.size());
-  small_.clear();
+  std::copy_n(reinterpret_cast<const std::byte*>(small.data()), small.size(), copy);
+  input.views.emplace_back(copy, small.size());
+  small.clear();
+}
+
+ReceivedPiece PieceAssembler::Take() {
+  ReceivedPiece piece{geometry_, {}, nullptr};
+  for (Input& input : inputs_) {
+    Flush(input);
+    piece.inputs.push_back(std::move(input.views));
+    input.views.clear();
+  }
+  piece.owner = std::move(memory_);
+  return piece;
 }
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// How a stream's tensor becomes requests: which runs of whole rows, and their bytes as they arrive.
+// How a stream's tensors become requests: which runs of whole rows, and their bytes as they arrive.
 
 #ifndef NORMD_SERVER_RPC_STREAM_PIECES_H_
 #define NORMD_SERVER_RPC_STREAM_PIECES_H_
@@ -14,31 +14,34 @@
 #include "grpcpp/support/slice.h"
 #include "kernels/norm.h"
 #include "server/base/bytes.h"
+#include "server/batching/request.h"
 #include "server/model/model.h"
 
 namespace normd {
 
-// The pieces of one tensor, in order: together every row once. They depend on the tensor and the
-// target alone, never on how the bytes arrive. A value type.
+// The pieces of a stream's tensors, in order: together every row once. They depend on the tensors
+// and the target alone, never on how the bytes arrive. A value type.
 class PieceSequence {
  public:
-  // `tensor` is what Model::Check gave for `spec`; target_bytes > 0.
-  PieceSequence(const norm::NormSpec& spec, const Geometry& tensor, std::int64_t target_bytes);
+  // Of a norm: `tensors` is what Model::Check gave for `spec`; target_bytes > 0.
+  PieceSequence(const norm::NormSpec& spec, const Geometry& tensors, std::int64_t target_bytes);
+  // Of whole samples, as a fused layer needs them.
+  PieceSequence(const Geometry& tensors, std::int64_t target_bytes);
 
-  // What is never cut: a row; a sample, where rows are interleaved or a sample is smaller than the
-  // target. A piece has at most the target's bytes, or one unit.
-  std::int64_t unit_bytes() const { return unit_bytes_; }
+  // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
+  // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
+  std::int64_t unit_bytes() const { return unit_.InputBytes(); }
 
   bool done() const { return next_unit_ == units_; }
   // Requires !done().
   Geometry Next();
 
  private:
-  Geometry tensor_;
+  PieceSequence(const Geometry& tensors, std::int64_t sample_units, std::int64_t target_bytes);
+
+  Geometry unit_;
   std::int64_t units_ = 0;
-  std::int64_t unit_bytes_ = 0;
   std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.
-  std::int64_t unit_rows_ = 0;
   std::int64_t unit_channels_ = 0;
   std::int64_t piece_units_ = 0;
   std::int64_t next_unit_ = 0;
@@ -47,35 +50,45 @@ class PieceSequence {
 // A piece whose bytes are all there.
 struct ReceivedPiece {
   Geometry geometry;
-  absl::InlinedVector<ConstBytes, 4> views;
+  absl::InlinedVector<ByteViews, kMaxInputs> inputs;
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
 
-// Takes a tensor's bytes in order. Not thread-safe.
+// Takes a stream's bytes in order: a tensor's, or of several inputs one sample of each in turn. Not
+// thread-safe.
 class PieceAssembler {
  public:
   explicit PieceAssembler(PieceSequence pieces);
 
   std::int64_t received_bytes() const { return received_bytes_; }
 
-  // The next `bytes`, which lie within `slice` and are no more than the tensor still lacks. Keeps a
+  // The next `bytes`, which lie within `slice` and are no more than the tensors still lack. Keeps a
   // reference to the slice where it can; what is too small for that is copied, so that a stream of
   // tiny chunks holds its bytes and little more. Appends the pieces that become complete to `out`.
   void Add(const grpc::Slice& slice, ConstBytes bytes, std::vector<ReceivedPiece>& out);
 
  private:
   struct Memory;
+  // What has come of one input of the piece.
+  struct Input {
+    ByteViews views;
+    std::string small;  // Copied, and not yet among the views.
+  };
   void Begin();
-  void Append(const grpc::Slice& slice, ConstBytes bytes);
-  void Flush();
+  // Begins the part that comes next: all of a single input, else a sample of the next one.
+  void BeginPart(std::size_t input);
+  void Append(const grpc::Slice& slice, ConstBytes bytes, Input& input);
+  void Flush(Input& input);
+  ReceivedPiece Take();
 
   PieceSequence pieces_;
   std::int64_t received_bytes_ = 0;
-  Geometry geometry_;  // Of the piece that is being received.
-  std::int64_t lacking_bytes_ = 0;
+  Geometry geometry_;               // Of the piece that is being received.
+  std::int64_t lacking_bytes_ = 0;  // Of it.
+  std::int64_t part_bytes_ = 0;     // Lacking of the part.
+  std::size_t part_input_ = 0;
   std::shared_ptr<Memory> memory_;
-  absl::InlinedVector<ConstBytes, 4> views_;
-  std::string small_;  // Copied, and not yet among the views.
+  absl::InlinedVector<Input, kMaxInputs> inputs_;
 };
 
 }  // namespace normd

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -147,6 +148,84 @@ TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
   ASSERT_TRUE(Run().ok());
   EXPECT_EQ(read_, 0U);
   EXPECT_TRUE(output_.empty());
+}
+
+// A fused layer, whose second input has another size and whose answer has that size.
+class FusedStreamTest : public StreamTest {
+ protected:
+  FusedStreamTest() {
+    v1::ModelConfig config;
+    config.mutable_linear_norm()->set_in_features(6);
+    config.mutable_linear_norm()->set_out_features(10);
+    config.mutable_linear_norm()->set_bias(false);
+    config.mutable_linear_norm()->mutable_epilogue()->set_add(true);
+    std::map<std::string, Tensor> parameters;
+    parameters.emplace("linear.weight", Random({10, 6}, 2));
+    server_.AddModel("fused", config, std::move(parameters));
+    request_.model = "fused";
+    request_.shape = x_.shape();
+    request_.y_shape = y_.shape();
+    for (std::size_t sample = 0; sample < 7; ++sample) {
+      for (const Tensor* input : {&x_, &y_}) {
+        const std::size_t size = input->bytes().size() / 7;
+        const auto bytes = input->bytes().subspan(sample * size, size);
+        stream_.insert(stream_.end(), bytes.begin(), bytes.end());
+      }
+    }
+  }
+
+  static Tensor Random(const std::vector<std::int64_t>& shape, std::uint64_t seed) {
+    return RandomTensor(norm::DType::kFloat32, Shape::Create(shape).value(), -1, 1, seed).value();
+  }
+  absl::StatusOr<StreamResult> Run() {
+    return client_->NormalizeStream(
+        request_,
+        [this](absl::Span<std::byte> out) {
+          std::memcpy(out.data(), stream_.data() + read_, out.size());
+          read_ += out.size();
+          return absl::OkStatus();
+        },
+        [this](absl::Span<const std::byte> bytes) { return WriteOutput(bytes); });
+  }
+
+  const Tensor x_ = Random({7, 6}, 3);
+  const Tensor y_ = Random({7, 10}, 4);
+  std::vector<std::byte> stream_;
+};
+
+TEST_F(FusedStreamTest, GivesTheBytesOfTheUnaryCallAndTheShapeBeforeThem) {
+  NormalizeRequest unary;
+  unary.model = "fused";
+  unary.input = x_.view();
+  unary.y = y_.view();
+  const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
+  ASSERT_TRUE(response.ok()) << response.status();
+  std::vector<std::byte> expected(response->size_bytes());
+  response->CopyTo(absl::MakeSpan(expected));
+  int accepted = 0;
+  request_.on_accepted = [&](const StreamResult& result) {
+    ++accepted;
+    EXPECT_EQ(read_ + output_.size(), 0U);
+    EXPECT_EQ(result.shape, y_.shape());
+    return absl::OkStatus();
+  };
+  request_.chunk_bytes = 100;
+  const absl::StatusOr<StreamResult> result = Run();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(accepted, 1);
+  EXPECT_TRUE(output_ == expected);
+}
+
+TEST_F(FusedStreamTest, AnErrorOnceItIsAcceptedEndsTheCall) {
+  request_.on_accepted = [](const StreamResult&) { return absl::AbortedError("no room"); };
+  EXPECT_EQ(Run().status(), absl::AbortedError("no room"));
+  EXPECT_EQ(read_, 0U);
+}
+
+TEST_F(FusedStreamTest, RefusesASecondInputOfOtherSamples) {
+  request_.y_shape = Shape::Create({8, 10}).value();
+  EXPECT_THAT(std::string(Run().status().message()),
+              HasSubstr("y: shape [8, 10], wanted the samples of x, which is [7, 6]"));
 }
 
 // The call without a thread, waited for.

@@ -76,11 +76,16 @@ class Service final : public v1::NormService::Service {
     v1::NormalizeStreamResponse answer;
     answer.mutable_header()->set_model(request.model());
     answer.mutable_header()->set_version(1);
-    *answer.mutable_header()->add_outputs() = request.inputs(0);
+    const absl::StatusOr<Shape> shape = Shape::Create(request.inputs(0).shape());
+    if (!shape.ok()) return ToGrpc(shape.status());
+    v1::Tensor* output = answer.mutable_header()->add_outputs();
+    output->set_dtype(request.inputs(0).dtype());
+    SetShape(model->reference.OutputShape(*shape), output);
     answer.mutable_header()->set_max_chunk_bytes(4096);
     stream->Write(answer);
-    while (stream->Read(&message))
-      request.mutable_inputs(0)->mutable_data()->append(message.chunk());
+    std::string bytes;
+    while (stream->Read(&message)) bytes += message.chunk();
+    Deal(bytes, request);
     v1::NormalizeResponse response;
     const grpc::Status status = Compute(*model, request, wrong, &response);
     if (!status.ok()) return status;
@@ -175,35 +180,68 @@ class Service final : public v1::NormService::Service {
     return grpc::Status::OK;
   }
 
+  static void SetShape(const Shape& shape, v1::Tensor* tensor) {
+    tensor->clear_shape();
+    for (const std::int64_t dim : shape.dims()) tensor->add_shape(dim);
+  }
+
+  // Of several inputs, a sample (the last dimension) of each in turn.
+  static void Deal(absl::string_view bytes, v1::NormalizeRequest& request) {
+    if (request.inputs_size() == 1) {
+      request.mutable_inputs(0)->set_data(std::string(bytes));
+      return;
+    }
+    while (!bytes.empty()) {
+      for (v1::Tensor& input : *request.mutable_inputs()) {
+        const auto features = static_cast<std::size_t>(*input.shape().rbegin());
+        const absl::string_view sample =
+            bytes.substr(0, features * norm::SizeOf(DTypeOf(input.dtype())));
+        input.mutable_data()->append(sample.data(), sample.size());
+        bytes.remove_prefix(sample.size());
+      }
+    }
+  }
+
+  // A copy, because a message's bytes need not be aligned.
+  static absl::StatusOr<client::Tensor> TensorOf(const v1::Tensor& input) {
+    absl::StatusOr<Shape> shape = Shape::Create(input.shape());
+    if (!shape.ok()) return shape.status();
+    absl::StatusOr<client::Tensor> tensor =
+        client::Tensor::Allocate(DTypeOf(input.dtype()), *std::move(shape));
+    if (!tensor.ok()) return tensor;
+    if (tensor->bytes().size() != input.data().size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data: ", input.data().size(), " bytes, wanted ", tensor->bytes().size()));
+    }
+    std::memcpy(tensor->mutable_bytes().data(), input.data().data(), input.data().size());
+    return tensor;
+  }
+
+  // "x", or "x" and "y" in this order.
   static grpc::Status Compute(const FakeModel& model, const v1::NormalizeRequest& request,
                               bool wrong, v1::NormalizeResponse* response) {
-    if (request.inputs_size() != 1) {
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "inputs: wanted 1");
+    std::vector<client::Tensor> inputs;
+    for (const v1::Tensor& input : request.inputs()) {
+      absl::StatusOr<client::Tensor> tensor = TensorOf(input);
+      if (!tensor.ok()) return ToGrpc(tensor.status());
+      inputs.push_back(*std::move(tensor));
     }
-    const v1::Tensor& input = request.inputs(0);
-    const absl::StatusOr<Shape> shape =
-        Shape::Create(std::vector<std::int64_t>(input.shape().begin(), input.shape().end()));
-    if (!shape.ok()) return ToGrpc(shape.status());
-    // A copy, because a message's bytes need not be aligned.
-    absl::StatusOr<client::Tensor> x = client::Tensor::Allocate(DTypeOf(input.dtype()), *shape);
-    if (!x.ok()) return ToGrpc(x.status());
-    if (x->bytes().size() != input.data().size()) {
-      return grpc::Status(
-          grpc::StatusCode::INVALID_ARGUMENT,
-          absl::StrCat("data: ", input.data().size(), " bytes, wanted ", x->bytes().size()));
+    if (inputs.empty() || inputs.size() > 2) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "inputs: wanted 1 or 2");
     }
-    std::memcpy(x->mutable_bytes().data(), input.data().data(), input.data().size());
-    const absl::StatusOr<std::vector<double>> y = model.reference.Compute(x->view());
-    if (!y.ok()) return ToGrpc(y.status());
+    const client::TensorView y = inputs.back().view();
+    const absl::StatusOr<std::vector<double>> result =
+        model.reference.Compute(inputs[0].view(), inputs.size() > 1 ? &y : nullptr);
+    if (!result.ok()) return ToGrpc(result.status());
 
     v1::Tensor* output = response->add_outputs();
-    output->set_dtype(input.dtype());
-    *output->mutable_shape() = input.shape();
-    output->mutable_data()->resize(input.data().size());
-    for (std::size_t i = 0; i < y->size(); ++i) {
-      const double value = wrong && i == 0 ? (*y)[i] + 1 : (*y)[i];
-      norm::StoreElement(x->dtype(), output->mutable_data()->data(), static_cast<std::int64_t>(i),
-                         value);
+    output->set_dtype(request.inputs(0).dtype());
+    SetShape(model.reference.OutputShape(inputs[0].view().shape), output);
+    output->mutable_data()->resize(result->size() * norm::SizeOf(inputs[0].dtype()));
+    for (std::size_t i = 0; i < result->size(); ++i) {
+      const double value = wrong && i == 0 ? (*result)[i] + 1 : (*result)[i];
+      norm::StoreElement(inputs[0].dtype(), output->mutable_data()->data(),
+                         static_cast<std::int64_t>(i), value);
     }
     response->set_model(request.model());
     response->set_version(1);

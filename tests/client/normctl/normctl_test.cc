@@ -187,6 +187,44 @@ TEST_F(NormctlTest, NormalizeStreamsFromFileToFile) {
   EXPECT_EQ(Json::parse(ran.out)["stream"]["pieces"], 1);
 }
 
+TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
+  v1::ModelConfig config;
+  config.mutable_linear_norm()->set_in_features(6);
+  config.mutable_linear_norm()->set_out_features(10);
+  config.mutable_linear_norm()->set_bias(false);
+  config.mutable_linear_norm()->mutable_epilogue()->set_multiply(true);
+  const auto write = [&](const char* name, std::vector<std::int64_t> shape) {
+    const Tensor tensor =
+        RandomTensor(norm::DType::kFloat32, Shape::Create(shape).value(), -1, 1, 5).value();
+    EXPECT_TRUE(WriteNpy(folder_.File(name), tensor.view()).ok());
+  };
+  const auto parameters = [] {
+    std::map<std::string, Tensor> made;
+    made.emplace(
+        "linear.weight",
+        RandomTensor(norm::DType::kFloat32, Shape::Create({10, 6}).value(), -1, 1, 2).value());
+    return made;
+  };
+  server_.AddModel("fused", config, parameters());
+  test::WriteModel(folder_.path(), "fused", config, parameters());
+  write("x.npy", {7, 6});
+  write("y.npy", {7, 10});
+  write("short.npy", {6, 10});
+  const std::string out = folder_.File("out.npy");
+  const auto call = [&](const char* y) {
+    return Call({"normalize", "--stream=always", "--model=fused", folder_.File("x.npy"),
+                 "--y=" + folder_.File(y), "-o", out, "--verify",
+                 "--model_repository=" + folder_.path()});
+  };
+  Ran ran = call("y.npy");
+  EXPECT_EQ(ran.code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("streamed in"), HasSubstr("verified against float64: ok")));
+  EXPECT_EQ(ReadNpy(out)->shape(), Shape::Create({7, 10}).value());
+  ran = call("short.npy");
+  EXPECT_EQ(ran.code, kExitFailed);
+  EXPECT_THAT(ran.err, HasSubstr("y: shape [6, 10], wanted the samples of x"));
+}
+
 TEST_F(NormctlTest, AStreamThatFailsLeavesNoFile) {
   server_.FailFrom(0, absl::InternalError("broken"));
   const std::string y = folder_.File("y.npy");

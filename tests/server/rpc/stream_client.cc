@@ -47,11 +47,24 @@ grpc::Status StreamClient::Finish() {
   return *status_;
 }
 
+std::string StreamBytes(const v1::NormalizeRequest& request) {
+  if (request.inputs_size() == 1) return request.inputs(0).data();
+  std::string bytes;
+  for (std::int64_t sample = 0; sample < request.inputs(0).shape(0); ++sample) {
+    for (const v1::Tensor& input : request.inputs()) {
+      const std::size_t size = input.data().size() / static_cast<std::size_t>(input.shape(0));
+      bytes += input.data().substr(static_cast<std::size_t>(sample) * size, size);
+    }
+  }
+  return bytes;
+}
+
 StreamResult NormalizeInChunks(v1::NormService::Stub& stub, const v1::NormalizeRequest& request,
                                const std::function<std::size_t()>& next_chunk) {
   StreamClient client(stub);
   std::thread writer([&] {
-    absl::string_view left = request.inputs(0).data();
+    const std::string bytes = StreamBytes(request);
+    absl::string_view left = bytes;
     if (!client.SendHeader(request)) return;
     while (!left.empty()) {
       const std::size_t size = std::min(next_chunk(), left.size());

@@ -50,7 +50,11 @@ struct StreamResult {
   std::optional<v1::NormalizeStreamTrailer> trailer;
 };
 
-// A whole call, its input cut into chunks of the sizes that `next_chunk` gives.
+// The inputs' bytes as a stream carries them: of several, which are matrices, a row of each in
+// turn.
+std::string StreamBytes(const v1::NormalizeRequest& request);
+
+// A whole call, its bytes cut into chunks of the sizes that `next_chunk` gives.
 StreamResult NormalizeInChunks(v1::NormService::Stub& stub, const v1::NormalizeRequest& request,
                                const std::function<std::size_t()>& next_chunk);
 

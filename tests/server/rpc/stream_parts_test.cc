@@ -185,12 +185,12 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
     std::string joined;
     for (const ReceivedPiece& piece : pieces) {
       const std::size_t begin = joined.size();
-      for (const ConstBytes view : piece.views) {
+      for (const ConstBytes view : piece.inputs[0]) {
         joined.append(reinterpret_cast<const char*>(view.data()), view.size());
       }
       EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.bytes);
       // Tiny slices are not kept one by one.
-      EXPECT_LT(piece.views.size(), 40U);
+      EXPECT_LT(piece.inputs[0].size(), 40U);
     }
     EXPECT_TRUE(joined == bytes);
   }

@@ -53,11 +53,17 @@ constexpr std::array<StreamLimits, 4> kLimits = {{{.window_bytes = 1 << 10, .pie
                                                   {.window_bytes = 4 << 10, .piece_bytes = 1 << 20},
                                                   {.window_bytes = 64 << 10, .piece_bytes = 4096}}};
 
-// The tensor's byte at `offset`, and what a lane makes of it.
+// The stream's byte at `offset`, and what a lane makes of a tensor's.
 std::byte InputAt(std::int64_t offset) {
   return static_cast<std::byte>(offset * 31 + (offset >> 8) * 7);
 }
 std::byte Computed(std::byte input) { return ~input; }
+// Of "fused": of x and of y at a feature.
+std::byte Computed(std::byte x, std::byte y) { return x ^ ~y; }
+
+// "fused" takes samples of so many features.
+constexpr std::int64_t kXFeatures = 12;
+constexpr std::int64_t kYFeatures = 20;
 
 class NoBackend final : public ModelBackend {
  public:
@@ -90,6 +96,13 @@ class Models {
     add("first", "group_norm { channels: 6 groups: 3 affine: false }");
     add("last", "group_norm { channels: 6 groups: 3 affine: false } layout: CHANNELS_LAST");
     add("rows", "layer_norm { normalized_shape: 8 affine: false }");
+    add("fused",
+        "linear_norm { in_features: 12 out_features: 20 bias: false epilogue { add: true } }");
+    const absl::string_view weight =
+        R"({"linear.weight":{"dtype":"F32","shape":[20,12],"data_offsets":[0,960]}})";
+    std::ofstream(absl::StrCat(root_, "/fused/1/params.safetensors"), std::ios::binary)
+        << static_cast<char>(weight.size()) << std::string(7, '\0') << weight
+        << std::string(960, '\0');
     return root_;
   }
 
@@ -270,8 +283,8 @@ class Play final : public BatchRunner {
   std::int64_t MaxChunk() const { return limits_.max_chunk_bytes(); }
 
   void SendHeader() {
-    static constexpr const char* kModels[] = {"first", "last", "rows", "absent"};
-    const int model = reader_.Byte() % 4;
+    static constexpr const char* kModels[] = {"first", "last", "rows", "absent", "fused"};
+    const int model = reader_.Byte() % 5;
     const int samples = reader_.Byte() % 8;
     const int spatial = reader_.Word() % 400 + 1;
     const bool half = reader_.Byte() % 2 == 1;
@@ -279,21 +292,36 @@ class Play final : public BatchRunner {
     v1::NormalizeRequest& header = *message.mutable_header();
     header.set_model(kModels[model]);
     if ((options_ & kTimesOut) != 0) header.set_queue_timeout_ns(5'000'000);
-    v1::Tensor& input = *header.add_inputs();
-    input.set_dtype(half ? v1::FLOAT16 : v1::FLOAT32);
-    const std::vector<std::int64_t> shape =
-        model == 0   ? std::vector<std::int64_t>{samples, 6, spatial}
-        : model == 1 ? std::vector<std::int64_t>{samples, spatial, 6}
-                     : std::vector<std::int64_t>{samples, spatial, 8};
-    for (const std::int64_t dim : shape) input.add_shape(dim);
-    const std::int64_t row_bytes = (model == 2 ? 8 : 2 * spatial) * (half ? 2 : 4);
-    const std::int64_t unit_bytes = model == 1 ? row_bytes * 3 : row_bytes;
+    const auto add = [&](const char* name, std::int64_t channels, bool last) {
+      v1::Tensor& input = *header.add_inputs();
+      input.set_name(name);
+      input.set_dtype(half ? v1::FLOAT16 : v1::FLOAT32);
+      input.add_shape(samples);
+      input.add_shape(last ? spatial : channels);
+      input.add_shape(last ? channels : spatial);
+    };
+    const std::int64_t element = half ? 2 : 4;
+    const bool fused = model == 4;
+    if (fused) {
+      add("x", kXFeatures, true);
+      add("y", kYFeatures, true);
+    } else {
+      add("", model < 2 ? 6 : 8, model != 0);
+    }
+    const std::int64_t row_bytes = (model < 2 ? 2 * spatial : 8) * element;
+    const std::int64_t unit_bytes = fused        ? (kXFeatures + kYFeatures) * element
+                                    : model == 1 ? row_bytes * 3
+                                                 : row_bytes;
     const bool fits = samples == 0 || unit_bytes <= limits_.max_piece_bytes();
     if (transport_->reading == nullptr) return;
     if (has_header_ || model == 3 || !fits) {
       must_fail_ = true;
     } else {
-      bytes_ = samples * (model == 2 ? spatial * 8 : spatial * 6) * (half ? 2 : 4);
+      const std::int64_t features = fused ? kXFeatures + kYFeatures : model == 2 ? 8 : 6;
+      bytes_ = samples * spatial * features * element;
+      output_bytes_ = fused ? samples * spatial * kYFeatures * element : bytes_;
+      if (fused) x_bytes_ = kXFeatures * element;
+      if (fused) y_bytes_ = kYFeatures * element;
     }
     has_header_ = true;
     Deliver(message.SerializeAsString(), 0);
@@ -408,12 +436,26 @@ class Play final : public BatchRunner {
   Buffer Output(const Request& request) {
     const auto size = static_cast<std::size_t>(request.geometry.bytes);
     auto* memory = new std::byte[size];
-    std::size_t at = 0;
-    for (const ConstBytes view : request.inputs[0]) {
-      if (view.size() > size - at) transport_->Broken("a piece with more bytes than its shape");
-      for (std::size_t i = 0; i < view.size() && at < size; ++i) memory[at++] = Computed(view[i]);
+    std::vector<std::vector<std::byte>> inputs;
+    for (std::size_t k = 0; k < request.inputs.size(); ++k) {
+      std::vector<std::byte>& input = inputs.emplace_back();
+      for (const ConstBytes view : request.inputs[k]) {
+        input.insert(input.end(), view.begin(), view.end());
+      }
+      const auto wanted = static_cast<std::size_t>(request.geometry.input_bytes[k]);
+      if (input.size() != wanted) transport_->Broken("a piece with other bytes than its shape");
+      input.resize(wanted);
     }
-    if (at != size) transport_->Broken("a piece with fewer bytes than its shape");
+    for (std::size_t i = 0; i < size; ++i) {
+      if (inputs.size() == 1) {
+        memory[i] = Computed(inputs[0][i]);
+      } else {
+        const std::size_t x_bytes = static_cast<std::size_t>(x_bytes_);
+        const std::size_t y_bytes = static_cast<std::size_t>(y_bytes_);
+        const std::byte x = inputs[0][i / y_bytes * x_bytes + i % y_bytes % x_bytes];
+        memory[i] = Computed(x, inputs[1][i]);
+      }
+    }
     ++held_outputs_;
     return Buffer(memory, size, [this, memory] {
       delete[] memory;
@@ -436,9 +478,23 @@ class Play final : public BatchRunner {
 
   void CheckWindow() {
     if (transport_->reading == nullptr || transport_->reads < 2) return;
-    if (sent_ - taken_ + MaxChunk() > limits_.window_bytes) {
-      transport_->Broken(absl::StrCat("a read with ", sent_ - taken_, " bytes inside"));
+    const std::int64_t inside = sent_ - Answered();
+    if (inside + MaxChunk() > limits_.window_bytes) {
+      transport_->Broken(absl::StrCat("a read with ", inside, " bytes inside"));
     }
+  }
+
+  // Of what was sent: what the client has taken the result of.
+  std::int64_t Answered() const {
+    if (y_bytes_ == 0) return taken_;
+    return (taken_ * (x_bytes_ + y_bytes_) + y_bytes_ - 1) / y_bytes_;
+  }
+
+  std::byte ResultAt(std::int64_t offset) const {
+    if (y_bytes_ == 0) return Computed(InputAt(offset));
+    const std::int64_t x_at = offset / y_bytes_ * (x_bytes_ + y_bytes_);
+    const std::int64_t feature = offset % y_bytes_;
+    return Computed(InputAt(x_at + feature % x_bytes_), InputAt(x_at + x_bytes_ + feature));
   }
 
   // What gRPC does once the call has done its last operation, then the verdict.
@@ -469,13 +525,15 @@ class Play final : public BatchRunner {
       if (!in_place) transport_->Broken(absl::StrCat("part ", answer.part_case(), " at ", i));
       if (!known_) continue;
       for (const char byte : answer.chunk()) {
-        if (static_cast<std::byte>(byte) != Computed(InputAt(bytes++))) {
+        if (static_cast<std::byte>(byte) != ResultAt(bytes++)) {
           return transport_->Broken(absl::StrCat("byte ", bytes - 1, " differs"));
         }
       }
     }
     if (!ok || !known_) return;
-    if (bytes != bytes_) transport_->Broken(absl::StrCat(bytes, " bytes of ", bytes_));
+    if (bytes != output_bytes_) {
+      transport_->Broken(absl::StrCat(bytes, " bytes of ", output_bytes_));
+    }
     if (!half_closed_ || count < 2 || !transport_->answers.back().has_trailer()) {
       transport_->Broken("OK before the end");
     }
@@ -507,9 +565,12 @@ class Play final : public BatchRunner {
   std::vector<std::unique_ptr<Batch>> batches_;  // In lanes.
 
   bool has_header_ = false;
-  std::int64_t bytes_ = 0;  // Of the tensor,
-  std::int64_t sent_ = 0;   // sent of it,
-  std::int64_t taken_ = 0;  // and taken by the client of the answer's.
+  std::int64_t bytes_ = 0;         // Of the inputs,
+  std::int64_t sent_ = 0;          // and sent of them;
+  std::int64_t output_bytes_ = 0;  // of the output,
+  std::int64_t taken_ = 0;         // and taken of it by the client.
+  std::int64_t x_bytes_ = 0;       // Of a sample of "fused"; 0 for the others.
+  std::int64_t y_bytes_ = 0;
   bool half_closed_ = false;
   bool must_fail_ = false;
   bool may_fail_ = false;
@@ -530,7 +591,7 @@ std::vector<std::string> StreamScriptSeeds() {
   std::vector<std::string> seeds;
   for (int options = 0; options < 32; ++options) {
     const std::string first(1, static_cast<char>(options));
-    for (int model = 0; model < 4; ++model) {
+    for (int model = 0; model < 5; ++model) {
       const std::string header = first + Header(model, 3, 29, options & 1);
       seeds.push_back(header);
       seeds.push_back(header + std::string("\x02\x00\x05\x02\x03\x07\x08\x00\x05\x02\x11\x05", 12));
@@ -541,6 +602,8 @@ std::vector<std::string> StreamScriptSeeds() {
     }
     seeds.push_back(first + Header(0, 0, 5, 0) + std::string("\x04", 1));
     seeds.push_back(first + Header(2, 7, 399, 0) +
+                    std::string("\x02\x00\x02\x00\x02\x00\x07\x09\x00", 9));
+    seeds.push_back(first + Header(4, 3, 399, 0) +
                     std::string("\x02\x00\x02\x00\x02\x00\x07\x09\x00", 9));
     seeds.push_back(first + Header(0, 2, 9, 0) + Header(0, 2, 9, 0));
     seeds.push_back(first + std::string("\x03\x05\x00\x12\x03xyz", 8));

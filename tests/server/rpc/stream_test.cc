@@ -29,6 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::MakeRequest;
 using testing::NormalizeInChunks;
+using testing::StreamBytes;
 using testing::StreamClient;
 using testing::StreamResult;
 using testing::TestServer;
@@ -293,6 +294,14 @@ struct BadStream {
 
 v1::NormalizeRequest Rows(int rows) { return MakeRequest("layer_norm_1024", {rows, 1024}); }
 
+v1::NormalizeRequest Fused(int samples) {
+  v1::NormalizeRequest request = MakeRequest("fused_linear_512", {samples, 512});
+  request.mutable_inputs(0)->set_name("x");
+  *request.add_inputs() = request.inputs(0);
+  request.mutable_inputs(1)->set_name("y");
+  return request;
+}
+
 std::vector<BadStream> BadStreams() {
   constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
   const auto header = [](const std::function<void(v1::NormalizeRequest&)>& change) {
@@ -322,9 +331,8 @@ std::vector<BadStream> BadStreams() {
        kInvalid, "header: 5"},
       {"UnknownModel", header([](v1::NormalizeRequest& r) { r.set_model("nothing"); }),
        grpc::StatusCode::NOT_FOUND, "model: nothing"},
-      {"ModelOfAMatrixProduct",
-       header([](v1::NormalizeRequest& r) { r.set_model("fused_linear_512"); }), kInvalid,
-       "model: fused_linear_512 has a matrix product, a stream takes a norm"},
+      {"MissingInput", header([](v1::NormalizeRequest& r) { r.set_model("fused_linear_512"); }),
+       kInvalid, "inputs[0].name: \"\", wanted \"x\" and \"y\""},
       {"WrongShape",
        header([](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_shape(1, 1023); }), kInvalid,
        "shape[1]: 1023"},
@@ -525,8 +533,9 @@ void RunFaultyStream(TestServer& server, std::mt19937_64& random) {
   const auto up_to = [&random](int last) {
     return std::uniform_int_distribution<int>(0, last)(random);
   };
-  const v1::NormalizeRequest request = Rows(1 + up_to(60));
-  const absl::string_view data = request.inputs(0).data();
+  const v1::NormalizeRequest request = up_to(3) > 0 ? Rows(1 + up_to(60)) : Fused(1 + up_to(60));
+  const std::string bytes = StreamBytes(request);
+  const absl::string_view data = bytes;
   const auto fault = static_cast<Fault>(up_to(kFaults - 1));
   const auto own = v1::NormService::NewStub(server.NewChannel());
   StreamClient client(fault == Fault::kConnectionLost ? *own : server.stub(),

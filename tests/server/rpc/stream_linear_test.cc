@@ -1,0 +1,161 @@
+// Streams of the fused layer: several inputs in one stream, and an output of another size.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "client/tensor/random.h"
+#include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/temp_repository.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::MakeRequest;
+using testing::NormalizeInChunks;
+using testing::StreamBytes;
+using testing::StreamClient;
+using testing::StreamResult;
+using testing::TestServer;
+using testing::TestServerOptions;
+
+constexpr char kModel[] = "fused_linear_512";
+constexpr char kWide[] = "wide";  // 16 -> 512 features, without a second input.
+constexpr std::int64_t kPiece = 16384;
+
+TestServerOptions Window(std::int64_t bytes) {
+  TestServerOptions options;
+  options.cpu_lanes = 2;
+  options.service.stream = {.window_bytes = bytes, .piece_bytes = kPiece};
+  return options;
+}
+
+v1::NormalizeRequest MakeFused(std::int64_t samples) {
+  v1::NormalizeRequest request = MakeRequest(kModel, {samples, 512}, 1);
+  request.mutable_inputs(0)->set_name("x");
+  *request.add_inputs() = MakeRequest(kModel, {samples, 512}, 2).inputs(0);
+  request.mutable_inputs(1)->set_name("y");
+  return request;
+}
+
+void AddWide(TestServer& server) {
+  v1::ModelConfig config;
+  config.mutable_linear_norm()->set_in_features(16);
+  config.mutable_linear_norm()->set_out_features(512);
+  config.mutable_linear_norm()->set_bias(false);
+  client::Tensor weight =
+      client::RandomTensor(norm::DType::kFloat32, *Shape::Create({512, 16}), -1, 1, 3).value();
+  std::map<std::string, client::Tensor> parameters;
+  parameters.emplace("linear.weight", std::move(weight));
+  test::WriteModel(server.repository(), kWide, config, parameters);
+  grpc::ClientContext context;
+  v1::LoadModelRequest request;
+  request.set_model(kWide);
+  v1::LoadModelResponse response;
+  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+}
+
+std::string Unary(TestServer& server, const v1::NormalizeRequest& request) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  const grpc::Status status = server.stub().Normalize(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.outputs_size() == 1 ? response.outputs(0).data() : "";
+}
+
+void ExpectNothingHeld(TestServer& server) {
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+  EXPECT_EQ(server.queue().waiting_requests(), 0);
+}
+
+TEST(StreamLinearTest, EveryChunkingGivesTheBitsOfTheUnaryCall) {
+  TestServer server(Window(8 * kPiece));
+  std::mt19937_64 random(norm::testing::TestSeed());
+  const v1::NormalizeRequest request = MakeFused(45);
+  const std::string wanted = Unary(server, request);
+  for (const std::size_t most : {700, 5000, 32768}) {
+    const StreamResult result =
+        NormalizeInChunks(server.stub(), request, [&] { return random() % most + 1; });
+    ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+    ASSERT_TRUE(result.header.has_value() && result.trailer.has_value());
+    EXPECT_THAT(result.header->outputs(0).shape(), ElementsAre(45, 512));
+    EXPECT_TRUE(result.data == wanted) << "chunks of up to " << most;
+    EXPECT_EQ(result.trailer->pieces(), 12) << "of four samples";
+    EXPECT_EQ(result.trailer->bytes(), 45 * 512 * 4);
+  }
+  ExpectNothingHeld(server);
+}
+
+TEST(StreamLinearTest, TheOrderOfTheInputsIsTheModelsWhateverTheHeadersIs) {
+  TestServer server(Window(8 * kPiece));
+  const v1::NormalizeRequest request = MakeFused(7);
+  v1::NormalizeRequest swapped = request;
+  swapped.mutable_inputs()->SwapElements(0, 1);
+  StreamClient client(server.stub());
+  ASSERT_TRUE(client.SendHeader(swapped));
+  ASSERT_TRUE(client.SendChunk(StreamBytes(request)));
+  client.HalfClose();
+  std::string data;
+  while (const auto message = client.Read()) data += message->chunk();
+  EXPECT_TRUE(client.Finish().ok());
+  EXPECT_TRUE(data == Unary(server, request));
+}
+
+TEST(StreamLinearTest, CountsTheBytesOfAllInputs) {
+  TestServer server(Window(8 * kPiece));
+  for (const std::size_t size : {3 * 4096 - 1, 3 * 4096 + 1}) {
+    StreamClient client(server.stub());
+    client.SendHeader(MakeFused(3));
+    client.SendChunk(std::string(size, 'x'));
+    client.HalfClose();
+    const grpc::Status status = client.Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("wanted 12288 for shape [3, 512] and [3, 512] of float32"));
+  }
+  ExpectNothingHeld(server);
+}
+
+TEST(StreamLinearTest, AnOutputLargerThanTheInputsNarrowsTheWindow) {
+  constexpr std::int64_t kWindow = 64 << 10;  // Of 2048 bytes for each sample of 64.
+  TestServer server(Window(kWindow));
+  AddWide(server);
+  const v1::NormalizeRequest request = MakeRequest(kWide, {300, 16});
+  const StreamResult result =
+      NormalizeInChunks(server.stub(), request, [] { return std::size_t{500}; });
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.header->window_bytes(), kWindow / 32);
+  EXPECT_EQ(result.header->max_chunk_bytes(), kWindow / 32 / 4);
+  EXPECT_THAT(result.header->outputs(0).shape(), ElementsAre(300, 512));
+  EXPECT_TRUE(result.data == Unary(server, request));
+  EXPECT_EQ(result.trailer->bytes(), 300 * 2048);
+  ExpectNothingHeld(server);
+}
+
+TEST(StreamLinearTest, NamesTheWindowThatASampleNeeds) {
+  const v1::NormalizeRequest request = MakeRequest(kWide, {2, 16});
+  const auto run = [&](std::int64_t window_bytes) {
+    TestServer server(Window(window_bytes));
+    AddWide(server);
+    return NormalizeInChunks(server.stub(), request, [] { return std::size_t{1}; }).status;
+  };
+  const std::string message = run(2048).error_message();
+  const std::string before = "a sample of [2, 16] has 64 bytes and needs a stream window of ";
+  ASSERT_THAT(message, HasSubstr(before));
+  const std::string needed = message.substr(message.find(before) + before.size());
+  EXPECT_TRUE(run(std::stoll(needed)).ok()) << needed;
+}
+
+}  // namespace
+}  // namespace normd
