@@ -275,7 +275,8 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   request->priority = header_.queueing.priority;
   request->queue_timeout = header_.queueing.timeout;
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
-  request->may_run_inline = true;
+  // As for a Normalize call: a matrix product's cost is not in proportion to its bytes.
+  request->may_run_inline = header_.model->linear() == nullptr;
   request->cancelled = Borrow(&cancelled_);
   request->done = [this, number](Completion completion) {
     OnComputed(number, std::move(completion));
