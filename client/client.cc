@@ -142,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (!options.retries) arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   const auto credentials = CredentialsOf(options);
   if (!credentials.ok()) return credentials.status();
   auto impl = std::make_unique<Impl>();

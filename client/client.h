@@ -36,6 +36,9 @@ struct ClientOptions {
   // A connection of its own, rather than one shared by all clients of this process with the same
   // target and options. Load tests want it.
   bool own_connection = false;
+  // gRPC sends a call again by itself if its connection ended before the server had seen it. Load
+  // tests do not want it: each such call is to be counted, and being ready for it costs every call.
+  bool retries = true;
   std::optional<TlsOptions> tls = std::nullopt;
 };
 

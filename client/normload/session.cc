@@ -25,6 +25,7 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
     const ProgramOptions& options) {
   client::ClientOptions connection;
   connection.own_connection = true;
+  connection.retries = false;
   if (options.tls || !options.tls_ca.empty()) connection.tls = client::TlsOptions{options.tls_ca};
   std::vector<std::unique_ptr<client::Client>> clients;
   for (int i = 0; i < options.connections; ++i) {

@@ -1,8 +1,10 @@
 // What normload costs beyond the transport: its sender and statistics against a bare gRPC client
 // that makes the same calls, both in a closed loop against a server that answers with the same
-// bytes at once, over loopback, in turns. The ratio is the number; the rates are the machine's. A
-// third takes turns with them: the bare client without deadlines, which shows what these cost by
-// themselves.
+// bytes at once, over loopback, in turns. The ratio is the number; the rates are the machine's.
+//
+// The bare client is as gRPC comes. normload's connections do not retry calls; --bare_retries=false
+// takes that from the bare client too. A third takes turns with them: the bare client without
+// deadlines, which shows what these cost by themselves.
 //
 //   load_bench --connections=16 --rounds=31 --round=200ms
 
@@ -34,6 +36,7 @@ ABSL_FLAG(int, connections, 16, "callers, each with a connection of its own");
 ABSL_FLAG(int, rows, 1, "rows of the tensor, 1 KiB each");
 ABSL_FLAG(int, rounds, 31, "turns of each client; a ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(200), "length of one turn");
+ABSL_FLAG(bool, bare_retries, true, "gRPC may send a bare client's call again, as by default");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(10),
           "deadline of the calls, as normload sets by default; inf: none");
 
@@ -95,6 +98,7 @@ class BareCaller {
   explicit BareCaller(const std::string& address) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, absl::GetFlag(FLAGS_bare_retries) ? 1 : 0);
     stub_ = std::make_unique<grpc::GenericStub>(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
@@ -244,6 +248,7 @@ int Run() {
   std::vector<std::unique_ptr<client::Client>> clients;
   client::ClientOptions own;
   own.own_connection = true;
+  own.retries = false;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
     callers.push_back(std::make_unique<BareCaller>(address));
     clients.push_back(client::Client::Create(address, own).value());
