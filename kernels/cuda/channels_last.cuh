@@ -244,15 +244,23 @@ struct ColumnScale {
     offset[i] -= scale.residue * factor[i];
   }
 
-  __device__ Granule Apply(const Granule& granule, Activation activation, float leaky_slope) const {
+  template <Activation kActivation>
+  __device__ Granule Apply(const Granule& granule, float leaky_slope) const {
     A values[kCount];
     Unpack<T>(granule, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       values[i] = (values[i] - mean[kParts == 1 ? 0 : i]) * factor[i] + offset[i];
+      values[i] = Activate<T, kActivation>(values[i], leaky_slope);
     }
-    Activate<T>(activation, leaky_slope, values);
     return Pack<T>(values);
+  }
+  __device__ Granule Apply(const Granule& granule, Activation activation, float leaky_slope) const {
+    Granule result;
+    WithActivation(activation, [&](auto constant) {
+      result = Apply<decltype(constant)::value>(granule, leaky_slope);
+    });
+    return result;
   }
 };
 

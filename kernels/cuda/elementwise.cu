@@ -1,9 +1,12 @@
 // Given statistics, channels first: no rows, only elements and their channels.
 //
-// Phases: a block asks for its tile of the tensor, 16 KiB, works out the scales of the tile's
-// channels while it comes, leaves them in shared memory, and after one barrier scales and stores.
+// Phases: a block asks for its tile of the tensor, 16 KiB, and works out while it comes how the
+// tile's channels are scaled. Where a warp's run of it meets two channels at most, every warp does
+// that for itself; else the block leaves all of the tile's in shared memory. Then it scales and
+// stores.
 // Bytes: each element is read once and written once; the parameters come from the caches.
-// Occupancy: 256 threads with 64 bytes of data each on their way; up to 24 KiB of shared memory.
+// Occupancy: five blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
+// their way; up to 24 KiB of shared memory in a block.
 // Channels last, and tensors without trailing dimensions, are elementwise_columns.cu's.
 
 #include <cuda_runtime.h>
@@ -19,6 +22,7 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMinBlocks = 5;
 // Channels that a tile may touch. With fewer trailing elements than kFullTileSpatial tiles are
 // small.
 constexpr int kMaxTileChannels = 1026;
@@ -32,63 +36,110 @@ struct FlatSegment {
   char* y;
   std::int64_t bytes;
   std::int64_t spatial;
-  Divisor spatial_divisor;  // Valid if spatial is below kMaxDivided.
+  Divisor spatial_divisor;  // Valid if spatial is below 2^31.
   std::uint32_t end_block;  // Blocks of the launch up to and with this segment's.
 };
-constexpr std::int64_t kMaxDivided = std::int64_t{1} << 30;
 
 struct FlatBatch {
   FlatSegment segments[kMaxRowSegments];
   int segment_count;
   std::uint32_t blocks;
   std::int64_t channels;
+  Divisor channels_divisor;  // Valid if there are fewer than 2^31.
   GivenStatistics given;
 };
 static_assert(sizeof(FlatBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
-// Scales and stores a granule whose first element lies `offset` elements behind the first channel's
-// begin.
+// Where elements of a tensor lie among its rows, which have one channel each.
+struct FlatPosition {
+  std::int64_t row;
+  std::int64_t offset;  // In the row.
+};
+
 template <typename T>
-__device__ inline Granule ScaleGranule(const FlatBatch& batch, const FlatSegment& segment,
-                                       const ChannelScale<Accumulator<T>>* scales,
-                                       std::int64_t offset, const Granule& granule) {
-  using A = Accumulator<T>;
-  constexpr int kCount = kPerGranule<T>;
-  A values[kCount];
-  Unpack<T>(granule, values);
-  const auto spatial = segment.spatial;
-  int index = spatial < kMaxDivided
-                  ? segment.spatial_divisor.Divide(static_cast<std::uint32_t>(offset))
-                  : offset >= spatial;
-  const std::int64_t left = (index + 1) * spatial - offset;
-  ChannelScale<A> scale = scales[index];
-  if (left >= kCount) {
-#pragma unroll
-    for (A& v : values) v = scale.Apply(v);
+__device__ inline FlatPosition PositionOf(const FlatSegment& segment, std::int64_t element) {
+  FlatPosition position;
+  if (segment.bytes / static_cast<int>(sizeof(T)) <= (std::int64_t{1} << 30)) {
+    const auto small = static_cast<std::uint32_t>(element);
+    const std::uint32_t row = segment.spatial_divisor.Divide(small);
+    position.row = row;
+    position.offset = small - row * segment.spatial_divisor.value();
   } else {
-    auto until = static_cast<int>(left);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i == until) {
-        scale = scales[++index];
-        until += static_cast<int>(min(spatial, std::int64_t{kCount}));
-      }
-      values[i] = scale.Apply(values[i]);
-    }
+    position.row = element / segment.spatial;
+    position.offset = element - position.row * segment.spatial;
   }
-  Activate<T>(batch.given.activation, batch.given.leaky_slope, values);
+  return position;
+}
+
+__device__ inline std::int64_t ChannelOf(const FlatBatch& batch, std::int64_t row) {
+  if (row >= (std::int64_t{1} << 31)) return row % batch.channels;
+  const auto small = static_cast<std::uint32_t>(row);
+  return small - batch.channels_divisor.Divide(small) * batch.channels_divisor.value();
+}
+
+// The results of a granule whose first `before` elements are scaled by `first`, the others by
+// `second`.
+template <typename T, Activation kActivation>
+__device__ inline Granule ScaleParts(const Granule& granule, int before,
+                                     const ChannelScale<Accumulator<T>>& first,
+                                     const ChannelScale<Accumulator<T>>& second,
+                                     float leaky_slope) {
+  constexpr int kCount = kPerGranule<T>;
+  Accumulator<T> values[kCount];
+  Unpack<T>(granule, values);
+  if (before <= 0 || before >= kCount) {
+    const ChannelScale<Accumulator<T>> scale = before > 0 ? first : second;
+#pragma unroll
+    for (auto& v : values) v = scale.Apply(v);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = (i < before ? first : second).Apply(values[i]);
+  }
+#pragma unroll
+  for (auto& v : values) v = Activate<T, kActivation>(v, leaky_slope);
   return Pack<T>(values);
 }
 
+// Scales a run of which a granule may meet any number of channels: `offset` is that of the lane's
+// first granule behind the begin of the first channel that `scales` has.
+template <typename T, int kGranules>
+__device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& segment,
+                                    const ChannelScale<Accumulator<T>>* scales, int offset,
+                                    Granule (&granules)[kGranules]) {
+  constexpr int kCount = kPerGranule<T>;
+  const auto spatial = static_cast<int>(segment.spatial);
+#pragma unroll
+  for (int i = 0; i < kGranules; ++i) {
+    const int element = offset + i * kLanes * kCount;
+    auto index = static_cast<int>(segment.spatial_divisor.Divide(element));
+    Accumulator<T> values[kCount];
+    Unpack<T>(granules[i], values);
+    int until = (index + 1) * spatial - element;
+    ChannelScale<Accumulator<T>> scale = scales[index];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (j == until) {
+        scale = scales[++index];
+        until += spatial;
+      }
+      values[j] = scale.Apply(values[j]);
+    }
+    Activate<T>(batch.given.activation, batch.given.leaky_slope, values);
+    granules[i] = Pack<T>(values);
+  }
+}
+
 template <typename T, bool kAligned, int kGranules>
-__global__ void __launch_bounds__(kThreads) Elementwise(const __grid_constant__ FlatBatch batch) {
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    Elementwise(const __grid_constant__ FlatBatch batch) {
   using A = Accumulator<T>;
   constexpr int kCount = kPerGranule<T>;
-  constexpr int kTileElements = kThreads * kGranules * kCount;
   constexpr int kRunBytes = kGranules * kLanes * kGranuleBytes;
+  constexpr int kRunElements = kRunBytes / static_cast<int>(sizeof(T));
+  constexpr int kTileElements = kRunElements * (kThreads / kLanes);
   __shared__ ChannelScale<A> scales[kMaxTileChannels];
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
+  const int warp = static_cast<int>(threadIdx.x / kLanes);
   int found = 0;
   while (blockIdx.x >= batch.segments[found].end_block) ++found;
   const FlatSegment& segment = batch.segments[found];
@@ -99,20 +150,30 @@ __global__ void __launch_bounds__(kThreads) Elementwise(const __grid_constant__ 
   Granule granules[kGranules];
   const auto bytes = static_cast<int>(min(std::int64_t{kRunBytes}, segment.bytes - begin));
   LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, granules);
-  const std::int64_t element = tile / static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t row = element / segment.spatial;
-  const std::int64_t offset = element - row * segment.spatial;
-  const std::int64_t last = (offset + kTileElements - 1) / segment.spatial;
-  for (int i = static_cast<int>(threadIdx.x); i <= last; i += kThreads) {
-    scales[i] = ChannelScale<A>(batch.given, (row + i) % batch.channels);
-  }
-  __syncthreads();
+  const std::int64_t tile_element = tile / static_cast<int>(sizeof(T));
+  if (segment.spatial >= kRunElements) {
+    const FlatPosition run = PositionOf<T>(segment, tile_element + warp * kRunElements);
+    const ChannelScale<A> first(batch.given, ChannelOf(batch, run.row));
+    const std::int64_t left = segment.spatial - run.offset;
+    ChannelScale<A> second = first;
+    if (left < kRunElements) second = {batch.given, ChannelOf(batch, run.row + 1)};
+    const int before = static_cast<int>(min(left, std::int64_t{kRunElements})) - lane * kCount;
+    WithActivation(batch.given.activation, [&](auto activation) {
 #pragma unroll
-  for (int i = 0; i < kGranules; ++i) {
-    granules[i] = ScaleGranule<T>(
-        batch, segment, scales,
-        offset + warp * (kRunBytes / static_cast<int>(sizeof(T))) + (i * kLanes + lane) * kCount,
-        granules[i]);
+      for (int i = 0; i < kGranules; ++i) {
+        granules[i] = ScaleParts<T, decltype(activation)::value>(
+            granules[i], before - i * kLanes * kCount, first, second, batch.given.leaky_slope);
+      }
+    });
+  } else {
+    const FlatPosition start = PositionOf<T>(segment, tile_element);
+    const auto offset = static_cast<int>(start.offset);
+    const int last = (offset + kTileElements - 1) / static_cast<int>(segment.spatial);
+    for (int i = static_cast<int>(threadIdx.x); i <= last; i += kThreads) {
+      scales[i] = ChannelScale<A>(batch.given, ChannelOf(batch, start.row + i));
+    }
+    __syncthreads();
+    ScaleByTable<T>(batch, segment, scales, offset + warp * kRunElements + lane * kCount, granules);
   }
   StoreRun<T, kAligned>(segment.y + begin, bytes, lane, kLanes, granules);
 }
@@ -130,9 +191,12 @@ bool IsAligned(const FlatBatch& batch) {
 
 template <int kGranules>
 Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
-  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;  // Few enough blocks for a grid.
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 31;  // At most 2^30 elements.
   FlatBatch batch = {};
   batch.channels = launch.spec.channels;
+  if (batch.channels < (std::int64_t{1} << 31)) {
+    batch.channels_divisor = Divisor(static_cast<std::uint32_t>(batch.channels));
+  }
   batch.given = GivenStatistics(launch.spec, launch.params);
   const auto flush = [&]() -> Status {
     const cudaError_t error = WithElementType(launch.spec.dtype, [&](auto element) {
@@ -160,7 +224,7 @@ Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
       entry.y = static_cast<char*>(segment.y) + done * sample_bytes;
       entry.bytes = std::min(piece, segment.samples - done) * sample_bytes;
       entry.spatial = segment.spatial;
-      if (segment.spatial < kMaxDivided) {
+      if (segment.spatial < (std::int64_t{1} << 31)) {
         entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
       }
       batch.blocks += static_cast<std::uint32_t>((entry.bytes + kTileBytes<kGranules> - 1) /

@@ -24,14 +24,6 @@ struct GivenStatistics {
   Activation activation;
 };
 
-// 1 / sqrt(variance + eps), in float to the last two places.
-__device__ inline double ReciprocalRoot(double variance, double eps) {
-  return 1 / sqrt(variance + eps);
-}
-__device__ inline float ReciprocalRoot(float variance, double eps) {
-  return rsqrtf(variance + static_cast<float>(eps));
-}
-
 // How one channel is scaled: y = (x - mean) * factor + offset.
 template <typename A>
 class ChannelScale {

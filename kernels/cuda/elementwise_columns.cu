@@ -1,10 +1,12 @@
 // Given statistics, channels last or without trailing dimensions: a matrix of positions x channels.
 //
-// Phases: each thread reads the parameters of its column's channels once and stays with the column.
-// It asks for four granules of the column, and while they come scales and stores the four before.
-// Bytes: each element is read once and written once.
-// Occupancy: three blocks of 256 threads on a multiprocessor, which stay; 64 bytes of data of each
-// thread on their way. Blocks that run together touch neighbouring memory.
+// Phases: a block asks for its first granules, four of each thread's column, works out how its
+// channels are scaled while they come, leaves that in shared memory, and after one barrier each
+// thread reads what its column's channels need, scales and stores. Blocks of few positions go on
+// for some steps, so that parameters are a small part of what they read.
+// Bytes: each element is read once and written once; the parameters come from the caches.
+// Occupancy: four blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
+// their way; up to 24 KiB of shared memory in a block.
 
 #include <cuda_runtime.h>
 
@@ -19,7 +21,9 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMinBlocks = 3;
+constexpr int kMinBlocks = 4;
+// Positions that a block wants to scale with what it works out for its channels.
+constexpr std::int64_t kWantedPositions = 32;
 
 struct ColumnsSegment {
   const char* x;
@@ -33,110 +37,140 @@ struct ColumnsBatch {
   std::int64_t channels;
   int column_blocks;
   int columns;  // Granules of one position in a block; the last column block may have fewer.
-  int rows;     // Positions that a block's threads touch in one step.
+  int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
+  int steps;    // Of a block.
   GivenStatistics given;
 };
 static_assert(sizeof(ColumnsBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
-// One thread's granules of one segment, step after step.
-struct ColumnWalk {
-  const char* x;              // The first of the step's.
-  std::int64_t to_y;          // From x to y.
-  std::int64_t row_bytes;     // From one granule of a step to the next.
-  std::int64_t stride_bytes;  // From one step to the next.
-  std::int64_t left;          // Positions from the first granule's on,
-  std::int64_t stride;        // of which a step goes over so many.
-  int rows;                   // Positions from one granule of a step to the next.
-  int present;
-  int x_width;
-  int y_width;
-};
-
+// One thread's granules of one segment, a step at a time.
 template <typename T, bool kAligned>
-__device__ inline void LoadStep(const ColumnWalk& walk, const char* x, std::int64_t left,
-                                Granule (&granules)[kTileUnroll]) {
-#pragma unroll
-  for (int i = 0; i < kTileUnroll; ++i) {
-    if (i * walk.rows < left) {
-      granules[i] = kAligned ? LoadGranule(x) : LoadColumn<T>(x, walk.present, walk.x_width);
-    }
-    x += walk.row_bytes;
+class ColumnWalk {
+ public:
+  // From `position` on; `channel` is the column's first, of which `present` exist.
+  __device__ ColumnWalk(const ColumnsBatch& batch, const ColumnsSegment& segment,
+                        std::int64_t position, std::int64_t channel, int present)
+      : present_(present), rows_(batch.rows) {
+    const std::int64_t position_bytes = batch.channels * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t offset =
+        position * position_bytes + channel * static_cast<std::int64_t>(sizeof(T));
+    x_ = segment.x + offset;
+    y_ = segment.y + offset;
+    row_bytes_ = rows_ * position_bytes;
+    left_ = present > 0 ? segment.positions - position : 0;
+    x_width_ = AccessWidth(segment.x, position_bytes, 0);
+    y_width_ = AccessWidth(segment.y, position_bytes, 0);
   }
-}
 
-template <typename T, bool kAligned>
-__device__ inline void ScaleWalk(const ColumnsBatch& batch, ColumnWalk walk,
-                                 const ColumnScale<T, kPerGranule<T>>& scale) {
-  Granule granules[kTileUnroll];
-  LoadStep<T, kAligned>(walk, walk.x, walk.left, granules);
-  while (walk.left > 0) {
-    Granule next[kTileUnroll];
-    LoadStep<T, kAligned>(walk, walk.x + walk.stride_bytes, walk.left - walk.stride, next);
-    char* y = const_cast<char*>(walk.x) + walk.to_y;
+  __device__ bool done() const { return left_ <= 0; }
+
+  __device__ void Load(Granule (&granules)[kTileUnroll]) const {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
-      if (i * walk.rows < walk.left) {
-        const Granule result =
-            scale.Apply(granules[i], batch.given.activation, batch.given.leaky_slope);
-        if constexpr (kAligned) {
-          StoreGranule(y, result);
-        } else {
-          StoreColumn<T>(y, result, walk.present, walk.y_width);
-        }
-      }
-      y += walk.row_bytes;
-      granules[i] = next[i];
+      if (i * rows_ >= left_) continue;
+      const char* const x = x_ + i * row_bytes_;
+      granules[i] = kAligned ? LoadGranule(x) : LoadColumn<T>(x, present_, x_width_);
     }
-    walk.x += walk.stride_bytes;
-    walk.left -= walk.stride;
   }
-}
+
+  // Stores apply(granule) for each of the step's, and goes on to the next step.
+  template <typename Function>
+  __device__ void Store(const Granule (&granules)[kTileUnroll], Function apply) {
+#pragma unroll
+    for (int i = 0; i < kTileUnroll; ++i) {
+      if (i * rows_ >= left_) continue;
+      char* const y = y_ + i * row_bytes_;
+      if constexpr (kAligned) {
+        StoreGranule(y, apply(granules[i]));
+      } else {
+        StoreColumn<T>(y, apply(granules[i]), present_, y_width_);
+      }
+    }
+    x_ += kTileUnroll * row_bytes_;
+    y_ += kTileUnroll * row_bytes_;
+    left_ -= kTileUnroll * rows_;
+  }
+
+ private:
+  const char* x_;  // Of the step's first granule.
+  char* y_;
+  std::int64_t row_bytes_;  // From one granule to the next.
+  std::int64_t left_;       // Positions from the first granule's on.
+  int present_;
+  int rows_;  // Positions from one granule to the next.
+  int x_width_;
+  int y_width_;
+};
+
+// How the channels of a block are scaled.
+template <typename T>
+struct ColumnScales {
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  A mean[kThreads * kCount];
+  A factor[kThreads * kCount];
+  A offset[kThreads * kCount];
+
+  // For the channels of a column, of which `present` exist.
+  __device__ void Set(const GivenStatistics& given, int column, std::int64_t channel, int present) {
+    const NormParams& params = given.params;
+    A values[4][kCount];
+    LoadParams(params.mean, channel, present, A(0), values[0]);
+    LoadParams(params.variance, channel, present, A(1), values[1]);
+    LoadParams(params.gamma, channel, present, A(1), values[2]);
+    LoadParams(params.beta, channel, present, A(0), values[3]);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      mean[column * kCount + i] = values[0][i];
+      factor[column * kCount + i] = ReciprocalRoot(values[1][i], given.eps) * values[2][i];
+      offset[column * kCount + i] = values[3][i];
+    }
+  }
+  __device__ ColumnScale<T, kCount> OfColumn(int column) const {
+    ColumnScale<T, kCount> scale;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      scale.mean[i] = mean[column * kCount + i];
+      scale.factor[i] = factor[column * kCount + i];
+      scale.offset[i] = offset[column * kCount + i];
+    }
+    return scale;
+  }
+};
 
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     ElementwiseColumns(const __grid_constant__ ColumnsBatch batch) {
-  using A = Accumulator<T>;
   constexpr int kCount = kPerGranule<T>;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int row = thread / batch.columns;
-  const int block = static_cast<int>(blockIdx.x) / batch.column_blocks;
-  const int column_block = static_cast<int>(blockIdx.x) - block * batch.column_blocks;
-  const std::int64_t channel =
-      (std::int64_t{column_block} * batch.columns + (thread - row * batch.columns)) * kCount;
-  const auto present = static_cast<int>(min(std::int64_t{kCount}, batch.channels - channel));
-  if (row >= batch.rows || present <= 0) return;
+  __shared__ __align__(kGranuleBytes) ColumnScales<T> scales;
+  const unsigned block = blockIdx.x / batch.column_blocks;
+  const unsigned column_block = blockIdx.x - block * batch.column_blocks;
+  const auto row = static_cast<int>(threadIdx.x / batch.columns);
+  const auto column = static_cast<int>(threadIdx.x - row * batch.columns);
+  const std::int64_t channel = (std::int64_t{column_block} * batch.columns + column) * kCount;
+  const auto present =
+      row < batch.rows ? static_cast<int>(min(std::int64_t{kCount}, batch.channels - channel)) : 0;
+  const std::int64_t position = std::int64_t{block} * batch.steps * kTileUnroll * batch.rows + row;
 
-  const NormParams& params = batch.given.params;
-  ColumnScale<T, kCount> scale;
-  LoadParams(params.mean, channel, present, A(0), scale.mean);
-  LoadParams(params.gamma, channel, present, A(1), scale.factor);
-  LoadParams(params.variance, channel, present, A(1), scale.offset);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    scale.factor[i] *= ReciprocalRoot(scale.offset[i], batch.given.eps);
-  }
-  LoadParams(params.beta, channel, present, A(0), scale.offset);
-
-  const auto element = static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t step = std::int64_t{batch.rows} * kTileUnroll;
-  const std::int64_t position_bytes = batch.channels * element;
-  const std::int64_t position = block * step + row;
-  const std::int64_t offset = position * position_bytes + channel * element;
-  ColumnWalk walk;
-  walk.rows = batch.rows;
-  walk.present = present;
-  walk.row_bytes = batch.rows * position_bytes;
-  walk.stride = gridDim.x / batch.column_blocks * step;
-  walk.stride_bytes = walk.stride * position_bytes;
-  for (int i = 0; i < batch.segment_count; ++i) {
-    const ColumnsSegment& segment = batch.segments[i];
-    walk.x = segment.x + offset;
-    walk.to_y = segment.y - segment.x;
-    walk.left = segment.positions - position;
-    walk.x_width = AccessWidth(segment.x, position_bytes, 0);
-    walk.y_width = AccessWidth(segment.y, position_bytes, 0);
-    ScaleWalk<T, kAligned>(batch, walk, scale);
-  }
+  Granule granules[kTileUnroll];
+  ColumnWalk<T, kAligned> walk(batch, batch.segments[0], position, channel, present);
+  walk.Load(granules);
+  if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
+  __syncthreads();
+  const ColumnScale<T, kCount> scale = scales.OfColumn(column);
+  WithActivation(batch.given.activation, [&](auto activation) {
+    for (int i = 0; i < batch.segment_count; ++i) {
+      if (i > 0) walk = {batch, batch.segments[i], position, channel, present};
+      for (int j = 0; j < batch.steps && !walk.done(); ++j) {
+        if (i + j > 0) walk.Load(granules);
+        walk.Store(granules, [&](const Granule& granule) {
+          return scale.template Apply<decltype(activation)::value>(granule,
+                                                                   batch.given.leaky_slope);
+        });
+      }
+    }
+  });
 }
 
 bool IsAligned(const ColumnsBatch& batch, DType dtype) {
@@ -148,21 +182,25 @@ bool IsAligned(const ColumnsBatch& batch, DType dtype) {
   return bits % kGranuleBytes == 0;
 }
 
-cudaError_t EnqueueColumns(const Launch& launch, const ColumnsBatch& batch) {
+cudaError_t EnqueueColumns(const Launch& launch, ColumnsBatch* batch) {
   std::int64_t positions = 0;
-  for (int i = 0; i < batch.segment_count; ++i) {
-    positions = std::max(positions, batch.segments[i].positions);
+  for (int i = 0; i < batch->segment_count; ++i) {
+    positions = std::max(positions, batch->segments[i].positions);
   }
-  const std::int64_t step = std::int64_t{batch.rows} * kTileUnroll;
+  const std::int64_t step = std::int64_t{batch->rows} * kTileUnroll;
+  const std::int64_t steps = (positions + step - 1) / step;
   const std::int64_t resident =
-      std::max<std::int64_t>(1, kMinBlocks * launch.limits.multiprocessors / batch.column_blocks);
-  const std::int64_t blocks = std::min((positions + step - 1) / step, resident);
+      std::max<std::int64_t>(1, kMinBlocks * launch.limits.multiprocessors / batch->column_blocks);
+  constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
+  const std::int64_t wanted = std::min((kWantedPositions + step - 1) / step, steps / resident);
+  const std::int64_t fewest = steps * batch->column_blocks / kMaxBlocks + 1;
+  batch->steps = static_cast<int>(std::max(wanted, fewest));
+  const std::int64_t blocks = (steps + batch->steps - 1) / batch->steps * batch->column_blocks;
   return WithElementType(launch.spec.dtype, [&](auto element) {
     using T = typename decltype(element)::Type;
-    const auto kernel = IsAligned(batch, launch.spec.dtype) ? ElementwiseColumns<T, true>
-                                                            : ElementwiseColumns<T, false>;
-    kernel<<<static_cast<unsigned>(blocks * batch.column_blocks), kThreads, 0, launch.stream>>>(
-        batch);
+    const auto kernel = IsAligned(*batch, launch.spec.dtype) ? ElementwiseColumns<T, true>
+                                                             : ElementwiseColumns<T, false>;
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(*batch);
     return cudaGetLastError();
   });
 }
@@ -185,7 +223,7 @@ Status LaunchElementwiseColumns(const Launch& launch) {
                                              static_cast<char*>(segment.y),
                                              segment.samples * segment.spatial};
     if (batch.segment_count < kMaxRowSegments && i + 1 < launch.count) continue;
-    Status status = ToStatus(EnqueueColumns(launch, batch), "elementwise columns");
+    Status status = ToStatus(EnqueueColumns(launch, &batch), "elementwise columns");
     if (!status.ok()) return status;
     batch.segment_count = 0;
   }

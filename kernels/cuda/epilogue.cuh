@@ -67,19 +67,25 @@ __device__ inline void LoadParams(const ParamVector& param, std::int64_t index, 
   }
 }
 
-// v / (1 + exp(-u)). For results of 16 bits the fast exponential and reciprocal are exact enough;
-// they flush subnormal numbers, which such results cannot tell from zero.
+// 1 / value for a value of at least 1, to one unit in the last place; above 2^126 zero.
+__device__ inline float Reciprocal(float value) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
+// v / (1 + exp(-u)). For results of 16 bits the fast exponential is exact enough; it flushes
+// subnormal numbers, which such results cannot tell from zero.
 template <typename T, typename A>
 __device__ inline A Gate(A value, A argument) {
   if constexpr (std::is_same_v<A, double>) {
     return value / (1 + exp(-argument));
   } else if constexpr (sizeof(T) == 2) {
-    A power, reciprocal;
+    A power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(argument * -1.44269504088896340736f));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(1 + power));
-    return value * reciprocal;
+    return value * Reciprocal(1 + power);
   } else {
-    return value / (1 + expf(-argument));
+    return value * Reciprocal(1 + expf(-argument));
   }
 }
 
@@ -149,6 +155,13 @@ __device__ inline void Activate(Activation activation, float leaky_slope,
   });
 }
 
+// How the elements of one channel are scaled: y = (x - mean) * factor + offset.
+template <typename A>
+struct ChannelFactors {
+  A factor = 0;
+  A offset = 0;
+};
+
 // y = (x - mean) * rstd * gamma + beta for what a run of a row holds.
 template <typename T>
 class RunScale {
@@ -157,31 +170,22 @@ class RunScale {
   static constexpr int kCount = kPerGranule<T>;
 
   __device__ explicit RunScale(const RowScale<A>& row)
-      : row_(row), shift_(-row.residue * row.rstd) {}
+      : mean_(row.mean), rstd_(row.rstd), shift_(-row.residue * row.rstd) {}
 
-  // One gamma and beta for all that ByChannel then scales.
-  __device__ void SetChannel(A gamma, A beta) {
-    factor_ = row_.rstd * gamma;
-    offset_ = shift_ * gamma + beta;
+  __device__ ChannelFactors<A> Factors(A gamma, A beta) const {
+    return {rstd_ * gamma, shift_ * gamma + beta};
   }
-  __device__ A ByChannel(A value) const { return (value - row_.mean) * factor_ + offset_; }
+  __device__ A ByChannel(A value, const ChannelFactors<A>& factors) const {
+    return (value - mean_) * factors.factor + factors.offset;
+  }
   __device__ A ByElement(A value, A gamma, A beta) const {
-    return ((value - row_.mean) * row_.rstd + shift_) * gamma + beta;
-  }
-  __device__ Granule ByElement(const Granule& granule, const A (&gamma)[kCount],
-                               const A (&beta)[kCount]) const {
-    A values[kCount];
-    Unpack<T>(granule, values);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = ByElement(values[i], gamma[i], beta[i]);
-    return Pack<T>(values);
+    return ((value - mean_) * rstd_ + shift_) * gamma + beta;
   }
 
  private:
-  const RowScale<A> row_;
-  const A shift_;
-  A factor_ = 0;
-  A offset_ = 0;
+  A mean_;
+  A rstd_;
+  A shift_;
 };
 
 // The epilogue of elements [begin, end) of a row: how each finds its gamma and beta.
@@ -194,46 +198,48 @@ class RunEpilogue {
   __device__ RunEpilogue(const RowBatch& batch, const Row& row, const RowScale<A>& scale,
                          std::int64_t begin, std::int64_t end)
       : batch_(batch), row_(row), scale_(scale) {
-    const bool one_per_row = batch.channels_per_group == 1;
+    const bool absent = batch.gamma.data == nullptr && batch.beta.data == nullptr;
+    const bool one_per_row = absent || batch.channels_per_group == 1;
     // A run behind the row's end has no channel, and nothing to scale.
     const bool known = one_per_row || row.spatial == 1 || begin >= end;
     const std::int64_t first = known ? 0 : ChannelOf(begin);
-    one_channel_ = one_per_row || (row.spatial > 1 && end <= (first + 1) * row.spatial);
-    if (one_channel_) SetChannel(first);
+    boundary_ = known ? end : min(end, (first + 1) * row.spatial);
+    channels_ = one_per_row || (row.spatial > 1 && boundary_ == end) ? 1
+                : row.spatial > 1 && boundary_ + row.spatial >= end  ? 2
+                                                                     : 3;
+    if (channels_ < 3) first_ = FactorsOf(first);
+    second_ = channels_ == 2 ? FactorsOf(first + 1) : first_;
   }
 
-  // Whether ApplyOneChannel suffices.
-  __device__ bool one_channel() const { return one_channel_; }
+  // Whether the run has one channel or two, and each whole granule one of them.
+  __device__ bool few_channels() const {
+    return channels_ == 1 || (channels_ == 2 && row_.spatial % kCount == 0);
+  }
+  // With few channels: how many of the granules at `element`, `element + stride`, ... have the
+  // first one, if they are no more than `count`, and the results of a granule of either.
+  __device__ int GranulesOfFirst(std::int64_t element, int stride, int count) const {
+    const std::int64_t before = min(boundary_ - element, std::int64_t{stride} * count);
+    return channels_ == 1 ? count : (max(static_cast<int>(before), 0) + stride - 1) / stride;
+  }
   template <Activation kActivation>
-  __device__ Granule ApplyOneChannel(const Granule& granule) const {
+  __device__ Granule ApplyInChannel(const Granule& granule, bool is_first) const {
+    const ChannelFactors<A> factors = is_first ? first_ : second_;
     A values[kCount];
     Unpack<T>(granule, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      values[i] = Activate<T, kActivation>(scale_.ByChannel(values[i]), batch_.leaky_slope);
+      values[i] =
+          Activate<T, kActivation>(scale_.ByChannel(values[i], factors), batch_.leaky_slope);
     }
     return Pack<T>(values);
   }
 
   // Turns the granule of elements [element, element + kCount) of the row, of which `present` exist,
   // into results; those that do not exist become anything.
-  __device__ Granule Apply(const Granule& granule, std::int64_t element, int present) {
+  __device__ Granule Apply(const Granule& granule, std::int64_t element, int present) const {
     A values[kCount];
     Unpack<T>(granule, values);
-    if (one_channel_) {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
-    } else if (row_.spatial == 1) {
-      A gamma[kCount], beta[kCount];
-      LoadParams(batch_.gamma, row_.first_channel + element, present, A(1), gamma);
-      LoadParams(batch_.beta, row_.first_channel + element, present, A(0), beta);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        values[i] = scale_.ByElement(values[i], gamma[i], beta[i]);
-      }
-    } else if (present > 0) {
-      ScaleByChannel(element, values);
-    }
+    Scale(element, present, values);
     if (batch_.activation != Activation::kNone) {
       Activate<T>(batch_.activation, batch_.leaky_slope, values);
     }
@@ -241,9 +247,31 @@ class RunEpilogue {
   }
 
  private:
-  __device__ void SetChannel(std::int64_t channel) {
-    scale_.SetChannel(LoadParam(batch_.gamma, row_.first_channel + channel, A(1)),
-                      LoadParam(batch_.beta, row_.first_channel + channel, A(0)));
+  __device__ ChannelFactors<A> FactorsOf(std::int64_t channel) const {
+    return scale_.Factors(LoadParam(batch_.gamma, row_.first_channel + channel, A(1)),
+                          LoadParam(batch_.beta, row_.first_channel + channel, A(0)));
+  }
+
+  __device__ void Scale(std::int64_t element, int present, A (&values)[kCount]) const {
+    if (channels_ == 1) {
+#pragma unroll
+      for (A& v : values) v = scale_.ByChannel(v, first_);
+    } else if (channels_ == 2) {
+      const auto before =
+          static_cast<int>(max(std::int64_t{-1}, min(boundary_ - element, std::int64_t{kCount})));
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        values[i] = scale_.ByChannel(values[i], i < before ? first_ : second_);
+      }
+    } else if (row_.spatial == 1) {
+      A gamma[kCount], beta[kCount];
+      LoadParams(batch_.gamma, row_.first_channel + element, present, A(1), gamma);
+      LoadParams(batch_.beta, row_.first_channel + element, present, A(0), beta);
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByElement(values[i], gamma[i], beta[i]);
+    } else if (present > 0) {
+      ScaleByChannel(element, values);
+    }
   }
 
   __device__ std::int64_t ChannelOf(std::int64_t element) const {
@@ -252,13 +280,13 @@ class RunEpilogue {
                : element / row_.spatial;
   }
 
-  __device__ void ScaleByChannel(std::int64_t element, A (&values)[kCount]) {
+  __device__ void ScaleByChannel(std::int64_t element, A (&values)[kCount]) const {
     std::int64_t channel = ChannelOf(element);
     std::int64_t end = (channel + 1) * row_.spatial;
-    SetChannel(channel);
+    ChannelFactors<A> factors = FactorsOf(channel);
     if (element + kCount <= end) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i]);
+      for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i], factors);
       return;
     }
     // Several channels in one granule are rare; a loop that is not unrolled keeps the code small.
@@ -268,10 +296,10 @@ class RunEpilogue {
 #pragma unroll 1
     for (int i = 0; i < kCount; ++i) {
       if (element + i >= end && channel + 1 < batch_.channels_per_group) {
-        SetChannel(++channel);
+        factors = FactorsOf(++channel);
         end += row_.spatial;
       }
-      each[i] = scale_.ByChannel(each[i]);
+      each[i] = scale_.ByChannel(each[i], factors);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = each[i];
@@ -279,8 +307,11 @@ class RunEpilogue {
 
   const RowBatch& batch_;
   const Row& row_;
-  RunScale<T> scale_;
-  bool one_channel_;
+  const RunScale<T> scale_;
+  int channels_;           // Of the run: 1, 2, or 3 for more, or one of each element.
+  std::int64_t boundary_;  // Elements from here on have the second channel.
+  ChannelFactors<A> first_;
+  ChannelFactors<A> second_;
 };
 
 }  // namespace normd::norm::cuda

@@ -50,7 +50,6 @@ Status LaunchElementwise(const Launch& launch);
 
 // Lets the ring kernels use the current device's shared memory, whose limits are given.
 // PrepareClusterRows fills in limits->resident_clusters.
-cudaError_t PrepareBlockRows(const DeviceLimits& limits);
 cudaError_t PrepareClusterRows(DeviceLimits* limits);
 cudaError_t PrepareGridRows(const DeviceLimits& limits);
 

@@ -5,7 +5,9 @@
 // row, so it is the same at every address, and with it the order of every sum. Where the address is
 // no multiple of 16, the lanes load the aligned granules that cover the run and pass bytes to their
 // neighbours: device memory sees 16-byte accesses all the same. A load may touch up to 15 bytes
-// before the run, in the granule that the run begins in, and none behind its end.
+// before the run, in the granule that the run begins in, and none behind its end. With G > 1 the
+// lanes are a whole warp; with G = 1 a warp's groups of lanes may hold runs at different
+// alignments.
 //
 // kAligned: the address and the length of every row are multiples of 16, so none of that is needed.
 
@@ -29,32 +31,45 @@ __device__ inline int Misalignment(const void* address) {
   return static_cast<int>(reinterpret_cast<std::uintptr_t>(address) % kGranuleBytes);
 }
 
+// Word i of a granule. By value: a choice between elements of an array by reference would put the
+// array into memory.
+__device__ inline std::uint32_t Word(const Granule& granule, int i) {
+  return i == 0 ? granule.x : i == 1 ? granule.y : i == 2 ? granule.z : granule.w;
+}
+
+// Calls function(std::integral_constant<int, S>()) for the whole words S of a shift in bytes.
+template <typename Function>
+__device__ inline void WithWords(int shift, Function function) {
+  switch (shift / 4) {
+    case 0: function(std::integral_constant<int, 0>()); break;
+    case 1: function(std::integral_constant<int, 1>()); break;
+    case 2: function(std::integral_constant<int, 2>()); break;
+    default: function(std::integral_constant<int, 3>()); break;
+  }
+}
+
+// Two granules as eight words, of which four are taken: S words and `bits` (0 or 16) further on.
+// The words that are not asked for need not be there.
+template <int S, bool kHalfWords>
+__device__ inline Granule TakeWords(const std::uint32_t (&words)[8], int bits) {
+  std::uint32_t taken[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    taken[i] = words[i + S];
+    if (kHalfWords) taken[i] = __funnelshift_r(words[i + S], words[i + S + 1], bits);
+  }
+  return make_uint4(taken[0], taken[1], taken[2], taken[3]);
+}
+
 // Bytes [shift, shift + 16) of low followed by high; shift is 0 to 15.
+template <typename T>
 __device__ inline Granule ShiftDown(const Granule& low, const Granule& high, int shift) {
-  std::uint32_t w[7] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z};
-  std::uint32_t last = high.w;
-  if (shift & 8) {
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = w[i + 2];
-    w[5] = last;
-  }
-  if (shift & 4) {
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = w[i + 1];
-  }
-  const int bits = (shift & 3) * 8;
-  return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
-                    __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
-}
-
-// Bytes [16 - shift, 32 - shift) of low followed by high; shift is 0 to 15.
-__device__ inline Granule ShiftUp(const Granule& low, const Granule& high, int shift) {
-  return shift == 0 ? high : ShiftDown(low, high, kGranuleBytes - shift);
-}
-
-// By value: a choice between two elements of an array by reference would put the array into memory.
-__device__ inline Granule Select(bool first, Granule a, Granule b) {
-  return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+  const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  Granule result;
+  WithWords(shift, [&](auto whole) {
+    result = TakeWords<decltype(whole)::value, sizeof(T) == 2>(words, shift % 4 * 8);
+  });
+  return result;
 }
 
 // The value that lane `source` of the caller's group of `width` lanes passes.
@@ -63,6 +78,59 @@ __device__ inline Granule Exchange(const Granule& granule, int source, int width
                     __shfl_sync(kAllLanes, granule.y, source, width),
                     __shfl_sync(kAllLanes, granule.z, source, width),
                     __shfl_sync(kAllLanes, granule.w, source, width));
+}
+
+__device__ inline Granule Select(bool first, const Granule& a, const Granule& b) {
+  return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+
+// A warp's run moves down by S words and `bits`: the begin of the next lane's granule comes into
+// each. `beyond` is what follows the run, in lane 0.
+template <int S, bool kHalfWords, int G>
+__device__ inline void MoveDown(Granule (&granules)[G], const Granule& beyond, int bits, int lane) {
+  constexpr int kWanted = S + (kHalfWords ? 1 : 0);
+#pragma unroll
+  for (int i = 0; i < G; ++i) {
+    const Granule& following = i + 1 < G ? granules[i + 1 < G ? i + 1 : i] : beyond;
+    std::uint32_t words[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      words[k] = Word(granules[i], k);
+      if (k < kWanted) {
+        words[k + 4] = __shfl_sync(kAllLanes, lane == 0 ? Word(following, k) : words[k], lane + 1);
+      }
+    }
+    granules[i] = TakeWords<S, kHalfWords>(words, bits);
+  }
+}
+
+// A warp's run moves up by four words less S words and `bits`: the end of the previous lane's
+// granule comes into each. Lane 0 takes zeros in front of the run; returns what follows it, in the
+// last lane.
+template <int S, bool kHalfWords, int G>
+__device__ inline Granule MoveUp(Granule (&granules)[G], int bits, int lane) {
+  Granule beyond;
+#pragma unroll
+  for (int i = G; i >= 0; --i) {
+    const Granule& own = granules[i < G ? i : G - 1];
+    const Granule& before = granules[i > 0 ? i - 1 : 0];
+    std::uint32_t words[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (i == G) {
+        words[k] = Word(own, k);
+        words[k + 4] = 0;
+      } else {
+        words[k + 4] = Word(own, k);
+        if (k >= S) {
+          words[k] = __shfl_sync(kAllLanes, lane == kLanes - 1 ? Word(before, k) : words[k + 4],
+                                 lane + kLanes - 1);
+        }
+      }
+    }
+    (i < G ? granules[i < G ? i : 0] : beyond) = TakeWords<S, kHalfWords>(words, bits);
+  }
+  return beyond;
 }
 
 // An unsigned integer of T's size.
@@ -75,13 +143,12 @@ using Bits =
 template <typename T>
 __device__ inline Granule LoadHead(const char* address, int end) {
   unsigned long long half[2] = {0, 0};
-#pragma unroll 1
-  for (int at = 0; at < end; at += static_cast<int>(sizeof(T))) {
-    const auto bits =
-        static_cast<unsigned long long>(*reinterpret_cast<const Bits<T>*>(address + at))
-        << ((at % 8) * 8);
-    half[0] |= at < 8 ? bits : 0;
-    half[1] |= at < 8 ? 0 : bits;
+#pragma unroll
+  for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
+    if (at < end) {
+      const unsigned long long bits = __ldcs(reinterpret_cast<const Bits<T>*>(address + at));
+      half[at / 8] |= bits << (at % 8 * 8);
+    }
   }
   return make_uint4(static_cast<unsigned>(half[0]), static_cast<unsigned>(half[0] >> 32),
                     static_cast<unsigned>(half[1]), static_cast<unsigned>(half[1] >> 32));
@@ -90,12 +157,14 @@ __device__ inline Granule LoadHead(const char* address, int end) {
 // Stores the elements of a granule in bytes [begin, end) of it, one by one.
 template <typename T>
 __device__ inline void StoreSpan(char* address, const Granule& granule, int begin, int end) {
-  const unsigned long long low = granule.x | static_cast<unsigned long long>(granule.y) << 32;
-  const unsigned long long high = granule.z | static_cast<unsigned long long>(granule.w) << 32;
-#pragma unroll 1
-  for (int at = begin; at < end; at += static_cast<int>(sizeof(T))) {
-    const unsigned long long half = at < 8 ? low : high;
-    *reinterpret_cast<Bits<T>*>(address + at) = static_cast<Bits<T>>(half >> ((at % 8) * 8));
+  const unsigned long long half[2] = {granule.x | static_cast<unsigned long long>(granule.y) << 32,
+                                      granule.z | static_cast<unsigned long long>(granule.w) << 32};
+#pragma unroll
+  for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
+    if (at >= begin && at < end) {
+      __stcs(reinterpret_cast<Bits<T>*>(address + at),
+             static_cast<Bits<T>>(half[at / 8] >> (at % 8 * 8)));
+    }
   }
 }
 
@@ -113,11 +182,40 @@ __device__ inline int ElementsPresent(int bytes, int offset) {
   return (left < 0 ? 0 : left < kGranuleBytes ? left : kGranuleBytes) / static_cast<int>(sizeof(T));
 }
 
+// granules[index], by selections: an index that is no constant would put the array into memory.
+template <int G>
+__device__ inline Granule Pick(const Granule (&granules)[G], int index) {
+  Granule picked = granules[0];
+#pragma unroll
+  for (int i = 1; i < G; ++i) picked = Select(i == index, granules[i], picked);
+  return picked;
+}
+template <int G>
+__device__ inline void Put(Granule (&granules)[G], int index, const Granule& granule) {
+#pragma unroll
+  for (int i = 0; i < G; ++i) granules[i] = Select(i == index, granule, granules[i]);
+}
+
+// The granule that a run ends in, if it ends inside one that the caller's lane holds.
+template <typename T>
+struct RunTail {
+  int index = 0;    // Of the lane's granules.
+  int present = 0;  // Elements of it that exist; 0: no such granule.
+
+  __device__ RunTail(int bytes, int lane, int width) {
+    const int granule = bytes / kGranuleBytes;
+    if ((granule & (width - 1)) != lane) return;
+    index = granule / width;
+    present = bytes % kGranuleBytes / static_cast<int>(sizeof(T));
+  }
+};
+
 // Loads a run of which `bytes` exist (ClampToRun); the rest is zero. All 32 lanes call it together.
+// `shift` is its misalignment: best taken from an address that a whole block has, because branches
+// that no warp can leave half are cheaper.
 template <typename T, bool kAligned, int G>
-__device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
+__device__ inline void LoadRun(const char* run, int shift, int bytes, int lane, int width,
                                Granule (&granules)[G]) {
-  const int shift = kAligned ? 0 : Misalignment(run);
   const int end = bytes == 0 ? 0 : bytes + shift;
   const char* const origin = run - shift;
   const int step = width * kGranuleBytes;
@@ -125,18 +223,18 @@ __device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
   for (int i = 0; i < G; ++i) {
     const int offset = i * step + lane * kGranuleBytes;
     granules[i] = make_uint4(0, 0, 0, 0);
-    if (offset + kGranuleBytes <= end) granules[i] = LoadGranule(origin + offset);
+    if (kAligned ? offset < end : offset + kGranuleBytes <= end) {
+      granules[i] = LoadGranule(origin + offset);
+    }
   }
   if constexpr (kAligned) return;
 
-  const int rest = end % kGranuleBytes;
-  const int tail = end / kGranuleBytes;  // The granule that the row ends in.
-  if (rest != 0 && tail < G * width && (tail & (width - 1)) == lane) {
-    const Granule last = LoadHead<T>(origin + tail * kGranuleBytes, rest);
-#pragma unroll
-    for (int i = 0; i < G; ++i) granules[i] = Select(i == tail / width, last, granules[i]);
+  const RunTail<T> tail(end, lane, width);
+  if (tail.present > 0 && tail.index < G) {
+    Put(granules, tail.index,
+        LoadHead<T>(origin + (tail.index * width + lane) * kGranuleBytes, end % kGranuleBytes));
   }
-  if (!__any_sync(kAllLanes, shift != 0)) return;
+  if (G > 1 ? shift == 0 : !__any_sync(kAllLanes, shift != 0)) return;
 
   Granule beyond = make_uint4(0, 0, 0, 0);
   if (lane == 0 && shift != 0) {
@@ -146,74 +244,102 @@ __device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
       beyond = LoadHead<T>(origin + G * step, end - G * step);
     }
   }
-#pragma unroll
-  for (int i = 0; i < G; ++i) {
-    Granule following = beyond;
-    if (i + 1 < G) following = granules[i + 1 < G ? i + 1 : i];
+  if constexpr (G == 1) {
     const Granule next =
-        Exchange(Select(lane == 0, following, granules[i]), (lane + 1) & (width - 1), width);
-    granules[i] = ShiftDown(granules[i], next, shift);
+        Exchange(Select(lane == 0, beyond, granules[0]), (lane + 1) & (width - 1), width);
+    granules[0] = ShiftDown<T>(granules[0], next, shift);
+  } else {
+    WithWords(shift, [&](auto whole) {
+      MoveDown<decltype(whole)::value, sizeof(T) == 2>(granules, beyond, shift % 4 * 8, lane);
+    });
   }
 }
 
-// Stores what exists of a run. Bytes around it are not written.
 template <typename T, bool kAligned, int G>
-__device__ inline void StoreRun(char* run, int bytes, int lane, int width,
-                                const Granule (&granules)[G]) {
-  const int shift = kAligned ? 0 : Misalignment(run);
-  const int step = width * kGranuleBytes;
-  if (kAligned || !__any_sync(kAllLanes, shift != 0)) {
-#pragma unroll
-    for (int i = 0; i < G; ++i) {
-      const int offset = i * step + lane * kGranuleBytes;
-      if (offset + kGranuleBytes <= bytes) {
-        StoreGranule(run + offset, granules[i]);
-      } else if (!kAligned && offset < bytes) {
-        StoreSpan<T>(run + offset, granules[i], 0, bytes - offset);
-      }
-    }
-    return;
-  }
+__device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
+                               Granule (&granules)[G]) {
+  LoadRun<T, kAligned>(run, kAligned ? 0 : Misalignment(run), bytes, lane, width, granules);
+}
 
+// Stores what exists of a run, whose granules it leaves in any state. Bytes around it are not
+// written. `shift` as above.
+template <typename T, bool kAligned, int G>
+__device__ inline void StoreRun(char* run, int shift, int bytes, int lane, int width,
+                                Granule (&granules)[G]) {
+  const int step = width * kGranuleBytes;
   char* const origin = run - shift;
   const int end = bytes == 0 ? 0 : min(bytes, G * step) + shift;
+  Granule beyond = make_uint4(0, 0, 0, 0);
+  if (!kAligned && (G > 1 ? shift != 0 : __any_sync(kAllLanes, shift != 0))) {
+    if constexpr (G == 1) {
+      const Granule zero = beyond;
+      const Granule previous = Exchange(granules[0], (lane + width - 1) & (width - 1), width);
+      if (shift != 0) {
+        beyond = ShiftDown<T>(granules[0], zero, kGranuleBytes - shift);
+        granules[0] = ShiftDown<T>(previous, granules[0], kGranuleBytes - shift);
+      }
+    } else {
+      const int down = kGranuleBytes - shift;
+      WithWords(down, [&](auto whole) {
+        beyond = MoveUp<decltype(whole)::value, sizeof(T) == 2>(granules, down % 4 * 8, lane);
+      });
+    }
+  }
 #pragma unroll
   for (int i = 0; i < G; ++i) {
-    const Granule before = granules[i > 0 ? i - 1 : 0];
-    const Granule previous = Exchange(Select(lane == width - 1, before, granules[i]),
-                                      (lane + width - 1) & (width - 1), width);
-    const Granule aligned = ShiftUp(previous, granules[i], shift);
     const int offset = i * step + lane * kGranuleBytes;
-    const int begin = offset == 0 ? shift : 0;  // What precedes is not ours.
-    if (offset + kGranuleBytes <= end && begin == 0) {
-      StoreGranule(origin + offset, aligned);
-    } else if (offset + begin < end) {
-      StoreSpan<T>(origin + offset, aligned, begin, min(end - offset, kGranuleBytes));
+    if constexpr (kAligned) {
+      if (offset < end) StoreGranule(origin + offset, granules[i]);
+    } else {
+      const int begin = offset == 0 ? shift : 0;  // What precedes is not ours.
+      if (offset + kGranuleBytes <= end && begin == 0) {
+        StoreGranule(origin + offset, granules[i]);
+      } else if (offset + begin < end) {
+        StoreSpan<T>(origin + offset, granules[i], begin, min(end - offset, kGranuleBytes));
+      }
     }
   }
   // The last granule's upper bytes reach past the last aligned one.
-  if (lane == width - 1 && end > G * step) {
-    StoreSpan<T>(origin + G * step, ShiftUp(granules[G - 1], granules[G - 1], shift), 0,
-                 end - G * step);
+  if (!kAligned && lane == width - 1 && end > G * step) {
+    StoreSpan<T>(origin + G * step, beyond, 0, end - G * step);
   }
 }
 
-// Sums what a lane holds of a run.
+template <typename T, bool kAligned, int G>
+__device__ inline void StoreRun(char* run, int bytes, int lane, int width, Granule (&granules)[G]) {
+  StoreRun<T, kAligned>(run, kAligned ? 0 : Misalignment(run), bytes, lane, width, granules);
+}
+
+// The statistics of what a lane holds of a run of which `bytes` exist (ClampToRun).
 template <typename T, bool kAligned, int G>
 __device__ inline Moments<Accumulator<T>> SumRun(const Granule (&granules)[G], int bytes, int lane,
                                                  int width, bool centered) {
-  LaneSums<T> sums(granules[0], centered);
-  int count = 0;
+  using A = Accumulator<T>;
+  bytes = min(bytes, G * width * kGranuleBytes);
+  const int whole = bytes / kGranuleBytes;
+  int count = (whole + width - 1 - lane) / width * kPerGranule<T>;
+  RunTail<T> tail(bytes, lane, width);
+  if (kAligned) tail.present = 0;
+  count += tail.present;
+  const Granule last = kAligned ? granules[0] : Pick(granules, tail.index);
+  A reference = 0;
+  if (centered && kMeanReference<T>) {
+    A sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      if (i * width + lane < whole) AddElements<T>(granules[i], kPerGranule<T>, sum);
+    }
+    if (tail.present > 0) AddElements<T>(last, tail.present, sum);
+    if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
+  } else if (centered) {
+    reference = FirstElement<T>(granules[0]);
+  }
+  LaneSums<T> sums(reference);
 #pragma unroll
   for (int i = 0; i < G; ++i) {
-    const int present = ElementsPresent<T>(bytes, (i * width + lane) * kGranuleBytes);
-    if (present == kPerGranule<T>) {
-      sums.Add(granules[i]);
-    } else if (!kAligned && present > 0) {
-      sums.AddPart(granules[i], present);
-    }
-    count += present;
+    if (i * width + lane < whole) sums.Add(granules[i], kPerGranule<T>, i % 2);
   }
+  if (tail.present > 0) sums.Add(last, tail.present);
   return sums.Finish(count, centered);
 }
 

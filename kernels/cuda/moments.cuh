@@ -1,10 +1,11 @@
 // Statistics of a row: lanes sum, groups merge.
 //
-// A lane sums its elements and their squares relative to its own first element, so that a large
-// mean cancels nothing: with n elements, what cancels in the squares is at most n times their
-// spread. Partials are (reference, mean relative to it, M2 = sum of squared deviations, count). A
-// merge takes the group's first reference for all, averages, and sums the deviations from that
-// average, so the mean keeps the relative accuracy of the deviations, not of the values. For
+// A lane sums its elements and their squares relative to a reference among them, so that a large
+// mean cancels nothing: its first element where results have 16 bits, else the mean of what it
+// holds in registers, so that an outlier in front does not enlarge the rounding of all others.
+// Partials are (reference, mean relative to it, M2 = sum of squared deviations, count). A merge
+// takes the group's first reference for all, averages, and sums the deviations from that average,
+// so the mean keeps the relative accuracy of the deviations, not of the values. For
 // Statistics::kMeanSquare the reference is zero and M2 is the plain sum of squares.
 //
 // Every merge is a butterfly over a fixed set of lanes: no atomics, one order, the same bits
@@ -46,38 +47,59 @@ __device__ inline A GroupSum(A value, int width) {
 __device__ inline float Quotient(float a, float b) { return __fdividef(a, b); }
 __device__ inline double Quotient(double a, double b) { return a / b; }
 
-// Sums a lane's granules in the order of the calls.
+// Whether the reference is a mean, which takes another pass over the elements.
+template <typename T>
+inline constexpr bool kMeanReference = sizeof(T) >= 4;
+
+template <typename T>
+__device__ inline Accumulator<T> FirstElement(const Granule& granule) {
+  Accumulator<T> values[kPerGranule<T>];
+  Unpack<T>(granule, values);
+  return values[0];
+}
+
+// Adds the first `present` elements of a granule to sum[0] and sum[1] in turn.
+template <typename T>
+__device__ inline void AddElements(const Granule& granule, int present, Accumulator<T> (&sum)[2]) {
+  Accumulator<T> values[kPerGranule<T>];
+  Unpack<T>(granule, values);
+#pragma unroll
+  for (int i = 0; i < kPerGranule<T>; ++i) {
+    if (i < present) sum[i % 2] += values[i];
+  }
+}
+
+// Sums a lane's granules in the order of the calls, relative to a reference.
 template <typename T>
 class LaneSums {
  public:
   using A = Accumulator<T>;
 
-  // `first` is the first granule that will be added, if any is.
-  __device__ LaneSums(const Granule& first, bool centered) {
-    A values[kCount];
-    Unpack<T>(first, values);
-    reference_ = centered ? values[0] : A(0);
-  }
+  __device__ explicit LaneSums(A reference) : reference_(reference) {}
 
-  __device__ void Add(const Granule& granule) {
+  // Adds the first `present` elements of a granule to one of two pairs of sums, 0 or 1, a constant
+  // at best. Where the reference is a mean, elements are added in pairs of pairs: sums of equal
+  // elements are then exact, and a constant row loses nothing.
+  __device__ void Add(const Granule& granule, int present = kCount, int pair = 0) {
     A values[kCount];
     Unpack<T>(granule, values);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const A difference = values[i] - reference_;
-      sum_[i % 2] += difference;
-      squares_[i % 2] += difference * difference;
-    }
-  }
-  // Adds the first `present` elements of a granule.
-  __device__ void AddPart(const Granule& granule, int present) {
-    A values[kCount];
-    Unpack<T>(granule, values);
+    for (int i = 0; i < kCount; ++i) values[i] = i < present ? values[i] - reference_ : A(0);
+    if constexpr (kMeanReference<T>) {
+      A sum = values[0] + values[1];
+      A squares = values[0] * values[0] + values[1] * values[1];
+      if constexpr (kCount == 4) {
+        sum += values[2] + values[3];
+        squares += values[2] * values[2] + values[3] * values[3];
+      }
+      sum_[pair] += sum;
+      squares_[pair] += squares;
+    } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const A difference = i < present ? values[i] - reference_ : A(0);
-      sum_[i % 2] += difference;
-      squares_[i % 2] += difference * difference;
+      for (int i = 0; i < kCount; ++i) {
+        sum_[i % 2] += values[i];
+        squares_[i % 2] += values[i] * values[i];
+      }
     }
   }
 
@@ -97,7 +119,7 @@ class LaneSums {
 
  private:
   static constexpr int kCount = kPerGranule<T>;
-  A reference_;
+  const A reference_;
   A sum_[2] = {0, 0};
   A squares_[2] = {0, 0};
 };
@@ -126,16 +148,30 @@ struct RowScale {
   A rstd = 0;
 };
 
-__device__ inline float ReciprocalRoot(float value) { return rsqrtf(value); }
-__device__ inline double ReciprocalRoot(double value) { return 1 / sqrt(value); }
+// 1 / sqrt(variance + eps), rounded to nearest or next to it: its error is that of a whole row. One
+// step of Newton's on the residue of the approximate root, which takes eps as it is and not rounded
+// into the sum.
+__device__ inline float ReciprocalRoot(float variance, double eps) {
+  float residue;
+  const float sum = TwoSum(variance, static_cast<float>(eps), &residue);
+  const float root = rsqrtf(sum);
+  const float product = sum * root;
+  const float lost = fmaf(sum, root, -product) + residue * root;
+  const float step = fmaf(-lost, root, fmaf(-product, root, 1.0f));
+  const float refined = fmaf(0.5f * root, step, root);
+  return sum > 0 && sum < INFINITY ? refined : root;
+}
+__device__ inline double ReciprocalRoot(double variance, double eps) {
+  return 1 / sqrt(variance + eps);
+}
 
 template <typename A>
 __device__ inline RowScale<A> FinishRow(const Moments<A>& row, double eps) {
-  const A variance = Quotient(row.m2, row.count);
+  const A variance = row.m2 / row.count;
   const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
   RowScale<A> scale;
   scale.mean = TwoSum(row.reference, row.mean, &scale.residue);
-  scale.rstd = ReciprocalRoot(clamped + static_cast<A>(eps));
+  scale.rstd = ReciprocalRoot(clamped, eps);
   return scale;
 }
 

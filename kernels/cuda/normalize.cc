@@ -111,7 +111,6 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
       static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   limits->cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
   const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
-  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareBlockRows(*limits);
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
   if (error == cudaSuccess && clusters) error = PrepareClusterRows(limits);
   if (error == cudaSuccess && limits->compute_capability == 90) error = PrepareTensorProduct();

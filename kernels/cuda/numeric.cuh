@@ -75,14 +75,15 @@ __device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[k
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 pair;
       if constexpr (std::is_same_v<T, Half>) {
-        pair = __half22float2(BitCast<__half2>(words[i]));
+        const float2 pair = __half22float2(BitCast<__half2>(words[i]));
+        values[2 * i] = pair.x;
+        values[2 * i + 1] = pair.y;
       } else {
-        pair = __bfloat1622float2(BitCast<__nv_bfloat162>(words[i]));
+        // A bfloat16 is the upper half of a float; the toolkit's conversion takes three steps.
+        values[2 * i] = __uint_as_float(words[i] << 16);
+        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
       }
-      values[2 * i] = pair.x;
-      values[2 * i + 1] = pair.y;
     }
   }
 }

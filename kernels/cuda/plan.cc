@@ -23,8 +23,6 @@ constexpr std::array<std::pair<Strategy, const char*>, 8> kNames = {{
     {Strategy::kElementwise, "elementwise"},
 }};
 
-constexpr int kWarpMaxGranules = 2;  // Of a lane, in registers.
-
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
@@ -36,7 +34,6 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 // What the choice looks at.
 struct Row {
   std::int64_t granules = 0;
-  int block_param_granules = 0;
   bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
 };
 
@@ -44,7 +41,6 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   Row row;
   row.granules = CeilDiv(RowLength(spec, spatial),
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
-  row.block_param_granules = BlockParamGranules(SizeOf(spec.dtype));
   row.shared_params = spatial == 1 && spec.groups == 1;
   return row;
 }
@@ -54,7 +50,7 @@ bool PlanWarp(const Row& row, Plan* plan) {
   plan->strategy = Strategy::kWarp;
   plan->lanes_per_row =
       static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.granules)));
-  plan->granules = static_cast<int>(CeilDiv(row.granules, kLanes));
+  plan->granules = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.granules, kLanes)));
   return true;
 }
 
@@ -83,18 +79,28 @@ void CutRing(const Row& row, Strategy strategy, std::int64_t blocks, std::int64_
   plan->warps = static_cast<int>(warps);
   plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * warps * kLanes));
   plan->shared_bytes = RingBytes(plan->granules);
-  const int in_registers =
-      strategy == Strategy::kBlock ? row.block_param_granules : kRingParamGranules;
-  plan->params_in_registers = row.shared_params && plan->granules <= in_registers;
+  plan->params_in_registers = row.shared_params && plan->granules <= kRingParamGranules;
 }
 
-// As few warps to a row as hold it, with its parameters in registers where rows share them.
-bool PlanBlock(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  int granules = RingGranules(limits);
-  if (row.shared_params) granules = std::min(granules, row.block_param_granules);
-  if (granules == 0 || row.granules > kRingWarps * kLanes * granules) return false;
-  CutRing(row, Strategy::kBlock, 1, CeilDiv(row.granules, kLanes * granules), plan);
-  return true;
+// As many warps as the row needs, with few granules to a lane if that suffices. Where every row
+// reads all of gamma and beta, a block of the most warps would wait for them: they exceed what the
+// first cache holds.
+bool PlanBlock(const Row& row, Plan* plan) {
+  struct {
+    int granules;
+    int warps;
+  } constexpr kShapes[] = {{kBlockFewGranules, kBlockFewWarps},
+                           {kBlockManyGranules, kBlockWarps},
+                           {kBlockManyGranules, kBlockMaxWarps}};
+  for (const auto& shape : kShapes) {
+    const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
+    if (warps > shape.warps || (warps > kBlockWarps && row.shared_params)) continue;
+    plan->strategy = Strategy::kBlock;
+    plan->warps = static_cast<int>(warps);
+    plan->granules = shape.granules;
+    return true;
+  }
+  return false;
 }
 
 std::int64_t FewestBlocks(const Row& row, int granules) {
@@ -141,7 +147,7 @@ bool PlanRows(const Row& row, const DeviceLimits& limits, Strategy strategy, Pla
   *plan = Plan();
   switch (strategy) {
     case Strategy::kWarp: return PlanWarp(row, plan);
-    case Strategy::kBlock: return PlanBlock(row, limits, plan);
+    case Strategy::kBlock: return PlanBlock(row, plan);
     case Strategy::kCluster: return PlanCluster(row, limits, plan);
     case Strategy::kGrid: return PlanGrid(row, limits, plan);
     case Strategy::kSplit: plan->strategy = Strategy::kSplit; return true;
@@ -211,6 +217,7 @@ std::string Describe(const Plan& plan) {
       return text + ": " + number(plan.lanes_per_row) + " lanes x " + number(plan.granules) +
              " granules";
     case Strategy::kBlock:
+      return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
     case Strategy::kCluster:
     case Strategy::kGrid:
       return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +

@@ -22,7 +22,7 @@ namespace normd::norm::cuda {
 enum class Strategy : std::uint8_t {
   kAuto = 0,
   kWarp = 1,          // A row in the registers of one warp or of a part of it.
-  kBlock = 2,         // A row in the shared memory of one block, or of a team of its warps.
+  kBlock = 2,         // A row in the registers of one block.
   kCluster = 3,       // A row in the shared memory of a thread-block cluster.
   kGrid = 4,          // A row in the shared memory of co-resident blocks.
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
@@ -36,7 +36,15 @@ const char* Name(Strategy strategy);
 Status ParseStrategy(const std::string& name, Strategy* strategy);
 
 inline constexpr int kMaxClusterBlocks = 16;
-// The ring strategies (kBlock, kCluster, kGrid): warps of a block that hold data, rows of each warp
+// kWarp and kBlock: granules (16 bytes) of a row that a lane may hold in registers, and warps of a
+// block.
+inline constexpr int kWarpMaxGranules = 4;
+inline constexpr int kBlockFewGranules = 4;   // Six blocks of kBlockFewWarps share 64 Ki registers,
+inline constexpr int kBlockManyGranules = 8;  // two of kBlockWarps, or one of kBlockMaxWarps.
+inline constexpr int kBlockFewWarps = 8;
+inline constexpr int kBlockWarps = 16;
+inline constexpr int kBlockMaxWarps = 32;
+// The ring strategies (kCluster, kGrid): warps of a block that hold data, rows of each warp
 // in shared memory, 16-byte granules of a row per lane, blocks that can share a row, and what
 // static shared memory and the system take of a block's.
 inline constexpr int kRingWarps = 16;
@@ -49,9 +57,7 @@ inline constexpr std::size_t kRingReservedBytes = 4 << 10;
 // between 16-byte boundaries touches it.
 constexpr int RingStageGranules(int granules) { return granules * 32 + 1; }
 
-// Granules of gamma, and of beta, that a lane keeps in registers: what 128 registers leave room for
-// where a block alone holds its rows, and 96 where it has a warp more.
-constexpr int BlockParamGranules(std::size_t element_bytes) { return element_bytes == 2 ? 4 : 8; }
+// Granules of gamma, and of beta, that a lane keeps in registers.
 inline constexpr int kRingParamGranules = 4;
 
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
@@ -70,7 +76,7 @@ struct DeviceLimits {
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // Ring strategies: that share a row, per block.
+  int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
   int granules = 0;                   // 16-byte pieces of a row that one lane holds.
   int blocks_per_row = 1;             // kCluster, kGrid.
   bool params_in_registers = false;   // Ring strategies: unless there is an activation.

@@ -71,7 +71,7 @@ struct RingRun {
   // The granule `index` of the run.
   __device__ Granule Read(const Granule* ring, int index) const {
     if (kAligned || shift == 0) return ring[index];
-    return ShiftDown(ring[index], ring[index + 1], shift);
+    return ShiftDown<T>(ring[index], ring[index + 1], shift);
   }
 };
 
@@ -159,7 +159,13 @@ class RingWarp {
 #pragma unroll
       for (int first = 0; first < kParamGranules; first += kBatch) {
         ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int i) {
-          return run_scale.ByElement(granule, gamma_[i], beta_[i]);
+          A values[kPerGranule<T>];
+          Unpack<T>(granule, values);
+#pragma unroll
+          for (int j = 0; j < kPerGranule<T>; ++j) {
+            values[j] = run_scale.ByElement(values[j], gamma_[i][j], beta_[i][j]);
+          }
+          return Pack<T>(values);
         });
         AskBatch(ask, first, ring);
       }
@@ -167,17 +173,7 @@ class RingWarp {
       const std::int64_t element = place_.begin / static_cast<int>(sizeof(T));
       RunEpilogue<T> epilogue(batch_, row, scale, element,
                               element + bytes / static_cast<int>(sizeof(T)));
-      if (epilogue.one_channel()) {
-        WithActivation(batch_.activation, [&](auto activation) {
-#pragma unroll 1
-          for (int first = 0; first < place_.granules; first += kBatch) {
-            ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int) {
-              return epilogue.template ApplyOneChannel<decltype(activation)::value>(granule);
-            });
-            AskBatch(ask, first, ring);
-          }
-        });
-      } else {
+      {
 #pragma unroll 1
         for (int first = 0; first < place_.granules; first += kBatch) {
           ScaleBatch(run, bytes, out, first, ring, [&](const Granule& granule, int i) {
@@ -194,7 +190,7 @@ class RingWarp {
 
   __device__ Moments<A> Sum(const Run& run, int bytes, const Granule* ring) const {
     const int whole = bytes / kGranuleBytes;
-    LaneSums<T> sums(run.Read(ring, lane_), batch_.centered);
+    LaneSums<T> sums(batch_.centered ? FirstElement<T>(run.Read(ring, lane_)) : A(0));
 #pragma unroll
     for (int i = 0; i < kRingGranules; ++i) {
       const int granule = i * kLanes + lane_;
@@ -203,7 +199,7 @@ class RingWarp {
     int count = (whole - lane_ + kLanes - 1) / kLanes * kPerGranule<T>;
     if (!kAligned && whole % kLanes == lane_) {
       const int rest = bytes % kGranuleBytes / static_cast<int>(sizeof(T));
-      if (rest > 0) sums.AddPart(run.Read(ring, whole), rest);
+      if (rest > 0) sums.Add(run.Read(ring, whole), rest);
       count += rest;
     }
     return MergeLanes(sums.Finish(count, batch_.centered),

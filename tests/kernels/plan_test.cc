@@ -94,7 +94,7 @@ TEST(PlanTest, PlansKeepToDevice) {
           EXPECT_EQ(plan.strategy, forced);
           EXPECT_LE(plan.shared_bytes + (plan.shared_bytes > 0 ? kRingReservedBytes : 0),
                     limits.shared_bytes_per_block);
-          EXPECT_LE(plan.warps, kRingWarps);
+          EXPECT_LE(plan.warps, forced == Strategy::kBlock ? kBlockMaxWarps : kRingWarps);
           EXPECT_LE(plan.blocks_per_row, std::min(limits.multiprocessors, kMaxRowBlocks));
           if (forced == Strategy::kCluster) {
             ASSERT_LE(plan.blocks_per_row, kMaxClusterBlocks);
@@ -124,12 +124,20 @@ TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
   const auto strategy = [](std::int64_t float32_elements) {
     return PlanFor(LayerNormSpec(float32_elements, DType::kFloat32), 1, Hopper()).strategy;
   };
-  EXPECT_EQ(strategy(256), Strategy::kWarp);  // 1 KiB
-  EXPECT_EQ(strategy(257), Strategy::kBlock);
+  EXPECT_EQ(strategy(512), Strategy::kWarp);  // 2 KiB
+  EXPECT_EQ(strategy(513), Strategy::kBlock);
   EXPECT_EQ(strategy(16384), Strategy::kBlock);  // 64 KiB
   EXPECT_GT(strategy(16385), Strategy::kBlock);
   EXPECT_EQ(strategy(132 * 16384), Strategy::kGrid);  // 64 KiB on every multiprocessor
   EXPECT_EQ(strategy(132 * 16384 + 1), Strategy::kSplit);
+}
+
+TEST(PlanTest, BlockHoldsLongerRowsIfTheyDoNotShareParametersElementByElement) {
+  const auto strategy = [](std::int64_t float32_elements) {
+    return PlanFor(InstanceNormSpec(8, DType::kFloat32), float32_elements, Hopper()).strategy;
+  };
+  EXPECT_EQ(strategy(32768), Strategy::kBlock);  // 128 KiB
+  EXPECT_GT(strategy(32769), Strategy::kBlock);
 }
 
 TEST(PlanTest, EqualRowsOfDifferentTensorsShareStrategy) {
@@ -165,8 +173,10 @@ TEST(PlanTest, ChannelsLastRowsThatAreContiguousAreRows) {
 
 TEST(PlanTest, OlderDevicesGetWhatTheyCanRun) {
   const NormSpec spec = LayerNormSpec(4096, DType::kFloat32);
-  EXPECT_EQ(PlanFor(spec, 1, Turing()).strategy, Strategy::kSplit);
+  EXPECT_EQ(PlanFor(spec, 1, Turing()).strategy, Strategy::kBlock);
   EXPECT_EQ(PlanFor(spec, 1, Ampere()).strategy, Strategy::kBlock);
+  EXPECT_EQ(PlanFor(LayerNormSpec(1 << 15, DType::kFloat32), 1, Turing()).strategy,
+            Strategy::kSplit);
   EXPECT_EQ(PlanFor(LayerNormSpec(1 << 17, DType::kFloat32), 1, Ada()).strategy, Strategy::kGrid);
   DeviceLimits alone = Ampere();
   alone.cooperative_launch = false;
