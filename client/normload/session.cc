@@ -128,7 +128,7 @@ absl::Status JudgeObjective(const LoadResult& result, const ProgramOptions& opti
 absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.error_share() <= options.max_error_share) return JudgeObjective(result, options);
-  return absl::UnknownError(absl::StrFormat(
+  return absl::OutOfRangeError(absl::StrFormat(
       "%d of %d requests failed (%.3g %%), wanted at most %.3g %% (--max_error_share)",
       measured.errors(), measured.requests(), 100 * measured.error_share(),
       100 * options.max_error_share));

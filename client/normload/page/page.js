@@ -52,7 +52,7 @@ function head() {
       (data.processes > 1 ? ` · ${data.processes} processes` : '');
   const verdict = document.getElementById('verdict');
   const words = [];
-  if (data.error) words.push(`${data.error.code}: ${data.error.message}`);
+  if (data.error) words.push(`${data.error.code}: ${data.error.message.replace(/\.?$/, '.')}`);
   if (objective) {
     words.push(`Objective p${objective.percent} within ${time(objective.limit_us)}: ` +
         `${objective.met ? 'met' : 'missed'}, it took ${time(objective.reached_us)}` +
