@@ -168,7 +168,7 @@ run_compare() {
 }
 
 run_link() {
-  show device_bench "$checks/device_bench" --host --lanes=4,8 --chunks=524288,1048576,2097152 --seconds=1
+  show device_bench "$checks/device_bench" --host=true --idle=true --lanes=4,8,12 --seconds=1
 }
 
 # What loads a server with every kind of request.
@@ -234,14 +234,14 @@ run_serve() {
     --mix="$mix" --warmup=1s --duration=5s --verify --verify_every=100 \
     --model_repository="$models" --json="$out/normload.json"
   stop_server
-  show serving_bench "$checks/serving_bench" --device="$device" --max_batch_bytes=67108864 \
+  show serving_bench "$checks/serving_bench" --device="$device" \
     --sizes=1024,65536,262144,1048576,4194304,16777216 --rounds=7 --round=400ms \
     --json="$out/serving_bench.json"
-  show serving_bench_idle "$checks/serving_bench" --device="$device" --max_batch_bytes=67108864 \
+  show serving_bench_idle "$checks/serving_bench" --device="$device" \
     --connections=1 --sizes=1024,65536 --rounds=7 --round=400ms
   # 7.5 GB in all.
   show stream_bench "$checks/stream_bench" --device="$device" --streams=8 --rounds=3 \
-    --tensor_bytes=939524096 --max_batch_bytes=67108864
+    --tensor_bytes=939524096
 }
 
 # The memory of normd and of every device, in MiB.

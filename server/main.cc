@@ -3,6 +3,7 @@
 // Exit codes: 0 stopped, every accepted request answered; 1 could not start; 2 wrong command line;
 // 3 stopped early by a second signal or the drain timeout.
 
+#include <malloc.h>
 #include <signal.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -121,6 +122,15 @@ std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config) {
       options, [logger = std::move(logger)](const std::string& line) { logger->info(line); });
 }
 
+// gRPC takes memory for a message on whatever thread receives it, so each of glibc's arenas, by
+// default eight for each core, comes to hold the most that its threads ever held at once, and
+// memory grows for minutes. Small blocks come from caches of the threads' own, so few arenas are
+// enough.
+void BoundMemoryKept() {
+  constexpr int kArenas = 4;
+  mallopt(M_ARENA_MAX, kArenas);
+}
+
 int StartFailed(const absl::Status& status) {
   spdlog::critical("cannot start: {}", std::string(status.message()));
   return kStartFailed;
@@ -139,11 +149,11 @@ BackendOptions BackendOf(const ServerConfig& config) {
   return options;
 }
 
-// A device is launched once for a batch, so it wants large ones. The CPU gains from company only
-// what one call of the kernels costs; a large batch would keep its requests from the other lanes
-// and leave the caches before it is sent.
+// A device is launched once for a batch, so it wants larger ones. Both gain from company only what
+// one call of the kernels costs; a large batch would keep its requests from the other lanes, and
+// leave the caches or the path through the link.
 constexpr std::int64_t kCpuBatchBytes = std::int64_t{256} << 10;
-constexpr std::int64_t kDeviceBatchBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kDeviceBatchBytes = std::int64_t{2} << 20;
 
 BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
   BatchQueueOptions options;
@@ -156,6 +166,7 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
   options.max_inline_bytes =
       on_cpu ? config.max_inline_bytes : std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
   options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
+  if (!on_cpu) options.look_out = absl::ToChronoNanoseconds(config.device_look_out);
   return options;
 }
 
@@ -279,6 +290,7 @@ int main(int argc, char** argv) {
   // Debian's abseil looks for deadlocks at each lock that gRPC takes, some percent of a call's
   // cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  normd::BoundMemoryKept();
   normd::SetUpLog(line->config);
   normd::BlockStopSignals();
   return normd::Serve(line->config);

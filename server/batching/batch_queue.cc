@@ -1,6 +1,8 @@
 #include "server/batching/batch_queue.h"
 
+#include <atomic>
 #include <cassert>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,7 +27,8 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 
 // Sleepers. Takers wait in one of two places. Most wait in `idle_` without a time-out. When a line
 // is held back for company, one of them (the timer) waits in `timer_` until its delay ends, so that
-// a delay wakes one thread and not all. The reaper waits in `reaper_`.
+// a delay wakes one thread and not all. The reaper waits in `reaper_`. Before it sleeps, a taker
+// may look out for a call, awake; while one does, it is called and no sleeper.
 //
 // Every change under the lock ends with Plan, which says whom to wake so that this holds:
 // - while a batch may go and a taker sleeps, one taker is on its way (`taker_called_`), and every
@@ -35,7 +38,8 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // A taker that wakes for whatever reason looks again before it sleeps, so a call that meets a taker
 // which is just timing out is not lost.
 struct BatchQueue::Impl {
-  Impl(BatchQueueOptions options, const Clock& clock_in) : clock(clock_in), waiting(options) {}
+  Impl(BatchQueueOptions options, const Clock& clock_in)
+      : clock(clock_in), look_out(options.look_out), waiting(options) {}
 
   struct Wake {
     bool one_idle = false;
@@ -53,10 +57,14 @@ struct BatchQueue::Impl {
 
   InlineRun TryTakeInline(std::unique_ptr<Request>& request, TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // After a request has run inline: whom to wake to look out for the next.
+  Wake PlanLookOut(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Returns when this taker is called or has looked out for long enough.
+  void LookOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void WaitForDeadline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool Finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return closed && waiting.size() == 0;
@@ -70,17 +78,21 @@ struct BatchQueue::Impl {
   }
 
   const Clock& clock;
+  const Duration look_out;
   mutable Mutex mutex;
   WaitingSet waiting ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
+  bool taker_looks_out ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> call{false};  // To the one that looks out; written under the lock.
   bool has_timer ABSL_GUARDED_BY(mutex) = false;
   TimePoint timer_until ABSL_GUARDED_BY(mutex) = kNever;
   bool reaper_sleeps ABSL_GUARDED_BY(mutex) = false;
   TimePoint reaper_until ABSL_GUARDED_BY(mutex) = kNever;
   // Those that compute nothing now; never reallocated after RunInlineOn.
   std::vector<BatchRunner*> idle_runners ABSL_GUARDED_BY(mutex);
+  TimePoint last_inline ABSL_GUARDED_BY(mutex){};  // When the last request ran inline.
   std::uint64_t runners_version ABSL_GUARDED_BY(mutex) = 0;
   CondVar idle;
   CondVar timer;
@@ -92,12 +104,22 @@ BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Requ
                                                             TimePoint now) {
   InlineRun run;
   if (!request->may_run_inline || idle_runners.empty()) return run;
+  if (taker_looks_out && !taker_called) return run;  // Awake, and with warm caches.
   run.batch = waiting.TakeInline(request, now);
   if (run.batch == nullptr) return run;
   run.runner = idle_runners.back();
   run.runners_version = runners_version;
   idle_runners.pop_back();
   return run;
+}
+
+BatchQueue::Impl::Wake BatchQueue::Impl::PlanLookOut(TimePoint now) {
+  Wake wake;
+  // As soon after the last one, the next is likely to come while somebody looks out.
+  if (now - std::exchange(last_inline, now) < look_out && !taker_looks_out && !taker_called) {
+    wake.one_idle = taker_called = idle_takers > 0;
+  }
+  return wake;
 }
 
 void BatchQueue::Impl::Compute(InlineRun run) {
@@ -111,7 +133,11 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   Wake wake;
   wake.everyone = Finished();
   const TimePoint next = waiting.NextBatch();
-  if (next == kAtOnce && !taker_called) {
+  const bool wants_taker = !taker_called && (next == kAtOnce || (next != kNever && !has_timer));
+  if (taker_looks_out && (wants_taker || wake.everyone)) {
+    taker_called = true;
+    call.store(true, std::memory_order_relaxed);  // It takes the lock before it reads more.
+  } else if (next == kAtOnce && !taker_called) {
     wake.one_idle = idle_takers > 0;
     wake.timer = !wake.one_idle && has_timer;
     taker_called = wake.one_idle || wake.timer;
@@ -156,6 +182,19 @@ void BatchQueue::Impl::WaitForBatch() {
   taker_called = false;
 }
 
+void BatchQueue::Impl::LookOut() {
+  taker_looks_out = true;
+  call.store(false, std::memory_order_relaxed);
+  mutex.Unlock();
+  const auto end = std::chrono::steady_clock::now() + look_out;
+  while (!call.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  mutex.Lock();
+  taker_looks_out = false;
+  taker_called = false;
+}
+
 void BatchQueue::Impl::WaitForDeadline() {
   reaper_sleeps = true;
   reaper_until = waiting.NextDeadline();
@@ -197,17 +236,15 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
       }
       wake = impl_->Plan();
     }
+    if (run.batch != nullptr) wake = impl_->PlanLookOut(now);
   }
   if (!unwanted.ok()) {
     request->admitted = now;
     Fail(std::move(request), std::move(unwanted));
     return absl::OkStatus();
   }
-  if (run.batch != nullptr) {
-    impl_->Compute(std::move(run));
-  } else {
-    impl_->Send(wake);
-  }
+  impl_->Send(wake);
+  if (run.batch != nullptr) impl_->Compute(std::move(run));
   return absl::OkStatus();
 }
 
@@ -238,6 +275,7 @@ BatchQueue::Poll BatchQueue::TryTake() {
 }
 
 std::unique_ptr<Batch> BatchQueue::Take() {
+  bool has_looked_out = impl_->look_out <= Duration::zero();
   for (;;) {
     std::unique_ptr<Batch> batch;
     bool finished = false;
@@ -251,7 +289,14 @@ std::unique_ptr<Batch> BatchQueue::Take() {
         batch = impl_->waiting.TakeBatch(now);
         finished = batch == nullptr && impl_->Finished();
         if (batch != nullptr || finished || !expired.empty()) break;
-        impl_->WaitForBatch();
+        // A line that is held back needs a timer, not somebody who looks out.
+        if (!has_looked_out && !impl_->taker_looks_out && impl_->waiting.NextBatch() == kNever) {
+          has_looked_out = true;
+          impl_->LookOut();
+        } else {
+          impl_->WaitForBatch();
+          has_looked_out = impl_->look_out <= Duration::zero();
+        }
       }
       wake = impl_->Plan();
     }

@@ -30,6 +30,11 @@ struct BatchQueueOptions {
   Duration priority_aging = std::chrono::seconds(1);
   // The largest request that RunInlineOn's runners compute; see RunsInline.
   std::int64_t max_inline_bytes = 0;
+  // How long one taker at a time looks out for work before it sleeps, for lanes whose batches take
+  // little longer than a thread takes to wake. It is then given what could run inline, because its
+  // core's caches are warm; requests that run inline sooner after each other than this wake a taker
+  // to look out.
+  Duration look_out{};
 };
 
 // Thread-safe. No function blocks but Take and Reap, and Push while it computes a request inline.

@@ -72,6 +72,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("cpu_threads", c.cpu_threads, 0, 4096),
            CheckRange("pool_bytes", c.pool_bytes, 0, kUnbounded),
            CheckRange("device_lanes", c.device_lanes, 1, 64),
+           CheckDuration("device_look_out", c.device_look_out, absl::Seconds(1)),
            CheckRange("pinned_pool_bytes", c.pinned_pool_bytes, 0, std::int64_t{1} << 40),
            CheckRange("max_parameter_bytes", c.max_parameter_bytes, 1, kUnbounded),
            CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),

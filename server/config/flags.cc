@@ -40,10 +40,9 @@ ABSL_FLAG(
     "as 10s; 0: for ever");
 ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
           "rows of one batch (a larger request makes a batch of its own)");
-ABSL_FLAG(
-    std::int64_t, max_batch_bytes, 0,
-    "inputs of one batch, in bytes; 0: what suits the device, 256 KiB for the CPU, 64 MiB for "
-    "CUDA");
+ABSL_FLAG(std::int64_t, max_batch_bytes, 0,
+          "inputs of one batch, in bytes; 0: what suits the device, 256 KiB for the CPU, 2 MiB for "
+          "CUDA");
 ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
           "how long a free lane waits for company for the oldest request, such as 200us");
 ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
@@ -59,6 +58,10 @@ ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each
 ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
           "free memory kept for reuse, in bytes");
 ABSL_FLAG(int, device_lanes, 4, "batches in flight on each CUDA device");
+ABSL_FLAG(
+    absl::Duration, device_look_out, absl::Milliseconds(2),
+    "how long one lane of CUDA devices stays awake after its work, looking out for more, such "
+    "as 500us; 0: every lane sleeps at once");
 ABSL_FLAG(std::int64_t, pinned_pool_bytes, std::int64_t{512} << 20,
           "page-locked host memory for the responses of each CUDA device, in bytes");
 ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
@@ -109,6 +112,7 @@ ServerConfig ReadFlags() {
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);
   config.device_lanes = absl::GetFlag(FLAGS_device_lanes);
+  config.device_look_out = absl::GetFlag(FLAGS_device_look_out);
   config.pinned_pool_bytes = absl::GetFlag(FLAGS_pinned_pool_bytes);
   config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);
   config.lame_duck = absl::GetFlag(FLAGS_lame_duck);

@@ -37,7 +37,7 @@ struct BackendOptions {
   std::int64_t min_staged_bytes = std::int64_t{256} << 10;
   std::int64_t max_staged_bytes = std::int64_t{4} << 20;
   // A batch of up to so many bytes is computed through the link of a CUDA device, without copies.
-  std::int64_t device_mapped_bytes = std::int64_t{4} << 20;
+  std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
   // Of each CUDA device.
   int device_lanes = 4;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.

@@ -1,5 +1,6 @@
 #include "tests/bench/bench_server.h"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -44,6 +45,14 @@ std::string MakeRepository(const BenchServerOptions& options) {
 }
 
 }  // namespace
+
+DeviceDefaults::DeviceDefaults(const std::string& device) {
+  const bool on_cpu = device == "cpu";
+  max_batch_bytes = on_cpu ? std::int64_t{256} << 10 : std::int64_t{2} << 20;
+  max_inline_bytes = on_cpu ? std::int64_t{1} << 20 : kMaxDeviceInlineBytes;
+  stream_piece_bytes = on_cpu ? StreamLimits().piece_bytes : std::int64_t{4} << 20;
+  look_out = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
+}
 
 EchoServer::EchoServer(grpc::Service& service) {
   grpc::ServerBuilder builder;

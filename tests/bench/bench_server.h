@@ -7,6 +7,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,6 +41,15 @@ struct BenchServerOptions {
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
   bool record_metrics = true;
+};
+
+// As normd's flags choose them for the device: see server/main.cc.
+struct DeviceDefaults {
+  explicit DeviceDefaults(const std::string& device);
+  std::int64_t max_batch_bytes;
+  std::int64_t max_inline_bytes;
+  std::int64_t stream_piece_bytes;
+  Duration look_out;
 };
 
 // normd as main.cc composes it. Ends the process with a message when it cannot start.

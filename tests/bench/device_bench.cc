@@ -1,7 +1,8 @@
 // The exec stage on a GPU without gRPC: requests are fed from memory and their results dropped. The
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
-//   device_bench [--lanes=4,8] [--chunks=2097152] [--pieces=8388608] [--sizes=65536,1048576,...]
+//   device_bench [--lanes=4,12] [--chunks=4194304] [--staging=4] [--pieces=16777216]
+//   [--sizes=65536,1048576,...]
 //                [--seconds=2] [--outstanding=64] [--devices=1] [--host] [--idle]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
@@ -31,10 +32,10 @@
 #include "server/model/model.h"
 #include "tests/bench/link_probe.h"
 
-ABSL_FLAG(std::string, lanes, "4,8", "lanes of each device, a list");
-ABSL_FLAG(std::string, chunks, "2097152", "bytes of a staging chunk, a list");
-ABSL_FLAG(std::string, pieces, "8388608", "bytes of a piece, a list");
-ABSL_FLAG(int, staging, 4, "chunks of a lane");
+ABSL_FLAG(std::string, lanes, "4,12", "lanes of each device, a list");
+ABSL_FLAG(std::string, chunks, "", "bytes of a staging chunk, a list; empty: what normd takes");
+ABSL_FLAG(std::string, pieces, "16777216", "bytes of a piece, a list");
+ABSL_FLAG(int, staging, 0, "chunks of a lane; 0: what normd takes");
 ABSL_FLAG(int, devices, 0, "how many devices; 0: all");
 ABSL_FLAG(bool, host, false, "measures gathering by itself, too");
 ABSL_FLAG(bool, idle, false, "measures one small request by itself, too");
@@ -279,14 +280,18 @@ int Run() {
   if (absl::GetFlag(FLAGS_idle)) MeasureIdle();
   std::printf("%6s %12s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "piece", "bytes",
               "outstanding", "req/s", "GB/s", "of link");
+  const DeviceLaneOptions defaults = LaneOptionsFor(static_cast<std::size_t>(devices));
+  std::vector<std::int64_t> chunks = Numbers(absl::GetFlag(FLAGS_chunks));
+  if (chunks.empty()) chunks.push_back(static_cast<std::int64_t>(defaults.chunk_bytes));
   for (const std::int64_t lanes : Numbers(absl::GetFlag(FLAGS_lanes))) {
-    for (const std::int64_t chunk : Numbers(absl::GetFlag(FLAGS_chunks))) {
+    for (const std::int64_t chunk : chunks) {
       for (const std::int64_t piece : Numbers(absl::GetFlag(FLAGS_pieces))) {
         DeviceBackendOptions options;
         options.lanes_per_device = static_cast<int>(lanes);
         options.pool_bytes = std::size_t{1} << 30;
         options.lane.chunk_bytes = static_cast<std::size_t>(chunk);
-        options.lane.chunks = absl::GetFlag(FLAGS_staging);
+        const int staging = absl::GetFlag(FLAGS_staging);
+        options.lane.chunks = staging > 0 ? staging : defaults.chunks;
         options.lane.piece_bytes = static_cast<std::size_t>(piece);
         options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
         MeasureLanes(options, devices, link);

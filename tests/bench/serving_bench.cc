@@ -55,8 +55,10 @@ ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_byt
 ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
           "largest batch computed through the link of a GPU");
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
-ABSL_FLAG(std::int64_t, max_batch_bytes, std::int64_t{256} << 10, "as normd's flag");
-ABSL_FLAG(std::int64_t, max_inline_bytes, std::int64_t{1} << 20, "as normd's flag");
+ABSL_FLAG(absl::Duration, look_out, absl::InfiniteDuration(),
+          "as normd's --device_look_out; infinite: its default");
+ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default");
+ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
           "how long the echo keeps its thread busy before it answers");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
@@ -98,10 +100,20 @@ BenchServerOptions ServerOptions() {
   options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
   options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
   options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
-  options.backend.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
   options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
-  options.queue.limits.max_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
-  options.queue.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
+  const DeviceDefaults defaults(options.backend.device);
+  const auto flag_or = [](std::int64_t flag, std::int64_t value) {
+    return flag < 0 ? value : flag;
+  };
+  options.queue.limits.max_bytes =
+      flag_or(absl::GetFlag(FLAGS_max_batch_bytes), defaults.max_batch_bytes);
+  options.queue.max_inline_bytes =
+      flag_or(absl::GetFlag(FLAGS_max_inline_bytes), defaults.max_inline_bytes);
+  options.backend.max_inline_bytes = options.queue.max_inline_bytes;
+  const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
+  options.queue.look_out = look_out == absl::InfiniteDuration()
+                               ? defaults.look_out
+                               : Duration(absl::ToChronoNanoseconds(look_out));
   return options;
 }
 

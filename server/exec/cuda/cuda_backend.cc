@@ -14,8 +14,9 @@ namespace {
 // What rounding every tensor of a batch up to the device's alignment may add.
 constexpr std::int64_t kArenaSlackBytes = std::int64_t{1} << 20;
 
-DeviceBackendOptions ToDeviceOptions(const BackendOptions& options) {
+DeviceBackendOptions ToDeviceOptions(const BackendOptions& options, std::size_t devices) {
   DeviceBackendOptions device;
+  device.lane = LaneOptionsFor(devices);
   device.lanes_per_device = options.device_lanes;
   device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
   device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
     if (!device.ok()) return device.status();
     devices.push_back(*std::move(device));
   }
-  return DeviceBackend::Create(std::move(devices), ToDeviceOptions(options), metrics, clock);
+  const DeviceBackendOptions device_options = ToDeviceOptions(options, devices.size());
+  return DeviceBackend::Create(std::move(devices), device_options, metrics, clock);
 }
 
 }  // namespace normd

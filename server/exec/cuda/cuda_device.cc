@@ -185,10 +185,11 @@ class CudaStream final : public DeviceStream {
                                                   point, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (result != CUDA_SUCCESS) {
       // The runtime knows its name, and whether the context is lost.
-      const absl::Status status = context_->Check(cudaStreamQuery(stream_), "point");
-      return status.ok() ? absl::InternalError(
-                               absl::StrCat("point: driver error ", static_cast<int>(result)))
-                         : status;
+      const cudaError_t state = cudaStreamQuery(stream_);
+      return state != cudaSuccess && state != cudaErrorNotReady
+                 ? context_->Check(state, "point")
+                 : absl::InternalError(
+                       absl::StrCat("point: driver error ", static_cast<int>(result)));
     }
     last_point_ = point;
     return point;

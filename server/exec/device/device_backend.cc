@@ -17,6 +17,15 @@ constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;
 
 }  // namespace
 
+DeviceLaneOptions LaneOptionsFor(std::size_t devices) {
+  DeviceLaneOptions options;
+  if (devices > 1) {
+    options.chunk_bytes = std::size_t{2} << 20;
+    options.chunks = 3;
+  }
+  return options;
+}
+
 DeviceBackend::~DeviceBackend() = default;
 
 absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(

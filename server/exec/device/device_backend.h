@@ -20,6 +20,10 @@
 
 namespace normd {
 
+// What suits lanes when so many devices share one host: with several, what is staged must stay in
+// the caches, because host memory cannot carry it beside the tensors themselves.
+DeviceLaneOptions LaneOptionsFor(std::size_t devices);
+
 struct DeviceBackendOptions {
   int lanes_per_device = 4;
   // Lanes without a thread of their own, each for one request of up to `inline_bytes`.

@@ -47,7 +47,7 @@ struct DeviceLaneOptions {
   int chunks = 4;
   std::size_t piece_bytes = std::size_t{16} << 20;  // Target of a piece.
   bool overlap = true;  // Three streams; false: one, for lanes whose batches are small.
-  std::size_t mapped_bytes = std::size_t{4} << 20;  // A batch up to this goes through the link.
+  std::size_t mapped_bytes = std::size_t{2} << 20;  // A batch up to this goes through the link.
 };
 
 class DeviceLane final : public Lane {

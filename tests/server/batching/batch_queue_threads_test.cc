@@ -81,6 +81,38 @@ TEST_F(BatchQueueThreadsTest, EachPushWakesATaker) {
   }
 }
 
+// Were it not called, it would look out for an hour.
+TEST_F(BatchQueueThreadsTest, ATakerThatLooksOutIsCalledByAPushADelayAndTheEnd) {
+  for (const Duration delay : {Duration(0), Duration(microseconds(100))}) {
+    for (const int count : {1, 3}) {
+      BatchQueueOptions options;
+      options.look_out = hours(1);
+      options.limits.max_queue_delay = delay;
+      BatchQueue queue(options, clock_);
+      Takers takers(queue, count);
+      for (int i = 0; i < 100; ++i) {
+        const auto probe = Push(queue, model_);
+        probe->Wait();
+        EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+      }
+    }
+  }
+}
+
+TEST_F(BatchQueueThreadsTest, ATakerThatHasLookedOutSleepsAndIsWoken) {
+  BatchQueueOptions options;
+  options.look_out = microseconds(20);
+  BatchQueue queue(options, clock_);
+  Takers takers(queue, 2);
+  for (int i = 0; i < 200; ++i) {
+    const auto probe = Push(queue, model_);
+    probe->Wait();
+    // About as long as it looks out, so that some pushes meet it awake, asleep and in between.
+    const TimePoint until = In(microseconds(i % 40));
+    while (clock_.Now() < until) std::this_thread::yield();
+  }
+}
+
 // A taker reads the clock each time it wakes, so readings count wake-ups.
 class CountingClock final : public Clock {
  public:
@@ -206,6 +238,56 @@ TEST_F(BatchQueueThreadsTest, CloseEndsEveryTakerAndTheReaper) {
   }
 }
 
+// Pushes requests that may run inline until a taker gets one, and so for ever if none does.
+class InlineHandover : public BatchQueueThreadsTest {
+ protected:
+  class Runner final : public BatchRunner {
+   public:
+    absl::Status Execute(std::unique_ptr<Batch> batch) override {
+      CompleteAll(std::move(batch), absl::OkStatus(), "inline");
+      return absl::OkStatus();
+    }
+  };
+
+  static BatchQueueOptions Options(Duration look_out) {
+    BatchQueueOptions options;
+    options.look_out = look_out;
+    options.max_inline_bytes = 8;
+    return options;
+  }
+
+  void PushUntilATakerGetsOne(BatchQueue& queue) {
+    for (std::string lane; lane != "thread";) {
+      auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1});
+      probe->request()->may_run_inline = true;
+      ASSERT_TRUE(queue.Push(probe->request()).ok());
+      probe->Wait();
+      lane = probe->completion().batch.lane;
+    }
+  }
+
+  Runner runner_;
+};
+
+TEST_F(InlineHandover, ATakerThatLooksOutGetsWhatWouldRunInline) {
+  BatchQueue queue(Options(hours(1)), clock_);
+  queue.RunInlineOn({&runner_});
+  Takers takers(queue, 1);
+  for (int i = 0; i < 20; ++i) PushUntilATakerGetsOne(queue);
+}
+
+TEST_F(InlineHandover, RequestsThatRunInlineSoonAfterEachOtherWakeATakerToLookOut) {
+  const Duration look_out = microseconds(100);
+  BatchQueue queue(Options(look_out), clock_);
+  queue.RunInlineOn({&runner_});
+  Takers takers(queue, 2);
+  for (int i = 0; i < 20; ++i) {
+    PushUntilATakerGetsOne(queue);
+    const TimePoint asleep = In(3 * look_out);  // As far as the scheduler lets them be.
+    while (clock_.Now() < asleep) std::this_thread::yield();
+  }
+}
+
 // What one random run saw.
 struct Tally {
   std::atomic<int> accepted{0};
@@ -220,6 +302,7 @@ struct StressOptions {
   bool close_in_the_middle = false;
   bool abort_at_the_end = false;
   int inline_runners = 0;
+  Duration look_out{};
 };
 
 // Fails the test when two threads are in it at once.
@@ -291,6 +374,7 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
   options.max_queue_requests = 64;
   options.limits.max_rows = 16;
   options.max_inline_bytes = 8;
+  options.look_out = GetParam().look_out;
   std::vector<CompletingRunner> inline_runners(static_cast<std::size_t>(GetParam().inline_runners));
   BatchQueue queue(options, clock_);
   std::vector<BatchRunner*> runners;
@@ -329,6 +413,9 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
 INSTANTIATE_TEST_SUITE_P(
     Runs, BatchQueueStressTest,
     testing::Values(StressOptions{}, StressOptions{.takers = 1}, StressOptions{.inline_runners = 2},
+                    StressOptions{.look_out = microseconds(20)},
+                    StressOptions{.inline_runners = 2, .look_out = microseconds(20)},
+                    StressOptions{.close_in_the_middle = true, .look_out = hours(1)},
                     StressOptions{.close_in_the_middle = true},
                     StressOptions{.close_in_the_middle = true, .abort_at_the_end = true}));
 

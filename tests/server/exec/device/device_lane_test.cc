@@ -284,6 +284,15 @@ TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
   }
 }
 
+TEST_F(DeviceLaneTest, LanesOfSeveralDevicesHaveLessStaging) {
+  const auto staging = [](std::size_t devices) {
+    const DeviceLaneOptions options = LaneOptionsFor(devices);
+    return options.chunk_bytes * static_cast<std::size_t>(options.chunks);
+  };
+  EXPECT_LT(2 * staging(2), staging(1));
+  EXPECT_EQ(staging(8), staging(2));
+}
+
 TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) {
   DeviceBackendOptions options = SmallOptions();
   options.pool_bytes = 16 << 10;
