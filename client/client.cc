@@ -108,7 +108,7 @@ absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& re
   }
   absl::StatusOr<grpc::ByteBuffer> message = EncodeRequest(head, inputs);
   if (!message.ok()) return message.status();
-  return EncodedRequest(*std::move(message));
+  return EncodedRequest(*message);
 }
 
 struct Client::Impl {

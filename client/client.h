@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
@@ -71,7 +70,7 @@ class EncodedRequest {
 
  private:
   friend class Client;
-  explicit EncodedRequest(grpc::ByteBuffer message) : message_(std::move(message)) {}
+  explicit EncodedRequest(const grpc::ByteBuffer& message) : message_(message) {}
 
   grpc::ByteBuffer message_;
 };
