@@ -1,6 +1,7 @@
 #include "server/exec/device/device_lane.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
@@ -131,6 +132,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
       for (Stage stage : {Stage::kGather, Stage::kCopyIn, Stage::kCompute, Stage::kCopyOut}) {
         item.request->stages[stage] += wave.times[stage];
       }
+      if (item.lent) ReturnLent(item);
       Complete(std::move(item.request), std::move(item.block), info);
     }
     // Any other error is the batch's own: it was refused, and the device is as before.
@@ -166,6 +168,7 @@ bool DeviceLane::TakeOutputs(DeviceWave& wave) {
     if (item.output.empty()) {
       std::optional<Buffer> block = pool_.Take(bytes);
       pinned = block.has_value();
+      item.lent = pinned && pool_.IsScarce();
       if (!block) block = TakePageable(bytes);
       if (!block) {
         Fail(std::move(item.request),
@@ -179,6 +182,15 @@ bool DeviceLane::TakeOutputs(DeviceWave& wave) {
   }
   std::erase_if(wave.items, [](const DeviceWave::Item& item) { return item.request == nullptr; });
   return all_pinned;
+}
+
+void DeviceLane::ReturnLent(DeviceWave::Item& item) {
+  const TimePoint begin = clock_.Now();
+  std::optional<Buffer> copy = TakePageable(item.output.size());
+  if (!copy) return;
+  std::memcpy(copy->data(), item.output.data(), item.output.size());
+  item.block = *std::move(copy);
+  item.request->stages[Stage::kCopyOut] += clock_.Now() - begin;
 }
 
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {

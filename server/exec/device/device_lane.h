@@ -80,6 +80,8 @@ class DeviceLane final : public Lane {
   std::size_t FillWave(Batch& batch, std::size_t next, DeviceWave& wave);
   // True when every output is a pinned block.
   bool TakeOutputs(DeviceWave& wave);
+  // Gives a lent block back to the pool, for a copy in ordinary memory if there is any.
+  void ReturnLent(DeviceWave::Item& item);
   absl::Status Run(const Batch& batch, DeviceWave& wave);
 
   absl::Status RunMapped(const Batch& batch, DeviceWave& wave);

@@ -91,4 +91,9 @@ std::optional<Buffer> PinnedPool::Take(std::size_t bytes) {
 
 PoolUse PinnedPool::use() const { return state_->use(); }
 
+bool PinnedPool::IsScarce() const {
+  const PoolUse now = state_->use();
+  return now.free_bytes < (now.free_bytes + now.used_bytes) / 8;
+}
+
 }  // namespace normd

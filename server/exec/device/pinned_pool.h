@@ -27,6 +27,9 @@ class PinnedPool {
   std::optional<Buffer> Take(std::size_t bytes);
 
   PoolUse use() const;
+  // Whether so much is taken that what leaves the server should leave the pool as well: the rest is
+  // for work in progress, which readers that do not read must not stop.
+  bool IsScarce() const;
 
  private:
   class State;

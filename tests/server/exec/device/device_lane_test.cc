@@ -352,6 +352,21 @@ TEST_F(DeviceLaneTest, ResponsesGoToOrdinaryMemoryWhenReadersHoldThePool) {
   for (const Sent& sent : sent_) ExpectRight(sent);
 }
 
+TEST_F(DeviceLaneTest, ReadersThatHoldTheirResponsesLeaveTheLanesTheirShareOfThePool) {
+  DeviceBackendOptions options = SmallOptions();
+  options.pool_bytes = 8 << 10;
+  options.lane.mapped_bytes = 16 << 10;
+  Start(options);
+  for (int i = 0; i < 20; ++i) {
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 1, 40);  // 1 KiB each: seven may stay, the eighth is scarce.
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+  }
+  for (const Sent& sent : sent_) ExpectRight(sent);
+  // All twenty found a block, which needs no copy by the device.
+  EXPECT_EQ(device_->calls(FakeCall::kCopyOut), 0);
+}
+
 TEST_F(DeviceLaneTest, CancelledAndExpiredRequestsAreNotComputed) {
   auto batch = std::make_unique<Batch>();
   Add(*batch, 1, 3);
