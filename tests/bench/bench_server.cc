@@ -94,8 +94,10 @@ std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
-  return std::make_unique<grpc::GenericStub>(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  const auto channel =
+      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  return std::make_unique<grpc::GenericStub>(channel);
 }
 
 }  // namespace normd

@@ -77,7 +77,8 @@ class BenchServer {
   std::unique_ptr<Server> server_;
 };
 
-// A stub over a connection of its own, without bounds on messages.
+// A stub over a connection of its own, without bounds on messages. Waits until it is there, for ten
+// seconds at most: on a busy machine an attempt can fail within gRPC 1.51, which then tries again.
 std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address);
 
 }  // namespace normd
