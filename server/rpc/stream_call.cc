@@ -39,13 +39,20 @@ StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext
       deadline_(DeadlineOf(context, environment.clock)),
       metrics_(&environment.metrics.ForNoModel()) {}
 
-void StreamCall::Start() {
+// Records the facts of an event, and does what follows from them if nobody else does.
+template <typename Facts>
+void StreamCall::Record(const Facts& facts) {
   bool drive = false;
   {
     MutexLock lock(mutex_);
+    facts();
     drive = BecomeDriver();
   }
   if (drive) Drive();
+}
+
+void StreamCall::Start() {
+  Record([] {});
 }
 
 // Events.
@@ -83,16 +90,12 @@ void StreamCall::OnReadDone(bool ok) {
 
 void StreamCall::OnWriteDone(bool ok) {
   outgoing_.Clear();
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
     last_progress_ = environment_.clock.Now();
     inside_bytes_ -= std::exchange(answering_bytes_, 0);
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
+  });
 }
 
 void StreamCall::OnCancel() {
@@ -102,60 +105,38 @@ void StreamCall::OnCancel() {
 }
 
 void StreamCall::Abort(const absl::Status& status) {
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
-    Fail(status);
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Fail(status); });
 }
 
 void StreamCall::OnAlarm() {
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
-    waiting_ = false;
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { waiting_ = false; });
 }
 
 void StreamCall::OnIdleAlarm() {
   const Duration timeout = environment_.options.stream_idle_timeout;
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     watched_ = false;
     const TimePoint now = environment_.clock.Now();
     if (computing_ > 0 || waiting_) last_progress_ = now;  // The server's turn.
-    if (now - last_progress_ >= timeout) {
-      abandoned_ = true;
-      Fail(absl::DeadlineExceededError(absl::StrCat(
-          "stream: the client sent and took nothing for ",
-          std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms")));
-    }
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
+    if (now - last_progress_ < timeout) return;
+    abandoned_ = true;
+    Fail(absl::DeadlineExceededError(absl::StrCat(
+        "stream: the client sent and took nothing for ",
+        std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms")));
+  });
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
   if (completion.status.ok()) metrics_->RecordStages(completion.stages);
-  bool drive = false;
-  {
-    MutexLock lock(mutex_);
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     --computing_;
-    if (status_.ok()) {
-      const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return TakeResult(number, completion);
-      };
-      const absl::Status status = completion.status.ok() ? CatchAll(take) : completion.status;
-      if (!status.ok()) Fail(status);
-    }
-    drive = BecomeDriver();
-  }
-  if (drive) Drive();
+    if (!status_.ok()) return;
+    const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return TakeResult(number, completion);
+    };
+    const absl::Status status = completion.status.ok() ? CatchAll(take) : completion.status;
+    if (!status.ok()) Fail(status);
+  });
 }
 
 void StreamCall::OnDone() {

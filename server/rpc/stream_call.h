@@ -95,6 +95,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context);
   bool InternalInlineable() override { return true; }
 
+  template <typename Facts>
+  void Record(const Facts& facts);
   absl::Status ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices);
   absl::Status TakeHeader(const StreamPartView& part);
   absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
