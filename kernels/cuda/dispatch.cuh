@@ -44,12 +44,6 @@ inline bool IsAligned(const RowBatch& batch) {
   return true;
 }
 
-// Whether a ring kernel keeps the parameters in registers: as the plan wants, and where there is no
-// activation, which the kernels that do so leave out.
-inline bool KeepsParams(const Launch& launch) {
-  return launch.plan.params_in_registers && launch.spec.activation == Activation::kNone;
-}
-
 // Calls function(ElementType<T>()) for every type, until it returns an error.
 template <typename Function>
 cudaError_t ForEachElementType(Function function) {
@@ -60,10 +54,10 @@ cudaError_t ForEachElementType(Function function) {
   return cudaSuccess;
 }
 
-// Lets a kernel use all dynamic shared memory that the rings of a device may take.
+// Lets a kernel use all dynamic shared memory that a block of the device may take.
 template <typename Kernel>
 cudaError_t AllowSharedBytes(Kernel kernel, const DeviceLimits& limits) {
-  const std::size_t bytes = limits.shared_bytes_per_block - kRingReservedBytes;
+  const std::size_t bytes = limits.shared_bytes_per_block - kReservedSharedBytes;
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }

@@ -15,7 +15,7 @@ namespace normd::norm::cuda {
 
 // The head of every workspace: zero between launches. Kernels whose blocks meet use it and leave it
 // zeroed. What follows it is scratch, in any state.
-inline constexpr std::size_t kMeetingBytes = 32 << 10;
+inline constexpr std::size_t kMeetingBytes = 48 << 10;
 
 // One family's part of a batch: valid spec, params and segments, all segments non-empty and with
 // plans equal to `plan`. Borrowed for the call; the families copy what their kernels need into
@@ -42,16 +42,16 @@ inline Status ToStatus(cudaError_t error, const char* what) {
 // The families. Each enqueues on launch.stream and returns the first launch error.
 Status LaunchWarpRows(const Launch& launch);
 Status LaunchBlockRows(const Launch& launch);
-Status LaunchClusterRows(const Launch& launch);
 Status LaunchGridRows(const Launch& launch);
 Status LaunchSplitRows(const Launch& launch);
 Status LaunchChannelsLast(const Launch& launch);
 Status LaunchElementwise(const Launch& launch);
 
 // Lets the ring kernels use the current device's shared memory, whose limits are given.
-// PrepareClusterRows fills in limits->resident_clusters.
-cudaError_t PrepareClusterRows(DeviceLimits* limits);
 cudaError_t PrepareGridRows(const DeviceLimits& limits);
+
+// Fills in limits->resident_clusters.
+cudaError_t CountResidentClusters(DeviceLimits* limits);
 
 // The scratch that one launch over these segments needs; monotonic in samples and in segments.
 std::size_t SplitScratchBytes(const NormSpec& spec, const Segment* segments, std::size_t count);

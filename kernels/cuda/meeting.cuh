@@ -1,11 +1,11 @@
 // What the blocks that share a row tell each other: partial statistics, in slots of one writer
 // each.
 //
-// There are two sets of slots, for even and odd turns: a block writes its slot of turn i + 2 only
-// after it has read all slots of turn i + 1, which every block writes after it has read all slots
-// of turn i. Where readers poll, a slot carries its epoch in the same 16-byte access as the
-// partial, so that who sees the epoch sees the partial; nothing else is ordered by it, and the
-// store waits for none of the block's other traffic.
+// A block that has read the others' slots of one turn knows that all have written them, and so that
+// all have read those of the turn before: sets of slots are used in turns, two where a block reads
+// a turn's before it writes the next. Where readers poll, a slot carries its epoch in the same
+// 16-byte access as the partial, so that who sees the epoch sees the partial; nothing else is
+// ordered by it, and the store waits for none of the block's other traffic.
 
 #ifndef NORMD_KERNELS_CUDA_MEETING_CUH_
 #define NORMD_KERNELS_CUDA_MEETING_CUH_
@@ -79,33 +79,12 @@ struct BlockShares {
   }
 };
 
-// A lane's part of the slots of up to kMaxRowBlocks blocks: ranks lane, lane + 32, ...
+// A lane's part of the slots of up to kMaxRowBlocks blocks and one more: ranks lane, lane + 32, ...
 template <typename A>
 struct LaneSlots {
-  static constexpr int kCount = kMaxRowBlocks / kLanes;
+  static constexpr int kCount = kMaxRowBlocks / kLanes + 1;
   MeetingSlot<A> slots[kCount];
 };
-
-// Reads the slots of `blocks` blocks with one warp until each has `epoch`. read(rank) loads a slot
-// with relaxed ordering.
-template <typename A, typename Read>
-__device__ inline LaneSlots<A> AwaitSlots(int blocks, std::uint32_t epoch, Read read) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  LaneSlots<A> own;
-  for (bool missing = true; missing;) {
-    missing = false;
-#pragma unroll
-    for (int i = 0; i < LaneSlots<A>::kCount; ++i) {
-      if (i * kLanes + lane < blocks) own.slots[i] = read(i * kLanes + lane);
-    }
-#pragma unroll
-    for (int i = 0; i < LaneSlots<A>::kCount; ++i) {
-      if (i * kLanes + lane < blocks && !HasEpoch(own.slots[i], epoch)) missing = true;
-    }
-  }
-  __syncwarp();
-  return own;
-}
 
 // Merges slots in a fixed order; every lane gets the row's moments.
 template <typename A>

@@ -54,34 +54,6 @@ bool PlanWarp(const Row& row, Plan* plan) {
   return true;
 }
 
-std::size_t RingBytes(int granules) {
-  return static_cast<std::size_t>(kRingWarps) * kRingStages * RingStageGranules(granules) *
-         kGranuleBytes;
-}
-
-// Granules of a row that a lane's ring holds on this device; 0 if the device has no rings.
-int RingGranules(const DeviceLimits& limits) {
-  if (limits.compute_capability < 80 || limits.shared_bytes_per_block <= kRingReservedBytes) {
-    return 0;  // No asynchronous copies into shared memory.
-  }
-  int granules = kRingGranules;
-  while (granules > 0 && RingBytes(granules) > limits.shared_bytes_per_block - kRingReservedBytes) {
-    --granules;
-  }
-  return granules;
-}
-
-// Cuts a row over `blocks` blocks of `warps` warps.
-void CutRing(const Row& row, Strategy strategy, std::int64_t blocks, std::int64_t warps,
-             Plan* plan) {
-  plan->strategy = strategy;
-  plan->blocks_per_row = static_cast<int>(blocks);
-  plan->warps = static_cast<int>(warps);
-  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * warps * kLanes));
-  plan->shared_bytes = RingBytes(plan->granules);
-  plan->params_in_registers = row.shared_params && plan->granules <= kRingParamGranules;
-}
-
 // As many warps as the row needs, with few granules to a lane if that suffices. Where every row
 // reads all of gamma and beta, a block of the most warps would wait for them: they exceed what the
 // first cache holds.
@@ -103,39 +75,71 @@ bool PlanBlock(const Row& row, Plan* plan) {
   return false;
 }
 
-std::int64_t FewestBlocks(const Row& row, int granules) {
-  return CeilDiv(row.granules, std::int64_t{kRingWarps} * kLanes * granules);
+std::int64_t Chunks(int granules) { return CeilDiv(granules, kChunkGranules); }
+
+// Of each warp's run of gamma and beta, in elements of the row's type.
+int GridParamBytes(int granules) { return 2 * granules * kLanes * static_cast<int>(kGranuleBytes); }
+
+// Of all warps: a slot of each with its barrier, which is given as much room as a granule.
+std::size_t SlotRoom(bool aligned) {
+  return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kGranuleBytes);
 }
 
-// As few blocks as hold the row, with its parameters in registers if rows share them and the
-// largest cluster allows.
-bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  const int granules = RingGranules(limits);
-  if (granules == 0) return false;
-  std::int64_t blocks = std::max<std::int64_t>(2, FewestBlocks(row, granules));
-  if (row.shared_params) {
-    const std::int64_t more = FewestBlocks(row, std::min(granules, kRingParamGranules));
-    if (more <= kMaxClusterBlocks) blocks = std::max(blocks, more);
+int GridSlots(const DeviceLimits& limits, bool aligned, int param_bytes) {
+  const std::size_t taken =
+      kReservedSharedBytes + static_cast<std::size_t>(kGridWarps) * param_bytes;
+  if (limits.shared_bytes_per_block <= taken) return 0;
+  return static_cast<int>((limits.shared_bytes_per_block - taken) / SlotRoom(aligned));
+}
+
+// The most granules of a lane that leave a third of the slots, and one at least, to rows that are
+// coming; 0 if there is no room.
+int SliceGranules(const DeviceLimits& limits, bool with_params) {
+  for (int granules = kGridGranules; granules > 0; granules -= kChunkGranules) {
+    const int slots = GridSlots(limits, false, with_params ? GridParamBytes(granules) : 0);
+    if (slots - Chunks(granules) >= std::max(1, slots / 3)) return granules;
   }
-  while (blocks <= kMaxClusterBlocks && limits.resident_clusters[blocks] == 0) ++blocks;
-  if (blocks > kMaxClusterBlocks) return false;
-  CutRing(row, Strategy::kCluster, blocks, kRingWarps, plan);
+  return 0;
+}
+
+std::int64_t FewestBlocks(const Row& row, int granules) {
+  return CeilDiv(row.granules, std::int64_t{kGridWarps} * kLanes * granules);
+}
+
+// Multiprocessors that teams of so many blocks keep busy.
+std::int64_t BusyBlocks(const DeviceLimits& limits, std::int64_t blocks) {
+  return limits.multiprocessors / blocks * blocks;
+}
+
+// Chunks that a warp of each of so many blocks has, if the row is cut over them.
+std::int64_t TeamChunks(const Row& row, std::int64_t blocks) {
+  return blocks * CeilDiv(row.granules, blocks * kGridWarps * kLanes * kChunkGranules);
+}
+
+// Cuts a row over as few blocks as hold it, or up to twice as many where that keeps more
+// multiprocessors busy, or as many busy and fills its chunks better.
+bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan* plan) {
+  const int most_granules = SliceGranules(limits, with_params);
+  const std::int64_t most = std::min(limits.multiprocessors, kMaxRowBlocks);
+  if (most_granules == 0 || FewestBlocks(row, most_granules) > most) return false;
+  const std::int64_t fewest = FewestBlocks(row, most_granules);
+  std::int64_t blocks = fewest;
+  for (std::int64_t more = fewest + 1; more <= std::min(2 * fewest, most); ++more) {
+    const std::int64_t gain = BusyBlocks(limits, more) - BusyBlocks(limits, blocks);
+    if (gain > 0 || (gain == 0 && TeamChunks(row, more) < TeamChunks(row, blocks))) blocks = more;
+  }
+  plan->strategy = Strategy::kGrid;
+  plan->warps = kGridWarps;
+  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * kGridWarps * kLanes));
+  plan->blocks_per_row = static_cast<int>(FewestBlocks(row, plan->granules));
+  plan->params_in_shared = with_params;
   return true;
 }
 
-// As many teams as fit, then slices as small as the multiprocessors allow, then as few blocks as
-// slices of that size need.
 bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  const int granules = RingGranules(limits);
-  const int max_blocks = std::min(limits.multiprocessors, kMaxRowBlocks);
-  if (granules == 0 || !limits.cooperative_launch) return false;
-  const std::int64_t fewest = FewestBlocks(row, granules);
-  if (fewest > max_blocks) return false;
-  const std::int64_t teams = limits.multiprocessors / fewest;
-  const std::int64_t most = std::min<std::int64_t>(limits.multiprocessors / teams, max_blocks);
-  CutRing(row, Strategy::kGrid, most, kRingWarps, plan);
-  CutRing(row, Strategy::kGrid, FewestBlocks(row, plan->granules), kRingWarps, plan);
-  return true;
+  if (limits.compute_capability < 80 || !limits.cooperative_launch) return false;
+  return (row.shared_params && CutGrid(row, limits, true, plan)) ||
+         CutGrid(row, limits, false, plan);
 }
 
 // Where the rows of a segment are contiguous runs.
@@ -148,7 +152,6 @@ bool PlanRows(const Row& row, const DeviceLimits& limits, Strategy strategy, Pla
   switch (strategy) {
     case Strategy::kWarp: return PlanWarp(row, plan);
     case Strategy::kBlock: return PlanBlock(row, plan);
-    case Strategy::kCluster: return PlanCluster(row, limits, plan);
     case Strategy::kGrid: return PlanGrid(row, limits, plan);
     case Strategy::kSplit: plan->strategy = Strategy::kSplit; return true;
     default: return false;
@@ -157,8 +160,7 @@ bool PlanRows(const Row& row, const DeviceLimits& limits, Strategy strategy, Pla
 
 // The first strategy of the list that takes the row; kSplit takes any.
 void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  for (Strategy strategy :
-       {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+  for (Strategy strategy : {Strategy::kWarp, Strategy::kBlock, Strategy::kGrid, Strategy::kSplit}) {
     if (PlanRows(row, limits, strategy, plan)) return;
   }
 }
@@ -182,6 +184,16 @@ Status ParseStrategy(const std::string& name, Strategy* strategy) {
     known += known.empty() ? text : std::string(", ") + text;
   }
   return InvalidArgument("strategy: '" + name + "' is not one of " + known);
+}
+
+GridMemory DivideGridMemory(const DeviceLimits& limits, int granules, bool aligned,
+                            int param_bytes) {
+  GridMemory memory;
+  memory.param_bytes = GridSlots(limits, aligned, param_bytes) > Chunks(granules) ? param_bytes : 0;
+  memory.slots = GridSlots(limits, aligned, memory.param_bytes);
+  memory.bytes =
+      SlotRoom(aligned) * memory.slots + static_cast<std::size_t>(kGridWarps) * memory.param_bytes;
+  return memory;
 }
 
 Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
@@ -218,11 +230,9 @@ std::string Describe(const Plan& plan) {
              " granules";
     case Strategy::kBlock:
       return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
-    case Strategy::kCluster:
     case Strategy::kGrid:
       return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +
-             " warps x " + number(plan.granules) + " granules, " + number(plan.shared_bytes >> 10) +
-             " KiB";
+             " warps x " + number(plan.granules) + " granules";
     case Strategy::kChannelsLast:
       return text + ": strips, " + Name(plan.strips) +
              (plan.strips == Strategy::kSplit ? ""

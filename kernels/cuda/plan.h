@@ -23,8 +23,8 @@ enum class Strategy : std::uint8_t {
   kAuto = 0,
   kWarp = 1,          // A row in the registers of one warp or of a part of it.
   kBlock = 2,         // A row in the registers of one block.
-  kCluster = 3,       // A row in the shared memory of a thread-block cluster.
-  kGrid = 4,          // A row in the shared memory of co-resident blocks.
+  kCluster = 3,       // Strips of interleaved rows in a thread-block cluster.
+  kGrid = 4,          // A row in the registers and shared memory of co-resident blocks.
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
   kChannelsLast = 6,  // Rows that interleave in memory, in strips (channels_last_plan.h).
   kElementwise = 7,   // Given statistics: no rows at all.
@@ -44,21 +44,18 @@ inline constexpr int kBlockManyGranules = 8;  // two of kBlockWarps, or one of k
 inline constexpr int kBlockFewWarps = 8;
 inline constexpr int kBlockWarps = 16;
 inline constexpr int kBlockMaxWarps = 32;
-// The ring strategies (kCluster, kGrid): warps of a block that hold data, rows of each warp
-// in shared memory, 16-byte granules of a row per lane, blocks that can share a row, and what
-// static shared memory and the system take of a block's.
-inline constexpr int kRingWarps = 16;
-inline constexpr int kRingStages = 3;
-inline constexpr int kRingGranules = 8;
-inline constexpr int kMaxRowBlocks = 192;
-inline constexpr std::size_t kRingReservedBytes = 4 << 10;
+// What static shared memory and the system take of a block's.
+inline constexpr std::size_t kReservedSharedBytes = 4 << 10;
 
-// A warp's run of one row in its ring: one granule more than it computes, because a run that begins
+// kGrid: warps of a block that hold rows, granules of a row that a lane holds in registers, blocks
+// that can share a row. Rows land in slots of a chunk, which is some granules of each lane of a
+// warp. Where rows are not aligned a slot has room for one granule more, because a run that begins
 // between 16-byte boundaries touches it.
-constexpr int RingStageGranules(int granules) { return granules * 32 + 1; }
-
-// Granules of gamma, and of beta, that a lane keeps in registers.
-inline constexpr int kRingParamGranules = 4;
+inline constexpr int kGridWarps = 11;
+inline constexpr int kGridGranules = 24;
+inline constexpr int kMaxRowBlocks = 191;
+inline constexpr int kChunkGranules = 4;
+constexpr int SlotBytes(bool aligned) { return kChunkGranules * 32 * 16 + (aligned ? 0 : 128); }
 
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
 struct DeviceLimits {
@@ -76,21 +73,31 @@ struct DeviceLimits {
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
+  int warps = 0;                      // kBlock, kGrid: that share a row, per block.
   int granules = 0;                   // 16-byte pieces of a row that one lane holds.
-  int blocks_per_row = 1;             // kCluster, kGrid.
-  bool params_in_registers = false;   // Ring strategies: unless there is an activation.
-  std::size_t shared_bytes = 0;       // Dynamic shared memory per block.
+  int blocks_per_row = 1;             // kGrid, and strips.
+  bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
            a.granules == b.granules && a.blocks_per_row == b.blocks_per_row &&
-           a.params_in_registers == b.params_in_registers && a.shared_bytes == b.shared_bytes &&
-           a.strips == b.strips;
+           a.params_in_shared == b.params_in_shared && a.strips == b.strips;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };
+
+// How a block of the grid strategy divides its shared memory.
+struct GridMemory {
+  int slots = 0;        // Of each warp: chunks of rows that can land.
+  int param_bytes = 0;  // Of each warp's run; 0 if they do not fit.
+  std::size_t bytes = 0;
+};
+
+// For rows of so many granules a lane, whose parameters take `param_bytes` for a warp's run. There
+// is always room for a row and a chunk more, where the plan is the device's.
+GridMemory DivideGridMemory(const DeviceLimits& limits, int granules, bool aligned,
+                            int param_bytes);
 
 // Chooses how rows of `spec` with this `spatial` size are computed. `forced` overrides the choice
 // where the strategy can compute the row at all; for rows that interleave, kCluster, kGrid and
@@ -99,7 +106,7 @@ struct Plan {
 Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
                 Strategy forced, Plan* plan);
 
-// One line for people, such as "cluster: 16 blocks x 16 warps x 8 granules, 3 rows in 192 KiB".
+// One line for people, such as "grid: 12 blocks x 11 warps x 16 granules".
 std::string Describe(const Plan& plan);
 
 }  // namespace normd::norm::cuda

@@ -16,8 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
-                                       Strategy::kGrid, Strategy::kSplit};
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kGrid,
+                                       Strategy::kSplit};
 
 DeviceLimits Device(int compute_capability, int multiprocessors, std::size_t shared_kib,
                     int largest_cluster) {
@@ -92,13 +92,19 @@ TEST(PlanTest, PlansKeepToDevice) {
           if (!MakePlan(LayerNormSpec(length, dtype), 1, limits, forced, &plan).ok()) continue;
           SCOPED_TRACE(Describe(plan));
           EXPECT_EQ(plan.strategy, forced);
-          EXPECT_LE(plan.shared_bytes + (plan.shared_bytes > 0 ? kRingReservedBytes : 0),
-                    limits.shared_bytes_per_block);
-          EXPECT_LE(plan.warps, forced == Strategy::kBlock ? kBlockMaxWarps : kRingWarps);
+          EXPECT_LE(plan.warps, forced == Strategy::kBlock ? kBlockMaxWarps : kGridWarps);
           EXPECT_LE(plan.blocks_per_row, std::min(limits.multiprocessors, kMaxRowBlocks));
-          if (forced == Strategy::kCluster) {
-            ASSERT_LE(plan.blocks_per_row, kMaxClusterBlocks);
-            EXPECT_GT(limits.resident_clusters[plan.blocks_per_row], 0);
+          if (forced == Strategy::kGrid) {
+            EXPECT_LE(plan.granules, kGridGranules);
+            // With any parameters, a whole row and a part of another land at once.
+            for (const int param_bytes : {0, 32 * 16 * plan.granules, 128 * 16 * plan.granules}) {
+              for (const bool aligned : {false, true}) {
+                const GridMemory memory =
+                    DivideGridMemory(limits, plan.granules, aligned, param_bytes);
+                EXPECT_GT(memory.slots * kChunkGranules, plan.granules);
+                EXPECT_LE(memory.bytes + kReservedSharedBytes, limits.shared_bytes_per_block);
+              }
+            }
           }
         }
       }
@@ -127,9 +133,30 @@ TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
   EXPECT_EQ(strategy(512), Strategy::kWarp);  // 2 KiB
   EXPECT_EQ(strategy(513), Strategy::kBlock);
   EXPECT_EQ(strategy(16384), Strategy::kBlock);  // 64 KiB
-  EXPECT_GT(strategy(16385), Strategy::kBlock);
-  EXPECT_EQ(strategy(132 * 16384), Strategy::kGrid);  // 64 KiB on every multiprocessor
-  EXPECT_EQ(strategy(132 * 16384 + 1), Strategy::kSplit);
+  EXPECT_EQ(strategy(16385), Strategy::kGrid);
+  EXPECT_EQ(strategy(132 * 33792), Strategy::kGrid);  // 132 KiB on every multiprocessor
+  EXPECT_EQ(strategy(132 * 33792 + 1), Strategy::kSplit);
+}
+
+TEST(PlanTest, TeamsKeepMultiprocessorsBusy) {
+  const auto blocks = [](std::int64_t mib) {
+    return PlanFor(InstanceNormSpec(1, DType::kFloat32), mib << 18, Hopper()).blocks_per_row;
+  };
+  EXPECT_EQ(blocks(1), 12);  // 11 teams; 8 blocks would hold a row, and leave 4 idle.
+  EXPECT_EQ(blocks(8), 65);
+  EXPECT_EQ(blocks(16), 130);
+}
+
+TEST(PlanTest, RowsAreCutSoThatParametersOfElementsStayOnChip) {
+  const Plan layer = PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper());
+  EXPECT_EQ(layer.strategy, Strategy::kGrid);
+  EXPECT_TRUE(layer.params_in_shared);
+  const int param_bytes = 2 * layer.granules * 32 * 16;
+  EXPECT_EQ(DivideGridMemory(Hopper(), layer.granules, false, param_bytes).param_bytes,
+            param_bytes);
+  EXPECT_FALSE(PlanFor(InstanceNormSpec(4, DType::kFloat32), 1 << 16, Hopper()).params_in_shared);
+  // Three times 16 MiB are more than all multiprocessors hold.
+  EXPECT_FALSE(PlanFor(LayerNormSpec(1 << 22, DType::kFloat32), 1, Hopper()).params_in_shared);
 }
 
 TEST(PlanTest, BlockHoldsLongerRowsIfTheyDoNotShareParametersElementByElement) {

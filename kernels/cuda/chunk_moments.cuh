@@ -1,0 +1,91 @@
+// Statistics of a lane's part of a run that comes in chunks.
+
+#ifndef NORMD_KERNELS_CUDA_CHUNK_MOMENTS_CUH_
+#define NORMD_KERNELS_CUDA_CHUNK_MOMENTS_CUH_
+
+#include "kernels/cuda/landing.cuh"
+#include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/numeric.cuh"
+
+namespace normd::norm::cuda {
+
+// Elements of T that a lane has of a run, or of what is left of one: `left` bytes from the lane's
+// first granule on, of which it has the first 16 of every kStepBytes. Not positive: none.
+template <typename T>
+__device__ inline int LaneElements(int left) {
+  if (left <= 0) return 0;
+  const int steps = left / kStepBytes;
+  return (steps * kGranuleBytes + min(left - steps * kStepBytes, kGranuleBytes)) /
+         static_cast<int>(sizeof(T));
+}
+
+// Sums a lane's elements and their squares relative to the mean of its first chunk: an outlier
+// moves that reference by a 16th of its own size, and then widens the variance with it, so that
+// what cancels is small beside what is left.
+template <typename T, bool kAligned>
+class ChunkMoments {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ explicit ChunkMoments(bool centered) : centered_(centered) {}
+
+  // The first chunk, before Add.
+  __device__ void Begin(const Granule (&chunk)[kChunkGranules], int left) {
+    if (!centered_ || left <= 0) return;
+    A sums[2] = {0, 0};
+    ForElements(chunk, left, [&](A value, int j) { sums[j % 2] += value; });
+    reference_ =
+        Quotient(sums[0] + sums[1], static_cast<A>(LaneElements<T>(min(left, kChunkBytes))));
+  }
+
+  __device__ void Add(const Granule (&chunk)[kChunkGranules], int left) {
+    ForElements(chunk, left, [&](A value, int j) {
+      const A deviation = value - reference_;
+      sums_[j % 2] += deviation;
+      squares_[j % 2] += deviation * deviation;
+    });
+  }
+
+  // `elements` is how many were added.
+  __device__ Moments<A> Result(int elements) const {
+    Moments<A> result;
+    if (elements == 0) return result;
+    result.count = static_cast<A>(elements);
+    result.m2 = squares_[0] + squares_[1];
+    if (!centered_) return result;
+    const A sum = sums_[0] + sums_[1];
+    const A mean = Quotient(sum, result.count);
+    result.m2 -= sum * mean;
+    result.reference = TwoSum(reference_, mean, &result.mean);
+    return result;
+  }
+
+ private:
+  // function(value, j) for each element of a lane's granules that exists, the j-th of its granule.
+  template <typename Function>
+  __device__ static void ForElements(const Granule (&chunk)[kChunkGranules], int left,
+                                     Function function) {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) {
+      const int here = left - i * kStepBytes;
+      if (here <= 0) continue;
+      A values[kPerGranule<T>];
+      Unpack<T>(chunk[i], values);
+      const int present =
+          kAligned ? kPerGranule<T> : min(here, kGranuleBytes) / static_cast<int>(sizeof(T));
+#pragma unroll
+      for (int j = 0; j < kPerGranule<T>; ++j) {
+        if (kAligned || j < present) function(values[j], j);
+      }
+    }
+  }
+
+  const bool centered_;
+  A reference_ = 0;
+  A sums_[2] = {0, 0};
+  A squares_[2] = {0, 0};
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_CHUNK_MOMENTS_CUH_
