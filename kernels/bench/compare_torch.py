@@ -6,9 +6,10 @@ Prints one line for each workload, and checks all three against float64. The fou
 tensors that are taken in turn, so that no call finds its input in the cache. Compilation and first
 calls are left out. Medians, in ms:
 
-  copy, eager, compile, ours   CUDA events around one call: what a program pays, launch included
-  g.copy and so on             around a replay of 16 captured calls, divided by 16: the device's
-                               time alone, for tensors under 1 GiB
+  copy, eager, compile, ours   CUDA events around 8 calls, by 8: what a program pays, which waits
+                               for its launches where the tensor is small
+  g.copy and so on             around a replay of 16 captured calls, by 16: the device's time alone,
+                               for tensors under 1 GiB
   /copy, /eager, /comp.        how often ours runs meanwhile; of eager and torch.compile the worse
                                of both ways
 
@@ -55,6 +56,7 @@ class Segment(ctypes.Structure):
 MEAN_VARIANCE, MEAN_SQUARE, GIVEN = 0, 1, 2
 ACTIVATIONS = {None: 0, "silu": 3}
 ROTATED_BYTES = 256 << 20
+CALLS = 8  # Of a sample.
 
 
 def prepare(library, spec, params, x, y, samples, spatial):
@@ -215,7 +217,9 @@ def measure(workload, library, options):
         row["compile_error"] = error(compiled(xs[0])[:few], reference)
         runs["compile"] = lambda i: compiled(xs[i % sets])
     del reference
-    row.update((name + "_ms", ms) for name, ms in call_times(runs, options.repetitions).items())
+    repetitions = options.repetitions if size < (1 << 30) else options.repetitions // 4 + 1
+    times = call_times(runs, repetitions, CALLS)
+    row.update((name + "_ms", ms) for name, ms in times.items())
     if size < (1 << 30):
         times = graph_times(runs, options.repetitions)
         row.update((name + "_graph_ms", ms) for name, ms in times.items())

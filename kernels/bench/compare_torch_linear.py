@@ -36,8 +36,9 @@ PRECISIONS = {"float32": 0, "tf32": 1, "bf16": 2, "float32_strict": 3}
 LINES = (("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16),
          ("tf32", torch.float16), ("float32", torch.float16), ("float32_strict", torch.float32))
 CHECKED_SAMPLES = 64
-PAUSE_SECONDS = 0.01  # Before a call: none begins on a chip that another has heated.
+PAUSE_SECONDS = 0.005  # Before a call: none begins on a chip that another has heated.
 HOT_SECONDS = 0.15  # Of a turn.
+HOT_SAMPLES = 256  # Fewer leave the power limit alone: short turns.
 
 
 class Spec(ctypes.Structure):
@@ -156,7 +157,8 @@ def measure(library, weight, bias, dtype, precision, samples, tile, options):
         runs["compile"] = lambda i: compiled(x, y, w, b)
     for kind, times in (("_ms", call_times(runs, options.repetitions)),
                         ("_cool_ms", cool_times(runs, options.repetitions, PAUSE_SECONDS)),
-                        ("_hot_ms", graph_times(runs, options.repetitions, HOT_SECONDS))):
+                        ("_hot_ms", graph_times(runs, options.repetitions,
+                                                HOT_SECONDS if samples >= HOT_SAMPLES else 0))):
         row.update((name + kind, ms) for name, ms in times.items())
     kinds = ("_ms", "_cool_ms", "_hot_ms")
     for name in ("eager", "compile"):

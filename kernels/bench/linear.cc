@@ -62,7 +62,7 @@ Status ParseLinearCase(const std::string& shape, const std::string& dtype,
 }
 
 std::string LinearTableHeader() {
-  return Format("%-12s %-9s %-14s %-18s %-16s %10s %10s %8s %8s %9s", "operation", "dtype",
+  return Format("%-12s %-9s %-14s %-18s %-10s %10s %10s %8s %8s %9s", "operation", "dtype",
                 "precision", "shape", "strategy", "ms", "product ms", "ratio", "TFLOP/s",
                 "max error");
 }
@@ -76,7 +76,7 @@ std::string LinearTableLine(const LinearResult& result) {
   const auto cell = [](double value, const char* format, const char* absent) {
     return value > 0 ? Format(format, value) : std::string(absent);
   };
-  return head + Format("%-16s %10.4f ", m.strategy.c_str(), m.layer_ms) +
+  return head + Format("%-10s %10.4f ", m.strategy.c_str(), m.layer_ms) +
          cell(m.product_ms, "%10.4f", "         -") + cell(m.ratio, " %8.3f", "        -") +
          Format(" %8.2f %9.2e", c.operations() / m.layer_ms / 1e9, m.max_error);
 }

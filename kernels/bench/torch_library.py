@@ -9,7 +9,7 @@ DTYPES = {torch.float32: 1, torch.float64: 2, torch.float16: 3, torch.bfloat16: 
 GRAPH_CALLS = 16
 HOT_TURNS = 4
 SKIPPED = 3  # First calls, which allocate and load.
-QUEUED_CYCLES = 300_000  # For which the device waits until a call's kernels are all enqueued.
+QUEUED_CYCLES = 2_000_000  # For which the device waits, until a call's kernels are all enqueued.
 
 
 class Vector(ctypes.Structure):
@@ -51,17 +51,23 @@ def _median(times):
     return sorted(times)[len(times) // 2]
 
 
-def call_times(runs, repetitions):
-    """Medians of one call by events, of each in turn; run(i) enqueues repetition i."""
+def call_times(runs, repetitions, calls=1):
+    """Medians of one of `calls` calls behind one another, of each kind in turn; run(i) is call i.
+
+    The first call after another kind's pays for what that one left in the L2 cache to be written.
+    """
     times = {name: [] for name in runs}
-    for i in range(repetitions + SKIPPED):
+    for repetition in range(repetitions + SKIPPED):
         for name, run in runs.items():
-            times[name].append(_milliseconds(lambda: run(i), 1))
+            def enqueue():
+                for i in range(calls):
+                    run(repetition * calls + i)
+            times[name].append(_milliseconds(enqueue, calls))
     return {name: _median(values[SKIPPED:]) for name, values in times.items()}
 
 
 def cool_times(runs, repetitions, pause):
-    """The same of the device's time alone, each call after a pause."""
+    """Medians of a single call, the device's time alone, each after a pause."""
     times = {name: [] for name in runs}
     for i in range(repetitions + SKIPPED):
         for name, run in runs.items():
@@ -89,9 +95,9 @@ def _capture(run):
 def graph_times(runs, repetitions, seconds=0.0):
     """Medians of a call in replays of captured calls: the device's time alone.
 
-    Replays take turns; with `seconds`, each turn lasts so long, its later half counts, and the first
-    round does not: a chip at its power limit then has the clock that this work leaves it, whatever
-    came before. Calls that cannot be captured are missing.
+    Replays take turns; with `seconds`, each turn lasts so long, its later half counts, and the
+    first round does not: a chip at its power limit then has the clock that this work leaves it,
+    whatever came before. Calls that cannot be captured are missing.
     """
     graphs = {name: graph for name, run in runs.items() if (graph := _capture(run))}
     times = {name: [] for name in graphs}
