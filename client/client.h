@@ -106,10 +106,11 @@ class Client {
   // The same, and waits for the answer. Must not be called from a `done`.
   absl::StatusOr<NormalizeResponse> Normalize(const NormalizeRequest& request);
 
-  // A tensor of any size: reads the input from `reader` and gives the result to `writer`, both in
-  // order and in parts, while the other goes on. The bits are Normalize's. Blocks. An error of the
-  // reader or the writer cancels the call and is returned as it is; after any error, what the
-  // writer got is not the whole tensor. ResourceExhausted: nothing was read yet; retry later.
+  // Tensors of any size: reads the input (of two inputs a sample of each in turn) from `reader` and
+  // gives the result to `writer`, both in order and in parts, while the other goes on. The bits are
+  // Normalize's. Blocks. An error of the reader or the writer cancels the call and is returned as
+  // it is; after any error, what the writer got is not the whole tensor. ResourceExhausted: nothing
+  // was read yet; retry later.
   absl::StatusOr<StreamResult> NormalizeStream(const StreamRequest& request, StreamReader reader,
                                                StreamWriter writer);
 
