@@ -2,9 +2,9 @@
 """PyTorch and these kernels side by side on one GPU: a copy, eager, torch.compile, ours.
 
 Calls libnorm_kernels.so through its C ABI on the tensors' own memory, on PyTorch's current stream.
-Prints one line for each workload, and checks all three against float64. The four take turns, over up
-to 16 tensors that are taken in turn: of 2 MiB and more, none is found in the cache. Compilation and
-first calls are left out. Medians, in ms:
+Prints one line for each workload, and checks all three against float64. The four take turns, over
+up to 16 tensors that are taken in turn: of 2 MiB and more, none is found in the cache. Compilation
+and first calls are left out. Medians, in ms:
 
   copy, eager, compile, ours   CUDA events around 8 calls, by 8: what a program pays, which waits
                                for its launches where the tensor is small
