@@ -22,27 +22,31 @@ __device__ inline int LaneElements(int left) {
 // Sums a lane's elements and their squares relative to the mean of its first chunk: an outlier
 // moves that reference by a 16th of its own size, and then widens the variance with it, so that
 // what cancels is small beside what is left.
-template <typename T, bool kAligned>
+template <typename T>
 class ChunkMoments {
  public:
   using A = Accumulator<T>;
 
   __device__ explicit ChunkMoments(bool centered) : centered_(centered) {}
 
-  // The first chunk, before Add.
-  __device__ void Begin(const Granule (&chunk)[kChunkGranules], int left) {
-    if (!centered_ || left <= 0) return;
-    A sums[2] = {0, 0};
-    ForElements(chunk, left, [&](A value, int j) { sums[j % 2] += value; });
-    reference_ =
-        Quotient(sums[0] + sums[1], static_cast<A>(LaneElements<T>(min(left, kChunkBytes))));
+  // The first `present` elements of each granule of the first chunk, then how many they were in
+  // all; before Add.
+  __device__ void AddToReference(const Granule& granule, int present = kCount) {
+    ForElements(granule, present, [&](A value, int i) { sums_[i % 2] += value; });
+  }
+  __device__ void SetReference(int elements) {
+    if (centered_ && elements > 0) {
+      reference_ = Quotient(sums_[0] + sums_[1], static_cast<A>(elements));
+    }
+    sums_[0] = sums_[1] = 0;
   }
 
-  __device__ void Add(const Granule (&chunk)[kChunkGranules], int left) {
-    ForElements(chunk, left, [&](A value, int j) {
+  // The first `present` elements of a granule.
+  __device__ void Add(const Granule& granule, int present = kCount) {
+    ForElements(granule, present, [&](A value, int i) {
       const A deviation = value - reference_;
-      sums_[j % 2] += deviation;
-      squares_[j % 2] += deviation * deviation;
+      sums_[i % 2] += deviation;
+      squares_[i % 2] += deviation * deviation;
     });
   }
 
@@ -61,22 +65,15 @@ class ChunkMoments {
   }
 
  private:
-  // function(value, j) for each element of a lane's granules that exists, the j-th of its granule.
+  static constexpr int kCount = kPerGranule<T>;
+
   template <typename Function>
-  __device__ static void ForElements(const Granule (&chunk)[kChunkGranules], int left,
-                                     Function function) {
+  __device__ static void ForElements(const Granule& granule, int present, Function function) {
+    A values[kCount];
+    Unpack<T>(granule, values);
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      const int here = left - i * kStepBytes;
-      if (here <= 0) continue;
-      A values[kPerGranule<T>];
-      Unpack<T>(chunk[i], values);
-      const int present =
-          kAligned ? kPerGranule<T> : min(here, kGranuleBytes) / static_cast<int>(sizeof(T));
-#pragma unroll
-      for (int j = 0; j < kPerGranule<T>; ++j) {
-        if (kAligned || j < present) function(values[j], j);
-      }
+    for (int i = 0; i < kCount; ++i) {
+      if (i < present) function(values[i], i);
     }
   }
 

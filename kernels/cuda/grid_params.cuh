@@ -99,7 +99,7 @@ class GridElements {
   static int RunParamBytes(const Launch& launch) {
     if (launch.spec.groups > 1) return 0;
     const int vectors = launch.params.beta.data == nullptr ? 1 : 2;
-    return vectors * launch.plan.granules * kParts * kStepBytes;
+    return vectors * WholeChunks(launch.plan.granules) * kParts * kStepBytes;
   }
 
   struct Place {
@@ -114,7 +114,7 @@ class GridElements {
     const Row row = FindRow(batch, 0);
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     const std::int64_t begin = place.begin / static_cast<int>(sizeof(T));
-    const int steps = place.run_bytes / kStepBytes;
+    const int steps = WholeChunks(place.run_bytes / kStepBytes);
     for (int i = 0; i < steps; ++i) {
       const std::int64_t element = begin + (i * kLanes + lane) * kPerGranule<T>;
       if (element >= row.elements) break;
@@ -138,25 +138,26 @@ class GridElements {
   __device__ void Scale(const Place& found, int index, int left, int lane,
                         Granule (&chunk)[kChunkGranules]) const {
     const RunScale<T> run_scale(scale_);
-    const int steps = place_.run_bytes / kStepBytes;
+    const int steps = WholeChunks(place_.run_bytes / kStepBytes);
     const bool has_beta = batch_.beta.data != nullptr;
     Granule gamma[kChunkGranules][kParts], beta[kChunkGranules][kParts];
+    if (memory_ != 0) {
+      // What lies behind the row's end is read too, and then not stored.
+      const std::uint32_t from = SharedPlace(index * kChunkGranules, 0, lane);
+      ReadAll(from, gamma);
+      if (has_beta) ReadAll(from + steps * kParts * kStepBytes, beta);
+    } else {
+      const std::int64_t element =
+          found.element + (index * kChunkGranules * kLanes + lane) * kPerGranule<T>;
+      const int rest = left - index * kChunkBytes;
+      LoadAll(batch_.gamma, element, rest, gamma);
+      if (has_beta) LoadAll(batch_.beta, element, rest, beta);
+    }
+    if (!has_beta) {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      const int step = index * kChunkGranules + i;
+      for (auto& parts : beta) {
 #pragma unroll
-      for (int k = 0; k < kParts; ++k) {
-        gamma[i][k] = beta[i][k] = make_uint4(0, 0, 0, 0);
-        if (step * kStepBytes >= left) continue;
-        if (memory_ != 0) {
-          const std::uint32_t from = SharedPlace(step, k, lane);
-          gamma[i][k] = ReadShared(from);
-          if (has_beta) beta[i][k] = ReadShared(from + steps * kParts * kStepBytes);
-        } else {
-          const std::int64_t element = found.element + (step * kLanes + lane) * kPerGranule<T>;
-          gamma[i][k] = FromDevice(batch_.gamma, element, k);
-          if (has_beta) beta[i][k] = FromDevice(batch_.beta, element, k);
-        }
+        for (Granule& part : parts) part = make_uint4(0, 0, 0, 0);
       }
     }
 #pragma unroll
@@ -177,12 +178,35 @@ class GridElements {
  private:
   static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;  // Granules of P for one of T.
 
+  static constexpr int WholeChunks(int granules) {
+    return (granules + kChunkGranules - 1) / kChunkGranules * kChunkGranules;
+  }
+
   __device__ std::uint32_t SharedPlace(int step, int part, int lane) const {
     return memory_ + (step * kParts + part) * kStepBytes + lane * kGranuleBytes;
   }
   __device__ static Granule FromDevice(const ParamVector& param, std::int64_t element, int part) {
     return __ldg(reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) +
                  part);
+  }
+  __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kChunkGranules][kParts]) {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules * kParts; ++i) {
+      values[i / kParts][i % kParts] = ReadShared(from + i * kStepBytes);
+    }
+  }
+  // Those of granules that exist: `rest` bytes do from the lane's first one on.
+  __device__ static void LoadAll(const ParamVector& param, std::int64_t element, int rest,
+                                 Granule (&values)[kChunkGranules][kParts]) {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) {
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        values[i][k] = make_uint4(0, 0, 0, 0);
+        if (i * kStepBytes >= rest) continue;
+        values[i][k] = FromDevice(param, element + i * kLanes * kPerGranule<T>, k);
+      }
+    }
   }
   __device__ static void Widened(const Granule (&parts)[kParts], A (&values)[kPerGranule<T>]) {
 #pragma unroll
