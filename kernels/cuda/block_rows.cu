@@ -25,14 +25,19 @@ namespace {
 // Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
 // moving registers to memory, which costs more than it wins.
 template <typename T, bool kAligned, typename Params>
-constexpr int MinBlocks(int threads) {
-  if (threads > kBlockFewWarps * kLanes) return kAligned || sizeof(T) == 2 ? 1024 / threads : 1;
-  if (!kAligned || std::is_same_v<Params, AnyParams>) return 4;
+constexpr int WantedBlocks(int granules, int threads) {
+  if (granules == kBlockManyGranules) {
+    return kAligned || sizeof(T) == 2 || threads > 512 ? 1024 / threads : 1;
+  }
+  if (!kAligned) return 1024 / threads;
+  if (std::is_same_v<Params, AnyParams>) return 4;
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
 template <typename T, bool kAligned, typename Params, int G, int kThreads>
-__global__ void __launch_bounds__(kThreads, (MinBlocks<T, kAligned, Params>(kThreads)))
+__global__ void __launch_bounds__(kThreads,
+                                  MinBlocks(WantedBlocks<T, kAligned, Params>(G, kThreads),
+                                            kThreads))
     BlockRows(const __grid_constant__ RowBatch batch) {
   using A = Accumulator<T>;
   constexpr int kWarps = kThreads / kLanes;
@@ -84,7 +89,8 @@ Status LaunchBlockRows(const Launch& launch) {
       if (launch.plan.granules == kMany) {
         return Enqueue<T, kAligned, kMany, kBlockWarps * kLanes>(launch, batch, params);
       }
-      return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, params);
+      constexpr int kWarps = kAligned ? kBlockFewWarps : kBlockWarps;
+      return Enqueue<T, kAligned, kFew, kWarps * kLanes>(launch, batch, params);
     });
   });
 }

@@ -295,33 +295,36 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
       strip = FindStrip<T>(batch, index);
       next = FindStripColumn<T>(plan, thread, strip, rank);
     }
-    const char* from = next.x;
-    char* to = column.y;
-    const auto store = [&](const Granule& granule) {
-      const Granule result = scale.Apply(granule, batch.activation, batch.leaky_slope);
-      if constexpr (kAligned) {
-        StoreGranule(to, result);
-      } else {
-        StoreColumn<T>(to, result, present, column.y_width);
-      }
-    };
+    WithActivation(batch.activation, [&](auto activation) {
+      const char* from = next.x;
+      char* to = column.y;
+      const auto store = [&](const Granule& granule) {
+        const Granule result =
+            scale.template Apply<decltype(activation)::value>(granule, batch.leaky_slope);
+        if constexpr (kAligned) {
+          StoreGranule(to, result);
+        } else {
+          StoreColumn<T>(to, result, present, column.y_width);
+        }
+      };
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (i < column.count) store(held[i]);
-      if (i < next.count) held[i] = load(next, from);
-      to += column.step;
-      from += next.step;
-    }
-#pragma unroll 2
-    for (int i = 0; i < slots; ++i) {
-      if (i + kHeld < column.count) store(slot[i * plan.threads]);
-      if (i + kHeld < next.count) {
-        CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
+      for (int i = 0; i < kHeld; ++i) {
+        if (i < column.count) store(held[i]);
+        if (i < next.count) held[i] = load(next, from);
+        to += column.step;
+        from += next.step;
       }
-      to += column.step;
-      from += next.step;
-      if (i % kChunk == kChunk - 1) EndCopyChunk();
-    }
+#pragma unroll 2
+      for (int i = 0; i < slots; ++i) {
+        if (i + kHeld < column.count) store(slot[i * plan.threads]);
+        if (i + kHeld < next.count) {
+          CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
+        }
+        to += column.step;
+        from += next.step;
+        if (i % kChunk == kChunk - 1) EndCopyChunk();
+      }
+    });
     if (slots % kChunk != 0) EndCopyChunk();
     if (index >= batch.rows) break;
     column = next;

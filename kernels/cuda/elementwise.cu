@@ -22,7 +22,7 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMinBlocks = 5;
+constexpr int kWantedBlocks = 5;
 // Channels that a tile may touch. With fewer trailing elements than kFullTileSpatial tiles are
 // small.
 constexpr int kMaxTileChannels = 1026;
@@ -130,7 +130,7 @@ __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& s
 }
 
 template <typename T, bool kAligned, int kGranules>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
+__global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
     Elementwise(const __grid_constant__ FlatBatch batch) {
   using A = Accumulator<T>;
   constexpr int kCount = kPerGranule<T>;

@@ -25,6 +25,17 @@ constexpr int kGranuleBytes = 16;
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// The least blocks of a multiprocessor that a kernel asks registers for: what it wants, as far as
+// the device that is compiled for holds so many threads (1024 on 7.5, 1536 or more on others).
+constexpr int MinBlocks(int wanted, int threads) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  constexpr int kThreads = 1024;
+#else
+  constexpr int kThreads = 1536;
+#endif
+  return wanted * threads <= kThreads ? wanted : kThreads / threads;
+}
+
 template <typename T>
 inline constexpr int kPerGranule = kGranuleBytes / static_cast<int>(sizeof(T));
 

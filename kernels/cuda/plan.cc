@@ -35,6 +35,8 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 struct Row {
   std::int64_t granules = 0;
   bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
+  bool ragged = false;         // Rows begin and end between granules.
+  bool narrow = false;         // Elements of 16 bits.
 };
 
 Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
@@ -42,6 +44,9 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   row.granules = CeilDiv(RowLength(spec, spatial),
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
   row.shared_params = spatial == 1 && spec.groups == 1;
+  row.narrow = SizeOf(spec.dtype) == 2;
+  row.ragged =
+      RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kGranuleBytes != 0;
   return row;
 }
 
@@ -54,17 +59,18 @@ bool PlanWarp(const Row& row, Plan* plan) {
   return true;
 }
 
-// As many warps as the row needs, with few granules to a lane if that suffices. Where every row
-// reads all of gamma and beta, a block of the most warps would wait for them: they exceed what the
-// first cache holds.
+// As many warps as the row needs, with few granules to a lane if that suffices; ragged rows of wide
+// elements take more registers for each granule, and so go on with few. Where every row reads all
+// of gamma and beta, a block of the most warps would wait for them: they exceed what the first
+// cache holds.
 bool PlanBlock(const Row& row, Plan* plan) {
   struct {
     int granules;
     int warps;
-  } constexpr kShapes[] = {{kBlockFewGranules, kBlockFewWarps},
-                           {kBlockManyGranules, kBlockWarps},
-                           {kBlockManyGranules, kBlockMaxWarps}};
-  for (const auto& shape : kShapes) {
+  } const shapes[] = {{kBlockFewGranules, row.ragged && !row.narrow ? kBlockWarps : kBlockFewWarps},
+                      {kBlockManyGranules, kBlockWarps},
+                      {kBlockManyGranules, kBlockMaxWarps}};
+  for (const auto& shape : shapes) {
     const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
     if (warps > shape.warps || (warps > kBlockWarps && row.shared_params)) continue;
     plan->strategy = Strategy::kBlock;

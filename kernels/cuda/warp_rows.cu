@@ -22,12 +22,12 @@ constexpr int kThreads = 256;
 
 // Blocks of a multiprocessor that the compiler leaves registers for.
 template <typename T, bool kAligned, typename Params>
-inline constexpr int kMinBlocks = !kAligned || std::is_same_v<Params, AnyParams>    ? 4
-                                  : std::is_same_v<Params, ElementParams<T, false>> ? 6
-                                                                                    : 5;
+inline constexpr int kWantedBlocks = !kAligned || std::is_same_v<Params, AnyParams>    ? 4
+                                     : std::is_same_v<Params, ElementParams<T, false>> ? 6
+                                                                                       : 5;
 
 template <typename T, bool kAligned, typename Params, int G>
-__global__ void __launch_bounds__(kThreads, (kMinBlocks<T, kAligned, Params>))
+__global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks<T, kAligned, Params>, kThreads))
     WarpRows(const __grid_constant__ RowBatch batch, const int lanes_per_row) {
   using A = Accumulator<T>;
   const int width = G == 1 ? lanes_per_row : kLanes;
