@@ -67,6 +67,28 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
   return grpc::SslCredentials(ssl);
 }
 
+// gRPC ends its callback threads with the process' last channel: whoever lets go of that waits for
+// them. A call may let go of it last, on one of those threads, which would wait for itself. So one
+// channel, over which nothing can be sent, stays for ever.
+void KeepCallbackThreads() {
+  struct Keeper {
+    grpc::GenericStub stub{grpc::CreateChannel("", grpc::InsecureChannelCredentials())};
+    grpc::ClientContext context;
+    const grpc::Slice nothing;
+    const grpc::ByteBuffer request{&nothing, 1};
+    grpc::ByteBuffer response;
+  };
+  // volatile: nothing reads it, and a leak that it points to is none.
+  static Keeper* volatile keeper = [] {
+    auto* made = new Keeper;
+    // A channel takes part in the threads from its first call on; this one fails at once.
+    made->stub.UnaryCall(&made->context, kNormalizeMethod, grpc::StubOptions(), &made->request,
+                         &made->response, [](const grpc::Status&) {});
+    return made;
+  }();
+  static_cast<void>(keeper);
+}
+
 struct Connection {
   std::string target;
   std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs.
@@ -138,6 +160,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
                                                    "\", wanted an address with a port, such as "
                                                    "127.0.0.1:8001"));
   }
+  KeepCallbackThreads();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);

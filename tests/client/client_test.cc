@@ -270,5 +270,24 @@ TEST(ClientCreateTest, RefusesTargetsThatNameNoServer) {
   }
 }
 
+// Then the process' last channel ends on one of gRPC's own threads. Many times, as what goes wrong
+// shows after the test that did it.
+TEST(ClientEndTest, TheOnlyClientMayEndWithinItsLastCall) {
+  const Tensor x = Random({1, 8, 3});
+  for (int i = 0; i < 10; ++i) {
+    auto client = Client::Create("127.0.0.1:1").value();
+    Latch ended;
+    absl::Status status;
+    const auto done = [&](const absl::StatusOr<NormalizeResponse>& response) {
+      status = response.status();
+      client.reset();
+      ended.Open();
+    };
+    ASSERT_TRUE(client->NormalizeAsync(RequestOf(x), done).ok());
+    ended.Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  }
+}
+
 }  // namespace
 }  // namespace normd::client
