@@ -32,7 +32,7 @@ ABSL_FLAG(
     "what gRPC may hold of messages on their way in and out, in bytes; as it fills, clients may "
     "send less; 0: no limit");
 ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
-          "what the server holds at once of one stream's tensor, in bytes; a row may have three "
+          "what the server holds at once of one stream's inputs, in bytes; a row may have three "
           "quarters of it");
 ABSL_FLAG(
     absl::Duration, stream_idle_timeout, absl::Minutes(1),
