@@ -72,7 +72,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
 // channel, over which nothing can be sent, stays for ever.
 void KeepCallbackThreads() {
   struct Keeper {
-    grpc::GenericStub stub{grpc::CreateChannel("", grpc::InsecureChannelCredentials())};
+    grpc::GenericStub stub{grpc::CreateChannel("", /*creds=*/nullptr)};
     grpc::ClientContext context;
     const grpc::Slice nothing;
     const grpc::ByteBuffer request{&nothing, 1};
