@@ -121,7 +121,7 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
        entry.weight <= 0)) {
     return wrong("the weight is not a number above 0");
   }
-  if (entry.streamed() && entry.y) return wrong("a stream carries one tensor, and no y");
+  if (entry.streamed() && entry.y) return wrong("normload streams no y");
   return entry;
 }
 

@@ -346,9 +346,11 @@ std::string HelpText() {
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"
-      "Exit codes: 0 done; 1 unreachable server, a wrong answer, or too many errors (the report "
-      "is\n"
-      "still written); 2 the command line is wrong. Ctrl-C stops sending and reports.\n");
+      "Exit codes: 0 done; 1 unreachable server, a wrong answer, too many errors, no rate that "
+      "meets "
+      "the\nobjective, or an objective missed with --require_slo (the report is still written); 2 "
+      "the "
+      "command\nline is wrong, or a report cannot be written. Ctrl-C stops sending and reports.\n");
 }
 
 }  // namespace normd::load

@@ -39,11 +39,6 @@ __device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint
 }
 
 template <typename A>
-__device__ inline std::uint32_t SlotTag(const MeetingSlot<A>& slot) {
-  return sizeof(A) == sizeof(double) ? slot.words[0].z : slot.words[0].w;
-}
-
-template <typename A>
 __device__ inline bool HasEpoch(const MeetingSlot<A>& slot, std::uint32_t epoch) {
   if constexpr (sizeof(A) == sizeof(double)) {
     return slot.words[0].z == epoch && slot.words[1].z == epoch;

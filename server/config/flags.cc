@@ -71,10 +71,11 @@ ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "how long accepted requests may take to finish after that, such as 30s");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
-ABSL_FLAG(absl::Duration, slow_request_threshold, absl::ZeroDuration(),
-          "log a JSON line for each Normalize that took so long, such as 100ms; 0: none");
+ABSL_FLAG(
+    absl::Duration, slow_request_threshold, absl::ZeroDuration(),
+    "log a JSON line for each Normalize and each stream that took so long, such as 100ms; 0: none");
 ABSL_FLAG(std::int64_t, log_sample_every, 0,
-          "log a JSON line for one in so many Normalize requests; 0: none");
+          "log a JSON line for one in so many Normalize calls and streams; 0: none");
 
 namespace normd {
 namespace {

@@ -108,7 +108,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:stream=0"), HasSubstr("stream=0 is not a size"));
   EXPECT_THAT(message("a:1:stream=1GB"), HasSubstr("stream=1GB is not a size"));
   EXPECT_THAT(message("a:1:stream=2000MiB"), HasSubstr("stream=2000MiB is not a size"));
-  EXPECT_THAT(message("a:4x8:y=4x8:stream"), HasSubstr("a stream carries one tensor"));
+  EXPECT_THAT(message("a:4x8:y=4x8:stream"), HasSubstr("normload streams no y"));
 }
 
 TEST(WorkloadTest, PicksByWeightAndSeed) {
