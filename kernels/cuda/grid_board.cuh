@@ -25,7 +25,8 @@ template <typename A>
 struct GridBoard {
   Moments<A> partials[2][kGridWarps];
   RowScale<A> scales[2];
-  std::uint64_t summed[2];  // Barriers: all partials of a turn are there,
+  // Barriers, at which every lane arrives for what it has read and written itself.
+  std::uint64_t summed[2];  // All partials of a turn are there,
   std::uint64_t scaled[2];  // its scale and one more row of the queue are.
   RowQueue queue;
 };

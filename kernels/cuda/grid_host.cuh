@@ -77,13 +77,11 @@ class GridHost {
   }
 
   __device__ void HandOut(std::uint32_t turn, const RowScale<A>& scale) {
-    __syncwarp();  // All lanes have read the last partials.
     if (lane_ == 0) {
       board_->scales[turn % 2] = scale;
       board_->queue.rows[(turn + kLookahead) % 8] = ahead_;
-      ArriveAtBarrier(SharedAddress(&board_->scaled[turn % 2]));
     }
-    __syncwarp();
+    ArriveAtBarrier(SharedAddress(&board_->scaled[turn % 2]));
   }
 
   const RowBatch& batch_;

@@ -39,6 +39,7 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = (kGridWarps + 1) * kLanes;
+constexpr int kEagerBlocks = 16;
 constexpr int kEagerGranules = 12;
 
 // The work of the others.
@@ -54,11 +55,8 @@ __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
     if (row < batch.rows) {
       const std::uint32_t side = turn % 2;
       const Moments<A> partial = worker->Sum(row);
-      __syncwarp();  // All lanes have read the last scale.
-      if (lane == 0) {
-        board->partials[side][warp] = partial;
-        ArriveAtBarrier(SharedAddress(&board->summed[side]));
-      }
+      if (lane == 0) board->partials[side][warp] = partial;
+      ArriveAtBarrier(SharedAddress(&board->summed[side]));
     }
     RowScale<A> scale;
     if (last < batch.rows) {
@@ -84,8 +82,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::uint32_t team = blockIdx.x / shape.blocks_per_row;
   if (threadIdx.x < kLookahead) board.queue.rows[threadIdx.x] = team + threadIdx.x * teams;
   if (threadIdx.x < 2) {
-    InitBarrier(SharedAddress(&board.summed[threadIdx.x]), kGridWarps);
-    InitBarrier(SharedAddress(&board.scaled[threadIdx.x]), 1);
+    InitBarrier(SharedAddress(&board.summed[threadIdx.x]), kGridWarps * kLanes);
+    InitBarrier(SharedAddress(&board.scaled[threadIdx.x]), kLanes);
   }
   __syncthreads();
   if (warp == kGridWarps) {
@@ -124,7 +122,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   const GridMemory memory =
       DivideGridMemory(launch.limits, plan.granules, aligned, Params::RunParamBytes(launch));
   const GridShape shape = {plan.blocks_per_row, plan.granules, memory.slots, memory.param_bytes,
-                           plan.blocks_per_row == 1 || plan.granules <= kEagerGranules};
+                           plan.blocks_per_row <= kEagerBlocks || plan.granules <= kEagerGranules};
   const std::uint32_t teams = std::min<std::uint32_t>(batch.rows, MostTeams<T>(launch));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(teams * static_cast<unsigned>(plan.blocks_per_row));
