@@ -74,6 +74,13 @@ __device__ inline float Reciprocal(float value) {
   return result;
 }
 
+// 2^value to two units in the last place; below 2^-126 zero.
+__device__ inline float PowerOfTwo(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+}
+
 // v / (1 + exp(-u)). For results of 16 bits the fast exponential is exact enough; it flushes
 // subnormal numbers, which such results cannot tell from zero.
 template <typename T, typename A>
@@ -81,20 +88,45 @@ __device__ inline A Gate(A value, A argument) {
   if constexpr (std::is_same_v<A, double>) {
     return value / (1 + exp(-argument));
   } else if constexpr (sizeof(T) == 2) {
-    A power;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(argument * -1.44269504088896340736f));
-    return value * Reciprocal(1 + power);
+    return value * Reciprocal(1 + PowerOfTwo(argument * -1.44269504088896340736f));
   } else {
     return value * Reciprocal(1 + expf(-argument));
   }
 }
 
-template <typename A>
-__device__ inline A ErrorFunction(A value) {
+// v * Phi(v), Phi the distribution function of the normal distribution. In float
+//   v * Phi(v) = max(v, 0) - |v| * Phi(-|v|),  Phi(-a) = 2^(a P(a) - 1),
+// without a branch and without cancellation: log2(2 Phi(-a)) / a is so smooth that P is a
+// polynomial. Its coefficients minimise the largest error of the result for a up to 9 (8); beyond,
+// 2^(a P(a)) falls faster than the result. The error that it leaves is 4e-8 at most, or for results
+// of 16 bits 2.3e-7 and 2.2e-4 of the result.
+template <typename T, typename A>
+__device__ inline A GeluErf(A v) {
   if constexpr (std::is_same_v<A, double>) {
-    return erf(value);
+    return v / 2 * (1 + erf(v * 0.70710678118654752440));
   } else {
-    return erff(value);
+    const float a = fabsf(v);
+    float p;
+    if constexpr (sizeof(T) == 2) {
+      p = fmaf(-1.465066287e-06f, a, 5.422082782e-05f);
+      p = fmaf(p, a, -8.756912284e-04f);
+      p = fmaf(p, a, 8.318985190e-03f);
+      p = fmaf(p, a, -5.364989637e-02f);
+      p = fmaf(p, a, -4.586915886e-01f);
+      p = fmaf(p, a, -1.151189165e+00f);
+    } else {
+      p = fmaf(-6.963705005e-09f, a, 2.778997270e-07f);
+      p = fmaf(p, a, -4.564843174e-06f);
+      p = fmaf(p, a, 3.848742539e-05f);
+      p = fmaf(p, a, -1.477333429e-04f);
+      p = fmaf(p, a, -2.753143883e-04f);
+      p = fmaf(p, a, 7.287481489e-03f);
+      p = fmaf(p, a, -5.267820008e-02f);
+      p = fmaf(p, a, -4.591385847e-01f);
+      p = fmaf(p, a, -1.151114697e+00f);
+    }
+    // The infinities give what the plain formula gives: infinity, and NaN.
+    return fmaf(-fabsf(fminf(v, 1e30f)), PowerOfTwo(fmaf(p, a, -1.0f)), fmaxf(v, 0.0f));
   }
 }
 
@@ -108,7 +140,7 @@ __device__ inline Accumulator<T> Activate(Accumulator<T> v, float leaky_slope) {
   } else if constexpr (kActivation == Activation::kSilu) {
     return Gate<T>(v, v);
   } else if constexpr (kActivation == Activation::kGeluErf) {
-    return v / 2 * (1 + ErrorFunction(v * A(0.70710678118654752440)));
+    return GeluErf<T>(v);
   } else if constexpr (kActivation == Activation::kGeluTanh) {
     // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which loses nothing where tanh(u) is near -1.
     return Gate<T>(v, A(1.59576912160573071176) * (v + A(0.044715) * v * v * v));
