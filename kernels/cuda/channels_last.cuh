@@ -8,6 +8,7 @@
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
+#include "kernels/cuda/stream_memory.cuh"
 
 namespace normd::norm::cuda {
 
@@ -28,13 +29,14 @@ __device__ inline Granule LoadColumn(const char* address, int present, int width
   constexpr int kCount = kPerGranule<T>;
   if (present == kCount && width == kGranuleBytes) return LoadGranule(address);
   if (present == kCount && width == 8) {
-    const uint2 low = __ldcs(reinterpret_cast<const uint2*>(address));
-    const uint2 high = __ldcs(reinterpret_cast<const uint2*>(address) + 1);
+    const uint2 low = LoadKept(reinterpret_cast<const uint2*>(address));
+    const uint2 high = LoadKept(reinterpret_cast<const uint2*>(address) + 1);
     return make_uint4(low.x, low.y, high.x, high.y);
   }
   if (present == kCount && width == 4) {
-    const auto* const words = reinterpret_cast<const unsigned*>(address);
-    return make_uint4(__ldcs(words), __ldcs(words + 1), __ldcs(words + 2), __ldcs(words + 3));
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(address);
+    return make_uint4(LoadKept(words), LoadKept(words + 1), LoadKept(words + 2),
+                      LoadKept(words + 3));
   }
   Accumulator<T> values[kCount];
 #pragma unroll
@@ -50,14 +52,14 @@ __device__ inline void StoreColumn(char* address, const Granule& granule, int pr
   if (present == kCount && width == kGranuleBytes) {
     StoreGranule(address, granule);
   } else if (present == kCount && width == 8) {
-    __stcs(reinterpret_cast<uint2*>(address), make_uint2(granule.x, granule.y));
-    __stcs(reinterpret_cast<uint2*>(address) + 1, make_uint2(granule.z, granule.w));
+    reinterpret_cast<uint2*>(address)[0] = make_uint2(granule.x, granule.y);
+    reinterpret_cast<uint2*>(address)[1] = make_uint2(granule.z, granule.w);
   } else if (present == kCount && width == 4) {
     auto* const words = reinterpret_cast<unsigned*>(address);
-    __stcs(words, granule.x);
-    __stcs(words + 1, granule.y);
-    __stcs(words + 2, granule.z);
-    __stcs(words + 3, granule.w);
+    words[0] = granule.x;
+    words[1] = granule.y;
+    words[2] = granule.z;
+    words[3] = granule.w;
   } else {
     StoreSpan<T>(address, granule, 0, present * static_cast<int>(sizeof(T)));
   }

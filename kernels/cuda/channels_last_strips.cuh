@@ -15,6 +15,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/stream_memory.cuh"
 
 namespace normd::norm::cuda {
 
@@ -29,8 +30,9 @@ template <typename T, bool kAligned>
 __device__ inline void CopyGranule(Granule* slot, const char* address, int present, int width) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kAligned) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(slot)),
-                 "l"(address)
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     SharedAddress(slot)),
+                 "l"(address), "l"(KeepPolicy())
                  : "memory");
     return;
   }

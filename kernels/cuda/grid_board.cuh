@@ -18,6 +18,7 @@ struct GridShape {
   // Rows are stored as soon as their scale is known. Otherwise after the next row's partial is
   // published, so that it waits behind nothing that the block stores.
   bool eager;
+  bool rows_pass;  // Rows leave the L2 cache before gamma and beta, which are read there each time.
 };
 
 // What the warps of a block tell each other, for even and odd turns.

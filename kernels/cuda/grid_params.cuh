@@ -186,8 +186,8 @@ class GridElements {
     return memory_ + (step * kParts + part) * kStepBytes + lane * kGranuleBytes;
   }
   __device__ static Granule FromDevice(const ParamVector& param, std::int64_t element, int part) {
-    return __ldg(reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) +
-                 part);
+    return LoadKept(reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) +
+                    part);
   }
   __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kChunkGranules][kParts]) {
 #pragma unroll

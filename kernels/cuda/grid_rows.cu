@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                                 shape.slots,
                                 static_cast<std::uint32_t>(shape.slots) >> 16,
                                 ring + warp * shape.slots * kSlotBytes,
-                                barriers + warp * shape.slots * 8};
+                                barriers + warp * shape.slots * 8,
+                                shape.rows_pass ? PassPolicy() : KeepPolicy()};
     GridWarp<T, kAligned, Params> worker(
         batch, place, board.queue, shape.param_bytes == 0 ? 0 : params + warp * shape.param_bytes);
     ComputeRows<T>(batch, warp, &worker, &board);
@@ -119,10 +120,14 @@ std::uint32_t MostTeams(const Launch& launch) {
 template <typename T, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   const Plan& plan = launch.plan;
-  const GridMemory memory =
-      DivideGridMemory(launch.limits, plan.granules, aligned, Params::RunParamBytes(launch));
-  const GridShape shape = {plan.blocks_per_row, plan.granules, memory.slots, memory.param_bytes,
-                           plan.blocks_per_row <= kEagerBlocks || plan.granules <= kEagerGranules};
+  const int param_bytes = Params::RunParamBytes(launch);
+  const GridMemory memory = DivideGridMemory(launch.limits, plan.granules, aligned, param_bytes);
+  const GridShape shape = {plan.blocks_per_row,
+                           plan.granules,
+                           memory.slots,
+                           memory.param_bytes,
+                           plan.blocks_per_row <= kEagerBlocks || plan.granules <= kEagerGranules,
+                           param_bytes > 0 && memory.param_bytes == 0};
   const std::uint32_t teams = std::min<std::uint32_t>(batch.rows, MostTeams<T>(launch));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(teams * static_cast<unsigned>(plan.blocks_per_row));

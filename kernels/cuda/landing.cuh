@@ -14,6 +14,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/shared_barrier.cuh"
+#include "kernels/cuda/stream_memory.cuh"
 
 namespace normd::norm::cuda {
 
@@ -32,16 +33,14 @@ inline constexpr int kSlotArrivals =
 // The warp calls it together, after all its lanes have read what the slot held: the copy would
 // overtake loads that wait behind stores. Both places are addresses in shared memory.
 [[maybe_unused]] __device__ inline void AskForChunk(std::uint32_t slot, std::uint32_t barrier,
-                                                    const char* from, int bytes, int lane) {
+                                                    const char* from, int bytes, int lane,
+                                                    [[maybe_unused]] std::uint64_t policy) {
   __syncwarp();
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
     if (bytes > 0) {
-      // Bytes that are read once should push out of the second cache nothing but their like.
-      std::uint64_t policy;
-      asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
           "[%0], [%1], %2, [%3], %4;" ::"r"(slot),
@@ -52,8 +51,9 @@ inline constexpr int kSlotArrivals =
 #elif __CUDA_ARCH__ >= 800
   for (int at = lane * kGranuleBytes; at < bytes; at += kStepBytes) {
     asm volatile(
-        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot + static_cast<std::uint32_t>(at)),
-        "l"(from + at)
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+            slot + static_cast<std::uint32_t>(at)),
+        "l"(from + at), "l"(policy)
         : "memory");
   }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
@@ -118,6 +118,7 @@ struct LandingPlace {
   std::uint32_t none;      // 0, which the compiler does not know.
   std::uint32_t ring;      // Slots of SlotBytes in shared memory.
   std::uint32_t barriers;  // One of 8 bytes for each.
+  std::uint64_t policy;    // Of the L2 cache, for what lands.
 };
 
 // Every lane of the warp holds the same. What each chunk costs is on the way of every load, so a
@@ -167,7 +168,7 @@ class Landing {
       asked_.landed -= kChunkBytes;
     }
     AskForChunk(place_.ring + ask_slot_ * kSlotBytes + read_, place_.barriers + ask_slot_ * 8,
-                asked_.from, landed, lane_);
+                asked_.from, landed, lane_, place_.policy);
     asked_.from += kChunkBytes;
     asked_.bytes -= bytes;
     ask_slot_ = Next(ask_slot_);

@@ -16,15 +16,15 @@
 
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
+#include "kernels/cuda/stream_memory.cuh"
 
 namespace normd::norm::cuda {
 
-// Each byte is read once and written once, so neither should push anything out of the caches.
 __device__ inline Granule LoadGranule(const char* address) {
-  return __ldcs(reinterpret_cast<const uint4*>(address));
+  return LoadKept(reinterpret_cast<const uint4*>(address));
 }
 __device__ inline void StoreGranule(char* address, const Granule& granule) {
-  __stcs(reinterpret_cast<uint4*>(address), granule);
+  *reinterpret_cast<uint4*>(address) = granule;
 }
 
 __device__ inline int Misalignment(const void* address) {
@@ -146,7 +146,7 @@ __device__ inline Granule LoadHead(const char* address, int end) {
 #pragma unroll
   for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
     if (at < end) {
-      const unsigned long long bits = __ldcs(reinterpret_cast<const Bits<T>*>(address + at));
+      const unsigned long long bits = *reinterpret_cast<const Bits<T>*>(address + at);
       half[at / 8] |= bits << (at % 8 * 8);
     }
   }
@@ -162,8 +162,8 @@ __device__ inline void StoreSpan(char* address, const Granule& granule, int begi
 #pragma unroll
   for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
     if (at >= begin && at < end) {
-      __stcs(reinterpret_cast<Bits<T>*>(address + at),
-             static_cast<Bits<T>>(half[at / 8] >> (at % 8 * 8)));
+      *reinterpret_cast<Bits<T>*>(address + at) =
+          static_cast<Bits<T>>(half[at / 8] >> (at % 8 * 8));
     }
   }
 }
