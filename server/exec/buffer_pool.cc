@@ -1,7 +1,5 @@
 #include "server/exec/buffer_pool.h"
 
-#include <sys/mman.h>
-
 #include <array>
 #include <atomic>
 #include <bit>
@@ -13,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/base/mutex.h"
+#include "server/base/pages.h"
 
 namespace normd {
 namespace {
@@ -23,8 +22,6 @@ constexpr int kLargestLog2 = 46;  // Beyond what an address space of 47 bits can
 constexpr std::size_t kClasses = 4 * (kLargestLog2 - kSmallestLog2) + 1;
 // From here on blocks are mapped, so that the allocator's heap neither fragments nor keeps them.
 constexpr std::size_t kMappedBytes = std::size_t{1} << 20;
-constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-constexpr std::size_t kHugeFromBytes = 2 * kHugePageBytes;
 
 // Class 0 holds up to 2^8 bytes; class 4j + i, i = 1..4, up to 2^(8 + j) * (1 + i / 4).
 std::size_t ClassOf(std::size_t size) {
@@ -42,28 +39,15 @@ std::size_t CapacityOf(std::size_t size_class) {
 
 // Null when the system has none.
 std::byte* Allocate(std::size_t capacity) {
-  if (capacity < kMappedBytes) {
-    return static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
-  }
-  const bool huge = capacity >= kHugeFromBytes;
-  const std::size_t mapped = huge ? capacity + kHugePageBytes : capacity;
-  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return nullptr;
-  if (!huge) return static_cast<std::byte*>(base);
-  const std::size_t lead = -reinterpret_cast<std::uintptr_t>(base) % kHugePageBytes;
-  std::byte* data = static_cast<std::byte*>(base) + lead;
-  if (lead > 0) munmap(base, lead);
-  munmap(data + capacity, kHugePageBytes - lead);
-  // One fault for 2 MiB instead of 512. A system without huge pages refuses, and works on.
-  madvise(data, capacity, MADV_HUGEPAGE);
-  return data;
+  return capacity < kMappedBytes ? static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity))
+                                 : MapPages(capacity);
 }
 
 void Deallocate(std::byte* data, std::size_t capacity) {
   if (capacity < kMappedBytes) {
     std::free(data);
   } else {
-    munmap(data, capacity);
+    UnmapPages(data, capacity);
   }
 }
 

@@ -1,0 +1,21 @@
+// Memory straight from the system, in huge pages where it has them: what is large is then found
+// with few entries of the processor's tables of addresses.
+
+#ifndef NORMD_SERVER_BASE_PAGES_H_
+#define NORMD_SERVER_BASE_PAGES_H_
+
+#include <cstddef>
+
+namespace normd {
+
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+// `bytes`, a multiple of 4 KiB, of zeros, of which no page is there before it is first written.
+// From two huge pages on aligned to one. Null when the system has no such block.
+std::byte* MapPages(std::size_t bytes);
+// What MapPages gave, with the same `bytes`.
+void UnmapPages(std::byte* data, std::size_t bytes);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_BASE_PAGES_H_
