@@ -22,6 +22,10 @@ namespace {
 const char kNormalizeMethod[] = "/normd.v1.NormService/Normalize";
 const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 
+// Until the second attempt to connect, and how long Connect waits for it.
+constexpr int kFirstBackoffMs = 100;
+constexpr std::chrono::milliseconds kSecondAttempt{500};
+
 void SetTimeout(grpc::ClientContext& context, Duration timeout) {
   if (timeout == kNoTimeout) return;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
@@ -165,6 +169,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
   if (!options.retries) arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   const auto credentials = CredentialsOf(options);
   if (!credentials.ok()) return credentials.status();
@@ -180,6 +185,22 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 const std::string& Client::target() const { return impl_->connection->target; }
+
+bool Client::Connect(Duration timeout) {
+  using Time = std::chrono::system_clock::time_point;
+  grpc::Channel& channel = *impl_->connection->channel;
+  Time end = timeout == kNoTimeout ? Time::max() : std::chrono::system_clock::now() + timeout;
+  bool has_failed = false;
+  for (;;) {
+    const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return true;
+    if (state == GRPC_CHANNEL_SHUTDOWN) return false;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !std::exchange(has_failed, true)) {
+      end = std::min(end, Time(std::chrono::system_clock::now() + kSecondAttempt));
+    }
+    if (!channel.WaitForStateChange(state, end)) return false;
+  }
+}
 
 std::shared_ptr<PendingCall> Client::NormalizeAsync(const EncodedRequest& request, Duration timeout,
                                                     Done done) {

@@ -93,6 +93,11 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  // Connects, if it has not yet, and waits until the connection is there: true. On a busy machine
+  // an attempt can fail within gRPC 1.51, so a second one is waited for, half a second more at
+  // most. False when that is over, or the timeout; calls then tell why.
+  bool Connect(Duration timeout = kNoTimeout);
+
   // Runs exactly once, on a thread of gRPC's and never within NormalizeAsync. It must not block; it
   // may start further calls.
   using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;

@@ -113,6 +113,8 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   }
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server);
   if (!client.ok()) return UsageError(err, absl::StrCat("--", client.status().message()));
+  // Why it cannot be reached, the command's call says.
+  (*client)->Connect(absl::ToChronoNanoseconds(common.timeout));
   const bool timeout_given = common.timeout != default_timeout;
   const absl::Status status = Execute(command, common, timeout_given, **client, *std::move(others),
                                       out, terminal ? &err : nullptr);

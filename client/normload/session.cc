@@ -33,6 +33,11 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
     if (!client.ok()) return client.status();
     clients.push_back(*std::move(client));
   }
+  // Whatever keeps the first from its server keeps the others from it; the first call says what.
+  const Duration timeout = absl::ToChronoNanoseconds(options.timeout);
+  for (const auto& client : clients) {
+    if (!client->Connect(timeout)) break;
+  }
   return clients;
 }
 

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,10 +12,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/tensor/random.h"
+#include "grpcpp/grpcpp.h"
 #include "server/base/mutex.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
@@ -230,6 +236,48 @@ TEST_F(ClientTest, TellsOfAServerThatCannotBeReached) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("cannot reach " + server_.target()));
   EXPECT_EQ(client->GetServerInfo().status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(ClientTest, ConnectTellsWhetherTheServerIsThere) {
+  EXPECT_TRUE(client_->Connect());
+  EXPECT_TRUE(client_->Connect());
+  server_.Stop();
+  const auto client = Client::Create(server_.target(), {.own_connection = true}).value();
+  EXPECT_FALSE(client->Connect());
+  EXPECT_FALSE(client->Connect(std::chrono::milliseconds(1)));
+}
+
+// A listener that closes the first connection; gRPC's server then joins it on its port.
+TEST(ClientConnectTest, SurvivesAnAttemptThatFails) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_GE(listener, 0);
+  const int on = 1;
+  ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on), 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(listener, any, size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, any, &size), 0);
+  const std::string target = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  const auto client = Client::Create(target, {.own_connection = true}).value();
+  bool connected = false;
+  std::thread connecting([&] { connected = client->Connect(std::chrono::seconds(20)); });
+
+  const int first = accept(listener, nullptr, nullptr);
+  EXPECT_GE(first, 0);
+  v1::NormService::Service service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(target, grpc::InsecureServerCredentials());
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  close(listener);
+  close(first);
+  connecting.join();
+  ASSERT_NE(server, nullptr);
+  EXPECT_TRUE(connected);
 }
 
 TEST_F(ClientTest, AServerThatDiesEndsTheCall) {
