@@ -145,6 +145,7 @@ BackendOptions BackendOf(const ServerConfig& config) {
   options.device_lanes = config.device_lanes;
   options.max_inline_bytes = std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
   options.pinned_pool_bytes = config.pinned_pool_bytes;
+  options.device_staging_bytes = config.device_staging_bytes;
   options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
   return options;
 }
@@ -225,7 +226,8 @@ int Serve(const ServerConfig& config) {
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);
   queue.StageWith((*backend)->stager());
-  Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes());
+  Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
+                    on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
   CallEnvironment environment{ServiceOf(config, executor, on_cpu),
                               registry,

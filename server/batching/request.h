@@ -60,8 +60,10 @@ struct Request {
   // lives; the lane releases it as soon as it has read them all.
   absl::InlinedVector<ByteViews, kMaxInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
-  // Each input is one view of memory that every device can read: see InputStager.
-  bool staged = false;
+  // Set by an InputStager: a block that every device can read and write, in which each input is one
+  // view. That of an only input is the whole block, which may then become the output. Empty: the
+  // inputs are not staged.
+  Buffer staged;
 
   // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
   // valid until `done`. Overlaps no input of any request, unless it is exactly this one's last.
@@ -89,7 +91,9 @@ struct Request {
   void ReleaseInputs() {
     inputs.clear();
     input_owner.reset();
+    staged = Buffer();
   }
+  bool IsStaged() const { return staged.size() > 0; }
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }
@@ -125,8 +129,8 @@ class InputStager {
  public:
   virtual ~InputStager() = default;
 
-  // Leaves the request alone, or moves its inputs to memory that input_owner then holds and sets
-  // Request::staged. Never waits for anything but the copy.
+  // Leaves the request alone, or moves its inputs to Request::staged and lets input_owner go. Never
+  // waits for anything but the copy.
   virtual void Stage(Request& request) = 0;
 };
 

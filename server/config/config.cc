@@ -72,6 +72,8 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("cpu_threads", c.cpu_threads, 0, 4096),
            CheckRange("pool_bytes", c.pool_bytes, 0, kUnbounded),
            CheckRange("device_lanes", c.device_lanes, 1, 64),
+           CheckRange("device_small_lanes", c.device_small_lanes, 0, 64),
+           CheckRange("device_staging_bytes", c.device_staging_bytes, 0, kUnbounded),
            CheckDuration("device_look_out", c.device_look_out, absl::Seconds(1)),
            CheckRange("pinned_pool_bytes", c.pinned_pool_bytes, 0, std::int64_t{1} << 40),
            CheckRange("max_parameter_bytes", c.max_parameter_bytes, 1, kUnbounded),

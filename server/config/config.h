@@ -36,6 +36,8 @@ struct ServerConfig {
   int cpu_threads = 0;
   std::int64_t pool_bytes = 0;
   int device_lanes = 0;
+  int device_small_lanes = 0;
+  std::int64_t device_staging_bytes = 0;
   absl::Duration device_look_out;
   std::int64_t pinned_pool_bytes = 0;
   std::int64_t max_parameter_bytes = 0;

@@ -57,11 +57,20 @@ ABSL_FLAG(int, cpu_lanes, 0,
 ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
 ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
           "free memory kept for reuse, in bytes");
-ABSL_FLAG(int, device_lanes, 4, "batches in flight on each CUDA device");
+ABSL_FLAG(int, device_lanes, 8,
+          "batches in flight on each CUDA device, each with device memory for the larger of "
+          "max_request_bytes and max_batch_bytes");
+ABSL_FLAG(int, device_small_lanes, 4,
+          "how many of them compute small batches (of up to 2 MiB, through the link) at once: more "
+          "take the cores from the threads that receive and send; 0: all");
 ABSL_FLAG(
     absl::Duration, device_look_out, absl::Milliseconds(2),
     "how long one lane of CUDA devices stays awake after its work, looking out for more, such "
     "as 500us; 0: every lane sleeps at once");
+ABSL_FLAG(
+    std::int64_t, device_staging_bytes, 0,
+    "page-locked host memory through which the lanes of each CUDA device gather large inputs, "
+    "in bytes; 0: 16 MiB for each lane, with several devices 6 MiB");
 ABSL_FLAG(std::int64_t, pinned_pool_bytes, std::int64_t{512} << 20,
           "page-locked host memory for the responses of each CUDA device, in bytes");
 ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
@@ -113,6 +122,8 @@ ServerConfig ReadFlags() {
   config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);
   config.device_lanes = absl::GetFlag(FLAGS_device_lanes);
+  config.device_staging_bytes = absl::GetFlag(FLAGS_device_staging_bytes);
+  config.device_small_lanes = absl::GetFlag(FLAGS_device_small_lanes);
   config.device_look_out = absl::GetFlag(FLAGS_device_look_out);
   config.pinned_pool_bytes = absl::GetFlag(FLAGS_pinned_pool_bytes);
   config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);

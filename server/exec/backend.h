@@ -20,6 +20,11 @@ namespace normd {
 // so it must be small.
 inline constexpr std::int64_t kMaxDeviceInlineBytes = std::int64_t{256} << 10;
 
+// How many lanes of a device compute small batches at once, if nothing else is said: more take the
+// cores from the threads that receive. Large batches want more, because each is gathered by one
+// thread.
+inline constexpr int kDeviceSmallLanes = 4;
+
 struct BackendOptions {
   std::string device = "auto";  // "auto", "cpu", "cuda", "cuda:0,1"
   // Batches computed at once; they share the threads. 0: one for every four threads, at least two,
@@ -38,9 +43,11 @@ struct BackendOptions {
   std::int64_t max_staged_bytes = std::int64_t{4} << 20;
   // A batch of up to so many bytes is computed through the link of a CUDA device, without copies.
   std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
-  // Of each CUDA device.
-  int device_lanes = 4;
+  // Of each CUDA device: batches in flight.
+  int device_lanes = 8;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
+  // Pinned memory of each through which its lanes gather; 0: what suits the number of devices.
+  std::int64_t device_staging_bytes = 0;
   std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Of tensors in one lane at once.
 };
 

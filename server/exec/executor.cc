@@ -5,9 +5,11 @@
 
 #include <atomic>
 #include <cassert>
+#include <map>
 #include <thread>
 #include <utility>
 
+#include "server/exec/turnstile.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -18,21 +20,44 @@ void NameThisThread(const std::string& name) {
   pthread_setname_np(pthread_self(), name.substr(0, kMaxBytes).c_str());
 }
 
+// A lane's turn to take a batch: kept from one to the next, unless a batch turns out to be large.
+class LaneTurn {
+ public:
+  explicit LaneTurn(Turnstile& turnstile) : turnstile_(turnstile) {}
+
+  void Begin() {
+    if (!std::exchange(has_begun_, true)) turnstile_.Enter();
+  }
+  void End() {
+    if (std::exchange(has_begun_, false)) turnstile_.Leave();
+  }
+
+ private:
+  Turnstile& turnstile_;
+  bool has_begun_ = false;
+};
+
 }  // namespace
 
 struct Executor::Impl {
   Impl(std::vector<std::unique_ptr<Lane>> lanes_in, BatchQueue& queue_in,
-       std::vector<std::unique_ptr<Lane>> inline_lanes_in)
+       std::vector<std::unique_ptr<Lane>> inline_lanes_in, int small_lanes)
       : lanes(std::move(lanes_in)),
         inline_lanes(std::move(inline_lanes_in)),
         queue(queue_in),
-        working(static_cast<int>(lanes.size())) {}
+        working(static_cast<int>(lanes.size())) {
+    for (const std::unique_ptr<Lane>& lane : lanes) {
+      turnstiles.try_emplace(lane->device(),
+                             small_lanes > 0 ? small_lanes : static_cast<int>(lanes.size()));
+    }
+  }
 
   void Run(Lane& lane);
   void Retire(Lane& lane, const absl::Status& error);
 
   const std::vector<std::unique_ptr<Lane>> lanes;
   const std::vector<std::unique_ptr<Lane>> inline_lanes;
+  std::map<std::string, Turnstile> turnstiles;  // By device; the map is constant.
   BatchQueue& queue;
   std::function<void(const absl::Status&)> on_last_lane_retired;
   std::atomic<int> working;
@@ -40,8 +65,8 @@ struct Executor::Impl {
 };
 
 Executor::Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue,
-                   std::vector<std::unique_ptr<Lane>> inline_lanes)
-    : impl_(std::make_unique<Impl>(std::move(lanes), queue, std::move(inline_lanes))) {
+                   std::vector<std::unique_ptr<Lane>> inline_lanes, int small_lanes)
+    : impl_(std::make_unique<Impl>(std::move(lanes), queue, std::move(inline_lanes), small_lanes)) {
   assert(!impl_->lanes.empty());
 }
 
@@ -79,17 +104,22 @@ void Executor::Impl::Run(Lane& lane) {
   NameThisThread("lane " + lane.name());
   // A lane that waits for a device naps for microseconds; the kernel's slack would add fifty.
   prctl(PR_SET_TIMERSLACK, 1);
-  while (std::unique_ptr<Batch> batch = queue.Take()) {
-    if (absl::Status status = lane.Execute(std::move(batch)); !status.ok()) {
-      Retire(lane, status);
-      return;
-    }
+  LaneTurn turn(turnstiles.at(lane.device()));
+  lane.OnLargeBatch([&turn] { turn.End(); });
+  absl::Status status;
+  while (status.ok()) {
+    turn.Begin();
+    std::unique_ptr<Batch> batch = queue.Take();
+    if (batch == nullptr) break;
+    status = lane.Execute(std::move(batch));
   }
+  turn.End();
+  lane.OnLargeBatch({});
   lane.Flush();
+  if (!status.ok()) Retire(lane, status);
 }
 
 void Executor::Impl::Retire(Lane& lane, const absl::Status& error) {
-  lane.Flush();
   // Acquire and release: the last lane's callback comes after all that the others did.
   const int left = working.fetch_sub(1, std::memory_order_acq_rel) - 1;
   spdlog::error("lane {} retires, {} of {} left: {}", lane.name(), left, lanes.size(),

@@ -18,9 +18,10 @@ namespace normd {
 class Executor {
  public:
   // At least one lane. `queue` outlives it. `inline_lanes` have no thread of their own: the queue
-  // uses them from Start to Join.
+  // uses them from Start to Join. At most `small_lanes` lanes of a device take and compute at once,
+  // beside those that have a large batch (Lane::OnLargeBatch). 0: all of them may.
   Executor(std::vector<std::unique_ptr<Lane>> lanes, BatchQueue& queue,
-           std::vector<std::unique_ptr<Lane>> inline_lanes = {});
+           std::vector<std::unique_ptr<Lane>> inline_lanes = {}, int small_lanes = 0);
   // Requires that Join has returned, or that Start was never called.
   ~Executor();
 

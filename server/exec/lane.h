@@ -5,7 +5,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "server/batching/request.h"
 
@@ -27,6 +29,20 @@ class Lane : public BatchRunner {
 
   // Returns when everything that Execute took is completed. Also called after an error.
   virtual void Flush() {}
+
+  // Has Execute call `large_batch` on its thread before it works on a batch that will keep it for
+  // long, so that another lane may take the next one. Not while Execute runs.
+  void OnLargeBatch(absl::AnyInvocable<void()> large_batch) {
+    large_batch_ = std::move(large_batch);
+  }
+
+ protected:
+  void LargeBatch() {
+    if (large_batch_) large_batch_();
+  }
+
+ private:
+  absl::AnyInvocable<void()> large_batch_;
 };
 
 }  // namespace normd

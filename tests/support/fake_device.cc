@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <new>
 #include <utility>
@@ -10,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
-#include "server/base/mutex.h"
 
 namespace normd {
 namespace {
@@ -64,20 +64,30 @@ class FakeWeights {
 
 class FakeStream final : public DeviceStream {
  public:
-  explicit FakeStream(FakeDevice& device) : device_(device) {}
+  FakeStream(FakeDevice& device, std::size_t largest_launch_bytes)
+      : device_(device), largest_launch_bytes_(largest_launch_bytes) {}
   ~FakeStream() override { RunUntil(work_added_); }
 
   absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    return Enqueue(FakeCall::kCopyIn, [=] { std::memcpy(device, host, bytes); });
+    return Enqueue(DeviceCall::kCopyIn, [=] { std::memcpy(device, host, bytes); });
   }
 
   absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    return Enqueue(FakeCall::kCopyOut, [=] { std::memcpy(host, device, bytes); });
+    return Enqueue(DeviceCall::kCopyOut, [=] { std::memcpy(host, device, bytes); });
   }
 
   absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                          const norm::Segment* segments, std::size_t count) override {
-    return Enqueue(FakeCall::kNormalize,
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes += static_cast<std::size_t>(segments[i].samples * segments[i].spatial * spec.channels) *
+               norm::SizeOf(spec.dtype);
+    }
+    if (bytes > largest_launch_bytes_) {
+      return absl::InternalError(
+          absl::StrCat("launch: ", bytes, " bytes on a stream for ", largest_launch_bytes_));
+    }
+    return Enqueue(DeviceCall::kNormalize,
                    [spec, params, list = std::vector<norm::Segment>(segments, segments + count)] {
                      for (const norm::Segment& segment : list) Compute(spec, params, segment);
                    });
@@ -85,7 +95,7 @@ class FakeStream final : public DeviceStream {
 
   absl::Status PrepareLinear(const norm::LinearNormSpec& spec, const norm::LinearNormParams& params,
                              MutableBytes prepared) override {
-    return Enqueue(FakeCall::kPrepareLinear,
+    return Enqueue(DeviceCall::kPrepareLinear,
                    [spec, params, prepared] { FakeWeights(spec, prepared).Prepare(params); });
   }
 
@@ -93,7 +103,7 @@ class FakeStream final : public DeviceStream {
                           const norm::LinearNormSegment* segments, std::size_t count,
                           MutableBytes workspace) override {
     if (workspace.size() < kWorkspaceBytes) return absl::InternalError("workspace: too small");
-    return Enqueue(FakeCall::kLinearNorm,
+    return Enqueue(DeviceCall::kLinearNorm,
                    [spec, prepared, workspace,
                     list = std::vector<norm::LinearNormSegment>(segments, segments + count)] {
                      std::memset(workspace.data(), 0xa5, workspace.size());
@@ -103,25 +113,25 @@ class FakeStream final : public DeviceStream {
   }
 
   absl::StatusOr<Mark> AddMark() override {
-    if (absl::Status status = device_.Count(FakeCall::kAddMark); !status.ok()) return status;
+    if (absl::Status status = device_.Count(DeviceCall::kAddMark); !status.ok()) return status;
     marks_.push_back(work_added_);
     return static_cast<Mark>(marks_.size() - 1);
   }
 
   absl::StatusOr<Point> AddPoint() override {
-    if (absl::Status status = device_.Count(FakeCall::kAddPoint); !status.ok()) return status;
+    if (absl::Status status = device_.Count(DeviceCall::kAddPoint); !status.ok()) return status;
     return static_cast<Point>(work_added_);
   }
 
   absl::Status WaitUntil(Point point) override {
     RunUntil(point);
-    return device_.Count(FakeCall::kWait);
+    return device_.Count(DeviceCall::kWait);
   }
 
   absl::Status Await(DeviceStream& other, Mark mark) override {
     auto& stream = static_cast<FakeStream&>(other);
     const std::int64_t work = stream.marks_.at(static_cast<std::size_t>(mark));
-    return Enqueue(FakeCall::kAwait, [&stream, work] { stream.RunUntil(work); });
+    return Enqueue(DeviceCall::kAwait, [&stream, work] { stream.RunUntil(work); });
   }
 
   Duration Between(Mark first, Mark second) override {
@@ -133,8 +143,8 @@ class FakeStream final : public DeviceStream {
 
   absl::Status Wait() override {
     RunUntil(work_added_);
-    absl::Status status = device_.Count(FakeCall::kAddPoint);
-    return status.ok() ? device_.Count(FakeCall::kWait) : status;
+    absl::Status status = device_.Count(DeviceCall::kAddPoint);
+    return status.ok() ? device_.Count(DeviceCall::kWait) : status;
   }
 
  private:
@@ -164,7 +174,7 @@ class FakeStream final : public DeviceStream {
     }
   }
 
-  absl::Status Enqueue(FakeCall call, std::function<void()> work) {
+  absl::Status Enqueue(DeviceCall call, std::function<void()> work) {
     if (absl::Status status = device_.Count(call); !status.ok()) return status;
     work_.push_back(std::move(work));
     ++work_added_;
@@ -179,6 +189,7 @@ class FakeStream final : public DeviceStream {
   }
 
   FakeDevice& device_;
+  const std::size_t largest_launch_bytes_;
   std::deque<std::function<void()>> work_;
   std::int64_t work_added_ = 0;
   std::int64_t work_done_ = 0;
@@ -187,64 +198,31 @@ class FakeStream final : public DeviceStream {
 
 }  // namespace
 
-struct FakeDevice::State {
-  struct Fault {
-    std::int64_t at = 0;  // 0: none.
-    absl::Status status;
-    bool sticky = false;
-  };
-
-  Mutex mutex;
-  std::array<std::int64_t, kFakeCallCount> calls ABSL_GUARDED_BY(mutex){};
-  std::array<Fault, kFakeCallCount> faults ABSL_GUARDED_BY(mutex);
-  absl::Status broken ABSL_GUARDED_BY(mutex);
-  std::atomic<std::int64_t> allocated_bytes{0};
-};
-
 FakeDevice::FakeDevice(std::string name, std::int64_t memory_bytes)
-    : name_(std::move(name)), memory_bytes_(memory_bytes), state_(std::make_shared<State>()) {}
+    : name_(std::move(name)),
+      memory_bytes_(memory_bytes),
+      allocated_bytes_(std::make_shared<std::atomic<std::int64_t>>(0)) {}
 
-void FakeDevice::FailCall(FakeCall call, int nth, absl::Status status, bool sticky) {
-  MutexLock lock(state_->mutex);
-  const auto index = static_cast<std::size_t>(call);
-  state_->faults[index] = {state_->calls[index] + nth, std::move(status), sticky};
-}
-
-std::int64_t FakeDevice::calls(FakeCall call) const {
-  MutexLock lock(state_->mutex);
-  return state_->calls[static_cast<std::size_t>(call)];
-}
-
-std::int64_t FakeDevice::allocated_bytes() const { return state_->allocated_bytes; }
-
-absl::Status FakeDevice::Count(FakeCall call) {
-  MutexLock lock(state_->mutex);
-  const auto index = static_cast<std::size_t>(call);
-  const std::int64_t now = ++state_->calls[index];
-  if (!state_->broken.ok()) return state_->broken;
-  const State::Fault& fault = state_->faults[index];
-  if (fault.at != now) return absl::OkStatus();
-  if (fault.sticky) state_->broken = fault.status;
-  return fault.status;
-}
+std::int64_t FakeDevice::allocated_bytes() const { return *allocated_bytes_; }
 
 absl::StatusOr<Buffer> FakeDevice::Allocate(MemoryKind kind, std::size_t bytes) {
-  if (absl::Status status = Count(FakeCall::kAllocate); !status.ok()) return status;
+  if (absl::Status status = Count(DeviceCall::kAllocate); !status.ok()) return status;
   const auto size = static_cast<std::int64_t>(bytes);
   if (kind == MemoryKind::kDevice && allocated_bytes() + size > memory_bytes_) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "device memory: wanted ", bytes, " bytes, free ", memory_bytes_ - allocated_bytes()));
   }
   auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
-  state_->allocated_bytes += size;
-  return Buffer(data, bytes, [data, size, state = state_] {
-    state->allocated_bytes -= size;
+  *allocated_bytes_ += size;
+  return Buffer(data, bytes, [data, size, allocated = allocated_bytes_] {
+    *allocated -= size;
     ::operator delete(data, kAlignment);
   });
 }
 
-absl::StatusOr<std::unique_ptr<DeviceStream>> FakeDevice::CreateStream() {
-  return std::make_unique<FakeStream>(*this);
+absl::StatusOr<std::unique_ptr<DeviceStream>> FakeDevice::CreateStream(
+    std::size_t largest_launch_bytes) {
+  return std::make_unique<FakeStream>(*this, largest_launch_bytes);
 }
 
 absl::StatusOr<DeviceMemoryInfo> FakeDevice::MemoryInfo() {
@@ -253,11 +231,6 @@ absl::StatusOr<DeviceMemoryInfo> FakeDevice::MemoryInfo() {
 
 LinearSizes FakeDevice::SizesOf(const norm::LinearNormSpec& spec) const {
   return {FakeWeights::Bytes(spec), kWorkspaceBytes};
-}
-
-bool FakeDevice::usable() const {
-  MutexLock lock(state_->mutex);
-  return state_->broken.ok();
 }
 
 }  // namespace normd

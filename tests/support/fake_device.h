@@ -5,64 +5,50 @@
 #ifndef NORMD_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define NORMD_TESTS_SUPPORT_FAKE_DEVICE_H_
 
-#include <array>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "server/exec/device/device.h"
+#include "tests/support/call_faults.h"
 
 namespace normd {
-
-enum class FakeCall {
-  kAllocate,
-  kCopyIn,
-  kNormalize,
-  kPrepareLinear,
-  kLinearNorm,
-  kCopyOut,
-  kAddMark,
-  kAwait,
-  kAddPoint,
-  kWait
-};
-inline constexpr std::size_t kFakeCallCount = 10;
 
 // Thread-safe.
 class FakeDevice final : public Device {
  public:
   explicit FakeDevice(std::string name, std::int64_t memory_bytes = std::int64_t{1} << 30);
 
-  // The `nth` call (from 1) of that kind from now on returns `status`; with `sticky` the device is
-  // unusable from then on and every later call returns it too.
-  void FailCall(FakeCall call, int nth, absl::Status status, bool sticky = false);
-
-  std::int64_t calls(FakeCall call) const;
+  // See CallFaults; a sticky fault leaves the device unusable.
+  void FailCall(DeviceCall call, int nth, absl::Status status, bool sticky = false) {
+    faults_.FailCall(call, nth, std::move(status), sticky);
+  }
+  std::int64_t calls(DeviceCall call) const { return faults_.calls(call); }
   std::int64_t allocated_bytes() const;
 
   const std::string& name() const override { return name_; }
   std::string description() const override { return "host memory"; }
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override;
-  absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() override;
+  absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
+      std::size_t largest_launch_bytes) override;
   absl::StatusOr<DeviceMemoryInfo> MemoryInfo() override;
   // Weights of a fused layer are float32 here and carry the precision that they were prepared for:
   // those of another one give a result of NaNs.
   LinearSizes SizesOf(const norm::LinearNormSpec& spec) const override;
-  bool usable() const override;
+  bool usable() const override { return faults_.usable(); }
 
   // For its streams.
-  absl::Status Count(FakeCall call);
+  absl::Status Count(DeviceCall call) { return faults_.Count(call); }
 
  private:
-  struct State;
-
   const std::string name_;
   const std::int64_t memory_bytes_;
+  CallFaults faults_;
   // shared: memory that was given out returns to it, also after the device has gone.
-  const std::shared_ptr<State> state_;
+  const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };
 
 }  // namespace normd

@@ -18,6 +18,9 @@ DeviceBackendOptions ToDeviceOptions(const BackendOptions& options, std::size_t 
   DeviceBackendOptions device;
   device.lane = LaneOptionsFor(devices);
   device.lanes_per_device = options.device_lanes;
+  if (options.device_staging_bytes > 0) {
+    SetStagingBytes(options.device_staging_bytes / options.device_lanes, device.lane);
+  }
   device.pool_bytes = static_cast<std::size_t>(options.pinned_pool_bytes);
   device.lane.arena_bytes = static_cast<std::size_t>(options.device_batch_bytes + kArenaSlackBytes);
   device.lane.mapped_bytes = static_cast<std::size_t>(options.device_mapped_bytes);

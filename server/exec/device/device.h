@@ -41,6 +41,7 @@ class DeviceStream {
   // `host` may be pageable: the call then blocks until the copy is done.
   virtual absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // `params` and the segments' pointers are addressable by the device: kDevice or kPinned memory.
+  // The segments have no more bytes than the stream was created for.
   virtual absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                                  const norm::Segment* segments, std::size_t count) = 0;
 
@@ -94,7 +95,10 @@ class Device {
   // At start and at model load, never on the request path. Aligned to 256 bytes. ResourceExhausted,
   // with what was asked for and what is free.
   virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
-  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream() = 0;
+  // Likewise. With what Normalize needs for batches of up to `largest_launch_bytes`; 0: it takes
+  // copies, and fused layers, which bring their own.
+  virtual absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
+      std::size_t largest_launch_bytes) = 0;
   virtual absl::StatusOr<DeviceMemoryInfo> MemoryInfo() = 0;
   virtual LinearSizes SizesOf(const norm::LinearNormSpec& spec) const = 0;
 

@@ -1,5 +1,6 @@
 #include "server/exec/device/device_backend.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace {
 // Of a request that runs inline: it is gathered while the chunk before it is copied, and no chunk
 // is waited for.
 constexpr std::size_t kInlineChunkBytes = std::size_t{256} << 10;
+constexpr std::size_t kLeastChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;
 
 }  // namespace
@@ -24,6 +26,12 @@ DeviceLaneOptions LaneOptionsFor(std::size_t devices) {
     options.chunks = 3;
   }
   return options;
+}
+
+void SetStagingBytes(std::int64_t bytes, DeviceLaneOptions& options) {
+  constexpr std::size_t kPage = 4096;
+  const std::size_t chunk = static_cast<std::size_t>(bytes) / options.chunks / kPage * kPage;
+  options.chunk_bytes = std::max(chunk, kLeastChunkBytes);
 }
 
 DeviceBackend::~DeviceBackend() = default;

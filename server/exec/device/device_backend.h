@@ -5,6 +5,7 @@
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_BACKEND_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ namespace normd {
 // What suits lanes when so many devices share one host: with several, what is staged must stay in
 // the caches, because host memory cannot carry it beside the tensors themselves.
 DeviceLaneOptions LaneOptionsFor(std::size_t devices);
+// Divides `bytes` of pinned memory into the lane's chunks, each of at least 64 KiB.
+void SetStagingBytes(std::int64_t bytes, DeviceLaneOptions& options);
 
 struct DeviceBackendOptions {
   int lanes_per_device = 4;

@@ -62,8 +62,10 @@ absl::StatusOr<std::unique_ptr<DeviceLane>> DeviceLane::Create(Device& device, P
       Staging::Create(device, clock, options.chunk_bytes, options.chunks);
   if (!staging.ok()) return staging.status();
   lane->staging_ = *std::move(staging);
-  for (int i = 0; i < (options.overlap ? 3 : 1); ++i) {
-    absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
+  const int streams = options.overlap ? 3 : 1;
+  for (int i = 0; i < streams; ++i) {
+    absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream(
+        i == streams / 2 ? std::max(options.arena_bytes, options.mapped_bytes) : 0);
     if (!stream.ok()) return stream.status();
     lane->streams_.push_back(*std::move(stream));
   }
@@ -166,7 +168,7 @@ bool DeviceLane::TakeOutputs(DeviceWave& wave) {
     bool pinned = false;
     item.output = item.request->output;
     if (item.output.empty()) {
-      std::optional<Buffer> block = pool_.Take(bytes);
+      std::optional<Buffer> block = TakeBlock(item);
       pinned = block.has_value();
       item.lent = pinned && pool_.IsScarce();
       if (!block) block = TakePageable(bytes);
@@ -184,6 +186,14 @@ bool DeviceLane::TakeOutputs(DeviceWave& wave) {
   return all_pinned;
 }
 
+// A norm may overwrite its input. The device then writes to where the receiving thread wrote, and
+// half as much memory passes through the caches.
+std::optional<Buffer> DeviceLane::TakeBlock(DeviceWave::Item& item) {
+  Request& request = *item.request;
+  if (item.staged && request.model->linear() == nullptr) return std::move(request.staged);
+  return pool_.Take(static_cast<std::size_t>(request.geometry.bytes));
+}
+
 void DeviceLane::ReturnLent(DeviceWave::Item& item) {
   const TimePoint begin = clock_.Now();
   std::optional<Buffer> copy = TakePageable(item.output.size());
@@ -195,6 +205,7 @@ void DeviceLane::ReturnLent(DeviceWave::Item& item) {
 
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
   const bool mapped = TakeOutputs(wave) && wave.link_bytes <= options_.mapped_bytes;
+  if (!mapped) LargeBatch();
   if (batch.model->linear() == nullptr) {
     return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
   }
@@ -209,10 +220,10 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   {
     DeviceRange range(device_, "gather");
     for (DeviceWave::Item& item : wave.items) {
-      const std::byte* x = MappedInput(*item.request, 0, item.output.data());
+      const std::byte* x = MappedInput(item, 0, item.output.data());
       const Geometry& geometry = item.request->geometry;
       segments.push_back({x, item.output.data(), geometry.samples, geometry.spatial});
-      if (!item.request->staged) item.request->ReleaseInputs();
+      if (!item.staged) item.request->ReleaseInputs();
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
@@ -233,9 +244,10 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   });
 }
 
-const std::byte* DeviceLane::MappedInput(const Request& request, std::size_t input, std::byte* to) {
-  if (request.staged) return request.inputs[input].front().data();
-  GatherInput(request, input, to);
+const std::byte* DeviceLane::MappedInput(const DeviceWave::Item& item, std::size_t input,
+                                         std::byte* to) {
+  if (item.staged) return item.request->inputs[input].front().data();
+  GatherInput(*item.request, input, to);
   return to;
 }
 
@@ -305,7 +317,7 @@ absl::Status DeviceLane::EnqueuePiece(const Batch& batch, DeviceWave& wave, cons
 absl::Status DeviceLane::CopyIn(DeviceWave::Item& item, std::size_t input, std::size_t offset,
                                 std::byte* target, std::size_t bytes) {
   const Request& request = *item.request;
-  if (!request.staged) return staging_->Gather(item.readers[input], target, bytes, *in_);
+  if (!item.staged) return staging_->Gather(item.readers[input], target, bytes, *in_);
   DeviceRange range(device_, "copy_in");
   if (absl::Status status = staging_->Send(*in_); !status.ok() || bytes == 0) return status;
   staging_->AddCopied(bytes);
@@ -325,7 +337,7 @@ absl::Status DeviceLane::CopyOut(DeviceWave& wave, std::size_t index, std::size_
 absl::Status DeviceLane::Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks,
                                 absl::Status status) {
   for (DeviceWave::Item& item : wave.items) {
-    if (!item.request->staged) item.request->ReleaseInputs();
+    if (!item.staged) item.request->ReleaseInputs();
   }
   // Every piece ends on that stream.
   if (status.ok()) status = out_->Wait();

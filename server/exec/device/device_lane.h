@@ -5,9 +5,11 @@
 // in, kernels and copies out have a stream each, so that those of different pieces overlap and no
 // copy in waits behind a copy out; other lanes of the device overlap with them likewise.
 //
-// Small batches: the slices are gathered into the response block itself, unless they are staged,
-// and the kernel reads and writes through the link, with no copies to enqueue and one launch to
-// wait for.
+// Small batches: the slices are gathered into the response block itself, and the kernel reads and
+// writes through the link, with no copies to enqueue and one launch to wait for.
+//
+// A staged input of a norm, in either kind of batch, is overwritten with the result, and its block
+// is the response's.
 //
 // A fused layer's batch is one piece, whatever its size, with one launch for each precision that
 // its requests ask for.
@@ -21,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,6 +83,8 @@ class DeviceLane final : public Lane {
   std::size_t FillWave(Batch& batch, std::size_t next, DeviceWave& wave);
   // True when every output is a pinned block.
   bool TakeOutputs(DeviceWave& wave);
+  // A pinned block for the result; nullopt when none is free.
+  std::optional<Buffer> TakeBlock(DeviceWave::Item& item);
   // Gives a lent block back to the pool, for a copy in ordinary memory if there is any.
   void ReturnLent(DeviceWave::Item& item);
   absl::Status Run(const Batch& batch, DeviceWave& wave);
@@ -90,7 +95,8 @@ class DeviceLane final : public Lane {
                             PieceMarks& marks);
 
   // The input where the device can read it: as it was staged, or gathered to `to`.
-  static const std::byte* MappedInput(const Request& request, std::size_t input, std::byte* to);
+  static const std::byte* MappedInput(const DeviceWave::Item& item, std::size_t input,
+                                      std::byte* to);
 
   absl::Status RunLinearMapped(const Batch& batch, DeviceWave& wave);
   absl::Status RunLinear(const Batch& batch, DeviceWave& wave);

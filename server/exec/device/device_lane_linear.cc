@@ -26,11 +26,10 @@ absl::Status DeviceLane::RunLinearMapped(const Batch& batch, DeviceWave& wave) {
     for (DeviceWave::Item& item : wave.items) {
       const Request& request = *item.request;
       std::byte* out = item.output.data();
-      segments.push_back({MappedInput(request, 0, x),
-                          HasY(item) ? MappedInput(request, 1, out) : nullptr, out,
-                          request.geometry.samples});
+      segments.push_back({MappedInput(item, 0, x), HasY(item) ? MappedInput(item, 1, out) : nullptr,
+                          out, request.geometry.samples});
       x += DeviceWave::RoundUp(DeviceWave::FrontBytes(request));
-      if (!request.staged) item.request->ReleaseInputs();
+      if (!item.staged) item.request->ReleaseInputs();
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;

@@ -62,7 +62,7 @@ absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model&
   const std::size_t bias_offset = Place(bias_bytes, total);
   absl::StatusOr<Buffer> source = device.Allocate(MemoryKind::kDevice, total);
   if (!source.ok()) return source.status();
-  absl::StatusOr<std::unique_ptr<DeviceStream>> created = device.CreateStream();
+  absl::StatusOr<std::unique_ptr<DeviceStream>> created = device.CreateStream(0);
   if (!created.ok()) return created.status();
   DeviceStream& stream = **created;
 

@@ -37,7 +37,7 @@ absl::StatusOr<DeviceModel::Copy> DeviceModel::UploadTo(const norm::NormParams& 
   absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kDevice, total);
   if (!memory.ok()) return memory.status();
   copy.memory = *std::move(memory);
-  absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream();
+  absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream(0);
   if (!stream.ok()) return stream.status();
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i]->data == nullptr) continue;

@@ -30,6 +30,7 @@ struct DeviceWave {
     absl::InlinedVector<SliceReader, kMaxInputs> readers;  // One for each input.
     Buffer block;              // Owns the output, unless the request names its memory.
     MutableBytes output;       // Of the request's size.
+    bool staged = false;       // The inputs lie where the device can read them.
     bool lent = false;         // The block goes back at once, and a copy of it is the response.
     std::size_t x_offset = 0;  // Of the first input in the arena.
     // Of the result. It takes the place of the last input that has its size: a norm's only one, a
@@ -61,6 +62,7 @@ struct DeviceWave {
     front_bytes += RoundUp(FrontBytes(*request));
     arena_bytes += ArenaBytes(*request);
     link_bytes += static_cast<std::size_t>(geometry.LargerBytes());
+    item.staged = request->IsStaged();
     item.request = std::move(request);
   }
 

@@ -1,6 +1,5 @@
 #include "server/exec/device/pinned_stager.h"
 
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -17,8 +16,8 @@ void PinnedStager::Stage(Request& request) {
   absl::InlinedVector<std::size_t, kMaxInputs> offsets;
   std::size_t total = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    offsets.push_back(total);
-    total += (static_cast<std::size_t>(request.geometry.input_bytes[i]) + 255) / 256 * 256;
+    offsets.push_back((total + 255) / 256 * 256);
+    total = offsets.back() + static_cast<std::size_t>(request.geometry.input_bytes[i]);
   }
   std::optional<Buffer> block = pool_.Take(total);
   if (!block) return;
@@ -28,8 +27,8 @@ void PinnedStager::Stage(Request& request) {
     request.inputs[i].assign(
         1, ConstBytes(to, static_cast<std::size_t>(request.geometry.input_bytes[i])));
   }
-  request.input_owner = std::make_shared<Buffer>(*std::move(block));
-  request.staged = true;
+  request.input_owner.reset();
+  request.staged = *std::move(block);
   request.stages[Stage::kGather] = clock_.Now() - begin;
 }
 

@@ -2,6 +2,7 @@
 
 #include "server/batching/batch_queue.h"
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -387,10 +388,11 @@ TEST_F(BatchQueueTest, AModelAtTheAddressOfOneThatIsGoneHasItsOwnLimits) {
 class FakeStager final : public InputStager {
  public:
   void Stage(Request& request) override {
-    request.staged = true;
+    request.staged = Buffer(block.data(), block.size(), {});
     ++calls;
   }
   int calls = 0;
+  std::array<std::byte, 4> block{};
 };
 
 TEST_F(BatchQueueTest, InputsAreStagedBeforeALaneTakesThemUnlessTheirRequestIsCancelled) {
@@ -399,7 +401,7 @@ TEST_F(BatchQueueTest, InputsAreStagedBeforeALaneTakesThemUnlessTheirRequestIsCa
   Push(model_);
   const std::unique_ptr<Batch> batch = queue().TryTake().batch;
   ASSERT_NE(batch, nullptr);
-  EXPECT_TRUE(batch->requests.front()->staged);
+  EXPECT_TRUE(batch->requests.front()->IsStaged());
   Fail(std::move(batch->requests.front()), absl::CancelledError("seen"));
 
   RequestProbe& cancelled = Make(model_);

@@ -39,6 +39,46 @@ class InstantLane final : public Lane {
   const std::string device_ = "instant";
 };
 
+// Takes every batch for a large one, or none, and passes the gate. Counts how many are at work at
+// once, and the most there ever were.
+class CountedLane final : public Lane {
+ public:
+  struct Counts {
+    std::atomic<int> now{0};
+    std::atomic<int> most{0};
+  };
+  CountedLane(std::string name, bool large, Gate& gate, Counts& counts)
+      : name_(std::move(name)), large_(large), gate_(gate), counts_(counts) {}
+  const std::string& name() const override { return name_; }
+  const std::string& device() const override { return device_; }
+  absl::Status Execute(std::unique_ptr<Batch> batch) override {
+    const int now = ++counts_.now;
+    for (int most = counts_.most; now > most && !counts_.most.compare_exchange_weak(most, now);) {
+    }
+    if (large_) LargeBatch();
+    gate_.Pass();
+    --counts_.now;
+    CompleteAll(std::move(batch), absl::OkStatus(), name_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string name_;
+  const std::string device_ = "counted";
+  const bool large_;
+  Gate& gate_;
+  Counts& counts_;
+};
+
+std::vector<std::unique_ptr<Lane>> CountedLanes(int count, bool large, Gate& gate,
+                                                CountedLane::Counts& counts) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (int i = 0; i < count; ++i) {
+    lanes.push_back(std::make_unique<CountedLane>(std::to_string(i), large, gate, counts));
+  }
+  return lanes;
+}
+
 std::vector<std::unique_ptr<Lane>> Lanes(std::unique_ptr<Lane> a,
                                          std::unique_ptr<Lane> b = nullptr) {
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -210,6 +250,49 @@ TEST_F(ExecutorTest, FlushesALaneThatRetiresWithWorkInFlight) {
   EXPECT_EQ(in_flight->code(), absl::StatusCode::kOk);
   EXPECT_EQ(failed->code(), absl::StatusCode::kInternal);
   EXPECT_EQ(last_lane_calls_, 1);
+}
+
+TEST_F(ExecutorTest, NoMoreLanesComputeSmallBatchesThanMay) {
+  Gate gate;
+  CountedLane::Counts counts;
+  Executor executor(CountedLanes(5, /*large=*/false, gate, counts), queue_, {}, 2);
+  executor.Start(Shut());
+  std::vector<std::unique_ptr<RequestProbe>> probes;
+  for (int i = 0; i < 50; ++i) probes.push_back(Push());
+  gate.WaitForStalled(2);
+  gate.Open();
+  queue_.Close();
+  executor.Join();
+  EXPECT_EQ(counts.most, 2);
+  for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+}
+
+TEST_F(ExecutorTest, ALaneWithALargeBatchLetsAnotherTake) {
+  Gate gate;
+  CountedLane::Counts counts;
+  Executor executor(CountedLanes(3, /*large=*/true, gate, counts), queue_, {}, 1);
+  executor.Start(Shut());
+  std::vector<std::unique_ptr<RequestProbe>> probes;
+  for (int i = 0; i < 50; ++i) probes.push_back(Push());
+  gate.WaitForStalled(3);
+  gate.Open();
+  queue_.Close();
+  executor.Join();
+  EXPECT_EQ(counts.most, 3);
+  for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+}
+
+TEST_F(ExecutorTest, ALaneThatRetiresLeavesItsTurnToAnother) {
+  Executor executor(Lanes(Faulty(std::make_unique<InstantLane>("a"), 0),
+                          Faulty(std::make_unique<InstantLane>("b"), 0)),
+                    queue_, {}, 1);
+  executor.Start(Shut());
+  const auto first = Push();
+  const auto second = Push();
+  executor.Join();
+  EXPECT_EQ(first->code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(second->code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(executor.working_lanes(), 0);
 }
 
 TEST_F(ExecutorTest, JoinWithoutWorkReturns) {

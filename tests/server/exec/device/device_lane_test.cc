@@ -9,6 +9,7 @@
 #include <deque>
 #include <optional>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,13 +64,17 @@ class DeviceLaneTest : public ::testing::Test {
     model_.reset();
   }
 
-  void Start(const DeviceBackendOptions& options) {
+  void Start(const DeviceBackendOptions& options, int device_count = 1) {
     lanes_.clear();
     model_.reset();
-    auto device = std::make_unique<FakeDevice>("fake:0", 1 << 20);
-    device_ = device.get();
+    devices_.clear();
     std::vector<std::unique_ptr<Device>> devices;
-    devices.push_back(std::move(device));
+    for (int i = 0; i < device_count; ++i) {
+      auto device = std::make_unique<FakeDevice>("fake:" + std::to_string(i), 1 << 20);
+      devices_.push_back(device.get());
+      devices.push_back(std::move(device));
+    }
+    device_ = devices_.front();
     backend_ = *DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
     lanes_ = backend_->MakeLanes();
     v1::ModelConfig config;
@@ -136,8 +141,9 @@ class DeviceLaneTest : public ::testing::Test {
   }
 
   // The scrape's line of the device's series `name` whose second label is `label`; "" if none.
-  std::string Series(const std::string& name, const std::string& label) const {
-    const std::string start = name + "{device=\"fake:0\"," + label + "} ";
+  std::string Series(const std::string& name, const std::string& label,
+                     const std::string& device = "fake:0") const {
+    const std::string start = name + "{device=\"" + device + "\"," + label + "} ";
     const std::string scrape = metrics_->Scrape();
     const std::size_t begin = scrape.find("\n" + start);
     if (begin == std::string::npos) return "";
@@ -147,7 +153,8 @@ class DeviceLaneTest : public ::testing::Test {
 
   SteadyClock clock_;
   std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
-  FakeDevice* device_ = nullptr;
+  std::vector<FakeDevice*> devices_;
+  FakeDevice* device_ = nullptr;  // The first of them.
   std::unique_ptr<DeviceBackend> backend_;
   std::shared_ptr<const Model> model_;
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -163,7 +170,7 @@ TEST_F(DeviceLaneTest, ComputesALargeBatchInPiecesThroughReusedStaging) {
   Add(*batch, 2, 129);
   ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   for (const Sent& sent : sent_) ExpectRight(sent);
-  EXPECT_GT(device_->calls(FakeCall::kNormalize), 4);
+  EXPECT_GT(device_->calls(DeviceCall::kNormalize), 4);
 }
 
 TEST_F(DeviceLaneTest, CountsTheBytesThatCrossTheLinkOnEitherPath) {
@@ -191,8 +198,8 @@ TEST_F(DeviceLaneTest, ComputesASmallBatchThroughTheLinkInOneLaunch) {
   Add(*batch, 2, 11);
   ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   for (const Sent& sent : sent_) ExpectRight(sent);
-  EXPECT_EQ(device_->calls(FakeCall::kNormalize), 1);
-  EXPECT_EQ(device_->calls(FakeCall::kCopyOut), 0);
+  EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 1);
+  EXPECT_EQ(device_->calls(DeviceCall::kCopyOut), 0);
 }
 
 TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
@@ -256,7 +263,7 @@ TEST_F(DeviceLaneTest, AnInlineLaneComputesWhatItIsMadeForOnEitherPath) {
     Add(*batch, 1, 682);  // 16368 bytes.
     ASSERT_TRUE(lanes[1]->Execute(std::move(batch)).ok());
     ExpectRight(sent_[0]);
-    EXPECT_EQ(device_->calls(FakeCall::kAwait), 0);
+    EXPECT_EQ(device_->calls(DeviceCall::kAwait), 0);
   }
 }
 
@@ -271,16 +278,52 @@ TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
     for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
     for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
       backend_->stager()->Stage(*batch->requests[i]);
-      EXPECT_TRUE(batch->requests[i]->staged);
+      EXPECT_TRUE(batch->requests[i]->IsStaged());
     }
     // Nobody reads any more where the staged ones came from.
     const std::vector<float> x = sent_[1].x;
     std::fill(sent_[1].x.begin(), sent_[1].x.end(), std::nanf(""));
-    const std::int64_t copies = device_->calls(FakeCall::kCopyIn);
+    const std::int64_t copies = device_->calls(DeviceCall::kCopyIn);
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-    EXPECT_EQ(device_->calls(FakeCall::kCopyIn) == copies, mapped_bytes > 0);
+    EXPECT_EQ(device_->calls(DeviceCall::kCopyIn) == copies, mapped_bytes > 0);
     sent_[1].x = x;
     for (const Sent& sent : sent_) ExpectRight(sent);
+  }
+}
+
+TEST_F(DeviceLaneTest, AStagedInputsBlockBecomesTheOutputs) {
+  for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    options.max_staged_bytes = 8 << 10;
+    Start(options);
+    sent_.clear();
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 1, 300);
+    backend_->stager()->Stage(*batch->requests[0]);
+    ASSERT_TRUE(batch->requests[0]->IsStaged());
+    const std::byte* const block = batch->requests[0]->staged.data();
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    ExpectRight(sent_[0]);
+    EXPECT_EQ(sent_[0].completion.output.data(), block);
+  }
+}
+
+TEST_F(DeviceLaneTest, TellsOfALargeBatchBeforeItGathersIt) {
+  DeviceBackendOptions options = SmallOptions();
+  options.lane.mapped_bytes = 4096;
+  Start(options);
+  int told = 0;
+  lanes_[0]->OnLargeBatch([&] {
+    ++told;
+    EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 1);
+  });
+  for (const std::int64_t spatial : {100, 200}) {  // 2400 and 4800 bytes.
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 1, spatial);
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
+    EXPECT_EQ(told, spatial == 200 ? 1 : 0);
+    ExpectRight(sent_.back());
   }
 }
 
@@ -293,6 +336,14 @@ TEST_F(DeviceLaneTest, LanesOfSeveralDevicesHaveLessStaging) {
   EXPECT_EQ(staging(8), staging(2));
 }
 
+TEST_F(DeviceLaneTest, StagingIsDividedIntoWholePagesAndHasALeastSize) {
+  DeviceLaneOptions options = LaneOptionsFor(1);
+  SetStagingBytes(1'000'000, options);
+  EXPECT_EQ(options.chunk_bytes, 61u * 4096);
+  SetStagingBytes(1, options);
+  EXPECT_EQ(options.chunk_bytes, 64u << 10);
+}
+
 TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) {
   DeviceBackendOptions options = SmallOptions();
   options.pool_bytes = 16 << 10;
@@ -302,14 +353,14 @@ TEST_F(DeviceLaneTest, StagesNeitherSmallNorLargeRequestsNorWhenThePoolIsShort) 
   Batch batch;
   for (const std::int64_t spatial : {41, 167, 42, 166}) Add(batch, 1, spatial);
   for (const auto& request : batch.requests) backend_->stager()->Stage(*request);
-  EXPECT_FALSE(batch.requests[0]->staged);  // 984 bytes
-  EXPECT_FALSE(batch.requests[1]->staged);  // 4008
-  EXPECT_TRUE(batch.requests[2]->staged);
-  EXPECT_TRUE(batch.requests[3]->staged);
+  EXPECT_FALSE(batch.requests[0]->IsStaged());  // 984 bytes
+  EXPECT_FALSE(batch.requests[1]->IsStaged());  // 4008
+  EXPECT_TRUE(batch.requests[2]->IsStaged());
+  EXPECT_TRUE(batch.requests[3]->IsStaged());
   for (int i = 0; i < 3; ++i) Add(batch, 1, 166);  // 3984 bytes each: the last finds 2 KiB.
   for (std::size_t i = 4; i < 7; ++i) backend_->stager()->Stage(*batch.requests[i]);
-  EXPECT_TRUE(batch.requests[5]->staged);
-  EXPECT_FALSE(batch.requests[6]->staged);
+  EXPECT_TRUE(batch.requests[5]->IsStaged());
+  EXPECT_FALSE(batch.requests[6]->IsStaged());
   for (auto& request : batch.requests) Fail(std::move(request), absl::CancelledError("enough"));
 }
 
@@ -364,7 +415,7 @@ TEST_F(DeviceLaneTest, ReadersThatHoldTheirResponsesLeaveTheLanesTheirShareOfThe
   }
   for (const Sent& sent : sent_) ExpectRight(sent);
   // All twenty found a block, which needs no copy by the device.
-  EXPECT_EQ(device_->calls(FakeCall::kCopyOut), 0);
+  EXPECT_EQ(device_->calls(DeviceCall::kCopyOut), 0);
 }
 
 TEST_F(DeviceLaneTest, CancelledAndExpiredRequestsAreNotComputed) {
@@ -376,7 +427,7 @@ TEST_F(DeviceLaneTest, CancelledAndExpiredRequestsAreNotComputed) {
   ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(device_->calls(FakeCall::kNormalize), 0);
+  EXPECT_EQ(device_->calls(DeviceCall::kNormalize), 0);
 }
 
 TEST_F(DeviceLaneTest, MemoryOfTheModelComesBackWithItsLastBatch) {
@@ -391,7 +442,7 @@ TEST_F(DeviceLaneTest, MemoryOfTheModelComesBackWithItsLastBatch) {
 }
 
 struct FaultCase {
-  FakeCall call;
+  DeviceCall call;
   int nth;
   bool mapped;
 };
@@ -424,16 +475,16 @@ TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
 INSTANTIATE_TEST_SUITE_P(
     Faults, DeviceLaneFaultTest,
     ::testing::Values(
-        FaultCase{FakeCall::kCopyIn, 1, false}, FaultCase{FakeCall::kCopyIn, 5, false},
-        FaultCase{FakeCall::kNormalize, 1, false}, FaultCase{FakeCall::kNormalize, 3, false},
-        FaultCase{FakeCall::kCopyOut, 2, false}, FaultCase{FakeCall::kAddMark, 1, false},
-        FaultCase{FakeCall::kAddMark, 9, false}, FaultCase{FakeCall::kWait, 1, false},
-        FaultCase{FakeCall::kNormalize, 1, true}, FaultCase{FakeCall::kAddPoint, 1, true},
-        FaultCase{FakeCall::kAddPoint, 2, false}, FaultCase{FakeCall::kAwait, 3, false},
-        FaultCase{FakeCall::kWait, 1, true}));
+        FaultCase{DeviceCall::kCopyIn, 1, false}, FaultCase{DeviceCall::kCopyIn, 5, false},
+        FaultCase{DeviceCall::kNormalize, 1, false}, FaultCase{DeviceCall::kNormalize, 3, false},
+        FaultCase{DeviceCall::kCopyOut, 2, false}, FaultCase{DeviceCall::kAddMark, 1, false},
+        FaultCase{DeviceCall::kAddMark, 9, false}, FaultCase{DeviceCall::kWait, 1, false},
+        FaultCase{DeviceCall::kNormalize, 1, true}, FaultCase{DeviceCall::kAddPoint, 1, true},
+        FaultCase{DeviceCall::kAddPoint, 2, false}, FaultCase{DeviceCall::kAwait, 3, false},
+        FaultCase{DeviceCall::kWait, 1, true}));
 
 TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
-  device_->FailCall(FakeCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));
+  device_->FailCall(DeviceCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));
   auto batch = std::make_unique<Batch>();
   Add(*batch, 1, 3);
   EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
@@ -448,7 +499,7 @@ TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
   DeviceBackendOptions options = SmallOptions();
   options.lanes_per_device = 2;
   Start(options);
-  device_->FailCall(FakeCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
+  device_->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
   auto batch = std::make_unique<Batch>();
   Add(*batch, 1, 3);
   EXPECT_FALSE(lanes_[0]->Execute(std::move(batch)).ok());
@@ -458,8 +509,48 @@ TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
   EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kInternal);
 }
 
+TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLostAlone) {
+  metrics_ = CreateMetrics({"test", ""});
+  Start(SmallOptions(), 2);
+  ASSERT_EQ(lanes_.size(), 2u);
+  EXPECT_EQ(lanes_[0]->device(), "fake:0");
+  EXPECT_EQ(lanes_[1]->device(), "fake:1");
+  const auto execute = [this](Lane& lane) {
+    auto batch = std::make_unique<Batch>();
+    Add(*batch, 2, 32);  // 1536 bytes.
+    return lane.Execute(std::move(batch)).ok();
+  };
+  EXPECT_TRUE(execute(*lanes_[1]));
+  EXPECT_TRUE(execute(*lanes_[1]));
+  EXPECT_TRUE(execute(*lanes_[0]));
+  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "1536");
+  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\"", "fake:1"), "3072");
+
+  devices_[0]->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
+  EXPECT_FALSE(execute(*lanes_[0]));
+  EXPECT_TRUE(execute(*lanes_[1]));
+  EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
+  EXPECT_EQ(Series("normd_lanes", "state=\"working\"", "fake:1"), "1");
+  for (std::size_t i = 0; i < sent_.size(); ++i) {
+    if (i == 3) {
+      EXPECT_EQ(sent_[i].completion.status.code(), absl::StatusCode::kInternal);
+    } else {
+      ExpectRight(sent_[i]);
+    }
+  }
+}
+
+TEST_F(DeviceLaneTest, AModelThatFitsOnlyOneDeviceLeavesNothingThere) {
+  Start(SmallOptions(), 2);
+  const std::int64_t before = devices_[0]->allocated_bytes();
+  devices_[1]->FailCall(DeviceCall::kAllocate, 1, absl::ResourceExhaustedError("no room"));
+  const auto state = backend_->Prepare(*model_);
+  EXPECT_THAT(std::string(state.status().message()), HasSubstr("fake:1: no room"));
+  EXPECT_EQ(devices_[0]->allocated_bytes(), before);
+}
+
 TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
-  device_->FailCall(FakeCall::kAllocate, 1,
+  device_->FailCall(DeviceCall::kAllocate, 1,
                     absl::ResourceExhaustedError("wanted 512 bytes, free 12"));
   const auto state = backend_->Prepare(*model_);
   EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted);

@@ -165,8 +165,8 @@ TEST_F(DeviceLinearTest, RequestsOfDifferentSizesShareALaunchOnEitherPath) {
       for (const std::int64_t samples : {3, 1, 0, 17}) Add(*batch, samples);
       ASSERT_TRUE(lanes_[1]->Execute(std::move(batch)).ok());
       for (const Sent& sent : sent_) ExpectRight(sent);
-      EXPECT_EQ(device_->calls(FakeCall::kLinearNorm), 1);
-      EXPECT_EQ(device_->calls(FakeCall::kCopyOut) == 0, mapped_bytes > 0);
+      EXPECT_EQ(device_->calls(DeviceCall::kLinearNorm), 1);
+      EXPECT_EQ(device_->calls(DeviceCall::kCopyOut) == 0, mapped_bytes > 0);
     }
   }
 }
@@ -184,7 +184,7 @@ TEST_F(DeviceLinearTest, ABatchIsSplitByPrecisionAndEachPartReadsItsOwnWeights) 
     }
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
     for (const Sent& sent : sent_) ExpectRight(sent);
-    EXPECT_EQ(device_->calls(FakeCall::kLinearNorm), 4);
+    EXPECT_EQ(device_->calls(DeviceCall::kLinearNorm), 4);
   }
 }
 
@@ -196,7 +196,7 @@ TEST_F(DeviceLinearTest, StagedInputsAreReadWhereTheyLieOnEitherPath) {
     auto batch = std::make_unique<Batch>();
     for (const std::int64_t samples : {3, 20, 1}) Add(*batch, samples);
     backend_->stager()->Stage(*batch->requests[1]);
-    EXPECT_TRUE(batch->requests[1]->staged);
+    EXPECT_TRUE(batch->requests[1]->IsStaged());
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
     for (const Sent& sent : sent_) ExpectRight(sent);
   }
@@ -208,7 +208,7 @@ TEST_F(DeviceLinearTest, GoesRoundTheArenaInWavesAndThroughReusedStaging) {
   for (int i = 0; i < 5; ++i) Add(*batch, 130);  // 6240 bytes each, the arena holds two.
   ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   for (const Sent& sent : sent_) ExpectRight(sent);
-  EXPECT_EQ(device_->calls(FakeCall::kLinearNorm), 3);
+  EXPECT_EQ(device_->calls(DeviceCall::kLinearNorm), 3);
 }
 
 TEST_F(DeviceLinearTest, InputsLargerThanTheArenaFailAloneWithTheNumbers) {
@@ -227,7 +227,7 @@ TEST_F(DeviceLinearTest, AFaultOfItsLaunchEndsTheBatchWithInternal) {
     Start(mapped_bytes);
     Load();
     sent_.clear();
-    device_->FailCall(FakeCall::kLinearNorm, 2, absl::InternalError("injected"));
+    device_->FailCall(DeviceCall::kLinearNorm, 2, absl::InternalError("injected"));
     auto batch = std::make_unique<Batch>();
     Add(*batch, 2, Precision::kFloat32);
     Add(*batch, 2, Precision::kTf32);
@@ -284,7 +284,7 @@ TEST_F(DeviceLinearTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
 }
 
 TEST_F(DeviceLinearTest, AFaultOfThePreparationFailsTheLoad) {
-  device_->FailCall(FakeCall::kPrepareLinear, 3, absl::InternalError("injected"));
+  device_->FailCall(DeviceCall::kPrepareLinear, 3, absl::InternalError("injected"));
   const std::shared_ptr<const Model> model = NewModel("");
   const std::int64_t before = device_->allocated_bytes();
   EXPECT_EQ(backend_->Prepare(*model).status().code(), absl::StatusCode::kInternal);

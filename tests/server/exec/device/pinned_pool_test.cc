@@ -50,7 +50,7 @@ TEST_F(PinnedPoolTest, BlocksOutliveThePool) {
 }
 
 TEST_F(PinnedPoolTest, FailsWithTheDevicesReason) {
-  device_.FailCall(FakeCall::kAllocate, 1, absl::ResourceExhaustedError("no pages"));
+  device_.FailCall(DeviceCall::kAllocate, 1, absl::ResourceExhaustedError("no pages"));
   EXPECT_EQ(PinnedPool::Create(device_, kPool).status().message(), "no pages");
 }
 

@@ -1,0 +1,99 @@
+#include "server/exec/cuda/cuda_context.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/exec/cuda/cuda_device.h"
+#include "server/exec/kernel_status.h"
+
+namespace normd {
+namespace {
+
+// After these the context is lost: every later call on the device returns the same error.
+bool IsSticky(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorLaunchFailure:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorUnknown: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+CudaContext::CudaContext(int index) : index_(index), name_(absl::StrCat("cuda:", index)) {}
+
+absl::StatusOr<std::shared_ptr<CudaContext>> CudaContext::Open(int index) {
+  std::shared_ptr<CudaContext> context(new CudaContext(index));
+  if (absl::Status status = context->Initialize(); !status.ok()) return status;
+  return context;
+}
+
+absl::Status CudaContext::Initialize() {
+  cudaDeviceProp properties{};
+  if (cudaGetDeviceProperties(&properties, index_) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return absl::FailedPreconditionError(
+        absl::StrCat("device: ", name_, " is not here; ", CudaDeviceCount(), " found"));
+  }
+  description_ = absl::StrCat(properties.name, ", ", properties.totalGlobalMem >> 20, " MiB");
+  if (absl::Status status = Enter(); !status.ok()) return status;
+  const norm::Status limits = norm::cuda::QueryDeviceLimits(index_, &limits_);
+  if (!limits.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(name_, ": ", limits.message()));
+  }
+  // The program is not linked with the driver.
+  void* write_value = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  if (cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &write_value, 11070,
+                                       cudaEnableDefault, &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return absl::FailedPreconditionError(
+        absl::StrCat(name_, ": the driver has no cuStreamWriteValue32"));
+  }
+  write_value_ = reinterpret_cast<PFN_cuStreamWriteValue32_v11070>(write_value);
+  return absl::OkStatus();
+}
+
+absl::Status CudaContext::Check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  static_cast<void>(cudaGetLastError());  // Clears one that is not sticky.
+  if (IsSticky(error)) usable_.store(false, std::memory_order_relaxed);
+  const std::string text =
+      absl::StrCat(call, ": ", cudaGetErrorName(error), ", ", cudaGetErrorString(error));
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                            : absl::InternalError(text);
+}
+
+absl::Status CudaContext::Check(const norm::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  // A launch that was refused may be the first that hears of a lost context.
+  if (IsSticky(cudaPeekAtLastError())) usable_.store(false, std::memory_order_relaxed);
+  static_cast<void>(cudaGetLastError());
+  return FromKernel(status);
+}
+
+absl::StatusOr<UniqueStream> CudaContext::CreateStream() {
+  if (absl::Status status = Enter(); !status.ok()) return status;
+  cudaStream_t stream = nullptr;
+  absl::Status status =
+      Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (!status.ok()) return status;
+  return UniqueStream(stream);
+}
+
+}  // namespace normd

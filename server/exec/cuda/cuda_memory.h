@@ -1,0 +1,43 @@
+// Memory of a CUDA device, and host memory that it can address.
+
+#ifndef NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
+#define NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/base/buffer.h"
+#include "server/exec/cuda/cuda_context.h"
+#include "server/exec/device/device.h"
+
+namespace normd {
+
+// Thread-safe. Buffers may outlive it; ending one waits for nothing on the device, whose work on it
+// must be done by then.
+class CudaMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaMemory>> Create(std::shared_ptr<CudaContext> context);
+
+  // ResourceExhausted, with what was asked for and what is free. They may wait for the device.
+  absl::StatusOr<Buffer> AllocateDevice(std::size_t bytes);
+  absl::StatusOr<Buffer> AllocatePinned(std::size_t bytes);
+
+  // What ended buffers have left is given back first.
+  absl::StatusOr<DeviceMemoryInfo> Info();
+
+ private:
+  // Of the device's memory; shared with every block of it that is in use.
+  struct Pool {
+    std::shared_ptr<CudaContext> context;  // shared: as the pool is.
+    UniqueMemPool memory;
+    UniqueStream stream;  // On which blocks are taken and given back.
+  };
+  explicit CudaMemory(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {}
+
+  const std::shared_ptr<Pool> pool_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CUDA_CUDA_MEMORY_H_
