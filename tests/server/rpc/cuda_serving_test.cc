@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,9 @@
 #include "kernels/norm.h"
 #include "kernels/reference.h"
 #include "server/exec/cuda/cuda_device.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+#include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/tensor.h"
 
@@ -180,6 +185,101 @@ TEST_F(CudaServingTest, AThousandMixedRequestsAtOnceHaveTheBitsOfEachAlone) {
     shared += calls[i].response.batch().requests() > 1 ? 1 : 0;
   }
   EXPECT_GT(shared, 0);  // Or nothing is shown.
+}
+
+// A request of some megabytes, which a stream cuts into pieces.
+v1::NormalizeRequest LongRequest(const std::string& model, v1::DataType dtype,
+                                 const std::vector<std::int64_t>& shape, std::mt19937_64& random) {
+  v1::NormalizeRequest request;
+  request.set_model(model);
+  *request.add_inputs() = RandomTensor(dtype, shape, random);
+  if (model == kFusedLayer) {
+    request.mutable_inputs(0)->set_name("x");
+    *request.add_inputs() = RandomTensor(dtype, shape, random);
+    request.mutable_inputs(1)->set_name("y");
+  }
+  return request;
+}
+
+TEST_F(CudaServingTest, StreamsAtOnceHaveTheBitsOfTheirUnaryCalls) {
+  TestServerOptions options;
+  options.device = "cuda:0";
+  options.queue.limits.max_bytes = std::int64_t{2} << 20;
+  options.service.stream.piece_bytes = 300'000;
+  TestServer server(options);
+  std::mt19937_64 random(norm::testing::TestSeed() + 2);
+  std::vector<v1::NormalizeRequest> requests;
+  for (const v1::DataType dtype : {v1::FLOAT32, v1::FLOAT16, v1::BFLOAT16}) {
+    requests.push_back(LongRequest(kFusedLayer, dtype, {2311, 512}, random));
+    requests.push_back(LongRequest("layer_norm_1024", dtype, {1500, 1024}, random));
+    requests.push_back(LongRequest("group_norm_64_8", dtype, {3, 64, 9001}, random));
+  }
+  requests.push_back(requests.front());
+  requests.back().set_precision(v1::PRECISION_BFLOAT16);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    threads.emplace_back([&server, &request = requests[i], i] {
+      const std::string wanted = Answer(server.stub(), request);
+      std::mt19937_64 sizes(norm::testing::TestSeed() + i);
+      const testing::StreamResult result = testing::NormalizeInChunks(
+          server.stub(), request, [&sizes] { return sizes() % 500'000 + 1; });
+      EXPECT_TRUE(result.status.ok()) << Describe(request) << ": " << result.status.error_message();
+      EXPECT_TRUE(result.data == wanted) << Describe(request);
+      EXPECT_TRUE(result.trailer && result.trailer->pieces() > 5) << Describe(request);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+}
+
+// In a process of its own, because it loses its context: a kernel reads from where no memory is,
+// and the server finds its device lost. Ends the process with 0 if all was as it must be.
+[[noreturn]] void LoseTheDeviceOfAServer() {
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("server"));
+  TestServerOptions options;
+  options.device = "cuda:0";
+  options.queue.max_inline_bytes = std::int64_t{256} << 10;
+  TestServer server(options);
+  std::mt19937_64 random(1);
+  const v1::NormalizeRequest request =
+      LongRequest("group_norm_64_8", v1::FLOAT32, {1, 64, 8192}, random);
+  Answer(server.stub(), request);
+  EXPECT_EQ(server.Metric("normd_ready"), 1);
+  const double lanes = server.Metric("normd_lanes{device=\"cuda:0\",state=\"working\"}");
+  EXPECT_GT(lanes, 0);
+
+  const std::unique_ptr<Device> device = *OpenCudaDevice(0);
+  const auto stream = *device->CreateStream(4096);
+  const Buffer memory = *device->Allocate(MemoryKind::kDevice, 4096);
+  norm::NormParams params;
+  params.gamma.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 60);
+  auto* rows = const_cast<std::byte*>(memory.data());
+  const norm::Segment segment{rows, rows, 1, 4};
+  static_cast<void>(
+      stream->Normalize(norm::InstanceNormSpec(64, norm::DType::kFloat32), params, &segment, 1));
+  EXPECT_FALSE(stream->Wait().ok());
+
+  int internal = 0;
+  grpc::Status status;
+  for (int i = 0; i < 100 && status.error_code() != grpc::StatusCode::UNAVAILABLE; ++i) {
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    status = server.stub().Normalize(&context, request, &response);
+    internal += status.error_code() == grpc::StatusCode::INTERNAL ? 1 : 0;
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(internal, lanes);  // One batch for each.
+  EXPECT_EQ(server.Metric("normd_ready"), 0);
+  EXPECT_EQ(server.Metric("normd_lanes{device=\"cuda:0\",state=\"working\"}"), 0);
+  EXPECT_EQ(server.Metric("normd_lanes{device=\"cuda:0\",state=\"retired\"}"), lanes);
+  std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST_F(CudaServingTest, ALostDeviceEndsRequestsWithInternalAndThenTurnsReadinessOff) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(LoseTheDeviceOfAServer(), ::testing::ExitedWithCode(0),
+              "retires, 0 of [0-9]+ left: INTERNAL");
 }
 
 TEST_F(CudaServingTest, AgreesWithTheCpu) {

@@ -21,7 +21,7 @@ TEST_F(CudaFaultTest, ALostContextEndsBatchesWithInternalAndRetiresEveryLane) {
   const std::shared_ptr<const Model> model = MakeGroupNorm("CHANNELS_FIRST");
 
   // A kernel that reads parameters from where no memory is.
-  const auto stream = *device_->CreateStream();
+  const auto stream = *device_->CreateStream(4096);
   const Buffer memory = *device_->Allocate(MemoryKind::kDevice, 4096);
   norm::NormParams params = model->host_params();
   params.gamma.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 60);

@@ -15,6 +15,7 @@
 #include "server/exec/device/device_backend.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
+#include "tests/support/faulty_device.h"
 #include "tests/support/models.h"
 
 namespace normd {
@@ -28,8 +29,9 @@ class CudaFixture : public ::testing::Test {
   // Lanes on device 0.
   void Start(const DeviceBackendOptions& options) {
     std::vector<std::unique_ptr<Device>> devices;
-    devices.push_back(*OpenCudaDevice(0));
-    device_ = devices.back().get();
+    auto device = std::make_unique<FaultyDevice>(*OpenCudaDevice(0));
+    device_ = device.get();
+    devices.push_back(std::move(device));
     auto backend = DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
     ASSERT_TRUE(backend.ok()) << backend.status();
     backend_ = *std::move(backend);
@@ -56,7 +58,7 @@ class CudaFixture : public ::testing::Test {
   const SteadyClock clock_;
   const std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
   std::unique_ptr<DeviceBackend> backend_;
-  Device* device_ = nullptr;
+  FaultyDevice* device_ = nullptr;
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 

@@ -168,6 +168,75 @@ TEST_F(CudaLaneTest, ARequestsBitsDependOnNeitherItsCompanyNorTheLane) {
   executor.Join();
 }
 
+struct Fault {
+  DeviceCall call;
+  int nth;
+};
+
+class CudaLaneFaultTest : public CudaLaneTest, public ::testing::WithParamInterface<Fault> {};
+
+// While copies and kernels of the batch's other pieces are under way.
+TEST_P(CudaLaneFaultTest, EndsTheBatchWithInternalAndHurtsNoOtherLane) {
+  Start(SmallLanes());
+  const std::shared_ptr<const Model> model = MakeGroupNorm("CHANNELS_FIRST");
+  const Input input = MakeInput(DType::kFloat32, "CHANNELS_FIRST", 20, 4001, 3);
+  for (const bool faulty : {true, false, false}) {
+    if (faulty) {
+      device_->FailCall(GetParam().call, GetParam().nth, absl::InternalError("injected"));
+    }
+    auto batch = std::make_unique<Batch>();
+    batch->model = model;
+    std::vector<std::unique_ptr<RequestProbe>> probes;
+    for (int i = 0; i < 3; ++i) {
+      probes.push_back(Probe(model, input));
+      batch->requests.push_back(std::move(probes.back()->request()));
+    }
+    const absl::Status status = lanes_[faulty ? 0 : 1]->Execute(std::move(batch));
+    EXPECT_EQ(status.code(), faulty ? absl::StatusCode::kInternal : absl::StatusCode::kOk);
+    for (const auto& probe : probes) {
+      if (faulty) {
+        EXPECT_EQ(probe->code(), absl::StatusCode::kInternal);
+        EXPECT_THAT(std::string(probe->completion().status.message()), HasSubstr("injected"));
+      } else {
+        ExpectRight(*model, input, *probe);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Faults, CudaLaneFaultTest,
+    ::testing::Values(Fault{DeviceCall::kCopyIn, 9}, Fault{DeviceCall::kNormalize, 5},
+                      Fault{DeviceCall::kCopyOut, 4}, Fault{DeviceCall::kAddMark, 20},
+                      Fault{DeviceCall::kAwait, 7}, Fault{DeviceCall::kAddPoint, 11},
+                      Fault{DeviceCall::kWait, 1}));
+
+TEST_F(CudaLaneTest, AModelsMemoryComesBackWithIt) {
+  Start(SmallLanes());
+  const auto free_bytes = [this] { return device_->MemoryInfo()->free_bytes; };
+  const std::int64_t before = free_bytes();
+  std::shared_ptr<const Model> model =
+      MakeModel("wide", "rms_norm { normalized_shape: 8000000 }", metrics_->ForModel("wide", 1),
+                {MakeParameter("weight", std::vector<float>(8'000'000, 1.0f))});
+  const_cast<Model&>(*model).set_backend_state(*backend_->Prepare(*model));
+  EXPECT_LE(free_bytes(), before - 32'000'000);
+  model.reset();
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(CudaLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
+  Start(SmallLanes());
+  const Buffer most =
+      *device_->Allocate(MemoryKind::kDevice,
+                         static_cast<std::size_t>(device_->MemoryInfo()->free_bytes) - (64 << 20));
+  const std::shared_ptr<const Model> model =
+      MakeModel("wide", "rms_norm { normalized_shape: 40000000 }", metrics_->ForModel("wide", 1),
+                {MakeParameter("weight", std::vector<float>(40'000'000, 1.0f))});
+  const auto state = backend_->Prepare(*model);
+  EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted) << state.status();
+  EXPECT_THAT(std::string(state.status().message()), HasSubstr("wanted 160000000 bytes, free "));
+}
+
 TEST_F(CudaLaneTest, MemoryThatIsNotThereIsRefusedWithTheNumbersAndHurtsNobody) {
   Start(SmallLanes());
   const absl::StatusOr<Buffer> memory =
