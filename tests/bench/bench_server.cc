@@ -51,6 +51,7 @@ DeviceDefaults::DeviceDefaults(const std::string& device) {
   max_batch_bytes = on_cpu ? std::int64_t{256} << 10 : std::int64_t{2} << 20;
   max_inline_bytes = on_cpu ? std::int64_t{1} << 20 : kMaxDeviceInlineBytes;
   stream_piece_bytes = on_cpu ? StreamLimits().piece_bytes : std::int64_t{4} << 20;
+  small_lanes = on_cpu ? 0 : kDeviceSmallLanes;
   look_out = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
 }
 
@@ -73,7 +74,8 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
       admission_({}, *metrics_),
       queue_(options.queue, clock_),
-      executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_)),
+      executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
+                options.small_lanes),
       environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
       service_(environment_) {
   queue_.StageWith(backend_->stager());

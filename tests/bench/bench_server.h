@@ -41,6 +41,7 @@ struct BenchServerOptions {
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
   bool record_metrics = true;
+  int small_lanes = 0;  // As normd's --device_small_lanes.
 };
 
 // As normd's flags choose them for the device: see server/main.cc.
@@ -50,6 +51,7 @@ struct DeviceDefaults {
   std::int64_t max_inline_bytes;
   std::int64_t stream_piece_bytes;
   Duration look_out;
+  int small_lanes;
 };
 
 // normd as main.cc composes it. Ends the process with a message when it cannot start.

@@ -1,9 +1,9 @@
 // The exec stage on a GPU without gRPC: requests are fed from memory and their results dropped. The
 // limit is the link: pinned copies in both directions at once, measured in the same run.
 //
-//   device_bench [--lanes=4,12] [--chunks=4194304] [--staging=4] [--pieces=16777216]
-//   [--sizes=65536,1048576,...]
-//                [--seconds=2] [--outstanding=64] [--devices=1] [--host] [--idle]
+//   device_bench [--lanes=4,8] [--small_lanes=4] [--chunks=4194304] [--staging=4]
+//                [--pieces=16777216] [--sizes=65536,1048576,...] [--seconds=2] [--outstanding=64]
+//                [--devices=1] [--host=true] [--idle=true] [--small=true]
 //
 // GB/s count bytes in and bytes out. "of link" is their ratio to the simultaneous copies.
 
@@ -22,6 +22,7 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/base/clock.h"
 #include "server/batching/batch_queue.h"
@@ -31,14 +32,19 @@
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
 #include "tests/bench/link_probe.h"
+#include "tests/bench/small_batches.h"
 
-ABSL_FLAG(std::string, lanes, "4,12", "lanes of each device, a list");
+ABSL_FLAG(std::string, lanes, absl::StrCat(normd::BackendOptions().device_lanes),
+          "lanes of each device, a list");
 ABSL_FLAG(std::string, chunks, "", "bytes of a staging chunk, a list; empty: what normd takes");
 ABSL_FLAG(std::string, pieces, "16777216", "bytes of a piece, a list");
 ABSL_FLAG(int, staging, 0, "chunks of a lane; 0: what normd takes");
+ABSL_FLAG(int, small_lanes, normd::kDeviceSmallLanes,
+          "of them compute small batches at once; 0: all");
 ABSL_FLAG(int, devices, 0, "how many devices; 0: all");
 ABSL_FLAG(bool, host, false, "measures gathering by itself, too");
 ABSL_FLAG(bool, idle, false, "measures one small request by itself, too");
+ABSL_FLAG(bool, small, false, "compares the ways of a small batch, too");
 ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
           "a batch up to this goes through the link");
 ABSL_FLAG(std::string, sizes, "65536,262144,1048576,4194304,16777216,67108864",
@@ -107,10 +113,11 @@ class Feeder {
     sources_.assign(static_cast<std::size_t>(outstanding), source);
   }
 
-  // The number of requests that ended within `duration`, and how long that really was.
+  // The number of requests that ended within `duration`, and how long that really was. Returns when
+  // all have ended, also after one that failed; see failed().
   std::pair<std::int64_t, double> Run(Seconds duration) {
     ended_ = 0;
-    stop_ = false;
+    stop_ = failed();
     running_ = static_cast<int>(sources_.size());
     const auto begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < sources_.size(); ++i) Send(i);
@@ -123,8 +130,16 @@ class Feeder {
   }
 
   std::int64_t bytes() const { return geometry_.bytes; }
+  bool failed() const { return failed_; }
 
  private:
+  void Fail(const absl::Status& status) {
+    if (!failed_.exchange(true)) {
+      std::fprintf(stderr, "device_bench: %s\n", status.ToString().c_str());
+    }
+    stop_ = true;
+  }
+
   void Send(std::size_t index) {
     auto request = std::make_unique<Request>();
     request->id = ++next_id_;
@@ -136,10 +151,7 @@ class Feeder {
         static_cast<std::size_t>(geometry_.bytes));
     request->arrival = clock_.Now();
     request->done = [this, index](Completion completion) {
-      if (!completion.status.ok()) {
-        std::fprintf(stderr, "device_bench: %s\n", completion.status.ToString().c_str());
-        std::exit(1);
-      }
+      if (!completion.status.ok()) Fail(completion.status);
       ++ended_;
       if (stop_) {
         --running_;
@@ -148,8 +160,8 @@ class Feeder {
       }
     };
     if (absl::Status status = queue_.Push(request); !status.ok()) {
-      std::fprintf(stderr, "device_bench: %s\n", status.ToString().c_str());
-      std::exit(1);
+      Fail(status);
+      --running_;
     }
   }
 
@@ -162,6 +174,7 @@ class Feeder {
   std::atomic<std::int64_t> ended_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<bool> failed_{false};
 };
 
 template <typename T>
@@ -236,12 +249,16 @@ void MeasureIdle() {
   }
 }
 
-// One line for each size, over lanes like these on every device.
-void MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
+// One line for each size, over lanes like these on every device. False after a request that failed.
+bool MeasureLanes(const DeviceBackendOptions& options, int device_count, double link) {
   const ExecStage stage(options, device_count);
   BatchQueue queue(BatchQueueOptions(), stage.clock);
-  Executor executor(stage.backend->MakeLanes(), queue);
-  executor.Start([](const absl::Status&) { std::exit(1); });
+  Executor executor(stage.backend->MakeLanes(), queue, {}, absl::GetFlag(FLAGS_small_lanes));
+  executor.Start([&queue](const absl::Status& error) {
+    queue.Close();
+    queue.Abort(error);
+  });
+  bool ok = true;
   for (const std::int64_t size : Numbers(absl::GetFlag(FLAGS_sizes))) {
     const int outstanding = static_cast<int>(std::min<std::int64_t>(
         absl::GetFlag(FLAGS_outstanding),
@@ -249,6 +266,10 @@ void MeasureLanes(const DeviceBackendOptions& options, int device_count, double 
     Feeder feeder(queue, stage.clock, stage.model, size, outstanding);
     feeder.Run(Seconds(0.3));
     const auto [ended, seconds] = feeder.Run(Seconds(absl::GetFlag(FLAGS_seconds)));
+    if (feeder.failed()) {
+      ok = false;
+      break;
+    }
     const double rate = static_cast<double>(ended) / seconds;
     const double gigabytes = 2.0 * rate * static_cast<double>(feeder.bytes()) / 1e9;
     std::printf("%6d %12zu %12zu %12lld %12d %10.0f %10.2f %10.3f\n", options.lanes_per_device,
@@ -259,6 +280,7 @@ void MeasureLanes(const DeviceBackendOptions& options, int device_count, double 
   }
   queue.Close();
   executor.Join();
+  return ok;
 }
 
 int Run() {
@@ -277,6 +299,7 @@ int Run() {
     std::printf("pinned copies both ways, %d device(s): %.1f GB/s\n", devices, link);
     if (absl::GetFlag(FLAGS_host)) PrintGathering(probe);
   }
+  if (absl::GetFlag(FLAGS_small)) PrintSmallBatches();
   if (absl::GetFlag(FLAGS_idle)) MeasureIdle();
   std::printf("%6s %12s %12s %12s %12s %10s %10s %10s\n", "lanes", "chunk", "piece", "bytes",
               "outstanding", "req/s", "GB/s", "of link");
@@ -294,7 +317,7 @@ int Run() {
         options.lane.chunks = staging > 0 ? staging : defaults.chunks;
         options.lane.piece_bytes = static_cast<std::size_t>(piece);
         options.lane.mapped_bytes = static_cast<std::size_t>(absl::GetFlag(FLAGS_mapped_bytes));
-        MeasureLanes(options, devices, link);
+        if (!MeasureLanes(options, devices, link)) return 1;
       }
     }
   }

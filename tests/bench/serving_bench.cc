@@ -4,8 +4,11 @@
 // are the machine's. "cpu us" is the processor time of client and server together for one call: on
 // a machine that others use too its ratio says more than that of the rates. "allocs", "KiB" and
 // "switches" are what client and server together allocate and how often their threads change, for
-// one call. On machines where a thread that sleeps longer also wakes later, an echo that works for
-// as long as normd does (--echo_work) tells the two apart.
+// one call. "turns" tells how the ratio and the difference of the medians vary from turn to turn:
+// the median, and what all but the lowest and the highest tenth lie between. On machines where a
+// thread that sleeps longer also wakes later, an echo that works for as long as normd does
+// (--echo_work) tells the two apart, and callers that do not sleep (--spin=true) leave their own
+// waking out of both.
 //
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
@@ -55,12 +58,16 @@ ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_byt
 ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
           "largest batch computed through the link of a GPU");
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
+ABSL_FLAG(std::int64_t, staging_bytes, 0, "as normd's --device_staging_bytes");
+ABSL_FLAG(int, small_lanes, -1, "of them compute small batches at once; 0: all, -1: as normd");
 ABSL_FLAG(absl::Duration, look_out, absl::InfiniteDuration(),
           "as normd's --device_look_out; infinite: its default");
 ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
           "how long the echo keeps its thread busy before it answers");
+ABSL_FLAG(bool, spin, false,
+          "callers look out for their answers, awake; otherwise they sleep until they are woken");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {
@@ -101,6 +108,7 @@ BenchServerOptions ServerOptions() {
   options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
   options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
   options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
+  options.backend.device_staging_bytes = absl::GetFlag(FLAGS_staging_bytes);
   const DeviceDefaults defaults(options.backend.device);
   const auto flag_or = [](std::int64_t flag, std::int64_t value) {
     return flag < 0 ? value : flag;
@@ -110,6 +118,8 @@ BenchServerOptions ServerOptions() {
   options.queue.max_inline_bytes =
       flag_or(absl::GetFlag(FLAGS_max_inline_bytes), defaults.max_inline_bytes);
   options.backend.max_inline_bytes = options.queue.max_inline_bytes;
+  options.small_lanes = absl::GetFlag(FLAGS_small_lanes) < 0 ? defaults.small_lanes
+                                                             : absl::GetFlag(FLAGS_small_lanes);
   const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
   options.queue.look_out = look_out == absl::InfiniteDuration()
                                ? defaults.look_out
@@ -176,8 +186,13 @@ class Client {
                        MutexLock lock(mutex_);
                        status = std::move(result);
                        done = true;
+                       has_ended_.store(true, std::memory_order_relaxed);
                        ended_.SignalOne();
                      });
+    if (spin_) {
+      while (!has_ended_.load(std::memory_order_relaxed)) std::this_thread::yield();
+      has_ended_.store(false, std::memory_order_relaxed);
+    }
     MutexLock lock(mutex_);
     while (!done) ended_.Wait(mutex_);
     if (!status.ok() || response.Length() < least_bytes) {
@@ -187,6 +202,8 @@ class Client {
   }
 
   std::unique_ptr<grpc::GenericStub> stub_;
+  const bool spin_ = absl::GetFlag(FLAGS_spin);
+  std::atomic<bool> has_ended_{false};  // For who spins; the lock orders the rest.
   Mutex mutex_;
   CondVar ended_;
 };
@@ -296,6 +313,19 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// The median of the turns and, in one of ten of them each, what is less and what is more.
+struct Spread {
+  explicit Spread(std::vector<double> turns) {
+    std::sort(turns.begin(), turns.end());
+    median = turns[turns.size() / 2];
+    low = turns[turns.size() / 10];
+    high = turns[turns.size() - 1 - turns.size() / 10];
+  }
+  double low = 0;
+  double median = 0;
+  double high = 0;
+};
+
 // The medians of the turns, each measure by itself.
 Sample Medians(const std::vector<Sample>& samples) {
   auto median = [&](double Sample::*field) {
@@ -363,6 +393,7 @@ int Run() {
     std::vector<Sample> normd_samples;
     std::vector<double> ratios;
     std::vector<double> cpu_ratios;
+    std::vector<double> later_us;
     const StageSums stages = Stages(normd);
     const double count = Count(normd);
     for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
@@ -371,6 +402,7 @@ int Run() {
       ratios.push_back(normd_samples.back().calls_per_second /
                        other_samples.back().calls_per_second);
       cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
+      later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
     }
     nlohmann::json line{{"bytes", bytes}, {"connections", absl::GetFlag(FLAGS_connections)}};
     line[against] = Print(against.c_str(), bytes, Medians(other_samples));
@@ -379,6 +411,13 @@ int Run() {
     line["ratio"] = Median(ratios);
     line["cpu_ratio"] = Median(cpu_ratios);
     std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
+    const Spread rate(ratios);
+    const Spread later(later_us);
+    std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
+                "turns:", rate.median, rate.low, rate.high, later.median, later.low, later.high);
+    line["ratio_range"] = {rate.low, rate.high};
+    line["p50_later_us"] = later.median;
+    line["p50_later_us_range"] = {later.low, later.high};
     line["stage_mean_us"] = PrintStages(stages, Stages(normd), Count(normd) - count);
     std::fflush(stdout);
     report.push_back(line);

@@ -143,6 +143,7 @@ BenchServerOptions ServerOptions() {
   options.queue.max_inline_bytes =
       flag_or(absl::GetFlag(FLAGS_max_inline_bytes), defaults.max_inline_bytes);
   options.backend.max_inline_bytes = options.queue.max_inline_bytes;
+  options.small_lanes = defaults.small_lanes;
   const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
   options.queue.look_out = look_out == absl::InfiniteDuration()
                                ? defaults.look_out
