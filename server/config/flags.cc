@@ -57,7 +57,7 @@ ABSL_FLAG(int, cpu_lanes, 0,
 ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
 ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
           "free memory kept for reuse, in bytes");
-ABSL_FLAG(int, device_lanes, 8,
+ABSL_FLAG(int, device_lanes, 10,
           "batches in flight on each CUDA device, each with device memory for the larger of "
           "max_request_bytes and max_batch_bytes");
 ABSL_FLAG(int, device_small_lanes, 4,

@@ -44,7 +44,7 @@ struct BackendOptions {
   // A batch of up to so many bytes is computed through the link of a CUDA device, without copies.
   std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
   // Of each CUDA device: batches in flight.
-  int device_lanes = 8;
+  int device_lanes = 10;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
   // Pinned memory of each through which its lanes gather; 0: what suits the number of devices.
   std::int64_t device_staging_bytes = 0;
