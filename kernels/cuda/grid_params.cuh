@@ -246,14 +246,15 @@ struct GridKind {
 
 template <typename T, typename Function>
 cudaError_t WithGridKind(const Launch& launch, const RowBatch& batch, Function function) {
-  if (AreElementParams<T>(launch, batch)) return function(GridKind<GridElements<T, T>>());
+  const bool plain = launch.spec.activation == Activation::kNone;
+  if (plain && AreElementParams<T>(launch, batch)) return function(GridKind<GridElements<T, T>>());
   if constexpr (sizeof(T) == 2) {
-    if (AreElementParams<float>(launch, batch)) return function(GridKind<GridElements<T, float>>());
+    if (plain && AreElementParams<float>(launch, batch)) {
+      return function(GridKind<GridElements<T, float>>());
+    }
   }
   if (AreGridChannels<T>(launch, batch)) {
-    if (launch.spec.activation == Activation::kNone) {
-      return function(GridKind<GridChannels<T, Activation::kNone>>());
-    }
+    if (plain) return function(GridKind<GridChannels<T, Activation::kNone>>());
     if (launch.spec.activation == Activation::kSilu) {
       return function(GridKind<GridChannels<T, Activation::kSilu>>());
     }

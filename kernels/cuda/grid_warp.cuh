@@ -114,7 +114,8 @@ class GridWarp {
 #pragma unroll
         for (int k = 0; k < kChunkGranules; ++k) {
           const int offset = i * kChunkBytes + k * kStepBytes;
-          if (offset < left) StoreGranule(out + offset, chunk[k]);
+          // Ahead of gamma and beta, where these come from the L2 cache too.
+          if (offset < left) __stcs(reinterpret_cast<uint4*>(out + offset), chunk[k]);
         }
       }
       if (i * kChunkBytes < next_.bytes) {

@@ -211,6 +211,19 @@ TEST_F(CudaStrategiesTest, ManyRowsOverManyBlocksAgreeWithReference) {
   }
 }
 
+TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy) {
+  for (const Strategy strategy : kRowStrategies) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      for (const Activation activation : {Activation::kRelu, Activation::kSilu}) {
+        NormSpec spec = LayerNormSpec(strategy == Strategy::kWarp ? 256 : 16384, dtype);
+        spec.activation = activation;
+        Problem problem(spec, 5, 1);
+        EXPECT_TRUE(Check(&problem, strategy));
+      }
+    }
+  }
+}
+
 // Neighbours in a batch can make a row's address odd; its bits stay the same.
 TEST_F(CudaStrategiesTest, UnalignedRowsHaveTheBitsOfAlignedOnes) {
   for (const DType dtype : kTypes) {
