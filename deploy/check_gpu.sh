@@ -168,7 +168,7 @@ run_compare() {
 }
 
 run_link() {
-  show device_bench "$checks/device_bench" --host=true --idle=true --lanes=4,8,12 --seconds=1
+  show device_bench "$checks/device_bench" --host=true --idle=true --small=true --lanes=4,10 --seconds=1
 }
 
 # What loads a server with every kind of request.
