@@ -123,6 +123,7 @@ class FakeStream final : public DeviceStream {
     return static_cast<Point>(work_added_);
   }
 
+  bool IsReached(Point point) override { return work_done_ >= point; }
   absl::Status WaitUntil(Point point) override {
     RunUntil(point);
     return device_.Count(DeviceCall::kWait);

@@ -60,6 +60,7 @@ class FaultyStream final : public DeviceStream {
     if (!fault.ok()) return fault;
     return inner_->AddPoint();
   }
+  bool IsReached(Point point) override { return inner_->IsReached(point); }
   absl::Status WaitUntil(Point point) override { return inner_->WaitUntil(point); }
   // As a real one does, it waits whatever it reports.
   absl::Status Wait() override {

@@ -49,6 +49,10 @@ class CudaStream final : public DeviceStream {
   void ClearMarks() override { used_events_ = 0; }
 
   absl::StatusOr<Point> AddPoint() override;
+  bool IsReached(Point point) override {
+    const Point now = std::atomic_ref<Point>(*reached_).load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(now - point) >= 0;  // Also when the numbers wrap.
+  }
   absl::Status WaitUntil(Point point) override;
   absl::Status Wait() override;
 
@@ -57,11 +61,6 @@ class CudaStream final : public DeviceStream {
   static constexpr std::chrono::microseconds kSpin{50};
   static constexpr std::chrono::microseconds kNap{10};
   static constexpr std::chrono::milliseconds kAskForErrors{2};
-
-  bool Reached(Point point) const {
-    const Point now = std::atomic_ref<Point>(*reached_).load(std::memory_order_acquire);
-    return static_cast<std::int32_t>(now - point) >= 0;  // Also when the numbers wrap.
-  }
 
   const std::shared_ptr<CudaContext> context_;  // shared with the device and its other streams
   Buffer workspace_;
@@ -189,7 +188,7 @@ absl::StatusOr<CudaStream::Point> CudaStream::AddPoint() {
 absl::Status CudaStream::WaitUntil(Point point) {
   const auto begin = std::chrono::steady_clock::now();
   auto ask = begin + kAskForErrors;
-  while (!Reached(point)) {
+  while (!IsReached(point)) {
     const auto now = std::chrono::steady_clock::now();
     if (now < begin + kSpin) {
       _mm_pause();
@@ -200,7 +199,7 @@ absl::Status CudaStream::WaitUntil(Point point) {
     // What has failed is never reached.
     if (absl::Status status = context_->Enter(); !status.ok()) return status;
     const cudaError_t state = cudaStreamQuery(stream_.get());
-    if (state != cudaErrorNotReady && !Reached(point)) {
+    if (state != cudaErrorNotReady && !IsReached(point)) {
       return state == cudaSuccess
                  ? absl::InternalError("point: not reached by a stream that is done")
                  : context_->Check(state, "batch");

@@ -67,6 +67,8 @@ class DeviceStream {
 
   // Enqueues a point that the host can wait for at little cost; valid as long as the stream.
   virtual absl::StatusOr<Point> AddPoint() = 0;
+  // Whether it is reached by now. Costs next to nothing.
+  virtual bool IsReached(Point point) = 0;
   // Returns when it is reached, with the first error of what was enqueued before.
   virtual absl::Status WaitUntil(Point point) = 0;
   // Returns when nothing that was enqueued runs any more, whatever happens, with the first error.

@@ -15,6 +15,7 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(Device& device, const C
     staging->chunks_.emplace_back();
     staging->chunks_.back().memory = *std::move(memory);
   }
+  staging->Reset();
   return staging;
 }
 
@@ -57,21 +58,30 @@ absl::Status Staging::Send(DeviceStream& stream) {
   if (!copied.ok()) return copied.status();
   sent.chunk->stream = &stream;
   sent.chunk->copied = *copied;
+  copying_.push_back(sent.chunk);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Staging::Chunk*> Staging::NextChunk() {
-  Chunk& chunk = chunks_[next_chunk_];
-  next_chunk_ = (next_chunk_ + 1) % chunks_.size();
-  if (chunk.stream != nullptr) {
-    if (absl::Status status = chunk.stream->WaitUntil(chunk.copied); !status.ok()) return status;
-    chunk.stream = nullptr;
+  while (!copying_.empty()) {
+    Chunk& oldest = *copying_.front();
+    if (!oldest.stream->IsReached(oldest.copied)) {
+      if (!free_.empty()) break;
+      absl::Status status = oldest.stream->WaitUntil(oldest.copied);
+      if (!status.ok()) return status;
+    }
+    copying_.pop_front();
+    free_.push_front(&oldest);
   }
-  return &chunk;
+  Chunk* const chunk = free_.front();
+  free_.pop_front();
+  return chunk;
 }
 
 void Staging::Reset() {
-  for (Chunk& chunk : chunks_) chunk.stream = nullptr;
+  copying_.clear();
+  free_.clear();
+  for (Chunk& chunk : chunks_) free_.push_back(&chunk);
   open_ = OpenChunk();
   gather_time_ = Duration(0);
   copied_bytes_ = 0;

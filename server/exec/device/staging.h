@@ -4,6 +4,7 @@
 #define NORMD_SERVER_EXEC_DEVICE_STAGING_H_
 
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,7 +16,8 @@
 
 namespace normd {
 
-// A ring of chunks: one is filled by the host while others are copied. What lies close together on
+// Some chunks: one is filled by the host while others are copied, no more of them than the copies
+// take, so that what is filled next is likely in the caches. What lies close together on
 // the device shares a chunk, and so one copy; the gaps between travel along, so no copy may be
 // overtaken by a write of the device into a gap. Used by one thread.
 class Staging {
@@ -46,10 +48,10 @@ class Staging {
   void Reset();
 
  private:
-  // The memory, and the point at which its last copy is done.
+  // The memory, and the point of `stream` at which its last copy is done.
   struct Chunk {
     Buffer memory;
-    DeviceStream* stream = nullptr;  // Null: free.
+    DeviceStream* stream = nullptr;
     DeviceStream::Point copied = 0;
   };
   // The chunk being filled, for [begin, end) on the device.
@@ -61,14 +63,15 @@ class Staging {
 
   Staging(Device& device, const Clock& clock, std::size_t chunk_bytes)
       : device_(device), clock_(clock), chunk_bytes_(chunk_bytes) {}
-  // The next chunk of the ring, after waiting for its last copy if need be.
+  // The chunk whose copy is the latest that is done, or a fresh one, or the oldest, after waiting.
   absl::StatusOr<Chunk*> NextChunk();
 
   Device& device_;
   const Clock& clock_;
   const std::size_t chunk_bytes_;
   std::vector<Chunk> chunks_;
-  std::size_t next_chunk_ = 0;
+  std::deque<Chunk*> free_;     // Filled from the front: the last that became free.
+  std::deque<Chunk*> copying_;  // The oldest in front.
   OpenChunk open_;
   Duration gather_time_{};
   std::size_t copied_bytes_ = 0;
