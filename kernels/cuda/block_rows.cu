@@ -18,18 +18,20 @@
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/unit_run.cuh"
 
 namespace normd::norm::cuda {
 namespace {
 
 // Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
-// moving registers to memory, which costs more than it wins.
+// moving registers to memory, which costs more than it wins. The plan counts with the registers that
+// this leaves lean kernels (PlanBlock).
 template <typename T, bool kAligned, typename Params>
 constexpr int WantedBlocks(int granules, int threads) {
-  if (granules == kBlockManyGranules) {
-    return kAligned || sizeof(T) == 2 || threads > 512 ? 1024 / threads : 1;
+  if (granules != kBlockFewGranules) {
+    return granules == kBlockManyGranules || !std::is_same_v<Params, AnyParams> ? 1408 / threads
+                                                                                : 1;
   }
-  if (!kAligned) return 1024 / threads;
   if (std::is_same_v<Params, AnyParams>) return 4;
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
@@ -41,10 +43,14 @@ __global__ void __launch_bounds__(kThreads,
     BlockRows(const __grid_constant__ RowBatch batch) {
   using A = Accumulator<T>;
   constexpr int kWarps = kThreads / kLanes;
+  constexpr int kMergeLanes = kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
   constexpr int kRunBytes = G * kLanes * kGranuleBytes;
   __shared__ Moments<A> partials[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kLanes);
-  const int warp = static_cast<int>(threadIdx.x / kLanes);
+  // What follows from the warp's number would take AnyParams more registers.
+  constexpr bool kOfWarp = !std::is_same_v<Params, AnyParams>;
+  const std::uint32_t number = threadIdx.x / kLanes;
+  const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
   const int begin = warp * kRunBytes;
   const Row row = FindRow(batch, blockIdx.x);
   const int row_bytes = static_cast<int>(row.bytes);
@@ -52,19 +58,19 @@ __global__ void __launch_bounds__(kThreads,
   const int bytes = min(left, kRunBytes);
 
   Granule granules[G];
-  LoadRun<T, kAligned>(row.x + begin, kAligned ? 0 : Misalignment(row.x), left, lane, kLanes,
-                       granules);
-  const Moments<A> own = SumRun<T, kAligned>(granules, bytes, lane, kLanes, batch.centered);
+  const HeldRun<T, kAligned, G> held(row, begin, left, lane, kLanes);
+  held.Load(granules);
+  const Moments<A> own = held.Sum(granules, batch.centered);
   const A count = static_cast<A>(bytes / static_cast<int>(sizeof(T)));
   const Moments<A> run = MergeLanes(own, count, kLanes);
   if (lane == 0) partials[warp] = run;
   __syncthreads();
-  const bool is_warp = lane % kWarps < static_cast<int>(blockDim.x / kLanes);
-  const Moments<A> partial = is_warp ? partials[lane % kWarps] : Moments<A>();
+  const int other = lane % kMergeLanes;
+  const bool is_warp = other < static_cast<int>(blockDim.x / kLanes);
+  const Moments<A> partial = is_warp ? partials[other] : Moments<A>();
   const A elements = static_cast<A>(row_bytes / static_cast<int>(sizeof(T)));
-  const RowScale<A> scale = FinishRow(MergeLanes(partial, elements, kWarps), batch.eps);
-  const RunFinish<T, kAligned, G> finish(batch, row, scale, begin, bytes, lane, kLanes);
-  finish.Apply(Params(), granules);
+  const RowScale<A> scale = FinishRow(MergeLanes(partial, elements, kMergeLanes), batch.eps);
+  held.Finish(Params(), batch, scale, granules);
 }
 
 template <typename T, bool kAligned, int G, int kThreads, typename Params>
@@ -82,15 +88,21 @@ Status LaunchBlockRows(const Launch& launch) {
     constexpr bool kAligned = decltype(aligned)::value;
     constexpr int kFew = kBlockFewGranules;
     constexpr int kMany = kBlockManyGranules;
-    if (launch.plan.warps > kBlockWarps) {
-      return Enqueue<T, kAligned, kMany, kBlockMaxWarps * kLanes>(launch, batch, AnyParams());
+    if (launch.plan.warps > kBlockWarps && launch.plan.granules == kMany) {
+      constexpr int kThreads = kBlockMaxWarps * kLanes;
+      return AreRowParams(batch)
+                 ? Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams())
+                 : Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
     }
     return WithParams<T>(launch, batch, [&](auto params) {
       if (launch.plan.granules == kMany) {
         return Enqueue<T, kAligned, kMany, kBlockWarps * kLanes>(launch, batch, params);
       }
-      constexpr int kWarps = kAligned ? kBlockFewWarps : kBlockWarps;
-      return Enqueue<T, kAligned, kFew, kWarps * kLanes>(launch, batch, params);
+      if (launch.plan.granules == kBlockSomeGranules) {
+        return Enqueue<T, kAligned, kBlockSomeGranules, kBlockSomeWarps * kLanes>(launch, batch,
+                                                                                  params);
+      }
+      return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, params);
     });
   });
 }

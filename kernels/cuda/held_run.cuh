@@ -17,6 +17,8 @@ namespace normd::norm::cuda {
 // from each row's first channel on; an activation if kActivated.
 template <typename P, bool kActivated>
 struct ElementParams {};
+// One gamma and one beta for all of a row, or none.
+struct RowParams {};
 // Any others.
 struct AnyParams {};
 
@@ -41,7 +43,14 @@ bool AreElementParams(const Launch& launch, const RowBatch& batch) {
           batch.channels_per_group * static_cast<std::int64_t>(sizeof(P)) % kGranuleBytes == 0);
 }
 
-// Calls function(ElementParams<...>()) or function(AnyParams()) as the launch's parameters are.
+// Whether they are RowParams, in any type.
+inline bool AreRowParams(const RowBatch& batch) {
+  return batch.channels_per_group == 1 ||
+         (batch.gamma.data == nullptr && batch.beta.data == nullptr);
+}
+
+// Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) as the
+// launch's parameters are.
 template <typename T, typename Function>
 auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
   const bool activated = launch.spec.activation != Activation::kNone;
@@ -53,7 +62,7 @@ auto WithParams(const Launch& launch, const RowBatch& batch, Function function) 
       return function(ElementParams<float, false>());
     }
   }
-  return function(AnyParams());
+  return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
 }
 
 // kPerGranule<T> elements of an element parameter, from an address that 16-byte loads like.
@@ -71,57 +80,106 @@ __device__ inline void LoadElementParams(const P* address,
   }
 }
 
-// Turns a run of a row into results and stores them. `begin` is the run's first byte in the row,
-// `bytes` how many of the run exist; the granules are left in any state.
-template <typename T, bool kAligned, int G>
-class RunFinish {
+// The results of a row with RowParams.
+template <typename T>
+class RowResult {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ RowResult(const RowBatch& batch, const Row& row, const RowScale<A>& scale)
+      : scale_(scale),
+        factors_(scale_.Factors(LoadParam(batch.gamma, row.first_channel, A(1)),
+                                LoadParam(batch.beta, row.first_channel, A(0)))),
+        leaky_slope_(batch.leaky_slope) {}
+
+  template <Activation kActivation>
+  __device__ Granule Of(const Granule& granule) const {
+    A values[kPerGranule<T>];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (A& value : values) {
+      value = Activate<T, kActivation>(scale_.ByChannel(value, factors_), leaky_slope_);
+    }
+    return Pack<T>(values);
+  }
+
+ private:
+  const RunScale<T> scale_;
+  const ChannelFactors<A> factors_;
+  const float leaky_slope_;
+};
+
+// What one lane of `width` holds of a run of a row: G granules, as memory.cuh assigns them. The run
+// begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows begin and
+// end at multiples of 16 bytes.
+template <typename T, int G>
+class GranuleRun {
  public:
   using A = Accumulator<T>;
   static constexpr int kCount = kPerGranule<T>;
 
-  __device__ RunFinish(const RowBatch& batch, const Row& row, const RowScale<A>& scale, int begin,
-                       int bytes, int lane, int width)
-      : batch_(batch),
-        row_(row),
-        scale_(scale),
+  __device__ GranuleRun(const Row& row, int begin, int bytes, int lane, int width)
+      : row_(row),
         begin_(begin),
-        bytes_(bytes),
-        whole_(bytes / kGranuleBytes),
+        bytes_(min(bytes, G * width * kGranuleBytes)),
         lane_(lane),
         width_(width) {}
 
+  __device__ void Load(Granule (&granules)[G]) const {
+    LoadRun<T, true>(row_.x + begin_, 0, bytes_, lane_, width_, granules);
+  }
+
+  __device__ Moments<A> Sum(const Granule (&granules)[G], bool centered) const {
+    return SumRun<T, true>(granules, bytes_, lane_, width_, centered);
+  }
+
+  // Turns the run into results and stores them; leaves the granules in any state.
   template <typename P, bool kActivated>
-  __device__ void Apply(ElementParams<P, kActivated>, Granule (&granules)[G]) const {
+  __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
     // Without this the elements stay unpacked from the sums on, in twice the registers.
 #pragma unroll
     for (int i = 0; i < G; ++i) Repack(granules[i]);
     if constexpr (kActivated) {
-      WithActivation(batch_.activation, [&](auto activation) {
-        ScaleByElement<P, decltype(activation)::value>(granules);
+      WithActivation(batch.activation, [&](auto activation) {
+        ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
       });
     } else {
-      ScaleByElement<P, Activation::kNone>(granules);
+      ScaleByElement<P, Activation::kNone>(batch, scale, granules);
     }
-    if constexpr (!kAligned) Store(granules);
   }
 
-  __device__ void Apply(AnyParams, Granule (&granules)[G]) const {
+  __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
+#pragma unroll
+    for (int i = 0; i < G; ++i) Repack(granules[i]);
+    const RowResult<T> result(batch, row_, scale);
+    WithActivation(batch.activation, [&](auto activation) {
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        const int offset = (i * width_ + lane_) * kGranuleBytes;
+        if (offset >= bytes_) continue;
+        StoreGranule(row_.y + begin_ + offset,
+                     result.template Of<decltype(activation)::value>(granules[i]));
+      }
+    });
+  }
+
+  __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
 #pragma unroll
     for (int i = 0; i < G; ++i) Repack(granules[i]);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
-    const RunEpilogue<T> epilogue(batch_, row_, scale_, first,
+    const RunEpilogue<T> epilogue(batch, row_, scale, first,
                                   first + bytes_ / static_cast<int>(sizeof(T)));
     const std::int64_t element = first + lane_ * kCount;
     if (epilogue.few_channels()) {
       const int of_first = epilogue.GranulesOfFirst(element, width_ * kCount, G);
-      WithActivation(batch_.activation, [&](auto activation) {
-        constexpr Activation kActivation = decltype(activation)::value;
+      WithActivation(batch.activation, [&](auto activation) {
 #pragma unroll
         for (int i = 0; i < G; ++i) {
-          const Granule result =
-              epilogue.template ApplyInChannel<kActivation>(granules[i], i < of_first);
-          // What is not whole stays as it is for the tail below.
-          granules[i] = Select(kAligned || i * width_ + lane_ < whole_, result, granules[i]);
+          granules[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(granules[i],
+                                                                                      i < of_first);
         }
       });
     } else {
@@ -129,7 +187,7 @@ class RunFinish {
 #pragma unroll 1
       for (int index = 0; index < G; ++index) {
         Granule done = granules[0];
-        if (index * width_ + lane_ < whole_) {
+        if ((index * width_ + lane_) * kGranuleBytes < bytes_) {
           done = epilogue.Apply(granules[0], element + index * width_ * kCount, kCount);
         }
 #pragma unroll
@@ -137,72 +195,39 @@ class RunFinish {
         granules[G - 1] = done;
       }
     }
-    if constexpr (!kAligned) {
-      const RunTail<T> tail(bytes_, lane_, width_);
-      if (tail.present > 0) {
-        Put(granules, tail.index,
-            epilogue.Apply(Pick(granules, tail.index), element + tail.index * width_ * kCount,
-                           tail.present));
-      }
-    }
-    Store(granules);
+    StoreRun<T, true>(row_.y + begin_, 0, bytes_, lane_, width_, granules);
   }
 
  private:
-  __device__ void Store(Granule (&granules)[G]) const {
-    StoreRun<T, kAligned>(row_.y + begin_, kAligned ? 0 : Misalignment(row_.y), bytes_, lane_,
-                          width_, granules);
-  }
-
-  // Scales the granules, and stores them where they are aligned.
   template <typename P, Activation kActivation>
-  __device__ void ScaleByElement(Granule (&granules)[G]) const {
+  __device__ void ScaleByElement(const RowBatch& batch, const RowScale<A>& scale,
+                                 Granule (&granules)[G]) const {
     const int lane_element = begin_ / static_cast<int>(sizeof(T)) + lane_ * kCount;
-    const P* const gamma = static_cast<const P*>(batch_.gamma.data) + row_.first_channel;
-    const P* const beta = static_cast<const P*>(batch_.beta.data) + row_.first_channel;
+    const P* const gamma = static_cast<const P*>(batch.gamma.data) + row_.first_channel;
+    const P* const beta = static_cast<const P*>(batch.beta.data) + row_.first_channel;
     char* const y = row_.y + begin_ + lane_ * kGranuleBytes;
-    const bool has_beta = batch_.beta.data != nullptr;
+    const bool has_beta = batch.beta.data != nullptr;
+    const RunScale<T> run_scale(scale);
+    const int whole = bytes_ / kGranuleBytes;
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      if (i * width_ + lane_ >= whole_) continue;
-      A g[kCount], b[kCount] = {};
+      if (i * width_ + lane_ >= whole) continue;
+      A g[kCount], b[kCount] = {}, values[kCount];
       LoadElementParams<T>(gamma + (lane_element + i * width_ * kCount), g);
       if (has_beta) LoadElementParams<T>(beta + (lane_element + i * width_ * kCount), b);
-      granules[i] = Scaled<kActivation>(granules[i], g, b);
-      if constexpr (kAligned) StoreGranule(y + i * width_ * kGranuleBytes, granules[i]);
-    }
-    if constexpr (!kAligned) {
-      const RunTail<T> tail(bytes_, lane_, width_);
-      if (tail.present == 0) return;
-      const std::int64_t index = row_.first_channel + lane_element + tail.index * width_ * kCount;
-      A g[kCount] = {}, b[kCount] = {};
-      LoadParamsOf<P>(batch_.gamma.data, index, tail.present, g);
-      if (has_beta) LoadParamsOf<P>(batch_.beta.data, index, tail.present, b);
-      Put(granules, tail.index, Scaled<kActivation>(Pick(granules, tail.index), g, b));
-    }
-  }
-
-  template <Activation kActivation>
-  __device__ Granule Scaled(const Granule& granule, const A (&gamma)[kCount],
-                            const A (&beta)[kCount]) const {
-    A values[kCount];
-    Unpack<T>(granule, values);
+      Unpack<T>(granules[i], values);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      values[i] = Activate<T, kActivation>(scale_of_run().ByElement(values[i], gamma[i], beta[i]),
-                                           batch_.leaky_slope);
+      for (int j = 0; j < kCount; ++j) {
+        values[j] =
+            Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]), batch.leaky_slope);
+      }
+      StoreGranule(y + i * width_ * kGranuleBytes, Pack<T>(values));
     }
-    return Pack<T>(values);
   }
 
-  __device__ RunScale<T> scale_of_run() const { return RunScale<T>(scale_); }
-
-  const RowBatch& batch_;
   const Row& row_;
-  const RowScale<A>& scale_;
   const int begin_;
   const int bytes_;
-  const int whole_;  // Granules of the run.
   const int lane_;
   const int width_;
 };

@@ -3,11 +3,11 @@
 // A run is what `width` lanes (a power of two, at most 32) hold of a row: G steps, in step i lane l
 // holds the 16 bytes at (i * width + l) * 16 from the run's begin. That assignment counts from the
 // row, so it is the same at every address, and with it the order of every sum. Where the address is
-// no multiple of 16, the lanes load the aligned granules that cover the run and pass bytes to their
-// neighbours: device memory sees 16-byte accesses all the same. A load may touch up to 15 bytes
-// before the run, in the granule that the run begins in, and none behind its end. With G > 1 the
-// lanes are a whole warp; with G = 1 a warp's groups of lanes may hold runs at different
-// alignments.
+// no multiple of 16, the lanes, which are then a whole warp, load the aligned granules that cover
+// the run and pass bytes to their neighbours: device memory sees 16-byte accesses all the same. A
+// load may touch up to 15 bytes before the run, in the granule that the run begins in, and none
+// behind its end. That takes as many instructions as all the rest: rows that stay in registers are
+// moved unit by unit instead (unit_run.cuh).
 //
 // kAligned: the address and the length of every row are multiples of 16, so none of that is needed.
 
@@ -70,14 +70,6 @@ __device__ inline Granule ShiftDown(const Granule& low, const Granule& high, int
     result = TakeWords<decltype(whole)::value, sizeof(T) == 2>(words, shift % 4 * 8);
   });
   return result;
-}
-
-// The value that lane `source` of the caller's group of `width` lanes passes.
-__device__ inline Granule Exchange(const Granule& granule, int source, int width) {
-  return make_uint4(__shfl_sync(kAllLanes, granule.x, source, width),
-                    __shfl_sync(kAllLanes, granule.y, source, width),
-                    __shfl_sync(kAllLanes, granule.z, source, width),
-                    __shfl_sync(kAllLanes, granule.w, source, width));
 }
 
 __device__ inline Granule Select(bool first, const Granule& a, const Granule& b) {
@@ -234,25 +226,19 @@ __device__ inline void LoadRun(const char* run, int shift, int bytes, int lane, 
     Put(granules, tail.index,
         LoadHead<T>(origin + (tail.index * width + lane) * kGranuleBytes, end % kGranuleBytes));
   }
-  if (G > 1 ? shift == 0 : !__any_sync(kAllLanes, shift != 0)) return;
+  if (shift == 0) return;
 
   Granule beyond = make_uint4(0, 0, 0, 0);
-  if (lane == 0 && shift != 0) {
+  if (lane == 0) {
     if (end >= G * step + kGranuleBytes) {
       beyond = LoadGranule(origin + G * step);
     } else if (end > G * step) {
       beyond = LoadHead<T>(origin + G * step, end - G * step);
     }
   }
-  if constexpr (G == 1) {
-    const Granule next =
-        Exchange(Select(lane == 0, beyond, granules[0]), (lane + 1) & (width - 1), width);
-    granules[0] = ShiftDown<T>(granules[0], next, shift);
-  } else {
-    WithWords(shift, [&](auto whole) {
-      MoveDown<decltype(whole)::value, sizeof(T) == 2>(granules, beyond, shift % 4 * 8, lane);
-    });
-  }
+  WithWords(shift, [&](auto whole) {
+    MoveDown<decltype(whole)::value, sizeof(T) == 2>(granules, beyond, shift % 4 * 8, lane);
+  });
 }
 
 template <typename T, bool kAligned, int G>
@@ -270,20 +256,11 @@ __device__ inline void StoreRun(char* run, int shift, int bytes, int lane, int w
   char* const origin = run - shift;
   const int end = bytes == 0 ? 0 : min(bytes, G * step) + shift;
   Granule beyond = make_uint4(0, 0, 0, 0);
-  if (!kAligned && (G > 1 ? shift != 0 : __any_sync(kAllLanes, shift != 0))) {
-    if constexpr (G == 1) {
-      const Granule zero = beyond;
-      const Granule previous = Exchange(granules[0], (lane + width - 1) & (width - 1), width);
-      if (shift != 0) {
-        beyond = ShiftDown<T>(granules[0], zero, kGranuleBytes - shift);
-        granules[0] = ShiftDown<T>(previous, granules[0], kGranuleBytes - shift);
-      }
-    } else {
-      const int down = kGranuleBytes - shift;
-      WithWords(down, [&](auto whole) {
-        beyond = MoveUp<decltype(whole)::value, sizeof(T) == 2>(granules, down % 4 * 8, lane);
-      });
-    }
+  if (!kAligned && shift != 0) {
+    const int down = kGranuleBytes - shift;
+    WithWords(down, [&](auto whole) {
+      beyond = MoveUp<decltype(whole)::value, sizeof(T) == 2>(granules, down % 4 * 8, lane);
+    });
   }
 #pragma unroll
   for (int i = 0; i < G; ++i) {
@@ -310,37 +287,58 @@ __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Granu
   StoreRun<T, kAligned>(run, kAligned ? 0 : Misalignment(run), bytes, lane, width, granules);
 }
 
-// The statistics of what a lane holds of a run of which `bytes` exist (ClampToRun).
-template <typename T, bool kAligned, int G>
-__device__ inline Moments<Accumulator<T>> SumRun(const Granule (&granules)[G], int bytes, int lane,
-                                                 int width, bool centered) {
+// How many of `count` things, dealt out to `width` lanes in turn, a lane gets.
+__device__ inline int ShareOfLane(int count, int lane, int width) {
+  return (count + width - 1 - lane) >> (31 - __clz(width));
+}
+
+// The statistics of a lane's first `whole` granules, which are at most kMost, and of the first
+// `present` elements of `last`.
+template <typename T, int kMost, int G>
+__device__ inline Moments<Accumulator<T>> SumElements(const Granule (&granules)[G], int whole,
+                                                      const Granule& last, int present,
+                                                      bool centered) {
   using A = Accumulator<T>;
-  bytes = min(bytes, G * width * kGranuleBytes);
-  const int whole = bytes / kGranuleBytes;
-  int count = (whole + width - 1 - lane) / width * kPerGranule<T>;
-  RunTail<T> tail(bytes, lane, width);
-  if (kAligned) tail.present = 0;
-  count += tail.present;
-  const Granule last = kAligned ? granules[0] : Pick(granules, tail.index);
+  constexpr int kCount = kPerGranule<T>;
+  const int count = whole * kCount + present;
   A reference = 0;
   if (centered && kMeanReference<T>) {
     A sum[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < G; ++i) {
-      if (i * width + lane < whole) AddElements<T>(granules[i], kPerGranule<T>, sum);
+    for (int i = 0; i < kMost; ++i) {
+      if (i < whole) AddElements<T>(granules[i], kCount, sum);
     }
-    if (tail.present > 0) AddElements<T>(last, tail.present, sum);
+    if (present == kCount) {
+      AddElements<T>(last, kCount, sum);
+    } else if (present > 0) {
+      AddElements<T>(last, present, sum);
+    }
     if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
   } else if (centered) {
-    reference = FirstElement<T>(granules[0]);
+    reference = FirstElement<T>(whole > 0 ? granules[0] : last);
   }
   LaneSums<T> sums(reference);
 #pragma unroll
-  for (int i = 0; i < G; ++i) {
-    if (i * width + lane < whole) sums.Add(granules[i], kPerGranule<T>, i % 2);
+  for (int i = 0; i < kMost; ++i) {
+    if (i < whole) sums.Add(granules[i], kCount, i % 2);
   }
-  if (tail.present > 0) sums.Add(last, tail.present);
+  if (present == kCount) {
+    sums.Add(last, kCount);
+  } else if (present > 0) {
+    sums.Add(last, present);
+  }
   return sums.Finish(count, centered);
+}
+
+// Those of what a lane holds of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.
+template <typename T, bool kAligned, int G>
+__device__ inline Moments<Accumulator<T>> SumRun(const Granule (&granules)[G], int bytes, int lane,
+                                                 int width, bool centered) {
+  bytes = min(bytes, G * width * kGranuleBytes);
+  const int whole = ShareOfLane(bytes / kGranuleBytes, lane, width);
+  if constexpr (kAligned) return SumElements<T, G>(granules, whole, granules[0], 0, centered);
+  const int present = RunTail<T>(bytes, lane, width).present;
+  return SumElements<T, G>(granules, whole, Pick(granules, whole), present, centered);
 }
 
 }  // namespace normd::norm::cuda

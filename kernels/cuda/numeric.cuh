@@ -36,6 +36,16 @@ constexpr int MinBlocks(int wanted, int threads) {
   return wanted * threads <= kThreads ? wanted : kThreads / threads;
 }
 
+// The value, which all lanes of the warp have and pass together: where the device can, in a way that
+// lets the compiler keep it, and what follows from it, in registers of the whole warp.
+__device__ inline std::uint32_t OfWarp(std::uint32_t value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  return value;
+#else
+  return __reduce_max_sync(kAllLanes, value);
+#endif
+}
+
 template <typename T>
 inline constexpr int kPerGranule = kGranuleBytes / static_cast<int>(sizeof(T));
 
@@ -74,6 +84,17 @@ __device__ inline To BitCast(const From& from) {
   return to;
 }
 
+// The two 16-bit elements of a word.
+template <typename T>
+__device__ inline float2 UnpackPair(std::uint32_t word) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return __half22float2(BitCast<__half2>(word));
+  } else {
+    // A bfloat16 is the upper half of a float; the toolkit's conversion takes three steps.
+    return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+  }
+}
+
 template <typename T>
 __device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[kPerGranule<T>]) {
   const std::uint32_t words[4] = {granule.x, granule.y, granule.z, granule.w};
@@ -86,15 +107,9 @@ __device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[k
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (std::is_same_v<T, Half>) {
-        const float2 pair = __half22float2(BitCast<__half2>(words[i]));
-        values[2 * i] = pair.x;
-        values[2 * i + 1] = pair.y;
-      } else {
-        // A bfloat16 is the upper half of a float; the toolkit's conversion takes three steps.
-        values[2 * i] = __uint_as_float(words[i] << 16);
-        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-      }
+      const float2 pair = UnpackPair<T>(words[i]);
+      values[2 * i] = pair.x;
+      values[2 * i + 1] = pair.y;
     }
   }
 }

@@ -35,6 +35,7 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 struct Row {
   std::int64_t granules = 0;
   bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
+  bool lean = false;           // Kernels that need few registers can find its parameters.
   bool ragged = false;         // Rows begin and end between granules.
   bool narrow = false;         // Elements of 16 bits.
 };
@@ -44,6 +45,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   row.granules = CeilDiv(RowLength(spec, spatial),
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
   row.shared_params = spatial == 1 && spec.groups == 1;
+  row.lean = row.shared_params || spec.groups == spec.channels;
   row.narrow = SizeOf(spec.dtype) == 2;
   row.ragged =
       RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kGranuleBytes != 0;
@@ -59,26 +61,44 @@ bool PlanWarp(const Row& row, Plan* plan) {
   return true;
 }
 
-// As many warps as the row needs, with few granules to a lane if that suffices; ragged rows of wide
-// elements take more registers for each granule, and so go on with few. Where every row reads all
-// of gamma and beta, a block of the most warps would wait for them: they exceed what the first
-// cache holds.
+// Blocks that a multiprocessor of 64 Ki registers holds, which warps take 256 at a time from a
+// quarter each.
+int ResidentBlocks(int warps, int registers) {
+  return std::min({512 / registers * 4 / warps, 64 / warps, 32});
+}
+
+// Bytes of rows on a multiprocessor that keep its memory busy. Elements of 16 bits take more
+// instructions for a byte, and so more warps.
+std::int64_t EnoughBytes(const Row& row) { return (row.narrow ? 80 : 70) << 10; }
+
+// Few granules to a lane if enough rows are then on a multiprocessor, or else as many as leave the
+// most there. Ragged rows of narrow elements are bound by instructions, of which more granules take
+// less. Kernels that are not lean need 64 registers in any shape. Where every row reads all of
+// gamma and beta, a block of the most warps would wait for them: they exceed what the first cache
+// holds.
 bool PlanBlock(const Row& row, Plan* plan) {
   struct {
     int granules;
     int warps;
-  } const shapes[] = {{kBlockFewGranules, row.ragged && !row.narrow ? kBlockWarps : kBlockFewWarps},
-                      {kBlockManyGranules, kBlockWarps},
-                      {kBlockManyGranules, kBlockMaxWarps}};
+    int registers;
+  } const shapes[] = {{kBlockFewGranules, kBlockFewWarps, 40},
+                      {kBlockSomeGranules, row.lean ? kBlockSomeWarps : 0, 48},
+                      {kBlockManyGranules, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
+  const bool prefer_many = row.lean && row.ragged && row.narrow;
+  int most = 0;
   for (const auto& shape : shapes) {
     const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
-    if (warps > shape.warps || (warps > kBlockWarps && row.shared_params)) continue;
+    if (warps > shape.warps) continue;
+    const int resident = ResidentBlocks(static_cast<int>(warps), shape.registers);
+    if (resident < most || (resident == most && !prefer_many)) continue;
+    most = resident;
     plan->strategy = Strategy::kBlock;
     plan->warps = static_cast<int>(warps);
     plan->granules = shape.granules;
-    return true;
+    if (prefer_many || shape.granules != kBlockFewGranules) continue;
+    if (!row.lean || resident * row.granules * kGranuleBytes >= EnoughBytes(row)) break;
   }
-  return false;
+  return most > 0;
 }
 
 std::int64_t Chunks(int granules) { return CeilDiv(granules, kChunkGranules); }

@@ -40,8 +40,10 @@ inline constexpr int kMaxClusterBlocks = 16;
 // block.
 inline constexpr int kWarpMaxGranules = 4;
 inline constexpr int kBlockFewGranules = 4;   // Six blocks of kBlockFewWarps share 64 Ki registers,
+inline constexpr int kBlockSomeGranules = 6;  // two of kBlockSomeWarps,
 inline constexpr int kBlockManyGranules = 8;  // two of kBlockWarps, or one of kBlockMaxWarps.
 inline constexpr int kBlockFewWarps = 8;
+inline constexpr int kBlockSomeWarps = 20;
 inline constexpr int kBlockWarps = 16;
 inline constexpr int kBlockMaxWarps = 32;
 // What static shared memory and the system take of a block's.

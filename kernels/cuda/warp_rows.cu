@@ -14,6 +14,7 @@
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/unit_run.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -21,19 +22,21 @@ namespace {
 constexpr int kThreads = 256;
 
 // Blocks of a multiprocessor that the compiler leaves registers for.
-template <typename T, bool kAligned, typename Params>
-inline constexpr int kWantedBlocks = !kAligned || std::is_same_v<Params, AnyParams>    ? 4
-                                     : std::is_same_v<Params, ElementParams<T, false>> ? 6
-                                                                                       : 5;
+template <typename T, typename Params>
+constexpr int WantedBlocks() {
+  if (std::is_same_v<Params, AnyParams>) return 4;
+  return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
+}
 
 template <typename T, bool kAligned, typename Params, int G>
-__global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks<T, kAligned, Params>, kThreads))
+__global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(), kThreads))
     WarpRows(const __grid_constant__ RowBatch batch, const int lanes_per_row) {
   using A = Accumulator<T>;
   const int width = G == 1 ? lanes_per_row : kLanes;
   const int lane = static_cast<int>(threadIdx.x & (width - 1));
   // `width` divides kThreads; the number of the thread in the grid may exceed 32 bits.
-  const std::uint32_t index = blockIdx.x * (kThreads / width) + threadIdx.x / width;
+  std::uint32_t index = blockIdx.x * (kThreads / width) + threadIdx.x / width;
+  if (G > 1) index = OfWarp(index);
   // Lanes behind the last row keep company: shuffles want the whole warp.
   const bool exists = index < batch.rows;
   if (G > 1 && !exists) return;
@@ -41,12 +44,12 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks<T, kAligned,
   const int bytes = exists ? static_cast<int>(row.bytes) : 0;
 
   Granule granules[G];
-  LoadRun<T, kAligned>(row.x, bytes, lane, width, granules);
-  const Moments<A> own = SumRun<T, kAligned>(granules, bytes, lane, width, batch.centered);
-  const A elements = static_cast<A>(static_cast<int>(row.elements));
+  const HeldRun<T, kAligned, G> run(row, 0, bytes, lane, width);
+  run.Load(granules);
+  const Moments<A> own = run.Sum(granules, batch.centered);
+  const A elements = static_cast<A>(static_cast<int>(row.bytes) / static_cast<int>(sizeof(T)));
   const RowScale<A> scale = FinishRow(MergeLanes(own, elements, width), batch.eps);
-  const RunFinish<T, kAligned, G> finish(batch, row, scale, 0, bytes, lane, width);
-  finish.Apply(Params(), granules);
+  run.Finish(Params(), batch, scale, granules);
 }
 
 template <typename T, bool kAligned, int G, typename Params>

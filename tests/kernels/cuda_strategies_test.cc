@@ -49,12 +49,12 @@ class Stream {
 };
 
 struct Parameters {
-  explicit Parameters(const NormSpec& spec) {
-    const bench::HostParams host(spec, DType::kFloat32, kSeed);
+  Parameters(const NormSpec& spec, DType dtype) {
+    const bench::HostParams host(spec, dtype, kSeed);
     gamma = Upload(host.gamma);
     beta = Upload(host.beta);
-    view.gamma = {gamma.get(), DType::kFloat32};
-    view.beta = {beta.get(), DType::kFloat32};
+    view.gamma = {gamma.get(), dtype};
+    view.beta = {beta.get(), dtype};
     if (spec.statistics != Statistics::kGiven) return;
     mean = Upload(host.mean);
     variance = Upload(host.variance);
@@ -68,13 +68,14 @@ struct Parameters {
 // A segment in device memory, `offset` elements past an aligned address, with its own workspace.
 struct Problem {
   Problem(const NormSpec& problem_spec, std::int64_t samples, std::int64_t spatial,
-          std::int64_t offset = 0)
+          std::int64_t offset = 0, DType param_dtype = DType::kFloat32)
       : spec(problem_spec),
         bytes(static_cast<std::size_t>(samples * spatial * spec.channels) * SizeOf(spec.dtype)),
-        params(spec) {
-    const std::size_t shift = static_cast<std::size_t>(offset) * SizeOf(spec.dtype);
+        shift(static_cast<std::size_t>(offset) * SizeOf(spec.dtype)),
+        params(spec, param_dtype) {
     x = Allocate(bytes + shift);
-    y = Allocate(bytes + shift);
+    y = Allocate(bytes + shift + kGuardBytes);
+    EXPECT_EQ(cudaMemset(y.get(), kGuard, bytes + shift + kGuardBytes), cudaSuccess);
     segment = {static_cast<char*>(x.get()) + shift, static_cast<char*>(y.get()) + shift, samples,
                spatial};
     const Buffer pool =
@@ -119,8 +120,22 @@ struct Problem {
     return host;
   }
 
+  // Whether what lies around y is as it was.
+  bool GuardsAreUntouched() {
+    std::vector<char> around(shift + kGuardBytes);
+    const char* const begin = static_cast<const char*>(y.get());
+    EXPECT_EQ(cudaMemcpy(around.data(), begin, shift, cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(around.data() + shift, begin + shift + bytes, kGuardBytes,
+                         cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return around == std::vector<char>(around.size(), kGuard);
+  }
+
+  static constexpr std::size_t kGuardBytes = 64;
+  static constexpr char kGuard = 0x5a;
   NormSpec spec;
   std::size_t bytes;
+  std::size_t shift;
   Parameters params;
   Buffer x, y, workspace;
   std::size_t workspace_bytes = 0;
@@ -138,7 +153,7 @@ double Tolerance(DType dtype) {
 }
 
 class CudaStrategiesTest : public ::testing::Test {
- protected:
+ public:
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -224,22 +239,51 @@ TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy)
   }
 }
 
-// Neighbours in a batch can make a row's address odd; its bits stay the same.
-TEST_F(CudaStrategiesTest, UnalignedRowsHaveTheBitsOfAlignedOnes) {
+// A row gives the same bits, and stays within its bounds, wherever it begins.
+void ExpectSameBitsAtEveryAddress(CudaStrategiesTest* test, const NormSpec& spec,
+                                  std::int64_t spatial, Strategy strategy, DType param_dtype) {
+  Problem aligned(spec, 6, spatial, 0, param_dtype);
+  ASSERT_TRUE(test->Check(&aligned, strategy));
+  EXPECT_TRUE(aligned.GuardsAreUntouched());
+  for (const std::int64_t offset : {1, 3}) {
+    SCOPED_TRACE(offset);
+    Problem unaligned(spec, 6, spatial, offset, param_dtype);
+    ASSERT_EQ(cudaMemcpy(const_cast<void*>(unaligned.segment.x), aligned.segment.x, aligned.bytes,
+                         cudaMemcpyDeviceToDevice),
+              cudaSuccess);
+    ASSERT_TRUE(test->Check(&unaligned, strategy));
+    EXPECT_TRUE(unaligned.GuardsAreUntouched());
+    EXPECT_EQ(unaligned.Result(), aligned.Result());
+  }
+}
+
+// Neighbours in a batch can make a row's address odd.
+TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
   for (const DType dtype : kTypes) {
-    for (const Strategy strategy : {Strategy::kBlock, Strategy::kGrid}) {
-      for (const bool by_channel : {false, true}) {
-        const std::int64_t length = strategy == Strategy::kBlock ? 4096 : 200000;
-        const NormSpec spec =
-            by_channel ? GroupNormSpec(8, 2, dtype) : LayerNormSpec(length, dtype);
-        const std::int64_t spatial = by_channel ? length / 4 : 1;
-        Problem aligned(spec, 6, spatial), unaligned(spec, 6, spatial, 1);
-        ASSERT_EQ(cudaMemcpy(const_cast<void*>(unaligned.segment.x), aligned.segment.x,
-                             aligned.bytes, cudaMemcpyDeviceToDevice),
-                  cudaSuccess);
-        ASSERT_TRUE(Check(&aligned, strategy));
-        ASSERT_TRUE(Check(&unaligned, strategy));
-        EXPECT_EQ(unaligned.Result(), aligned.Result()) << Name(strategy) << " " << Name(dtype);
+    ExpectSameBitsAtEveryAddress(this, LayerNormSpec(200000, dtype), 1, Strategy::kGrid,
+                                 DType::kFloat32);
+    ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kGrid,
+                                 DType::kFloat32);
+  }
+}
+
+// Lengths around every number of lanes, granules and warps that the plan distinguishes.
+TEST_F(CudaStrategiesTest, RowsOfEveryLengthHaveTheSameBitsAtEveryAddress) {
+  for (const DType dtype : kTypes) {
+    const auto granule = static_cast<std::int64_t>(16 / SizeOf(dtype));
+    for (const std::int64_t granules :
+         {1, 2, 5, 8, 16, 32, 64, 100, 128, 192, 256, 288, 384, 513, 1024, 1153, 2050, 4096}) {
+      for (const std::int64_t more : {-1, 0, 1, 2, 3}) {
+        const std::int64_t length = granules * granule + more;
+        if (length < 1 || granules + more > 4096) continue;
+        for (const DType param_dtype : {DType::kFloat32, dtype}) {
+          ExpectSameBitsAtEveryAddress(this, LayerNormSpec(length, dtype), 1, Strategy::kAuto,
+                                       param_dtype);
+        }
+        ExpectSameBitsAtEveryAddress(this, InstanceNormSpec(3, dtype), length, Strategy::kAuto,
+                                     DType::kFloat32);
+        ExpectSameBitsAtEveryAddress(this, GroupNormSpec(6, 2, dtype), (length + 2) / 3,
+                                     Strategy::kAuto, DType::kFloat32);
       }
     }
   }

@@ -159,6 +159,22 @@ TEST(PlanTest, RowsAreCutSoThatParametersOfElementsStayOnChip) {
   EXPECT_FALSE(PlanFor(LayerNormSpec(1 << 22, DType::kFloat32), 1, Hopper()).params_in_shared);
 }
 
+TEST(PlanTest, BlocksHaveTheShapeOfWhichEnoughRowsAreResident) {
+  const auto shape = [](std::int64_t elements, DType dtype) {
+    return Describe(PlanFor(LayerNormSpec(elements, dtype), 1, Hopper()));
+  };
+  EXPECT_EQ(shape(4096, DType::kFloat32), "block: 8 warps x 4 granules");
+  EXPECT_EQ(shape(4097, DType::kFloat32), "block: 6 warps x 6 granules");
+  EXPECT_EQ(shape(4100, DType::kFloat32), "block: 6 warps x 6 granules");
+  EXPECT_EQ(shape(8192, DType::kFloat32), "block: 8 warps x 8 granules");
+  EXPECT_EQ(shape(16384, DType::kFloat32), "block: 16 warps x 8 granules");
+  EXPECT_EQ(shape(1032, DType::kBFloat16), "block: 1 warps x 6 granules");
+  EXPECT_EQ(shape(2048, DType::kBFloat16), "block: 2 warps x 4 granules");
+  // Ragged rows of 16-bit elements take as many granules to a lane as leave them resident.
+  EXPECT_EQ(shape(4095, DType::kBFloat16), "block: 2 warps x 8 granules");
+  EXPECT_EQ(shape(4097, DType::kBFloat16), "block: 3 warps x 6 granules");
+}
+
 TEST(PlanTest, BlockHoldsLongerRowsIfTheyDoNotShareParametersElementByElement) {
   const auto strategy = [](std::int64_t float32_elements) {
     return PlanFor(InstanceNormSpec(8, DType::kFloat32), float32_elements, Hopper()).strategy;
