@@ -24,8 +24,8 @@ namespace normd::norm::cuda {
 namespace {
 
 // Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
-// moving registers to memory, which costs more than it wins. The plan counts with the registers that
-// this leaves lean kernels (PlanBlock).
+// moving registers to memory, which costs more than it wins. The plan counts with the registers
+// that this leaves lean kernels (PlanBlock).
 template <typename T, bool kAligned, typename Params>
 constexpr int WantedBlocks(int granules, int threads) {
   if (granules != kBlockFewGranules) {

@@ -30,10 +30,10 @@ template <typename T, bool kAligned>
 __device__ inline void CopyGranule(Granule* slot, const char* address, int present, int width) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kAligned) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                     SharedAddress(slot)),
-                 "l"(address), "l"(KeepPolicy())
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(SharedAddress(slot)),
+        "l"(address), "l"(KeepPolicy())
+        : "memory");
     return;
   }
 #endif

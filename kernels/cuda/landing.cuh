@@ -50,11 +50,10 @@ inline constexpr int kSlotArrivals =
   }
 #elif __CUDA_ARCH__ >= 800
   for (int at = lane * kGranuleBytes; at < bytes; at += kStepBytes) {
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-            slot + static_cast<std::uint32_t>(at)),
-        "l"(from + at), "l"(policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
+                     slot + static_cast<std::uint32_t>(at)),
+                 "l"(from + at), "l"(policy)
+                 : "memory");
   }
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif

@@ -36,8 +36,8 @@ constexpr int MinBlocks(int wanted, int threads) {
   return wanted * threads <= kThreads ? wanted : kThreads / threads;
 }
 
-// The value, which all lanes of the warp have and pass together: where the device can, in a way that
-// lets the compiler keep it, and what follows from it, in registers of the whole warp.
+// The value, which all lanes of the warp have and pass together: where the device can, in a way
+// that lets the compiler keep it, and what follows from it, in registers of the whole warp.
 __device__ inline std::uint32_t OfWarp(std::uint32_t value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   return value;
