@@ -58,8 +58,9 @@ auto WithParams(const Launch& launch, const RowBatch& batch, Function function) 
     return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
   }
   if constexpr (sizeof(T) == 2) {
-    if (!activated && AreElementParams<float>(launch, batch)) {
-      return function(ElementParams<float, false>());
+    if (AreElementParams<float>(launch, batch)) {
+      return activated ? function(ElementParams<float, true>())
+                       : function(ElementParams<float, false>());
     }
   }
   return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
