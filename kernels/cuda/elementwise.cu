@@ -41,12 +41,12 @@ struct FlatSegment {
 };
 
 struct FlatBatch {
-  FlatSegment segments[kMaxRowSegments];
   int segment_count;
   std::uint32_t blocks;
   std::int64_t channels;
   Divisor channels_divisor;  // Valid if there are fewer than 2^31.
   GivenStatistics given;
+  FlatSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(FlatBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
@@ -116,13 +116,18 @@ __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& s
     Unpack<T>(granules[i], values);
     int until = (index + 1) * spatial - element;
     ChannelScale<Accumulator<T>> scale = scales[index];
+    if (until >= kCount) {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      if (j == until) {
-        scale = scales[++index];
-        until += spatial;
+      for (auto& v : values) v = scale.Apply(v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        if (j == until) {
+          scale = scales[++index];
+          until += spatial;
+        }
+        values[j] = scale.Apply(values[j]);
       }
-      values[j] = scale.Apply(values[j]);
     }
     Activate<T>(batch.given.activation, batch.given.leaky_slope, values);
     granules[i] = Pack<T>(values);

@@ -3,9 +3,10 @@
 // Phases: a block asks for its first granules, four of each thread's column, works out how its
 // channels are scaled while they come, leaves that in shared memory, and after one barrier each
 // thread reads what its column's channels need, scales and stores. Blocks of few positions go on
-// for some steps, so that parameters are a small part of what they read.
+// for some steps, so that parameters are a small part of what they read; they ask for a step's
+// granules before they store those of the step before.
 // Bytes: each element is read once and written once; the parameters come from the caches.
-// Occupancy: four blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
+// Occupancy: three blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
 // their way; up to 24 KiB of shared memory in a block.
 
 #include <cuda_runtime.h>
@@ -21,9 +22,14 @@ namespace normd::norm::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMinBlocks = 4;
+constexpr int kMinBlocks = 3;
 // Positions that a block wants to scale with what it works out for its channels.
 constexpr std::int64_t kWantedPositions = 32;
+
+// Whether a step's granules are asked for before those of the step before are stored. With 16-bit
+// elements the registers are needed for eight channels' factors.
+template <typename T>
+inline constexpr bool kAhead = sizeof(T) >= 4;
 
 struct ColumnsSegment {
   const char* x;
@@ -32,7 +38,6 @@ struct ColumnsSegment {
 };
 
 struct ColumnsBatch {
-  ColumnsSegment segments[kMaxRowSegments];
   int segment_count;
   std::int64_t channels;
   int column_blocks;
@@ -40,6 +45,7 @@ struct ColumnsBatch {
   int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
   int steps;    // Of a block.
   GivenStatistics given;
+  ColumnsSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(ColumnsBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
@@ -57,28 +63,31 @@ class ColumnWalk {
     x_ = segment.x + offset;
     y_ = segment.y + offset;
     row_bytes_ = rows_ * position_bytes;
-    left_ = present > 0 ? segment.positions - position : 0;
+    to_load_ = to_store_ = present > 0 ? segment.positions - position : 0;
     x_width_ = AccessWidth(segment.x, position_bytes, 0);
     y_width_ = AccessWidth(segment.y, position_bytes, 0);
   }
 
-  __device__ bool done() const { return left_ <= 0; }
+  __device__ bool done() const { return to_store_ <= 0; }
 
-  __device__ void Load(Granule (&granules)[kTileUnroll]) const {
+  // Loads the granules of the next step.
+  __device__ void Load(Granule (&granules)[kTileUnroll]) {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
-      if (i * rows_ >= left_) continue;
+      if (i * rows_ >= to_load_) continue;
       const char* const x = x_ + i * row_bytes_;
       granules[i] = kAligned ? LoadGranule(x) : LoadColumn<T>(x, present_, x_width_);
     }
+    x_ += kTileUnroll * row_bytes_;
+    to_load_ -= kTileUnroll * rows_;
   }
 
-  // Stores apply(granule) for each of the step's, and goes on to the next step.
+  // Stores apply(granule) for each granule of the next step.
   template <typename Function>
   __device__ void Store(const Granule (&granules)[kTileUnroll], Function apply) {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
-      if (i * rows_ >= left_) continue;
+      if (i * rows_ >= to_store_) continue;
       char* const y = y_ + i * row_bytes_;
       if constexpr (kAligned) {
         StoreGranule(y, apply(granules[i]));
@@ -86,16 +95,16 @@ class ColumnWalk {
         StoreColumn<T>(y, apply(granules[i]), present_, y_width_);
       }
     }
-    x_ += kTileUnroll * row_bytes_;
     y_ += kTileUnroll * row_bytes_;
-    left_ -= kTileUnroll * rows_;
+    to_store_ -= kTileUnroll * rows_;
   }
 
  private:
-  const char* x_;  // Of the step's first granule.
-  char* y_;
+  const char* x_;           // Of the first granule that is to be loaded,
+  char* y_;                 // and stored.
   std::int64_t row_bytes_;  // From one granule to the next.
-  std::int64_t left_;       // Positions from the first granule's on.
+  std::int64_t to_load_;    // Positions from these granules' on.
+  std::int64_t to_store_;
   int present_;
   int rows_;  // Positions from one granule to the next.
   int x_width_;
@@ -161,13 +170,21 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   const ColumnScale<T, kCount> scale = scales.OfColumn(column);
   WithActivation(batch.given.activation, [&](auto activation) {
     for (int i = 0; i < batch.segment_count; ++i) {
-      if (i > 0) walk = {batch, batch.segments[i], position, channel, present};
+      if (i > 0) {
+        walk = {batch, batch.segments[i], position, channel, present};
+        walk.Load(granules);
+      }
       for (int j = 0; j < batch.steps && !walk.done(); ++j) {
-        if (i + j > 0) walk.Load(granules);
+        const bool goes_on = j + 1 < batch.steps;
+        Granule next[kTileUnroll] = {};
+        if (kAhead<T> && goes_on) walk.Load(next);
         walk.Store(granules, [&](const Granule& granule) {
           return scale.template Apply<decltype(activation)::value>(granule,
                                                                    batch.given.leaky_slope);
         });
+        if (!kAhead<T> && goes_on) walk.Load(next);
+#pragma unroll
+        for (int k = 0; k < kTileUnroll; ++k) granules[k] = next[k];
       }
     }
   });
@@ -231,10 +248,14 @@ Status LaunchElementwiseColumns(const Launch& launch) {
 }
 
 Status LaunchElementwise(const Launch& launch) {
-  // Without trailing dimensions both layouts are one.
+  // Without trailing dimensions both layouts are one. One channel is one run.
   std::vector<Segment> first, columns;
   for (std::size_t i = 0; i < launch.count; ++i) {
     const Segment& segment = launch.segments[i];
+    if (launch.spec.channels == 1) {
+      first.push_back({segment.x, segment.y, 1, segment.samples * segment.spatial});
+      continue;
+    }
     const bool is_matrix = launch.spec.layout == Layout::kChannelsLast || segment.spatial == 1;
     (is_matrix ? columns : first).push_back(segment);
   }

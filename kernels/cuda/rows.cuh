@@ -42,9 +42,9 @@ struct RowSegment {
 // Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
 inline constexpr int kMaxRowSegments = 48;
 
-// A kernel parameter. Rows are numbered through the segments, samples and groups of a launch.
+// A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. What
+// a row needs first stands together in front: constant memory comes in lines, one after the other.
 struct RowBatch {
-  RowSegment segments[kMaxRowSegments];
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
   Divisor groups;
@@ -55,6 +55,7 @@ struct RowBatch {
   float leaky_slope;
   Activation activation;
   bool centered;  // Statistics::kMeanVariance.
+  RowSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
