@@ -14,7 +14,7 @@
 namespace normd::norm::cuda {
 
 template <typename T, bool kAligned>
-class GridWarp<T, kAligned, GridAny> {
+class GridWarp<T, kAligned, RunAny> {
  public:
   using A = Accumulator<T>;
 

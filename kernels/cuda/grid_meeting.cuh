@@ -83,6 +83,8 @@ class GridMeeting {
   }
 
  private:
+  static constexpr int kLaneSlots = kMaxRowBlocks / kLanes + 1;
+
   __device__ static void StoreRelaxed(uint4* to, const uint4& word) {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x),
                  "r"(word.y), "r"(word.z), "r"(word.w)
@@ -105,7 +107,7 @@ class GridMeeting {
   template <typename Function>
   __device__ void ForOwnSlots(Function function) {
 #pragma unroll
-    for (int i = 0; i < LaneSlots<A>::kCount; ++i) {
+    for (int i = 0; i < kLaneSlots; ++i) {
       const int place = i * kLanes + static_cast<int>(threadIdx.x) % kLanes;
       if (place <= blocks_) function(asked_.slots[i], place);
     }
@@ -128,7 +130,7 @@ class GridMeeting {
   const std::uint32_t team_;
   const std::uint32_t teams_;
   const bool tickets_;
-  LaneSlots<A> asked_;
+  LaneSlots<A, kLaneSlots> asked_;
   unsigned newer_ticket_ = 0;  // Being fetched.
   unsigned older_ticket_ = 0;
 };

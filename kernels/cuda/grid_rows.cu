@@ -28,10 +28,10 @@
 #include "kernels/cuda/grid_board.cuh"
 #include "kernels/cuda/grid_host.cuh"
 #include "kernels/cuda/grid_meeting.cuh"
-#include "kernels/cuda/grid_params.cuh"
 #include "kernels/cuda/grid_warp.cuh"
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/run_params.cuh"
 #include "kernels/cuda/shared_barrier.cuh"
 #include "kernels/cuda/tickets.cuh"
 
@@ -139,7 +139,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   attribute.val.cooperative = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  const auto kernel = aligned ? &GridRows<T, true, Params> : &GridRows<T, false, GridAny>;
+  const auto kernel = aligned ? &GridRows<T, true, Params> : &GridRows<T, false, RunAny>;
   return cudaLaunchKernelEx(&config, kernel, batch, shape,
                             static_cast<MeetingRoom*>(launch.meeting));
 }
@@ -149,9 +149,9 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
 cudaError_t PrepareGridRows(const DeviceLimits& limits) {
   return ForEachElementType([&](auto element) {
     using T = typename decltype(element)::Type;
-    const cudaError_t error = AllowSharedBytes(&GridRows<T, false, GridAny>, limits);
+    const cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny>, limits);
     if (error != cudaSuccess) return error;
-    return ForEachGridKind<T>([&](auto kind) {
+    return ForEachRunKind<T>([&](auto kind) {
       return AllowSharedBytes(&GridRows<T, true, typename decltype(kind)::Type>, limits);
     });
   });
@@ -162,9 +162,9 @@ Status LaunchGridRows(const Launch& launch) {
       launch, "grid rows", [&](auto element, auto aligned, const RowBatch& batch) -> cudaError_t {
         using T = typename decltype(element)::Type;
         if constexpr (!decltype(aligned)::value) {
-          return Enqueue<T, GridAny>(launch, batch, false);
+          return Enqueue<T, RunAny>(launch, batch, false);
         } else {
-          return WithGridKind<T>(launch, batch, [&](auto kind) {
+          return WithRunKind<T>(launch, batch, [&](auto kind) {
             return Enqueue<T, typename decltype(kind)::Type>(launch, batch, true);
           });
         }

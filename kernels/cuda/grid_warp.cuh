@@ -5,11 +5,11 @@
 #define NORMD_KERNELS_CUDA_GRID_WARP_CUH_
 
 #include "kernels/cuda/chunk_moments.cuh"
-#include "kernels/cuda/grid_params.cuh"
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/run_params.cuh"
 #include "kernels/cuda/shared_barrier.cuh"
 
 namespace normd::norm::cuda {
@@ -61,8 +61,10 @@ class GridWarp {
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
         landing_(batch, place, queue),
-        params_(batch, place, params) {
+        params_(batch, {place.begin, place.run_bytes}, params) {
+    params_.Fetch();
     landing_.Fill(kLookahead - 1);
+    AwaitCopies();
   }
 
   // Sums the run of a row, which stays where it landed; every lane gets the result.

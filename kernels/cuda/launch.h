@@ -42,13 +42,15 @@ inline Status ToStatus(cudaError_t error, const char* what) {
 // The families. Each enqueues on launch.stream and returns the first launch error.
 Status LaunchWarpRows(const Launch& launch);
 Status LaunchBlockRows(const Launch& launch);
+Status LaunchClusterRows(const Launch& launch);
 Status LaunchGridRows(const Launch& launch);
 Status LaunchSplitRows(const Launch& launch);
 Status LaunchChannelsLast(const Launch& launch);
 Status LaunchElementwise(const Launch& launch);
 
-// Lets the ring kernels use the current device's shared memory, whose limits are given.
+// Let kernels use the current device's shared memory, whose limits are given, and its clusters.
 cudaError_t PrepareGridRows(const DeviceLimits& limits);
+cudaError_t PrepareClusterRows(const DeviceLimits& limits);
 
 // Fills in limits->resident_clusters.
 cudaError_t CountResidentClusters(DeviceLimits* limits);

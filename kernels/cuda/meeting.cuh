@@ -74,18 +74,16 @@ struct BlockShares {
   }
 };
 
-// A lane's part of the slots of up to kMaxRowBlocks blocks and one more: ranks lane, lane + 32, ...
-template <typename A>
+// A lane's part of the slots of many writers: those of ranks lane, lane + 32, ...
+template <typename A, int kCount>
 struct LaneSlots {
-  static constexpr int kCount = kMaxRowBlocks / kLanes + 1;
   MeetingSlot<A> slots[kCount];
 };
 
 // Merges slots in a fixed order; every lane gets the row's moments.
-template <typename A>
-__device__ inline Moments<A> MergeSlots(const LaneSlots<A>& own, int blocks,
+template <typename A, int kCount>
+__device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blocks,
                                         const BlockShares& shares) {
-  constexpr int kCount = LaneSlots<A>::kCount;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   Moments<A> partials[kCount];
 #pragma unroll

@@ -63,11 +63,11 @@ Status Enqueue(const Launch& launch) {
   switch (launch.plan.strategy) {
     case Strategy::kWarp: return LaunchWarpRows(launch);
     case Strategy::kBlock: return LaunchBlockRows(launch);
+    case Strategy::kCluster: return LaunchClusterRows(launch);
     case Strategy::kGrid: return LaunchGridRows(launch);
     case Strategy::kSplit: return LaunchSplitRows(launch);
     case Strategy::kChannelsLast: return LaunchChannelsLast(launch);
     case Strategy::kElementwise: return LaunchElementwise(launch);
-    case Strategy::kCluster:
     case Strategy::kAuto: break;
   }
   return Status(StatusCode::kUnsupported, "strategy: the plan names none");
@@ -113,6 +113,7 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
   if (error == cudaSuccess && clusters) error = CountResidentClusters(limits);
+  if (error == cudaSuccess && clusters) error = PrepareClusterRows(*limits);
   if (error == cudaSuccess && limits->compute_capability == 90) error = PrepareTensorProduct();
   const cudaError_t restored = cudaSetDevice(before);
   return ToStatus(error != cudaSuccess ? error : restored, "query of the device's limits");

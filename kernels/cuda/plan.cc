@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::int64_t kGranuleBytes = 16;
 constexpr int kLanes = 32;
+constexpr std::int64_t kBlockBytes = 64 << 10;
+constexpr int kSmallCluster = 2;  // Blocks.
+constexpr int kMostTeams = 4;     // Of a cluster's blocks.
 
 constexpr std::array<std::pair<Strategy, const char*>, 8> kNames = {{
     {Strategy::kAuto, "auto"},
@@ -37,7 +40,7 @@ struct Row {
   bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
   bool lean = false;           // Kernels that need few registers can find its parameters.
   bool ragged = false;         // Rows begin and end between granules.
-  bool narrow = false;         // Elements of 16 bits.
+  int element_bytes = 0;
 };
 
 Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
@@ -46,7 +49,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
   row.shared_params = spatial == 1 && spec.groups == 1;
   row.lean = row.shared_params || spec.groups == spec.channels;
-  row.narrow = SizeOf(spec.dtype) == 2;
+  row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =
       RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kGranuleBytes != 0;
   return row;
@@ -69,7 +72,7 @@ int ResidentBlocks(int warps, int registers) {
 
 // Bytes of rows on a multiprocessor that keep its memory busy. Elements of 16 bits take more
 // instructions for a byte, and so more warps.
-std::int64_t EnoughBytes(const Row& row) { return (row.narrow ? 80 : 70) << 10; }
+std::int64_t EnoughBytes(const Row& row) { return (row.element_bytes == 2 ? 80 : 70) << 10; }
 
 // Few granules to a lane if enough rows are then on a multiprocessor, or else as many as leave the
 // most there. Ragged rows of narrow elements are bound by instructions, of which more granules take
@@ -84,7 +87,7 @@ bool PlanBlock(const Row& row, Plan* plan) {
   } const shapes[] = {{kBlockFewGranules, kBlockFewWarps, 40},
                       {kBlockSomeGranules, row.lean ? kBlockSomeWarps : 0, 48},
                       {kBlockManyGranules, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
-  const bool prefer_many = row.lean && row.ragged && row.narrow;
+  const bool prefer_many = row.lean && row.ragged && row.element_bytes == 2;
   int most = 0;
   for (const auto& shape : shapes) {
     const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
@@ -99,6 +102,40 @@ bool PlanBlock(const Row& row, Plan* plan) {
     if (!row.lean || resident * row.granules * kGranuleBytes >= EnoughBytes(row)) break;
   }
   return most > 0;
+}
+
+// Whether the gamma and beta of a block's slice fit into its shared memory, as float32 at least:
+// the plan does not know their type.
+bool ClusterParamsFit(const Row& row, const DeviceLimits& limits, int blocks,
+                      std::int64_t block_granules) {
+  if (!row.shared_params) return true;
+  const std::int64_t elements = block_granules * kGranuleBytes / row.element_bytes;
+  const auto bytes = static_cast<std::size_t>(2 * elements * std::max(row.element_bytes, 4));
+  return kReservedSharedBytes + ClusterSlotBytes(blocks) + bytes <= limits.shared_bytes_per_block;
+}
+
+// The smallest cluster whose blocks have room for two teams, each with a row's slice in registers,
+// and for the slice's parameters; shorter slices make more teams, which wait at different times.
+bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  if (limits.compute_capability < 90 || row.element_bytes == 8) return false;
+  for (int blocks = 2; blocks <= kMaxClusterBlocks; blocks *= 2) {
+    if (limits.resident_clusters[static_cast<std::size_t>(blocks)] == 0) continue;
+    const std::int64_t steps = CeilDiv(row.granules, std::int64_t{kLanes} * blocks);
+    const std::int64_t fewest = CeilDiv(steps, kClusterGranules);
+    if (fewest > kClusterWarps / kClusterTeams) continue;
+    const std::int64_t teams = std::min<std::int64_t>(kClusterWarps / fewest, kMostTeams);
+    const std::int64_t warps = kClusterWarps / teams;
+    const std::int64_t granules = CeilDiv(steps, warps);
+    const std::int64_t block_granules =
+        warps * kLanes * CeilDiv(granules, kChunkGranules) * kChunkGranules;
+    if (!ClusterParamsFit(row, limits, blocks, block_granules)) continue;
+    plan->strategy = Strategy::kCluster;
+    plan->warps = static_cast<int>(warps);
+    plan->granules = static_cast<int>(granules);
+    plan->blocks_per_row = blocks;
+    return true;
+  }
+  return false;
 }
 
 std::int64_t Chunks(int granules) { return CeilDiv(granules, kChunkGranules); }
@@ -178,17 +215,29 @@ bool PlanRows(const Row& row, const DeviceLimits& limits, Strategy strategy, Pla
   switch (strategy) {
     case Strategy::kWarp: return PlanWarp(row, plan);
     case Strategy::kBlock: return PlanBlock(row, plan);
+    case Strategy::kCluster: return PlanCluster(row, limits, plan);
     case Strategy::kGrid: return PlanGrid(row, limits, plan);
     case Strategy::kSplit: plan->strategy = Strategy::kSplit; return true;
     default: return false;
   }
 }
 
-// The first strategy of the list that takes the row; kSplit takes any.
+// The first of the list that takes the row; kSplit takes any. Two rows over a pair of blocks keep a
+// multiprocessor busier than one long row in one block. Larger clusters leave multiprocessors idle
+// if there are few rows, which pays for parameters of elements alone. Ragged rows need more
+// registers than a cluster's warps have.
 void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
-  for (Strategy strategy : {Strategy::kWarp, Strategy::kBlock, Strategy::kGrid, Strategy::kSplit}) {
-    if (PlanRows(row, limits, strategy, plan)) return;
+  if (PlanRows(row, limits, Strategy::kWarp, plan)) return;
+  const bool block = PlanRows(row, limits, Strategy::kBlock, plan);
+  if (block && row.granules * kGranuleBytes <= kBlockBytes) return;
+  Plan cluster;
+  if (!row.ragged && PlanRows(row, limits, Strategy::kCluster, &cluster) &&
+      (cluster.blocks_per_row <= kSmallCluster || row.shared_params)) {
+    *plan = cluster;
+    return;
   }
+  if (block || PlanRows(row, limits, Strategy::kGrid, plan)) return;
+  PlanRows(row, limits, Strategy::kSplit, plan);
 }
 
 }  // namespace
@@ -256,6 +305,7 @@ std::string Describe(const Plan& plan) {
              " granules";
     case Strategy::kBlock:
       return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
+    case Strategy::kCluster:
     case Strategy::kGrid:
       return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +
              " warps x " + number(plan.granules) + " granules";

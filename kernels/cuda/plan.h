@@ -23,7 +23,8 @@ enum class Strategy : std::uint8_t {
   kAuto = 0,
   kWarp = 1,          // A row in the registers of one warp or of a part of it.
   kBlock = 2,         // A row in the registers of one block.
-  kCluster = 3,       // Strips of interleaved rows in a thread-block cluster.
+  kCluster = 3,       // A row in the registers of a thread-block cluster, or strips of
+                      // interleaved rows in its shared memory.
   kGrid = 4,          // A row in the registers and shared memory of co-resident blocks.
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
   kChannelsLast = 6,  // Rows that interleave in memory, in strips (channels_last_plan.h).
@@ -48,6 +49,15 @@ inline constexpr int kBlockWarps = 16;
 inline constexpr int kBlockMaxWarps = 32;
 // What static shared memory and the system take of a block's.
 inline constexpr std::size_t kReservedSharedBytes = 4 << 10;
+
+// kCluster: warps of a block, which are two teams or more that take different rows; granules of a
+// row that a lane holds in registers. A team's partials of two rows take shared memory.
+inline constexpr int kClusterWarps = 16;
+inline constexpr int kClusterGranules = 16;
+inline constexpr int kClusterTeams = 2;
+constexpr std::size_t ClusterSlotBytes(int blocks) {
+  return std::size_t{2} * 16 * kClusterWarps * static_cast<std::size_t>(blocks);
+}
 
 // kGrid: warps of a block that hold rows, granules of a row that a lane holds in registers, blocks
 // that can share a row. Rows land in slots of a chunk, which is some granules of each lane of a
@@ -75,9 +85,9 @@ struct DeviceLimits {
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // kBlock, kGrid: that share a row, per block.
+  int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
   int granules = 0;                   // 16-byte pieces of a row that one lane holds.
-  int blocks_per_row = 1;             // kGrid, and strips.
+  int blocks_per_row = 1;             // kCluster, kGrid, and strips.
   bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 

@@ -75,6 +75,19 @@ namespace normd::norm::cuda {
                "r"(granule.y), "r"(granule.z), "r"(granule.w));
 }
 
+// Copies 16 bytes into shared memory; both addresses are multiples of 16. It is done for the caller
+// after its AwaitCopies.
+[[maybe_unused]] __device__ inline void CopyToShared(std::uint32_t to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+[[maybe_unused]] __device__ inline void AwaitCopies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 }  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_SHARED_BARRIER_CUH_

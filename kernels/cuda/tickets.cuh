@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/numeric.cuh"
 
 namespace normd::norm::cuda {
 
@@ -41,6 +42,33 @@ __device__ inline void LeaveRoom(MeetingRoom* room, unsigned words) {
     room->leaving = 0;
   }
 }
+
+// The rows of a team: the first two follow from its number, the others from tickets, each fetched a
+// turn before it is announced. One warp asks for them, with all lanes.
+class TeamRows {
+ public:
+  __device__ TeamRows(unsigned* next_ticket, std::uint32_t first, std::uint32_t teams)
+      : next_ticket_(next_ticket), first_(first), teams_(teams) {}
+
+  // The row of turn + 1.
+  __device__ std::uint32_t After(std::uint32_t turn) {
+    const std::uint32_t row = 2 * teams_ + __shfl_sync(kAllLanes, ticket_, 0);
+    if (threadIdx.x % kLanes == 0) ticket_ = atomicAdd(next_ticket_, 1);
+    return turn == 0 ? first_ + teams_ : row;
+  }
+
+  // After the team's last turn, if it had any. A ticket is fetched for each row that is computed:
+  // who holds the last of all leaves the counter as it was.
+  __device__ void Leave(std::uint32_t rows) const {
+    if (threadIdx.x % kLanes == 0 && ticket_ == rows - 1) *next_ticket_ = 0;
+  }
+
+ private:
+  unsigned* const next_ticket_;
+  const std::uint32_t first_;
+  const std::uint32_t teams_;
+  unsigned ticket_ = 0;  // Being fetched.
+};
 
 }  // namespace normd::norm::cuda
 

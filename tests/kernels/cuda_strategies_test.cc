@@ -180,11 +180,13 @@ class CudaStrategiesTest : public ::testing::Test {
     return true;
   }
 
+  void CheckDifferentLengths(Strategy strategy);
+
   DeviceLimits limits_;
 };
 
-constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kGrid,
-                                       Strategy::kSplit};
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
+                                       Strategy::kGrid, Strategy::kSplit};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
 TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
@@ -199,8 +201,10 @@ TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
         problems += 2;
       }
     }
-    // The last two take any of these rows.
-    EXPECT_GT(checked, 0) << Name(strategy);
+    // The last two take any of these rows; not every device has clusters.
+    if (strategy != Strategy::kCluster || limits_.resident_clusters[2] > 0) {
+      EXPECT_GT(checked, 0) << Name(strategy);
+    }
     if (strategy == Strategy::kGrid || strategy == Strategy::kSplit) {
       EXPECT_EQ(checked, problems) << Name(strategy);
     }
@@ -226,6 +230,30 @@ TEST_F(CudaStrategiesTest, ManyRowsOverManyBlocksAgreeWithReference) {
   }
 }
 
+// Every team takes several rows, the last ones by tickets; teams of all sizes, runs of a part of a
+// chunk, rows between alignments.
+TEST_F(CudaStrategiesTest, ManyRowsOverClustersAgreeWithReference) {
+  if (limits_.resident_clusters[2] == 0) GTEST_SKIP() << "no clusters";
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t kib : {40, 72, 100, 128, 200, 300, 512, 700, 1024}) {
+      const std::int64_t length = kib * 1024 / static_cast<std::int64_t>(SizeOf(dtype));
+      const std::int64_t rows = 60 * 1024 / kib + 3;
+      for (const std::int64_t odd : {0, 1}) {
+        NormSpec spec = InstanceNormSpec(1, dtype);
+        Problem instance(spec, rows, length - odd, odd);
+        EXPECT_TRUE(Check(&instance, Strategy::kCluster));
+        spec = GroupNormSpec(8, 2, dtype);
+        spec.activation = odd ? Activation::kGeluTanh : Activation::kSilu;
+        Problem group(spec, (rows + 1) / 2, length / 4 - odd, odd);
+        EXPECT_TRUE(Check(&group, Strategy::kCluster));
+        Problem layer(LayerNormSpec(length - odd, dtype), rows, 1, odd);
+        const bool params_fit = dtype == DType::kFloat32 || kib <= 700;
+        EXPECT_EQ(Check(&layer, Strategy::kCluster), params_fit) << kib << " KiB";
+      }
+    }
+  }
+}
+
 TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy) {
   for (const Strategy strategy : kRowStrategies) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -233,7 +261,9 @@ TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy)
         NormSpec spec = LayerNormSpec(strategy == Strategy::kWarp ? 256 : 16384, dtype);
         spec.activation = activation;
         Problem problem(spec, 5, 1);
-        EXPECT_TRUE(Check(&problem, strategy));
+        if (Check(&problem, strategy)) continue;
+        EXPECT_EQ(strategy, Strategy::kCluster);
+        EXPECT_EQ(limits_.resident_clusters[2], 0);
       }
     }
   }
@@ -264,6 +294,11 @@ TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
                                  DType::kFloat32);
     ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kGrid,
                                  DType::kFloat32);
+    if (dtype == DType::kFloat64 || limits_.resident_clusters[16] == 0) continue;
+    ExpectSameBitsAtEveryAddress(this, LayerNormSpec(200000, dtype), 1, Strategy::kCluster,
+                                 DType::kFloat32);
+    ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kCluster,
+                                 DType::kFloat32);
   }
 }
 
@@ -290,7 +325,7 @@ TEST_F(CudaStrategiesTest, RowsOfEveryLengthHaveTheSameBitsAtEveryAddress) {
 }
 
 // Segments whose rows differ in length, but not in their plan, share a launch.
-TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) {
+void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
   const NormSpec spec = InstanceNormSpec(8, DType::kFloat32);
   std::vector<std::unique_ptr<Problem>> problems;
   std::vector<Segment> segments;
@@ -299,7 +334,7 @@ TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) 
     problems.push_back(std::make_unique<Problem>(spec, 7, spatial));
     segments.push_back(problems.back()->segment);
     Plan own;
-    ASSERT_TRUE(MakePlan(spec, spatial, limits_, Strategy::kGrid, &own).ok());
+    ASSERT_TRUE(MakePlan(spec, spatial, limits_, strategy, &own).ok());
     if (segments.size() > 1) {
       ASSERT_EQ(own, plan) << spatial;
     }
@@ -307,13 +342,13 @@ TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) 
     problems.back()->PoisonY(nullptr);
   }
   const std::size_t bytes =
-      WorkspaceBytes(spec, segments.data(), segments.size(), limits_, Strategy::kGrid);
+      WorkspaceBytes(spec, segments.data(), segments.size(), limits_, strategy);
   const Buffer workspace = Allocate(bytes);
   ASSERT_TRUE(InitWorkspace(workspace.get(), bytes, nullptr).ok());
   LaunchOptions options;
   options.workspace = workspace.get();
   options.workspace_bytes = bytes;
-  options.forced = Strategy::kGrid;
+  options.forced = strategy;
   ASSERT_TRUE(
       Normalize(spec, problems[0]->params.view, segments.data(), segments.size(), limits_, options)
           .ok());
@@ -321,6 +356,15 @@ TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) 
   for (const auto& problem : problems) {
     EXPECT_LE(problem->MaxError(), Tolerance(DType::kFloat32)) << problem->segment.spatial;
   }
+}
+
+TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) {
+  CheckDifferentLengths(Strategy::kGrid);
+}
+
+TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneClusterLaunchAgreeWithReference) {
+  if (limits_.resident_clusters[16] == 0) GTEST_SKIP() << "no clusters of 16 blocks";
+  CheckDifferentLengths(Strategy::kCluster);
 }
 
 TEST_F(CudaStrategiesTest, EveryChannelsLastStrategyAgreesWithReferenceWhereItApplies) {
@@ -367,6 +411,7 @@ std::vector<std::unique_ptr<Problem>> MeetingProblems() {
       std::make_unique<Problem>(InstanceNormSpec(16, DType::kFloat32), 8, 512 * 512));
   problems.push_back(
       std::make_unique<Problem>(GroupNormSpec(64, 8, DType::kFloat32), 2, 512 * 512));
+  problems.push_back(std::make_unique<Problem>(LayerNormSpec(65536, DType::kFloat32), 300, 1));
   NormSpec last = GroupNormSpec(512, 32, DType::kFloat16);
   last.layout = Layout::kChannelsLast;
   problems.push_back(std::make_unique<Problem>(last, 4, 128 * 128));
@@ -379,7 +424,7 @@ std::vector<std::unique_ptr<Problem>> MeetingProblems() {
 TEST_F(CudaStrategiesTest, AHundredLaunchesGiveTheSameBits) {
   for (const auto& problem : MeetingProblems()) {
     for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
-      // Only some interleaved rows have clusters; every other strategy takes all of these.
+      // Only some rows have clusters; every other strategy takes all of these.
       if (!Check(problem.get(), strategy)) {
         ASSERT_EQ(strategy, Strategy::kCluster);
         continue;

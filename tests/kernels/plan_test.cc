@@ -16,8 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kGrid,
-                                       Strategy::kSplit};
+constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
+                                       Strategy::kGrid, Strategy::kSplit};
 
 DeviceLimits Device(int compute_capability, int multiprocessors, std::size_t shared_kib,
                     int largest_cluster) {
@@ -92,8 +92,18 @@ TEST(PlanTest, PlansKeepToDevice) {
           if (!MakePlan(LayerNormSpec(length, dtype), 1, limits, forced, &plan).ok()) continue;
           SCOPED_TRACE(Describe(plan));
           EXPECT_EQ(plan.strategy, forced);
-          EXPECT_LE(plan.warps, forced == Strategy::kBlock ? kBlockMaxWarps : kGridWarps);
+          EXPECT_LE(plan.warps, forced == Strategy::kBlock     ? kBlockMaxWarps
+                                : forced == Strategy::kCluster ? kClusterWarps / kClusterTeams
+                                                               : kGridWarps);
           EXPECT_LE(plan.blocks_per_row, std::min(limits.multiprocessors, kMaxRowBlocks));
+          if (forced == Strategy::kCluster) {
+            EXPECT_GT(limits.resident_clusters[plan.blocks_per_row], 0);
+            EXPECT_LE(plan.granules, kClusterGranules);
+            const std::size_t slice = std::size_t{16} * 32 * plan.warps * plan.granules;
+            EXPECT_LE(2 * slice / SizeOf(dtype) * 4 + ClusterSlotBytes(plan.blocks_per_row) +
+                          kReservedSharedBytes,
+                      limits.shared_bytes_per_block);
+          }
           if (forced == Strategy::kGrid) {
             EXPECT_LE(plan.granules, kGridGranules);
             // With any parameters, a whole row and a part of another land at once.
@@ -115,8 +125,9 @@ TEST(PlanTest, PlansKeepToDevice) {
 TEST(PlanTest, LongerRowsNeverGetSmallerStrategy) {
   for (const DeviceLimits& limits : Devices()) {
     for (DType dtype : kTypes) {
-      Strategy last = Strategy::kWarp;
+      Strategy last_of[2] = {Strategy::kWarp, Strategy::kWarp};  // Of whole granules, ragged.
       for (std::int64_t length : Lengths()) {
+        Strategy& last = last_of[length * static_cast<std::int64_t>(SizeOf(dtype)) % 16 != 0];
         const Strategy strategy = PlanFor(LayerNormSpec(length, dtype), 1, limits).strategy;
         EXPECT_GE(static_cast<int>(strategy), static_cast<int>(last))
             << length << " on " << limits.compute_capability;
@@ -133,14 +144,18 @@ TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
   EXPECT_EQ(strategy(512), Strategy::kWarp);  // 2 KiB
   EXPECT_EQ(strategy(513), Strategy::kBlock);
   EXPECT_EQ(strategy(16384), Strategy::kBlock);  // 64 KiB
-  EXPECT_EQ(strategy(16385), Strategy::kGrid);
+  EXPECT_EQ(strategy(16388), Strategy::kCluster);
+  EXPECT_EQ(strategy(16385), Strategy::kGrid);      // Ragged.
+  EXPECT_EQ(strategy(262144), Strategy::kCluster);  // 1 MiB
+  EXPECT_EQ(strategy(262145), Strategy::kGrid);
   EXPECT_EQ(strategy(132 * 33792), Strategy::kGrid);  // 132 KiB on every multiprocessor
   EXPECT_EQ(strategy(132 * 33792 + 1), Strategy::kSplit);
 }
 
 TEST(PlanTest, TeamsKeepMultiprocessorsBusy) {
   const auto blocks = [](std::int64_t mib) {
-    return PlanFor(InstanceNormSpec(1, DType::kFloat32), mib << 18, Hopper()).blocks_per_row;
+    return PlanFor(InstanceNormSpec(1, DType::kFloat32), mib << 18, Hopper(), Strategy::kGrid)
+        .blocks_per_row;
   };
   EXPECT_EQ(blocks(1), 12);  // 11 teams; 8 blocks would hold a row, and leave 4 idle.
   EXPECT_EQ(blocks(8), 65);
@@ -148,13 +163,13 @@ TEST(PlanTest, TeamsKeepMultiprocessorsBusy) {
 }
 
 TEST(PlanTest, RowsAreCutSoThatParametersOfElementsStayOnChip) {
-  const Plan layer = PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper());
-  EXPECT_EQ(layer.strategy, Strategy::kGrid);
+  const Plan layer = PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper(), Strategy::kGrid);
   EXPECT_TRUE(layer.params_in_shared);
   const int param_bytes = 2 * layer.granules * 32 * 16;
   EXPECT_EQ(DivideGridMemory(Hopper(), layer.granules, false, param_bytes).param_bytes,
             param_bytes);
-  EXPECT_FALSE(PlanFor(InstanceNormSpec(4, DType::kFloat32), 1 << 16, Hopper()).params_in_shared);
+  EXPECT_FALSE(PlanFor(InstanceNormSpec(4, DType::kFloat32), 1 << 16, Hopper(), Strategy::kGrid)
+                   .params_in_shared);
   // Three times 16 MiB are more than all multiprocessors hold.
   EXPECT_FALSE(PlanFor(LayerNormSpec(1 << 22, DType::kFloat32), 1, Hopper()).params_in_shared);
 }
@@ -175,12 +190,42 @@ TEST(PlanTest, BlocksHaveTheShapeOfWhichEnoughRowsAreResident) {
   EXPECT_EQ(shape(4097, DType::kBFloat16), "block: 3 warps x 6 granules");
 }
 
-TEST(PlanTest, BlockHoldsLongerRowsIfTheyDoNotShareParametersElementByElement) {
-  const auto strategy = [](std::int64_t float32_elements) {
-    return PlanFor(InstanceNormSpec(8, DType::kFloat32), float32_elements, Hopper()).strategy;
+TEST(PlanTest, ClustersAreSmallestWhoseBlocksHoldTwoRows) {
+  const auto blocks = [](const NormSpec& spec, std::int64_t spatial = 1) {
+    return PlanFor(spec, spatial, Hopper(), Strategy::kCluster).blocks_per_row;
   };
-  EXPECT_EQ(strategy(32768), Strategy::kBlock);  // 128 KiB
-  EXPECT_GT(strategy(32769), Strategy::kBlock);
+  EXPECT_EQ(blocks(LayerNormSpec(1 << 15, DType::kFloat32)), 2);  // 128 KiB
+  EXPECT_EQ(blocks(LayerNormSpec(1 << 16, DType::kFloat32)), 4);
+  EXPECT_EQ(blocks(InstanceNormSpec(8, DType::kBFloat16), 1 << 16), 2);
+  // Parameters of elements may be float32: those of 32 Ki elements and no more fit into a block.
+  EXPECT_EQ(blocks(LayerNormSpec(1 << 16, DType::kBFloat16)), 4);
+  EXPECT_EQ(blocks(InstanceNormSpec(8, DType::kFloat32), 1 << 18), 16);
+  Plan plan;
+  EXPECT_EQ(
+      MakePlan(LayerNormSpec(1 << 15, DType::kFloat64), 1, Hopper(), Strategy::kCluster, &plan)
+          .code(),
+      StatusCode::kUnsupported);
+}
+
+// Large clusters leave multiprocessors idle where rows are few.
+TEST(PlanTest, LargeClustersTakeRowsWithParametersOfElementsAlone) {
+  const auto strategy = [](const NormSpec& spec, std::int64_t spatial) {
+    return PlanFor(spec, spatial, Hopper()).strategy;
+  };
+  EXPECT_EQ(strategy(InstanceNormSpec(8, DType::kFloat32), 1 << 15), Strategy::kCluster);
+  EXPECT_EQ(strategy(InstanceNormSpec(8, DType::kFloat32), 1 << 16), Strategy::kGrid);
+  EXPECT_EQ(strategy(InstanceNormSpec(8, DType::kFloat32), (1 << 16) - 1), Strategy::kGrid);
+  EXPECT_EQ(strategy(LayerNormSpec(1 << 18, DType::kFloat32), 1), Strategy::kCluster);
+}
+
+TEST(PlanTest, WithoutClustersBlockHoldsLongerRowsIfTheyDoNotShareParametersElementByElement) {
+  const auto strategy = [](std::int64_t float32_elements, const DeviceLimits& limits) {
+    return PlanFor(InstanceNormSpec(8, DType::kFloat32), float32_elements, limits).strategy;
+  };
+  EXPECT_EQ(strategy(32768, Ampere()), Strategy::kBlock);  // 128 KiB
+  EXPECT_GT(strategy(32769, Ampere()), Strategy::kBlock);
+  EXPECT_EQ(strategy(16384, Hopper()), Strategy::kBlock);
+  EXPECT_EQ(strategy(16388, Hopper()), Strategy::kCluster);
 }
 
 TEST(PlanTest, EqualRowsOfDifferentTensorsShareStrategy) {
@@ -256,6 +301,8 @@ TEST(PlanTest, NamesAreParsedBack) {
 TEST(PlanTest, DescriptionNamesShape) {
   EXPECT_THAT(Describe(PlanFor(LayerNormSpec(1 << 18, DType::kFloat32), 1, Ampere())),
               HasSubstr("grid: "));
+  EXPECT_EQ(Describe(PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper())),
+            "cluster: 4 blocks x 8 warps x 16 granules");
   EXPECT_EQ(Describe(PlanFor(LayerNormSpec(64, DType::kFloat32), 1, Hopper())),
             "warp: 16 lanes x 1 granules");
 }

@@ -1,30 +1,37 @@
-// How the grid kernels find gamma and beta. The kind is a template argument, so that the loops over
-// a chunk hold nothing but their own arithmetic:
-//   GridChannels<T, kActivation>  a run of a warp meets one channel, or two that meet at a
-//   granule's
-//                                 boundary;
-//   GridElements<T, P>            gamma and perhaps beta for each element, of type P, in 16-byte
-//                                 loads; no activation;
-//   GridAny                       everything else, and rows that are not aligned.
+// How the kernels of rows over several blocks find gamma and beta. The kind is a template argument,
+// so that the loops over a chunk hold nothing but their own arithmetic:
+//   RunChannels<T, kActivation>  a run of a warp meets one channel, or two that meet at a granule's
+//                                boundary;
+//   RunElements<T, P>            gamma and perhaps beta for each element, of type P, in 16-byte
+//                                loads; no activation;
+//   RunAny                       everything else, and rows that are not aligned.
 
-#ifndef NORMD_KERNELS_CUDA_GRID_PARAMS_CUH_
-#define NORMD_KERNELS_CUDA_GRID_PARAMS_CUH_
+#ifndef NORMD_KERNELS_CUDA_RUN_PARAMS_CUH_
+#define NORMD_KERNELS_CUDA_RUN_PARAMS_CUH_
 
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/held_run.cuh"
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/shared_barrier.cuh"
+#include "kernels/cuda/stream_memory.cuh"
 
 namespace normd::norm::cuda {
 
+// The same run of every row.
+struct RunPlace {
+  std::int64_t begin;  // In bytes.
+  int bytes;           // A multiple of kStepBytes.
+};
+
 // Each knows how many bytes of parameters a warp's run has that every row meets alike.
-struct GridAny {
+struct RunAny {
   static int RunParamBytes(const Launch&) { return 0; }
 };
 
 template <typename T, Activation kActivation>
-class GridChannels {
+class RunChannels {
  public:
   using A = Accumulator<T>;
 
@@ -36,8 +43,10 @@ class GridChannels {
     int second = 0;  // The byte of the run where the next channel begins.
   };
 
-  __device__ GridChannels(const RowBatch& batch, const LandingPlace& place, std::uint32_t)
+  __device__ RunChannels(const RowBatch& batch, const RunPlace& place, std::uint32_t)
       : batch_(batch), place_(place) {}
+
+  __device__ void Fetch() const {}
 
   __device__ Place Find(const Row& row, int bytes) const {
     Place found = {static_cast<int>(row.first_channel), bytes};
@@ -85,20 +94,22 @@ class GridChannels {
 
  private:
   const RowBatch& batch_;
-  const LandingPlace place_;
+  const RunPlace place_;
   RunScale<T> scale_{RowScale<A>()};
   ChannelFactors<A> first_;  // Gamma and beta, until Use.
   ChannelFactors<A> second_;
 };
 
-template <typename T, typename P>
-class GridElements {
+// kResident: they are in shared memory in every launch, with zeros for a beta that is absent, so
+// that the loops have no branches, behind which loads would be waited for.
+template <typename T, typename P, bool kResident = false>
+class RunElements {
  public:
   using A = Accumulator<T>;
 
   static int RunParamBytes(const Launch& launch) {
     if (launch.spec.groups > 1) return 0;
-    const int vectors = launch.params.beta.data == nullptr ? 1 : 2;
+    const int vectors = launch.params.beta.data == nullptr && !kResident ? 1 : 2;
     return vectors * WholeChunks(launch.plan.granules) * kParts * kStepBytes;
   }
 
@@ -107,23 +118,31 @@ class GridElements {
   };
 
   // Where `memory`, an address in shared memory, is not 0, every row meets the same parameters, and
-  // they stay there: each lane writes what it alone reads.
-  __device__ GridElements(const RowBatch& batch, const LandingPlace& place, std::uint32_t memory)
-      : batch_(batch), place_(place), memory_(memory) {
-    if (memory == 0) return;
-    const Row row = FindRow(batch, 0);
+  // they stay there.
+  __device__ RunElements(const RowBatch& batch, const RunPlace& place, std::uint32_t memory)
+      : batch_(batch), place_(place), memory_(memory) {}
+
+  // Asks for the parameters that stay: they are there after AwaitCopies for the lane that called
+  // this, and after a barrier behind it for the same lane of other warps with the same run.
+  __device__ void Fetch() const {
+    if (!kResident && memory_ == 0) return;
+    const Row row = FindRow(batch_, 0);
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-    const std::int64_t begin = place.begin / static_cast<int>(sizeof(T));
-    const int steps = WholeChunks(place.run_bytes / kStepBytes);
+    const std::int64_t begin = place_.begin / static_cast<int>(sizeof(T));
+    const int steps = WholeChunks(place_.bytes / kStepBytes);
     for (int i = 0; i < steps; ++i) {
       const std::int64_t element = begin + (i * kLanes + lane) * kPerGranule<T>;
       if (element >= row.elements) break;
 #pragma unroll
       for (int k = 0; k < kParts; ++k) {
         const std::uint32_t to = SharedPlace(i, k, lane);
-        WriteShared(to, FromDevice(batch.gamma, element, k));
-        if (batch.beta.data == nullptr) continue;
-        WriteShared(to + steps * kParts * kStepBytes, FromDevice(batch.beta, element, k));
+        CopyToShared(to, Address(batch_.gamma, element, k));
+        const std::uint32_t beta = to + steps * kParts * kStepBytes;
+        if (batch_.beta.data != nullptr) {
+          CopyToShared(beta, Address(batch_.beta, element, k));
+        } else if (kResident) {
+          WriteShared(beta, make_uint4(0, 0, 0, 0));
+        }
       }
     }
   }
@@ -137,46 +156,25 @@ class GridElements {
   // `left`: bytes of the run from the lane's first granule on.
   __device__ void Scale(const Place& found, int index, int left, int lane,
                         Granule (&chunk)[kChunkGranules]) const {
-    const RunScale<T> run_scale(scale_);
-    const int steps = WholeChunks(place_.run_bytes / kStepBytes);
-    const bool has_beta = batch_.beta.data != nullptr;
-    Granule gamma[kChunkGranules][kParts], beta[kChunkGranules][kParts];
-    if (memory_ != 0) {
-      // What lies behind the row's end is read too, and then not stored.
-      const std::uint32_t from = SharedPlace(index * kChunkGranules, 0, lane);
-      ReadAll(from, gamma);
-      if (has_beta) ReadAll(from + steps * kParts * kStepBytes, beta);
-    } else {
-      const std::int64_t element =
-          found.element + (index * kChunkGranules * kLanes + lane) * kPerGranule<T>;
-      const int rest = left - index * kChunkBytes;
-      LoadAll(batch_.gamma, element, rest, gamma);
-      if (has_beta) LoadAll(batch_.beta, element, rest, beta);
-    }
-    if (!has_beta) {
 #pragma unroll
-      for (auto& parts : beta) {
+    for (int first = 0; first < kChunkGranules; first += kStride) {
+      const int step = index * kChunkGranules + first;
+      Granule gamma[kStride][kParts], beta[kStride][kParts];
+      Read(found, step, left, lane, gamma, beta);
 #pragma unroll
-        for (Granule& part : parts) part = make_uint4(0, 0, 0, 0);
+      for (int i = 0; i < kStride; ++i) {
+        A gammas[kPerGranule<T>], betas[kPerGranule<T>];
+        Widened(gamma[i], gammas);
+        Widened(beta[i], betas);
+        chunk[first + i] = Scaled(chunk[first + i], gammas, betas);
       }
-    }
-#pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      A gammas[kPerGranule<T>], betas[kPerGranule<T>];
-      Widened(gamma[i], gammas);
-      Widened(beta[i], betas);
-      A values[kPerGranule<T>];
-      Unpack<T>(chunk[i], values);
-#pragma unroll
-      for (int j = 0; j < kPerGranule<T>; ++j) {
-        values[j] = run_scale.ByElement(values[j], gammas[j], betas[j]);
-      }
-      chunk[i] = Pack<T>(values);
     }
   }
 
  private:
   static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;  // Granules of P for one of T.
+  // Granules that are scaled at a time: more would have no registers for their parameters.
+  static constexpr int kStride = kChunkGranules / kParts;
 
   static constexpr int WholeChunks(int granules) {
     return (granules + kChunkGranules - 1) / kChunkGranules * kChunkGranules;
@@ -185,26 +183,54 @@ class GridElements {
   __device__ std::uint32_t SharedPlace(int step, int part, int lane) const {
     return memory_ + (step * kParts + part) * kStepBytes + lane * kGranuleBytes;
   }
-  __device__ static Granule FromDevice(const ParamVector& param, std::int64_t element, int part) {
-    return LoadKept(reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) +
-                    part);
+  __device__ static const uint4* Address(const ParamVector& param, std::int64_t element, int part) {
+    return reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) + part;
   }
-  __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kChunkGranules][kParts]) {
+
+  // The parameters of kStride granules of a lane.
+  __device__ void Read(const Place& found, int step, int left, int lane,
+                       Granule (&gamma)[kStride][kParts], Granule (&beta)[kStride][kParts]) const {
+    const int steps = WholeChunks(place_.bytes / kStepBytes);
+    if constexpr (kResident) {
+      // What lies behind the row's end is read too, and then not stored.
+      ReadAll(SharedPlace(step, 0, lane), gamma);
+      ReadAll(SharedPlace(step, 0, lane) + steps * kParts * kStepBytes, beta);
+    } else {
+      const bool has_beta = batch_.beta.data != nullptr;
+      if (memory_ != 0) {
+        const std::uint32_t from = SharedPlace(step, 0, lane);
+        ReadAll(from, gamma);
+        if (has_beta) ReadAll(from + steps * kParts * kStepBytes, beta);
+      } else {
+        const std::int64_t element = found.element + (step * kLanes + lane) * kPerGranule<T>;
+        const int rest = left - step * kStepBytes;
+        LoadAll(batch_.gamma, element, rest, gamma);
+        if (has_beta) LoadAll(batch_.beta, element, rest, beta);
+      }
+      if (has_beta) return;
 #pragma unroll
-    for (int i = 0; i < kChunkGranules * kParts; ++i) {
+      for (auto& parts : beta) {
+#pragma unroll
+        for (Granule& part : parts) part = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kStride][kParts]) {
+#pragma unroll
+    for (int i = 0; i < kStride * kParts; ++i) {
       values[i / kParts][i % kParts] = ReadShared(from + i * kStepBytes);
     }
   }
   // Those of granules that exist: `rest` bytes do from the lane's first one on.
   __device__ static void LoadAll(const ParamVector& param, std::int64_t element, int rest,
-                                 Granule (&values)[kChunkGranules][kParts]) {
+                                 Granule (&values)[kStride][kParts]) {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
+    for (int i = 0; i < kStride; ++i) {
 #pragma unroll
       for (int k = 0; k < kParts; ++k) {
         values[i][k] = make_uint4(0, 0, 0, 0);
         if (i * kStepBytes >= rest) continue;
-        values[i][k] = FromDevice(param, element + i * kLanes * kPerGranule<T>, k);
+        values[i][k] = LoadKept(Address(param, element + i * kLanes * kPerGranule<T>, k));
       }
     }
   }
@@ -220,15 +246,27 @@ class GridElements {
     }
   }
 
+  __device__ Granule Scaled(const Granule& granule, const A (&gammas)[kPerGranule<T>],
+                            const A (&betas)[kPerGranule<T>]) const {
+    const RunScale<T> scale(scale_);
+    A values[kPerGranule<T>];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int j = 0; j < kPerGranule<T>; ++j) {
+      values[j] = scale.ByElement(values[j], gammas[j], betas[j]);
+    }
+    return Pack<T>(values);
+  }
+
   const RowBatch& batch_;
-  const LandingPlace place_;
+  const RunPlace place_;
   const std::uint32_t memory_;
   RowScale<A> scale_;
 };
 
-// Whether GridChannels<T, ...> serves the batch, apart from the activation.
+// Whether RunChannels<T, ...> serves the batch, apart from the activation.
 template <typename T>
-bool AreGridChannels(const Launch& launch, const RowBatch& batch) {
+bool AreRunChannels(const Launch& launch, const RowBatch& batch) {
   if (launch.spec.channels > std::numeric_limits<std::int32_t>::max()) return false;
   if (batch.channels_per_group == 1) return true;
   for (int i = 0; i < batch.segment_count; ++i) {
@@ -238,44 +276,46 @@ bool AreGridChannels(const Launch& launch, const RowBatch& batch) {
   return true;
 }
 
-// Calls function(kind) with a GridKind<Params> for the parameters of an aligned batch.
+// Calls function(kind) with a RunKind<Params> for the parameters of an aligned batch.
 template <typename Params>
-struct GridKind {
+struct RunKind {
   using Type = Params;
 };
 
 template <typename T, typename Function>
-cudaError_t WithGridKind(const Launch& launch, const RowBatch& batch, Function function) {
+cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
   const bool plain = launch.spec.activation == Activation::kNone;
-  if (plain && AreElementParams<T>(launch, batch)) return function(GridKind<GridElements<T, T>>());
+  if (plain && AreElementParams<T>(launch, batch)) return function(RunKind<RunElements<T, T>>());
   if constexpr (sizeof(T) == 2) {
     if (plain && AreElementParams<float>(launch, batch)) {
-      return function(GridKind<GridElements<T, float>>());
+      return function(RunKind<RunElements<T, float>>());
     }
   }
-  if (AreGridChannels<T>(launch, batch)) {
-    if (plain) return function(GridKind<GridChannels<T, Activation::kNone>>());
+  if (AreRunChannels<T>(launch, batch)) {
+    if (plain) {
+      return function(RunKind<RunChannels<T, Activation::kNone>>());
+    }
     if (launch.spec.activation == Activation::kSilu) {
-      return function(GridKind<GridChannels<T, Activation::kSilu>>());
+      return function(RunKind<RunChannels<T, Activation::kSilu>>());
     }
   }
-  return function(GridKind<GridAny>());
+  return function(RunKind<RunAny>());
 }
 
-// Calls function for every kind that WithGridKind knows, until one returns an error.
+// Calls function for every kind that WithRunKind knows, until one returns an error.
 template <typename T, typename Function>
-cudaError_t ForEachGridKind(Function function) {
-  cudaError_t error = function(GridKind<GridAny>());
+cudaError_t ForEachRunKind(Function function) {
+  cudaError_t error = function(RunKind<RunAny>());
   const auto next = [&](auto kind) {
     if (error == cudaSuccess) error = function(kind);
   };
-  next(GridKind<GridChannels<T, Activation::kNone>>());
-  next(GridKind<GridChannels<T, Activation::kSilu>>());
-  next(GridKind<GridElements<T, T>>());
-  if constexpr (sizeof(T) == 2) next(GridKind<GridElements<T, float>>());
+  next(RunKind<RunChannels<T, Activation::kNone>>());
+  next(RunKind<RunChannels<T, Activation::kSilu>>());
+  next(RunKind<RunElements<T, T>>());
+  if constexpr (sizeof(T) == 2) next(RunKind<RunElements<T, float>>());
   return error;
 }
 
 }  // namespace normd::norm::cuda
 
-#endif  // NORMD_KERNELS_CUDA_GRID_PARAMS_CUH_
+#endif  // NORMD_KERNELS_CUDA_RUN_PARAMS_CUH_
