@@ -6,7 +6,7 @@
 // itself; every lane scales what it holds and stores it.
 // Bytes: each element is read once and written once; gamma and beta per element come from the L1
 // cache, which only the blocks' parameters stay in.
-// Occupancy: as many blocks as registers hold, 96 to 128 KiB of rows on a multiprocessor of 256 KiB
+// Occupancy: as many blocks as registers hold, 70 to 128 KiB of rows on a multiprocessor of 256 KiB
 // of registers: while one waits for its loads or its barrier, others load and store. The hardware
 // hands out rows, so that multiprocessors with a larger share of the bandwidth get more of them.
 // Determinism: places and merge orders follow from the row's length; no atomics.
@@ -25,7 +25,7 @@ namespace {
 
 // Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
 // moving registers to memory, which costs more than it wins. The plan counts with the registers
-// that this leaves lean kernels (PlanBlock).
+// that this leaves the leanest, those of elements' gamma and beta (PlanBlock).
 template <typename T, bool kAligned, typename Params>
 constexpr int WantedBlocks(int granules, int threads) {
   if (granules != kBlockFewGranules) {

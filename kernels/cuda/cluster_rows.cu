@@ -10,8 +10,9 @@
 // No barrier holds the warps of a block together, and while one team waits the others load and
 // store.
 //
-// Bytes: each element is read once and written once. Gamma and beta per element stay in shared
-// memory, one slice for all teams of a block. Occupancy: one block of 16 warps with all the
+// Bytes: each element is read once and written once. Gamma and beta per element, of the rows' type
+// or float32 and without an activation, stay in shared memory, one slice for all teams of a block;
+// others come from the caches. Occupancy: one block of 16 warps with all the
 // registers, half of which hold rows: 128 KiB. Rows are handed out by tickets (tickets.cuh).
 // Determinism: places and merge orders follow from the row's length; no atomics touch the sums.
 //

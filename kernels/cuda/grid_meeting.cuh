@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/landing.cuh"
 #include "kernels/cuda/meeting.cuh"
+#include "kernels/cuda/plan.h"
 #include "kernels/cuda/tickets.cuh"
 
 namespace normd::norm::cuda {

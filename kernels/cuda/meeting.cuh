@@ -12,7 +12,6 @@
 
 #include "kernels/cuda/moments.cuh"
 #include "kernels/cuda/numeric.cuh"
-#include "kernels/cuda/plan.h"
 
 namespace normd::norm::cuda {
 

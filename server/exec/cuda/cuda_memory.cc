@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -62,7 +63,7 @@ absl::StatusOr<Buffer> CudaMemory::AllocatePinned(std::size_t bytes) {
   CudaContext& context = *pool_->context;
   if (absl::Status status = context.Enter(); !status.ok()) return status;
   const std::size_t unit = bytes < 2 * kHugePageBytes ? std::size_t{4096} : kHugePageBytes;
-  const std::size_t mapped = (bytes + unit - 1) / unit * unit;
+  const std::size_t mapped = (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
   std::byte* data = mapped < bytes ? nullptr : MapPages(mapped);
   if (data == nullptr) {
     return absl::ResourceExhaustedError(
