@@ -88,15 +88,23 @@ TEST(ProcessTest, ASecondSignalEndsTheLameDuck) {
 TEST(ProcessTest, EndsWithThreeWhenTheDrainTimeoutPassesWithCallsInside) {
   NormdProcess normd({"--lame_duck=0s", "--drain_timeout=0s"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
-  Load load;
-  std::vector<std::thread> clients;
-  for (int i = 0; i < 6; ++i) {
-    clients.emplace_back([&] { CallUntilRefused(normd, 1024, load); });
-  }
-  while (load.answered < 6) std::this_thread::yield();
+  // A stream that has answered its first half, and waits for the second.
+  v1::NormalizeStreamRequest header;
+  *header.mutable_header() = RmsNormRequest(0);
+  header.mutable_header()->mutable_inputs(0)->set_shape(0, 128);
+  v1::NormalizeStreamRequest half;
+  half.set_chunk(RmsNormRequest(64).inputs(0).data());
+  const auto stub = normd.NewStub();
+  grpc::ClientContext context;
+  const auto stream = stub->NormalizeStream(&context);
+  v1::NormalizeStreamResponse answer;
+  ASSERT_TRUE(stream->Write(header) && stream->Write(half) && stream->Read(&answer));
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 3) << normd.child().output();
-  for (std::thread& client : clients) client.join();
+  EXPECT_THAT(normd.child().output(), HasSubstr("giving up 1 calls after the drain timeout"));
+  while (stream->Read(&answer)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 // The most memory that the process has ever had.
