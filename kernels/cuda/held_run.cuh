@@ -110,6 +110,24 @@ class RowResult {
   const float leaky_slope_;
 };
 
+// Packs what a lane holds anew: without this the elements stay unpacked from the sums on, in twice
+// the registers.
+template <int G>
+__device__ inline void RepackAll(Granule (&granules)[G]) {
+#pragma unroll
+  for (int i = 0; i < G; ++i) Repack(granules[i]);
+}
+
+// WithActivation where the kernel has activations at all; otherwise function(...kNone...).
+template <bool kActivated, typename Function>
+__device__ inline void WithActivationIf(Activation activation, Function function) {
+  if constexpr (kActivated) {
+    WithActivation(activation, function);
+  } else {
+    function(std::integral_constant<Activation, Activation::kNone>());
+  }
+}
+
 // What one lane of `width` holds of a run of a row: G granules, as memory.cuh assigns them. The run
 // begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows begin and
 // end at multiples of 16 bytes.
@@ -127,7 +145,7 @@ class GranuleRun {
         width_(width) {}
 
   __device__ void Load(Granule (&granules)[G]) const {
-    LoadRun<T, true>(row_.x + begin_, 0, bytes_, lane_, width_, granules);
+    LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, granules);
   }
 
   __device__ Moments<A> Sum(const Granule (&granules)[G], bool centered) const {
@@ -138,22 +156,15 @@ class GranuleRun {
   template <typename P, bool kActivated>
   __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
                          const RowScale<A>& scale, Granule (&granules)[G]) const {
-    // Without this the elements stay unpacked from the sums on, in twice the registers.
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
-    if constexpr (kActivated) {
-      WithActivation(batch.activation, [&](auto activation) {
-        ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
-      });
-    } else {
-      ScaleByElement<P, Activation::kNone>(batch, scale, granules);
-    }
+    RepackAll(granules);
+    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
+      ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
+    });
   }
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
                          Granule (&granules)[G]) const {
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
+    RepackAll(granules);
     const RowResult<T> result(batch, row_, scale);
     WithActivation(batch.activation, [&](auto activation) {
 #pragma unroll
@@ -168,8 +179,7 @@ class GranuleRun {
 
   __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
                          Granule (&granules)[G]) const {
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
+    RepackAll(granules);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
     const RunEpilogue<T> epilogue(batch, row_, scale, first,
                                   first + bytes_ / static_cast<int>(sizeof(T)));
@@ -196,7 +206,7 @@ class GranuleRun {
         granules[G - 1] = done;
       }
     }
-    StoreRun<T, true>(row_.y + begin_, 0, bytes_, lane_, width_, granules);
+    StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, granules);
   }
 
  private:

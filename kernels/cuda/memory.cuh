@@ -203,11 +203,10 @@ struct RunTail {
 };
 
 // Loads a run of which `bytes` exist (ClampToRun); the rest is zero. All 32 lanes call it together.
-// `shift` is its misalignment: best taken from an address that a whole block has, because branches
-// that no warp can leave half are cheaper.
 template <typename T, bool kAligned, int G>
-__device__ inline void LoadRun(const char* run, int shift, int bytes, int lane, int width,
+__device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
                                Granule (&granules)[G]) {
+  const int shift = kAligned ? 0 : Misalignment(run);
   const int end = bytes == 0 ? 0 : bytes + shift;
   const char* const origin = run - shift;
   const int step = width * kGranuleBytes;
@@ -241,17 +240,11 @@ __device__ inline void LoadRun(const char* run, int shift, int bytes, int lane, 
   });
 }
 
-template <typename T, bool kAligned, int G>
-__device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
-                               Granule (&granules)[G]) {
-  LoadRun<T, kAligned>(run, kAligned ? 0 : Misalignment(run), bytes, lane, width, granules);
-}
-
 // Stores what exists of a run, whose granules it leaves in any state. Bytes around it are not
-// written. `shift` as above.
+// written.
 template <typename T, bool kAligned, int G>
-__device__ inline void StoreRun(char* run, int shift, int bytes, int lane, int width,
-                                Granule (&granules)[G]) {
+__device__ inline void StoreRun(char* run, int bytes, int lane, int width, Granule (&granules)[G]) {
+  const int shift = kAligned ? 0 : Misalignment(run);
   const int step = width * kGranuleBytes;
   char* const origin = run - shift;
   const int end = bytes == 0 ? 0 : min(bytes, G * step) + shift;
@@ -280,11 +273,6 @@ __device__ inline void StoreRun(char* run, int shift, int bytes, int lane, int w
   if (!kAligned && lane == width - 1 && end > G * step) {
     StoreSpan<T>(origin + G * step, beyond, 0, end - G * step);
   }
-}
-
-template <typename T, bool kAligned, int G>
-__device__ inline void StoreRun(char* run, int bytes, int lane, int width, Granule (&granules)[G]) {
-  StoreRun<T, kAligned>(run, kAligned ? 0 : Misalignment(run), bytes, lane, width, granules);
 }
 
 // How many of `count` things, dealt out to `width` lanes in turn, a lane gets.

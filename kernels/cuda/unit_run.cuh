@@ -95,22 +95,15 @@ class UnitRun {
   template <typename P, bool kActivated>
   __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
                          const RowScale<A>& scale, Granule (&granules)[G]) const {
-    // Without this the elements stay unpacked from the sums on, in twice the registers.
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
-    if constexpr (kActivated) {
-      WithActivation(batch.activation, [&](auto activation) {
-        ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
-      });
-    } else {
-      ScaleByElement<P, Activation::kNone>(batch, scale, granules);
-    }
+    RepackAll(granules);
+    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
+      ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
+    });
   }
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
                          Granule (&granules)[G]) const {
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
+    RepackAll(granules);
     const RowResult<T> result(batch, row_, scale);
     WithActivation(batch.activation, [&](auto activation) {
       Store(granules, [&](const Granule& granule, int, auto) {
@@ -121,8 +114,7 @@ class UnitRun {
 
   __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
                          Granule (&granules)[G]) const {
-#pragma unroll
-    for (int i = 0; i < G; ++i) Repack(granules[i]);
+    RepackAll(granules);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
     const RunEpilogue<T> epilogue(batch, row_, scale, first,
                                   first + bytes_ / static_cast<int>(sizeof(T)));
