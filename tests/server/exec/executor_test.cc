@@ -113,6 +113,22 @@ class ExecutorTest : public testing::Test {
       queue_.Abort(absl::UnavailableError("no working lane"));
     };
   }
+  // Of so many lanes, how many had a batch at once while all that may were held up, which are
+  // `expected`. Everything pushed is answered.
+  int MostLanesAtOnce(int lanes, bool large, int turns, int expected) {
+    Gate gate;
+    CountedLane::Counts counts;
+    Executor executor(CountedLanes(lanes, large, gate, counts), queue_, {}, turns);
+    executor.Start(Shut());
+    std::vector<std::unique_ptr<RequestProbe>> probes;
+    for (int i = 0; i < 50; ++i) probes.push_back(Push());
+    gate.WaitForStalled(expected);
+    gate.Open();
+    queue_.Close();
+    executor.Join();
+    for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+    return counts.most;
+  }
 
   SteadyClock clock_;
   CountingModelMetrics metrics_;
@@ -253,33 +269,11 @@ TEST_F(ExecutorTest, FlushesALaneThatRetiresWithWorkInFlight) {
 }
 
 TEST_F(ExecutorTest, NoMoreLanesComputeSmallBatchesThanMay) {
-  Gate gate;
-  CountedLane::Counts counts;
-  Executor executor(CountedLanes(5, /*large=*/false, gate, counts), queue_, {}, 2);
-  executor.Start(Shut());
-  std::vector<std::unique_ptr<RequestProbe>> probes;
-  for (int i = 0; i < 50; ++i) probes.push_back(Push());
-  gate.WaitForStalled(2);
-  gate.Open();
-  queue_.Close();
-  executor.Join();
-  EXPECT_EQ(counts.most, 2);
-  for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+  EXPECT_EQ(MostLanesAtOnce(/*lanes=*/5, /*large=*/false, /*turns=*/2, /*expected=*/2), 2);
 }
 
 TEST_F(ExecutorTest, ALaneWithALargeBatchLetsAnotherTake) {
-  Gate gate;
-  CountedLane::Counts counts;
-  Executor executor(CountedLanes(3, /*large=*/true, gate, counts), queue_, {}, 1);
-  executor.Start(Shut());
-  std::vector<std::unique_ptr<RequestProbe>> probes;
-  for (int i = 0; i < 50; ++i) probes.push_back(Push());
-  gate.WaitForStalled(3);
-  gate.Open();
-  queue_.Close();
-  executor.Join();
-  EXPECT_EQ(counts.most, 3);
-  for (const auto& probe : probes) EXPECT_EQ(probe->code(), absl::StatusCode::kOk);
+  EXPECT_EQ(MostLanesAtOnce(/*lanes=*/3, /*large=*/true, /*turns=*/1, /*expected=*/3), 3);
 }
 
 TEST_F(ExecutorTest, ALaneThatRetiresLeavesItsTurnToAnother) {

@@ -64,6 +64,15 @@ class DeviceLaneTest : public ::testing::Test {
     model_.reset();
   }
 
+  // Anew, with room for what is staged.
+  void StartStaging(std::size_t mapped_bytes) {
+    DeviceBackendOptions options = SmallOptions();
+    options.lane.mapped_bytes = mapped_bytes;
+    options.max_staged_bytes = 8 << 10;
+    Start(options);
+    sent_.clear();
+  }
+
   void Start(const DeviceBackendOptions& options, int device_count = 1) {
     lanes_.clear();
     model_.reset();
@@ -269,11 +278,7 @@ TEST_F(DeviceLaneTest, AnInlineLaneComputesWhatItIsMadeForOnEitherPath) {
 
 TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
   for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    options.max_staged_bytes = 8 << 10;
-    Start(options);
-    sent_.clear();
+    StartStaging(mapped_bytes);
     auto batch = std::make_unique<Batch>();
     for (const std::int64_t spatial : {40, 300, 9, 77}) Add(*batch, 1, spatial);
     for (const std::size_t i : {std::size_t{1}, std::size_t{3}}) {
@@ -293,11 +298,7 @@ TEST_F(DeviceLaneTest, StagedInputsAreReadWhereTheyLieAmongOthersOnEitherPath) {
 
 TEST_F(DeviceLaneTest, AStagedInputsBlockBecomesTheOutputs) {
   for (const std::size_t mapped_bytes : {std::size_t{0}, std::size_t{16} << 10}) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    options.max_staged_bytes = 8 << 10;
-    Start(options);
-    sent_.clear();
+    StartStaging(mapped_bytes);
     auto batch = std::make_unique<Batch>();
     Add(*batch, 1, 300);
     backend_->stager()->Stage(*batch->requests[0]);
