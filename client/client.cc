@@ -26,9 +26,16 @@ const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 constexpr int kFirstBackoffMs = 100;
 constexpr std::chrono::milliseconds kSecondAttempt{500};
 
+using SystemTime = std::chrono::system_clock::time_point;
+
+// The far end of time for a timeout that reaches beyond it.
+SystemTime DeadlineOf(Duration timeout) {
+  const SystemTime now = std::chrono::system_clock::now();
+  return timeout < SystemTime::max() - now ? now + timeout : SystemTime::max();
+}
+
 void SetTimeout(grpc::ClientContext& context, Duration timeout) {
-  if (timeout == kNoTimeout) return;
-  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  if (timeout != kNoTimeout) context.set_deadline(DeadlineOf(timeout));
 }
 
 absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
@@ -187,16 +194,15 @@ Client::~Client() = default;
 const std::string& Client::target() const { return impl_->connection->target; }
 
 bool Client::Connect(Duration timeout) {
-  using Time = std::chrono::system_clock::time_point;
   grpc::Channel& channel = *impl_->connection->channel;
-  Time end = timeout == kNoTimeout ? Time::max() : std::chrono::system_clock::now() + timeout;
+  SystemTime end = DeadlineOf(timeout);
   bool has_failed = false;
   for (;;) {
     const grpc_connectivity_state state = channel.GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return true;
     if (state == GRPC_CHANNEL_SHUTDOWN) return false;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && !std::exchange(has_failed, true)) {
-      end = std::min(end, Time(std::chrono::system_clock::now() + kSecondAttempt));
+      end = std::min(end, DeadlineOf(kSecondAttempt));
     }
     if (!channel.WaitForStateChange(state, end)) return false;
   }
