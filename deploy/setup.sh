@@ -3,8 +3,8 @@
 # 24.04. Touches nothing, and needs no root, when nothing is missing.
 #
 #   deploy/setup.sh          what the build and the demo need
-#   deploy/setup.sh --test   also Prometheus, for the tests: unpacked into build/tools, not
-#                            installed, so that no service starts
+#   deploy/setup.sh --test   also what only the tests need; Prometheus is unpacked into build/tools,
+#                            not installed, so that no service starts
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,6 +17,9 @@ packages=(
   libhwy-dev libtbb-dev libdnnl-dev                      # the CPU kernels
   libgtest-dev libgmock-dev libbenchmark-dev             # tests and benchmarks
   curl python3                                           # the demo's scrape, tables and inputs
+)
+test_packages=(
+  python3-h2                                             # HTTP/2 by hand: tests/abuse
 )
 tools=build/tools/prometheus
 
@@ -95,6 +98,7 @@ unpack_prometheus() {
 
 [[ $# == 0 || ($# == 1 && $1 == --test) ]] || die "usage: deploy/setup.sh [--test]"
 check_distribution
+if [[ ${1:-} == --test ]]; then packages+=("${test_packages[@]}"); fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install_missing

@@ -1,0 +1,219 @@
+"""A normd to be abused, and what it must still be afterwards.
+
+A scenario is a function that takes a Context and raises when the server breaks a promise:
+
+    @scenario("9", "descriptors run out")
+    def descriptors_run_out(context):
+        with context.normd("--max_connections=64") as server, server.unharmed():
+            ...   # the abuse; what it holds is let go before the block ends
+
+`unharmed` compares the server before and after: a fresh client is answered, budgets are free,
+descriptors and memory are back where they were. tests/abuse/run.py runs the scenarios.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+MIB = 1 << 20
+# What promises are judged by: memory and tail latency of the neighbours after an abuse.
+MEMORY_SLACK_MIB = 64
+SETTLE_SECONDS = 60
+P99_FACTOR = 2.0
+
+SCENARIOS = []
+
+
+class Skip(Exception):
+    """What the scenario needs is missing here; the text says what."""
+
+
+class Broken(AssertionError):
+    """A promise that did not hold; the text says which, what came and what was wanted."""
+
+
+def require(condition, text):
+    """Raises Broken with `text` unless `condition`."""
+    if not condition:
+        raise Broken(text)
+
+
+def wait_until(condition, seconds, text):
+    """Asks `condition` until it holds. Broken after `seconds`. Returns how long it took."""
+    begin = time.monotonic()
+    while not condition():
+        require(time.monotonic() - begin < seconds, f"{text}: not within {seconds:g} s")
+        time.sleep(0.05)
+    return time.monotonic() - begin
+
+
+def scenario(point, promise, long_only=False):
+    """Registers a scenario. `point` groups scenarios in the table; `promise` is a short sentence. With
+    `long_only` the short form, which the test suite runs, leaves it out."""
+    def register(function):
+        SCENARIOS.append((point, promise, long_only, function))
+        return function
+    return register
+
+
+class Context:
+    """What a scenario is given."""
+
+    def __init__(self, binaries, models, short):
+        self.binaries = pathlib.Path(binaries)
+        self.models = models
+        self.short = short
+        self.notes = []
+
+    def note(self, text):
+        """A measurement for the table."""
+        self.notes.append(text)
+
+    def normd(self, *flags, **options):
+        """A server on free ports of loopback; `options` as Normd's."""
+        return Normd(self, flags, **options)
+
+
+class Normd:
+    """A normd process; a context manager that ends it. `limits` are of resource.setrlimit, by name:
+    {"NOFILE": 64, "AS": 2 << 30}. `stderr`: a file descriptor instead of a log file."""
+
+    def __init__(self, context, flags, limits=None, models=None, stderr=None, wait=True):
+        self.context = context
+        self.folder = tempfile.TemporaryDirectory()
+        self.log_path = pathlib.Path(self.folder.name) / "normd.log"
+        command = [str(context.binaries / "normd"), f"--model_repository={models or context.models}",
+                   "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
+                   "--lame_duck=0s", *flags]
+
+        def limit():
+            for name, value in (limits or {}).items():
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL,
+                                            stderr=log if stderr is None else stderr,
+                                            preexec_fn=limit if limits else None)
+        self.grpc = self.metrics_address = None
+        if stderr is None and wait:
+            wait_until(self._serves, 60, "the server starts")
+
+    def _serves(self):
+        require(self.process.poll() is None, f"normd ended: {self.log()}")
+        match = re.search(r"serving: grpc=(\S+) metrics=(\S+)", self.log())
+        if match:
+            self.grpc, self.metrics_address = match.groups()
+        return match is not None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.folder.cleanup()
+
+    @property
+    def address(self):
+        """(host, port) of gRPC."""
+        host, port = self.grpc.rsplit(":", 1)
+        return host, int(port)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def rss_mib(self):
+        """Resident memory now."""
+        text = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", text).group(1)) / 1024
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def metrics(self):
+        """The text of a scrape."""
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=10) as page:
+            return page.read().decode()
+
+    def metric(self, name, **labels):
+        """The sum of the samples of `name` that carry `labels`; 0 when there is none."""
+        total = 0.0
+        for line in self.metrics().splitlines():
+            match = re.match(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", line)
+            if not match or match.group(1) != name:
+                continue
+            found = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(2) or ""))
+            if all(found.get(key) == value for key, value in labels.items()):
+                total += float(match.group(3))
+        return total
+
+    def probe(self, seconds=1.0, model="instance_norm_64", shape="1x64x2x2"):
+        """A fresh client on a connection of its own: 1 KiB requests, one at a time. Returns
+        {"ok": calls, "errors": calls, "p99_ms": latency}."""
+        report = pathlib.Path(self.folder.name) / "probe.json"
+        subprocess.run(
+            [str(self.context.binaries / "normload"), f"--server={self.grpc}", f"--model={model}",
+             f"--shape={shape}", "--concurrency=1", "--connections=1", f"--duration={seconds}s",
+             "--warmup=100ms", "--max_error_share=1", f"--json={report}"],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+        result = json.loads(report.read_text())["result"]
+        return {"ok": result["requests"] - result["errors"], "errors": result["errors"],
+                "p99_ms": result["service_time"]["p99_us"] / 1e3}
+
+    def require_serving(self, when="afterwards"):
+        """A fresh client is answered, and not refused once."""
+        result = self.probe(seconds=0.3)
+        require(result["ok"] > 0 and result["errors"] == 0, f"a fresh client {when}: {result}")
+
+    @contextlib.contextmanager
+    def unharmed(self, settle=SETTLE_SECONDS):
+        """The server is afterwards what it was before: see the module's text. The latency counts in
+        the long form only: other programs share the machine that runs the short one."""
+        self.probe(seconds=0.3)  # So that pools and caches are filled before the first reading.
+        before = self.probe(seconds=0.3 if self.context.short else 2)
+        memory, descriptors = self.rss_mib(), self.descriptors()
+        peak = PeakMemory(self)
+        yield
+        require(self.process.poll() is None, f"normd ended: {self.log()[-2000:]}")
+        self.require_serving()
+        wait_until(lambda: self.metric("normd_inflight_bytes") == 0, settle, "budgets are free")
+        wait_until(lambda: self.descriptors() <= descriptors + 2, settle,
+                   f"descriptors are back at {descriptors}")
+        took = wait_until(lambda: self.rss_mib() <= memory + MEMORY_SLACK_MIB, settle,
+                          f"memory is back at {memory:.0f} MiB + {MEMORY_SLACK_MIB}")
+        after = self.probe(seconds=0.3 if self.context.short else 2)
+        self.context.note(f"p99 {before['p99_ms']:.2f} -> {after['p99_ms']:.2f} ms, memory "
+                          f"{memory:.0f} -> {self.rss_mib():.0f} MiB after {took:.0f} s, "
+                          f"peak {peak.mib():.0f}")
+        if not self.context.short:
+            require(after["p99_ms"] <= P99_FACTOR * before["p99_ms"],
+                    f"p99 of a fresh client: {before['p99_ms']:.2f} ms before, "
+                    f"{after['p99_ms']:.2f} ms after, wanted at most {P99_FACTOR:g} times")
+
+
+class PeakMemory:
+    """The most memory that a server has had since this was made."""
+
+    def __init__(self, server):
+        self.pid = server.process.pid
+        try:
+            pathlib.Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # Resets VmHWM.
+        except OSError:
+            pass  # Then it is the peak since the server's start.
+
+    def mib(self):
+        text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmHWM:\s+(\d+)", text).group(1)) / 1024
