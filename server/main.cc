@@ -214,6 +214,7 @@ int Serve(const ServerConfig& config) {
   RegistryOptions registry_options;
   registry_options.root = config.model_repository;
   registry_options.max_parameter_bytes = config.max_parameter_bytes;
+  registry_options.max_models = config.max_models;
   registry_options.on_change = [&](const std::string& model, bool loaded) {
     readiness.SetModel(model, loaded);
   };

@@ -62,9 +62,16 @@ Uses UsesOf(const v1::ModelConfig& config) {
   }
 }
 
-// LayerNorm has a bias only where the file has one.
-bool BiasIsOptional(const v1::ModelConfig& config) {
-  return config.operation_case() == v1::ModelConfig::kLayerNorm;
+// What the file calls a parameter.
+std::string NameInFile(const v1::ModelConfig& config, const std::string& parameter) {
+  const auto named = config.parameter_names().find(parameter);
+  return config.parameter_prefix() +
+         (named == config.parameter_names().end() ? parameter : named->second);
+}
+
+// torch.nn.RMSNorm without eps: of the type that the statistics are computed in.
+double MachineEpsilon(norm::DType dtype) {
+  return dtype == norm::DType::kFloat64 ? 0x1p-52 : 0x1p-23;
 }
 
 absl::StatusOr<norm::ParamVector> Pick(const std::map<std::string, Tensor>& parameters,
@@ -118,7 +125,13 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& con
   }
   if (absl::Status status = model.TakeOperation(config); !status.ok()) return status;
   Uses uses = UsesOf(config);
-  if (BiasIsOptional(config) && !model.parameters_.contains("bias")) uses.bias = false;
+  // Of the two, a module with bias=False has only one.
+  const bool has_weight = model.parameters_.contains(NameInFile(config, "weight"));
+  const bool has_bias = model.parameters_.contains(NameInFile(config, "bias"));
+  if (uses.weight && uses.bias && (has_weight || has_bias)) {
+    uses.weight = has_weight;
+    uses.bias = has_bias;
+  }
   const std::pair<bool, std::pair<const char*, norm::ParamVector*>> wanted[] = {
       {uses.weight, {"weight", &model.params_.gamma}},
       {uses.bias, {"bias", &model.params_.beta}},
@@ -128,7 +141,7 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& con
   for (const auto& [used, target] : wanted) {
     if (!used) continue;
     absl::StatusOr<norm::ParamVector> vector =
-        Pick(model.parameters_, target.first, model.spec_.channels);
+        Pick(model.parameters_, NameInFile(config, target.first), model.spec_.channels);
     if (!vector.ok()) return vector.status();
     *target.second = *vector;
   }
@@ -150,11 +163,11 @@ absl::Status ReferenceModel::TakeLinear(const v1::ModelConfig& config) {
   if (config.has_leaky_slope()) spec.epilogue.leaky_slope = config.leaky_slope();
   const std::optional<std::int64_t> weights = CheckedMultiply(spec.in_features, spec.out_features);
   if (!weights) return absl::InvalidArgumentError("linear_norm: too many weights");
-  const auto weight = Pick(parameters_, "linear.weight", *weights);
+  const auto weight = Pick(parameters_, NameInFile(config, "linear.weight"), *weights);
   if (!weight.ok()) return weight.status();
   linear_params_.weight = *weight;
   if (!op.has_bias() || op.bias()) {
-    const auto bias = Pick(parameters_, "linear.bias", spec.out_features);
+    const auto bias = Pick(parameters_, NameInFile(config, "linear.bias"), spec.out_features);
     if (!bias.ok()) return bias.status();
     linear_params_.bias = *bias;
   }
@@ -196,7 +209,8 @@ absl::Status ReferenceModel::TakeOperation(const v1::ModelConfig& config) {
       const absl::StatusOr<std::int64_t> elements = normalized(config.rms_norm());
       if (!elements.ok()) return elements.status();
       spec_ = norm::RmsNormSpec(*elements, kAny);
-      spec_.eps = eps(config.rms_norm());
+      spec_.eps = config.rms_norm().eps();
+      machine_epsilon_ = !config.rms_norm().has_eps();
       break;
     }
     case v1::ModelConfig::kBatchNorm:
@@ -290,6 +304,7 @@ absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x,
   if (!segment.ok()) return segment.status();
   norm::NormSpec spec = spec_;
   spec.dtype = x.dtype;
+  if (machine_epsilon_) spec.eps = MachineEpsilon(x.dtype);
   std::vector<double> out(static_cast<std::size_t>(x.shape.elements()));
   const norm::Status status = norm::NormalizeReference(spec, params_, *segment, out.data());
   if (!status.ok()) return FromKernels(status);

@@ -48,6 +48,7 @@ class ReferenceModel {
   absl::StatusOr<std::vector<double>> ComputeLinear(const TensorView& x, const TensorView* y) const;
 
   norm::NormSpec spec_;                         // dtype is the request's.
+  bool machine_epsilon_ = false;                // eps is the epsilon of the request's type.
   std::vector<std::int64_t> normalized_shape_;  // Of LayerNorm and RMSNorm.
   std::map<std::string, Tensor> parameters_;
   std::optional<norm::LinearNormSpec> linear_;  // Of a fused layer; its dtype is the request's.

@@ -77,6 +77,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckDuration("device_look_out", c.device_look_out, absl::Seconds(1)),
            CheckRange("pinned_pool_bytes", c.pinned_pool_bytes, 0, std::int64_t{1} << 40),
            CheckRange("max_parameter_bytes", c.max_parameter_bytes, 1, kUnbounded),
+           CheckRange("max_models", c.max_models, 1, kUnbounded),
            CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),
            CheckDuration("drain_timeout", c.drain_timeout, absl::Hours(24)),
            CheckLogLevel(c.log_level),

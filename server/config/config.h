@@ -41,6 +41,7 @@ struct ServerConfig {
   absl::Duration device_look_out;
   std::int64_t pinned_pool_bytes = 0;
   std::int64_t max_parameter_bytes = 0;
+  std::int64_t max_models = 0;
   absl::Duration lame_duck;
   absl::Duration drain_timeout;
   std::string log_level;

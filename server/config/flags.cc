@@ -75,6 +75,7 @@ ABSL_FLAG(std::int64_t, pinned_pool_bytes, std::int64_t{512} << 20,
           "page-locked host memory for the responses of each CUDA device, in bytes");
 ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
           "largest params.safetensors, in bytes");
+ABSL_FLAG(std::int64_t, max_models, 10000, "model versions that are loaded at once");
 ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
           "how long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
@@ -127,6 +128,7 @@ ServerConfig ReadFlags() {
   config.device_look_out = absl::GetFlag(FLAGS_device_look_out);
   config.pinned_pool_bytes = absl::GetFlag(FLAGS_pinned_pool_bytes);
   config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);
+  config.max_models = absl::GetFlag(FLAGS_max_models);
   config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   config.log_level = absl::GetFlag(FLAGS_log_level);

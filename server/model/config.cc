@@ -1,15 +1,16 @@
 #include "server/model/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "google/protobuf/io/tokenizer.h"
-#include "google/protobuf/text_format.h"
 #include "server/base/printable.h"
-#include "server/model/file.h"
 #include "server/model/linear_norm.h"
 
 namespace normd {
@@ -18,25 +19,8 @@ namespace {
 constexpr double kDefaultEps = 1e-5;
 constexpr float kDefaultLeakySlope = 0.01f;
 constexpr std::int64_t kMaxQueueDelayUs = 60'000'000;
-
-// Keeps the first few errors: one broken line can cause many.
-class ErrorList final : public google::protobuf::io::ErrorCollector {
- public:
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
-    constexpr int kMaxErrors = 4;
-    if (++count_ > kMaxErrors) return;
-    if (count_ > 1) text_ += "; ";
-    // A negative line: the error concerns the whole input.
-    if (line >= 0) absl::StrAppend(&text_, "line ", line + 1, ", column ", column + 1, ": ");
-    text_ += Printable(message);
-  }
-  const std::string& text() const { return text_; }
-
- private:
-  int count_ = 0;
-  std::string text_;
-};
+constexpr std::size_t kMaxParameterNameBytes = 512;
+constexpr char kNameWish[] = "1 to 512 bytes of valid UTF-8";
 
 absl::Status Invalid(absl::string_view field, absl::string_view got, absl::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", got, ", wanted ", wanted));
@@ -210,6 +194,42 @@ absl::Status CheckBatching(const v1::BatchingConfig& batching) {
   return absl::OkStatus();
 }
 
+absl::Status CheckParameterNames(const v1::ModelConfig& config) {
+  const std::vector<ExpectedParameter> expected = ExpectedParameters(config);
+  const auto known = [&expected](absl::string_view name) {
+    return std::any_of(expected.begin(), expected.end(),
+                       [name](const ExpectedParameter& wanted) { return name == wanted.name; });
+  };
+  const std::string names = absl::StrJoin(
+      expected, ", ", [](std::string* out, const auto& wanted) { out->append(wanted.name); });
+  const std::string wanted = expected.empty() ? "none: the operation takes no parameters" : names;
+  const std::string& prefix = config.parameter_prefix();
+  if (!prefix.empty() && expected.empty()) {
+    return Invalid("parameter_prefix", Printable(prefix, 64), wanted);
+  }
+  if (prefix.size() > kMaxParameterNameBytes || !IsUtf8(prefix)) {
+    return Invalid("parameter_prefix", Printable(prefix, 32), kNameWish);
+  }
+  absl::flat_hash_set<absl::string_view> taken;
+  for (const ExpectedParameter& parameter : expected) {
+    const auto named = config.parameter_names().find(parameter.name);
+    absl::string_view name = parameter.name;
+    if (named != config.parameter_names().end()) name = named->second;
+    if (name.empty() || name.size() > kMaxParameterNameBytes || !IsUtf8(name)) {
+      return Invalid(absl::StrCat("parameter_names: ", parameter.name),
+                     absl::StrCat("\"", Printable(name, 32), "\""), kNameWish);
+    }
+    if (!taken.insert(name).second) {
+      return Invalid(absl::StrCat("parameter_names: ", parameter.name), Printable(name, 32),
+                     "a tensor of its own for each parameter");
+    }
+  }
+  for (const auto& [name, value] : config.parameter_names()) {
+    if (!known(name)) return Invalid("parameter_names", Printable(name, 32), wanted);
+  }
+  return absl::OkStatus();
+}
+
 norm::Activation ToKernel(v1::Activation activation) {
   switch (activation) {
     case v1::RELU: return norm::Activation::kRelu;
@@ -228,8 +248,14 @@ bool IsAffine(const Operation& operation) {
 }
 
 template <typename Operation>
-double Eps(const Operation& operation) {
-  return operation.has_eps() ? operation.eps() : kDefaultEps;
+double Eps(const Operation& operation, double absent = kDefaultEps) {
+  return operation.has_eps() ? operation.eps() : absent;
+}
+
+// Of the type in which PyTorch computes the statistics of such inputs.
+double MachineEpsilon(norm::DType dtype) {
+  return dtype == norm::DType::kFloat64 ? std::numeric_limits<double>::epsilon()
+                                        : std::numeric_limits<float>::epsilon();
 }
 
 std::int64_t Elements(const v1::ModelConfig& config) {
@@ -240,28 +266,14 @@ std::int64_t Elements(const v1::ModelConfig& config) {
 
 }  // namespace
 
-absl::StatusOr<v1::ModelConfig> ParseModelConfig(absl::string_view text) {
-  ErrorList errors;
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  parser.SetRecursionLimit(8);
-  v1::ModelConfig config;
-  if (!parser.ParseFromString(std::string(text), &config)) {
-    return absl::InvalidArgumentError(errors.text());
-  }
-  return config;
-}
-
-absl::StatusOr<v1::ModelConfig> ReadModelConfig(const std::string& path) {
-  const absl::StatusOr<InputFile> file = InputFile::Open(path, kMaxConfigBytes);
-  if (!file.ok()) return file.status();
-  std::string text(static_cast<std::size_t>(file->size_bytes()), '\0');
+absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file) {
+  std::string text(static_cast<std::size_t>(file.size_bytes()), '\0');
   const absl::Status read =
-      file->Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
+      file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
   if (!read.ok()) return read;
   absl::StatusOr<v1::ModelConfig> config = ParseModelConfig(text);
   if (!config.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(file->name(), ": ", config.status().message()));
+    return absl::InvalidArgumentError(absl::StrCat(file.name(), ": ", config.status().message()));
   }
   return config;
 }
@@ -272,6 +284,7 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config) {
         CheckBatching(config.batching())}) {
     if (!status.ok()) return status;
   }
+  if (absl::Status status = CheckParameterNames(config); !status.ok()) return status;
   if (!IsUtf8(config.description())) {
     return Invalid("description", Printable(config.description(), 32), "valid UTF-8");
   }
@@ -280,6 +293,13 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config) {
 
 bool TakesDType(const v1::ModelConfig& config, norm::DType dtype) {
   return !config.has_linear_norm() || norm::IsLinearNormDType(dtype);
+}
+
+Shape ParameterShape(const v1::ModelConfig& config) {
+  const std::vector<std::int64_t> normalized = NormalizedShape(config);
+  // The dimensions are checked: their product fits.
+  if (!normalized.empty()) return Shape::Create(normalized).value_or(Shape());
+  return Shape::Create({MakeSpec(config, norm::DType::kFloat32).channels}).value_or(Shape());
 }
 
 std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config) {
@@ -300,7 +320,6 @@ std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config)
   }
   bool weight = false;
   bool bias = false;
-  bool bias_required = true;
   bool running = false;
   switch (config.operation_case()) {
     case v1::ModelConfig::kInstanceNorm:
@@ -308,10 +327,7 @@ std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config)
       running = config.instance_norm().use_running_stats();
       break;
     case v1::ModelConfig::kGroupNorm: weight = bias = IsAffine(config.group_norm()); break;
-    case v1::ModelConfig::kLayerNorm:
-      weight = bias = IsAffine(config.layer_norm());
-      bias_required = false;
-      break;
+    case v1::ModelConfig::kLayerNorm: weight = bias = IsAffine(config.layer_norm()); break;
     case v1::ModelConfig::kRmsNorm: weight = IsAffine(config.rms_norm()); break;
     case v1::ModelConfig::kBatchNorm:
       weight = bias = IsAffine(config.batch_norm());
@@ -320,11 +336,10 @@ std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config)
     case v1::ModelConfig::kLinearNorm:
     case v1::ModelConfig::OPERATION_NOT_SET: break;
   }
-  const std::vector<std::int64_t> normalized = NormalizedShape(config);
-  const Shape each = normalized.empty() ? shape({MakeSpec(config).channels}) : shape(normalized);
+  const Shape each = ParameterShape(config);
   std::vector<ExpectedParameter> expected;
-  if (weight) expected.push_back({"weight", Role::kGamma, true, each});
-  if (bias) expected.push_back({"bias", Role::kBeta, bias_required, each});
+  if (weight) expected.push_back({"weight", Role::kGamma, !bias, each});
+  if (bias) expected.push_back({"bias", Role::kBeta, false, each});
   if (running) {
     expected.push_back({"running_mean", Role::kMean, true, each});
     expected.push_back({"running_var", Role::kVariance, true, each});
@@ -332,8 +347,7 @@ std::vector<ExpectedParameter> ExpectedParameters(const v1::ModelConfig& config)
   return expected;
 }
 
-norm::NormSpec MakeSpec(const v1::ModelConfig& config) {
-  const norm::DType dtype = norm::NormSpec().dtype;
+norm::NormSpec MakeSpec(const v1::ModelConfig& config, norm::DType dtype) {
   norm::NormSpec spec;
   switch (config.operation_case()) {
     case v1::ModelConfig::kInstanceNorm:
@@ -352,7 +366,7 @@ norm::NormSpec MakeSpec(const v1::ModelConfig& config) {
       break;
     case v1::ModelConfig::kRmsNorm:
       spec = norm::RmsNormSpec(Elements(config), dtype);
-      spec.eps = Eps(config.rms_norm());
+      spec.eps = Eps(config.rms_norm(), MachineEpsilon(dtype));
       break;
     case v1::ModelConfig::kBatchNorm:
       spec = norm::BatchNormSpec(config.batch_norm().channels(), dtype);

@@ -1,44 +1,97 @@
-// Files that somebody else may have written badly, or may be writing now.
+// Files that somebody else may have written badly, may be writing now, or may have aimed elsewhere.
 
 #ifndef NORMD_SERVER_MODEL_FILE_H_
 #define NORMD_SERVER_MODEL_FILE_H_
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace normd {
 
-// A regular file open for reading. Reads go through pread and not through a mapping, so that a file
-// that shrinks meanwhile gives an error and not a SIGBUS. Errors name the file without its folder:
-// they reach clients. Move-only; thread-safe.
-class InputFile {
+// Owns a file descriptor. Move-only.
+class Descriptor {
  public:
-  // NotFound when there is none, InvalidArgument for anything but a regular file (never waits for a
-  // FIFO's writer), FailedPrecondition when it is larger than `max_bytes`; otherwise the system's
-  // reason.
-  static absl::StatusOr<InputFile> Open(const std::string& path, std::int64_t max_bytes);
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor();
 
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&& other) noexcept;
-  ~InputFile();
-
-  const std::string& name() const { return name_; }        // Without its folder, printable.
-  std::int64_t size_bytes() const { return size_bytes_; }  // When it was opened.
-
-  // Fills `out` from `offset`. InvalidArgument when the file ends before.
-  absl::Status Read(std::int64_t offset, absl::Span<std::byte> out) const;
+  int get() const { return fd_; }
 
  private:
-  InputFile(std::string name, int fd) : name_(std::move(name)), fd_(fd) {}
+  int fd_;
+};
+
+// Tells one content of a file from the next, as far as the file system does.
+struct FileState {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t size_bytes = 0;
+  std::int64_t mtime_ns = 0;  // Since 1970, here and below.
+  std::int64_t ctime_ns = 0;
+
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+FileState StateFrom(const struct stat& info);
+
+// How long after a write another one may leave the same times, at worst: one tick of the kernel's
+// clock, or 2 s on a file system that keeps whole seconds.
+std::int64_t TimestampTickNs(const FileState& state);
+
+// A regular file open for reading. Reads go through pread and not through a mapping, so that a file
+// that shrinks meanwhile gives an error and not a SIGBUS. Errors name the file without its folder:
+// they reach clients. Move-only; not thread-safe.
+class InputFile {
+ public:
+  // Takes over a descriptor open for reading. InvalidArgument for anything but a regular file,
+  // FailedPrecondition when it is larger than `max_bytes`.
+  static absl::StatusOr<InputFile> Adopt(std::string name, Descriptor descriptor,
+                                         std::int64_t max_bytes);
+
+  const std::string& name() const { return name_; }              // Printable.
+  const FileState& state() const { return state_; }              // When it was opened.
+  std::int64_t size_bytes() const { return state_.size_bytes; }  // Likewise.
+
+  // Fills `out` from `offset`. InvalidArgument when the file ends before.
+  absl::Status Read(std::int64_t offset, absl::Span<std::byte> out);
+
+  // Aborted when the file is not what it was when it was opened, so that what was read may be a
+  // mixture. Where the file was written so lately that its times may hide a further write, waits
+  // for the tick to pass, at most 2 s, and compares all that was read with the file once more.
+  absl::Status CheckUnchanged();
+
+ private:
+  struct Extent {
+    std::int64_t offset;
+    std::size_t bytes;
+    std::size_t hash;
+  };
+
+  InputFile(std::string name, Descriptor descriptor)
+      : name_(std::move(name)), descriptor_(std::move(descriptor)) {}
+
+  absl::Status ReadOnce(std::int64_t offset, absl::Span<std::byte> out) const;
+  absl::Status CompareAgain() const;
 
   std::string name_;
-  int fd_ = -1;
-  std::int64_t size_bytes_ = 0;
+  Descriptor descriptor_;
+  FileState state_;
+  bool young_ = false;           // A further write may leave the same times.
+  std::vector<Extent> extents_;  // What was read, of a young file.
 };
 
 }  // namespace normd

@@ -61,7 +61,7 @@ absl::StatusOr<norm::Precision> ToPrecision(v1::Precision precision) {
 
 norm::LinearNormSpec MakeLinearSpec(const v1::ModelConfig& config) {
   const v1::LinearNorm& operation = config.linear_norm();
-  const norm::NormSpec common = MakeSpec(config);
+  const norm::NormSpec common = MakeSpec(config, norm::DType::kFloat32);
   norm::LinearNormSpec spec;
   spec.in_features = operation.in_features();
   spec.out_features = operation.out_features();

@@ -1,7 +1,6 @@
 #include "server/model/model.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -10,34 +9,14 @@
 #include "server/base/printable.h"
 #include "server/model/config.h"
 #include "server/model/linear_norm.h"
+#include "server/model/parameters.h"
+#include "server/model/safetensors.h"
 
 namespace normd {
 namespace {
 
-// The names that torch's modules give. One that the operation leaves unused means that the config
-// and the file disagree.
-constexpr absl::string_view kTorchNames[] = {"weight",      "bias",          "running_mean",
-                                             "running_var", "linear.weight", "linear.bias"};
-
-bool IsExpected(const Parameter& parameter, const std::vector<ExpectedParameter>& expected) {
-  return std::any_of(expected.begin(), expected.end(), [&](const ExpectedParameter& wanted) {
-    return parameter.name == wanted.name;
-  });
-}
-
-absl::Status CheckUnexpected(const Parameter& parameter,
-                             const std::vector<ExpectedParameter>& expected) {
-  const bool known = std::find(std::begin(kTorchNames), std::end(kTorchNames), parameter.name) !=
-                     std::end(kTorchNames);
-  if (!known || IsExpected(parameter, expected)) return absl::OkStatus();
-  const auto name = [](std::string* out, const ExpectedParameter& wanted) {
-    out->append(wanted.name);
-  };
-  return absl::InvalidArgumentError(absl::StrCat(
-      "parameter ", parameter.name, ": present, but the config does not use it, ",
-      expected.empty() ? "wanted no parameters"
-                       : absl::StrCat("wanted ", absl::StrJoin(expected, ", ", name))));
-}
+constexpr norm::DType kDTypes[] = {norm::DType::kFloat32, norm::DType::kFloat64,
+                                   norm::DType::kFloat16, norm::DType::kBFloat16};
 
 struct BoundParams {
   norm::NormParams norm;
@@ -56,34 +35,29 @@ norm::ParamVector& Target(BoundParams& params, ExpectedParameter::Role role) {
   return params.norm.gamma;
 }
 
-absl::StatusOr<BoundParams> Bind(const std::vector<Parameter>& parameters,
-                                 const std::vector<ExpectedParameter>& expected) {
+// Leaves in `parameters` those that the config asks for, and points at them.
+absl::StatusOr<BoundParams> Bind(const v1::ModelConfig& config,
+                                 std::vector<Parameter>& parameters) {
   absl::flat_hash_set<absl::string_view> names;
+  std::vector<TensorEntry> tensors;
   for (const Parameter& parameter : parameters) {
-    const absl::Status status = CheckUnexpected(parameter, expected);
-    if (!status.ok()) return status;
     if (!names.insert(parameter.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("parameter ", Printable(parameter.name, 64), ": twice"));
     }
+    tensors.push_back(
+        {parameter.name, std::string(SafetensorsName(parameter.dtype)), parameter.shape, 0, 0});
   }
+  const absl::StatusOr<std::vector<MatchedParameter>> matches = MatchParameters(config, tensors);
+  if (!matches.ok()) return matches.status();
   BoundParams params;
-  for (const ExpectedParameter& wanted : expected) {
-    const auto found =
-        std::find_if(parameters.begin(), parameters.end(),
-                     [&](const Parameter& parameter) { return parameter.name == wanted.name; });
-    if (found == parameters.end()) {
-      if (!wanted.required) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "parameter ", wanted.name, ": missing, wanted shape ", wanted.shape.ToString()));
-    }
-    if (!(found->shape == wanted.shape)) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter ", wanted.name, ": shape ",
-                                                     found->shape.ToString(), ", wanted ",
-                                                     wanted.shape.ToString()));
-    }
-    Target(params, wanted.role) = {found->data.get(), found->dtype};
+  std::vector<Parameter> used;
+  for (const MatchedParameter& match : *matches) {
+    const Parameter& parameter = parameters[match.tensor];
+    Target(params, match.parameter.role) = {parameter.data.get(), parameter.dtype};
+    used.push_back(parameter);
   }
+  parameters = std::move(used);
   return params;
 }
 
@@ -153,33 +127,21 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
                                                      ModelMetrics& metrics) {
   const absl::Status status = CheckModelConfig(config);
   if (!status.ok()) return status;
-  std::vector<std::int64_t> normalized_shape = NormalizedShape(config);
-  const norm::NormSpec spec = MakeSpec(config);
-  const std::vector<ExpectedParameter> expected = ExpectedParameters(config);
-  const absl::StatusOr<BoundParams> params = Bind(parameters, expected);
+  const absl::StatusOr<BoundParams> params = Bind(config, parameters);
   if (!params.ok()) return params.status();
-  std::erase_if(parameters, [&expected](const Parameter& parameter) {
-    return !IsExpected(parameter, expected);
-  });
 
   std::shared_ptr<Model> model(new Model());
   model->name_ = std::move(name);
   model->version_ = version;
   if (config.has_linear_norm()) model->linear_ = MakeLinearSpec(config);
+  for (const norm::DType dtype : kDTypes) model->SpecFor(dtype) = MakeSpec(config, dtype);
+  model->normalized_shape_ = NormalizedShape(config);
   model->config_ = std::move(config);
   model->parameters_ = std::move(parameters);
-  model->spec_ = spec;
-  model->normalized_shape_ = std::move(normalized_shape);
   model->host_params_ = params->norm;
   model->host_linear_params_ = params->linear;
   model->metrics_ = &metrics;
   return model;
-}
-
-norm::NormSpec Model::Spec(norm::DType dtype) const {
-  norm::NormSpec spec = spec_;
-  spec.dtype = dtype;
-  return spec;
 }
 
 absl::Span<const absl::string_view> Model::input_names() const {
@@ -209,13 +171,14 @@ absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const
         absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted FLOAT32, FLOAT16 or BFLOAT16"));
   }
   if (linear_) return FitLinear(*linear_, inputs);
+  const norm::NormSpec& spec = Spec(dtype);
   Geometry geometry;
   const absl::Status status = normalized_shape_.empty()
-                                  ? FitChannels(spec_, shape, geometry)
+                                  ? FitChannels(spec, shape, geometry)
                                   : FitNormalizedShape(normalized_shape_, shape, geometry);
   if (!status.ok()) return status;
   // The product fits: there are no more groups than channels, and Shape bounds all elements.
-  geometry.rows = geometry.samples * spec_.groups;
+  geometry.rows = geometry.samples * spec.groups;
   const std::optional<std::int64_t> bytes =
       CheckedMultiply(shape.elements(), static_cast<std::int64_t>(norm::SizeOf(dtype)));
   if (!bytes) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -24,7 +25,7 @@
 namespace normd {
 
 struct Parameter {
-  std::string name;  // "weight", "bias", "running_mean", "running_var", "linear.weight", ...
+  std::string name;  // As in the file: "weight", or "encoder.norm1.weight".
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
   // Row-major, aligned to 64 bytes. shared: versions that reload an unchanged file and device
@@ -79,10 +80,8 @@ class ModelBackend {
 // request finishes on the state it began with.
 class Model {
  public:
-  // Checks the config and the parameters against each other (InvalidArgument: names the field or
-  // the parameter, what came and what was wanted). Parameters that the operation does not use are
-  // an error when their name is one of PyTorch's, and are ignored otherwise
-  // ("num_batches_tracked").
+  // Checks the config and the parameters against each other, as MatchParameters (parameters.h)
+  // does. `parameters` may hold others beside those that the config asks for.
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,
@@ -98,7 +97,9 @@ class Model {
   const norm::LinearNormSpec* linear() const { return linear_ ? &*linear_ : nullptr; }
 
   // Of a norm: the spec for inputs of `dtype`.
-  norm::NormSpec Spec(norm::DType dtype) const;
+  const norm::NormSpec& Spec(norm::DType dtype) const {
+    return specs_[static_cast<std::size_t>(dtype) - 1];
+  }
   // Host memory, alive as long as the model. The first of a norm, the second of a fused layer.
   const norm::NormParams& host_params() const { return host_params_; }
   const norm::LinearNormParams& host_linear_params() const { return host_linear_params_; }
@@ -128,11 +129,13 @@ class Model {
  private:
   Model() = default;
 
+  norm::NormSpec& SpecFor(norm::DType dtype) { return specs_[static_cast<std::size_t>(dtype) - 1]; }
+
   std::string name_;
   std::int64_t version_ = 0;
   v1::ModelConfig config_;
   std::vector<Parameter> parameters_;
-  norm::NormSpec spec_;  // dtype is not meant
+  std::array<norm::NormSpec, 4> specs_;  // One for each type, in the order of its values from 1.
   std::vector<std::int64_t> normalized_shape_;
   std::optional<norm::LinearNormSpec> linear_;
   norm::NormParams host_params_;

@@ -19,8 +19,6 @@ namespace {
 
 // Versions of one model, ascending.
 using Versions = std::vector<ModelStatus>;
-// What is known at one moment; immutable once published.
-using Snapshot = absl::flat_hash_map<std::string, Versions>;
 
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -44,6 +42,10 @@ bool IsLoaded(const ModelStatus& status) { return status.model != nullptr; }
 
 bool AnyLoaded(const Versions& versions) {
   return std::any_of(versions.begin(), versions.end(), IsLoaded);
+}
+
+bool AnyFailed(const Versions& versions) {
+  return !std::all_of(versions.begin(), versions.end(), IsLoaded);
 }
 
 std::string Describe(const Versions* versions) {
@@ -100,18 +102,16 @@ struct ModelRegistry::Impl {
         metrics(all_metrics),
         clock(steady_clock) {}
 
-  // A plain lock around the copy of one pointer: std::atomic<std::shared_ptr> spins on a bit of its
-  // own in libstdc++ 12, and gains nothing over a lock that is held for a few instructions.
-  std::shared_ptr<const Snapshot> Current() const {
+  // What is known of a model at this moment; null when nothing is.
+  std::shared_ptr<const Versions> Known(absl::string_view name) const {
     MutexLock lock(mutex);
-    return snapshot;
+    const auto found = models.find(name);
+    return found == models.end() ? nullptr : found->second;
   }
-  void Publish(Snapshot next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex) {
-    auto fresh = std::make_shared<const Snapshot>(std::move(next));
-    MutexLock lock(mutex);
-    // Swapped, so that the old state is released after the lock.
-    snapshot.swap(fresh);
-  }
+  // Replaces it; by nothing when `versions` is empty.
+  void Publish(const std::string& name, Versions versions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
+  absl::Status MakeRoom(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
 
   absl::StatusOr<std::shared_ptr<const Model>> Build(const std::string& name, std::int64_t version);
   absl::StatusOr<ModelStatus> Load(const std::string& name, std::int64_t version)
@@ -137,10 +137,12 @@ struct ModelRegistry::Impl {
   // can take seconds: nothing on a request's way takes it.
   Mutex load_mutex;
 
+  std::int64_t known_versions ABSL_GUARDED_BY(load_mutex) = 0;  // Loaded or failed.
+
   mutable Mutex mutex;
-  // shared: readers use the state that they found while the next one is published.
-  std::shared_ptr<const Snapshot> snapshot ABSL_GUARDED_BY(mutex) =
-      std::make_shared<const Snapshot>();
+  // Changes come under load_mutex too. shared: readers use the versions that they found while the
+  // next are published.
+  absl::flat_hash_map<std::string, std::shared_ptr<const Versions>> models ABSL_GUARDED_BY(mutex);
 
   Mutex announce_mutex;
   std::deque<std::pair<std::string, bool>> announced ABSL_GUARDED_BY(announce_mutex);
@@ -165,24 +167,29 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Impl::Build(const st
 absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
                                                       std::int64_t version) {
   // What is neither in the repository nor known leaves no record: clients may ask for any name.
-  const std::shared_ptr<const Snapshot> known = Current();
-  const auto versions = known->find(name);
-  const ModelStatus* const before =
-      versions == known->end() ? nullptr : FindVersion(versions->second, version);
-  if (!repository.HasModel(name) && before == nullptr) {
+  const std::shared_ptr<const Versions> versions = Known(name);
+  const ModelStatus* const before = versions == nullptr ? nullptr : FindVersion(*versions, version);
+  const absl::Status there = repository.CheckModel(name);
+  if (absl::IsNotFound(there) && before == nullptr) {
     return absl::NotFoundError(absl::StrCat("model: ", name, " is not in the repository"));
   }
   const std::vector<std::int64_t> present = repository.Versions(name);
   if (version == 0 && !present.empty()) return Load(name, present.back());
   ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}};
   const TimePoint start = clock.Now();
-  if (std::find(present.begin(), present.end(), version) == present.end()) {
+  if (!there.ok() && !absl::IsNotFound(there)) {
+    status.error = there;
+  } else if (std::find(present.begin(), present.end(), version) == present.end()) {
     status.error = absl::NotFoundError(
         present.empty()
             ? "the repository holds no version: wanted a folder such as 1"
             : absl::StrCat("the repository holds versions ", absl::StrJoin(present, ", ")));
     if (version != 0 && before == nullptr) return About(name, version, status.error);
-  } else {
+  }
+  if (before == nullptr) {
+    if (absl::Status room = MakeRoom(name); !room.ok()) return room;
+  }
+  if (status.error.ok()) {
     absl::StatusOr<std::shared_ptr<const Model>> model = Build(name, version);
     status.error = model.status();
     if (model.ok()) status.model = *std::move(model);
@@ -205,18 +212,57 @@ void ModelRegistry::Impl::Record(ModelStatus status) {
                   IsLoaded(status) ? ", the state before goes on serving" : "",
                   status.error.ToString());
   }
-  Snapshot next = *Current();
-  Versions& versions = next[status.name];  // Before the move below takes the name.
-  Insert(versions, std::move(status));
-  Publish(std::move(next));
+  const std::string name = status.name;
+  const std::shared_ptr<const Versions> known = Known(name);
+  Versions next = known == nullptr ? Versions() : *known;
+  Insert(next, std::move(status));
+  Publish(name, std::move(next));
+}
+
+void ModelRegistry::Impl::Publish(const std::string& name, Versions versions) {
+  const auto count = static_cast<std::int64_t>(versions.size());
+  auto fresh = count == 0 ? nullptr : std::make_shared<const Versions>(std::move(versions));
+  {
+    MutexLock lock(mutex);
+    // Swapped, so that the old versions are released after the lock.
+    if (fresh != nullptr) {
+      models[name].swap(fresh);
+    } else if (const auto found = models.find(name); found != models.end()) {
+      fresh = std::move(found->second);
+      models.erase(found);
+    }
+  }
+  known_versions += count - (fresh == nullptr ? 0 : static_cast<std::int64_t>(fresh->size()));
+}
+
+// For one more version. The records of failed loads give way to it: whoever made the load has had
+// the answer.
+absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
+  if (known_versions < options.max_models) return absl::OkStatus();
+  std::string other;
+  Versions rest;
+  {
+    MutexLock lock(mutex);
+    const auto failed = std::find_if(models.begin(), models.end(),
+                                     [](const auto& entry) { return AnyFailed(*entry.second); });
+    if (failed == models.end()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "models: ", known_versions, " are loaded, wanted at most ", options.max_models,
+          " (--max_models); ", name, " can be loaded when another is unloaded"));
+    }
+    other = failed->first;
+    rest = *failed->second;
+  }
+  std::erase_if(rest, [](const ModelStatus& status) { return !IsLoaded(status); });
+  Publish(other, std::move(rest));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Impl::Unload(const std::string& name,
                                                                       std::int64_t version) {
-  Snapshot next = *Current();
-  const auto entry = next.find(name);
-  if (entry == next.end()) return Missing(name, version, nullptr);
-  Versions& versions = entry->second;
+  const std::shared_ptr<const Versions> known = Known(name);
+  if (known == nullptr) return Missing(name, version, nullptr);
+  Versions versions = *known;
   if (version != 0 && FindVersion(versions, version) == nullptr) {
     return Missing(name, version, &versions);
   }
@@ -227,8 +273,7 @@ absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Impl::Unload(const std:
     return true;
   });
   const bool still_loaded = AnyLoaded(versions);
-  if (versions.empty()) next.erase(entry);
-  Publish(std::move(next));
+  Publish(name, std::move(versions));
   for (const std::int64_t gone : unloaded) {
     spdlog::info("model {}, version {}: unloaded", name, gone);
   }
@@ -263,22 +308,34 @@ ModelRegistry::~ModelRegistry() = default;
 absl::Status ModelRegistry::LoadAll() {
   const absl::StatusOr<std::vector<std::string>> names = impl_->repository.ModelNames();
   if (!names.ok()) return names.status();
+  std::size_t done = 0;
   for (const std::string& name : *names) {
+    {
+      MutexLock lock(impl_->load_mutex);
+      if (!impl_->MakeRoom(name).ok()) break;
+    }
     // A failure is in the log and in List.
     static_cast<void>(Load(name, 0));
+    ++done;
+  }
+  if (done < names->size()) {
+    spdlog::error(
+        "model repository: it holds {} models, --max_models is {}: {} of them, from {} "
+        "on, are not loaded",
+        names->size(), impl_->options.max_models, names->size() - done, (*names)[done]);
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Find(absl::string_view name,
                                                                  std::int64_t version) const {
-  const std::shared_ptr<const Snapshot> snapshot = impl_->Current();
-  const auto entry = snapshot->find(name);
-  if (entry == snapshot->end()) return Missing(name, version, nullptr);
-  const Versions& versions = entry->second;
-  const auto found = std::find_if(versions.rbegin(), versions.rend(), [version](const auto& known) {
-    return IsLoaded(known) && (version == 0 || known.version == version);
-  });
+  const std::shared_ptr<const Versions> known = impl_->Known(name);
+  if (known == nullptr) return Missing(name, version, nullptr);
+  const Versions& versions = *known;
+  const auto found =
+      std::find_if(versions.rbegin(), versions.rend(), [version](const auto& status) {
+        return IsLoaded(status) && (version == 0 || status.version == version);
+      });
   if (found == versions.rend()) return Missing(name, version, &versions);
   return found->model;
 }
@@ -305,11 +362,14 @@ absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_vie
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {
-  const std::shared_ptr<const Snapshot> snapshot = impl_->Current();
-  std::vector<ModelStatus> list;
-  for (const auto& [name, versions] : *snapshot) {
-    list.insert(list.end(), versions.begin(), versions.end());
+  std::vector<std::shared_ptr<const Versions>> models;
+  {
+    MutexLock lock(impl_->mutex);
+    models.reserve(impl_->models.size());
+    for (const auto& [name, versions] : impl_->models) models.push_back(versions);
   }
+  std::vector<ModelStatus> list;
+  for (const auto& versions : models) list.insert(list.end(), versions->begin(), versions->end());
   // Stable: the versions of a model are in order already.
   std::stable_sort(list.begin(), list.end(),
                    [](const ModelStatus& a, const ModelStatus& b) { return a.name < b.name; });
@@ -317,13 +377,12 @@ std::vector<ModelStatus> ModelRegistry::List() const {
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name, std::int64_t version) const {
-  const std::shared_ptr<const Snapshot> snapshot = impl_->Current();
-  const auto entry = snapshot->find(name);
-  if (entry == snapshot->end()) return Missing(name, version, nullptr);
-  const Versions& versions = entry->second;
-  const auto found = std::find_if(versions.rbegin(), versions.rend(), [version](const auto& known) {
-    return version == 0 || known.version == version;
-  });
+  const std::shared_ptr<const Versions> known = impl_->Known(name);
+  if (known == nullptr) return Missing(name, version, nullptr);
+  const Versions& versions = *known;
+  const auto found = std::find_if(
+      versions.rbegin(), versions.rend(),
+      [version](const auto& status) { return version == 0 || status.version == version; });
   if (found == versions.rend()) return Missing(name, version, &versions);
   return *found;
 }

@@ -31,6 +31,8 @@ struct ModelStatus {
 struct RegistryOptions {
   std::string root;
   std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // Of one file.
+  // Versions that are known at once, of all models; the records of failed loads give way to others.
+  std::int64_t max_models = 10000;
   // Called after each change of what serves, without locks: (model name, has a loaded version). One
   // call at a time, in the order of the changes; with loads on several threads, possibly on another
   // thread than the load's. May call the registry.
@@ -47,8 +49,10 @@ class ModelRegistry {
   ModelRegistry(RegistryOptions options, ModelBackend& backend, Metrics& metrics, Clock& clock);
   ~ModelRegistry();
 
-  // Loads the newest version of every model below the root. A model that fails leaves its reason in
-  // List and in the log, and the others load. NotFound when the root is not a readable directory.
+  // Loads the newest version of every model below the root, in the order of their names. A model
+  // that fails leaves its reason in List and in the log, and the others load; those beyond
+  // max_models are not loaded, which the log says. NotFound when the root is not a readable
+  // directory.
   absl::Status LoadAll();
 
   // version 0: the highest that is loaded. NotFound names the model and what is loaded of it.
@@ -57,6 +61,7 @@ class ModelRegistry {
 
   // version 0: the highest in the repository. Blocks for the read and the backend's Prepare, then
   // swaps the new state in at once. On failure what served before goes on serving.
+  // ResourceExhausted at max_models; Aborted while the files are being written.
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
 
   // version 0: every version. Requests in flight finish. Returns the versions unloaded. Failed

@@ -5,21 +5,46 @@
 #define NORMD_SERVER_MODEL_SAFETENSORS_H_
 
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/model/file.h"
 #include "server/model/model.h"
+#include "server/model/safetensors_header.h"
 
 namespace normd {
 
-// Every tensor of F32, F64, F16 and BF16; tensors of other types are left out when
-// `num_batches_tracked` is their name and are InvalidArgument otherwise. Nothing is allocated from
-// a size that the file merely claims: header, offsets, shapes and the file's length are checked
-// against each other first. NotFound, InvalidArgument or FailedPrecondition (over `max_bytes`) name
-// the file's field.
-absl::StatusOr<std::vector<Parameter>> ReadSafetensors(const std::string& path,
-                                                       std::int64_t max_bytes);
+// A file whose header has been read and checked, and none of its data. Nothing is allocated from a
+// size that the file merely claims: header, offsets, shapes and the file's length are checked
+// against each other first.
+class SafetensorsFile {
+ public:
+  // InvalidArgument names the file and its field, or says which other format it is. `file` outlives
+  // what is returned.
+  static absl::StatusOr<SafetensorsFile> Open(InputFile& file);
+
+  // Of every type that the format has, in the order of their data.
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+
+  // Reads one of tensors(), which must be of a type that ParameterDType knows.
+  absl::StatusOr<Parameter> Read(const TensorEntry& tensor);
+
+ private:
+  SafetensorsFile(InputFile& file, std::int64_t data_begin, std::vector<TensorEntry> tensors)
+      : file_(&file), data_begin_(data_begin), tensors_(std::move(tensors)) {}
+
+  InputFile* file_;
+  std::int64_t data_begin_;
+  std::vector<TensorEntry> tensors_;
+};
+
+// Of F32, F64, F16 and BF16, as a header has them.
+std::optional<norm::DType> ParameterDType(absl::string_view dtype);
+// The other way.
+absl::string_view SafetensorsName(norm::DType dtype);
 
 }  // namespace normd
 

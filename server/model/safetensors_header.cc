@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -21,16 +22,30 @@ std::string Quoted(absl::string_view name) {
   return absl::StrCat("tensor \"", Printable(name, 64), "\"");
 }
 
-// 0 for a name that is not one of the format's whole-byte types.
-std::int64_t SizeOfType(absl::string_view dtype) {
-  static constexpr std::pair<absl::string_view, std::int64_t> kSizes[] = {
-      {"F64", 8}, {"F32", 4},     {"F16", 2},     {"BF16", 2}, {"I64", 8},
-      {"I32", 4}, {"I16", 2},     {"I8", 1},      {"U64", 8},  {"U32", 4},
-      {"U16", 2}, {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"U8", 1},   {"BOOL", 1}};
-  for (const auto& [name, size] : kSizes) {
-    if (name == dtype) return size;
+// 0 for a name that is not one of the format's types. Most of them are of no use here, but a file
+// may hold them beside the parameters.
+std::int64_t BitsOfType(absl::string_view dtype) {
+  static constexpr std::pair<absl::string_view, std::int64_t> kBits[] = {
+      {"F64", 64},    {"F32", 32},    {"F16", 16},        {"BF16", 16},       {"I64", 64},
+      {"I32", 32},    {"I16", 16},    {"I8", 8},          {"U64", 64},        {"U32", 32},
+      {"U16", 16},    {"U8", 8},      {"BOOL", 8},        {"C64", 64},        {"F8_E5M2", 8},
+      {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F6_E2M3", 6},
+      {"F6_E3M2", 6}, {"F4", 4}};
+  for (const auto& [name, bits] : kBits) {
+    if (name == dtype) return bits;
   }
   return 0;
+}
+
+// Nothing when it does not fit or ends inside a byte.
+std::optional<std::int64_t> BytesOf(const Shape& shape, absl::string_view dtype) {
+  const std::optional<std::int64_t> bits = CheckedMultiply(shape.elements(), BitsOfType(dtype));
+  // Where the bits do not fit, whole bytes still may.
+  if (!bits && BitsOfType(dtype) % 8 == 0) {
+    return CheckedMultiply(shape.elements(), BitsOfType(dtype) / 8);
+  }
+  if (!bits || *bits % 8 != 0) return std::nullopt;
+  return *bits / 8;
 }
 
 // What the parser is inside of; one level of nesting each.
@@ -81,7 +96,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     if (level_ == Level::kMetadata) return true;
     if (level_ != Level::kTensor || field_ != "dtype") return Unexpected("a string");
-    if (SizeOfType(value) == 0) {
+    if (BitsOfType(value) == 0) {
       return Stop(absl::StrCat(Where(), "\"", Printable(value, 32), "\" is unknown"));
     }
     tensor_.dtype = std::move(value);
@@ -176,13 +191,12 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     }
     absl::StatusOr<Shape> shape = Shape::Create(dims_);
     if (!shape.ok()) return Stop(absl::StrCat(where, ": ", shape.status().message()));
-    const std::optional<std::int64_t> bytes =
-        CheckedMultiply(shape->elements(), SizeOfType(tensor_.dtype));
+    const std::optional<std::int64_t> bytes = BytesOf(*shape, tensor_.dtype);
     const std::int64_t held = offsets_[1] - offsets_[0];
     if (!bytes || *bytes != held) {
       return Stop(absl::StrCat(where, ": data_offsets: ", held, " bytes, wanted ",
-                               bytes ? absl::StrCat(*bytes) : "over 2^63", " for ", tensor_.dtype,
-                               " ", shape->ToString()));
+                               bytes ? absl::StrCat(*bytes) : "whole ones below 2^63", " for ",
+                               tensor_.dtype, " ", shape->ToString()));
     }
     tensor_.shape = *std::move(shape);
     tensor_.begin = offsets_[0];

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <string>
 
+#include "server/model/root_folder.h"
 #include "tests/server/model/files.h"
 
 namespace normd {
@@ -42,13 +42,34 @@ TEST_P(ParseErrorTest, NamesLineColumnAndCause) {
 INSTANTIATE_TEST_SUITE_P(
     Config, ParseErrorTest,
     ::testing::Values(
-        BadCase{"UnknownField", "group_norm {\n  chanels: 4\n}", "line 2, column 10: "},
-        BadCase{"UnknownFieldIsNamed", "momentum: 0.1", "momentum"},
-        BadCase{"UnknownEnumValue", "activation: SWISH", "SWISH"},
+        BadCase{"UnknownField", "group_norm {\n  chanels: 4\n}",
+                "line 2, column 10: unknown field \"chanels\", did you mean \"channels\"?"},
+        BadCase{"TorchsGroups", "group_norm { num_groups: 4 }", "did you mean \"groups\"?"},
+        BadCase{"TorchsChannels", "group_norm { num_channels: 4 }", "did you mean \"channels\"?"},
+        BadCase{"TorchsFeatures", "batch_norm { num_features: 4 }", "did you mean \"channels\"?"},
+        BadCase{"TorchsAffine", "layer_norm { elementwise_affine: true }",
+                "did you mean \"affine\"?"},
+        BadCase{"TorchsStatistics", "instance_norm { track_running_stats: true }",
+                "did you mean \"use_running_stats\"?"},
+        BadCase{"TorchsStatisticsOfBatchNorm", "batch_norm { track_running_stats: true }",
+                "always used here"},
+        BadCase{"TorchsMomentum", "batch_norm { momentum: 0.1 }",
+                "unknown field \"momentum\": inference does not use it"},
+        BadCase{"TorchsClass", "GroupNorm { channels: 4 }", "did you mean \"group_norm\"?"},
+        BadCase{"BritishSpelling", "rms_norm { normalised_shape: 4 }",
+                "did you mean \"normalized_shape\"?"},
+        BadCase{"FieldOfTheOperationBesideIt", "channels: 4", "it belongs inside the operation"},
+        BadCase{"FieldBesideTheOperationInIt", "group_norm { layout: CHANNELS_LAST }",
+                "it belongs beside the operation"},
+        BadCase{"UnknownEnumValue", "activation: SWISH",
+                "activation: unknown value, wanted one of NONE, RELU,"},
+        BadCase{"NearlyAnEnumValue", "activation: GELU_TAN", "probably GELU_TANH"},
+        BadCase{"WrongBoolean", "group_norm { affine: maybe }", "affine: wanted true or false"},
         BadCase{"WrongType", "group_norm { channels: \"4\" }", "line 1, column 24: "},
         BadCase{"IntegerTooLarge", "group_norm { channels: 99999999999999999999 }", "line 1"},
-        BadCase{"FieldTwice", "group_norm { channels: 4 channels: 8 }", "channels"},
-        BadCase{"TwoOperations", "group_norm { channels: 4 }\nlayer_norm {}", "line 2"},
+        BadCase{"FieldTwice", "group_norm { channels: 4 channels: 8 }", "channels: twice"},
+        BadCase{"TwoOperations", "group_norm { channels: 4 }\nlayer_norm {}",
+                "layer_norm: a second operation, wanted one"},
         BadCase{"NotClosed", "group_norm { channels: 4", "line 1"},
         BadCase{"Garbage",
                 std::string("\x7f"
@@ -57,6 +78,38 @@ INSTANTIATE_TEST_SUITE_P(
                 "line 1, column 1: "},
         BadCase{"DeepNesting", std::string(100000, '{'), "line 1"}),
     CaseName);
+
+// Whatever file it was: an error shows where it is wrong, and none of it.
+TEST(ParseModelConfigTest, QuotesNothingOfTheText) {
+  const std::string secret = "hunter2secret";
+  for (const std::string& text : {secret,
+                                  secret + ":x:0:0::/:/bin/sh",
+                                  "\"" + secret + "\"",
+                                  "'" + secret,
+                                  "group_norm { " + secret + ": 1 }",
+                                  "group_norm { channels: " + secret + " }",
+                                  "group_norm { channels: \"" + secret + "\" }",
+                                  "activation: " + secret,
+                                  "group_norm { affine: " + secret + " }",
+                                  "group_norm { eps: " + secret + " }",
+                                  "description: " + secret,
+                                  "description: \"" + secret + "\\q\"",
+                                  "[" + secret + "/x]: 1",
+                                  secret + " {",
+                                  "group_norm " + secret,
+                                  "# " + secret + "\n}",
+                                  "layout: 1 " + secret,
+                                  "dtypes: [" + secret + "]",
+                                  "channels " + secret,
+                                  "group_norm { channels: 4 } = " + secret,
+                                  "description: \"a\" \"" + secret + "\" :",
+                                  "parameter_names { key: " + secret + " }"}) {
+    const absl::Status status = ParseModelConfig(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr(secret))) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("line ")) << text;
+  }
+}
 
 TEST(ParseModelConfigTest, ReportsSeveralErrorsButNotThousands) {
   std::string text;
@@ -154,6 +207,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"EndlessDelay",
                 "batch_norm { channels: 4 } batching { max_queue_delay_us: 9223372036854775807 }",
                 "batching.max_queue_delay_us: 9223372036854775807, wanted 0 to 60000000"},
+        BadCase{"PrefixWithoutParameters", "instance_norm { channels: 4 } parameter_prefix: \"n.\"",
+                "parameter_prefix: n., wanted none: the operation takes no parameters"},
+        BadCase{"PrefixNotUtf8", "batch_norm { channels: 4 } parameter_prefix: \"\\377\"",
+                "parameter_prefix: \\xff, wanted 1 to 512 bytes of valid UTF-8"},
+        BadCase{"NameOfNoParameter",
+                "rms_norm { normalized_shape: 4 } parameter_names { key: \"bias\" value: \"b\" }",
+                "parameter_names: bias, wanted weight"},
+        BadCase{"EmptyParameterName",
+                "rms_norm { normalized_shape: 4 } parameter_names { key: \"weight\" }",
+                "parameter_names: weight: \"\", wanted 1 to 512 bytes of valid UTF-8"},
+        BadCase{"OneTensorForTwoParameters",
+                "layer_norm { normalized_shape: 4 } parameter_names { key: \"weight\" value: "
+                "\"bias\" }",
+                "parameter_names: bias: bias, wanted a tensor of its own for each parameter"},
         BadCase{"DescriptionNotUtf8", "batch_norm { channels: 4 } description: \"a\\377\"",
                 "description: a\\xff, wanted valid UTF-8"},
         BadCase{"DescriptionSurrogate",
@@ -181,7 +248,8 @@ TEST(CheckModelConfigTest, TakesTheLimits) {
 }
 
 TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
-  const norm::NormSpec spec = MakeSpec(Parse("group_norm { channels: 6 groups: 3 }"));
+  const norm::NormSpec spec =
+      MakeSpec(Parse("group_norm { channels: 6 groups: 3 }"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.groups, 3);
   EXPECT_EQ(spec.eps, 1e-5);
@@ -192,24 +260,41 @@ TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
 }
 
 TEST(MakeSpecTest, KeepsAnEpsOfZero) {
-  EXPECT_EQ(MakeSpec(Parse("layer_norm { normalized_shape: 4 eps: 0 }")).eps, 0);
+  EXPECT_EQ(MakeSpec(Parse("layer_norm { normalized_shape: 4 eps: 0 }"), norm::DType::kFloat32).eps,
+            0);
+}
+
+// As torch.nn.RMSNorm: of the type that the statistics are computed in.
+TEST(MakeSpecTest, RmsNormWithoutEpsTakesTheMachineEpsilon) {
+  const v1::ModelConfig absent = Parse("rms_norm { normalized_shape: 4 }");
+  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat64).eps, 0x1p-52);
+  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat32).eps, 0x1p-23);
+  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat16).eps, 0x1p-23);
+  EXPECT_EQ(MakeSpec(absent, norm::DType::kBFloat16).eps, 0x1p-23);
+  for (const double eps : {0.0, 1e-6}) {
+    const v1::ModelConfig given =
+        Parse("rms_norm { normalized_shape: 4 eps: " + std::to_string(eps) + " }");
+    EXPECT_EQ(MakeSpec(given, norm::DType::kFloat64).eps, eps);
+    EXPECT_EQ(MakeSpec(given, norm::DType::kFloat16).eps, eps);
+  }
 }
 
 TEST(MakeSpecTest, MapsEveryOperation) {
-  norm::NormSpec spec = MakeSpec(Parse("instance_norm { channels: 6 }"));
+  norm::NormSpec spec = MakeSpec(Parse("instance_norm { channels: 6 }"), norm::DType::kFloat32);
   EXPECT_EQ(spec.groups, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
-  spec = MakeSpec(Parse("instance_norm { channels: 6 use_running_stats: true }"));
+  spec = MakeSpec(Parse("instance_norm { channels: 6 use_running_stats: true }"),
+                  norm::DType::kFloat32);
   EXPECT_EQ(spec.groups, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kGiven);
-  spec = MakeSpec(Parse("layer_norm { normalized_shape: [2, 3] }"));
+  spec = MakeSpec(Parse("layer_norm { normalized_shape: [2, 3] }"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.groups, 1);
   EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
-  spec = MakeSpec(Parse("rms_norm { normalized_shape: [2, 3] }"));
+  spec = MakeSpec(Parse("rms_norm { normalized_shape: [2, 3] }"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kMeanSquare);
-  spec = MakeSpec(Parse("batch_norm { channels: 6 } layout: CHANNELS_LAST"));
+  spec = MakeSpec(Parse("batch_norm { channels: 6 } layout: CHANNELS_LAST"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kGiven);
   EXPECT_EQ(spec.layout, norm::Layout::kChannelsLast);
@@ -217,7 +302,8 @@ TEST(MakeSpecTest, MapsEveryOperation) {
 
 TEST(MakeSpecTest, MapsEveryActivation) {
   const auto activation = [](const std::string& name) {
-    return MakeSpec(Parse("batch_norm { channels: 1 } activation: " + name)).activation;
+    return MakeSpec(Parse("batch_norm { channels: 1 } activation: " + name), norm::DType::kFloat32)
+        .activation;
   };
   EXPECT_EQ(activation("NONE"), norm::Activation::kNone);
   EXPECT_EQ(activation("RELU"), norm::Activation::kRelu);
@@ -235,38 +321,34 @@ TEST(NormalizedShapeTest, IsThatOfLayerNormAndRmsNormAlone) {
 
 class ReadModelConfigTest : public ::testing::Test {
  protected:
+  absl::StatusOr<v1::ModelConfig> Read(const std::string& text) {
+    dir_.Write("config.textproto", text);
+    absl::StatusOr<RootFolder> root = RootFolder::Open(dir_.path());
+    if (!root.ok()) return root.status();
+    absl::StatusOr<InputFile> file = root->OpenFile("config.textproto", kMaxConfigBytes);
+    if (!file.ok()) return file.status();
+    return ReadModelConfig(*file);
+  }
   testing::TempDir dir_;
 };
 
 TEST_F(ReadModelConfigTest, ReadsAFile) {
-  const auto config = ReadModelConfig(
-      dir_.Write("config.textproto",
-                 "# proto-file: model_config.proto\ngroup_norm { channels: 8 groups: 2 }"));
+  const auto config =
+      Read("# proto-file: model_config.proto\ngroup_norm { channels: 8 groups: 2 }");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->group_norm().groups(), 2);
 }
 
 TEST_F(ReadModelConfigTest, NamesTheFileButNotItsFolder) {
-  const absl::Status status = ReadModelConfig(dir_.Write("config.textproto", "x: 1")).status();
+  const absl::Status status = Read("x: 1").status();
   EXPECT_THAT(std::string(status.message()), HasSubstr("config.textproto: line 1, column "));
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr(dir_.path())));
-  EXPECT_EQ(ReadModelConfig(dir_.path() + "/none.textproto").status(),
-            absl::NotFoundError("none.textproto: no such file"));
 }
 
 TEST_F(ReadModelConfigTest, RefusesAFileOverTheLimit) {
-  const std::string path = dir_.Write("config.textproto", std::string((1 << 20) + 1, ' '));
   EXPECT_EQ(
-      ReadModelConfig(path).status(),
+      Read(std::string((1 << 20) + 1, ' ')).status(),
       absl::FailedPreconditionError("config.textproto: 1048577 bytes, wanted at most 1048576"));
-}
-
-TEST_F(ReadModelConfigTest, RefusesAFolderAndAFifoWithoutWaiting) {
-  EXPECT_EQ(ReadModelConfig(dir_.path()).status().code(), absl::StatusCode::kInvalidArgument);
-  const std::string fifo = dir_.path() + "/config.textproto";
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  EXPECT_EQ(ReadModelConfig(fifo).status(),
-            absl::InvalidArgumentError("config.textproto: not a regular file"));
 }
 
 }  // namespace

@@ -99,13 +99,15 @@ TEST_F(LinearModelTest, RefusesAConfigThatIsWrong) {
 }
 
 TEST_F(LinearModelTest, RefusesParametersThatDoNotMatch) {
-  EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.bias", {5})}),
-            "parameter linear.weight: missing, wanted shape [5, 3]");
+  EXPECT_EQ(
+      CreateError(kLayer, {MakeParameter("linear.bias", {5})}),
+      "parameter linear.weight: missing, wanted shape [5, 3]; the file has linear.bias F32 [5]");
   EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.weight", {3, 5}),
                                  MakeParameter("linear.bias", {5})}),
             "parameter linear.weight: shape [3, 5], wanted [5, 3]");
-  EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.weight", {5, 3})}),
-            "parameter linear.bias: missing, wanted shape [5]");
+  EXPECT_EQ(
+      CreateError(kLayer, {MakeParameter("linear.weight", {5, 3})}),
+      "parameter linear.bias: missing, wanted shape [5]; the file has linear.weight F32 [5, 3]");
   EXPECT_EQ(CreateError(kLayer, {MakeParameter("linear.weight", {5, 3}),
                                  MakeParameter("linear.bias", {3})}),
             "parameter linear.bias: shape [3], wanted [5]");

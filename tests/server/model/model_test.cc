@@ -81,6 +81,11 @@ TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
       {"instance_norm { channels: 4 affine: true use_running_stats: true }",
        {var, bias, mean, weight}},
       {"group_norm { channels: 4 groups: 2 }", {weight, bias}},
+      {"group_norm { channels: 4 groups: 2 }", {weight}},
+      {"group_norm { channels: 4 groups: 2 }", {bias}},
+      {"instance_norm { channels: 4 affine: true }", {bias}},
+      {"batch_norm { channels: 4 }", {weight, mean, var}},
+      {"layer_norm { normalized_shape: 4 }", {bias}},
       {"group_norm { channels: 4 groups: 2 affine: false }", {}},
       {"layer_norm { normalized_shape: 4 }", {weight}},
       {"layer_norm { normalized_shape: 4 }", {weight, bias}},
@@ -102,24 +107,6 @@ TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
 
 TEST_F(ModelTest, RefusesAConfigThatIsWrong) {
   EXPECT_THAT(CreateError("instance_norm {}", {}), HasSubstr("instance_norm.channels"));
-}
-
-TEST_F(ModelTest, NamesTheParameterThatIsMissing) {
-  const auto weight = MakeParameter("weight", {4});
-  const auto bias = MakeParameter("bias", {4});
-  const auto mean = MakeParameter("running_mean", {4});
-  EXPECT_EQ(CreateError("instance_norm { channels: 4 affine: true }", {bias}),
-            "parameter weight: missing, wanted shape [4]");
-  EXPECT_EQ(CreateError("group_norm { channels: 4 groups: 2 }", {weight}),
-            "parameter bias: missing, wanted shape [4]");
-  EXPECT_EQ(CreateError("layer_norm { normalized_shape: [2, 2] }", {}),
-            "parameter weight: missing, wanted shape [2, 2]");
-  EXPECT_EQ(CreateError("rms_norm { normalized_shape: 4 }", {}),
-            "parameter weight: missing, wanted shape [4]");
-  EXPECT_EQ(CreateError("batch_norm { channels: 4 }", {weight, bias, mean}),
-            "parameter running_var: missing, wanted shape [4]");
-  EXPECT_EQ(CreateError("instance_norm { channels: 4 use_running_stats: true }", {}),
-            "parameter running_mean: missing, wanted shape [4]");
 }
 
 TEST_F(ModelTest, NamesTheParameterWhoseShapeIsWrong) {
@@ -146,6 +133,25 @@ TEST_F(ModelTest, RefusesATorchParameterThatTheOperationDoesNotUse) {
   EXPECT_EQ(CreateError("group_norm { channels: 4 groups: 2 }",
                         {weight, MakeParameter("bias", {4}), MakeParameter("running_mean", {4})}),
             "parameter running_mean: present, but the config does not use it, wanted weight, bias");
+}
+
+TEST_F(ModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheRequest) {
+  const auto model = MustCreate("rms_norm { normalized_shape: 4 affine: false }", {});
+  EXPECT_EQ(model->Spec(DType::kFloat64).eps, 0x1p-52);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    EXPECT_EQ(model->Spec(dtype).eps, 0x1p-23);
+    EXPECT_EQ(model->Spec(dtype).dtype, dtype);
+  }
+}
+
+TEST_F(ModelTest, FindsParametersUnderTheNamesThatTheConfigGives) {
+  const auto model = MustCreate(
+      "layer_norm { normalized_shape: 4 } parameter_prefix: \"block.\" "
+      "parameter_names { key: \"bias\" value: \"shift\" }",
+      {MakeParameter("block.shift", {4}, DType::kFloat16), MakeParameter("block.weight", {4})});
+  ASSERT_EQ(model->parameters().size(), 2u);
+  EXPECT_EQ(model->host_params().beta.dtype, DType::kFloat16);
+  EXPECT_EQ(model->host_params().gamma.dtype, DType::kFloat32);
 }
 
 TEST_F(ModelTest, LeavesOutParametersOfOtherNames) {

@@ -73,6 +73,7 @@ class ModelRegistryTest : public ::testing::Test {
     if (registry_ == nullptr) {
       RegistryOptions options;
       options.root = dir_.path();
+      options.max_models = max_models_;
       options.on_change = [this](const std::string& name, bool loaded) {
         changes_.emplace_back(name, loaded);
         if (on_change_) on_change_();
@@ -95,6 +96,7 @@ class ModelRegistryTest : public ::testing::Test {
     return status.ok() ? std::string(status->error.message()) : status.status().ToString();
   }
 
+  std::int64_t max_models_ = 10000;
   TempDir dir_;
   FakeBackend backend_;
   FakeClock clock_;
@@ -289,7 +291,7 @@ TEST_F(ModelRegistryTest, AFailedReloadKeepsWhatServesAndTellsWhy) {
   EXPECT_EQ(registry().Load("m", 0).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 1);
   EXPECT_NE(registry().Get("m", 0)->model, nullptr);
-  EXPECT_THAT(ErrorOf("m"), HasSubstr("params.safetensors: header length"));
+  EXPECT_THAT(ErrorOf("m"), HasSubstr("params.safetensors: not a safetensors file"));
   EXPECT_EQ(changes_.size(), 1u);
 
   WriteModel("m", 1, 2);
@@ -369,6 +371,66 @@ TEST_F(ModelRegistryTest, UnloadForgetsFailedVersions) {
   EXPECT_THAT(*registry().Unload("m", 2), IsEmpty());
   EXPECT_THAT(Known(), ElementsAre("m/1"));
   EXPECT_EQ(changes_.size(), 1u);  // What serves has not changed.
+}
+
+TEST_F(ModelRegistryTest, LoadsNoMoreThanMayBe) {
+  max_models_ = 2;
+  for (const char* name : {"a", "b", "c"}) WriteModel(name, 1, 1);
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(), ElementsAre("a/1", "b/1"));
+  const absl::Status status = registry().Load("c", 0).status();
+  EXPECT_EQ(status, absl::ResourceExhaustedError(
+                        "models: 2 are loaded, wanted at most 2 (--max_models); c can be loaded "
+                        "when another is unloaded"));
+  WriteModel("a", 2, 1);
+  EXPECT_EQ(registry().Load("a", 2).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(registry().Load("a", 1).ok());  // Anew.
+  EXPECT_THAT(Known(), ElementsAre("a/1", "b/1"));
+  ASSERT_TRUE(registry().Unload("b", 0).ok());
+  EXPECT_TRUE(registry().Load("c", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("a/1", "c/1"));
+}
+
+TEST_F(ModelRegistryTest, RecordsOfFailuresGiveWayAndAreBounded) {
+  max_models_ = 3;
+  WriteModel("good", 1, 1);
+  for (int i = 0; i < 10; ++i) {
+    WriteModel(absl::StrCat("bad", i), 1, 1);
+    WriteWeights(absl::StrCat("bad", i), 1, "broken");
+    EXPECT_FALSE(registry().Load(absl::StrCat("bad", i), 0).ok());
+    EXPECT_LE(Known().size(), 3u);
+  }
+  ASSERT_TRUE(registry().Load("good", 0).ok());
+  for (const char* name : {"x", "y"}) {
+    WriteModel(name, 1, 1);
+    ASSERT_TRUE(registry().Load(name, 0).ok());
+  }
+  EXPECT_THAT(Known(), ElementsAre("good/1", "x/1", "y/1"));
+  // A failure has no room either now, but its caller gets an answer, and the rest serves on.
+  EXPECT_FALSE(registry().Load("bad0", 0).ok());
+  EXPECT_THAT(Known(), ElementsAre("good/1", "x/1", "y/1"));
+}
+
+TEST_F(ModelRegistryTest, LeavesNothingOfNamesThatComeAndGo) {
+  max_models_ = 2;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = absl::StrCat("m", i);
+    WriteModel(name, 1, 1);
+    ASSERT_TRUE(registry().Load(name, 0).ok());
+    ASSERT_TRUE(registry().Unload(name, 0).ok());
+    std::filesystem::remove_all(dir_.path() + "/" + name);
+    EXPECT_THAT(Known(), IsEmpty());
+  }
+}
+
+TEST_F(ModelRegistryTest, AModelThatIsALinkOutFailsWithItsReason) {
+  const TempDir outside;
+  outside.Write("m/config.textproto", kConfig);
+  outside.Write("m/1/params.safetensors", Weights(1));
+  std::filesystem::create_symlink(outside.path() + "/m", dir_.path() + "/m");
+  ASSERT_TRUE(registry().LoadAll().ok());
+  EXPECT_THAT(Known(), ElementsAre("m/0!"));
+  EXPECT_THAT(ErrorOf("m"), HasSubstr("leads out of the model repository"));
 }
 
 TEST_F(ModelRegistryTest, AVersionThatComesReplacesTheRecordOfNone) {

@@ -1,0 +1,246 @@
+#include "server/model/parameters.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/base/printable.h"
+#include "server/model/safetensors.h"
+
+namespace normd {
+namespace {
+
+// What torch's norms call their parameters, and the fused layer its product's.
+constexpr absl::string_view kNormNames[] = {"weight", "bias", "running_mean", "running_var"};
+constexpr absl::string_view kLinearNames[] = {"linear.weight", "linear.bias"};
+
+std::string Quoted(absl::string_view name) { return Printable(name, 64); }
+
+std::string Describe(const TensorEntry& tensor) {
+  return absl::StrCat(Quoted(tensor.name), " ", tensor.dtype, " ", tensor.shape.ToString());
+}
+
+// The last part of a dotted name, and what is before it with the dot.
+std::pair<absl::string_view, absl::string_view> SplitLast(absl::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == absl::string_view::npos) return {"", name};
+  return {name.substr(0, dot + 1), name.substr(dot + 1)};
+}
+
+class Matcher {
+ public:
+  Matcher(const v1::ModelConfig& config, absl::Span<const TensorEntry> tensors)
+      : config_(config),
+        tensors_(tensors),
+        expected_(ExpectedParameters(config)),
+        used_(tensors.size(), false) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) by_name_.emplace(tensors[i].name, i);
+  }
+
+  absl::StatusOr<std::vector<MatchedParameter>> Run() {
+    for (const ExpectedParameter& wanted : expected_) {
+      if (absl::Status status = Match(wanted); !status.ok()) return status;
+    }
+    if (absl::Status status = CheckMissing(); !status.ok()) return status;
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (used_[i]) continue;
+      if (absl::Status status = CheckUnused(tensors_[i]); !status.ok()) return status;
+    }
+    return std::move(matched_);
+  }
+
+ private:
+  bool IsNamed(const ExpectedParameter& wanted) const {
+    return config_.parameter_names().contains(wanted.name);
+  }
+  // With the prefix.
+  std::string NameOf(const ExpectedParameter& wanted) const {
+    const auto named = config_.parameter_names().find(wanted.name);
+    return absl::StrCat(config_.parameter_prefix(), named == config_.parameter_names().end()
+                                                        ? absl::string_view(wanted.name)
+                                                        : absl::string_view(named->second));
+  }
+  // "weight", or "weight (norm.scale)" where the file calls it so.
+  std::string Title(const ExpectedParameter& wanted) const {
+    const std::string name = NameOf(wanted);
+    return absl::StrCat("parameter ", wanted.name,
+                        name == wanted.name ? "" : absl::StrCat(" (", Quoted(name), ")"));
+  }
+  bool Explicit() const {
+    return !config_.parameter_prefix().empty() || !config_.parameter_names().empty();
+  }
+  bool Found(const ExpectedParameter& wanted) const {
+    return std::any_of(matched_.begin(), matched_.end(), [&wanted](const MatchedParameter& match) {
+      return match.parameter.role == wanted.role;
+    });
+  }
+
+  absl::Status Match(const ExpectedParameter& wanted) {
+    const auto found = by_name_.find(NameOf(wanted));
+    if (found == by_name_.end()) return absl::OkStatus();
+    const TensorEntry& tensor = tensors_[found->second];
+    if (!(tensor.shape == wanted.shape)) {
+      return absl::InvalidArgumentError(absl::StrCat(Title(wanted), ": shape ",
+                                                     tensor.shape.ToString(), ", wanted ",
+                                                     wanted.shape.ToString()));
+    }
+    if (!ParameterDType(tensor.dtype)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Title(wanted), ": dtype ", tensor.dtype, ", wanted F32, F64, F16 or BF16"));
+    }
+    used_[found->second] = true;
+    matched_.push_back({wanted, found->second});
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckMissing() const {
+    const ExpectedParameter* optional = nullptr;
+    bool one_found = false;
+    for (const ExpectedParameter& wanted : expected_) {
+      const bool found = Found(wanted);
+      if (!found && (wanted.required || IsNamed(wanted))) return Missing(wanted);
+      if (!wanted.required) {
+        one_found |= found;
+        if (optional == nullptr) optional = &wanted;
+      }
+    }
+    // Weight or bias may be missing, but not both: then it would not be affine.
+    return optional == nullptr || one_found ? absl::OkStatus() : Missing(*optional);
+  }
+
+  absl::Status Missing(const ExpectedParameter& wanted) const {
+    return absl::InvalidArgumentError(absl::StrCat(Title(wanted), ": missing, wanted shape ",
+                                                   wanted.shape.ToString(), "; ", WhatIsThere(),
+                                                   Advice(wanted)));
+  }
+
+  std::string WhatIsThere() const {
+    constexpr std::size_t kMost = 8;
+    if (tensors_.empty()) return "the file has no tensors";
+    const auto describe = [](std::string* out, const TensorEntry& tensor) {
+      out->append(Describe(tensor));
+    };
+    const std::size_t shown = std::min(kMost, tensors_.size());
+    return absl::StrCat(
+        "the file has ", absl::StrJoin(tensors_.first(shown), ", ", describe),
+        shown < tensors_.size() ? absl::StrCat(" and ", tensors_.size() - shown, " more") : "");
+  }
+
+  // Which prefix would find it, where there is one.
+  std::string Advice(const ExpectedParameter& wanted) const {
+    std::set<std::string> prefixes;
+    for (const TensorEntry& tensor : tensors_) {
+      if (!(tensor.shape == wanted.shape)) continue;
+      if (const auto prefix = PrefixOf(tensor.name, wanted.name)) {
+        prefixes.insert(absl::StrCat("parameter_prefix: \"", Quoted(*prefix), "\""));
+      }
+    }
+    constexpr std::size_t kMost = 4;
+    if (prefixes.empty()) return "";
+    if (prefixes.size() > kMost) return "; parameter_prefix says which";
+    return absl::StrCat("; ", absl::StrJoin(prefixes, " or "), " would find it");
+  }
+
+  // What is before `name` at the end of a tensor's dotted name; nothing when that is not its end.
+  static std::optional<absl::string_view> PrefixOf(absl::string_view tensor,
+                                                   absl::string_view name) {
+    if (!absl::EndsWith(tensor, name)) return std::nullopt;
+    const absl::string_view prefix = tensor.substr(0, tensor.size() - name.size());
+    if (prefix.empty() || prefix.back() != '.') return std::nullopt;
+    return prefix;
+  }
+
+  static bool IsNormName(absl::string_view name) {
+    return std::find(std::begin(kNormNames), std::end(kNormNames), name) != std::end(kNormNames);
+  }
+  // Whether PyTorch's module for the operation could have a parameter of this name.
+  bool IsTorchName(absl::string_view name) const {
+    return IsNormName(name) ||
+           (config_.has_linear_norm() && std::find(std::begin(kLinearNames), std::end(kLinearNames),
+                                                   name) != std::end(kLinearNames));
+  }
+
+  bool SomeOptionalIsMissing() const {
+    return std::any_of(expected_.begin(), expected_.end(), [this](const ExpectedParameter& wanted) {
+      return !wanted.required && !Found(wanted);
+    });
+  }
+
+  absl::Status CheckUnused(const TensorEntry& tensor) const {
+    const bool inside = absl::StartsWith(tensor.name, config_.parameter_prefix());
+    const absl::string_view name =
+        inside ? absl::string_view(tensor.name).substr(config_.parameter_prefix().size()) : "";
+    if (inside && IsTorchName(name)) return Unused(tensor);
+    // Anything else is only suspect if it could be a parameter of this operation.
+    if (!ParameterDType(tensor.dtype) || !(tensor.shape == ParameterShape(config_))) {
+      return absl::OkStatus();
+    }
+    if (expected_.empty()) return Suspect(tensor);
+    const auto [module, last] = SplitLast(name);
+    const bool beside = inside && module.empty();
+    if (beside && config_.parameter_names().empty() && SomeOptionalIsMissing()) {
+      return Suspect(tensor);
+    }
+    // In another module, when nobody has said which one is meant; or the weights of a norm below
+    // the fused layer, whose own norm has none.
+    const bool unsaid =
+        !Explicit() || (config_.has_linear_norm() && inside && config_.parameter_names().empty());
+    if (unsaid && !module.empty() && IsNormName(last)) return Suspect(tensor);
+    return absl::OkStatus();
+  }
+
+  absl::Status Unused(const TensorEntry& tensor) const {
+    const auto name = [](std::string* out, const ExpectedParameter& wanted) {
+      out->append(wanted.name);
+    };
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", Quoted(tensor.name), ": present, but the config does not use it, ",
+        expected_.empty() ? "wanted no parameters"
+                          : absl::StrCat("wanted ", absl::StrJoin(expected_, ", ", name))));
+  }
+
+  absl::Status Suspect(const TensorEntry& tensor) const {
+    const absl::string_view module = SplitLast(tensor.name).first;
+    std::string advice;
+    if (expected_.empty()) {
+      advice = absl::StrCat(
+          "set affine: true",
+          module.empty() ? "" : absl::StrCat(" and parameter_prefix: \"", Quoted(module), "\""),
+          ", or leave params.safetensors away, which this config does not need");
+    } else if (config_.has_linear_norm()) {
+      advice =
+          "a norm with parameters needs a model of its own; parameter_names says which tensors "
+          "are meant";
+    } else if (module.empty()) {
+      advice = "say in parameter_names which tensor is which parameter";
+    } else {
+      advice = absl::StrCat("set parameter_prefix: \"", Quoted(module),
+                            "\", or say in parameter_names which tensors are meant");
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", Describe(tensor),
+                     ": looks like a parameter of this operation and would not be used; ", advice));
+  }
+
+  const v1::ModelConfig& config_;
+  const absl::Span<const TensorEntry> tensors_;
+  const std::vector<ExpectedParameter> expected_;
+  absl::flat_hash_map<absl::string_view, std::size_t> by_name_;
+  std::vector<bool> used_;
+  std::vector<MatchedParameter> matched_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
+    const v1::ModelConfig& config, absl::Span<const TensorEntry> tensors) {
+  return Matcher(config, tensors).Run();
+}
+
+}  // namespace normd
