@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/rpc/call_deadline.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -12,6 +13,7 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
       context_(context),
       method_(method),
       arrival_(environment.clock.Now()),
+      deadline_(DeadlineOf(context, environment.clock)),
       ids_(EchoRequestIds(context)),
       metrics_(&environment.metrics.ForNoModel()) {
   environment_.active.Enter();
@@ -24,13 +26,35 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
     if (thread == nullptr) return std::move(body)(metrics_);
-    handed_over = thread->Submit([this, body = std::move(body)]() mutable {
-      End(CatchAll([&] { return std::move(body)(metrics_); }));
+    thread_ = thread;
+    ticket_ = thread->Submit([this, body = std::move(body)]() mutable {
+      End(CatchAll([&] {
+        const absl::Status wanted = StillWanted();
+        return wanted.ok() ? std::move(body)(metrics_) : wanted;
+      }));
     });
+    handed_over = ticket_ != 0;
     if (handed_over) return absl::OkStatus();
     return absl::ResourceExhaustedError("models: too many loads and unloads wait, retry later");
   });
   if (!handed_over) End(status);
+}
+
+absl::Status ControlCall::StillWanted() const {
+  if (environment_.clock.Now() >= deadline_) {
+    return absl::DeadlineExceededError("the call's deadline passed before its turn came");
+  }
+  return context_.IsCancelled()
+             ? absl::CancelledError("the client cancelled the call before its turn came")
+             : absl::OkStatus();
+}
+
+// gRPC also comes here when the deadline passes. A body that waits gives up its place at once, so
+// that calls which nobody waits for keep no others out.
+void ControlCall::OnCancel() {
+  if (thread_ == nullptr || !thread_->Withdraw(ticket_)) return;
+  const absl::Status wanted = StillWanted();
+  End(wanted.ok() ? absl::CancelledError("the client cancelled the call") : wanted);
 }
 
 void ControlCall::End(const absl::Status& status) {

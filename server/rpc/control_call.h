@@ -14,8 +14,9 @@
 
 namespace normd {
 
-// Deletes itself in OnDone. Finish runs exactly once, at the end of Run, wherever that runs. A
-// client that leaves does not stop a body that has begun.
+// Deletes itself in OnDone. Finish runs exactly once: at the end of the body, wherever that runs,
+// or instead of a body that has not begun when the client leaves or the deadline passes. A body
+// that has begun is not stopped.
 class ControlCall final : public grpc::ServerUnaryReactor {
  public:
   // What the body may tell of the call: which model's series it counts in.
@@ -28,18 +29,26 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   // each case. Never throws.
   void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
 
+  void OnCancel() override;
   void OnDone() override;
 
  private:
+  // OK while somebody waits for the answer.
+  absl::Status StillWanted() const;
   void End(const absl::Status& status);
 
   CallEnvironment& environment_;
   grpc::CallbackServerContext& context_;
   const Method method_;
   const TimePoint arrival_;
+  const TimePoint deadline_;
   const RequestIds ids_;
   ModelMetrics* metrics_;
   Admission::Lease lease_;
+  // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
+  // caller has returned.
+  TaskThread* thread_ = nullptr;
+  TaskThread::Ticket ticket_ = 0;
   absl::StatusCode code_ = absl::StatusCode::kOk;
 };
 

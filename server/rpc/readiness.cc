@@ -1,16 +1,26 @@
 #include "server/rpc/readiness.h"
 
+#include "server/rpc/health_service.h"
+
 namespace normd {
 namespace {
 
 constexpr char kService[] = "normd.v1.NormService";
 
+std::string HealthName(const std::string& model) { return std::string(kService) + "/" + model; }
+
 }  // namespace
 
 void Readiness::SetModel(const std::string& name, bool loaded) {
   MutexLock lock(mutex_);
-  models_[name] = loaded;
-  Publish();
+  // This model's name alone is told: there may be thousands of others.
+  if (loaded) {
+    models_.insert(name);
+    if (health_ != nullptr) health_->Set(HealthName(name), started_ && !stopped_);
+  } else {
+    models_.erase(name);
+    if (health_ != nullptr) health_->Forget(HealthName(name));
+  }
 }
 
 void Readiness::Start() {
@@ -30,7 +40,7 @@ bool Readiness::ready() const {
   return started_ && !stopped_;
 }
 
-void Readiness::Attach(grpc::HealthCheckServiceInterface* health) {
+void Readiness::Attach(HealthService* health) {
   MutexLock lock(mutex_);
   health_ = health;
   Publish();
@@ -45,11 +55,9 @@ void Readiness::Publish() {
   const bool serving = started_ && !stopped_;
   metrics_.SetReady(serving);
   if (health_ == nullptr) return;
-  health_->SetServingStatus("", serving);
-  health_->SetServingStatus(kService, serving);
-  for (const auto& [name, loaded] : models_) {
-    health_->SetServingStatus(std::string(kService) + "/" + name, serving && loaded);
-  }
+  health_->Set("", serving);
+  health_->Set(kService, serving);
+  for (const std::string& name : models_) health_->Set(HealthName(name), serving);
 }
 
 }  // namespace normd

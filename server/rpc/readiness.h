@@ -3,23 +3,27 @@
 #ifndef NORMD_SERVER_RPC_READINESS_H_
 #define NORMD_SERVER_RPC_READINESS_H_
 
-#include <map>
+#include <set>
 #include <string>
 
-#include "grpcpp/health_check_service_interface.h"
 #include "server/base/mutex.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
 
-// Health names: "" and "normd.v1.NormService" for the service, "normd.v1.NormService/<model>" for a
-// model with at least one loaded version. All of them are NOT_SERVING before Start and after Stop.
-// Thread-safe. Outlives the gRPC server between Attach and Detach.
+class HealthService;
+
+// Health names: "" and "normd.v1.NormService" for the server, which serves whichever models are
+// loaded, and be it none; "normd.v1.NormService/<model>" for each model with a loaded version,
+// unknown without one, so that names that come and go leave nothing behind. All of them are
+// NOT_SERVING before Start and after Stop. Thread-safe. Outlives the gRPC server between Attach and
+// Detach.
 class Readiness {
  public:
   // `metrics` outlives it.
   explicit Readiness(Metrics& metrics) : metrics_(metrics) { metrics_.SetReady(false); }
 
+  // Whether a version of `name` is loaded.
   void SetModel(const std::string& name, bool loaded);
   void Start();
   // For good: neither Start nor SetModel makes anything serve again.
@@ -27,7 +31,7 @@ class Readiness {
   bool ready() const;
 
   // Tells `health` the present state and each change. `health` lives until Detach.
-  void Attach(grpc::HealthCheckServiceInterface* health);
+  void Attach(HealthService* health);
   void Detach();
 
  private:
@@ -37,8 +41,8 @@ class Readiness {
   // Held while the health service is told, so that two changes arrive in order. That call only
   // queues messages to watchers; it never calls back.
   mutable Mutex mutex_;
-  grpc::HealthCheckServiceInterface* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::map<std::string, bool> models_ ABSL_GUARDED_BY(mutex_);
+  HealthService* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::set<std::string> models_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/server_builder.h"
 
@@ -13,14 +12,15 @@ namespace normd {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       NormService& service, Readiness& readiness) {
-  // Both are switches of the process, which gRPC reads when it builds a server.
-  grpc::EnableDefaultHealthCheckService(true);
+  // A switch of the process, which gRPC reads when it builds a server.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);
+  auto health = std::make_unique<HealthService>();
+  builder.RegisterService(health.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
   builder.SetMaxSendMessageSize(-1);
@@ -43,15 +43,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return absl::UnavailableError(
         absl::StrCat("listen: ", options.listen, " cannot be bound (is the port in use?)"));
   }
-  readiness.Attach(server->GetHealthCheckService());
+  readiness.Attach(health.get());
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  return std::unique_ptr<Server>(
-      new Server(std::move(server), readiness, absl::StrCat(host, ":", port), port));
+  return std::unique_ptr<Server>(new Server(std::move(health), std::move(server), readiness,
+                                            absl::StrCat(host, ":", port), port));
 }
 
-Server::Server(std::unique_ptr<grpc::Server> server, Readiness& readiness, std::string address,
-               int port)
-    : server_(std::move(server)),
+Server::Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
+               Readiness& readiness, std::string address, int port)
+    : health_(std::move(health)),
+      server_(std::move(server)),
       readiness_(readiness),
       address_(std::move(address)),
       port_(port) {}
@@ -60,6 +61,7 @@ Server::~Server() { Shutdown(Duration(0)); }
 
 void Server::Shutdown(Duration grace) {
   readiness_.Detach();
+  health_->Close();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
 }
 

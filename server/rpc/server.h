@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "grpcpp/server.h"
 #include "server/base/clock.h"
+#include "server/rpc/health_service.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 
@@ -49,8 +50,10 @@ class Server {
   void Shutdown(Duration grace);
 
  private:
-  Server(std::unique_ptr<grpc::Server> server, Readiness& readiness, std::string address, int port);
+  Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
+         Readiness& readiness, std::string address, int port);
 
+  std::unique_ptr<HealthService> health_;  // Outlives the server that it is registered with.
   std::unique_ptr<grpc::Server> server_;
   Readiness& readiness_;
   const std::string address_;

@@ -1,5 +1,6 @@
 #include "server/rpc/task_thread.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace normd {
@@ -16,11 +17,22 @@ TaskThread::~TaskThread() {
   thread_.join();
 }
 
-bool TaskThread::Submit(Task task) {
+TaskThread::Ticket TaskThread::Submit(Task task) {
   MutexLock lock(mutex_);
-  if (waiting_.size() >= max_waiting_) return false;
-  waiting_.push_back(std::move(task));
+  if (waiting_.size() >= max_waiting_) return 0;
+  waiting_.emplace_back(++last_ticket_, std::move(task));
   changed_.SignalOne();
+  return last_ticket_;
+}
+
+bool TaskThread::Withdraw(Ticket ticket) {
+  Task dropped;  // Destroyed after the lock: it may own anything.
+  MutexLock lock(mutex_);
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [ticket](const auto& entry) { return entry.first == ticket; });
+  if (found == waiting_.end()) return false;
+  dropped = std::move(found->second);
+  waiting_.erase(found);
   return true;
 }
 
@@ -31,7 +43,7 @@ void TaskThread::Loop() {
       MutexLock lock(mutex_);
       while (waiting_.empty() && !closed_) changed_.Wait(mutex_);
       if (waiting_.empty()) return;
-      task = std::move(waiting_.front());
+      task = std::move(waiting_.front().second);
       waiting_.pop_front();
     }
     std::move(task)();

@@ -4,8 +4,10 @@
 #define NORMD_SERVER_RPC_TASK_THREAD_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <thread>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "server/base/mutex.h"
@@ -22,8 +24,12 @@ class TaskThread {
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
 
-  // False, and `task` is dropped, when `max_waiting` tasks wait already. A task must not throw.
-  bool Submit(Task task);
+  using Ticket = std::uint64_t;  // From 1.
+
+  // 0, and `task` is dropped, when `max_waiting` tasks wait already. A task must not throw.
+  Ticket Submit(Task task);
+  // True: the task was waiting, is dropped and will not run. False: it has begun, or is done.
+  bool Withdraw(Ticket ticket);
 
  private:
   void Loop();
@@ -31,7 +37,8 @@ class TaskThread {
   const std::size_t max_waiting_;
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> waiting_ ABSL_GUARDED_BY(mutex_);
+  Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::pair<Ticket, Task>> waiting_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // Last: it uses all of the above.
 };

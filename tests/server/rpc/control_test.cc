@@ -108,7 +108,10 @@ TEST(ControlTest, UnloadsAndLoadsAModelAndItsHealthFollows) {
   v1::UnloadModelResponse unloaded;
   ASSERT_TRUE(Unload(server, "instance_norm_64", unloaded).ok());
   EXPECT_THAT(unloaded.versions(), ElementsAre(1));
-  EXPECT_EQ(HealthOf(server, health), Health::kNotServing);
+  // Unknown, as a model that never was; the server itself serves on.
+  Health unknown = Health::kUnknown;
+  EXPECT_EQ(CheckHealth(server.NewChannel(), health, &unknown).error_code(),
+            grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(HealthOf(server, kService), Health::kServing);
   EXPECT_EQ(Unload(server, "instance_norm_64", unloaded).error_code(), grpc::StatusCode::NOT_FOUND);
 
@@ -218,10 +221,45 @@ TEST(HealthTest, WatchReportsEachChange) {
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
   v1::UnloadModelResponse unloaded;
   ASSERT_TRUE(Unload(server, "group_norm_64_8", unloaded).ok());
-  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kNotServing);
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
   v1::LoadModelResponse loaded;
   ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
   ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+}
+
+TEST(HealthTest, TheServerServesWithoutAnyModel) {
+  TestServer server;
+  v1::ListModelsResponse list;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, list).ok());
+  v1::UnloadModelResponse unloaded;
+  for (const v1::ModelInfo& model : list.models()) {
+    ASSERT_TRUE(Unload(server, model.name(), unloaded).ok());
+  }
+  EXPECT_EQ(HealthOf(server, ""), Health::kServing);
+  EXPECT_EQ(HealthOf(server, kService), Health::kServing);
+  EXPECT_EQ(server.Metric("normd_ready"), 1);
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
+  EXPECT_TRUE(info.ready());
+}
+
+TEST(HealthTest, AWatchOfAModelThatIsNotThereSeesItCome) {
+  TestServer server;
+  v1::UnloadModelResponse unloaded;
+  ASSERT_TRUE(Unload(server, "group_norm_64_8", unloaded).ok());
+  RawStream watch(server.NewChannel(), kWatch,
+                  HealthRequest(absl::StrCat(kService, "/group_norm_64_8")));
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServiceUnknown);
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(Load(server, "group_norm_64_8", loaded).ok());
+  ASSERT_EQ(ParseHealth(watch.Read().value_or("")), Health::kServing);
+}
+
+TEST(HealthTest, RefusesAnEndlessName) {
+  TestServer server;
+  Health health = Health::kUnknown;
+  EXPECT_EQ(CheckHealth(server.NewChannel(), std::string(1 << 20, 'n'), &health).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {

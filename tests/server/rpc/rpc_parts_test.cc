@@ -80,6 +80,31 @@ TEST(TaskThreadTest, RefusesMoreThanMayWait) {
   EXPECT_GE(ran, 2);
 }
 
+TEST(TaskThreadTest, WithdrawsWhatWaitsAndMakesRoom) {
+  Mutex gate;
+  gate.Lock();
+  std::vector<int> ran;
+  {
+    TaskThread thread(2);
+    const auto task = [&gate, &ran](int i) {
+      return [&gate, &ran, i] {
+        MutexLock lock(gate);
+        ran.push_back(i);
+      };
+    };
+    EXPECT_NE(thread.Submit(task(0)), 0u);
+    EXPECT_NE(thread.Submit(task(1)), 0u);
+    // There is room for the third when the thread has taken the first, with which it waits.
+    TaskThread::Ticket waiting = 0;
+    while ((waiting = thread.Submit(task(2))) == 0) std::this_thread::yield();
+    EXPECT_TRUE(thread.Withdraw(waiting));
+    EXPECT_FALSE(thread.Withdraw(waiting));  // Once.
+    EXPECT_NE(thread.Submit(task(3)), 0u);
+    gate.Unlock();
+  }
+  EXPECT_EQ(ran, (std::vector<int>{0, 1, 3}));
+}
+
 TEST(CatchAllTest, TurnsExceptionsIntoStatuses) {
   EXPECT_TRUE(CatchAll([] { return absl::OkStatus(); }).ok());
   EXPECT_EQ(CatchAll([]() -> absl::Status { throw std::bad_alloc(); }).code(),

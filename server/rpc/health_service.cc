@@ -1,0 +1,152 @@
+#include "server/rpc/health_service.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace normd {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+// More than the longest name there is, which has a model's in it.
+constexpr std::size_t kMaxNameBytes = 200;
+
+grpc::Status NameTooLong() {
+  return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                      "service: the name is over 200 bytes long");
+}
+grpc::Status Closed() {
+  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is stopping");
+}
+
+}  // namespace
+
+// One Watch. Deletes itself in OnDone. At most one write is under way; what changes meanwhile is
+// sent after it, the last state alone.
+class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+ public:
+  Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
+
+  // With the service's lock held, as are all functions below that have no lock of their own.
+  void Begin() {
+    if (name_.size() > kMaxNameBytes) return End(NameTooLong());
+    if (service_.closed_) return End(Closed());
+    service_.watchers_[name_].insert(this);
+    Update(service_.StatusOf(name_));
+  }
+  void Update(Status status) {
+    wanted_ = status;
+    SendIfNew();
+  }
+  void End(const grpc::Status& status) {
+    if (ended_) return;
+    ended_ = true;
+    Finish(status);
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(service_.mutex_);
+    writing_ = false;
+    if (ok) {
+      SendIfNew();
+    } else {
+      End(grpc::Status::CANCELLED);
+    }
+  }
+  void OnCancel() override {
+    MutexLock lock(service_.mutex_);
+    End(grpc::Status::CANCELLED);
+  }
+  void OnDone() override {
+    {
+      MutexLock lock(service_.mutex_);
+      const auto watchers = service_.watchers_.find(name_);
+      if (watchers != service_.watchers_.end()) {
+        watchers->second.erase(this);
+        if (watchers->second.empty()) service_.watchers_.erase(watchers);
+      }
+    }
+    delete this;
+  }
+
+ private:
+  void SendIfNew() {
+    if (writing_ || ended_ || wanted_ == sent_) return;
+    sent_ = wanted_;
+    writing_ = true;
+    response_.set_status(sent_);
+    StartWrite(&response_);
+  }
+
+  HealthService& service_;
+  const std::string name_;
+  HealthCheckResponse response_;
+  Status wanted_ = HealthCheckResponse::UNKNOWN;
+  Status sent_ = HealthCheckResponse::UNKNOWN;  // Nothing yet: no name has this status.
+  bool writing_ = false;
+  bool ended_ = false;
+};
+
+HealthService::Status HealthService::StatusOf(absl::string_view name) const {
+  const auto found = serving_.find(name);
+  if (found == serving_.end()) return HealthCheckResponse::SERVICE_UNKNOWN;
+  return found->second ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+}
+
+void HealthService::Tell(const std::string& name) {
+  const auto watchers = watchers_.find(name);
+  if (watchers == watchers_.end()) return;
+  for (Watcher* const watcher : watchers->second) watcher->Update(StatusOf(name));
+}
+
+void HealthService::Set(const std::string& name, bool serving) {
+  MutexLock lock(mutex_);
+  serving_[name] = serving;
+  Tell(name);
+}
+
+void HealthService::Forget(const std::string& name) {
+  MutexLock lock(mutex_);
+  serving_.erase(name);
+  Tell(name);
+}
+
+void HealthService::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  for (const auto& [name, watchers] : watchers_) {
+    for (Watcher* const watcher : watchers) watcher->End(Closed());
+  }
+}
+
+grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
+                                               const HealthCheckRequest* request,
+                                               HealthCheckResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (request->service().size() > kMaxNameBytes) {
+    reactor->Finish(NameTooLong());
+    return reactor;
+  }
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    status = StatusOf(request->service());
+  }
+  response->set_status(status);
+  reactor->Finish(status == HealthCheckResponse::SERVICE_UNKNOWN
+                      ? grpc::Status(grpc::StatusCode::NOT_FOUND,
+                                     "service: unknown, wanted a model that is loaded")
+                      : grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
+    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
+  auto* const watcher = new Watcher(*this, request->service());
+  MutexLock lock(mutex_);
+  watcher->Begin();
+  return watcher;
+}
+
+}  // namespace normd
