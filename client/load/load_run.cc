@@ -40,7 +40,11 @@ struct Call {
 
 struct LoadRun::Impl {
   Impl(LoadOptions o, const Workload& w, Sender& s, Pacer& p)
-      : options(std::move(o)), workload(w), sender(s), pacer(p) {
+      : options(std::move(o)),
+        refill_at(options.max_inflight - options.max_inflight / 16),
+        workload(w),
+        sender(s),
+        pacer(p) {
     const int wanted = options.arrivals ? kMaxWorkers : options.concurrency;
     client::SplitMix64 seeds(options.seed);
     for (int i = 0; i < std::clamp(wanted, 1, kMaxWorkers); ++i) {
@@ -58,9 +62,8 @@ struct LoadRun::Impl {
   // may return, and both may end, as soon as `inflight` and `leaving` are 0.
   void Leave() {
     leaving.fetch_add(1, std::memory_order_relaxed);
-    const std::int64_t limit = options.max_inflight;
     const std::int64_t before = inflight.fetch_sub(1, std::memory_order_acq_rel);
-    if (before == 1 || before == limit) pacer.Wake();
+    if (before == 1 || before == refill_at) pacer.Wake();
     leaving.fetch_sub(1, std::memory_order_release);
   }
   // Waits for every answer, and for the threads that brought them to be done with this object.
@@ -74,6 +77,9 @@ struct LoadRun::Impl {
   std::int64_t CountUnsent(std::optional<Duration> offset, TimePoint start);
 
   LoadOptions options;
+  // Sending that has waited for room goes on below this: a wake for each answer would cost as much
+  // as a small call.
+  const std::int64_t refill_at;
   const Workload& workload;
   Sender& sender;
   Pacer& pacer;
@@ -135,7 +141,8 @@ void LoadRun::Impl::SendNext(Call& call) {
 void LoadRun::Impl::WaitToSend(TimePoint intended) {
   const TimePoint until = std::min(intended, rule->end());
   while (pacer.Now() < until && !rule->stopped()) pacer.WaitUntil(until);
-  while (inflight.load(std::memory_order_acquire) >= options.max_inflight && !rule->stopped()) {
+  if (inflight.load(std::memory_order_acquire) < options.max_inflight) return;
+  while (inflight.load(std::memory_order_acquire) >= refill_at && !rule->stopped()) {
     pacer.WaitUntil(kNever);
   }
 }

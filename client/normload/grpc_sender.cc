@@ -1,5 +1,6 @@
 #include "client/normload/grpc_sender.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -146,25 +147,65 @@ GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
       prepared_(std::move(prepared)),
       expectations_(std::move(expectations)),
       options_(options),
-      clock_(clock) {}
+      clock_(clock) {
+  if (options_.max_sending <= 0) return;
+  for (std::size_t i = 0; i < clients_.size(); ++i) {
+    backlogs_.push_back(std::make_unique<Backlog>(options_.max_sending));
+  }
+}
 
 const Expectation* GrpcSender::ExpectationFor(const Outgoing& outgoing) const {
   if (!outgoing.verify || expectations_.empty()) return nullptr;
   return &expectations_[outgoing.item->index];
 }
 
-void GrpcSender::Send(const Outgoing& outgoing, Done done) {
-  if (outgoing.cancel_after) return SendAndCancel(outgoing, std::move(done));
-  SendCall(outgoing, std::move(done));
+Duration GrpcSender::TimeoutOf(const Item& item) const {
+  return item.entry.timeout.value_or(options_.timeout);
 }
 
-std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoing, Done done) {
+void GrpcSender::Send(const Outgoing& outgoing, Done done) {
+  if (outgoing.cancel_after) return SendAndCancel(outgoing, std::move(done));
+  const Item& item = *outgoing.item;
+  const Duration timeout = TimeoutOf(item);
+  if (backlogs_.empty() || item.entry.streamed()) {
+    SendCall(outgoing, timeout, std::move(done));
+    return;
+  }
+  Backlog& backlog = *backlogs_[outgoing.caller % backlogs_.size()];
+  const TimePoint now = clock_.Now();
+  const TimePoint deadline = timeout < kNever - now ? now + timeout : kNever;
+  Backlog::Entry entry{now, deadline, outgoing, std::move(done)};
+  if (backlog.Enter(entry)) SendFrom(backlog, std::move(entry));
+}
+
+void GrpcSender::SendFrom(Backlog& backlog, Backlog::Entry entry) {
+  const Duration left = entry.deadline == kNever
+                            ? client::kNoTimeout
+                            : std::max(entry.deadline - clock_.Now(), Duration{1});
+  SendCall(entry.outgoing, left,
+           [this, &backlog, done = std::move(entry.done)](const Outcome& outcome) mutable {
+             Backlog::Next next = backlog.Leave(outcome.received);
+             if (next.send) SendFrom(backlog, *std::move(next.send));
+             for (Backlog::Entry& late : next.late) {
+               Outcome unsent;
+               unsent.code = absl::StatusCode::kDeadlineExceeded;
+               unsent.message = "the deadline passed before the call could be sent";
+               unsent.received = outcome.received;
+               std::move(late.done)(unsent);
+             }
+             // The last access to this object, which may end when all calls have.
+             std::move(done)(outcome);
+           });
+}
+
+std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoing,
+                                                          Duration timeout, Done done) {
   const Prepared& prepared = prepared_[outgoing.item->index];
   if (prepared.stream != nullptr) return SendStream(outgoing, prepared.stream, std::move(done));
   const Item& item = *outgoing.item;
   client::Client& client = *clients_[outgoing.caller % clients_.size()];
   return client.NormalizeAsync(
-      *prepared.request, item.entry.timeout.value_or(options_.timeout),
+      *prepared.request, timeout,
       [this, &item, expectation = ExpectationFor(outgoing),
        done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
         std::move(done)(ToOutcome(response, item, expectation, clock_.Now()));
@@ -196,13 +237,13 @@ void GrpcSender::SendAndCancel(const Outgoing& outgoing, Done done) {
   auto alarm = std::make_shared<grpc::Alarm>();
   Outgoing unverified = outgoing;
   unverified.verify = false;
-  const auto call =
-      SendCall(unverified, [alarm, done = std::move(done)](const Outcome& outcome) mutable {
-        alarm.reset();  // It holds the call, which holds this.
-        Outcome told = outcome;
-        told.cancelled = told.code == absl::StatusCode::kCancelled;
-        std::move(done)(told);
-      });
+  const auto call = SendCall(unverified, TimeoutOf(*outgoing.item),
+                             [alarm, done = std::move(done)](const Outcome& outcome) mutable {
+                               alarm.reset();  // It holds the call, which holds this.
+                               Outcome told = outcome;
+                               told.cancelled = told.code == absl::StatusCode::kCancelled;
+                               std::move(done)(told);
+                             });
   alarm->Set(std::chrono::system_clock::now() + *outgoing.cancel_after, [call](bool due) {
     if (due) call->Cancel();
   });

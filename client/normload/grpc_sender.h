@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/load/backlog.h"
 #include "client/load/sender.h"
 #include "server/base/clock.h"
 
@@ -24,6 +25,8 @@ struct Expectation {
 struct GrpcSenderOptions {
   std::int64_t version = 0;
   Duration timeout = client::kNoTimeout;
+  // Normalize calls of one connection that gRPC has at once; see Backlog. 0: all.
+  int max_sending = 0;
 };
 
 // Thread-safe. An entry of the mix is one Normalize call, or one NormalizeStream call of the same
@@ -51,8 +54,12 @@ class GrpcSender final : public Sender {
              const Clock& clock);
   static absl::StatusOr<Prepared> Prepare(const Item& item, const GrpcSenderOptions& options);
 
+  Duration TimeoutOf(const Item& item) const;
+  // Starts a call that its connection's backlog lets go, and those that follow it.
+  void SendFrom(Backlog& backlog, Backlog::Entry entry);
   // Starts the call.
-  std::shared_ptr<client::PendingCall> SendCall(const Outgoing& outgoing, Done done);
+  std::shared_ptr<client::PendingCall> SendCall(const Outgoing& outgoing, Duration timeout,
+                                                Done done);
   std::shared_ptr<client::PendingCall> SendStream(
       const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done);
   void SendAndCancel(const Outgoing& outgoing, Done done);
@@ -60,7 +67,8 @@ class GrpcSender final : public Sender {
   const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<std::unique_ptr<client::Client>> clients_;
-  const std::vector<Prepared> prepared_;  // By the items' index.
+  std::vector<std::unique_ptr<Backlog>> backlogs_;  // One a client, or none; constant.
+  const std::vector<Prepared> prepared_;            // By the items' index.
   const std::vector<Expectation> expectations_;
   const GrpcSenderOptions options_;
   const Clock& clock_;

@@ -45,6 +45,10 @@ void AddLoadFlags(ProgramOptions& o, client::FlagSet& flags) {
             "Open loop: a trace, with the time of a request in seconds on each line.");
   flags.Add("max_inflight", &o.max_inflight, "N",
             "Open loop: with so many unanswered, sending waits (and the wait is measured).");
+  flags.Add("max_sending", &o.max_sending, "N",
+            "Calls of one connection that gRPC has at once, of Normalize. Others wait in normload: "
+            "the newest goes first once the oldest has spent half its --timeout, and what reaches "
+            "it ends unsent. 0: gRPC has all, and sends the oldest first, however late.");
   flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
             "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
   flags.Add("find_max", &o.find_max, "",
@@ -135,6 +139,7 @@ absl::Status CheckNumbers(const ProgramOptions& o) {
     return wrong("chunk_bytes", o.chunk_bytes, "1 to 1073741824");
   }
   if (o.max_inflight < 1) return wrong("max_inflight", o.max_inflight, "1 or more");
+  if (o.max_sending < 0) return wrong("max_sending", o.max_sending, "0 or more");
   if (o.connections < 0 || o.connections > 10000) {
     return wrong("connections", o.connections, "0 to 10000");
   }

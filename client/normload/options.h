@@ -50,6 +50,7 @@ struct ProgramOptions {
   std::int64_t version = 0;
   std::uint64_t seed = 1;
   absl::Duration timeout = absl::Seconds(10);  // A call's deadline.
+  int max_sending = 32;                        // Of one connection; 0: no limit.
   double cancel_share = 0;
   absl::Duration cancel_after = absl::Milliseconds(1);
 

@@ -166,6 +166,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   GrpcSenderOptions sender_options;
   sender_options.version = options.version;
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
+  sender_options.max_sending = options.max_sending;
   auto sender =
       GrpcSender::Create(*std::move(clients), *session->workload_,
                          std::move(preflight->expectations), sender_options, session->pacer_);
