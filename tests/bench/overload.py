@@ -8,7 +8,15 @@ The load that it sustains is the closed loop's rate at the same number of caller
 the latency from the actual send; of it a client may spend much on its own side, waiting for the server
 to take the call. "server" is the time from the call's arrival to its answer's hand-over. Processor time and
 page faults of the server, and the client's processor time, are for one call that the server ended.
-Further arguments go to normd."""
+Further arguments go to normd.
+
+    python3 tests/bench/overload.py --timeout=2s --seconds=10 --max_sending=0,32
+
+shows calls whose deadline is shorter than the backlog that their client keeps: with --max_sending=0
+gRPC sends the oldest first, with 32 normload the newest once the oldest has spent half its time.
+"of closed" compares what was answered in time for each processor second of client and server
+together with the closed loop: other work on the machine changes rates, and hardly this. Its time of
+day does not count, so compare rates too where the machine is quiet."""
 
 import argparse
 import json
@@ -81,7 +89,13 @@ def run(options, server, address, folder, *load):
     after = durations(metrics)
     answered = max(1, after[float("inf")] - before.get(float("inf"), 0))
     used, faulted = server_usage(server)
-    return {"ok": result["ok_per_s"], "errors": result["errors"] / max(1, result["requests"]),
+    ok = max(1, result["requests"] - result["errors"])
+    codes = result["codes"]
+    return {"us_per_ok": 1e6 * (used - seconds + client_seconds() - client) / ok,
+            "server_us_per_ok": 1e6 * (used - seconds) / ok,
+            "late": codes.get("DEADLINE_EXCEEDED", 0) / max(1, result["requests"]),
+            "refused": codes.get("RESOURCE_EXHAUSTED", 0) / max(1, result["requests"]),
+            "ok": result["ok_per_s"],
             "server_us": 1e6 * (used - seconds) / answered, "faults": (faulted - faults) / answered,
             "client_us": 1e6 * (client_seconds() - client) / answered,
             "p50": result["service_time"]["p50_us"] / 1e3,
@@ -99,41 +113,55 @@ def main():
     parser.add_argument("--bin", default="build/release/bin")
     parser.add_argument("--models", default="deploy/models")
     parser.add_argument("--model", default="layer_norm_1024")
-    parser.add_argument("--shape", default="64x1024")
+    parser.add_argument("--shape", default="64x1024", help="one or several, one after the other")
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--callers", type=int, default=64)
     parser.add_argument("--max_inflight", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--factors", default="1,2,3,5")
+    parser.add_argument("--timeout", default="10s")
+    parser.add_argument("--max_sending", default="32", help="one or several, in turns")
     options, rest = parser.parse_known_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        server, *address = start(options, rest, folder)
-        try:
-            measure(options, server, address, folder)
-            print(f"the server's peak memory: {peak_mib(server):.0f} MiB")
-        finally:
-            server.terminate()
-            server.wait(60)
+    for shape in options.shape.split(","):
+        options.shape = shape
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            server, *address = start(options, rest, folder)
+            try:
+                measure(options, server, address, folder)
+                print(f"the server's peak memory: {peak_mib(server):.0f} MiB")
+            finally:
+                server.terminate()
+                server.wait(60)
 
 
 def measure(options, server, address, folder):
-    closed = [f"--concurrency={options.callers}", "--warmup=500ms"]
     samples = {}
     for _ in range(options.rounds):
-        sustained = run(options, server, address, folder, *closed)
+        sustained = run(options, server, address, folder, f"--concurrency={options.callers}",
+                        "--warmup=500ms")
         samples.setdefault("closed", []).append(sustained)
-        for factor in (1, 2, 3):
-            samples.setdefault(f"{factor}x", []).append(
-                run(options, server, address, folder, f"--rate={factor * sustained['ok']:.0f}",
-                    f"--max_inflight={options.max_inflight}", "--warmup=0s"))
-    print(f"{'load':8} {'ok/s':>9} {'refused':>8} {'send p50 ms':>12} {'send p99 ms':>12} "
-          f"{'server p99 ms':>14} {'server cpu us':>14} {'client cpu us':>14} {'faults':>7}")
+        for factor in options.factors.split(","):
+            for sending in options.max_sending.split(","):
+                samples.setdefault(f"{factor}x, sending {sending}", []).append(
+                    run(options, server, address, folder, "--warmup=0s",
+                        f"--rate={float(factor) * sustained['ok']:.0f}",
+                        f"--max_inflight={options.max_inflight}", f"--timeout={options.timeout}",
+                        f"--max_sending={sending}"))
+    print(f"{options.shape}, {options.connections} connections, {options.max_inflight} unanswered, "
+          f"deadline {options.timeout}")
+    print(f"{'load':16} {'ok/s':>8} {'rate':>5} {'of closed':>10} {'late':>7} {'refused':>8} "
+          f"{'p50 ms':>8} {'p99 ms':>8} {'server p99':>11} {'server us/ok':>13} {'us/ok':>8}")
     for load, runs in samples.items():
         middle = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
-        print(f"{load:8} {middle['ok']:9.0f} {middle['errors']:8.1%} {middle['p50']:12.1f} "
-              f"{middle['p99']:12.1f} {middle['server']:14.1f} {middle['server_us']:14.1f} "
-              f"{middle['client_us']:14.1f} {middle['faults']:7.1f}")
+        turns = list(zip(samples["closed"], runs))
+        rate = statistics.median(one["ok"] / closed["ok"] for closed, one in turns)
+        share = statistics.median(closed["us_per_ok"] / one["us_per_ok"] for closed, one in turns)
+        print(f"{load:16} {middle['ok']:8.0f} {rate:5.2f} {share:10.2f} {middle['late']:7.1%} "
+              f"{middle['refused']:8.1%} {middle['p50']:8.1f} {middle['p99']:8.1f} "
+              f"{middle['server']:11.1f} {middle['server_us_per_ok']:13.0f} "
+              f"{middle['us_per_ok']:8.0f}")
 
 
 if __name__ == "__main__":
