@@ -15,8 +15,8 @@ Further arguments go to normd.
 shows calls whose deadline is shorter than the backlog that their client keeps: with --max_sending=0
 gRPC sends the oldest first, with 32 normload the newest once the oldest has spent half its time.
 "of closed" compares what was answered in time for each processor second of client and server
-together with the closed loop: other work on the machine changes rates, and hardly this. Its time of
-day does not count, so compare rates too where the machine is quiet."""
+together with the closed loop: other work on the machine changes
+rates, and hardly this. On a quiet machine compare "rate", the same by wall time."""
 
 import argparse
 import json
