@@ -8,7 +8,6 @@
 #endif
 
 #include <cmath>
-#include <limits>
 #include <type_traits>
 
 #include "hwy/contrib/math/math-inl.h"
@@ -21,17 +20,15 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// v / (1 + exp(-w)): SiLU, and with another w the tanh form of GELU. The form keeps its relative
-// accuracy where the result is tiny.
+// v / (1 + exp(-w)): SiLU, and with another w the tanh form of GELU. For negative w it is computed
+// as v exp(w) / (1 + exp(w)), so that the exponential never overflows and the result keeps its
+// relative accuracy down to the smallest numbers.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V TimesSigmoid(D d, V v, V w) {
   using T = hn::TFromD<D>;
-  // The implementation of exp is good up to here; beyond, infinity serves as well.
-  const V limit = hn::Set(d, static_cast<T>(sizeof(T) == 4 ? 104 : 706));
-  const V infinity = hn::Set(d, std::numeric_limits<T>::infinity());
-  const V z = hn::Neg(w);
-  const V e = hn::IfThenElse(hn::Gt(z, limit), infinity, hn::Exp(d, hn::Min(z, limit)));
-  return hn::Div(v, hn::Add(hn::Set(d, T{1}), e));
+  const V e = hn::Exp(d, hn::Neg(hn::Abs(w)));
+  const V numerator = hn::IfThenElse(hn::Lt(w, hn::Zero(d)), hn::Mul(v, e), v);
+  return hn::Div(numerator, hn::Add(hn::Set(d, T{1}), e));
 }
 
 // The standard normal distribution function's upper tail at t >= 0, with a relative error below

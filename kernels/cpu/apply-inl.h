@@ -45,14 +45,21 @@ class AffineMap {
   using Acc = typename Format::Acc;
 
   HWY_INLINE explicit AffineMap(const Affine& a)
-      : center_(hn::Set(D(), static_cast<Acc>(a.center))),
-        scale_(hn::Set(D(), static_cast<Acc>(a.scale))),
-        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostCenter<Acc>(a.center, a.scale)))) {}
+      : AffineMap(a, static_cast<Acc>(CenterFactor<Acc>(a.center))) {}
 
-  HWY_INLINE V Full(V v, std::int64_t) { return hn::MulAdd(hn::Sub(v, center_), scale_, shift_); }
+  HWY_INLINE V Full(V v, std::int64_t) {
+    return hn::MulAdd(hn::MulSub(v, factor_, center_), scale_, shift_);
+  }
   HWY_INLINE V Part(V v, std::int64_t i, std::size_t) { return Full(v, i); }
 
  private:
+  HWY_INLINE AffineMap(const Affine& a, Acc factor)
+      : factor_(hn::Set(D(), factor)),
+        center_(hn::Set(D(), static_cast<Acc>(a.center) * factor)),
+        scale_(hn::Set(D(), static_cast<Acc>(a.scale / static_cast<double>(factor)))),
+        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostCenter<Acc>(a.center, a.scale)))) {}
+
+  V factor_;
   V center_;
   V scale_;
   V shift_;
@@ -98,7 +105,8 @@ class CyclicMap {
   using Acc = typename Format::Acc;
 
   HWY_INLINE explicit CyclicMap(const CyclicAffine& a)
-      : center_(static_cast<const Acc*>(a.center)),
+      : factor_(hn::Set(D(), static_cast<Acc>(a.factor))),
+        center_(static_cast<const Acc*>(a.center)),
         scale_(static_cast<const Acc*>(a.scale)),
         shift_(static_cast<const Acc*>(a.shift)),
         period_(a.period),
@@ -106,7 +114,7 @@ class CyclicMap {
 
   HWY_INLINE V Full(V v, std::int64_t i) { return Part(v, i, hn::Lanes(D())); }
   HWY_INLINE V Part(V v, std::int64_t, std::size_t n) {
-    const V result = hn::MulAdd(hn::Sub(v, hn::LoadU(D(), center_ + phase_)),
+    const V result = hn::MulAdd(hn::MulSub(v, factor_, hn::LoadU(D(), center_ + phase_)),
                                 hn::LoadU(D(), scale_ + phase_), hn::LoadU(D(), shift_ + phase_));
     phase_ += static_cast<std::int64_t>(n);
     if (phase_ >= period_) phase_ -= period_;
@@ -114,6 +122,7 @@ class CyclicMap {
   }
 
  private:
+  V factor_;
   const Acc* center_;
   const Acc* scale_;
   const Acc* shift_;

@@ -27,6 +27,7 @@ class CyclicTable {
   void Set(std::int64_t channel, const Affine& affine) {
     Acc* center = values_.data() + channel;
     *center = static_cast<Acc>(affine.center);
+    largest_center_ = std::max(largest_center_, std::fabs(affine.center));
     // What the center lost in Acc moves into the shift.
     const double lost = static_cast<double>(*center) - affine.center;
     center[Stride()] = static_cast<Acc>(affine.scale);
@@ -36,6 +37,13 @@ class CyclicTable {
 
   // After every channel is set.
   void Repeat() {
+    if (factor_ = CenterFactor<Acc>(largest_center_); factor_ != 1) {
+      for (std::int64_t i = 0; i < channels_; ++i) {
+        values_[i] *= static_cast<Acc>(factor_);
+        values_[i + Stride()] /= static_cast<Acc>(factor_);
+      }
+    }
+    largest_center_ = 0;
     for (std::int64_t array = 0; array < 3; ++array) {
       Acc* values = values_.data() + array * Stride();
       for (std::int64_t i = channels_; i < Stride(); ++i) values[i] = values[i - channels_];
@@ -45,6 +53,7 @@ class CyclicTable {
   // From a run that begins at element `first` of a sample.
   CyclicAffine From(std::int64_t first) const {
     CyclicAffine affine;
+    affine.factor = factor_;
     affine.center = values_.data();
     affine.scale = values_.data() + Stride();
     affine.shift = values_.data() + 2 * Stride();
@@ -59,6 +68,8 @@ class CyclicTable {
   std::int64_t channels_;
   std::int64_t period_;
   std::vector<Acc> values_;
+  double largest_center_ = 0;
+  double factor_ = 1;
 };
 
 class Samples {

@@ -79,7 +79,11 @@ struct DeviationSums {
 
   HWY_INLINE void Add(D d, hn::Vec<D> deviation) {
     first.Add(d, deviation);
-    second.Add(d, hn::Mul(deviation, deviation));
+    if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+      second.lower = hn::MulAdd(deviation, deviation, second.lower);
+    } else {
+      second.Add(d, hn::Mul(deviation, deviation));
+    }
   }
 
   HWY_INLINE void AddEight(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3,

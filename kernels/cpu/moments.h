@@ -12,7 +12,8 @@ struct Moments {
 };
 
 // The moments of the union of two disjoint sets. Not associative in its rounding: whoever wants the
-// same bits merges in the same order.
+// same bits merges in the same order. It is inlined into code of several instruction sets, which
+// round alike because nothing here is contracted (kernels/CMakeLists.txt).
 // Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
 // variances", 1979.
 inline Moments Merge(const Moments& a, const Moments& b) {

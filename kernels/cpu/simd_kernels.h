@@ -16,7 +16,7 @@ namespace normd::norm::cpu {
 
 struct Epilogue {
   Activation activation = Activation::kNone;
-  float leaky_slope = 0;
+  double leaky_slope = 0;
 };
 
 // `count` contiguous elements on their way from x to y.
@@ -28,6 +28,14 @@ struct Run {
   // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
   bool stream = false;
 };
+
+// What x and its center are multiplied with before they are subtracted: 1/2 where the difference of
+// two finite floats may exceed the largest one, which takes a center of at least 2^103. The scale
+// makes up for it, and powers of two change no bit.
+template <class Acc>
+constexpr double CenterFactor(double center) {
+  return sizeof(Acc) == 4 && (center >= 0x1p102 || center <= -0x1p102) ? 0.5 : 1;
+}
 
 // y = activation((x - center) * scale + shift)
 struct Affine {
@@ -44,10 +52,11 @@ struct ElementAffine {
   const void* beta = nullptr;   // Acc[count]; null: 0
 };
 
-// y = activation((x - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each array is
-// Acc[period + kCyclicPadding], of which the last kCyclicPadding repeat the first.
+// y = activation((x * factor - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each
+// array is Acc[period + kCyclicPadding], of which the last kCyclicPadding repeat the first.
 constexpr std::int64_t kCyclicPadding = 64;
 struct CyclicAffine {
+  double factor = 1;
   const void* center = nullptr;
   const void* scale = nullptr;
   const void* shift = nullptr;

@@ -101,7 +101,7 @@ class ColumnSums {
     for (int i = 0; i < kCount; ++i) {
       const A difference = values[i] - reference_[kParts == 1 ? 0 : i];
       sum_[i] += difference;
-      squares_[i] += difference * difference;
+      squares_[i] = Fma(difference, difference, squares_[i]);
     }
   }
 
@@ -134,7 +134,7 @@ class ColumnSums {
     if (part.count == 0) return Moments<A>();
     if (!centered_) return part;
     part.mean = Quotient(sum, part.count);
-    part.m2 -= sum * part.mean;
+    part.m2 = Fma(-sum, part.mean, part.m2);
     return part;
   }
 
@@ -200,7 +200,7 @@ __device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>
   A sum = 0;
   for_share([&](const Moments<A>& partial) {
     merged.count += partial.count;
-    sum += partial.count * ((partial.reference - merged.reference) + partial.mean);
+    sum = Fma(partial.count, (partial.reference - merged.reference) + partial.mean, sum);
   });
   merged.count = GroupSum(merged.count, kLanes);
   sum = GroupSum(sum, kLanes);
@@ -208,7 +208,7 @@ __device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>
   for_share([&](const Moments<A>& partial) {
     if (partial.count == 0) return;
     const A deviation = ((partial.reference - merged.reference) + partial.mean) - merged.mean;
-    merged.m2 += partial.m2 + partial.count * deviation * deviation;
+    merged.m2 += Fma(partial.count * deviation, deviation, partial.m2);
   });
   merged.m2 = GroupSum(merged.m2, kLanes);
   return merged;
@@ -225,8 +225,8 @@ __device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
   merged.reference = a.reference;
   merged.count = a.count + b.count;
   const A weight = Quotient(b.count, merged.count);
-  merged.mean = a.mean + delta * weight;
-  merged.m2 = a.m2 + b.m2 + delta * delta * a.count * weight;
+  merged.mean = Fma(delta, weight, a.mean);
+  merged.m2 = Fma(delta * delta * a.count, weight, a.m2 + b.m2);
   return merged;
 }
 
@@ -243,21 +243,21 @@ struct ColumnScale {
   __device__ void Set(int i, const RowScale<A>& scale) {
     mean[kParts == 1 ? 0 : i] = scale.mean;
     factor[i] *= scale.rstd;
-    offset[i] -= scale.residue * factor[i];
+    offset[i] = Fma(-scale.residue, factor[i], offset[i]);
   }
 
   template <Activation kActivation>
-  __device__ Granule Apply(const Granule& granule, float leaky_slope) const {
+  __device__ Granule Apply(const Granule& granule, A leaky_slope) const {
     A values[kCount];
     Unpack<T>(granule, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      values[i] = (values[i] - mean[kParts == 1 ? 0 : i]) * factor[i] + offset[i];
+      values[i] = Fma(values[i] - mean[kParts == 1 ? 0 : i], factor[i], offset[i]);
       values[i] = Activate<T, kActivation>(values[i], leaky_slope);
     }
     return Pack<T>(values);
   }
-  __device__ Granule Apply(const Granule& granule, Activation activation, float leaky_slope) const {
+  __device__ Granule Apply(const Granule& granule, Activation activation, A leaky_slope) const {
     Granule result;
     WithActivation(activation, [&](auto constant) {
       result = Apply<decltype(constant)::value>(granule, leaky_slope);

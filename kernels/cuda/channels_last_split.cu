@@ -30,7 +30,7 @@ struct SplitLayout {
   int slots;  // Groups that a tile's columns can touch.
   bool centered;
   double eps;
-  float leaky_slope;
+  LeakySlope leaky_slope;
   Activation activation;
 };
 
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     const std::int64_t group = (column.first_channel + i) / layout.group_channels;
     scale.Set(i, scales[static_cast<std::int64_t>(column.sample) * layout.groups + group]);
   }
-  ScaleColumn(column, scale, layout.activation, layout.leaky_slope, granules);
+  ScaleColumn(column, scale, layout.activation, layout.leaky_slope.As<A>(), granules);
 }
 
 // What the cut depends on: the spec alone.
@@ -205,7 +205,7 @@ cudaError_t Enqueue(const Launch& launch, const SplitCut& cut, const TileBatch& 
                               static_cast<int>(cut.slots),
                               launch.spec.statistics == Statistics::kMeanVariance,
                               launch.spec.eps,
-                              launch.spec.leaky_slope,
+                              LeakySlope(launch.spec.leaky_slope),
                               launch.spec.activation};
   auto* const scales = static_cast<RowScale<A>*>(launch.scratch);
   const std::int64_t scales_bytes = all_samples * launch.spec.groups * cut.scale_bytes;

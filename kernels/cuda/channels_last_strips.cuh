@@ -301,8 +301,8 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
       const char* from = next.x;
       char* to = column.y;
       const auto store = [&](const Granule& granule) {
-        const Granule result =
-            scale.template Apply<decltype(activation)::value>(granule, batch.leaky_slope);
+        const Granule result = scale.template Apply<decltype(activation)::value>(
+            granule, batch.leaky_slope.template As<A>());
         if constexpr (kAligned) {
           StoreGranule(to, result);
         } else {

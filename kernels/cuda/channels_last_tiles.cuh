@@ -102,7 +102,7 @@ __device__ inline void LoadColumnPart(const TileColumn& column, std::int64_t beg
 // what the scale needs.
 template <typename T, int kParts>
 __device__ inline void ScaleColumn(const TileColumn& column, const ColumnScale<T, kParts>& scale,
-                                   Activation activation, float leaky_slope,
+                                   Activation activation, Accumulator<T> leaky_slope,
                                    Granule (&granules)[kTileUnroll]) {
   for (std::int64_t begin = 0;;) {
 #pragma unroll

@@ -46,7 +46,7 @@ class ChunkMoments {
     ForElements(granule, present, [&](A value, int i) {
       const A deviation = value - reference_;
       sums_[i % 2] += deviation;
-      squares_[i % 2] += deviation * deviation;
+      squares_[i % 2] = Fma(deviation, deviation, squares_[i % 2]);
     });
   }
 
@@ -59,7 +59,7 @@ class ChunkMoments {
     if (!centered_) return result;
     const A sum = sums_[0] + sums_[1];
     const A mean = Quotient(sum, result.count);
-    result.m2 -= sum * mean;
+    result.m2 = Fma(-sum, mean, result.m2);
     result.reference = TwoSum(reference_, mean, &result.mean);
     return result;
   }

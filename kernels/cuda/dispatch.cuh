@@ -69,7 +69,7 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   batch.gamma = launch.params.gamma;
   batch.beta = launch.params.beta;
   batch.eps = launch.spec.eps;
-  batch.leaky_slope = launch.spec.leaky_slope;
+  batch.leaky_slope = LeakySlope(launch.spec.leaky_slope);
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
   return batch;

@@ -83,7 +83,7 @@ template <typename T, Activation kActivation>
 __device__ inline Granule ScaleParts(const Granule& granule, int before,
                                      const ChannelScale<Accumulator<T>>& first,
                                      const ChannelScale<Accumulator<T>>& second,
-                                     float leaky_slope) {
+                                     Accumulator<T> leaky_slope) {
   constexpr int kCount = kPerGranule<T>;
   Accumulator<T> values[kCount];
   Unpack<T>(granule, values);
@@ -129,7 +129,7 @@ __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& s
         values[j] = scale.Apply(values[j]);
       }
     }
-    Activate<T>(batch.given.activation, batch.given.leaky_slope, values);
+    Activate<T>(batch.given.activation, batch.given.leaky_slope.As<Accumulator<T>>(), values);
     granules[i] = Pack<T>(values);
   }
 }
@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
 #pragma unroll
       for (int i = 0; i < kGranules; ++i) {
         granules[i] = ScaleParts<T, decltype(activation)::value>(
-            granules[i], before - i * kLanes * kCount, first, second, batch.given.leaky_slope);
+            granules[i], before - i * kLanes * kCount, first, second,
+            batch.given.leaky_slope.As<Accumulator<T>>());
       }
     });
   } else {

@@ -20,7 +20,7 @@ struct GivenStatistics {
 
   NormParams params;
   double eps;
-  float leaky_slope;
+  LeakySlope leaky_slope;
   Activation activation;
 };
 
@@ -36,7 +36,7 @@ class ChannelScale {
               LoadParam(params.gamma, channel, A(1));
     offset_ = LoadParam(params.beta, channel, A(0));
   }
-  __device__ A Apply(A value) const { return (value - mean_) * factor_ + offset_; }
+  __device__ A Apply(A value) const { return Fma(value - mean_, factor_, offset_); }
 
  private:
   A mean_;

@@ -179,8 +179,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
         Granule next[kTileUnroll] = {};
         if (kAhead<T> && goes_on) walk.Load(next);
         walk.Store(granules, [&](const Granule& granule) {
-          return scale.template Apply<decltype(activation)::value>(granule,
-                                                                   batch.given.leaky_slope);
+          return scale.template Apply<decltype(activation)::value>(
+              granule, batch.given.leaky_slope.template As<Accumulator<T>>());
         });
         if (!kAhead<T> && goes_on) walk.Load(next);
 #pragma unroll
@@ -252,7 +252,8 @@ Status LaunchElementwise(const Launch& launch) {
   std::vector<Segment> first, columns;
   for (std::size_t i = 0; i < launch.count; ++i) {
     const Segment& segment = launch.segments[i];
-    if (launch.spec.channels == 1) {
+    // A single element has no tile of its own there: it would count as 2048 channels.
+    if (launch.spec.channels == 1 && segment.samples * segment.spatial > 1) {
       first.push_back({segment.x, segment.y, 1, segment.samples * segment.spatial});
       continue;
     }

@@ -91,7 +91,7 @@ class RowResult {
       : scale_(scale),
         factors_(scale_.Factors(LoadParam(batch.gamma, row.first_channel, A(1)),
                                 LoadParam(batch.beta, row.first_channel, A(0)))),
-        leaky_slope_(batch.leaky_slope) {}
+        leaky_slope_(batch.leaky_slope.As<A>()) {}
 
   template <Activation kActivation>
   __device__ Granule Of(const Granule& granule) const {
@@ -107,7 +107,7 @@ class RowResult {
  private:
   const RunScale<T> scale_;
   const ChannelFactors<A> factors_;
-  const float leaky_slope_;
+  const A leaky_slope_;
 };
 
 // Packs what a lane holds anew: without this the elements stay unpacked from the sums on, in twice
@@ -229,8 +229,8 @@ class GranuleRun {
       Unpack<T>(granules[i], values);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        values[j] =
-            Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]), batch.leaky_slope);
+        values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
+                                             batch.leaky_slope.As<A>());
       }
       StoreGranule(y + i * width_ * kGranuleBytes, Pack<T>(values));
     }

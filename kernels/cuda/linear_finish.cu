@@ -117,7 +117,7 @@ __device__ inline void AddDeviations(float (&values)[kVector], float mean, int p
   for (int i = 0; i < kVector; ++i) {
     values[i] = i < present ? values[i] - mean : 0.f;
     sums->x += values[i];
-    sums->y += values[i] * values[i];
+    sums->y = Fma(values[i], values[i], sums->y);
   }
 }
 
@@ -130,7 +130,7 @@ struct Scale {
 __device__ inline Scale FinishScale(const FinishTask& task, float2 sums) {
   const float count = static_cast<float>(task.features);
   const float residue = sums.x / count;
-  const float variance = sums.y / count - residue * residue;
+  const float variance = Fma(-residue, residue, sums.y / count);
   return {residue, rsqrtf((variance < 0 ? 0.f : variance) + task.eps)};
 }
 
@@ -140,8 +140,8 @@ __device__ inline void Apply(const FinishTask& task, const Scale& scale, const f
   const Epilogue& epilogue = task.epilogue;
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    float v = (values[i] - scale.residue) * scale.rstd;
-    if (epilogue.add) v += y[i];
+    // -0 changes no product.
+    float v = Fma(values[i] - scale.residue, scale.rstd, epilogue.add ? y[i] : -0.0f);
     if (epilogue.multiply) v *= y[i];
     values[i] = v;
   }

@@ -75,11 +75,12 @@ __device__ inline void StoreSums(const ProductTask& task, const Tile& tile, cons
       for (int i = 0; i < 2; ++i) {
         float value = d[4 * j + 2 * i + e];
         if (S::kScaled) {
-          value = value * (scale.x * pair.unscaling[i].x) * (scale.y * pair.unscaling[i].y);
+          value = fmaf(value * (scale.x * pair.unscaling[i].x), scale.y * pair.unscaling[i].y,
+                       pair.bias[i]);
+        } else {
+          value += pair.bias[i];
         }
-        if (kWhole || pair.first + 8 * i < task.features) {
-          z[e * task.z_pitch + 8 * i] = value + pair.bias[i];
-        }
+        if (kWhole || pair.first + 8 * i < task.features) z[e * task.z_pitch + 8 * i] = value;
       }
     }
     z += 8 * task.z_pitch;

@@ -96,7 +96,7 @@ __device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blo
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     offsets[i] = (partials[i].reference - reference) + partials[i].mean;
-    if (partials[i].count > 0) sum += offsets[i] * partials[i].count;
+    if (partials[i].count > 0) sum = Fma(offsets[i], partials[i].count, sum);
   }
   Moments<A> row;
   row.count = static_cast<A>(shares.elements);
@@ -105,7 +105,7 @@ __device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blo
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const A deviation = offsets[i] - mean;
-    if (partials[i].count > 0) m2 += partials[i].m2 + partials[i].count * deviation * deviation;
+    if (partials[i].count > 0) m2 += Fma(partials[i].count * deviation, deviation, partials[i].m2);
   }
   row.m2 = GroupSum(m2, kLanes);
   row.reference = TwoSum(reference, mean, &row.mean);

@@ -87,10 +87,10 @@ class LaneSums {
     for (int i = 0; i < kCount; ++i) values[i] = i < present ? values[i] - reference_ : A(0);
     if constexpr (kMeanReference<T>) {
       A sum = values[0] + values[1];
-      A squares = values[0] * values[0] + values[1] * values[1];
+      A squares = Fma(values[1], values[1], values[0] * values[0]);
       if constexpr (kCount == 4) {
         sum += values[2] + values[3];
-        squares += values[2] * values[2] + values[3] * values[3];
+        squares += Fma(values[3], values[3], values[2] * values[2]);
       }
       sum_[pair] += sum;
       squares_[pair] += squares;
@@ -98,7 +98,7 @@ class LaneSums {
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         sum_[i % 2] += values[i];
-        squares_[i % 2] += values[i] * values[i];
+        squares_[i % 2] = Fma(values[i], values[i], squares_[i % 2]);
       }
     }
   }
@@ -112,7 +112,7 @@ class LaneSums {
     if (!centered) return result;
     const A sum = sum_[0] + sum_[1];
     const A mean = Quotient(sum, result.count);
-    result.m2 -= sum * mean;
+    result.m2 = Fma(-sum, mean, result.m2);
     result.reference = TwoSum(reference_, mean, &result.mean);
     return result;
   }
@@ -135,7 +135,7 @@ __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int wid
   const A mean = Quotient(GroupSum(offset * lane.count, width), count);
   const A deviation = offset - mean;
   group.count = count;
-  group.m2 = GroupSum(lane.m2 + lane.count * deviation * deviation, width);
+  group.m2 = GroupSum(Fma(lane.count * deviation, deviation, lane.m2), width);
   group.reference = TwoSum(reference, mean, &group.mean);
   return group;
 }
@@ -156,7 +156,7 @@ __device__ inline float ReciprocalRoot(float variance, double eps) {
   const float sum = TwoSum(variance, static_cast<float>(eps), &residue);
   const float root = rsqrtf(sum);
   const float product = sum * root;
-  const float lost = fmaf(sum, root, -product) + residue * root;
+  const float lost = fmaf(residue, root, fmaf(sum, root, -product));
   const float step = fmaf(-lost, root, fmaf(-product, root, 1.0f));
   const float refined = fmaf(0.5f * root, step, root);
   return sum > 0 && sum < INFINITY ? refined : root;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/norm.h"
 
@@ -64,6 +65,28 @@ __device__ inline float Widen(float value) { return value; }
 __device__ inline double Widen(double value) { return value; }
 __device__ inline float Widen(Half value) { return __half2float(value); }
 __device__ inline float Widen(BFloat value) { return __bfloat162float(value); }
+
+// a * b + c, rounded once. The compiler contracts nothing by itself (README.md, "Bits").
+__device__ inline float Fma(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double Fma(double a, double b, double c) { return fma(a, b, c); }
+
+// A factor in both types, rounded on the host: a part of kernel parameters.
+struct LeakySlope {
+  LeakySlope() = default;
+  explicit LeakySlope(double value) : wide(value), narrow(static_cast<float>(value)) {}
+
+  template <typename A>
+  __device__ A As() const {
+    if constexpr (std::is_same_v<A, double>) {
+      return wide;
+    } else {
+      return narrow;
+    }
+  }
+
+  double wide;
+  float narrow;
+};
 
 template <typename T>
 __device__ inline T Narrow(Accumulator<T> value) {

@@ -37,7 +37,10 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 // What the choice looks at.
 struct Row {
   std::int64_t granules = 0;
-  bool shared_params = false;  // Every row meets the same gamma and beta, element by element.
+  // Gamma and beta are element by element, and of one group every row meets the same. How many
+  // groups there are does not count: a stream computes a run of a sample's groups in a call of its
+  // own, and a row's bits must not tell.
+  bool shared_params = false;
   bool lean = false;           // Kernels that need few registers can find its parameters.
   bool ragged = false;         // Rows begin and end between granules.
   int element_bytes = 0;
@@ -47,7 +50,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   Row row;
   row.granules = CeilDiv(RowLength(spec, spatial),
                          kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
-  row.shared_params = spatial == 1 && spec.groups == 1;
+  row.shared_params = spatial == 1;
   row.lean = row.shared_params || spec.groups == spec.channels;
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =

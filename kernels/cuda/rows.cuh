@@ -52,7 +52,7 @@ struct RowBatch {
   ParamVector gamma;
   ParamVector beta;
   double eps;
-  float leaky_slope;
+  LeakySlope leaky_slope;
   Activation activation;
   bool centered;  // Statistics::kMeanVariance.
   RowSegment segments[kMaxRowSegments];

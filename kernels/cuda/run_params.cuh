@@ -86,7 +86,8 @@ class RunChannels {
       Unpack<T>(chunk[i], values);
 #pragma unroll
       for (A& value : values) {
-        value = Activate<T, kActivation>(scale_.ByChannel(value, factors), batch_.leaky_slope);
+        value =
+            Activate<T, kActivation>(scale_.ByChannel(value, factors), batch_.leaky_slope.As<A>());
       }
       chunk[i] = Pack<T>(values);
     }

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   A sum = 0;
   A count = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
-    sum += ((own[i].reference - reference) + own[i].mean) * own[i].count;
+    sum = Fma((own[i].reference - reference) + own[i].mean, own[i].count, sum);
     count += own[i].count;
   }
   row.count = BlockSum(count);
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   A m2 = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
     const A deviation = (own[i].reference - reference) + own[i].mean - mean;
-    m2 += own[i].m2 + own[i].count * deviation * deviation;
+    m2 += Fma(own[i].count * deviation, deviation, own[i].m2);
   }
   row.m2 = BlockSum(m2);
   row.reference = TwoSum(reference, mean, &row.mean);

@@ -350,8 +350,8 @@ class UnitRun {
       Unpack<T>(granule, values);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        values[j] =
-            Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]), batch.leaky_slope);
+        values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
+                                             batch.leaky_slope.As<A>());
       }
       return Pack<T>(values);
     });

@@ -23,7 +23,7 @@ void RestrictTargets() {
 
 class CpuKernelBackend : public KernelBackend {
  public:
-  CpuKernelBackend() { RestrictTargets(); }
+  explicit CpuKernelBackend(int threads) : executor_(threads) { RestrictTargets(); }
 
   std::string Name() const override { return std::string("cpu/") + cpu::SimdTargetName(); }
   bool Available() const override { return true; }
@@ -38,6 +38,8 @@ class CpuKernelBackend : public KernelBackend {
 
 }  // namespace
 
-std::unique_ptr<KernelBackend> MakeKernelBackend() { return std::make_unique<CpuKernelBackend>(); }
+std::unique_ptr<KernelBackend> MakeKernelBackend(int threads) {
+  return std::make_unique<CpuKernelBackend>(threads);
+}
 
 }  // namespace normd::norm::testing

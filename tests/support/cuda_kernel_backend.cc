@@ -77,6 +77,8 @@ class CudaKernelBackend : public KernelBackend {
 
 }  // namespace
 
-std::unique_ptr<KernelBackend> MakeKernelBackend() { return std::make_unique<CudaKernelBackend>(); }
+std::unique_ptr<KernelBackend> MakeKernelBackend(int) {
+  return std::make_unique<CudaKernelBackend>();
+}
 
 }  // namespace normd::norm::testing

@@ -28,7 +28,8 @@ class KernelBackend {
                            std::size_t count) = 0;
 };
 
-std::unique_ptr<KernelBackend> MakeKernelBackend();
+// `threads` is for backends that compute on threads of the host; 0 is their default.
+std::unique_ptr<KernelBackend> MakeKernelBackend(int threads = 0);
 
 }  // namespace normd::norm::testing
 

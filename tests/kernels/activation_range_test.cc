@@ -1,0 +1,127 @@
+// Every backend's activations over every value of the 16-bit types, far tails included.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "kernels/reference.h"
+#include "tests/support/kernel_backend.h"
+#include "tests/support/tensor.h"
+
+namespace normd::norm::testing {
+namespace {
+
+// The activation in long double, in forms that cancel nothing: beyond the reference, whose
+// 1 + tanh(z) and 1 + erf(z) lose the tails.
+double Exactly(Activation activation, double leaky_slope, double value) {
+  const long double v = value;
+  const auto sigmoid = [](long double u) { return 1 / (1 + std::exp(-u)); };
+  switch (activation) {
+    case Activation::kNone: break;
+    case Activation::kRelu: return value < 0 ? 0 : value;
+    case Activation::kLeakyRelu: return value < 0 ? leaky_slope * value : value;
+    case Activation::kSilu: return static_cast<double>(v * sigmoid(v));
+    case Activation::kGeluErf:
+      return static_cast<double>(v * 0.5L * std::erfc(-v * std::sqrt(0.5L)));
+    case Activation::kGeluTanh: {
+      const long double pi = 3.141592653589793238462643383279502884L;
+      const long double inner = std::sqrt(2 / pi) * (v + 0.044715L * v * v * v);
+      return static_cast<double>(v * sigmoid(2 * inner));
+    }
+  }
+  return value;
+}
+
+// Consecutive 16-bit floats are consecutive numbers, with both zeros at 0.
+int Ordered(std::uint16_t bits) {
+  const int magnitude = bits & 0x7FFF;
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+std::uint16_t Bits(const Tensor& tensor, std::int64_t i) {
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, static_cast<const char*>(tensor.data()) + 2 * i, 2);
+  return bits;
+}
+
+// Given statistics make the value before the activation x itself, in three kinds of kernels:
+// channels first, channels last, and one run.
+enum class Kernel { kFirst, kColumns, kOneChannel };
+
+class KernelActivationRangeTest : public ::testing::TestWithParam<std::tuple<DType, Kernel>> {
+ protected:
+  void SetUp() override {
+    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
+    for (std::int64_t i = 0; i < x_.count(); ++i) {
+      const std::uint16_t bits = static_cast<std::uint16_t>(i);
+      std::memcpy(static_cast<char*>(x_.data()) + 2 * i, &bits, 2);
+    }
+  }
+
+  DType dtype() const { return std::get<0>(GetParam()); }
+
+  Tensor Activated(Activation activation) {
+    const Kernel kernel = std::get<1>(GetParam());
+    const std::int64_t channels = kernel == Kernel::kOneChannel ? 1 : 256;
+    NormSpec spec = BatchNormSpec(channels, dtype());
+    spec.eps = 0;
+    spec.activation = activation;
+    if (kernel == Kernel::kColumns) spec.layout = Layout::kChannelsLast;
+    const std::vector<double> zeros(256, 0.0), ones(256, 1.0);
+    NormParams params;
+    params.mean = {zeros.data(), DType::kFloat64};
+    params.variance = {ones.data(), DType::kFloat64};
+    Tensor y(dtype(), x_.count());
+    const Segment segment{x_.data(), y.data(), 1, x_.count() / channels};
+    const Status status = backend_->Normalize(spec, params, &segment, 1);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return y;
+  }
+
+  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
+  Tensor x_{std::get<0>(GetParam()), 65536};
+};
+
+TEST_P(KernelActivationRangeTest, IsWithinOneUnitInTheLastPlaceForEveryValue) {
+  for (const Activation activation :
+       {Activation::kNone, Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+        Activation::kGeluErf, Activation::kGeluTanh}) {
+    const Tensor y = Activated(activation);
+    int beyond = 0;
+    int worst = 0;
+    double worst_at = 0;
+    for (std::int64_t i = 0; i < x_.count(); ++i) {
+      const double v = x_.Get(i);
+      if (!std::isfinite(v)) continue;  // edge_values_test.cc
+      std::uint16_t want = 0;
+      StoreElement(dtype(), &want, 0, Exactly(activation, NormSpec().leaky_slope, v));
+      ASSERT_FALSE(std::isnan(y.Get(i))) << v;
+      const int distance = std::abs(Ordered(Bits(y, i)) - Ordered(want));
+      if (distance > 1) ++beyond;
+      if (distance > worst) {
+        worst = distance;
+        worst_at = v;
+      }
+    }
+    EXPECT_EQ(beyond, 0) << backend_->Name() << ", activation " << static_cast<int>(activation)
+                         << ": up to " << worst << " units in the last place, at " << worst_at;
+  }
+}
+
+std::string RangeName(const ::testing::TestParamInfo<std::tuple<DType, Kernel>>& info) {
+  static constexpr const char* kKernels[] = {"first", "columns", "one_channel"};
+  return std::string(Name(std::get<0>(info.param))) + "_" +
+         kKernels[static_cast<int>(std::get<1>(info.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelActivationRangeTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Kernel::kFirst, Kernel::kColumns,
+                                                              Kernel::kOneChannel)),
+                         RangeName);
+
+}  // namespace
+}  // namespace normd::norm::testing
