@@ -75,7 +75,7 @@ struct NormSpec {
   std::int64_t groups = 0;    // > 0, divides channels
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
-  float leaky_slope = 0.01f;  // Of kLeakyRelu.
+  double leaky_slope = 0.01;  // Of kLeakyRelu; rounded to float where the accumulation is.
 };
 
 NormSpec InstanceNormSpec(std::int64_t channels, DType dtype);

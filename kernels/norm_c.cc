@@ -1,5 +1,6 @@
 #include "kernels/norm_c.h"
 
+#include <cstddef>
 #include <cstdio>
 
 #include "kernels/norm_c_convert.h"
@@ -40,7 +41,8 @@ Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted) {
 
 Status ToSpec(const norm_spec* in, NormSpec* out) {
   if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
-  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_spec));
+  // What versions 1 to 3 had.
+  Status status = CheckStructSize("spec", in->struct_size, offsetof(norm_spec, leaky_slope_double));
   if (!status.ok()) return status;
   out->statistics = static_cast<Statistics>(in->statistics);
   out->dtype = static_cast<DType>(in->dtype);
@@ -49,7 +51,10 @@ Status ToSpec(const norm_spec* in, NormSpec* out) {
   out->channels = in->channels;
   out->groups = in->groups;
   out->eps = in->eps;
-  out->leaky_slope = in->leaky_slope;
+  out->leaky_slope = static_cast<double>(in->leaky_slope);
+  if (in->struct_size >= sizeof(norm_spec) && in->leaky_slope_double != 0) {
+    out->leaky_slope = in->leaky_slope_double;
+  }
   return Status();
 }
 

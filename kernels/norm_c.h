@@ -26,7 +26,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 3
+#define NORM_C_ABI_VERSION 4
 
 typedef int32_t norm_result;
 enum {
@@ -60,6 +60,8 @@ typedef struct norm_spec {
   double eps;
   float leaky_slope; /* Of NORM_LEAKY_RELU. */
   uint32_t reserved; /* 0 */
+  /* From version 4 on. If it is not 0, the slope, in place of leaky_slope. */
+  double leaky_slope_double;
 } norm_spec;
 
 /* One element per channel; data == NULL: absent. */

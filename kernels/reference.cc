@@ -67,11 +67,11 @@ std::uint16_t Encode(const HalfFormat& format, double value) {
   return static_cast<std::uint16_t>(sign | static_cast<int>(bits));
 }
 
-double Activate(Activation activation, float leaky_slope, double v) {
+double Activate(Activation activation, double leaky_slope, double v) {
   switch (activation) {
     case Activation::kNone: return v;
     case Activation::kRelu: return v < 0 ? 0 : v;
-    case Activation::kLeakyRelu: return v < 0 ? static_cast<double>(leaky_slope) * v : v;
+    case Activation::kLeakyRelu: return v < 0 ? leaky_slope * v : v;
     case Activation::kSilu: return v / (1 + std::exp(-v));
     case Activation::kGeluErf: return 0.5 * v * (1 + std::erf(v * M_SQRT1_2));
     case Activation::kGeluTanh: {
@@ -193,7 +193,8 @@ Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& p
       const double y = spec.epilogue.needs_y() ? LoadElement(spec.dtype, segment.y, at) : 0;
       if (spec.epilogue.add) v += y;
       if (spec.epilogue.multiply) v *= y;
-      out[at] = Activate(spec.epilogue.activation, spec.epilogue.leaky_slope, v);
+      out[at] =
+          Activate(spec.epilogue.activation, static_cast<double>(spec.epilogue.leaky_slope), v);
     }
   }
   return Status();

@@ -29,6 +29,13 @@ bool AffineOf(const Operation& operation) {
 }
 
 // The kernels' enums have the protocol's values by name, not by number.
+// Servers that know no leaky_slope in double send it in the field of old.
+double LeakySlopeOf(const v1::ModelConfig& config) {
+  if (config.has_leaky_slope()) return config.leaky_slope();
+  return config.has_leaky_slope_float() ? static_cast<double>(config.leaky_slope_float())
+                                        : norm::NormSpec().leaky_slope;
+}
+
 norm::Activation ActivationOf(v1::Activation activation) {
   switch (activation) {
     case v1::RELU: return norm::Activation::kRelu;
@@ -160,7 +167,7 @@ absl::Status ReferenceModel::TakeLinear(const v1::ModelConfig& config) {
   spec.epilogue.add = op.epilogue().add();
   spec.epilogue.multiply = op.epilogue().multiply();
   spec.epilogue.activation = ActivationOf(config.activation());
-  if (config.has_leaky_slope()) spec.epilogue.leaky_slope = config.leaky_slope();
+  spec.epilogue.leaky_slope = static_cast<float>(LeakySlopeOf(config));
   const std::optional<std::int64_t> weights = CheckedMultiply(spec.in_features, spec.out_features);
   if (!weights) return absl::InvalidArgumentError("linear_norm: too many weights");
   const auto weight = Pick(parameters_, NameInFile(config, "linear.weight"), *weights);
@@ -220,7 +227,7 @@ absl::Status ReferenceModel::TakeOperation(const v1::ModelConfig& config) {
     default: return absl::InvalidArgumentError("config: names no operation that can be verified");
   }
   spec_.activation = ActivationOf(config.activation());
-  if (config.has_leaky_slope()) spec_.leaky_slope = config.leaky_slope();
+  spec_.leaky_slope = LeakySlopeOf(config);
   if (config.layout() == v1::CHANNELS_LAST) spec_.layout = norm::Layout::kChannelsLast;
   return absl::OkStatus();
 }

@@ -33,7 +33,7 @@ __device__ double Activate(const NormSpec& spec, double v) {
   switch (spec.activation) {
     case Activation::kNone: return v;
     case Activation::kRelu: return v < 0 ? 0 : v;
-    case Activation::kLeakyRelu: return v < 0 ? static_cast<double>(spec.leaky_slope) * v : v;
+    case Activation::kLeakyRelu: return v < 0 ? spec.leaky_slope * v : v;
     case Activation::kSilu: return v / (1 + exp(-v));
     case Activation::kGeluErf: return 0.5 * v * (1 + erf(v * 0.70710678118654752440));
     case Activation::kGeluTanh:

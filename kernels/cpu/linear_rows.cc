@@ -100,7 +100,7 @@ class Finisher {
       : normalize_({statistics.mean, statistics.rstd, 0}),
         add_(epilogue.add),
         multiply_(epilogue.multiply),
-        activation_{epilogue.activation, epilogue.leaky_slope} {}
+        activation_{epilogue.activation, static_cast<double>(epilogue.leaky_slope)} {}
 
   HWY_INLINE V operator()(V v, V y) {
     v = normalize_.Full(v, 0);

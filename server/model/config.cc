@@ -17,7 +17,6 @@ namespace normd {
 namespace {
 
 constexpr double kDefaultEps = 1e-5;
-constexpr float kDefaultLeakySlope = 0.01f;
 constexpr std::int64_t kMaxQueueDelayUs = 60'000'000;
 constexpr std::size_t kMaxParameterNameBytes = 512;
 constexpr char kNameWish[] = "1 to 512 bytes of valid UTF-8";
@@ -159,6 +158,9 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config) {
   if (!v1::Activation_IsValid(config.activation())) {
     return Invalid("activation", absl::StrCat(static_cast<int>(config.activation())),
                    "NONE, RELU, LEAKY_RELU, SILU, GELU_ERF or GELU_TANH");
+  }
+  if (config.has_leaky_slope_float()) {
+    return Invalid("leaky_slope_float", absl::StrCat(config.leaky_slope_float()), "leaky_slope");
   }
   if (config.has_leaky_slope()) {
     if (config.activation() != v1::LEAKY_RELU) {
@@ -381,7 +383,7 @@ norm::NormSpec MakeSpec(const v1::ModelConfig& config, norm::DType dtype) {
   spec.layout = config.layout() == v1::CHANNELS_LAST ? norm::Layout::kChannelsLast
                                                      : norm::Layout::kChannelsFirst;
   spec.activation = ToKernel(config.activation());
-  spec.leaky_slope = config.has_leaky_slope() ? config.leaky_slope() : kDefaultLeakySlope;
+  if (config.has_leaky_slope()) spec.leaky_slope = config.leaky_slope();
   return spec;
 }
 

@@ -70,7 +70,7 @@ norm::LinearNormSpec MakeLinearSpec(const v1::ModelConfig& config) {
     spec.precision = *precision;
   }
   spec.epilogue = {operation.epilogue().add(), operation.epilogue().multiply(), common.activation,
-                   common.leaky_slope};
+                   static_cast<float>(common.leaky_slope)};
   return spec;
 }
 

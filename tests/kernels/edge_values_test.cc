@@ -116,6 +116,57 @@ TEST_P(KernelEdgeValuesTest, GivesBetaForAConstantRow) {
   }
 }
 
+// docs/operations.md says these.
+TEST_P(KernelEdgeValuesTest, GivesBetaForARowOfOneElement) {
+  const NormSpec spec = WithLayout(InstanceNormSpec(3, dtype()));
+  Tensor x(dtype(), 2 * 3);
+  x.Fill(Data::kNormal, TestSeed() + 18);
+  Tensor beta(DType::kFloat32, 3);
+  for (std::int64_t c = 0; c < 3; ++c) beta.Set(c, 0.5 * static_cast<double>(c));
+  NormParams params;
+  params.beta = {beta.data(), beta.dtype()};
+  const Tensor y = Normalize(spec, params, x, 1);
+  for (std::int64_t i = 0; i < y.count(); ++i) ASSERT_EQ(y.Get(i), beta.Get(i % 3)) << i;
+}
+
+TEST_P(KernelEdgeValuesTest, GivesNaNForAConstantRowWithoutEps) {
+  for (NormSpec spec : {InstanceNormSpec(2, dtype()), GroupNormSpec(4, 2, dtype()),
+                        LayerNormSpec(6, dtype()), RmsNormSpec(6, dtype())}) {
+    spec = WithLayout(spec);
+    spec.eps = 0;
+    for (const std::int64_t spatial : {1, 50}) {
+      Tensor x(dtype(), spec.channels * spatial);
+      for (std::int64_t i = 0; i < x.count(); ++i) {
+        x.Set(i, spec.statistics == Statistics::kMeanSquare ? 0 : 3.25);
+      }
+      const Tensor y = Normalize(spec, {}, x, spatial);
+      for (std::int64_t i = 0; i < y.count(); ++i) ASSERT_TRUE(std::isnan(y.Get(i))) << i;
+    }
+  }
+}
+
+TEST_P(KernelEdgeValuesTest, MultipliesByALeakySlopeOfItsOwnAccuracy) {
+  NormSpec spec = WithLayout(BatchNormSpec(1, dtype()));
+  spec.eps = 0;
+  spec.activation = Activation::kLeakyRelu;
+  spec.leaky_slope = 0.1;
+  Tensor x(dtype(), 40);
+  for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, -1 - 0.25 * static_cast<double>(i));
+  const double zero = 0, one = 1;
+  NormParams params;
+  params.mean = {&zero, DType::kFloat64};
+  params.variance = {&one, DType::kFloat64};
+  const Tensor y = Normalize(spec, params, x, 40);
+  for (std::int64_t i = 0; i < x.count(); ++i) {
+    const double product = dtype() == DType::kFloat64
+                               ? 0.1 * x.Get(i)
+                               : static_cast<double>(0.1f * static_cast<float>(x.Get(i)));
+    Tensor want(dtype(), 1);
+    want.Set(0, product);
+    ASSERT_EQ(y.Get(i), want.Get(0)) << i;
+  }
+}
+
 // Types with float32's exponents and float32 accumulation.
 class KernelOverflowTest : public KernelEdgeValuesTest {};
 
@@ -126,6 +177,29 @@ TEST_P(KernelOverflowTest, SurvivesSquaresBeyondTheAccumulationType) {
   x.Fill(Data::kNormal, TestSeed() + 14);
   for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, x.Get(i) * 1e25);
   ExpectLikeReference(spec, x, 900, TightTolerance(dtype()));
+}
+
+TEST_P(KernelOverflowTest, SurvivesADifferenceFromTheMeanBeyondTheLargestNumber) {
+  if (backend_->Name() == "cuda") GTEST_SKIP() << "CUDA kernels give NaN here: kernels/README.md";
+  // The mean is -2.7e38, and the last element 3e38.
+  for (const std::int64_t spatial : {20, 900, 40000}) {
+    for (const NormSpec& plain : {InstanceNormSpec(2, dtype()), GroupNormSpec(4, 2, dtype())}) {
+      NormSpec spec = WithLayout(plain);
+      for (const Activation activation : {Activation::kNone, Activation::kSilu}) {
+        spec.activation = activation;
+        Tensor x(dtype(), 2 * spec.channels * spatial);
+        x.Fill(Data::kUniform, TestSeed() + 19);
+        for (std::int64_t i = 0; i < x.count(); ++i) {
+          x.Set(i, i % 20 == 19 ? 3e38 : -3e38 + 1e37 * x.Get(i));
+        }
+        ExpectLikeReference(spec, x, spatial, TightTolerance(dtype()));
+      }
+    }
+  }
+  Tensor x(dtype(), 3000);
+  x.Fill(Data::kUniform, TestSeed() + 20);
+  for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, i % 20 == 19 ? 3e38 : -3e38 * x.Get(i));
+  ExpectLikeReference(WithLayout(LayerNormSpec(1500, dtype())), x, 1, TightTolerance(dtype()));
 }
 
 TEST_P(KernelEdgeValuesTest, ANotANumberSpoilsItsOwnRowAlone) {

@@ -90,6 +90,42 @@ TEST_F(NormCCpuTest, RefusesAStructureOfAnOlderLibrary) {
   EXPECT_THAT(norm_last_error(), HasSubstr("spec.struct_size: 8"));
 }
 
+// y = slope * -1 through given statistics, in float64.
+double SlopeOf(const norm_cpu_executor* executor, const norm_spec& spec) {
+  const double x = -1, mean = 0, variance = 1;
+  double y = NAN;
+  norm_params params = NoParams();
+  params.mean = {&mean, NORM_FLOAT64, 0};
+  params.variance = {&variance, NORM_FLOAT64, 0};
+  const norm_segment segment = {&x, &y, 1, 1};
+  EXPECT_EQ(norm_cpu_normalize(executor, &spec, &params, &segment, 1), NORM_OK)
+      << norm_last_error();
+  return -y;
+}
+
+TEST_F(NormCCpuTest, TakesTheSpecOfVersionThree) {
+  norm_spec spec = LayerNorm(1);
+  spec.statistics = NORM_GIVEN;
+  spec.dtype = NORM_FLOAT64;
+  spec.activation = NORM_LEAKY_RELU;
+  spec.leaky_slope = 0.1f;
+  // What lies behind the structure of that version is not read.
+  spec.struct_size = 40;
+  spec.leaky_slope_double = 7;
+  EXPECT_EQ(SlopeOf(executor_, spec), static_cast<double>(0.1f));
+}
+
+TEST_F(NormCCpuTest, TakesALeakySlopeInDouble) {
+  norm_spec spec = LayerNorm(1);
+  spec.statistics = NORM_GIVEN;
+  spec.dtype = NORM_FLOAT64;
+  spec.activation = NORM_LEAKY_RELU;
+  spec.leaky_slope = 0.1f;
+  EXPECT_EQ(SlopeOf(executor_, spec), static_cast<double>(0.1f));
+  spec.leaky_slope_double = 0.1;
+  EXPECT_EQ(SlopeOf(executor_, spec), 0.1);
+}
+
 TEST_F(NormCCpuTest, RefusesNullPointers) {
   const norm_spec spec = LayerNorm(4);
   const norm_params params = NoParams();

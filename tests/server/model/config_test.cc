@@ -193,6 +193,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"SlopeWithoutLeakyRelu",
                 "batch_norm { channels: 4 } activation: RELU leaky_slope: 0.5",
                 "leaky_slope: 0.5, wanted none for activation RELU"},
+        BadCase{"SlopeInTheOldField",
+                "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope_float: 0.5",
+                "leaky_slope_float: 0.5, wanted leaky_slope"},
         BadCase{"InfiniteSlope",
                 "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope: inf",
                 "leaky_slope: inf, wanted a finite value"},
@@ -256,7 +259,12 @@ TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
   EXPECT_EQ(spec.statistics, norm::Statistics::kMeanVariance);
   EXPECT_EQ(spec.layout, norm::Layout::kChannelsFirst);
   EXPECT_EQ(spec.activation, norm::Activation::kNone);
-  EXPECT_EQ(spec.leaky_slope, 0.01f);
+  EXPECT_EQ(spec.leaky_slope, 0.01);
+}
+
+TEST(MakeSpecTest, KeepsTheLeakySlopeInDouble) {
+  const char* text = "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope: 0.2";
+  EXPECT_EQ(MakeSpec(Parse(text)).leaky_slope, 0.2);
 }
 
 TEST(MakeSpecTest, KeepsAnEpsOfZero) {
