@@ -17,6 +17,7 @@
 #include "kernels/cuda/held_run.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/unit_run.cuh"
 
@@ -33,6 +34,7 @@ constexpr int WantedBlocks(int granules, int threads) {
                                                                                 : 1;
   }
   if (std::is_same_v<Params, AnyParams>) return 4;
+  if (kIsAhead<Params>) return 2;
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
@@ -59,25 +61,28 @@ __global__ void __launch_bounds__(kThreads,
 
   Granule granules[G];
   const HeldRun<T, kAligned, G> held(row, begin, left, lane, kLanes);
+  AwaitPreviousKernel();
   held.Load(granules);
+  const auto params = held.Ask(Params(), batch);
   const Moments<A> own = held.Sum(granules, batch.centered);
   const A count = static_cast<A>(bytes / static_cast<int>(sizeof(T)));
-  const Moments<A> run = MergeLanes(own, count, kLanes);
+  const Moments<A> run = MergeLanes(own, count, kLanes, batch.centered);
   if (lane == 0) partials[warp] = run;
   __syncthreads();
   const int other = lane % kMergeLanes;
   const bool is_warp = other < static_cast<int>(blockDim.x / kLanes);
   const Moments<A> partial = is_warp ? partials[other] : Moments<A>();
   const A elements = static_cast<A>(row_bytes / static_cast<int>(sizeof(T)));
-  const RowScale<A> scale = FinishRow(MergeLanes(partial, elements, kMergeLanes), batch.eps);
-  held.Finish(Params(), batch, scale, granules);
+  const RowScale<A> scale =
+      FinishRow(MergeLanes(partial, elements, kMergeLanes, batch.centered), batch.eps);
+  held.Finish(params, batch, scale, granules);
 }
 
 template <typename T, bool kAligned, int G, int kThreads, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
   const auto threads = static_cast<unsigned>(launch.plan.warps * kLanes);
-  BlockRows<T, kAligned, Params, G, kThreads><<<batch.rows, threads, 0, launch.stream>>>(batch);
-  return cudaGetLastError();
+  return LaunchOverlapping(launch.limits, launch.stream,
+                           BlockRows<T, kAligned, Params, G, kThreads>, batch.rows, threads, batch);
 }
 
 }  // namespace
@@ -102,7 +107,10 @@ Status LaunchBlockRows(const Launch& launch) {
         return Enqueue<T, kAligned, kBlockSomeGranules, kBlockSomeWarps * kLanes>(launch, batch,
                                                                                   params);
       }
-      return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, params);
+      const std::int64_t warps = std::int64_t{launch.plan.warps} * batch.rows;
+      return WithAhead<kAligned>(launch, warps, params, [&](auto chosen) {
+        return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, chosen);
+      });
     });
   });
 }

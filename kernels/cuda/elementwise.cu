@@ -17,6 +17,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/memory.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -154,6 +155,7 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
 
   Granule granules[kGranules];
   const auto bytes = static_cast<int>(min(std::int64_t{kRunBytes}, segment.bytes - begin));
+  AwaitPreviousKernel();
   LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, granules);
   const std::int64_t tile_element = tile / static_cast<int>(sizeof(T));
   if (segment.spatial >= kRunElements) {
@@ -209,8 +211,7 @@ Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
       using T = typename decltype(element)::Type;
       const auto kernel =
           IsAligned(batch) ? Elementwise<T, true, kGranules> : Elementwise<T, false, kGranules>;
-      kernel<<<batch.blocks, kThreads, 0, launch.stream>>>(batch);
-      return cudaGetLastError();
+      return LaunchOverlapping(launch.limits, launch.stream, kernel, batch.blocks, kThreads, batch);
     });
     batch.segment_count = 0;
     batch.blocks = 0;

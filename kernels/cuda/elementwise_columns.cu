@@ -17,6 +17,7 @@
 #include "kernels/cuda/channels_last_tiles.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/elementwise.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -164,6 +165,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
 
   Granule granules[kTileUnroll];
   ColumnWalk<T, kAligned> walk(batch, batch.segments[0], position, channel, present);
+  AwaitPreviousKernel();
   walk.Load(granules);
   if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
   __syncthreads();
@@ -217,8 +219,8 @@ cudaError_t EnqueueColumns(const Launch& launch, ColumnsBatch* batch) {
     using T = typename decltype(element)::Type;
     const auto kernel = IsAligned(*batch, launch.spec.dtype) ? ElementwiseColumns<T, true>
                                                              : ElementwiseColumns<T, false>;
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, launch.stream>>>(*batch);
-    return cudaGetLastError();
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, static_cast<unsigned>(blocks),
+                             kThreads, *batch);
   });
 }
 

@@ -125,11 +125,18 @@ class LaneSums {
 };
 
 // Merges what each lane of a group of `width` lanes holds, `count` elements in all; every lane gets
-// the result. Lane 0 must hold elements if any lane does. All 32 lanes call it together.
+// the result. Lane 0 must hold elements if any lane does. All 32 lanes call it together. Sums that
+// are not `centered` have no mean to merge, which is most of the work.
 template <typename A>
-__device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int width) {
+__device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int width,
+                                        bool centered = true) {
   Moments<A> group;
   if (count == 0) return group;
+  if (!centered) {
+    group.count = count;
+    group.m2 = GroupSum(lane.m2, width);
+    return group;
+  }
   const A reference = __shfl_sync(kAllLanes, lane.reference, 0, width);
   const A offset = lane.count == 0 ? A(0) : (lane.reference - reference) + lane.mean;
   const A mean = Quotient(GroupSum(offset * lane.count, width), count);

@@ -91,6 +91,13 @@ class UnitRun {
     return moments;
   }
 
+  // As GranuleRun's.
+  template <typename Params>
+  __device__ Params Ask(Params params, const RowBatch&) const {
+    return params;
+  }
+  __device__ RowParamValues<A> Ask(RowParams, const RowBatch& batch) const { return {batch, row_}; }
+
   // Turns the run into results and stores them; leaves the granules in any state.
   template <typename P, bool kActivated>
   __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
@@ -103,8 +110,12 @@ class UnitRun {
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
                          Granule (&granules)[G]) const {
+    Finish(RowParamValues<A>(batch, row_), batch, scale, granules);
+  }
+  __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
     RepackAll(granules);
-    const RowResult<T> result(batch, row_, scale);
+    const RowResult<T> result(batch, params, scale);
     WithActivation(batch.activation, [&](auto activation) {
       Store(granules, [&](const Granule& granule, int, auto) {
         return result.template Of<decltype(activation)::value>(granule);

@@ -13,6 +13,7 @@
 #include "kernels/cuda/held_run.cuh"
 #include "kernels/cuda/memory.cuh"
 #include "kernels/cuda/moments.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/unit_run.cuh"
 
@@ -25,6 +26,7 @@ constexpr int kThreads = 256;
 template <typename T, typename Params>
 constexpr int WantedBlocks() {
   if (std::is_same_v<Params, AnyParams>) return 4;
+  if (kIsAhead<Params>) return 2;
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
@@ -45,20 +47,21 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
 
   Granule granules[G];
   const HeldRun<T, kAligned, G> run(row, 0, bytes, lane, width);
+  AwaitPreviousKernel();
   run.Load(granules);
+  const auto params = run.Ask(Params(), batch);
   const Moments<A> own = run.Sum(granules, batch.centered);
   const A elements = static_cast<A>(static_cast<int>(row.bytes) / static_cast<int>(sizeof(T)));
-  const RowScale<A> scale = FinishRow(MergeLanes(own, elements, width), batch.eps);
-  run.Finish(Params(), batch, scale, granules);
+  const RowScale<A> scale = FinishRow(MergeLanes(own, elements, width, batch.centered), batch.eps);
+  run.Finish(params, batch, scale, granules);
 }
 
 template <typename T, bool kAligned, int G, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
   const auto lanes = static_cast<std::uint64_t>(batch.rows) * launch.plan.lanes_per_row;
   const auto blocks = static_cast<unsigned>((lanes + kThreads - 1) / kThreads);
-  WarpRows<T, kAligned, Params, G>
-      <<<blocks, kThreads, 0, launch.stream>>>(batch, launch.plan.lanes_per_row);
-  return cudaGetLastError();
+  return LaunchOverlapping(launch.limits, launch.stream, WarpRows<T, kAligned, Params, G>, blocks,
+                           kThreads, batch, launch.plan.lanes_per_row);
 }
 
 }  // namespace
@@ -69,8 +72,10 @@ Status LaunchWarpRows(const Launch& launch) {
     constexpr bool kAligned = decltype(aligned)::value;
     if (launch.plan.granules == 1) return Enqueue<T, kAligned, 1>(launch, batch, AnyParams());
     return WithParams<T>(launch, batch, [&](auto params) {
-      return launch.plan.granules == 2 ? Enqueue<T, kAligned, 2>(launch, batch, params)
-                                       : Enqueue<T, kAligned, 4>(launch, batch, params);
+      return WithAhead<kAligned>(launch, batch.rows, params, [&](auto chosen) {
+        return launch.plan.granules == 2 ? Enqueue<T, kAligned, 2>(launch, batch, chosen)
+                                         : Enqueue<T, kAligned, 4>(launch, batch, chosen);
+      });
     });
   });
 }
