@@ -102,12 +102,14 @@ class Connection:
 
     def send(self, stream, data, end=False):
         """Sends all of `data` on `stream`, as the server's windows allow."""
+        data = memoryview(data)  # So that the rest is not copied for each frame.
         while data:
             room = min(self.h2.local_flow_control_window(stream), self.h2.max_outbound_frame_size)
             if room == 0:
-                self.pump()
+                if not self.pump():
+                    raise ConnectionError("the server has closed, or takes no more")
                 continue
-            part, data = data[:room], data[room:]
+            part, data = bytes(data[:room]), data[room:]
             self.h2.send_data(stream, part, end_stream=end and not data)
             self.flush()
 
