@@ -18,9 +18,10 @@ absl::Status CheckModelName(absl::string_view name) {
       std::all_of(name.begin(), name.end(), allowed)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("model: \"", Printable(name, 32), "\", wanted 1 to ", kMaxLength,
-                   " letters, digits, '_', '-' and '.', beginning with a letter or a digit"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model: \"", Printable(name, 32), "\"",
+      name.size() > kMaxLength ? absl::StrCat(" (", name.size(), " bytes)") : "", ", wanted 1 to ",
+      kMaxLength, " letters, digits, '_', '-' and '.', beginning with a letter or a digit"));
 }
 
 }  // namespace normd

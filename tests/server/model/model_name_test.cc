@@ -37,6 +37,7 @@ TEST(CheckModelNameTest, ShowsLittleOfABadNameAndThatEscaped) {
   const std::string message(CheckModelName(name).message());
   EXPECT_LT(message.size(), 200u);
   EXPECT_THAT(message, HasSubstr("a\\nb"));
+  EXPECT_THAT(message, HasSubstr("(1048579 bytes), wanted 1 to 128"));
   EXPECT_THAT(message, Not(HasSubstr("\n")));
 }
 
