@@ -1,0 +1,48 @@
+#include "server/config/memory_budget.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+// Stacks and heaps of threads, parameters of models that are loaded later, and what gRPC
+// overshoots.
+constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;
+constexpr std::int64_t kLeastBudgetBytes = std::int64_t{16} << 20;
+constexpr std::int64_t kLeastWindowBytes = std::int64_t{1} << 16;
+
+void Lower(const char* flag, std::int64_t& value, std::int64_t most, std::string& text) {
+  if (value <= most) return;
+  absl::StrAppend(&text, text.empty() ? "" : ", ", flag, " ", value, " -> ", most);
+  value = most;
+}
+
+}  // namespace
+
+std::string FitToMemory(ServerConfig& config, std::int64_t memory_left) {
+  const std::int64_t reserve = std::min(kReserveBytes, memory_left / 2);
+  const std::int64_t budget = std::max(memory_left - reserve, kLeastBudgetBytes);
+  std::string text;
+  // Of what is in flight, inputs lie in gRPC's messages, so only outputs come on top.
+  const std::int64_t transport = budget / 2;
+  const bool unlimited = config.max_transport_bytes == 0;
+  constexpr std::int64_t kHuge = std::int64_t{1} << 50;
+  if (!unlimited || transport < kHuge) {
+    if (unlimited) config.max_transport_bytes = kHuge;
+    Lower("--max_transport_bytes", config.max_transport_bytes, transport, text);
+  }
+  Lower("--max_inflight_bytes", config.max_inflight_bytes, budget / 8 * 3, text);
+  Lower("--pool_bytes", config.pool_bytes, budget / 8, text);
+  const std::int64_t request =
+      std::min(config.max_inflight_bytes,
+               config.max_transport_bytes > 0 ? config.max_transport_bytes : kHuge) /
+      2;
+  Lower("--max_request_bytes", config.max_request_bytes, request, text);
+  Lower("--stream_window_bytes", config.stream_window_bytes,
+        std::max(config.max_inflight_bytes / 2, kLeastWindowBytes), text);
+  return text;
+}
+
+}  // namespace normd
