@@ -27,11 +27,13 @@
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/config/config.h"
+#include "server/config/memory_budget.h"
 #include "server/exec/backend.h"
 #include "server/exec/executor.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
+#include "server/net/process_limits.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/norm_service.h"
@@ -203,7 +205,34 @@ int ConnectionCallsOf(const ServerConfig& config) {
   return std::max(4, 2 * static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-int Serve(const ServerConfig& config) {
+ConnectionOptions ConnectionsOf(const ServerConfig& config) {
+  ConnectionOptions options;
+  options.max_connections = config.max_connections;
+  options.max_peer_connections = config.max_peer_connections;
+  options.handshake_timeout = absl::ToChronoNanoseconds(config.handshake_timeout);
+  options.message_timeout = absl::ToChronoNanoseconds(config.message_timeout);
+  options.min_bytes_per_second = config.min_message_rate;
+  options.keepalive_time = absl::ToChronoNanoseconds(config.keepalive_time);
+  options.keepalive_timeout = absl::ToChronoNanoseconds(config.keepalive_timeout);
+  options.min_ping_interval = absl::ToChronoNanoseconds(config.min_ping_interval);
+  options.max_idle = absl::ToChronoNanoseconds(config.max_connection_idle);
+  options.max_age = absl::ToChronoNanoseconds(config.max_connection_age);
+  options.max_age_grace = absl::ToChronoNanoseconds(config.max_connection_age_grace);
+  return options;
+}
+
+// What of `config` does not fit under the limits of the process's memory is lowered, and the log
+// says so.
+ServerConfig FittedToMemory(ServerConfig config) {
+  const std::int64_t left = MemoryLeft();
+  if (left == kNoMemoryLimit) return config;
+  const std::string lowered = FitToMemory(config, left);
+  if (!lowered.empty()) spdlog::warn("{} bytes of memory are left: {}", left, lowered);
+  return config;
+}
+
+int Serve(const ServerConfig& given) {
+  const ServerConfig config = FittedToMemory(given);
   SteadyClock clock;
   const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
@@ -243,7 +272,7 @@ int Serve(const ServerConfig& config) {
   auto exposer = StartExposer(config.metrics_listen, *metrics);
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
-                               config.max_transport_bytes},
+                               config.max_transport_bytes, ConnectionsOf(config)},
                               service, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {

@@ -24,6 +24,17 @@ struct ServerConfig {
   std::int64_t max_inflight_requests = 0;
   int max_connection_calls = 0;
   std::int64_t max_transport_bytes = 0;
+  std::int64_t max_connections = 0;
+  std::int64_t max_peer_connections = 0;
+  absl::Duration handshake_timeout;
+  absl::Duration message_timeout;
+  std::int64_t min_message_rate = 0;
+  absl::Duration keepalive_time;
+  absl::Duration keepalive_timeout;
+  absl::Duration min_ping_interval;
+  absl::Duration max_connection_idle;
+  absl::Duration max_connection_age;
+  absl::Duration max_connection_age_grace;
   std::int64_t stream_window_bytes = 0;
   absl::Duration stream_idle_timeout;
   std::int64_t max_batch_rows = 0;

@@ -31,6 +31,33 @@ ABSL_FLAG(
     std::int64_t, max_transport_bytes, std::int64_t{1} << 30,
     "what gRPC may hold of messages on their way in and out, in bytes; as it fills, clients may "
     "send less; 0: no limit");
+ABSL_FLAG(std::int64_t, max_connections, 0,
+          "open connections of the gRPC port; more are closed at once; 0: as many as there are "
+          "descriptors for (two a connection), at most 10000");
+ABSL_FLAG(std::int64_t, max_peer_connections, 0,
+          "of them, those of one address (of IPv6: of one /64); 0: three quarters");
+ABSL_FLAG(absl::Duration, handshake_timeout, absl::Seconds(10),
+          "how long a client may take to begin HTTP/2 and to acknowledge the server's settings, "
+          "such as 5s; 0: for ever");
+ABSL_FLAG(absl::Duration, message_timeout, absl::Seconds(30),
+          "how long a call's message may be half sent at less than min_message_rate before its "
+          "connection is ended, such as 10s; 0: for ever");
+ABSL_FLAG(std::int64_t, min_message_rate, 4096,
+          "bytes per second that a half-sent message must bring");
+ABSL_FLAG(absl::Duration, keepalive_time, absl::Minutes(1),
+          "how long a connection may be silent before the server pings its client, such as 30s; 0: "
+          "never");
+ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
+          "how long the answer to that ping may take before the connection is ended, such as 10s");
+ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(10),
+          "a client that pings more often, with nothing to read between, is sent away, such as 1m");
+ABSL_FLAG(absl::Duration, max_connection_idle, absl::Hours(1),
+          "how long a connection may have no call before it is closed, such as 10m; 0: for ever");
+ABSL_FLAG(absl::Duration, max_connection_age, absl::ZeroDuration(),
+          "how old a connection may get before its client is asked to make a new one, such as 1h; "
+          "0: any age");
+ABSL_FLAG(absl::Duration, max_connection_age_grace, absl::ZeroDuration(),
+          "how long its calls may then take, such as 5m; 0: as long as they like");
 ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
           "what the server holds at once of one stream's inputs, in bytes; a row may have three "
           "quarters of it");
@@ -110,6 +137,17 @@ ServerConfig ReadFlags() {
   config.max_inflight_bytes = absl::GetFlag(FLAGS_max_inflight_bytes);
   config.max_connection_calls = absl::GetFlag(FLAGS_max_connection_calls);
   config.max_transport_bytes = absl::GetFlag(FLAGS_max_transport_bytes);
+  config.max_connections = absl::GetFlag(FLAGS_max_connections);
+  config.max_peer_connections = absl::GetFlag(FLAGS_max_peer_connections);
+  config.handshake_timeout = absl::GetFlag(FLAGS_handshake_timeout);
+  config.message_timeout = absl::GetFlag(FLAGS_message_timeout);
+  config.min_message_rate = absl::GetFlag(FLAGS_min_message_rate);
+  config.keepalive_time = absl::GetFlag(FLAGS_keepalive_time);
+  config.keepalive_timeout = absl::GetFlag(FLAGS_keepalive_timeout);
+  config.min_ping_interval = absl::GetFlag(FLAGS_min_ping_interval);
+  config.max_connection_idle = absl::GetFlag(FLAGS_max_connection_idle);
+  config.max_connection_age = absl::GetFlag(FLAGS_max_connection_age);
+  config.max_connection_age_grace = absl::GetFlag(FLAGS_max_connection_age_grace);
   config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
   config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
   config.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);

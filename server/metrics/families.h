@@ -30,6 +30,12 @@ enum class Family {
   kDeviceInfo,
   kModelLoadDuration,
   kPoolBytes,
+  kConnections,
+  kConnectionsLimit,
+  kConnectionsAccepted,
+  kConnectionsRefused,
+  kConnectionsEnded,
+  kUndeliveredBytes,
   kReady,
   kBuildInfo,
 };

@@ -1,8 +1,10 @@
 #include "server/metrics/metrics.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <tuple>
@@ -39,6 +41,57 @@ class LaneSeries final : public LaneMetrics {
   ShardedCells busy_ns_{1};
   ShardedCells copied_bytes_{2};  // In, out.
   std::atomic<bool> retired_{false};
+};
+
+constexpr absl::string_view kRefusalNames[] = {"connections", "peer_connections", "descriptors"};
+static_assert(std::size(kRefusalNames) == kConnectionRefusals);
+constexpr absl::string_view kEndingNames[] = {"handshake_timeout", "no_http2", "oversize",
+                                              "message_timeout", "transport_bytes"};
+static_assert(std::size(kEndingNames) == kConnectionEndings);
+
+// Relaxed: nothing else is published with these.
+class ConnectionSeries final : public ConnectionMetrics {
+ public:
+  void RecordAccepted() override { Count(accepted_); }
+  void RecordRefused(ConnectionRefusal reason) override {
+    Count(refused_[static_cast<std::size_t>(reason)]);
+  }
+  void RecordEnded(ConnectionEnding reason) override {
+    Count(ended_[static_cast<std::size_t>(reason)]);
+  }
+  void SetOpen(std::int64_t connections) override { Set(open_, connections); }
+  void SetLimit(std::int64_t connections) override { Set(limit_, connections); }
+  void SetUndelivered(std::int64_t bytes) override { Set(undelivered_bytes_, bytes); }
+
+  void Collect(FamilyList& out) const {
+    out.Add(Family::kConnections, {}, Get(open_));
+    out.Add(Family::kConnectionsLimit, {}, Get(limit_));
+    out.Add(Family::kConnectionsAccepted, {}, Get(accepted_));
+    for (std::size_t i = 0; i < refused_.size(); ++i) {
+      out.Add(Family::kConnectionsRefused, {kRefusalNames[i]}, Get(refused_[i]));
+    }
+    for (std::size_t i = 0; i < ended_.size(); ++i) {
+      out.Add(Family::kConnectionsEnded, {kEndingNames[i]}, Get(ended_[i]));
+    }
+    out.Add(Family::kUndeliveredBytes, {}, Get(undelivered_bytes_));
+  }
+
+ private:
+  using Number = std::atomic<std::int64_t>;
+  static void Count(Number& number) { number.fetch_add(1, std::memory_order_relaxed); }
+  static void Set(Number& number, std::int64_t value) {
+    number.store(value, std::memory_order_relaxed);
+  }
+  static double Get(const Number& number) {
+    return static_cast<double>(number.load(std::memory_order_relaxed));
+  }
+
+  Number accepted_{0};
+  std::array<Number, kConnectionRefusals> refused_{};
+  std::array<Number, kConnectionEndings> ended_{};
+  Number open_{0};
+  Number limit_{0};
+  Number undelivered_bytes_{0};
 };
 
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike
@@ -90,6 +143,8 @@ class MetricsImpl final : public Metrics {
     }
     return *series;
   }
+
+  ConnectionMetrics& ForConnections() override { return connections_; }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
     MutexLock lock(mutex_);
@@ -146,6 +201,7 @@ class MetricsImpl final : public Metrics {
             static_cast<double>(queue_limit_requests_.load(std::memory_order_relaxed)));
     out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
+    connections_.Collect(out);
     CollectSeries(out);
     CollectPools(out);
     return std::move(out).Take();
@@ -218,6 +274,7 @@ class MetricsImpl final : public Metrics {
   const BuildInfo build_;
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
+  ConnectionSeries connections_;
   std::atomic<bool> ready_{false};
   std::atomic<ModelMetrics*> no_model_{nullptr};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
@@ -233,6 +290,10 @@ class MetricsImpl final : public Metrics {
 };
 
 }  // namespace
+
+absl::string_view ConnectionEndingName(ConnectionEnding why) {
+  return kEndingNames[static_cast<std::size_t>(why)];
+}
 
 std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build) {
   return std::make_unique<MetricsImpl>(build);

@@ -64,6 +64,35 @@ class LaneMetrics {
   virtual void RecordRetired() = 0;
 };
 
+// The label `reason` of normd_connections_refused_total.
+enum class ConnectionRefusal { kFull, kPeerFull, kNoDescriptors };
+inline constexpr int kConnectionRefusals = 3;
+
+// The label `reason` of normd_connections_ended_total.
+enum class ConnectionEnding {
+  kHandshakeTimeout,
+  kNoHttp2,
+  kOversize,
+  kMessageTimeout,
+  kTransportBytes
+};
+inline constexpr int kConnectionEndings = 5;
+absl::string_view ConnectionEndingName(ConnectionEnding why);
+
+// The connections of gRPC's port.
+class ConnectionMetrics {
+ public:
+  virtual ~ConnectionMetrics() = default;
+  virtual void RecordAccepted() = 0;
+  virtual void RecordRefused(ConnectionRefusal reason) = 0;
+  // By the server, before gRPC had it or because of its traffic.
+  virtual void RecordEnded(ConnectionEnding reason) = 0;
+  virtual void SetOpen(std::int64_t connections) = 0;
+  virtual void SetLimit(std::int64_t connections) = 0;
+  // Received and not given to the service.
+  virtual void SetUndelivered(std::int64_t bytes) = 0;
+};
+
 // Bytes of a pool by state, read at the scrape.
 struct PoolUse {
   std::int64_t used_bytes = 0;
@@ -86,6 +115,7 @@ class Metrics {
   virtual ModelMetrics& ForModel(absl::string_view name, std::int64_t version) = 0;
   // Requests that name no loaded model, and methods that concern none: model="", version="".
   virtual ModelMetrics& ForNoModel() = 0;
+  virtual ConnectionMetrics& ForConnections() = 0;
   // A lane is working from here on.
   virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;
   // What the device is, for people; the last call for a device counts.

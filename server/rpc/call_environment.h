@@ -14,6 +14,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
+#include "server/net/delivered_bytes.h"
 #include "server/rpc/active_calls.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/request_log.h"
@@ -47,6 +48,7 @@ struct CallEnvironment {
   const Clock& clock;
   RequestLog* request_log = nullptr;  // Null: off.
   ActiveCalls active{};
+  DeliveredBytes delivered{};
   std::atomic<std::uint64_t> next_request_id{1};
 };
 

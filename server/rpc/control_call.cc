@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/compression.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -20,8 +21,11 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
 }
 
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
+  environment_.delivered.Record(context_.peer(), request_bytes);
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
+    const absl::Status uncompressed = CheckUncompressed(context_);
+    if (!uncompressed.ok()) return uncompressed;
     auto lease = environment_.admission.Admit(request_bytes, *metrics_, Needs::kNothing);
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);

@@ -33,6 +33,8 @@ class NormService final : public NormServiceBase {
   // `environment` outlives the service; the service outlives its calls.
   explicit NormService(CallEnvironment& environment);
 
+  CallEnvironment& environment() { return environment_; }
+
   grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;

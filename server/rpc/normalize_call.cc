@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/compression.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -49,6 +50,9 @@ void NormalizeCall::Start() {
 absl::Status NormalizeCall::Accept() {
   const std::int64_t message_bytes = static_cast<std::int64_t>(message_.Length());
   environment_.metrics.AddPayload(message_bytes, 0);
+  environment_.delivered.Record(context_.peer(), message_bytes);
+  const absl::Status uncompressed = CheckUncompressed(context_);
+  if (!uncompressed.ok()) return uncompressed;
   if (!message_.Dump(&slices_).ok()) {
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }

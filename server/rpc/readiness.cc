@@ -40,6 +40,12 @@ bool Readiness::ready() const {
   return started_ && !stopped_;
 }
 
+void Readiness::SetRoom(bool room) {
+  MutexLock lock(mutex_);
+  room_ = room;
+  metrics_.SetReady(started_ && !stopped_ && room_);
+}
+
 void Readiness::Attach(HealthService* health) {
   MutexLock lock(mutex_);
   health_ = health;
@@ -53,7 +59,7 @@ void Readiness::Detach() {
 
 void Readiness::Publish() {
   const bool serving = started_ && !stopped_;
-  metrics_.SetReady(serving);
+  metrics_.SetReady(serving && room_);
   if (health_ == nullptr) return;
   health_->Set("", serving);
   health_->Set(kService, serving);

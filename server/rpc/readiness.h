@@ -29,6 +29,10 @@ class Readiness {
   // For good: neither Start nor SetModel makes anything serve again.
   void Stop();
   bool ready() const;
+  // Whether a new client finds a connection. Without room the metric says not ready, so that no
+  // more clients are sent here; the health service, which is asked over a connection, speaks for
+  // those who have one and goes on saying SERVING.
+  void SetRoom(bool room);
 
   // Tells `health` the present state and each change. `health` lives until Detach.
   void Attach(HealthService* health);
@@ -44,6 +48,7 @@ class Readiness {
   HealthService* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::set<std::string> models_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool room_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

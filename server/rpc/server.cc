@@ -1,23 +1,96 @@
 #include "server/rpc/server.h"
 
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
-#include "grpcpp/server_builder.h"
+#include "server/net/process_limits.h"
+#include "spdlog/spdlog.h"
 
 namespace normd {
+namespace {
+
+void SetMillis(grpc::ServerBuilder& builder, const char* argument, Duration value) {
+  if (value == Duration(0)) return;
+  const auto millis = std::chrono::ceil<std::chrono::milliseconds>(value).count();
+  builder.AddChannelArgument(
+      argument, static_cast<int>(std::min<std::int64_t>(millis, std::numeric_limits<int>::max())));
+}
+
+void SetUpConnections(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
+  SetMillis(builder, GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time);
+  SetMillis(builder, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout);
+  SetMillis(builder, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+            options.min_ping_interval);
+  SetMillis(builder, GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_idle);
+  SetMillis(builder, GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_age);
+  SetMillis(builder, GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_age_grace);
+  // Without it a client that pings while it has no call is allowed one ping in two hours.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+}
+
+TrafficLimits TrafficOf(const ServerOptions& options) {
+  // A message that is too large for a call, but not by much, is taken to its end and refused with a
+  // status that says so.
+  constexpr std::int64_t kRefusableBytes = std::int64_t{64} << 20;
+  constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
+  TrafficLimits limits;
+  limits.connection_bytes =
+      options.max_connection_calls == 0
+          ? kUnlimited
+          : std::max(kRefusableBytes, options.max_connection_calls *
+                                          (options.max_request_bytes + kMaxRequestOverheadBytes));
+  // Before gRPC's own measure is full, at which it cancels whatever call it finds first.
+  limits.process_bytes = options.max_transport_bytes / 8 * 7;
+  limits.message_timeout = options.connections.message_timeout;
+  limits.min_bytes_per_second = options.connections.min_bytes_per_second;
+  return limits;
+}
+
+ConnectionLoopOptions LoopOf(const ServerOptions& options) {
+  ConnectionLoopOptions loop;
+  const std::int64_t descriptors = RaiseDescriptorLimit();
+  loop.limits =
+      DecideLimits(options.connections.max_connections, options.connections.max_peer_connections,
+                   descriptors, OpenDescriptors());
+  if (options.connections.max_connections > loop.limits.connections) {
+    spdlog::warn("--max_connections: {}, but {} descriptors are enough for {}",
+                 options.connections.max_connections, descriptors, loop.limits.connections);
+  }
+  constexpr Duration kNoTimeout = std::chrono::hours(24 * 365);
+  loop.handshake_timeout = options.connections.handshake_timeout > Duration(0)
+                               ? options.connections.handshake_timeout
+                               : kNoTimeout;
+  if (options.max_connection_calls > 0) {
+    loop.max_concurrent_streams = static_cast<std::uint32_t>(options.max_connection_calls);
+  }
+  loop.max_header_list_bytes = kMaxMetadataBytes;
+  loop.traffic = TrafficOf(options);
+  return loop;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
                                                       NormService& service, Readiness& readiness) {
+  absl::StatusOr<Listener> listener = Listen(options.listen);
+  if (!listener.ok()) return listener.status();
+  const int port = listener->port;
   // A switch of the process, which gRPC reads when it builds a server.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  // Connections come from a loop of our own: gRPC's listener stays deaf once descriptors ran out,
+  // and takes whatever comes.
+  std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  SetUpConnections(options.connections, builder);
   builder.RegisterService(&service);
   auto health = std::make_unique<HealthService>();
   builder.RegisterService(health.get());
@@ -36,23 +109,34 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // Two servers on one port would share the clients at random: the second shall fail.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: ", options.listen, " cannot be bound (is the port in use?)"));
-  }
+  if (server == nullptr) return absl::InternalError("gRPC cannot start");
   readiness.Attach(health.get());
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
-  return std::unique_ptr<Server>(new Server(std::move(health), std::move(server), readiness,
-                                            absl::StrCat(host, ":", port), port));
+  std::unique_ptr<Server> made(new Server(std::move(health), std::move(server), std::move(acceptor),
+                                          readiness, absl::StrCat(host, ":", port), port));
+  CallEnvironment& environment = service.environment();
+  ConnectionLoop::Callbacks callbacks;
+  callbacks.take = [&to = *made->acceptor_](int socket, const std::string& first_bytes) {
+    Acceptor::NewConnectionParameters connection;
+    connection.fd = socket;
+    const grpc::Slice slice(first_bytes);
+    connection.read_buffer = grpc::ByteBuffer(&slice, 1);
+    to.HandleNewConnection(&connection);
+  };
+  callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };
+  made->loop_ =
+      std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener), std::move(callbacks),
+                                       environment.delivered, environment.metrics.ForConnections());
+  return made;
 }
 
 Server::Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
-               Readiness& readiness, std::string address, int port)
+               std::unique_ptr<Acceptor> acceptor, Readiness& readiness, std::string address,
+               int port)
     : health_(std::move(health)),
       server_(std::move(server)),
+      acceptor_(std::move(acceptor)),
       readiness_(readiness),
       address_(std::move(address)),
       port_(port) {}
@@ -62,6 +146,8 @@ Server::~Server() { Shutdown(Duration(0)); }
 void Server::Shutdown(Duration grace) {
   readiness_.Detach();
   health_->Close();
+  // Before gRPC stops: it would lose the descriptors that it is given later.
+  loop_.reset();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
 }
 

@@ -1,20 +1,44 @@
-// The gRPC server: its port, its channel settings, health and reflection.
+// The gRPC server: its port and connections, its channel settings, health and reflection.
 
 #ifndef NORMD_SERVER_RPC_SERVER_H_
 #define NORMD_SERVER_RPC_SERVER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "server/base/clock.h"
+#include "server/net/connection_loop.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 
 namespace normd {
+
+// Durations of 0: without end, or as gRPC has it.
+struct ConnectionOptions {
+  std::int64_t max_connections = 0;       // 0: as many as there are descriptors for, up to 10,000.
+  std::int64_t max_peer_connections = 0;  // 0: three quarters of them.
+  // For the client's preface and its acknowledgement of our settings.
+  Duration handshake_timeout = std::chrono::seconds(10);
+  // A call's message may take so long, and longer while it brings so many bytes per second.
+  Duration message_timeout = std::chrono::seconds(30);
+  std::int64_t min_bytes_per_second = 4096;
+  // A silent connection is asked for a sign of life after this time, and ended without one.
+  Duration keepalive_time{0};
+  Duration keepalive_timeout = std::chrono::seconds(20);
+  // Pings that come faster, without data of the server's between them, end a connection.
+  Duration min_ping_interval{0};
+  // A connection without calls for so long, or as old, gets a GOAWAY; its calls may finish, until
+  // the grace has passed.
+  Duration max_idle{0};
+  Duration max_age{0};
+  Duration max_age_grace{0};
+};
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:8001";  // Port 0: any free one.
@@ -26,11 +50,15 @@ struct ServerOptions {
   // it fills up, gRPC closes the windows in which clients may send, and at the end it cancels calls
   // (RESOURCE_EXHAUSTED, without a retry hint). 0: no limit.
   std::int64_t max_transport_bytes = 0;
+  ConnectionOptions connections = {};
 };
 
 // What one message may hold beside its tensor. gRPC refuses a larger one unread, with
 // RESOURCE_EXHAUSTED and without a retry hint; between the two, the service says INVALID_ARGUMENT.
 inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
+
+// What a call's metadata may hold, as HTTP/2 counts it.
+inline constexpr int kMaxMetadataBytes = 8192;
 
 // Serves from Start to Shutdown. Start and Shutdown are called by one thread.
 class Server {
@@ -45,19 +73,23 @@ class Server {
   const std::string& address() const { return address_; }
   int port() const { return port_; }
 
-  // Accepts no more calls, waits for those inside until `grace` has passed, then cancels the rest
-  // and waits for them to end. Watches of the health service end with it.
+  // Accepts no more connections nor calls, waits for those inside until `grace` has passed, then
+  // cancels the rest and waits for them to end. Watches of the health service end with it.
   void Shutdown(Duration grace);
 
  private:
+  using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+
   Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
-         Readiness& readiness, std::string address, int port);
+         std::unique_ptr<Acceptor> acceptor, Readiness& readiness, std::string address, int port);
 
   std::unique_ptr<HealthService> health_;  // Outlives the server that it is registered with.
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;
   Readiness& readiness_;
   const std::string address_;
   const int port_;
+  std::unique_ptr<ConnectionLoop> loop_;  // Until Shutdown. It calls the rest.
 };
 
 }  // namespace normd

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/codec.h"
+#include "server/rpc/compression.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -37,7 +38,10 @@ StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext
       arrival_(environment.clock.Now()),
       ids_(EchoRequestIds(context)),
       deadline_(DeadlineOf(context, environment.clock)),
-      metrics_(&environment.metrics.ForNoModel()) {}
+      metrics_(&environment.metrics.ForNoModel()),
+      delivered_(environment.delivered.Find(context.peer())) {
+  if (delivered_ != nullptr) delivered_->open_streams.fetch_add(1, std::memory_order_relaxed);
+}
 
 // Records the facts of an event, and does what follows from them if nobody else does.
 template <typename Facts>
@@ -142,6 +146,7 @@ void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
 void StreamCall::OnDone() {
   const std::shared_ptr<StreamCall> self = std::move(self_);
   environment_.active.Remove(this);
+  if (delivered_ != nullptr) delivered_->open_streams.fetch_sub(1, std::memory_order_relaxed);
   // What a client that left was told, nobody heard.
   if (code_ != absl::StatusCode::kOk && context_.IsCancelled()) {
     code_ = deadline_ <= environment_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
@@ -156,6 +161,9 @@ void StreamCall::OnDone() {
 
 absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices) {
   environment_.metrics.AddPayload(static_cast<std::int64_t>(incoming_.Length()), 0);
+  if (delivered_ != nullptr) delivered_->Add(static_cast<std::int64_t>(incoming_.Length()));
+  const absl::Status uncompressed = CheckUncompressed(context_);
+  if (!uncompressed.ok()) return uncompressed;
   if (!incoming_.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }

@@ -147,6 +147,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // Constant once `accepted_` is set.
   StreamHeader header_;
   ModelMetrics* metrics_;
+  // shared: the connection may end before the stream. Null if it did not come through the loop.
+  const std::shared_ptr<DeliveredCounts> delivered_;
   Admission::Lease lease_;
 
   std::atomic<bool> cancelled_{false};  // Relaxed: it only saves work.

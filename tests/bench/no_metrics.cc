@@ -22,10 +22,21 @@ class NoLaneMetrics final : public LaneMetrics {
   void RecordRetired() override {}
 };
 
+class NoConnectionMetrics final : public ConnectionMetrics {
+ public:
+  void RecordAccepted() override {}
+  void RecordRefused(ConnectionRefusal) override {}
+  void RecordEnded(ConnectionEnding) override {}
+  void SetOpen(std::int64_t) override {}
+  void SetLimit(std::int64_t) override {}
+  void SetUndelivered(std::int64_t) override {}
+};
+
 class NoMetrics final : public Metrics {
  public:
   ModelMetrics& ForModel(absl::string_view, std::int64_t) override { return model_; }
   ModelMetrics& ForNoModel() override { return model_; }
+  ConnectionMetrics& ForConnections() override { return connections_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -40,6 +51,7 @@ class NoMetrics final : public Metrics {
 
  private:
   NoModelMetrics model_;
+  NoConnectionMetrics connections_;
   NoLaneMetrics lane_;
 };
 

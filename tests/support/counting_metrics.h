@@ -62,11 +62,31 @@ class CountingLaneMetrics final : public LaneMetrics {
   std::atomic<bool> retired{false};
 };
 
+class CountingConnectionMetrics final : public ConnectionMetrics {
+ public:
+  void RecordAccepted() override { ++accepted; }
+  void RecordRefused(ConnectionRefusal reason) override {
+    ++refused[static_cast<std::size_t>(reason)];
+  }
+  void RecordEnded(ConnectionEnding reason) override { ++ended[static_cast<std::size_t>(reason)]; }
+  void SetOpen(std::int64_t connections) override { open = connections; }
+  void SetLimit(std::int64_t connections) override { limit = connections; }
+  void SetUndelivered(std::int64_t bytes) override { undelivered_bytes = bytes; }
+
+  std::atomic<std::int64_t> accepted{0};
+  std::array<std::atomic<std::int64_t>, kConnectionRefusals> refused{};
+  std::array<std::atomic<std::int64_t>, kConnectionEndings> ended{};
+  std::atomic<std::int64_t> open{0};
+  std::atomic<std::int64_t> limit{0};
+  std::atomic<std::int64_t> undelivered_bytes{0};
+};
+
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
   ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
+  ConnectionMetrics& ForConnections() override { return connections; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -78,6 +98,7 @@ class CountingMetrics final : public Metrics {
   std::vector<prometheus::MetricFamily> Collect() const override;
 
   CountingModelMetrics no_model;
+  CountingConnectionMetrics connections;
   std::atomic<std::int64_t> inflight_bytes{0};
   std::atomic<bool> ready{false};
 

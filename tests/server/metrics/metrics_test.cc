@@ -63,6 +63,12 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_device_info", "gauge"},
       {"normd_model_load_duration_seconds", "histogram"},
       {"normd_pool_bytes", "gauge"},
+      {"normd_connections", "gauge"},
+      {"normd_connections_limit", "gauge"},
+      {"normd_connections_accepted_total", "counter"},
+      {"normd_connections_refused_total", "counter"},
+      {"normd_connections_ended_total", "counter"},
+      {"normd_transport_undelivered_bytes", "gauge"},
       {"normd_ready", "gauge"},
       {"normd_build_info", "gauge"}};
   const Exposition scrape = Scrape();

@@ -1,0 +1,401 @@
+#include "server/net/connection_loop.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "server/net/tcp_counters.h"
+#include "spdlog/spdlog.h"
+
+namespace normd {
+namespace {
+
+constexpr std::uint64_t kWakeId = 0;
+constexpr std::uint64_t kFirstListenerId = 1;
+
+constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
+constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
+constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
+// How long to leave the listening sockets alone when the system has nothing for a connection.
+constexpr Duration kPause = std::chrono::milliseconds(100);
+// A new owner's settings leave at once. Should they not, the client is not kept for it.
+constexpr Duration kMaxHold = std::chrono::seconds(1);
+// Until the memory of a connection that was ended is free.
+constexpr Duration kTrimDelay = std::chrono::seconds(1);
+constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
+// Beyond what is there already, how much may arrive before a held connection reads as readable.
+constexpr int kHoldBytes = 128 << 10;
+
+TimePoint Now() { return std::chrono::steady_clock::now(); }
+
+void Register(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id;
+  epoll_ctl(epoll, operation, fd, &event);
+}
+
+void SetLowWater(int socket, int bytes) {
+  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+// As much as the socket takes at once, which for a few bytes at a connection's begin is all.
+void Send(int socket, const std::string& bytes) {
+  (void)!send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+}  // namespace
+
+ConnectionLoop::Connection::Connection(Descriptor descriptor, PeerAddress address, TimePoint now)
+    : socket(std::move(descriptor)),
+      peer(std::move(address)),
+      since(now),
+      opening(Http2OpeningLimits()),
+      undelivered(now) {}
+
+ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener listener,
+                               Callbacks callbacks, DeliveredBytes& delivered,
+                               ConnectionMetrics& metrics)
+    : options_(options),
+      listener_(std::move(listener)),
+      callbacks_(std::move(callbacks)),
+      delivered_(delivered),
+      metrics_(metrics),
+      settings_(Http2Settings(options.max_concurrent_streams, options.max_header_list_bytes)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      next_id_(kFirstListenerId + listener_.sockets.size()) {
+  metrics_.SetLimit(options_.limits.connections);
+  Register(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
+  SetListening(true);
+  thread_ = std::thread([this] { Run(); });
+  pthread_setname_np(thread_.native_handle(), "connections");
+}
+
+ConnectionLoop::~ConnectionLoop() {
+  stopping_.store(true, std::memory_order_relaxed);  // The event orders it.
+  const std::uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+  thread_.join();
+  for (const auto& [id, connection] : connections_) {
+    if (connection->stage == Stage::kHeld) SetLowWater(connection->socket.get(), 1);
+    if (connection->delivered != nullptr) {
+      delivered_.End(connection->peer.grpc_peer, connection->delivered.get());
+    }
+  }
+}
+
+void ConnectionLoop::SetListening(bool on) {
+  for (std::size_t i = 0; i < listener_.sockets.size(); ++i) {
+    Register(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_.sockets[i].get(),
+             kFirstListenerId + i, EPOLLIN);
+  }
+}
+
+void ConnectionLoop::Run() {
+  epoll_event events[256];
+  next_traffic_check_ = Now();
+  for (;;) {
+    const int count =
+        epoll_wait(epoll_.get(), events, static_cast<int>(std::size(events)), WaitMillis());
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    for (int i = 0; i < count; ++i) OnEvent(events[i].data.u64, events[i].events);
+    const TimePoint now = Now();
+    if (now >= listen_again_) {
+      listen_again_ = kNever;
+      SetListening(true);
+    }
+    if (now >= trim_at_) {
+      trim_at_ = kNever;
+      malloc_trim(0);
+    }
+    CheckHeld(now);
+    CheckOpenings(now);
+    if (now >= next_traffic_check_) CheckTraffic(now);
+    UpdateRoom();
+  }
+}
+
+int ConnectionLoop::WaitMillis() const {
+  if (!held_.empty()) return 1;
+  if (!active_.empty() && suspicious_) return 10;
+  if (!active_.empty() || !openings_.empty()) return 100;
+  if (listen_again_ != kNever || trim_at_ != kNever) return 100;
+  return -1;
+}
+
+void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
+  if (id == kWakeId) return;
+  if (id < kFirstListenerId + listener_.sockets.size()) return AcceptAll(id - kFirstListenerId);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  Connection& connection = *found->second;
+  if (connection.stage == Stage::kOpening) return ReadOpening(id, connection);
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Forget(id);
+  // It is registered for one event, so a busy connection wakes this thread no further.
+  if (active_.empty()) next_traffic_check_ = std::min(next_traffic_check_, Now() + kCalmCheck);
+  active_.push_back(id);
+}
+
+void ConnectionLoop::AcceptAll(std::size_t listener) {
+  constexpr int kAtOnce = 64;  // Then others' events have their turn.
+  for (int i = 0; i < kAtOnce; ++i) {
+    sockaddr_storage address = {};
+    socklen_t size = sizeof(address);
+    Descriptor socket(accept4(listener_.sockets[listener].get(),
+                              reinterpret_cast<sockaddr*>(&address), &size,
+                              SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      Admit(std::move(socket), PeerAddressOf(address));
+    } else if (errno == EAGAIN) {
+      return;
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return OnAcceptFailed(listener, errno);
+    }
+  }
+}
+
+// Without a descriptor a connection can neither be taken nor refused, and the listening socket
+// would report it again and again. With the spare one it is refused.
+void ConnectionLoop::OnAcceptFailed(std::size_t listener, int error) {
+  metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
+  LogRefusal({}, std::strerror(error));
+  if (error == EMFILE && spare_.valid()) {
+    spare_.Reset();
+    Descriptor refused(accept4(listener_.sockets[listener].get(), nullptr, nullptr, SOCK_CLOEXEC));
+    refused.Reset();
+    spare_.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (spare_.valid()) return;
+  }
+  if (!spare_.valid()) spare_.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (listen_again_ != kNever) return;
+  SetListening(false);
+  listen_again_ = Now() + kPause;
+}
+
+void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer) {
+  const auto of_peer = per_peer_.find(peer.share);
+  const Taking taking =
+      DecideTaking(options_.limits, static_cast<std::int64_t>(connections_.size()),
+                   of_peer != per_peer_.end() ? of_peer->second : 0);
+  if (taking != Taking::kTake) {
+    // Closed before a word of HTTP/2: a gRPC client takes it for UNAVAILABLE and backs off. A
+    // proper GOAWAY would make it come back at once.
+    const bool full = taking == Taking::kFull;
+    metrics_.RecordRefused(full ? ConnectionRefusal::kFull : ConnectionRefusal::kPeerFull);
+    LogRefusal(peer, full ? "--max_connections are open" : "--max_peer_connections of it are open");
+    return;
+  }
+  metrics_.RecordAccepted();
+  const std::uint64_t id = next_id_++;
+  ++per_peer_[peer.share];
+  auto connection = std::make_unique<Connection>(std::move(socket), peer, Now());
+  Connection& added = *connection;
+  connections_.emplace(id, std::move(connection));
+  metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
+  openings_.push_back(id);
+  Register(epoll_.get(), EPOLL_CTL_ADD, added.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLET);
+  ReadOpening(id, added);
+}
+
+// Looks at what is there and reads what the opening has done with, until nothing more is there or
+// the acknowledgement is next.
+void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
+  char buffer[16384];
+  const int socket = connection.socket.get();
+  for (;;) {
+    const ssize_t there = recv(socket, buffer, sizeof(buffer), MSG_PEEK | MSG_DONTWAIT);
+    if (there < 0 && errno == EINTR) continue;
+    if (there < 0 && errno == EAGAIN) return;
+    if (there <= 0)
+      return Forget(id);  // The client has left: no abuse, ports are probed like this.
+    const std::size_t taken = connection.opening.Take({buffer, static_cast<std::size_t>(there)});
+    if (taken > 0) {
+      connection.first_bytes.append(buffer, taken);
+      (void)!recv(socket, buffer, taken, MSG_DONTWAIT);
+    }
+    const Http2Opening::State state = connection.opening.state();
+    if (state == Http2Opening::State::kAcknowledged) return HandOn(id, connection);
+    if (state != Http2Opening::State::kPreface && state != Http2Opening::State::kSettings) {
+      Send(socket, Http2Refusal(state));
+      // What is left unread would turn the refusal into a reset.
+      (void)!recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT);
+      metrics_.RecordEnded(ConnectionEnding::kNoHttp2);
+      spdlog::debug("connection of {}: {}", connection.peer.grpc_peer, connection.opening.error());
+      return Forget(id);
+    }
+    if (state == Http2Opening::State::kSettings && !connection.greeted) {
+      connection.greeted = true;
+      Send(socket, settings_);
+    }
+    if (taken < static_cast<std::size_t>(there)) return;  // A part of a frame's head.
+  }
+}
+
+// The new owner must not read the acknowledgement before it has sent its own settings, or else it
+// would acknowledge to itself the defaults. Its reading begins when the socket is readable, so the
+// socket is not for a moment.
+void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
+  const int socket = connection.socket.get();
+  Descriptor watch(fcntl(socket, F_DUPFD_CLOEXEC, 0));
+  if (!watch.valid()) {
+    metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
+    return Forget(id);
+  }
+  int there = 0;
+  ioctl(socket, FIONREAD, &there);
+  SetLowWater(socket, there + kHoldBytes);
+  Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
+  connection.delivered = delivered_.Begin(connection.peer.grpc_peer);
+  connection.stage = Stage::kHeld;
+  connection.since = Now();
+  const int handed_on = connection.socket.Release();
+  connection.socket = std::move(watch);
+  callbacks_.take(handed_on, std::exchange(connection.first_bytes, {}));
+  Register(epoll_.get(), EPOLL_CTL_ADD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
+  if (!TryRelease(connection, connection.since)) held_.push_back(id);
+}
+
+bool ConnectionLoop::TryRelease(Connection& connection, TimePoint now) {
+  const TcpCounters counters = ReadTcpCounters(connection.socket.get());
+  const bool written = counters.written_bytes > static_cast<std::int64_t>(settings_.size());
+  if (!written && !counters.closed && now - connection.since < kMaxHold) return false;
+  connection.stage = Stage::kServing;
+  SetLowWater(connection.socket.get(), 1);
+  return true;
+}
+
+void ConnectionLoop::CheckHeld(TimePoint now) {
+  std::erase_if(held_, [&](std::uint64_t id) {
+    const auto found = connections_.find(id);
+    return found == connections_.end() || TryRelease(*found->second, now);
+  });
+}
+
+void ConnectionLoop::CheckOpenings(TimePoint now) {
+  while (!openings_.empty()) {
+    const auto found = connections_.find(openings_.front());
+    if (found != connections_.end() && found->second->stage == Stage::kOpening) {
+      if (now - found->second->since < options_.handshake_timeout) return;
+      Cut(found->first, *found->second, ConnectionEnding::kHandshakeTimeout);
+    }
+    openings_.pop_front();
+  }
+}
+
+void ConnectionLoop::CheckTraffic(TimePoint now) {
+  std::int64_t undelivered = 0;
+  std::int64_t most = 0;
+  std::erase_if(active_, [&](std::uint64_t id) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end() || !Sample(id, *found->second, now)) return true;
+    undelivered += found->second->undelivered.bytes();
+    most = std::max(most, found->second->undelivered.bytes());
+    return false;
+  });
+  metrics_.SetUndelivered(undelivered);
+  const std::int64_t limit = options_.traffic.process_bytes;
+  if (limit > 0 && undelivered > limit) EndWorst();
+  suspicious_ = most > kSuspiciousBytes;
+  next_traffic_check_ = now + (suspicious_ ? kSuspiciousCheck : kCalmCheck);
+}
+
+// False when the connection is active no more.
+bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint now) {
+  const DeliveredCounts& delivered = *connection.delivered;
+  TrafficSample sample{now};
+  // Before what was received: what is delivered meanwhile then counts as undelivered at worst.
+  sample.delivered_messages = delivered.messages.load(std::memory_order_relaxed);
+  sample.delivered_bytes = delivered.bytes.load(std::memory_order_relaxed);
+  sample.open_streams = delivered.open_streams.load(std::memory_order_relaxed);
+  const TcpCounters counters = ReadTcpCounters(connection.socket.get());
+  if (counters.closed) return Forget(id), false;
+  sample.received_bytes = counters.received_bytes;
+  switch (connection.undelivered.Add(sample, options_.traffic)) {
+    case TrafficVerdict::kOversize: return Cut(id, connection, ConnectionEnding::kOversize), false;
+    case TrafficVerdict::kStalled:
+      return Cut(id, connection, ConnectionEnding::kMessageTimeout), false;
+    case TrafficVerdict::kFine: break;
+  }
+  const bool quiet = connection.received_bytes == counters.received_bytes &&
+                     connection.undelivered.bytes() <= Undelivered::kNoticeableBytes;
+  connection.received_bytes = counters.received_bytes;
+  if (!quiet) return true;
+  Register(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
+  return false;
+}
+
+// Whoever has held the most for a second goes first: fast uploads in progress have nothing so old.
+void ConnectionLoop::EndWorst() {
+  Connection* worst = nullptr;
+  std::uint64_t worst_id = 0;
+  for (const std::uint64_t id : active_) {
+    Connection& connection = *connections_.at(id);
+    if (worst == nullptr || connection.undelivered.old_bytes() > worst->undelivered.old_bytes()) {
+      worst = &connection;
+      worst_id = id;
+    }
+  }
+  if (worst == nullptr || worst->undelivered.old_bytes() < kSuspiciousBytes) return;
+  Cut(worst_id, *worst, ConnectionEnding::kTransportBytes);
+  std::erase(active_, worst_id);
+}
+
+// The new owner reads the end of the connection from its own descriptor, and lets go of what it
+// held in many small pieces, which the heap would keep.
+void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnding why) {
+  if (why != ConnectionEnding::kHandshakeTimeout) {
+    spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
+                 connection.peer.grpc_peer, connection.undelivered.bytes(),
+                 std::string(ConnectionEndingName(why)));
+  }
+  if (connection.stage != Stage::kOpening) trim_at_ = Now() + kTrimDelay;
+  metrics_.RecordEnded(why);
+  shutdown(connection.socket.get(), SHUT_RDWR);
+  Forget(id);
+}
+
+void ConnectionLoop::Forget(std::uint64_t id) {
+  const auto found = connections_.find(id);
+  const Connection& connection = *found->second;
+  if (connection.delivered != nullptr) {
+    delivered_.End(connection.peer.grpc_peer, connection.delivered.get());
+  }
+  // While the other descriptor is open, closing this one does not unregister it.
+  Register(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), id, 0);
+  const auto of_peer = per_peer_.find(connection.peer.share);
+  if (--of_peer->second == 0) per_peer_.erase(of_peer);
+  connections_.erase(found);
+  metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
+}
+
+void ConnectionLoop::LogRefusal(const PeerAddress& peer, const char* why) {
+  ++refused_since_log_;
+  const TimePoint now = Now();
+  if (now < next_refusal_log_) return;
+  next_refusal_log_ = now + kRefusalLogInterval;
+  spdlog::warn("{} connections refused since the last such line, the last of {}: {}",
+               std::exchange(refused_since_log_, 0),
+               peer.grpc_peer.empty() ? "an unknown peer" : peer.grpc_peer, why);
+}
+
+void ConnectionLoop::UpdateRoom() {
+  const bool room =
+      listen_again_ == kNever &&
+      DecideRoom(options_.limits, static_cast<std::int64_t>(connections_.size()), room_);
+  if (room == room_) return;
+  room_ = room;
+  callbacks_.on_room(room);
+}
+
+}  // namespace normd

@@ -1,0 +1,138 @@
+// The thread that accepts connections, judges how they begin, hands them on, and watches them.
+
+#ifndef NORMD_SERVER_NET_CONNECTION_LOOP_H_
+#define NORMD_SERVER_NET_CONNECTION_LOOP_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/base/clock.h"
+#include "server/metrics/metrics.h"
+#include "server/net/connection_policy.h"
+#include "server/net/delivered_bytes.h"
+#include "server/net/descriptor.h"
+#include "server/net/http2_opening.h"
+#include "server/net/listener.h"
+#include "server/net/peer_address.h"
+#include "server/net/undelivered.h"
+
+namespace normd {
+
+struct ConnectionLoopOptions {
+  ConnectionLimits limits;
+  // How long a client may take for its preface and for acknowledging the settings.
+  Duration handshake_timeout = std::chrono::seconds(10);
+  // What the server's settings say; those that gRPC sends afterwards say the same.
+  std::uint32_t max_concurrent_streams = 100;
+  std::uint32_t max_header_list_bytes = 8192;
+  TrafficLimits traffic;
+};
+
+// A connection is handed on when its client has acknowledged the server's settings, with that
+// acknowledgement as the next bytes to be read: so whoever reads it holds the client to its limits
+// from the start, whether or not the client acknowledges anything later. Then the loop keeps a
+// second descriptor, by which it notices the end of the connection and ends it when its client
+// breaks the limits of traffic.
+class ConnectionLoop {
+ public:
+  struct Callbacks {
+    // Takes over `socket`, whose first bytes have been read already. On the loop's thread; does
+    // not block.
+    std::function<void(int socket, std::string first_bytes)> take;
+    // Whether a new client finds room, at each change. On the loop's thread.
+    std::function<void(bool room)> on_room;
+  };
+
+  // `delivered` and `metrics` outlive it. Accepts from here on.
+  ConnectionLoop(const ConnectionLoopOptions& options, Listener listener, Callbacks callbacks,
+                 DeliveredBytes& delivered, ConnectionMetrics& metrics);
+  // Stops accepting, closes what is not handed on yet, and watches no more.
+  ~ConnectionLoop();
+  ConnectionLoop(const ConnectionLoop&) = delete;
+  ConnectionLoop& operator=(const ConnectionLoop&) = delete;
+
+ private:
+  enum class Stage {
+    kOpening,  // Up to the acknowledgement.
+    kHeld,     // Handed on, but not to be read before the new owner's settings have left.
+    kServing,
+  };
+  struct Connection {
+    Connection(Descriptor descriptor, PeerAddress address, TimePoint now);
+
+    Descriptor socket;
+    PeerAddress peer;
+    Stage stage = Stage::kOpening;
+    TimePoint since;  // In kOpening and kHeld: when it began.
+    Http2Opening opening;
+    bool greeted = false;
+    std::string first_bytes;
+    std::shared_ptr<DeliveredCounts> delivered;
+    Undelivered undelivered;
+    std::int64_t received_bytes = 0;  // At the last sample.
+  };
+  using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
+
+  void Run();
+  int WaitMillis() const;
+  void OnEvent(std::uint64_t id, std::uint32_t events);
+  void AcceptAll(std::size_t listener);
+  void OnAcceptFailed(std::size_t listener, int error);
+  void Admit(Descriptor socket, const PeerAddress& peer);
+  void ReadOpening(std::uint64_t id, Connection& connection);
+  void HandOn(std::uint64_t id, Connection& connection);
+  bool TryRelease(Connection& connection, TimePoint now);
+  void CheckHeld(TimePoint now);
+  void CheckOpenings(TimePoint now);
+  void CheckTraffic(TimePoint now);
+  bool Sample(std::uint64_t id, Connection& connection, TimePoint now);
+  void EndWorst();
+  void Cut(std::uint64_t id, Connection& connection, ConnectionEnding why);
+  void Forget(std::uint64_t id);
+  void LogRefusal(const PeerAddress& peer, const char* why);
+  void UpdateRoom();
+  void SetListening(bool on);
+
+  const ConnectionLoopOptions options_;
+  Listener listener_;
+  const Callbacks callbacks_;
+  DeliveredBytes& delivered_;
+  ConnectionMetrics& metrics_;
+  const std::string settings_;
+  Descriptor epoll_;
+  Descriptor wake_;
+  Descriptor spare_;
+  std::atomic<bool> stopping_{false};
+
+  // Of the thread.
+  Connections connections_;
+  absl::flat_hash_map<std::string, std::int64_t> per_peer_;
+  // By stage; they may name connections that are gone or have gone on. Of those that serve, the
+  // active ones: something has arrived and they are sampled until nothing does.
+  std::deque<std::uint64_t> openings_;  // Oldest first.
+  std::vector<std::uint64_t> held_;
+  std::vector<std::uint64_t> active_;
+  std::uint64_t next_id_;
+  bool room_ = true;
+  bool suspicious_ = false;  // Some connection has much undelivered.
+  TimePoint next_traffic_check_;
+  TimePoint listen_again_ = kNever;
+  TimePoint trim_at_ = kNever;
+  TimePoint next_refusal_log_;
+  std::int64_t refused_since_log_ = 0;
+
+  std::thread thread_;  // Last: it uses the rest.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_CONNECTION_LOOP_H_

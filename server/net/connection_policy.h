@@ -1,0 +1,36 @@
+// Which connections are taken: a pure function of counts and limits.
+
+#ifndef NORMD_SERVER_NET_CONNECTION_POLICY_H_
+#define NORMD_SERVER_NET_CONNECTION_POLICY_H_
+
+#include <cstdint>
+
+namespace normd {
+
+// A connection costs its socket twice: gRPC's descriptor, and the one by which it is watched.
+inline constexpr std::int64_t kDescriptorsPerConnection = 2;
+
+struct ConnectionLimits {
+  std::int64_t connections = 0;       // Of all peers.
+  std::int64_t peer_connections = 0;  // Of one peer.
+};
+
+// What is wanted (0: as many as there is room for, and three quarters of them), as the descriptors
+// allow: of `descriptor_limit`, `open_descriptors` are taken already, and a reserve is kept for
+// files, scrapes, loads and gRPC's own. At least one connection.
+ConnectionLimits DecideLimits(std::int64_t wanted_connections, std::int64_t wanted_peer_connections,
+                              std::int64_t descriptor_limit, std::int64_t open_descriptors);
+
+enum class Taking { kTake, kFull, kPeerFull };
+
+// Whether a connection is taken beside `connections`, of which `peer_connections` have its peer.
+Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
+                    std::int64_t peer_connections);
+
+// Whether a new client finds room. Once there was none there is room again only below nine tenths
+// of the limit, so that the answer does not flicker.
+bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_CONNECTION_POLICY_H_

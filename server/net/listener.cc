@@ -1,0 +1,104 @@
+#include "server/net/listener.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::Status Unavailable(const std::string& address, const std::string& reason) {
+  return absl::UnavailableError(absl::StrCat("listen: ", address, " cannot be bound: ", reason));
+}
+
+void SetOption(int fd, int level, int option, int value) {
+  setsockopt(fd, level, option, &value, sizeof(value));
+}
+
+// An invalid descriptor, with errno, when `address` cannot be listened at.
+Descriptor ListenAt(const sockaddr* address, socklen_t size, bool both_families) {
+  Descriptor socket(::socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return {};
+  SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  // Accepted connections inherit it.
+  SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
+  if (address->sa_family == AF_INET6) {
+    SetOption(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, both_families ? 0 : 1);
+  }
+  if (bind(socket.get(), address, size) != 0) return {};
+  if (listen(socket.get(), SOMAXCONN) != 0) return {};
+  return socket;
+}
+
+int PortOf(int socket) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  // Both families have the port at the same place.
+  sockaddr_in any;
+  std::memcpy(&any, &address, sizeof(any));
+  return ntohs(any.sin_port);
+}
+
+// With a port that an earlier socket was given, later ones take the same.
+void SetPort(sockaddr* address, int port) {
+  const in_port_t network = htons(static_cast<in_port_t>(port));
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = network;
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = network;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Listener> Listen(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return Unavailable(address, "wanted host:port");
+  std::string host = address.substr(0, colon);
+  const std::string port = address.substr(colon + 1);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
+  // A socket of IPv6 takes IPv4, too. Where IPv6 is off, IPv4 alone is left.
+  const bool everywhere = host == "0.0.0.0" || host == "::";
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
+  Listener listener;
+  std::string reason = "no such host";
+  for (const char* name : {everywhere ? "::" : host.c_str(), "0.0.0.0"}) {
+    addrinfo* found = nullptr;
+    const int error = getaddrinfo(name, port.c_str(), &hints, &found);
+    const AddressList list(found, freeaddrinfo);
+    if (error != 0) reason = gai_strerror(error);
+    for (addrinfo* at = error == 0 ? found : nullptr; at != nullptr; at = at->ai_next) {
+      if (listener.port != 0) SetPort(at->ai_addr, listener.port);
+      Descriptor socket = ListenAt(at->ai_addr, at->ai_addrlen, everywhere);
+      if (!socket.valid()) {
+        reason =
+            absl::StrCat(std::strerror(errno), errno == EADDRINUSE ? " (is the port in use?)" : "");
+        continue;
+      }
+      listener.port = PortOf(socket.get());
+      listener.sockets.push_back(std::move(socket));
+    }
+    if (!everywhere || !listener.sockets.empty()) break;
+  }
+  if (listener.sockets.empty()) return Unavailable(address, reason);
+  return listener;
+}
+
+}  // namespace normd

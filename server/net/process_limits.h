@@ -1,0 +1,25 @@
+// What the system lets this process have.
+
+#ifndef NORMD_SERVER_NET_PROCESS_LIMITS_H_
+#define NORMD_SERVER_NET_PROCESS_LIMITS_H_
+
+#include <cstdint>
+#include <limits>
+
+namespace normd {
+
+// Raises the soft limit of open descriptors to the hard one. Returns the limit then in force.
+std::int64_t RaiseDescriptorLimit();
+// How many descriptors are open now.
+std::int64_t OpenDescriptors();
+
+inline constexpr std::int64_t kNoMemoryLimit = std::numeric_limits<std::int64_t>::max();
+
+// How many bytes the process may still take, by RLIMIT_AS, RLIMIT_DATA and the limits of its
+// control groups (version 1 and 2); kNoMemoryLimit where there is none. The machine's memory is no
+// limit.
+std::int64_t MemoryLeft();
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_PROCESS_LIMITS_H_

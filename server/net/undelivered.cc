@@ -1,0 +1,67 @@
+#include "server/net/undelivered.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace normd {
+namespace {
+
+// A call's metadata is at most 8 KiB, more is refused; its frames' heads and window updates beside.
+constexpr std::int64_t kMessageOverhead = 9 << 10;
+// Heads of frames, of which each is rarely under 1 KiB.
+constexpr std::int64_t kFramesShare = 64;
+// Pings, acknowledgements, calls of gRPC's own services.
+constexpr std::int64_t kOverheadPerSecond = 1 << 10;
+
+double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+TrafficVerdict Undelivered::Add(const TrafficSample& sample, const TrafficLimits& limits) {
+  const std::int64_t received = sample.received_bytes - last_.received_bytes;
+  // What is less than the least rate is never noticed, so a connection that only talks a little is
+  // never taken for one that is too slow.
+  const double allowed_rate = static_cast<double>(limits.min_bytes_per_second + kOverheadPerSecond);
+  const std::int64_t allowed =
+      received / kFramesShare +
+      static_cast<std::int64_t>(allowed_rate * std::min(Seconds(sample.at - last_.at), 1.0));
+  const std::int64_t delivered =
+      sample.delivered_bytes - last_.delivered_bytes +
+      kMessageOverhead * (sample.delivered_messages - last_.delivered_messages);
+  // What is allowed beyond what came is not saved up for later.
+  bytes_ =
+      std::max<std::int64_t>(bytes_ + std::max<std::int64_t>(received - allowed, 0) - delivered, 0);
+  last_ = sample;
+  AgeFloor(sample.at);
+  if (bytes_ > limits.connection_bytes) return TrafficVerdict::kOversize;
+  return Stalled(sample, limits) ? TrafficVerdict::kStalled : TrafficVerdict::kFine;
+}
+
+bool Undelivered::Stalled(const TrafficSample& sample, const TrafficLimits& limits) {
+  if (bytes_ <= kNoticeableBytes || sample.open_streams > 0 ||
+      limits.message_timeout == Duration(0)) {
+    window_ = sample;
+    return false;
+  }
+  const Duration passed = sample.at - window_.at;
+  if (passed < limits.message_timeout) return false;
+  const double wanted = static_cast<double>(limits.min_bytes_per_second) * Seconds(passed);
+  const bool slow = static_cast<double>(sample.received_bytes - window_.received_bytes) < wanted;
+  window_ = sample;
+  return slow;
+}
+
+void Undelivered::AgeFloor(TimePoint now) {
+  constexpr Duration kSecond = std::chrono::seconds(1);
+  if (now - second_ >= kSecond) {
+    last_floor_ = floor_;
+    floor_ = bytes_;
+    second_ = now;
+  } else {
+    floor_ = std::min(floor_, bytes_);
+  }
+}
+
+std::int64_t Undelivered::old_bytes() const { return std::min({bytes_, floor_, last_floor_}); }
+
+}  // namespace normd

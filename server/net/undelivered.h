@@ -1,0 +1,70 @@
+// How much of what a connection has received has not reached the service: what gRPC holds of
+// messages that are half sent, or that nobody reads. Pure: time and counts are given.
+
+#ifndef NORMD_SERVER_NET_UNDELIVERED_H_
+#define NORMD_SERVER_NET_UNDELIVERED_H_
+
+#include <cstdint>
+
+#include "server/base/clock.h"
+
+namespace normd {
+
+// Counts since the connection began.
+struct TrafficSample {
+  TimePoint at;
+  std::int64_t received_bytes = 0;   // By TCP.
+  std::int64_t delivered_bytes = 0;  // Of messages, by gRPC to the service.
+  std::int64_t delivered_messages = 0;
+  // Streams that the service has open. What it does not read of them is its own doing, and their
+  // time-out ends those whose client is slow.
+  std::int64_t open_streams = 0;
+};
+
+struct TrafficLimits {
+  // What one connection, and all together, may have undelivered.
+  std::int64_t connection_bytes = 0;
+  std::int64_t process_bytes = 0;  // 0: no limit.
+  // A connection that has had a part of a message undelivered for so long, without a stream, and
+  // received fewer bytes per second than this, is given up, after at most twice the time. 0: never.
+  Duration message_timeout{0};
+  std::int64_t min_bytes_per_second = 0;
+};
+
+// Why a connection is ended.
+enum class TrafficVerdict { kFine, kOversize, kStalled };
+
+// An estimate that never exceeds what is undelivered by more than kNoticeableBytes for a client
+// that sends what gRPC's clients send: frames' heads, metadata, window updates and pings are
+// allowed for generously, so that an honest connection's estimate falls back to 0 with its last
+// message. Not thread-safe.
+class Undelivered {
+ public:
+  static constexpr std::int64_t kNoticeableBytes = std::int64_t{64} << 10;
+
+  explicit Undelivered(TimePoint begin) : last_{begin}, window_{begin}, second_{begin} {}
+
+  TrafficVerdict Add(const TrafficSample& sample, const TrafficLimits& limits);
+
+  std::int64_t bytes() const { return bytes_; }
+  // Of them, those that have been there for a second: what a fast upload sends has not.
+  std::int64_t old_bytes() const;
+
+ private:
+  bool Stalled(const TrafficSample& sample, const TrafficLimits& limits);
+  void AgeFloor(TimePoint now);
+
+  TrafficSample last_;
+  std::int64_t bytes_ = 0;
+  // Where the time began in which something was undelivered all along, or the last that was
+  // judged by its rate.
+  TrafficSample window_;
+  // The least of `bytes_` in this second and in the one before.
+  TimePoint second_;
+  std::int64_t floor_ = 0;
+  std::int64_t last_floor_ = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_UNDELIVERED_H_

@@ -1,0 +1,267 @@
+#include "server/net/connection_loop.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "tests/support/counting_metrics.h"
+
+namespace normd {
+namespace {
+
+const std::string kHello =
+    std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\x04\0\0\0\0\0", 9);
+const std::string kAck("\0\0\0\x04\x01\0\0\0\0", 9);
+// As an owner of the connection sends them: longer than nothing.
+const std::string kOwnSettings(40, 's');
+
+constexpr int kWaitMillis = 20000;
+
+class Client {
+ public:
+  explicit Client(int port, const char* source = "127.0.0.1")
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in from = {};
+    from.sin_family = AF_INET;
+    inet_pton(AF_INET, source, &from.sin_addr);
+    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
+    sockaddr_in to = from;
+    to.sin_port = htons(static_cast<in_port_t>(port));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  void Send(const std::string& bytes) {
+    (void)!send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  std::string Read(std::size_t size) {
+    std::string bytes(size, '\0');
+    const ssize_t got = recv(socket_.get(), bytes.data(), size, MSG_WAITALL);
+    bytes.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+    return bytes;
+  }
+  // Blocks until the other side has closed, or data is there.
+  bool Closed() {
+    char byte;
+    return recv(socket_.get(), &byte, 1, 0) <= 0;
+  }
+  void Close() { socket_.Reset(); }
+
+ private:
+  Descriptor socket_;
+};
+
+struct Taken {
+  Descriptor socket;
+  std::string first_bytes;
+};
+
+bool Readable(const Descriptor& socket, int millis) {
+  pollfd poll_for = {socket.get(), POLLIN, 0};
+  return poll(&poll_for, 1, millis) == 1;
+}
+
+class ConnectionLoopTest : public ::testing::Test {
+ protected:
+  void Start(ConnectionLoopOptions options) {
+    auto listener = Listen("127.0.0.1:0");
+    ASSERT_TRUE(listener.ok());
+    port_ = listener->port;
+    ConnectionLoop::Callbacks callbacks;
+    callbacks.take = [this](int socket, std::string first_bytes) {
+      MutexLock lock(mutex_);
+      taken_.push_back({Descriptor(socket), std::move(first_bytes)});
+      changed_.SignalAll();
+    };
+    callbacks.on_room = [this](bool room) {
+      MutexLock lock(mutex_);
+      rooms_.push_back(room);
+      changed_.SignalAll();
+    };
+    loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
+                                             delivered_, metrics_);
+  }
+  static ConnectionLoopOptions Options() {
+    ConnectionLoopOptions options;
+    options.limits = {100, 100};
+    options.traffic.connection_bytes = 1 << 20;
+    return options;
+  }
+  Taken Take() {
+    MutexLock lock(mutex_);
+    while (taken_.empty()) changed_.Wait(mutex_);
+    Taken taken = std::move(taken_.front());
+    taken_.pop_front();
+    return taken;
+  }
+  bool NextRoom() {
+    MutexLock lock(mutex_);
+    while (rooms_.empty()) changed_.Wait(mutex_);
+    const bool room = rooms_.front();
+    rooms_.pop_front();
+    return room;
+  }
+  void WaitOpen(std::int64_t connections) {
+    while (metrics_.open != connections) std::this_thread::yield();
+  }
+  // A connection that serves, with the owner's settings sent.
+  Taken Serve(Client& client) {
+    client.Send(kHello + kAck);
+    Taken taken = Take();
+    (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
+    EXPECT_TRUE(Readable(taken.socket, kWaitMillis));
+    return taken;
+  }
+
+  int port_ = 0;
+  CountingConnectionMetrics metrics_;
+  DeliveredBytes delivered_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Taken> taken_ ABSL_GUARDED_BY(mutex_);
+  std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ConnectionLoop> loop_;
+};
+
+TEST_F(ConnectionLoopTest, HandsOnWithTheAcknowledgementNext) {
+  Start(Options());
+  Client client(port_);
+  client.Send(kHello);
+  EXPECT_EQ(client.Read(21), Http2Settings(100, 8192));
+  client.Send(kAck + "more");
+  Taken taken = Take();
+  EXPECT_EQ(taken.first_bytes, kHello);
+  (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
+  ASSERT_TRUE(Readable(taken.socket, kWaitMillis));
+  char bytes[64];
+  const ssize_t got = recv(taken.socket.get(), bytes, sizeof(bytes), 0);
+  EXPECT_EQ(std::string(bytes, static_cast<std::size_t>(got)), kAck + "more");
+}
+
+TEST_F(ConnectionLoopTest, NothingIsToBeReadBeforeTheOwnersSettingsHaveLeft) {
+  Start(Options());
+  for (int round = 0; round < 20; ++round) {
+    Client client(port_);
+    client.Send(kHello + kAck + std::string(1000, 'd'));
+    Taken taken = Take();
+    EXPECT_FALSE(Readable(taken.socket, 5));
+    (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
+    EXPECT_TRUE(Readable(taken.socket, kWaitMillis));
+  }
+}
+
+TEST_F(ConnectionLoopTest, RefusesBeyondTheLimitAndSaysWhenThereIsRoom) {
+  ConnectionLoopOptions options = Options();
+  options.limits = {3, 3};
+  Start(options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(std::make_unique<Client>(port_));
+  EXPECT_FALSE(NextRoom());
+  Client refused(port_);
+  EXPECT_TRUE(refused.Closed());
+  EXPECT_EQ(metrics_.refused[static_cast<std::size_t>(ConnectionRefusal::kFull)], 1);
+  clients.pop_back();
+  clients.pop_back();
+  EXPECT_TRUE(NextRoom());
+  Client taken(port_);
+  Serve(taken);
+}
+
+TEST_F(ConnectionLoopTest, OnePeerHasItsShareAndAnotherItsOwn) {
+  ConnectionLoopOptions options = Options();
+  options.limits = {10, 2};
+  Start(options);
+  Client first(port_, "127.0.0.2");
+  Client second(port_, "127.0.0.2");
+  Client third(port_, "127.0.0.2");
+  EXPECT_TRUE(third.Closed());
+  EXPECT_EQ(metrics_.refused[static_cast<std::size_t>(ConnectionRefusal::kPeerFull)], 1);
+  Client other(port_, "127.0.0.3");
+  const Taken taken = Serve(other);
+  first.Close();
+  WaitOpen(2);
+  Client again(port_, "127.0.0.2");
+  Serve(again);
+}
+
+TEST_F(ConnectionLoopTest, EndsWhoeverDoesNotBeginInTime) {
+  ConnectionLoopOptions options = Options();
+  options.handshake_timeout = std::chrono::milliseconds(50);
+  Start(options);
+  Client silent(port_);
+  Client half(port_);
+  half.Send(kHello.substr(0, 10));
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_TRUE(half.Closed());
+  Client unacknowledged(port_);
+  unacknowledged.Send(kHello);
+  EXPECT_EQ(unacknowledged.Read(21).size(), 21u);
+  EXPECT_TRUE(unacknowledged.Closed());
+  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kHandshakeTimeout)], 3);
+}
+
+TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
+  Start(Options());
+  Client first(port_);
+  Client second(port_);
+  {
+    Taken one = Serve(first);
+    Taken two = Serve(second);
+    EXPECT_EQ(metrics_.open, 2);
+    shutdown(one.socket.get(), SHUT_RDWR);  // As gRPC does before it closes.
+    WaitOpen(1);
+    EXPECT_TRUE(first.Read(kOwnSettings.size() + 21).size() > 0);
+    EXPECT_TRUE(first.Closed());
+    second.Close();
+    shutdown(two.socket.get(), SHUT_RDWR);  // Which gRPC does when it has read the end.
+    WaitOpen(0);
+  }
+}
+
+TEST_F(ConnectionLoopTest, EndsWhatReceivesMoreThanIsDelivered) {
+  Start(Options());
+  Client client(port_);
+  Taken taken = Serve(client);
+  std::string bytes(1 << 16, 'x');
+  for (int i = 0; i < 64; ++i) {
+    client.Send(bytes);
+    std::string read(1 << 16, '\0');
+    if (!Readable(taken.socket, kWaitMillis) ||
+        recv(taken.socket.get(), read.data(), read.size(), 0) <= 0)
+      break;
+  }
+  WaitOpen(0);
+  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+}
+
+TEST_F(ConnectionLoopTest, StopsWithConnectionsInEveryStage) {
+  Start(Options());
+  Client silent(port_);
+  Client opening(port_);
+  opening.Send(kHello);
+  Client held(port_);
+  held.Send(kHello + kAck);
+  Taken owner = Take();
+  Client serving(port_);
+  Taken served = Serve(serving);
+  loop_.reset();
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  EXPECT_TRUE(opening.Closed());
+  // Those that were handed on are their owners'.
+  EXPECT_TRUE(Readable(owner.socket, kWaitMillis));
+  serving.Send("x");
+  EXPECT_TRUE(Readable(served.socket, kWaitMillis));
+}
+
+}  // namespace
+}  // namespace normd

@@ -1,0 +1,172 @@
+#include "server/net/undelivered.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+namespace normd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+// A connection and the time.
+class Traffic {
+ public:
+  explicit Traffic(TrafficLimits limits) : limits_(limits), undelivered_(TimePoint(seconds(100))) {
+    sample_.at = TimePoint(seconds(100));
+  }
+
+  TrafficVerdict After(Duration passed, std::int64_t received, std::int64_t delivered = 0,
+                       std::int64_t messages = 0) {
+    sample_.at += passed;
+    sample_.received_bytes += received;
+    sample_.delivered_bytes += delivered;
+    sample_.delivered_messages += messages;
+    return undelivered_.Add(sample_, limits_);
+  }
+  // Tenths of a second in which nothing comes, until the verdict or `most` has passed.
+  Duration SilenceUntilStalled(Duration most) {
+    for (Duration passed = milliseconds(100); passed <= most; passed += milliseconds(100)) {
+      if (After(milliseconds(100), 0) == TrafficVerdict::kStalled) return passed;
+    }
+    return Duration::max();
+  }
+
+  TrafficSample& sample() { return sample_; }
+  const Undelivered& undelivered() const { return undelivered_; }
+
+ private:
+  const TrafficLimits limits_;
+  TrafficSample sample_;
+  Undelivered undelivered_;
+};
+
+TrafficLimits Limits() {
+  TrafficLimits limits;
+  limits.connection_bytes = 100 * kMiB;
+  limits.message_timeout = seconds(30);
+  limits.min_bytes_per_second = 4096;
+  return limits;
+}
+
+TEST(UndeliveredTest, CountsAHalfSentMessage) {
+  Traffic traffic(Limits());
+  traffic.After(milliseconds(100), 50 * kMiB);
+  EXPECT_GT(traffic.undelivered().bytes(), 49 * kMiB);
+  EXPECT_LE(traffic.undelivered().bytes(), 50 * kMiB);
+  traffic.After(milliseconds(100), kMiB, 51 * kMiB, 1);
+  EXPECT_EQ(traffic.undelivered().bytes(), 0);
+}
+
+TEST(UndeliveredTest, EndsAHalfSentMessageWithinTwiceTheTimeout) {
+  for (const std::int64_t bytes : {200 << 10, 1 << 20, 90 << 20}) {
+    Traffic traffic(Limits());
+    EXPECT_EQ(traffic.After(milliseconds(100), bytes), TrafficVerdict::kFine);
+    const Duration passed = traffic.SilenceUntilStalled(seconds(100));
+    EXPECT_GE(passed, seconds(29)) << bytes;
+    EXPECT_LE(passed, seconds(60)) << bytes;
+  }
+}
+
+TEST(UndeliveredTest, KeepsASlowUploadAboveTheLeastRate) {
+  for (const std::int64_t rate : {4200, 10000, 100000}) {
+    Traffic traffic(Limits());
+    for (int tenth = 0; tenth < 36000; ++tenth) {
+      if (rate * tenth / 10 > 99 * kMiB) break;
+      ASSERT_EQ(traffic.After(milliseconds(100), rate / 10 + 1), TrafficVerdict::kFine) << rate;
+    }
+  }
+}
+
+TEST(UndeliveredTest, EndsAnUploadBelowTheLeastRate) {
+  Traffic traffic(Limits());
+  traffic.After(milliseconds(100), kMiB);
+  TrafficVerdict verdict = TrafficVerdict::kFine;
+  for (int tenth = 0; tenth < 700 && verdict == TrafficVerdict::kFine; ++tenth) {
+    verdict = traffic.After(milliseconds(100), 100);
+  }
+  EXPECT_EQ(verdict, TrafficVerdict::kStalled);
+}
+
+TEST(UndeliveredTest, StreamsAreNotStalled) {
+  Traffic traffic(Limits());
+  traffic.sample().open_streams = 1;
+  traffic.After(milliseconds(100), kMiB);
+  EXPECT_EQ(traffic.SilenceUntilStalled(seconds(300)), Duration::max());
+  traffic.sample().open_streams = 0;
+  EXPECT_LE(traffic.SilenceUntilStalled(seconds(300)), seconds(60));
+}
+
+TEST(UndeliveredTest, EndsWhatHoldsMoreThanItsCallsCanNeed) {
+  Traffic traffic(Limits());
+  EXPECT_EQ(traffic.After(milliseconds(10), 90 * kMiB), TrafficVerdict::kFine);
+  EXPECT_EQ(traffic.After(milliseconds(10), 20 * kMiB), TrafficVerdict::kOversize);
+}
+
+// Honest traffic of every kind: after millions of messages nothing is left to be held against it.
+TEST(UndeliveredTest, NeverGrowsOnAnHonestConnection) {
+  std::mt19937 random(20261122);
+  for (const std::int64_t message : {0, 20, 1024, 65536, 1 << 20, 32 << 20}) {
+    for (const std::int64_t metadata : {30, 200, 8192}) {
+      Traffic traffic(Limits());
+      std::int64_t sent = 0;
+      std::int64_t delivered = 0;
+      for (int step = 0; step < 20000; ++step) {
+        const std::int64_t calls = static_cast<std::int64_t>(random() % 40);
+        std::int64_t received = 0;
+        std::int64_t bytes = 0;
+        for (std::int64_t call = 0; call < calls; ++call) {
+          received += message + metadata + message / 16384 * 9 + 40;
+          bytes += message;
+        }
+        sent += received;
+        delivered += bytes;
+        // Some of it is on its way when the sample is taken.
+        const std::int64_t early = calls > 0 ? static_cast<std::int64_t>(random() % 300) : 0;
+        ASSERT_NE(traffic.After(milliseconds(1 + random() % 200), received + early, bytes, calls),
+                  TrafficVerdict::kStalled)
+            << message << " " << metadata << " " << step;
+        traffic.sample().received_bytes -= early;
+      }
+      EXPECT_LE(traffic.undelivered().bytes(), Undelivered::kNoticeableBytes)
+          << message << " " << metadata;
+    }
+  }
+}
+
+TEST(UndeliveredTest, TalksALittleForEver) {
+  Traffic traffic(Limits());
+  for (int tenth = 0; tenth < 100000; ++tenth) {  // Pings and health checks, nothing delivered.
+    ASSERT_EQ(traffic.After(milliseconds(100), 400), TrafficVerdict::kFine);
+  }
+  EXPECT_LE(traffic.undelivered().bytes(), Undelivered::kNoticeableBytes);
+}
+
+TEST(UndeliveredTest, AnHourOfSilenceIsNotSavedUp) {
+  Traffic traffic(Limits());
+  traffic.After(std::chrono::hours(1), 0);
+  traffic.After(milliseconds(10), 10 * kMiB);
+  EXPECT_GT(traffic.undelivered().bytes(), 9 * kMiB);
+}
+
+TEST(UndeliveredTest, OldBytesHaveBeenThereForASecond) {
+  Traffic traffic(Limits());
+  traffic.After(milliseconds(100), 40 * kMiB);
+  EXPECT_EQ(traffic.undelivered().old_bytes(), 0);
+  for (int tenth = 0; tenth < 25; ++tenth) traffic.After(milliseconds(100), 0);
+  EXPECT_GT(traffic.undelivered().old_bytes(), 39 * kMiB);
+  // A fast upload has nothing old although something is always there.
+  Traffic busy(Limits());
+  for (int tenth = 0; tenth < 100; ++tenth) {
+    busy.After(milliseconds(50), 8 * kMiB);
+    busy.After(milliseconds(50), 0, 8 * kMiB, 1);
+    EXPECT_EQ(busy.undelivered().old_bytes(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace normd
