@@ -3,8 +3,8 @@
 # 24.04. Touches nothing, and needs no root, when nothing is missing.
 #
 #   deploy/setup.sh          what the build and the demo need
-#   deploy/setup.sh --test   also what only the tests need; Prometheus is unpacked into build/tools,
-#                            not installed, so that no service starts
+#   deploy/setup.sh --test   also what only the tests need; Prometheus and nginx are unpacked
+#                            into build/tools, not installed, so that no service starts
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,7 +21,7 @@ packages=(
 test_packages=(
   python3-h2                                             # HTTP/2 by hand: tests/abuse
 )
-tools=build/tools/prometheus
+tools=build/tools
 
 say() { echo "setup: $*"; }
 die() { echo "setup: $*" >&2; exit 1; }
@@ -77,23 +77,25 @@ install_missing() {
     { tail -n 30 "$log" >&2; die 'apt-get install failed'; }
 }
 
-# The server's scrape is tested against a real Prometheus.
-unpack_prometheus() {
-  if command -v prometheus >/dev/null && command -v promtool >/dev/null; then
-    say 'Prometheus is installed'
+# unpack PACKAGE PROGRAM: unless PROGRAM is installed. What only tests run need not be installed, which
+# would start a service.
+unpack() {
+  local package=$1 program=$2 folder=$tools/$1
+  if PATH=$PATH:/usr/sbin command -v "$program" >/dev/null; then
+    say "$package is installed"
     return
   fi
-  if [[ -x $tools/usr/bin/prometheus ]]; then
-    say "Prometheus is in $tools"
+  if [[ -x $folder/usr/bin/$program || -x $folder/usr/sbin/$program ]]; then
+    say "$package is in $folder"
     return
   fi
   update_once
-  say "Prometheus: unpacking the package into $tools"
-  mkdir -p "$tools"
-  (cd "$tools" && apt-get -q download prometheus) >"$log" 2>&1 ||
-    { cat "$log" >&2; die 'apt-get download prometheus failed'; }
-  dpkg-deb --extract "$tools"/prometheus_*.deb "$tools"
-  rm "$tools"/prometheus_*.deb
+  say "$package: unpacking it into $folder"
+  mkdir -p "$folder"
+  (cd "$folder" && apt-get -q download "$package") >"$log" 2>&1 ||
+    { cat "$log" >&2; die "apt-get download $package failed"; }
+  dpkg-deb --extract "$folder/$package"_*.deb "$folder"
+  rm "$folder/$package"_*.deb
 }
 
 [[ $# == 0 || ($# == 1 && $1 == --test) ]] || die "usage: deploy/setup.sh [--test]"
@@ -102,4 +104,7 @@ if [[ ${1:-} == --test ]]; then packages+=("${test_packages[@]}"); fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 install_missing
-if [[ ${1:-} == --test ]]; then unpack_prometheus; fi
+if [[ ${1:-} == --test ]]; then
+  unpack prometheus promtool  # the server's scrape is tested against a real one
+  unpack nginx nginx          # and what only a proxy stops, with one
+fi
