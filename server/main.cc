@@ -205,7 +205,8 @@ int ConnectionCallsOf(const ServerConfig& config) {
 
 int Serve(const ServerConfig& config) {
   SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
+  const std::unique_ptr<Metrics> metrics =
+      CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
 

@@ -80,6 +80,7 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_models", c.max_models, 1, kUnbounded),
            CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),
            CheckDuration("drain_timeout", c.drain_timeout, absl::Hours(24)),
+           CheckRange("max_model_series", c.max_model_series, 0, 1 << 20),
            CheckLogLevel(c.log_level),
            CheckDuration("slow_request_threshold", c.slow_request_threshold, absl::Hours(1)),
            CheckRange("log_sample_every", c.log_sample_every, 0, kUnbounded),

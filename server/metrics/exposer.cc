@@ -16,16 +16,16 @@ namespace {
 
 class Source final : public prometheus::Collectable {
  public:
-  explicit Source(const Metrics& metrics) : metrics_(metrics) {}
+  explicit Source(Metrics& metrics) : metrics_(metrics) {}
   std::vector<prometheus::MetricFamily> Collect() const override { return metrics_.Collect(); }
 
  private:
-  const Metrics& metrics_;
+  Metrics& metrics_;
 };
 
 class ExposerImpl final : public Exposer {
  public:
-  ExposerImpl(std::unique_ptr<prometheus::Exposer> server, const Metrics& metrics)
+  ExposerImpl(std::unique_ptr<prometheus::Exposer> server, Metrics& metrics)
       : source_(std::make_shared<Source>(metrics)), server_(std::move(server)) {
     server_->RegisterCollectable(source_);
     server_->RegisterCollectable(process_);

@@ -81,6 +81,11 @@ constexpr Description kDescriptions[] = {
      MetricType::Histogram,
      {"model"},
      "Duration of successful model loads: reading, checking and preparing the backend."},
+    {"normd_models_without_series",
+     MetricType::Gauge,
+     {},
+     "Loaded model versions beyond --max_model_series, which are counted together under "
+     "model=\"_other\"."},
     {"normd_pool_bytes",
      MetricType::Gauge,
      {"pool", "state"},

@@ -29,6 +29,7 @@ enum class Family {
   kDeviceCopied,
   kDeviceInfo,
   kModelLoadDuration,
+  kModelsWithoutSeries,
   kPoolBytes,
   kReady,
   kBuildInfo,

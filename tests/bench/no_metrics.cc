@@ -24,7 +24,9 @@ class NoLaneMetrics final : public LaneMetrics {
 
 class NoMetrics final : public Metrics {
  public:
-  ModelMetrics& ForModel(absl::string_view, std::int64_t) override { return model_; }
+  std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
+    return {std::shared_ptr<void>(), &model_};
+  }
   ModelMetrics& ForNoModel() override { return model_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
@@ -35,8 +37,8 @@ class NoMetrics final : public Metrics {
   std::shared_ptr<void> WatchPool(std::string, std::function<PoolUse()>) override {
     return nullptr;
   }
-  std::string Scrape() const override { return ""; }
-  std::vector<prometheus::MetricFamily> Collect() const override { return {}; }
+  std::string Scrape() override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() override { return {}; }
 
  private:
   NoModelMetrics model_;

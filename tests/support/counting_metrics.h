@@ -65,7 +65,7 @@ class CountingLaneMetrics final : public LaneMetrics {
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
-  ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override;
+  std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
@@ -74,8 +74,8 @@ class CountingMetrics final : public Metrics {
   void AddPayload(std::int64_t, std::int64_t) override {}
   void SetReady(bool value) override { ready = value; }
   std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override;
-  std::string Scrape() const override { return ""; }
-  std::vector<prometheus::MetricFamily> Collect() const override;
+  std::string Scrape() override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() override;
 
   CountingModelMetrics no_model;
   std::atomic<std::int64_t> inflight_bytes{0};

@@ -109,8 +109,11 @@ TEST_F(ExposerTest, PromtoolFindsNoFault) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "promtool (Debian package prometheus) is not installed";
   }
-  ModelMetrics& model = metrics_->ForModel("instance_norm_64", 1);
-  model.RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::milliseconds(1));
+  const auto model = metrics_->ForModel("instance_norm_64", 1);
+  StageTimes stages;
+  stages[Stage::kCompute] = std::chrono::milliseconds(1);
+  model->RecordStages(stages);
+  model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::milliseconds(1));
   metrics_->ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1));
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
 
