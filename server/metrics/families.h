@@ -31,6 +31,7 @@ enum class Family {
   kModelLoadDuration,
   kModelsWithoutSeries,
   kPoolBytes,
+  kLostLogLines,
   kReady,
   kBuildInfo,
 };

@@ -111,6 +111,11 @@ class MetricsImpl final : public Metrics {
     return std::shared_ptr<void>(raw, [watch](void*) { watch->Stop(); });
   }
 
+  void WatchLostLogLines(std::function<std::int64_t()> read) override {
+    MutexLock lock(mutex_);
+    lost_log_lines_ = std::move(read);
+  }
+
   std::string Scrape() override {
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, Collect());
@@ -133,6 +138,7 @@ class MetricsImpl final : public Metrics {
     models_->Collect(out);
     CollectLanes(out);
     CollectPools(out);
+    CollectLog(out);
     return std::move(out).Take();
   }
 
@@ -186,6 +192,15 @@ class MetricsImpl final : public Metrics {
     }
   }
 
+  void CollectLog(FamilyList& out) const {
+    std::function<std::int64_t()> read;
+    {
+      MutexLock lock(mutex_);
+      read = lost_log_lines_;
+    }
+    if (read) out.Add(Family::kLostLogLines, {}, static_cast<double>(read()));
+  }
+
   const BuildInfo build_;
   const std::shared_ptr<SeriesSet> models_;  // shared: with the handles of models.
   ShardedCells inflight_bytes_{1};
@@ -198,6 +213,7 @@ class MetricsImpl final : public Metrics {
   // Entries are never removed: handles point into them.
   std::map<std::pair<std::string, std::string>, LaneSeries> lanes_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> devices_ ABSL_GUARDED_BY(mutex_);  // Their descriptions.
+  std::function<std::int64_t()> lost_log_lines_ ABSL_GUARDED_BY(mutex_);
   // weak: the handle that WatchPool gave owns the watch.
   std::vector<std::weak_ptr<PoolWatch>> watches_ ABSL_GUARDED_BY(mutex_);
 };

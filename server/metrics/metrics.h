@@ -100,6 +100,8 @@ class Metrics {
   // Calls `read` at each scrape, from the scraper's thread, until the returned handle is destroyed,
   // which waits for a call in progress. Pools of one name are added up. `read` must not block.
   virtual std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) = 0;
+  // Calls `read` at each scrape, for as long as this lives: the log lines that were lost so far.
+  virtual void WatchLostLogLines(std::function<std::int64_t()> read) = 0;
 
   // The whole exposition in Prometheus' text format, without the process's own series. Counts as a
   // scrape for the series of models that are gone.

@@ -37,6 +37,7 @@ class NoMetrics final : public Metrics {
   std::shared_ptr<void> WatchPool(std::string, std::function<PoolUse()>) override {
     return nullptr;
   }
+  void WatchLostLogLines(std::function<std::int64_t()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override { return {}; }
 

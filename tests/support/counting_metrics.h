@@ -74,6 +74,7 @@ class CountingMetrics final : public Metrics {
   void AddPayload(std::int64_t, std::int64_t) override {}
   void SetReady(bool value) override { ready = value; }
   std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override;
+  void WatchLostLogLines(std::function<std::int64_t()>) override {}
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override;
 
