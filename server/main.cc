@@ -240,7 +240,9 @@ int Serve(const ServerConfig& config, ServerLog& log) {
                               request_log.get()};
   NormService service(environment);
 
-  auto exposer = StartExposer(config.metrics_listen, *metrics);
+  auto exposer = StartExposer(config.metrics_listen, *metrics,
+                              {absl::ToChronoNanoseconds(config.metrics_timeout),
+                               static_cast<std::size_t>(config.max_metrics_connections)});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
                                config.max_transport_bytes},
