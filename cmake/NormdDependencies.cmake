@@ -30,6 +30,8 @@ if(NORMD_SERVER)
   find_package(absl REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(nlohmann_json REQUIRED)
+  find_package(Boost REQUIRED)  # Headers alone: Asio and Beast.
+  find_package(ZLIB REQUIRED)
   find_package(prometheus-cpp REQUIRED)
   pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++)
   find_library(GRPCPP_REFLECTION grpc++_reflection REQUIRED)

@@ -14,6 +14,7 @@ packages=(
   libprotobuf-dev protobuf-compiler                      # messages and model configs
   libabsl-dev                                            # status, flags, containers, time
   prometheus-cpp-dev libspdlog-dev nlohmann-json3-dev    # metrics, logs, JSON
+  libboost-dev zlib1g-dev                                # HTTP for the metrics
   libhwy-dev libtbb-dev libdnnl-dev                      # the CPU kernels
   libgtest-dev libgmock-dev libbenchmark-dev             # tests and benchmarks
   curl python3                                           # the demo's scrape, tables and inputs

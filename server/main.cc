@@ -3,6 +3,7 @@
 // Exit codes: 0 stopped, every accepted request answered; 1 could not start; 2 wrong command line;
 // 3 stopped early by a second signal or the drain timeout.
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -30,19 +31,18 @@
 #include "server/config/memory_budget.h"
 #include "server/exec/backend.h"
 #include "server/exec/executor.h"
+#include "server/log/server_log.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
 #include "server/net/process_limits.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
+#include "server/rpc/grpc_log.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/request_log.h"
 #include "server/rpc/server.h"
-#include "spdlog/async.h"
-#include "spdlog/sinks/stdout_color_sinks.h"
-#include "spdlog/sinks/stdout_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -104,24 +104,22 @@ class SignalThread {
   std::thread thread_;  // Last: it uses the flag.
 };
 
-void SetUpLog(const ServerConfig& config) {
-  auto logger = spdlog::stderr_color_mt("normd");
-  logger->set_level(spdlog::level::from_str(config.log_level));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
+// A descriptor that is closed would be the next socket's, to which the log would then be written.
+void OpenStandardStreams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // Takes the lowest number that is free.
+    if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", O_RDWR) != fd) std::_Exit(kStartFailed);
+  }
 }
 
-// Null when the flags ask for no line. The lines go to stderr from a thread of the log's own, so
-// that no lane waits for a slow reader; when it falls behind, the oldest lines are lost.
-std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config) {
+// Null when the flags ask for no line.
+std::unique_ptr<RequestLog> MakeRequestLog(const ServerConfig& config, ServerLog& log) {
   RequestLogOptions options;
   options.slow_threshold = absl::ToChronoNanoseconds(config.slow_request_threshold);
   options.sample_every = config.log_sample_every;
   if (options.slow_threshold == Duration(0) && options.sample_every == 0) return nullptr;
-  auto logger = spdlog::create_async_nb<spdlog::sinks::stderr_sink_mt>("requests");
-  logger->set_pattern("%v");
   return std::make_unique<RequestLog>(
-      options, [logger = std::move(logger)](const std::string& line) { logger->info(line); });
+      options, [&log](const std::string& line) { log.WriteRequestLine(line); });
 }
 
 // gRPC takes memory for a message on whatever thread receives it, so each of glibc's arenas, by
@@ -231,10 +229,12 @@ ServerConfig FittedToMemory(ServerConfig config) {
   return config;
 }
 
-int Serve(const ServerConfig& given) {
+int Serve(const ServerConfig& given, ServerLog& log) {
   const ServerConfig config = FittedToMemory(given);
   SteadyClock clock;
-  const std::unique_ptr<Metrics> metrics = CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION});
+  const std::unique_ptr<Metrics> metrics =
+      CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
+  metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
 
@@ -258,7 +258,7 @@ int Serve(const ServerConfig& given) {
   queue.StageWith((*backend)->stager());
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
-  const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config);
+  const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
   CallEnvironment environment{ServiceOf(config, executor, on_cpu),
                               registry,
                               admission,
@@ -269,7 +269,9 @@ int Serve(const ServerConfig& given) {
                               request_log.get()};
   NormService service(environment);
 
-  auto exposer = StartExposer(config.metrics_listen, *metrics);
+  auto exposer = StartExposer(config.metrics_listen, *metrics,
+                              {absl::ToChronoNanoseconds(config.metrics_timeout),
+                               static_cast<std::size_t>(config.max_metrics_connections)});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
                                config.max_transport_bytes, ConnectionsOf(config)},
@@ -293,6 +295,7 @@ int Serve(const ServerConfig& given) {
   const SignalThread signals(stop);
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.
+    log.Flush();
     std::_Exit(kStoppedEarly);
   }
   queue.Close();
@@ -305,9 +308,13 @@ int Serve(const ServerConfig& given) {
 }  // namespace normd
 
 int main(int argc, char** argv) {
+  normd::OpenStandardStreams();
+  // Whoever reads the log or a socket may leave.
+  signal(SIGPIPE, SIG_IGN);
   const auto line = normd::ParseCommandLine(absl::MakeConstSpan(argv + 1, argv + argc));
   if (!line.ok()) {
-    std::fprintf(stderr, "normd: %s\n", std::string(line.status().message()).c_str());
+    normd::LineWriter(STDERR_FILENO, {})
+        .Write(absl::StrCat("normd: ", line.status().message(), "\n"));
     return normd::kWrongCommandLine;
   }
   if (line->help) {
@@ -323,7 +330,8 @@ int main(int argc, char** argv) {
   // cost.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   normd::BoundMemoryKept();
-  normd::SetUpLog(line->config);
   normd::BlockStopSignals();
-  return normd::Serve(line->config);
+  normd::ServerLog log(STDERR_FILENO, line->config.log_level);
+  normd::PassOnGrpcLog();
+  return normd::Serve(line->config, log);
 }

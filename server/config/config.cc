@@ -30,6 +30,13 @@ absl::Status CheckDuration(absl::string_view flag, absl::Duration value, absl::D
                 absl::StrCat("from 0 to ", absl::FormatDuration(high)));
 }
 
+// A duration that is not without end.
+absl::Status CheckTimeout(absl::string_view flag, absl::Duration value, absl::Duration high) {
+  if (value >= absl::Milliseconds(1) && value <= high) return absl::OkStatus();
+  return Wanted(flag, absl::FormatDuration(value),
+                absl::StrCat("from 1ms to ", absl::FormatDuration(high)));
+}
+
 absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   const std::size_t colon = address.rfind(':');
   int port = -1;
@@ -91,6 +98,9 @@ absl::Status Validate(const ServerConfig& c) {
            CheckRange("max_models", c.max_models, 1, kUnbounded),
            CheckDuration("lame_duck", c.lame_duck, absl::Hours(1)),
            CheckDuration("drain_timeout", c.drain_timeout, absl::Hours(24)),
+           CheckTimeout("metrics_timeout", c.metrics_timeout, absl::Hours(1)),
+           CheckRange("max_metrics_connections", c.max_metrics_connections, 1, 4096),
+           CheckRange("max_model_series", c.max_model_series, 0, 1 << 20),
            CheckLogLevel(c.log_level),
            CheckDuration("slow_request_threshold", c.slow_request_threshold, absl::Hours(1)),
            CheckRange("log_sample_every", c.log_sample_every, 0, kUnbounded),

@@ -55,6 +55,9 @@ struct ServerConfig {
   std::int64_t max_models = 0;
   absl::Duration lame_duck;
   absl::Duration drain_timeout;
+  absl::Duration metrics_timeout;
+  std::int64_t max_metrics_connections = 0;
+  std::int64_t max_model_series = 0;
   std::string log_level;
   absl::Duration slow_request_threshold;
   std::int64_t log_sample_every = 0;

@@ -107,6 +107,17 @@ ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
           "how long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "how long accepted requests may take to finish after that, such as 30s");
+ABSL_FLAG(
+    absl::Duration, metrics_timeout, absl::Seconds(10),
+    "how long a request to the metrics port may take to arrive, and its response to be taken, "
+    "each as a whole, such as 5s");
+ABSL_FLAG(
+    std::int64_t, max_metrics_connections, 64,
+    "connections to the metrics port; one peer may have a quarter of them; beyond, the oldest "
+    "of whoever has most makes room");
+ABSL_FLAG(std::int64_t, max_model_series, 1000,
+          "loaded model versions that have series of their own in /metrics; more are counted "
+          "together under model=\"_other\"");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
 ABSL_FLAG(
     absl::Duration, slow_request_threshold, absl::ZeroDuration(),
@@ -169,6 +180,9 @@ ServerConfig ReadFlags() {
   config.max_models = absl::GetFlag(FLAGS_max_models);
   config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
   config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  config.metrics_timeout = absl::GetFlag(FLAGS_metrics_timeout);
+  config.max_metrics_connections = absl::GetFlag(FLAGS_max_metrics_connections);
+  config.max_model_series = absl::GetFlag(FLAGS_max_model_series);
   config.log_level = absl::GetFlag(FLAGS_log_level);
   config.slow_request_threshold = absl::GetFlag(FLAGS_slow_request_threshold);
   config.log_sample_every = absl::GetFlag(FLAGS_log_sample_every);

@@ -1,67 +1,131 @@
 #include "server/metrics/exposer.h"
 
-#include <exception>
+#include <algorithm>
+#include <cstdint>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "prometheus/collectable.h"
-#include "prometheus/exposer.h"
 #include "prometheus/metric_family.h"
-#include "server/base/printable.h"
+#include "prometheus/text_serializer.h"
+#include "server/http/http_server.h"
 #include "server/metrics/process_collector.h"
+#include "server/metrics/scraper.h"
 
 namespace normd {
 namespace {
 
-class Source final : public prometheus::Collectable {
- public:
-  explicit Source(const Metrics& metrics) : metrics_(metrics) {}
-  std::vector<prometheus::MetricFamily> Collect() const override { return metrics_.Collect(); }
+using prometheus::MetricFamily;
+using prometheus::MetricType;
 
- private:
-  const Metrics& metrics_;
-};
+constexpr char kTextFormat[] = "text/plain; version=0.0.4; charset=utf-8";
+
+void AddSeries(MetricFamily& family, std::vector<prometheus::ClientMetric::Label> labels,
+               std::int64_t value) {
+  prometheus::ClientMetric& series = family.metric.emplace_back();
+  series.label = std::move(labels);
+  (family.type == MetricType::Counter ? series.counter.value : series.gauge.value) =
+      static_cast<double>(value);
+}
+
+// The HTTP server's own series.
+std::vector<MetricFamily> Collect(const HttpServerStats& stats) {
+  MetricFamily connections{"normd_http_connections",
+                           "Connections to the metrics port (--max_metrics_connections).",
+                           MetricType::Gauge,
+                           {}};
+  AddSeries(connections, {}, stats.connections);
+  MetricFamily dropped{
+      "normd_http_dropped_total",
+      "Connections to the metrics port that were too slow (timeout), that made room "
+      "for others (limit), or that found no descriptor (descriptors).",
+      MetricType::Counter,
+      {}};
+  AddSeries(dropped, {{"reason", "timeout"}}, stats.timeouts);
+  AddSeries(dropped, {{"reason", "limit"}}, stats.evictions);
+  AddSeries(dropped, {{"reason", "descriptors"}}, stats.exhausted);
+  MetricFamily responses{"normd_http_responses_total",
+                         "Responses of the metrics port by HTTP status.",
+                         MetricType::Counter,
+                         {}};
+  for (std::size_t i = 0; i < stats.responses.size(); ++i) {
+    AddSeries(responses, {{"code", absl::StrCat(HttpServerStats::kStatuses[i])}},
+              stats.responses[i]);
+  }
+  return {connections, dropped, responses};
+}
 
 class ExposerImpl final : public Exposer {
  public:
-  ExposerImpl(std::unique_ptr<prometheus::Exposer> server, const Metrics& metrics)
-      : source_(std::make_shared<Source>(metrics)), server_(std::move(server)) {
-    server_->RegisterCollectable(source_);
-    server_->RegisterCollectable(process_);
-    const std::vector<int> ports = server_->GetListeningPorts();
-    if (!ports.empty()) port_ = ports.front();
+  explicit ExposerImpl(Metrics& metrics)
+      : metrics_(metrics), scraper_([this] { return MakeText(); }) {}
+  // The scraper answers through the server, and the server asks the scraper.
+  ~ExposerImpl() override { scraper_.Stop(); }
+
+  absl::Status Start(const std::string& address, const ExposerOptions& options) {
+    HttpServerOptions http;
+    http.timeout = options.timeout;
+    http.connections.all = options.max_connections;
+    http.connections.of_peer = std::max<std::size_t>(options.max_connections / 4, 1);
+    auto server = HttpServer::Start(
+        address, http, [this](const HttpRequest& request, HttpServer::Respond respond) {
+          Handle(request, std::move(respond));
+        });
+    if (!server.ok()) {
+      return absl::Status(server.status().code(),
+                          absl::StrCat("metrics address: ", server.status().message()));
+    }
+    MutexLock lock(mutex_);
+    server_ = *std::move(server);
+    return absl::OkStatus();
   }
-  int port() const override { return port_; }
+
+  int port() const override {
+    MutexLock lock(mutex_);
+    return server_->port();
+  }
 
  private:
-  // shared: the server keeps a weak_ptr of each.
-  std::shared_ptr<Source> source_;
-  std::shared_ptr<ProcessCollector> process_ = std::make_shared<ProcessCollector>();
-  std::unique_ptr<prometheus::Exposer> server_;
-  int port_ = 0;
+  void Handle(const HttpRequest& request, HttpServer::Respond respond) {
+    if (request.path != "/metrics") return respond({404, kTextFormat, false, nullptr});
+    scraper_.Ask(request.accepts_gzip,
+                 [gzip = request.accepts_gzip, respond = std::move(respond)](Scraper::Text text) {
+                   if (text == nullptr) return respond({503, kTextFormat, false, nullptr});
+                   respond({200, kTextFormat, gzip, std::move(text)});
+                 });
+  }
+
+  std::string MakeText() {
+    std::vector<MetricFamily> families = metrics_.Collect();
+    const auto append = [&families](std::vector<MetricFamily> more) {
+      std::move(more.begin(), more.end(), std::back_inserter(families));
+    };
+    append(process_.Collect());
+    {
+      // A request may come before Start has returned.
+      MutexLock lock(mutex_);
+      if (server_ != nullptr) append(normd::Collect(server_->stats()));
+    }
+    std::ostringstream out;
+    prometheus::TextSerializer().Serialize(out, families);
+    return std::move(out).str();
+  }
+
+  Metrics& metrics_;
+  const ProcessCollector process_;
+  mutable Mutex mutex_;
+  Scraper scraper_;
+  std::unique_ptr<HttpServer> server_ ABSL_GUARDED_BY(mutex_);  // Goes before the scraper.
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address,
-                                                      Metrics& metrics) {
-  // Civetweb would take a comma for a second address and a letter after the port for TLS.
-  const std::size_t colon = address.rfind(':');
-  if (colon == std::string::npos || address.find(',') != std::string::npos ||
-      colon + 1 == address.size() ||
-      address.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("metrics address: \"", Printable(address),
-                                                   "\", wanted host:port, such as 127.0.0.1:8002"));
-  }
-  try {
-    // Two threads: one scrape can run while a slow client holds another.
-    const std::vector<std::string> options = {"listening_ports", address, "num_threads", "2"};
-    return std::make_unique<ExposerImpl>(std::make_unique<prometheus::Exposer>(options), metrics);
-  } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat("metrics address: cannot listen on ",
-                                               Printable(address), ": ", Printable(e.what())));
-  }
+absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics,
+                                                      const ExposerOptions& options) {
+  auto exposer = std::make_unique<ExposerImpl>(metrics);
+  if (absl::Status status = exposer->Start(address, options); !status.ok()) return status;
+  return std::unique_ptr<Exposer>(std::move(exposer));
 }
 
 }  // namespace normd

@@ -3,16 +3,24 @@
 #ifndef NORMD_SERVER_METRICS_EXPOSER_H_
 #define NORMD_SERVER_METRICS_EXPOSER_H_
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "server/base/clock.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
 
-// Listens until destroyed, which waits for scrapes in progress and for the HTTP server's poll: up
-// to two seconds. `metrics` outlives it.
+struct ExposerOptions {
+  Duration timeout = std::chrono::seconds(10);  // For a request to arrive, and for its response.
+  std::size_t max_connections = 64;             // One peer may have a quarter of them.
+};
+
+// Listens until destroyed, which waits for a scrape that is being made. `metrics` outlives it.
+// A scrape shows what was recorded before its request came. Scrapes that come while one is being
+// made share the next one, so that many of them cost little more than two.
 class Exposer {
  public:
   virtual ~Exposer() = default;
@@ -21,7 +29,8 @@ class Exposer {
 
 // `address`: "127.0.0.1:8002", port 0 for a free one. InvalidArgument when it is no such address,
 // Unavailable when it cannot be bound; both show it.
-absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics);
+absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics,
+                                                      const ExposerOptions& options = {});
 
 }  // namespace normd
 

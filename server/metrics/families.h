@@ -29,6 +29,7 @@ enum class Family {
   kDeviceCopied,
   kDeviceInfo,
   kModelLoadDuration,
+  kModelsWithoutSeries,
   kPoolBytes,
   kConnections,
   kConnectionsLimit,
@@ -36,6 +37,7 @@ enum class Family {
   kConnectionsRefused,
   kConnectionsEnded,
   kUndeliveredBytes,
+  kLostLogLines,
   kReady,
   kBuildInfo,
 };

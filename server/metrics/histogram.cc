@@ -31,6 +31,7 @@ constexpr std::array<std::int64_t, kCount> MakePowers(std::int64_t first, std::i
 }
 
 constexpr auto kDurationBounds = MakeDurationBounds();
+constexpr auto kLoadBounds = MakePowers<6>(1'000'000, 10);
 constexpr auto kBatchRequestsBounds = MakePowers<11>(1, 2);
 constexpr auto kBatchBytesBounds = MakePowers<13>(256, 4);
 static_assert(kBatchRequestsBounds.back() == 1024);
@@ -39,6 +40,7 @@ static_assert(kBatchBytesBounds.back() == std::int64_t{4} << 30);
 }  // namespace
 
 HistogramScale DurationScale() { return {kDurationBounds, 1e9}; }
+HistogramScale LoadScale() { return {kLoadBounds, 1e9}; }
 HistogramScale BatchRequestsScale() { return {kBatchRequestsBounds, 1}; }
 HistogramScale BatchBytesScale() { return {kBatchBytesBounds, 1}; }
 
@@ -49,12 +51,6 @@ void Histogram::Record(std::int64_t value) {
   const auto bound = std::lower_bound(scale_.bounds.begin(), scale_.bounds.end(), value);
   cells_.Add(static_cast<std::size_t>(bound - scale_.bounds.begin()), 1);
   cells_.Add(scale_.bounds.size() + 1, value);
-}
-
-std::int64_t Histogram::Count() const {
-  std::int64_t count = 0;
-  for (std::size_t i = 0; i <= scale_.bounds.size(); ++i) count += cells_.Sum(i);
-  return count;
 }
 
 prometheus::ClientMetric::Histogram Histogram::Collect() const {

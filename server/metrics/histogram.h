@@ -21,10 +21,12 @@ struct HistogramScale {
 // Nanoseconds, exposed in seconds: 10 us to 10 s, five bounds to the decade (1, 1.75, 2.5, 3.5, 5),
 // so that a quantile is known within a factor of 2.
 HistogramScale DurationScale();
+HistogramScale LoadScale();           // Nanoseconds, exposed in seconds: decades, 1 ms to 100 s.
 HistogramScale BatchRequestsScale();  // Powers of two, 1 to 1024.
 HistogramScale BatchBytesScale();     // Powers of four, 256 B to 4 GiB.
 
-// Thread-safe; Record takes no lock and allocates nothing.
+// Thread-safe; Record takes no lock, and only the first one allocates: a histogram in which nothing
+// was recorded takes no memory beside itself.
 class Histogram {
  public:
   explicit Histogram(HistogramScale scale);
@@ -32,7 +34,7 @@ class Histogram {
   // A negative value counts as 0. The sum wraps at 2^63 of the recorded unit (292 years).
   void Record(std::int64_t value);
 
-  std::int64_t Count() const;
+  bool Untouched() const { return cells_.Untouched(); }
   // The count and the buckets agree with each other; the sum may miss values that are being
   // recorded.
   prometheus::ClientMetric::Histogram Collect() const;

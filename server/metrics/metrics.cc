@@ -14,7 +14,7 @@
 #include "prometheus/text_serializer.h"
 #include "server/base/mutex.h"
 #include "server/metrics/families.h"
-#include "server/metrics/model_series.h"
+#include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"
 
 namespace normd {
@@ -120,29 +120,13 @@ class PoolWatch {
 
 class MetricsImpl final : public Metrics {
  public:
-  explicit MetricsImpl(BuildInfo build) : build_(std::move(build)) {}
+  MetricsImpl(BuildInfo build, const MetricsOptions& options)
+      : build_(std::move(build)), models_(SeriesSet::Create(options.max_model_series)) {}
 
-  ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override {
-    MutexLock lock(mutex_);
-    const auto [model, is_new] = models_.try_emplace(std::string(name));
-    if (is_new) model->second.series = std::make_unique<ModelSeries>(name);
-    std::unique_ptr<VersionSeries>& series = model->second.versions[version];
-    if (series == nullptr) {
-      series = std::make_unique<VersionSeries>(*model->second.series, version);
-    }
-    return *series;
+  std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) override {
+    return models_->Handle(name, version);
   }
-
-  ModelMetrics& ForNoModel() override {
-    // Every call asks for it, so only the first looks it up. Acquire and release: who sees the
-    // pointer sees the series. Two first calls store the same pointer.
-    ModelMetrics* series = no_model_.load(std::memory_order_acquire);
-    if (series == nullptr) {
-      series = &ForModel("", 0);
-      no_model_.store(series, std::memory_order_release);
-    }
-    return *series;
-  }
+  ModelMetrics& ForNoModel() override { return models_->no_model(); }
 
   ConnectionMetrics& ForConnections() override { return connections_; }
 
@@ -182,13 +166,18 @@ class MetricsImpl final : public Metrics {
     return std::shared_ptr<void>(raw, [watch](void*) { watch->Stop(); });
   }
 
-  std::string Scrape() const override {
+  void WatchLostLogLines(std::function<std::int64_t()> read) override {
+    MutexLock lock(mutex_);
+    lost_log_lines_ = std::move(read);
+  }
+
+  std::string Scrape() override {
     std::ostringstream out;
     prometheus::TextSerializer().Serialize(out, Collect());
     return std::move(out).str();
   }
 
-  std::vector<prometheus::MetricFamily> Collect() const override {
+  std::vector<prometheus::MetricFamily> Collect() override {
     FamilyList out;
     out.Add(Family::kBuildInfo, {build_.version, build_.cuda}, 1);
     out.Add(Family::kReady, {}, ready_.load(std::memory_order_relaxed) ? 1 : 0);
@@ -202,37 +191,25 @@ class MetricsImpl final : public Metrics {
     out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     connections_.Collect(out);
-    CollectSeries(out);
+    models_->Collect(out);
+    CollectLanes(out);
     CollectPools(out);
+    CollectLog(out);
     return std::move(out).Take();
   }
 
  private:
-  struct Model {
-    std::unique_ptr<ModelSeries> series;
-    std::map<std::int64_t, std::unique_ptr<VersionSeries>> versions;
-  };
-
-  // The lock keeps out new handles, not recording.
-  void CollectSeries(FamilyList& out) const {
-    MutexLock lock(mutex_);
-    for (const auto& [name, model] : models_) {
-      model.series->Collect(out);
-      for (const auto& [version, series] : model.versions) series->Collect(out);
-    }
-    for (const auto& [device, description] : devices_) {
-      out.Add(Family::kDeviceInfo, {device, description}, 1);
-    }
-    CollectLanes(out);
-  }
-
-  void CollectLanes(FamilyList& out) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void CollectLanes(FamilyList& out) const {
     struct Device {
       int working = 0;
       int retired = 0;
       std::int64_t in_bytes = 0;
       std::int64_t out_bytes = 0;
     };
+    MutexLock lock(mutex_);
+    for (const auto& [device, description] : devices_) {
+      out.Add(Family::kDeviceInfo, {device, description}, 1);
+    }
     std::map<absl::string_view, Device> devices;
     for (const auto& [name, lane] : lanes_) {
       out.Add(Family::kLaneBusy, {name.first, name.second}, lane.busy_seconds());
@@ -271,20 +248,29 @@ class MetricsImpl final : public Metrics {
     }
   }
 
+  void CollectLog(FamilyList& out) const {
+    std::function<std::int64_t()> read;
+    {
+      MutexLock lock(mutex_);
+      read = lost_log_lines_;
+    }
+    if (read) out.Add(Family::kLostLogLines, {}, static_cast<double>(read()));
+  }
+
   const BuildInfo build_;
+  const std::shared_ptr<SeriesSet> models_;  // shared: with the handles of models.
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
   ConnectionSeries connections_;
   std::atomic<bool> ready_{false};
-  std::atomic<ModelMetrics*> no_model_{nullptr};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
   std::atomic<std::int64_t> queue_limit_requests_{0};
 
   mutable Mutex mutex_;
   // Entries are never removed: handles point into them.
-  std::map<std::string, Model> models_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, LaneSeries> lanes_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> devices_ ABSL_GUARDED_BY(mutex_);  // Their descriptions.
+  std::function<std::int64_t()> lost_log_lines_ ABSL_GUARDED_BY(mutex_);
   // weak: the handle that WatchPool gave owns the watch.
   std::vector<std::weak_ptr<PoolWatch>> watches_ ABSL_GUARDED_BY(mutex_);
 };
@@ -295,8 +281,8 @@ absl::string_view ConnectionEndingName(ConnectionEnding why) {
   return kEndingNames[static_cast<std::size_t>(why)];
 }
 
-std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build) {
-  return std::make_unique<MetricsImpl>(build);
+std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options) {
+  return std::make_unique<MetricsImpl>(build, options);
 }
 
 }  // namespace normd

@@ -1,8 +1,9 @@
 // Everything the server measures. Only this folder knows metric names, labels and buckets; the
 // others hold typed handles, which they look up once (at load, at start) and not per request.
 //
-// All recording functions are thread-safe, never block, take no lock and allocate nothing: counters
-// and histograms are sharded over cache lines and summed at the scrape.
+// All recording functions are thread-safe, never block and take no lock: counters and histograms
+// are sharded over cache lines and summed at the scrape. Only the first recording in a series
+// allocates.
 
 #ifndef NORMD_SERVER_METRICS_METRICS_H_
 #define NORMD_SERVER_METRICS_METRICS_H_
@@ -38,8 +39,7 @@ enum class Method {
 // The label `reason` of normd_rejected_total.
 enum class Rejection { kQueueFull, kInflightBytes, kInflightRequests, kDraining, kNotReady };
 
-// The series of one model version. Handles outlive the model: counters go on where they were when a
-// version is loaded again.
+// The series of one model version.
 class ModelMetrics {
  public:
   virtual ~ModelMetrics() = default;
@@ -105,14 +105,16 @@ struct MetricsLimits {
   std::int64_t queue_requests = 0;  // Of one model version.
 };
 
-// Owns every series. Thread-safe. Outlives all handles that it gave.
+// Owns every series. Thread-safe. Outlives all handles that it gave, but for those of models.
 class Metrics {
  public:
   virtual ~Metrics() = default;
 
-  // The series of a loaded model version. The number of label values is bounded by what has
-  // ever been loaded: call it at load, never with a name that a client sent.
-  virtual ModelMetrics& ForModel(absl::string_view name, std::int64_t version) = 0;
+  // The series of a loaded model version, for as long as it is loaded and its calls are in flight:
+  // shared, because the last of them to go ends the series, two scrapes later. A version that is
+  // loaded again before goes on where it was. Beyond MetricsOptions::max_model_series, the series
+  // that all further versions share. Call it at load, never with a name that a client sent.
+  virtual std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) = 0;
   // Requests that name no loaded model, and methods that concern none: model="", version="".
   virtual ModelMetrics& ForNoModel() = 0;
   virtual ConnectionMetrics& ForConnections() = 0;
@@ -128,11 +130,14 @@ class Metrics {
   // Calls `read` at each scrape, from the scraper's thread, until the returned handle is destroyed,
   // which waits for a call in progress. Pools of one name are added up. `read` must not block.
   virtual std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) = 0;
+  // Calls `read` at each scrape, for as long as this lives: the log lines that were lost so far.
+  virtual void WatchLostLogLines(std::function<std::int64_t()> read) = 0;
 
-  // The whole exposition in Prometheus' text format.
-  virtual std::string Scrape() const = 0;
+  // The whole exposition in Prometheus' text format, without the process's own series. Counts as a
+  // scrape for the series of models that are gone.
+  virtual std::string Scrape() = 0;
   // The same as a list, for this folder's Exposer.
-  virtual std::vector<prometheus::MetricFamily> Collect() const = 0;
+  virtual std::vector<prometheus::MetricFamily> Collect() = 0;
 };
 
 struct BuildInfo {
@@ -140,7 +145,13 @@ struct BuildInfo {
   std::string cuda;  // Empty without it.
 };
 
-std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build);
+struct MetricsOptions {
+  // Loaded model versions that have series of their own, some 20 KB of text and 40 KB of memory
+  // each once they are asked; more are counted together under model="_other".
+  std::int64_t max_model_series = 1000;
+};
+
+std::unique_ptr<Metrics> CreateMetrics(const BuildInfo& build, const MetricsOptions& options = {});
 
 }  // namespace normd
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -36,7 +37,7 @@ ModelSeries::ModelSeries(absl::string_view name)
       stage_durations_(DurationHistograms(kStageCount)),
       batch_requests_(BatchRequestsScale()),
       batch_bytes_(BatchBytesScale()),
-      load_duration_(DurationScale()),
+      load_duration_(LoadScale()),
       queued_(1),
       rejected_(kRejectionNames.size()) {}
 
@@ -60,54 +61,60 @@ void ModelSeries::RecordRejection(Rejection reason) {
   rejected_.Add(static_cast<std::size_t>(reason), 1);
 }
 
+bool ModelSeries::WasAsked() const {
+  const auto used = [](const Histogram& histogram) { return !histogram.Untouched(); };
+  return std::any_of(request_durations_.begin(), request_durations_.end(), used) ||
+         !queued_.Untouched();
+}
+
 void ModelSeries::Collect(FamilyList& out) const {
-  const bool from_start = !name_.empty();
-  const auto add = [&out](Family family, FamilyList::Labels labels, const Histogram& histogram,
-                          bool always) {
-    if (always || histogram.Count() > 0) out.Add(family, labels, histogram);
+  const auto add = [&out](Family family, FamilyList::Labels labels, const Histogram& histogram) {
+    if (!histogram.Untouched()) out.Add(family, labels, histogram);
   };
   for (std::size_t i = 0; i < kMethodNames.size(); ++i) {
-    add(Family::kRequestDuration, {name_, kMethodNames[i]}, request_durations_[i],
-        from_start && static_cast<Method>(i) == Method::kNormalize);
+    add(Family::kRequestDuration, {name_, kMethodNames[i]}, request_durations_[i]);
   }
   for (std::size_t i = 0; i < kStageCount; ++i) {
-    add(Family::kStageDuration, {name_, kStageNames[i]}, stage_durations_[i], from_start);
+    add(Family::kStageDuration, {name_, kStageNames[i]}, stage_durations_[i]);
   }
-  add(Family::kBatchRequests, {name_}, batch_requests_, from_start);
-  add(Family::kBatchBytes, {name_}, batch_bytes_, from_start);
-  add(Family::kModelLoadDuration, {name_}, load_duration_, from_start);
+  add(Family::kBatchRequests, {name_}, batch_requests_);
+  add(Family::kBatchBytes, {name_}, batch_bytes_);
+  add(Family::kModelLoadDuration, {name_}, load_duration_);
+  const bool all = !name_.empty() && WasAsked();
   for (std::size_t i = 0; i < kRejectionNames.size(); ++i) {
     const std::int64_t rejected = rejected_.Sum(i);
-    if (from_start || rejected > 0) {
+    if (all || rejected > 0) {
       out.Add(Family::kRejected, {name_, kRejectionNames[i]}, static_cast<double>(rejected));
     }
   }
-  if (from_start) {
+  if (all) {
     // A request that leaves one shard's count while the sum is taken can make it negative.
     const std::int64_t queued = std::max<std::int64_t>(queued_.Sum(0), 0);
     out.Add(Family::kQueueRequests, {name_}, static_cast<double>(queued));
   }
 }
 
-VersionSeries::VersionSeries(ModelSeries& model, std::int64_t version)
-    : model_(model),
-      version_(version == 0 ? "" : absl::StrCat(version)),
-      requests_(kMethodNames.size() * kCodeCount) {}
+VersionSeries::VersionSeries(std::shared_ptr<ModelSeries> model, std::int64_t version)
+    : model_(std::move(model)), version_(version == 0 ? "" : absl::StrCat(version)) {
+  requests_.reserve(kMethodNames.size());
+  for (std::size_t i = 0; i < kMethodNames.size(); ++i) requests_.emplace_back(kCodeCount);
+}
 
 void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration duration) {
   auto number = static_cast<std::size_t>(code);
   if (number >= kCodeCount) number = static_cast<std::size_t>(absl::StatusCode::kUnknown);
-  requests_.Add(static_cast<std::size_t>(method) * kCodeCount + number, 1);
-  model_.RecordDuration(method, duration);
+  requests_[static_cast<std::size_t>(method)].Add(number, 1);
+  model_->RecordDuration(method, duration);
 }
 
 void VersionSeries::Collect(FamilyList& out) const {
   for (std::size_t method = 0; method < kMethodNames.size(); ++method) {
+    if (requests_[method].Untouched()) continue;
     for (std::size_t code = 0; code < kCodeCount; ++code) {
-      const std::int64_t requests = requests_.Sum(method * kCodeCount + code);
+      const std::int64_t requests = requests_[method].Sum(code);
       if (requests == 0) continue;
       out.Add(Family::kRequests,
-              {model_.name(), version_, kMethodNames[method],
+              {model_->name(), version_, kMethodNames[method],
                absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
               static_cast<double>(requests));
     }

@@ -4,6 +4,7 @@
 #define NORMD_SERVER_METRICS_MODEL_SERIES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,12 @@
 
 namespace normd {
 
-// What all versions of a model share: every series without the label `version`. Thread-safe.
+// What all versions of a model share: every series without the label `version`. A series appears
+// with the first recording in it and takes next to no memory before; the queue and the rejections
+// appear with the model's first request, so that their rates see the first increment. Thread-safe.
 class ModelSeries {
  public:
-  // An empty name: the requests that mean no loaded model. Of those, only what has happened is
-  // exposed; a model's Normalize, stages, batches, queue and rejections are there from the start,
-  // so that a rate sees the first increment.
+  // An empty name: the requests that mean no loaded model, which have no queue.
   explicit ModelSeries(absl::string_view name);
 
   const std::string& name() const { return name_; }
@@ -34,6 +35,8 @@ class ModelSeries {
   void Collect(FamilyList& out) const;
 
  private:
+  bool WasAsked() const;
+
   const std::string name_;
   std::vector<Histogram> request_durations_;  // By method.
   std::vector<Histogram> stage_durations_;    // By stage.
@@ -47,25 +50,27 @@ class ModelSeries {
 // Adds the counts by version. Thread-safe.
 class VersionSeries final : public ModelMetrics {
  public:
-  // `model` outlives this. Version 0 is exposed as an empty label.
-  VersionSeries(ModelSeries& model, std::int64_t version);
+  // `model` is shared among a model's versions. Version 0 is exposed as an empty label.
+  VersionSeries(std::shared_ptr<ModelSeries> model, std::int64_t version);
+
+  const std::shared_ptr<ModelSeries>& model() const { return model_; }
 
   void RecordRequest(Method method, absl::StatusCode code, Duration duration) override;
-  void RecordStages(const StageTimes& stages) override { model_.RecordStages(stages); }
+  void RecordStages(const StageTimes& stages) override { model_->RecordStages(stages); }
   void RecordBatch(std::int64_t requests, std::int64_t bytes) override {
-    model_.RecordBatch(requests, bytes);
+    model_->RecordBatch(requests, bytes);
   }
-  void RecordRejection(Rejection reason) override { model_.RecordRejection(reason); }
-  void AddQueued(std::int64_t requests) override { model_.AddQueued(requests); }
-  void RecordLoad(Duration duration) override { model_.RecordLoad(duration); }
+  void RecordRejection(Rejection reason) override { model_->RecordRejection(reason); }
+  void AddQueued(std::int64_t requests) override { model_->AddQueued(requests); }
+  void RecordLoad(Duration duration) override { model_->RecordLoad(duration); }
 
-  // Only the codes that have occurred.
+  // Only the codes that have occurred, and not the model's series.
   void Collect(FamilyList& out) const;
 
  private:
-  ModelSeries& model_;
+  const std::shared_ptr<ModelSeries> model_;  // shared: the last version to go takes it along.
   const std::string version_;
-  ShardedCells requests_;  // By method and code.
+  std::vector<ShardedCells> requests_;  // By method, then code.
 };
 
 }  // namespace normd

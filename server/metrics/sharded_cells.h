@@ -7,26 +7,38 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
 namespace normd {
 
 // A fixed number of 64-bit cells, each the sum of one part per shard. A thread adds to its own
 // shard, whose cells share no cache line with another shard's; with more threads than shards some
 // share one, which costs time and no count.
-// Thread-safe; Add takes no lock and allocates nothing.
+// The first Add takes the memory, 1 KiB for every eight cells; until then there is none. Where
+// there is none to be had, an Add is lost and the next one tries again. Thread-safe but for the
+// move; Add takes no lock, and only the first one allocates.
 class ShardedCells {
  public:
-  explicit ShardedCells(std::size_t cells);
+  explicit ShardedCells(std::size_t cells)
+      : lines_per_shard_((cells + kCellsPerLine - 1) / kCellsPerLine) {}
+  ~ShardedCells() { delete[] lines_.load(std::memory_order_relaxed); }
+  // Only before other threads know of `other`.
+  ShardedCells(ShardedCells&& other) noexcept
+      : lines_per_shard_(other.lines_per_shard_), lines_(other.lines_.exchange(nullptr)) {}
+  ShardedCells& operator=(ShardedCells&&) = delete;
 
   void Add(std::size_t cell, std::int64_t delta) {
+    // Acquire: who sees the pointer sees the zeros behind it.
+    Line* lines = lines_.load(std::memory_order_acquire);
+    if (lines == nullptr && (lines = Allocate()) == nullptr) return;
     // Relaxed: cells publish no other memory, and a sum only promises to miss no finished Add.
-    Part(ThisThreadsShard(), cell).fetch_add(delta, std::memory_order_relaxed);
+    Part(lines, ThisThreadsShard(), cell).fetch_add(delta, std::memory_order_relaxed);
   }
 
   // Holds every Add that happened before the call; of those that run meanwhile, any part. So a cell
   // that is also subtracted from may read below what it ever held.
   std::int64_t Sum(std::size_t cell) const;
+  // Nothing was ever added.
+  bool Untouched() const { return lines_.load(std::memory_order_acquire) == nullptr; }
 
  private:
   static constexpr std::size_t kShards = 16;
@@ -44,13 +56,13 @@ class ShardedCells {
   // constinit, so that reading it needs no guard.
   static constinit thread_local std::size_t this_threads_shard_;
 
-  std::atomic<std::int64_t>& Part(std::size_t shard, std::size_t cell) const {
-    return lines_[shard * lines_per_shard_ + cell / kCellsPerLine].cells[cell % kCellsPerLine];
+  Line* Allocate();
+  std::atomic<std::int64_t>& Part(Line* lines, std::size_t shard, std::size_t cell) const {
+    return lines[shard * lines_per_shard_ + cell / kCellsPerLine].cells[cell % kCellsPerLine];
   }
 
-  // Constant after construction.
-  std::size_t lines_per_shard_;
-  std::unique_ptr<Line[]> lines_;
+  const std::size_t lines_per_shard_;
+  std::atomic<Line*> lines_{nullptr};  // Owned; set once.
 };
 
 }  // namespace normd

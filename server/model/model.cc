@@ -124,7 +124,7 @@ absl::Status FitNormalizedShape(absl::Span<const std::int64_t> normalized, const
 absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int64_t version,
                                                      v1::ModelConfig config,
                                                      std::vector<Parameter> parameters,
-                                                     ModelMetrics& metrics) {
+                                                     std::shared_ptr<ModelMetrics> metrics) {
   const absl::Status status = CheckModelConfig(config);
   if (!status.ok()) return status;
   const absl::StatusOr<BoundParams> params = Bind(config, parameters);
@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   model->parameters_ = std::move(parameters);
   model->host_params_ = params->norm;
   model->host_linear_params_ = params->linear;
-  model->metrics_ = &metrics;
+  model->metrics_ = std::move(metrics);
   return model;
 }
 

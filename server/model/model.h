@@ -85,7 +85,7 @@ class Model {
   static absl::StatusOr<std::shared_ptr<Model>> Create(std::string name, std::int64_t version,
                                                        v1::ModelConfig config,
                                                        std::vector<Parameter> parameters,
-                                                       ModelMetrics& metrics);
+                                                       std::shared_ptr<ModelMetrics> metrics);
 
   const std::string& name() const { return name_; }
   std::int64_t version() const { return version_; }
@@ -141,7 +141,7 @@ class Model {
   norm::NormParams host_params_;
   norm::LinearNormParams host_linear_params_;
   std::unique_ptr<BackendState> backend_state_;
-  ModelMetrics* metrics_ = nullptr;
+  std::shared_ptr<ModelMetrics> metrics_;  // shared: the series go with the last of the models.
 };
 
 // Between the kernels' types and the protocol's.

@@ -15,8 +15,7 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
       method_(method),
       arrival_(environment.clock.Now()),
       deadline_(DeadlineOf(context, environment.clock)),
-      ids_(EchoRequestIds(context)),
-      metrics_(&environment.metrics.ForNoModel()) {
+      ids_(EchoRequestIds(context)) {
   environment_.active.Enter();
 }
 
@@ -26,15 +25,16 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
   const absl::Status status = CatchAll([&]() -> absl::Status {
     const absl::Status uncompressed = CheckUncompressed(context_);
     if (!uncompressed.ok()) return uncompressed;
-    auto lease = environment_.admission.Admit(request_bytes, *metrics_, Needs::kNothing);
+    auto lease = environment_.admission.Admit(request_bytes, environment_.metrics.ForNoModel(),
+                                              Needs::kNothing);
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
-    if (thread == nullptr) return std::move(body)(metrics_);
+    if (thread == nullptr) return std::move(body)(about_);
     thread_ = thread;
     ticket_ = thread->Submit([this, body = std::move(body)]() mutable {
       End(CatchAll([&] {
         const absl::Status wanted = StillWanted();
-        return wanted.ok() ? std::move(body)(metrics_) : wanted;
+        return wanted.ok() ? std::move(body)(about_) : wanted;
       }));
     });
     handed_over = ticket_ != 0;
@@ -68,7 +68,8 @@ void ControlCall::End(const absl::Status& status) {
 }
 
 void ControlCall::OnDone() {
-  metrics_->RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
+  ModelMetrics& metrics = about_ != nullptr ? about_->metrics() : environment_.metrics.ForNoModel();
+  metrics.RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
   CallEnvironment& environment = environment_;
   delete this;
   environment.active.Leave();

@@ -3,6 +3,8 @@
 #ifndef NORMD_SERVER_RPC_CONTROL_CALL_H_
 #define NORMD_SERVER_RPC_CONTROL_CALL_H_
 
+#include <memory>
+
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
@@ -19,8 +21,8 @@ namespace normd {
 // that has begun is not stopped.
 class ControlCall final : public grpc::ServerUnaryReactor {
  public:
-  // What the body may tell of the call: which model's series it counts in.
-  using Body = absl::AnyInvocable<absl::Status(ModelMetrics*& metrics) &&>;
+  // The body may tell which model the call was about, in whose series it counts.
+  using Body = absl::AnyInvocable<absl::Status(std::shared_ptr<const Model>& about) &&>;
 
   // All arguments outlive the call.
   ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method);
@@ -43,7 +45,7 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   const TimePoint arrival_;
   const TimePoint deadline_;
   const RequestIds ids_;
-  ModelMetrics* metrics_;
+  std::shared_ptr<const Model> about_;  // Null: no loaded model.
   Admission::Lease lease_;
   // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
   // caller has returned.

@@ -61,11 +61,11 @@ grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
   return reactor;
 }
 
-// Parses the request, runs `body(request, response, metrics)`, serializes the response.
+// Parses the request, runs `body(request, response, about)`, serializes the response.
 template <typename Request, typename Response, typename Body>
 ControlCall::Body WithMessages(const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
                                Body body) {
-  return [&request, &response, body](ModelMetrics*& metrics) -> absl::Status {
+  return [&request, &response, body](std::shared_ptr<const Model>& about) -> absl::Status {
     if (request.Length() > kMaxControlBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("request: ", request.Length(), " bytes, wanted at most ", kMaxControlBytes));
@@ -76,7 +76,7 @@ ControlCall::Body WithMessages(const grpc::ByteBuffer& request, grpc::ByteBuffer
       return absl::InvalidArgumentError("request: malformed protobuf");
     }
     Response answer;
-    absl::Status status = body(parsed, answer, metrics);
+    absl::Status status = body(parsed, answer, about);
     if (!status.ok()) return status;
     bool own_buffer = false;
     if (!grpc::SerializationTraits<Response>::Serialize(answer, &response, &own_buffer).ok()) {
@@ -125,7 +125,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::Normal
 grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
-  auto body = [this](const v1::ListModelsRequest&, v1::ListModelsResponse& answer, ModelMetrics*&) {
+  auto body = [this](const v1::ListModelsRequest&, v1::ListModelsResponse& answer,
+                     std::shared_ptr<const Model>&) {
     for (const ModelStatus& status : environment_.registry.List()) {
       *answer.add_models() = ToInfo(status);
     }
@@ -140,12 +141,12 @@ grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* con
                                                 const grpc::ByteBuffer* request,
                                                 grpc::ByteBuffer* response) {
   auto body = [this](const v1::GetModelRequest& wanted, v1::GetModelResponse& answer,
-                     ModelMetrics*& metrics) {
+                     std::shared_ptr<const Model>& about) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto status = environment_.registry.Get(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
-    if (status->model != nullptr) metrics = &status->model->metrics();
+    about = status->model;
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
@@ -158,12 +159,12 @@ grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* co
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
   auto body = [this](const v1::LoadModelRequest& wanted, v1::LoadModelResponse& answer,
-                     ModelMetrics*& metrics) {
+                     std::shared_ptr<const Model>& about) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto status = environment_.registry.Load(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
-    if (status->model != nullptr) metrics = &status->model->metrics();
+    about = status->model;
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
@@ -177,7 +178,7 @@ grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* 
                                                    const grpc::ByteBuffer* request,
                                                    grpc::ByteBuffer* response) {
   auto body = [this](const v1::UnloadModelRequest& wanted, v1::UnloadModelResponse& answer,
-                     ModelMetrics*&) {
+                     std::shared_ptr<const Model>&) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
     const auto versions = environment_.registry.Unload(wanted.model(), wanted.version());
@@ -195,7 +196,7 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
   auto body = [this](const v1::GetServerInfoRequest&, v1::GetServerInfoResponse& answer,
-                     ModelMetrics*&) {
+                     std::shared_ptr<const Model>&) {
     const NormServiceOptions& options = environment_.options;
     answer.set_version(options.version);
     answer.set_cuda(options.cuda);

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "prometheus/counter.h"
 #include "prometheus/histogram.h"
@@ -71,33 +73,40 @@ void BM_PrometheusCounterIncrement(benchmark::State& state) {
 BENCHMARK(BM_PrometheusCounterIncrement)->Threads(1)->Threads(2)->UseRealTime();
 
 // Everything that one served Normalize records.
-void BM_WholeRequest(benchmark::State& state) {
-  static const std::unique_ptr<Metrics> metrics = CreateMetrics({});
-  ModelMetrics& model = metrics->ForModel("m", 1);
+void Serve(Metrics& metrics, ModelMetrics& model) {
   StageTimes stages;
   for (const Stage stage :
        {Stage::kDecode, Stage::kQueue, Stage::kGather, Stage::kCompute, Stage::kEncode}) {
     stages[stage] = std::chrono::microseconds(30);
   }
-  for (auto _ : state) {
-    metrics->AddInflightBytes(1024);
-    model.AddQueued(1);
-    model.AddQueued(-1);
-    model.RecordBatch(1, 1024);
-    model.RecordStages(stages);
-    metrics->AddPayload(1024, 1024);
-    model.RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::microseconds(200));
-    metrics->AddInflightBytes(-1024);
-  }
+  metrics.AddInflightBytes(1024);
+  model.AddQueued(1);
+  model.AddQueued(-1);
+  model.RecordBatch(1, 1024);
+  model.RecordStages(stages);
+  metrics.AddPayload(1024, 1024);
+  model.RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::microseconds(200));
+  metrics.AddInflightBytes(-1024);
+}
+
+void BM_WholeRequest(benchmark::State& state) {
+  static const std::unique_ptr<Metrics> metrics = CreateMetrics({});
+  static const std::shared_ptr<ModelMetrics> handle = metrics->ForModel("m", 1);
+  ModelMetrics& model = *handle;
+  for (auto _ : state) Serve(*metrics, model);
 }
 BENCHMARK(BM_WholeRequest)->Threads(1)->Threads(2)->UseRealTime();
 
 void BM_Scrape(benchmark::State& state) {
   const std::unique_ptr<Metrics> metrics = CreateMetrics({});
-  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) metrics->ForModel(name, 1);
+  std::vector<std::shared_ptr<ModelMetrics>> models;
+  for (std::int64_t i = 0; i < state.range(0); ++i) {
+    models.push_back(metrics->ForModel(std::to_string(i), 1));
+    Serve(*metrics, *models.back());
+  }
   for (auto _ : state) benchmark::DoNotOptimize(metrics->Scrape());
 }
-BENCHMARK(BM_Scrape)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_Scrape)->Arg(7)->Arg(1000)->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace normd

@@ -34,7 +34,9 @@ class NoConnectionMetrics final : public ConnectionMetrics {
 
 class NoMetrics final : public Metrics {
  public:
-  ModelMetrics& ForModel(absl::string_view, std::int64_t) override { return model_; }
+  std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
+    return {std::shared_ptr<void>(), &model_};
+  }
   ModelMetrics& ForNoModel() override { return model_; }
   ConnectionMetrics& ForConnections() override { return connections_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
@@ -46,8 +48,9 @@ class NoMetrics final : public Metrics {
   std::shared_ptr<void> WatchPool(std::string, std::function<PoolUse()>) override {
     return nullptr;
   }
-  std::string Scrape() const override { return ""; }
-  std::vector<prometheus::MetricFamily> Collect() const override { return {}; }
+  void WatchLostLogLines(std::function<std::int64_t()>) override {}
+  std::string Scrape() override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() override { return {}; }
 
  private:
   NoModelMetrics model_;

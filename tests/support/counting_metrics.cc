@@ -4,9 +4,11 @@
 
 namespace normd {
 
-ModelMetrics& CountingMetrics::ForModel(absl::string_view name, std::int64_t version) {
+std::shared_ptr<ModelMetrics> CountingMetrics::ForModel(absl::string_view name,
+                                                        std::int64_t version) {
   MutexLock lock(mutex_);
-  return models_[{std::string(name), version}];
+  // Owned by this, for as long as it lives.
+  return {std::shared_ptr<void>(), &models_[{std::string(name), version}]};
 }
 
 LaneMetrics& CountingMetrics::ForLane(absl::string_view device, absl::string_view lane) {
@@ -19,6 +21,6 @@ std::shared_ptr<void> CountingMetrics::WatchPool(std::string /*pool*/,
   return nullptr;
 }
 
-std::vector<prometheus::MetricFamily> CountingMetrics::Collect() const { return {}; }
+std::vector<prometheus::MetricFamily> CountingMetrics::Collect() { return {}; }
 
 }  // namespace normd

@@ -84,7 +84,7 @@ class CountingConnectionMetrics final : public ConnectionMetrics {
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
-  ModelMetrics& ForModel(absl::string_view name, std::int64_t version) override;
+  std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
   ConnectionMetrics& ForConnections() override { return connections; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
@@ -94,8 +94,9 @@ class CountingMetrics final : public Metrics {
   void AddPayload(std::int64_t, std::int64_t) override {}
   void SetReady(bool value) override { ready = value; }
   std::shared_ptr<void> WatchPool(std::string pool, std::function<PoolUse()> read) override;
-  std::string Scrape() const override { return ""; }
-  std::vector<prometheus::MetricFamily> Collect() const override;
+  void WatchLostLogLines(std::function<std::int64_t()>) override {}
+  std::string Scrape() override { return ""; }
+  std::vector<prometheus::MetricFamily> Collect() override;
 
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;

@@ -32,14 +32,22 @@ Parameter MakeParameter(std::string name, const std::vector<float>& values) {
 }
 
 std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
-                                       ModelMetrics& metrics, std::vector<Parameter> parameters,
-                                       std::int64_t version) {
+                                       std::shared_ptr<ModelMetrics> metrics,
+                                       std::vector<Parameter> parameters, std::int64_t version) {
   v1::ModelConfig config;
   if (!google::protobuf::TextFormat::ParseFromString(config_text, &config)) Die(config_text);
   absl::StatusOr<std::shared_ptr<Model>> model =
-      Model::Create(name, version, std::move(config), std::move(parameters), metrics);
+      Model::Create(name, version, std::move(config), std::move(parameters), std::move(metrics));
   if (!model.ok()) Die(model.status().ToString());
   return *std::move(model);
+}
+
+std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
+                                       ModelMetrics& metrics, std::vector<Parameter> parameters,
+                                       std::int64_t version) {
+  return MakeModel(name, config_text,
+                   std::shared_ptr<ModelMetrics>(std::shared_ptr<void>(), &metrics),
+                   std::move(parameters), version);
 }
 
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching,

@@ -17,12 +17,17 @@ Parameter MakeParameter(std::string name, const std::vector<float>& values);
 
 // From a config in protobuf text format. Ends the test program when the model is not valid.
 std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
+                                       std::shared_ptr<ModelMetrics> metrics,
+                                       std::vector<Parameter> parameters = {},
+                                       std::int64_t version = 1);
+// `metrics` outlives the model.
+std::shared_ptr<const Model> MakeModel(const std::string& name, const std::string& config_text,
                                        ModelMetrics& metrics,
                                        std::vector<Parameter> parameters = {},
                                        std::int64_t version = 1);
 
 // InstanceNorm of one channel without parameters: a tensor [N, 1, S] is N rows of S elements.
-// `batching`: fields of BatchingConfig.
+// `batching`: fields of BatchingConfig. `metrics` outlives the model.
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
                                           const std::string& name = "rows");
 

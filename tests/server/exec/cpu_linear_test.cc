@@ -47,8 +47,9 @@ std::shared_ptr<const Model> MakeLayer(const std::string& epilogue, ModelMetrics
   layer.set_out_features(kOut);
   layer.mutable_epilogue()->set_add(epilogue == "y");
   layer.mutable_epilogue()->set_multiply(epilogue == "y");
-  std::shared_ptr<Model> model = *Model::Create(
-      "layer", 1, config, {weight, MakeParameter("linear.bias", Values(kOut, 2))}, metrics);
+  std::shared_ptr<Model> model =
+      *Model::Create("layer", 1, config, {weight, MakeParameter("linear.bias", Values(kOut, 2))},
+                     std::shared_ptr<ModelMetrics>(std::shared_ptr<void>(), &metrics));
   model->set_backend_state(*CpuModel::Create(*model, kernels));
   return model;
 }

@@ -1,56 +1,37 @@
 #include "server/metrics/exposer.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
+#include <zlib.h>
+
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
+#include <new>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "prometheus/metric_family.h"
+#include "server/metrics/scraper.h"
+#include "tests/server/http/http_peer.h"
 #include "tests/server/metrics/exposition.h"
 
 namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::HttpBody;
+using testing::HttpGet;
 using ::testing::Optional;
 using ::testing::StartsWith;
 
 constexpr char kAnyPort[] = "127.0.0.1:0";
-
-// What a server on the loopback port answers to a GET, headers and body; empty when there is none.
-std::string HttpGet(int port, const std::string& path) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string answer;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    const std::string request =
-        absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    send(fd, request.data(), request.size(), MSG_NOSIGNAL);
-    char chunk[4096];
-    for (ssize_t got; (got = recv(fd, chunk, sizeof(chunk), 0)) > 0;) {
-      answer.append(chunk, static_cast<std::size_t>(got));
-    }
-  }
-  close(fd);
-  return answer;
-}
-
-std::string Body(const std::string& answer) {
-  const std::size_t end = answer.find("\r\n\r\n");
-  return end == std::string::npos ? "" : answer.substr(end + 4);
-}
 
 class ExposerTest : public ::testing::Test {
  protected:
@@ -64,7 +45,7 @@ TEST_F(ExposerTest, ServesTheMetricsOnAFreePort) {
   EXPECT_GT((*exposer)->port(), 0);
   const std::string answer = HttpGet((*exposer)->port(), "/metrics");
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
-  const auto scrape = testing::ParseExposition(Body(answer));
+  const auto scrape = testing::ParseExposition(HttpBody(answer));
   ASSERT_TRUE(scrape.ok()) << scrape.status();
   EXPECT_THAT(scrape->Value("normd_ready"), Optional(1));
   EXPECT_THAT(scrape->Value("process_start_time_seconds"), Optional(::testing::Gt(1e9)));
@@ -104,13 +85,99 @@ TEST_F(ExposerTest, StopsListeningWhenItIsDestroyed) {
   EXPECT_EQ(HttpGet(port, "/metrics"), "");
 }
 
+TEST_F(ExposerTest, CompressesForThoseWhoTakeIt) {
+  auto exposer = StartExposer(kAnyPort, *metrics_);
+  ASSERT_TRUE(exposer.ok()) << exposer.status();
+  const std::string answer =
+      HttpGet((*exposer)->port(), "/metrics", "127.0.0.1", "Accept-Encoding: gzip\r\n");
+  EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
+  z_stream stream = {};
+  ASSERT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  std::string body = HttpBody(answer);
+  std::string text(1 << 20, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(body.data());
+  stream.avail_in = static_cast<uInt>(body.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  text.resize(stream.total_out);
+  inflateEnd(&stream);
+  const auto scrape = testing::ParseExposition(text);
+  ASSERT_TRUE(scrape.ok()) << scrape.status();
+  EXPECT_THAT(scrape->Value("normd_ready"), Optional(0));
+}
+
+TEST_F(ExposerTest, TellsOfItsOwnConnections) {
+  auto exposer = StartExposer(kAnyPort, *metrics_, {std::chrono::milliseconds(20), 64});
+  ASSERT_TRUE(exposer.ok()) << exposer.status();
+  HttpGet((*exposer)->port(), "/other");
+  testing::HttpPeer slow((*exposer)->port());
+  slow.ReadAll();
+  const auto scrape = testing::ParseExposition(HttpBody(HttpGet((*exposer)->port(), "/metrics")));
+  ASSERT_TRUE(scrape.ok()) << scrape.status();
+  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "404"}}), Optional(1));
+  EXPECT_THAT(scrape->Value("normd_http_dropped_total", {{"reason", "timeout"}}), Optional(1));
+  EXPECT_THAT(scrape->Value("normd_http_connections"), Optional(::testing::Ge(1)));
+}
+
+TEST_F(ExposerTest, AnswersScrapesWhileOneAddressHoldsTwoHundredConnections) {
+  auto exposer = StartExposer(kAnyPort, *metrics_);
+  ASSERT_TRUE(exposer.ok()) << exposer.status();
+  std::vector<testing::HttpPeer> peers;
+  for (int i = 0; i < 200; ++i) {
+    peers.emplace_back((*exposer)->port(), i % 2 == 0 ? "127.0.0.1" : "127.0.0.2");
+    peers.back().Send(i % 3 == 0 ? "GET /metrics HTTP/1.1\r\n\r\n" : "GET /metr");
+  }
+  EXPECT_THAT(HttpGet((*exposer)->port(), "/metrics"), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(ScraperTest, MakesOneTextForAllWhoAskWhileAnotherIsMade) {
+  std::promise<void> begun;
+  std::promise<void> go_on;
+  std::atomic<int> made{0};
+  Scraper scraper([&] {
+    if (++made == 1) {
+      begun.set_value();
+      go_on.get_future().wait();
+    }
+    return std::to_string(made);
+  });
+  std::promise<std::string> first;
+  scraper.Ask(false, [&](const Scraper::Text& text) { first.set_value(*text); });
+  begun.get_future().wait();
+  std::atomic<int> left{10};
+  std::promise<void> all;
+  for (int i = 0; i < 10; ++i) {
+    scraper.Ask(i % 2 == 1, [&, i](const Scraper::Text& text) {
+      EXPECT_EQ(*text, i % 2 == 1 ? Gzip("2") : "2");
+      if (--left == 0) all.set_value();
+    });
+  }
+  go_on.set_value();
+  EXPECT_EQ(first.get_future().get(), "1");
+  all.get_future().wait();
+  EXPECT_EQ(made, 2);
+}
+
+TEST(ScraperTest, TellsThatThereIsNoMemory) {
+  Scraper scraper([]() -> std::string { throw std::bad_alloc(); });
+  for (const bool gzip : {false, true}) {
+    std::promise<Scraper::Text> done;
+    scraper.Ask(gzip, [&](Scraper::Text text) { done.set_value(std::move(text)); });
+    EXPECT_EQ(done.get_future().get(), nullptr);
+  }
+}
+
 // promtool's own verdict on names, help and format.
 TEST_F(ExposerTest, PromtoolFindsNoFault) {
   if (std::system("command -v promtool >/dev/null 2>&1") != 0) {
     GTEST_SKIP() << "promtool (Debian package prometheus) is not installed";
   }
-  ModelMetrics& model = metrics_->ForModel("instance_norm_64", 1);
-  model.RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::milliseconds(1));
+  const auto model = metrics_->ForModel("instance_norm_64", 1);
+  StageTimes stages;
+  stages[Stage::kCompute] = std::chrono::milliseconds(1);
+  model->RecordStages(stages);
+  model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, std::chrono::milliseconds(1));
   metrics_->ForLane("cpu", "cpu:0").AddBusy(std::chrono::milliseconds(1));
   const auto watch = metrics_->WatchPool("host", [] { return PoolUse{1, 2}; });
 
@@ -118,7 +185,7 @@ TEST_F(ExposerTest, PromtoolFindsNoFault) {
   ASSERT_TRUE(exposer.ok()) << exposer.status();
   FILE* promtool = popen("promtool check metrics 2>&1 >/dev/null", "w");
   ASSERT_NE(promtool, nullptr);
-  const std::string text = Body(HttpGet((*exposer)->port(), "/metrics"));
+  const std::string text = HttpBody(HttpGet((*exposer)->port(), "/metrics"));
   ASSERT_THAT(text, HasSubstr("normd_stage_duration_seconds_bucket"));
   EXPECT_EQ(fwrite(text.data(), 1, text.size(), promtool), text.size());
   const int status = pclose(promtool);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -11,6 +12,30 @@ namespace {
 TEST(ShardedCellsTest, BeginsAtZero) {
   const ShardedCells cells(3);
   for (std::size_t cell = 0; cell < 3; ++cell) EXPECT_EQ(cells.Sum(cell), 0);
+}
+
+TEST(ShardedCellsTest, TakesMemoryWithTheFirstAdd) {
+  ShardedCells cells(3);
+  EXPECT_TRUE(cells.Untouched());
+  cells.Add(2, 0);
+  EXPECT_FALSE(cells.Untouched());
+}
+
+TEST(ShardedCellsTest, LosesNothingWhenManyThreadsAddFirstAtOnce) {
+  for (int round = 0; round < 200; ++round) {
+    ShardedCells cells(1);
+    std::atomic<int> waiting{4};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        --waiting;
+        while (waiting > 0) std::this_thread::yield();
+        cells.Add(0, 1);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(cells.Sum(0), 4);
+  }
 }
 
 TEST(ShardedCellsTest, KeepsCellsApartAcrossCacheLines) {

@@ -54,7 +54,7 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   EXPECT_EQ(model->version(), 3);
   EXPECT_EQ(model->config().group_norm().groups(), 2);
   ASSERT_EQ(model->parameters().size(), 2u);
-  EXPECT_EQ(&model->metrics(), &metrics_->ForModel("m", 3));
+  EXPECT_EQ(&model->metrics(), metrics_->ForModel("m", 3).get());
   EXPECT_EQ(model->backend_state(), nullptr);
   const norm::NormParams& params = model->host_params();
   EXPECT_EQ(params.gamma.data, model->parameters()[0].data.get());

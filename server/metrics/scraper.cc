@@ -1,0 +1,88 @@
+#include "server/metrics/scraper.h"
+
+#include <zlib.h>
+
+#include <exception>
+#include <utility>
+
+namespace normd {
+namespace {
+
+// zlib's default window with gzip's header instead of its own.
+constexpr int kGzipWindowBits = 15 + 16;
+constexpr int kDefaultMemory = 8;
+
+}  // namespace
+
+std::string Gzip(const std::string& text) {
+  z_stream stream = {};
+  // Fast: a scrape shrinks to a twentieth at any level.
+  if (deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzipWindowBits, kDefaultMemory,
+                   Z_DEFAULT_STRATEGY) != Z_OK) {
+    return "";
+  }
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int result = deflate(&stream, Z_FINISH);
+  out.resize(result == Z_STREAM_END ? stream.total_out : 0);
+  out.shrink_to_fit();
+  deflateEnd(&stream);
+  return out;
+}
+
+Scraper::Scraper(std::function<std::string()> make)
+    : make_(std::move(make)), thread_([this] { Run(); }) {}
+
+void Scraper::Ask(bool gzip, Done done) {
+  MutexLock lock(mutex_);
+  if (stopping_) return;
+  waiting_.push_back({gzip, std::move(done)});
+  changed_.SignalOne();
+}
+
+void Scraper::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.SignalOne();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Scraper::Run() {
+  while (true) {
+    std::vector<Waiting> waiting;
+    {
+      MutexLock lock(mutex_);
+      while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
+      if (stopping_) return waiting_.clear();
+      waiting.swap(waiting_);
+    }
+    Answer(waiting);
+  }
+}
+
+void Scraper::Answer(const std::vector<Waiting>& waiting) {
+  Text plain;
+  Text gzip;
+  try {
+    plain = std::make_shared<const std::string>(make_());
+  } catch (const std::exception&) {
+    // No memory: each of them is told.
+  }
+  for (const Waiting& one : waiting) {
+    if (one.gzip && plain != nullptr && gzip == nullptr) {
+      try {
+        gzip = std::make_shared<const std::string>(Gzip(*plain));
+      } catch (const std::exception&) {
+        // Likewise.
+      }
+    }
+    one.done(one.gzip ? gzip : plain);
+  }
+}
+
+}  // namespace normd

@@ -1,0 +1,14 @@
+// gRPC's own log.
+
+#ifndef NORMD_SERVER_RPC_GRPC_LOG_H_
+#define NORMD_SERVER_RPC_GRPC_LOG_H_
+
+namespace normd {
+
+// Passes what gRPC logs on to spdlog's default logger, for the rest of the process: gRPC's own
+// function writes to stderr and waits for whoever reads it. Call it before gRPC is used.
+void PassOnGrpcLog();
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_GRPC_LOG_H_

@@ -1,0 +1,79 @@
+#include "tests/server/http/http_peer.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd::testing {
+namespace {
+
+sockaddr_in Address(const char* host, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  inet_pton(AF_INET, host, &address.sin_addr);
+  return address;
+}
+
+}  // namespace
+
+HttpPeer::HttpPeer(int port, const char* source)
+    : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const sockaddr_in from = Address(source, 0);
+  const sockaddr_in to = Address("127.0.0.1", port);
+  if (bind(fd_, reinterpret_cast<const sockaddr*>(&from), sizeof(from)) != 0 ||
+      connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
+    close(fd_);
+    fd_ = -1;
+  }
+}
+
+HttpPeer::~HttpPeer() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool HttpPeer::Send(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+std::string HttpPeer::ReadAll() {
+  std::string all;
+  char chunk[65536];
+  for (ssize_t got; (got = recv(fd_, chunk, sizeof(chunk), 0)) > 0;) {
+    all.append(chunk, static_cast<std::size_t>(got));
+  }
+  return all;
+}
+
+void HttpPeer::WaitClosed() const {
+  pollfd wait = {fd_, POLLRDHUP, 0};
+  while (poll(&wait, 1, -1) <= 0) {
+  }
+}
+
+std::string HttpGet(int port, const std::string& path, const char* source,
+                    const std::string& headers) {
+  HttpPeer peer(port, source);
+  if (!peer.Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\n", headers, "\r\n"))) {
+    return "";
+  }
+  return peer.ReadAll();
+}
+
+std::string HttpBody(const std::string& answer) {
+  const std::size_t end = answer.find("\r\n\r\n");
+  return end == std::string::npos ? "" : answer.substr(end + 4);
+}
+
+}  // namespace normd::testing

@@ -1,0 +1,261 @@
+// How long a model's series live, and how many there are.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "prometheus/metric_family.h"
+#include "server/metrics/metrics.h"
+#include "server/metrics/series_set.h"
+#include "tests/server/metrics/exposition.h"
+
+namespace normd {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Exposition;
+using ::testing::Optional;
+
+constexpr std::int64_t kMaxSeries = 5;
+
+class SeriesTest : public ::testing::Test {
+ protected:
+  using Handle = std::shared_ptr<ModelMetrics>;
+
+  Exposition Scrape() {
+    absl::StatusOr<Exposition> parsed = testing::ParseExposition(metrics_->Scrape());
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed.ok() ? *std::move(parsed) : Exposition();
+  }
+  static void Ask(const Handle& model) {
+    model->RecordRequest(Method::kNormalize, absl::StatusCode::kOk, milliseconds(1));
+  }
+  static std::optional<double> Requests(const Exposition& scrape, const std::string& model,
+                                        const std::string& version) {
+    return scrape.Value(
+        "normd_requests_total",
+        {{"model", model}, {"version", version}, {"method", "Normalize"}, {"code", "OK"}});
+  }
+  // Of all series of a model, whichever their names.
+  static int CountOf(const Exposition& scrape, const std::string& model) {
+    int count = 0;
+    for (const auto& [series, value] : scrape.samples) {
+      const auto label = series.second.find("model");
+      count += label != series.second.end() && label->second == model ? 1 : 0;
+    }
+    return count;
+  }
+
+  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"1.2.3", ""}, {kMaxSeries});
+};
+
+TEST_F(SeriesTest, AModelThatWasNeverAskedHasOnlyItsLoad) {
+  const Handle model = metrics_->ForModel("m", 1);
+  EXPECT_EQ(CountOf(Scrape(), "m"), 0);
+  model->RecordLoad(milliseconds(2));
+  const Exposition scrape = Scrape();
+  EXPECT_THAT(
+      scrape.Value("normd_model_load_duration_seconds_bucket", {{"model", "m"}, {"le", "0.001"}}),
+      Optional(0));
+  EXPECT_THAT(
+      scrape.Value("normd_model_load_duration_seconds_bucket", {{"model", "m"}, {"le", "0.01"}}),
+      Optional(1));
+  EXPECT_EQ(CountOf(scrape, "m"), 9);
+}
+
+TEST_F(SeriesTest, TheFirstRequestBringsTheQueueAndAllRejections) {
+  const Handle model = metrics_->ForModel("m", 1);
+  Ask(model);
+  const Exposition scrape = Scrape();
+  EXPECT_EQ(scrape.Count("normd_rejected_total"), 5);
+  EXPECT_THAT(scrape.Value("normd_queue_requests", {{"model", "m"}}), Optional(0));
+}
+
+TEST_F(SeriesTest, TwoScrapesSeeTheLastCountsOfAModelThatIsGone) {
+  Handle model = metrics_->ForModel("m", 1);
+  Ask(model);
+  model.reset();
+  EXPECT_THAT(Requests(Scrape(), "m", "1"), Optional(1));
+  EXPECT_THAT(Requests(Scrape(), "m", "1"), Optional(1));
+  EXPECT_EQ(CountOf(Scrape(), "m"), 0);
+}
+
+TEST_F(SeriesTest, ACallInFlightKeepsTheSeriesOfAModelThatIsGone) {
+  Handle model = metrics_->ForModel("m", 1);
+  Handle in_flight = model;
+  model.reset();
+  for (int i = 0; i < 5; ++i) Scrape();
+  Ask(in_flight);
+  EXPECT_THAT(Requests(Scrape(), "m", "1"), Optional(1));
+  in_flight.reset();
+  Scrape();
+  Scrape();
+  EXPECT_EQ(CountOf(Scrape(), "m"), 0);
+}
+
+TEST_F(SeriesTest, AModelThatComesBackInTimeGoesOnCounting) {
+  Ask(metrics_->ForModel("m", 1));
+  Scrape();
+  const Handle again = metrics_->ForModel("m", 1);
+  Ask(again);
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(Requests(Scrape(), "m", "1"), Optional(2));
+}
+
+TEST_F(SeriesTest, AModelThatComesBackLaterBeginsAtZero) {
+  Ask(metrics_->ForModel("m", 1));
+  Scrape();
+  Scrape();
+  const Handle again = metrics_->ForModel("m", 1);
+  EXPECT_EQ(CountOf(Scrape(), "m"), 0);
+  Ask(again);
+  EXPECT_THAT(Requests(Scrape(), "m", "1"), Optional(1));
+}
+
+TEST_F(SeriesTest, AVersionGoesAloneAndLeavesTheModelsSeries) {
+  Handle first = metrics_->ForModel("m", 1);
+  const Handle second = metrics_->ForModel("m", 2);
+  Ask(first);
+  Ask(second);
+  first.reset();
+  Scrape();
+  Scrape();
+  const Exposition scrape = Scrape();
+  EXPECT_EQ(Requests(scrape, "m", "1"), std::nullopt);
+  EXPECT_THAT(Requests(scrape, "m", "2"), Optional(1));
+  EXPECT_THAT(scrape.Value("normd_request_duration_seconds_count",
+                           {{"model", "m"}, {"method", "Normalize"}}),
+              Optional(2));
+}
+
+TEST_F(SeriesTest, ModelsBeyondTheLimitCountTogether) {
+  std::vector<Handle> models;
+  for (std::int64_t i = 0; i < kMaxSeries + 3; ++i) {
+    models.push_back(metrics_->ForModel("m" + std::to_string(i), 1));
+    Ask(models.back());
+  }
+  Exposition scrape = Scrape();
+  EXPECT_THAT(scrape.Value("normd_models_without_series"), Optional(3));
+  EXPECT_THAT(Requests(scrape, "_other", ""), Optional(3));
+  EXPECT_THAT(Requests(scrape, "m4", "1"), Optional(1));
+  EXPECT_EQ(CountOf(scrape, "m5"), 0);
+
+  // A model that has its own series keeps them when it is loaded again, and a place that is free is
+  // the next one's.
+  const Handle again = metrics_->ForModel("m0", 1);
+  models.erase(models.begin() + 4);
+  models.push_back(metrics_->ForModel("late", 1));
+  Ask(models.back());
+  scrape = Scrape();
+  EXPECT_THAT(scrape.Value("normd_models_without_series"), Optional(3));
+  EXPECT_THAT(Requests(scrape, "late", "1"), Optional(1));
+  models.clear();
+  EXPECT_THAT(Scrape().Value("normd_models_without_series"), Optional(0));
+}
+
+TEST_F(SeriesTest, LimitOfNoneCountsEveryModelTogether) {
+  metrics_ = CreateMetrics({"1.2.3", ""}, {0});
+  const Handle model = metrics_->ForModel("m", 1);
+  Ask(model);
+  EXPECT_THAT(Requests(Scrape(), "_other", ""), Optional(1));
+}
+
+TEST_F(SeriesTest, SeriesOfModelsThatAreGoneAreBoundedWhereNobodyScrapes) {
+  constexpr int kModels = 5000;
+  for (int i = 0; i < kModels; ++i) {
+    const Handle model = metrics_->ForModel("m" + std::to_string(i), 1);
+    model->RecordLoad(milliseconds(1));
+  }
+  const Exposition scrape = Scrape();
+  EXPECT_EQ(scrape.Count("normd_model_load_duration_seconds_sum"),
+            static_cast<int>(SeriesSet::kMaxRetired));
+  EXPECT_EQ(CountOf(scrape, "m0"), 0);
+  EXPECT_GT(CountOf(scrape, "m" + std::to_string(kModels - 1)), 0);
+}
+
+// Every method, stage, batch and rejection, before and after: nothing stays.
+TEST_F(SeriesTest, MemoryOfModelsThatAreGoneIsFree) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
+#endif
+  const auto load_and_ask = [this](int i) {
+    const Handle model = metrics_->ForModel("m" + std::to_string(i), 1);
+    StageTimes stages;
+    for (std::size_t s = 0; s < kStageCount; ++s) stages[static_cast<Stage>(s)] = milliseconds(1);
+    model->RecordStages(stages);
+    for (int method = 0; method < 7; ++method) {
+      model->RecordRequest(static_cast<Method>(method), absl::StatusCode::kOk, milliseconds(1));
+    }
+    model->RecordBatch(1, 1);
+    model->RecordRejection(Rejection::kQueueFull);
+    model->AddQueued(1);
+    model->RecordLoad(milliseconds(1));
+  };
+  for (int i = 0; i < 200; ++i) load_and_ask(i);
+  for (int i = 0; i < 3; ++i) Scrape();
+  const std::size_t before = mallinfo2().uordblks;
+  for (int i = 200; i < 2200; ++i) load_and_ask(i);
+  for (int i = 0; i < 3; ++i) Scrape();
+  EXPECT_LT(mallinfo2().uordblks, before + (std::size_t{64} << 10));
+}
+
+TEST_F(SeriesTest, AModelThatWasNeverAskedTakesLittleMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
+#endif
+  metrics_ = CreateMetrics({"1.2.3", ""}, {10'000});
+  std::vector<Handle> models;
+  models.reserve(10'000);
+  const std::size_t before = mallinfo2().uordblks;
+  for (int i = 0; i < 10'000; ++i) {
+    models.push_back(metrics_->ForModel("m" + std::to_string(i), 1));
+    models.back()->RecordLoad(milliseconds(1));
+  }
+  EXPECT_LT((mallinfo2().uordblks - before) / models.size(), 4096u);
+}
+
+TEST_F(SeriesTest, HandlesMayOutliveTheMetrics) {
+  const Handle model = metrics_->ForModel("m", 1);
+  metrics_.reset();
+  Ask(model);
+}
+
+TEST_F(SeriesTest, LosesNoCountWhileModelsComeAndGoOnManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kRounds = 500;
+  const Handle steady = metrics_->ForModel("steady", 1);
+  std::atomic<bool> done{false};
+  std::thread scraper([&] {
+    double last = 0;
+    while (!done) {
+      const double requests = Requests(Scrape(), "steady", "1").value_or(0);
+      EXPECT_GE(requests, last);
+      last = requests;
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t, &steady] {
+      for (int i = 0; i < kRounds; ++i) {
+        // The same names on all threads, so that some come back, some retire and some overflow.
+        const Handle model = metrics_->ForModel("m" + std::to_string((i + t) % 8), i % 2);
+        Ask(model);
+        Ask(steady);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  done = true;
+  scraper.join();
+  EXPECT_THAT(Requests(Scrape(), "steady", "1"), Optional(kThreads * kRounds));
+  EXPECT_THAT(Scrape().Value("normd_models_without_series"), Optional(0));
+}
+
+}  // namespace
+}  // namespace normd
