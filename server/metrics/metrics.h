@@ -36,7 +36,15 @@ enum class Method {
 };
 
 // The label `reason` of normd_rejected_total.
-enum class Rejection { kQueueFull, kInflightBytes, kInflightRequests, kDraining, kNotReady };
+enum class Rejection {
+  kQueueFull,
+  kInflightBytes,
+  kInflightRequests,
+  kDraining,
+  kNotReady,
+  kConnectionShare,
+  kPeerShare
+};
 
 // The series of one model version. Handles outlive the model: counters go on where they were when a
 // version is loaded again.

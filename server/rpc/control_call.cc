@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/caller_name.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -22,7 +23,9 @@ ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerConte
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
-    auto lease = environment_.admission.Admit(request_bytes, *metrics_, Needs::kNothing);
+    const CallerName caller(context_);
+    auto lease =
+        environment_.admission.Admit(request_bytes, *metrics_, Needs::kNothing, caller.caller());
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
     if (thread == nullptr) return std::move(body)(metrics_);
@@ -60,10 +63,16 @@ void ControlCall::OnCancel() {
 void ControlCall::End(const absl::Status& status) {
   // As the client sees it.
   code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
-  Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
+  const grpc::Status answer =
+      ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id);
+  // After Finish the call may be over.
+  environment_.responses.Add(response_, context_.c_call(),
+                             environment_.options.ResponsePatience(0));
+  Finish(answer);
 }
 
 void ControlCall::OnDone() {
+  if (environment_.responses.Remove(response_)) code_ = absl::StatusCode::kDeadlineExceeded;
   metrics_->RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
   CallEnvironment& environment = environment_;
   delete this;
