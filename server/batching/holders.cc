@@ -4,6 +4,14 @@
 
 namespace normd {
 
+namespace {
+
+// A client that calls again and again comes and goes with each call: so many of a shard's holders
+// stay, though nothing is theirs, because to make one costs more than all else here.
+constexpr std::size_t kKept = 16;
+
+}  // namespace
+
 HolderTable::Shard& HolderTable::ShardOf(absl::string_view name) {
   return shards_[absl::Hash<absl::string_view>()(name) % kShards];
 }
@@ -24,14 +32,15 @@ void HolderTable::Leave(Holding* holding) {
   // Stays while this reference does, and the name is part of it.
   Shard& shard = ShardOf(holding->name_);
   MutexLock lock(shard.mutex);
-  if (--holding->references_ == 0) shard.holdings.erase(shard.holdings.find(holding->name_));
+  if (--holding->references_ > 0 || shard.holdings.size() <= kKept) return;
+  shard.holdings.erase(shard.holdings.find(holding->name_));
 }
 
 std::size_t HolderTable::size() const {
   std::size_t size = 0;
   for (const Shard& shard : shards_) {
     MutexLock lock(shard.mutex);
-    size += shard.holdings.size();
+    for (const auto& [name, holding] : shard.holdings) size += holding.references_ > 0;
   }
   return size;
 }

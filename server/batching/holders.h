@@ -43,14 +43,14 @@ struct Holding {
 };
 
 // The holders of one kind. Thread-safe; each call takes one short lock, that of the name's shard. A
-// holder is there while something of it is, so there are no more of them than requests inside.
+// holder is there while something is its own, and there are no more than requests inside, and 256.
 class HolderTable {
  public:
   // Finds or makes it. It stays until each Enter has had its Leave. May throw std::bad_alloc.
   Holding* Enter(absl::string_view name);
   void Leave(Holding* holding);
 
-  std::size_t size() const;
+  std::size_t size() const;  // Of those with something.
 
  private:
   static constexpr std::size_t kShards = 16;
