@@ -303,12 +303,15 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
   }
   inside_bytes_ += part.size;
   last_chunk_bytes_ = part.size;
+  std::size_t message_bytes = 0;
+  for (const grpc::Slice& received : slices) message_bytes += received.size();
+  const bool worth_keeping = 2 * static_cast<std::size_t>(part.size) >= message_bytes;
   auto slice = slices.begin();
   for (const ConstBytes view : part.bytes) {
     // Views come in the order of the slices, each within one of them.
     const auto* data = reinterpret_cast<const std::uint8_t*>(view.data());
     while (data < slice->begin() || data >= slice->end()) ++slice;
-    input_->Add(*slice, view, received_);
+    input_->Add(*slice, view, received_, worth_keeping);
   }
   for (ReceivedPiece& piece : received_) {
     const std::uint64_t number = NextPiece();

@@ -97,11 +97,11 @@ void PieceAssembler::BeginPart(std::size_t input) {
 }
 
 void PieceAssembler::Add(const grpc::Slice& slice, ConstBytes bytes,
-                         std::vector<ReceivedPiece>& out) {
+                         std::vector<ReceivedPiece>& out, bool worth_keeping) {
   received_bytes_ += static_cast<std::int64_t>(bytes.size());
   while (!bytes.empty()) {
     const ConstBytes part = bytes.subspan(0, static_cast<std::size_t>(part_bytes_));
-    Append(slice, part, inputs_[part_input_]);
+    Append(slice, part, inputs_[part_input_], worth_keeping);
     bytes.remove_prefix(part.size());
     lacking_bytes_ -= static_cast<std::int64_t>(part.size());
     part_bytes_ -= static_cast<std::int64_t>(part.size());
@@ -115,8 +115,9 @@ void PieceAssembler::Add(const grpc::Slice& slice, ConstBytes bytes,
   }
 }
 
-void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& input) {
-  if (bytes.size() < kTinyBytes) {
+void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& input,
+                            bool worth_keeping) {
+  if (!worth_keeping || bytes.size() < kTinyBytes) {
     EndRun(input);
     input.copied.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (input.copied.size() >= kCopiedBlockBytes) Flush(input);

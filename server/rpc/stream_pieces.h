@@ -54,26 +54,28 @@ struct ReceivedPiece {
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
 
-// How many bytes of one allocation of the transport's are worth keeping it: half of what gRPC reads
-// into at once.
-inline constexpr std::int64_t kMinKeptBytes = std::int64_t{32} << 10;
+// How many bytes of one allocation of the transport's are worth keeping it: most of the smaller of
+// the two sizes, 8 and 64 KiB, that gRPC reads into.
+inline constexpr std::int64_t kMinKeptBytes = std::int64_t{7} << 10;
 
 // Takes a stream's bytes in order: a tensor's, or of several inputs one sample of each in turn. Not
 // thread-safe.
 //
 // Whoever keeps a slice keeps all that the transport allocated with it: the rest of the message,
 // and of others that came beside it. So slices are kept where they are at least `min_kept_bytes` of
-// their allocation, and copied where they are less. With allocations of 64 KiB the pieces then keep
-// at most twice their bytes, and one allocation for each input.
+// their allocation and of a message that has little else, and copied where they are less. Beside
+// what is skipped in their messages the pieces then keep at most twice their bytes, and one
+// allocation for each input; beside other streams' messages at most nine times.
 class PieceAssembler {
  public:
   explicit PieceAssembler(PieceSequence pieces, std::int64_t min_kept_bytes = kMinKeptBytes);
 
   std::int64_t received_bytes() const { return received_bytes_; }
 
-  // The next `bytes`, which lie within `slice` and are no more than the tensors still lack. Appends
-  // the pieces that become complete to `out`.
-  void Add(const grpc::Slice& slice, ConstBytes bytes, std::vector<ReceivedPiece>& out);
+  // The next `bytes`, which lie within `slice` and are no more than the tensors still lack, of a
+  // message that is `worth_keeping`. Appends the pieces that become complete to `out`.
+  void Add(const grpc::Slice& slice, ConstBytes bytes, std::vector<ReceivedPiece>& out,
+           bool worth_keeping = true);
 
  private:
   struct Memory;
@@ -90,7 +92,7 @@ class PieceAssembler {
   void Begin();
   // Begins the part that comes next: all of a single input, else a sample of the next one.
   void BeginPart(std::size_t input);
-  void Append(const grpc::Slice& slice, ConstBytes bytes, Input& input);
+  void Append(const grpc::Slice& slice, ConstBytes bytes, Input& input, bool worth_keeping);
   void EndRun(Input& input);
   void Flush(Input& input);
   ReceivedPiece Take();

@@ -284,9 +284,9 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
           for (const grpc::Slice& slice : transport.Receive(size)) {
             assembler.Add(
                 slice, ConstBytes(reinterpret_cast<const std::byte*>(slice.begin()), slice.size()),
-                pieces);
+                pieces, chunk >= beside);
           }
-          transport.Receive(beside);  // Unknown fields, or another stream's.
+          transport.Receive(beside);  // Unknown fields.
           // The block that is being filled is the transport's, and one is not decided on yet.
           ASSERT_LE(transport.held_bytes(),
                     2 * assembler.received_bytes() + 2 * static_cast<std::int64_t>(block))
