@@ -181,6 +181,7 @@ NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executo
   options.max_inflight_bytes = config.max_inflight_bytes;
   options.stream.window_bytes = config.stream_window_bytes;
   options.stream_idle_timeout = absl::ToChronoNanoseconds(config.stream_idle_timeout);
+  options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
   options.version = NORMD_VERSION;
   options.cuda = NORMD_CUDA_VERSION;
   options.simd = norm::cpu::SimdTargetName();
@@ -251,7 +252,12 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   const absl::Status loaded = registry.LoadAll();
   if (!loaded.ok()) return StartFailed(loaded);
 
-  Admission admission({config.max_inflight_bytes, config.max_inflight_requests}, *metrics);
+  Admission admission({.max_inflight_bytes = config.max_inflight_bytes,
+                       .max_inflight_requests = config.max_inflight_requests,
+                       .max_connection_share = config.max_connection_share,
+                       .max_peer_share = config.max_peer_share,
+                       .overdraft_bytes = 2 * config.stream_window_bytes},
+                      *metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);

@@ -1,5 +1,6 @@
 #include "server/batching/admission.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -8,44 +9,105 @@
 namespace normd {
 namespace {
 
-// Adds `amount` unless the sum would exceed `limit`, so that nobody ever sees a sum above it.
-// Returns what was free at a refusal, or -1 on success. Relaxed: the counters guard no memory; a
+constexpr std::size_t Index(Resource resource) { return static_cast<std::size_t>(resource); }
+
+// Adds `amount` unless the sum would exceed `limit`, so that nobody ever adds beyond it. Returns
+// what was free at a refusal, or -1 on success. Relaxed: the counters guard no memory; a
 // modification order that everybody agrees on is enough.
 std::int64_t TryAdd(std::atomic<std::int64_t>& sum, std::int64_t amount, std::int64_t limit) {
   std::int64_t current = sum.load(std::memory_order_relaxed);
   do {
-    if (amount > limit - current) return limit - current;
+    // Growing leases may have passed the limit.
+    if (amount > limit - current) return std::max<std::int64_t>(limit - current, 0);
   } while (!sum.compare_exchange_weak(current, current + amount, std::memory_order_relaxed));
   return -1;
 }
 
+// Of `free` and of what the holder has. In double, where no sum of budgets overflows; what is lost
+// beyond 2^53 is nothing beside a share.
+bool WithinShare(double share, std::int64_t held, std::int64_t wanted, std::int64_t free) {
+  return static_cast<double>(held) + static_cast<double>(wanted) <=
+         share * (static_cast<double>(held) + static_cast<double>(free));
+}
+
+constexpr const char* kResourceNames[] = {"requests in flight", "bytes in flight",
+                                          "bytes of streams' next chunks"};
+constexpr const char* kHolderNames[] = {"connection", "peer"};
+
 }  // namespace
 
-Admission::Lease::Lease(Lease&& other) noexcept
-    : owner_(std::exchange(other.owner_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+Admission::Lease::Lease(Lease&& other) noexcept { Swap(other); }
 
 Admission::Lease& Admission::Lease::operator=(Lease&& other) noexcept {
   Lease taken(std::move(other));
-  std::swap(owner_, taken.owner_);
-  std::swap(bytes_, taken.bytes_);
+  Swap(taken);
   return *this;
 }
 
+void Admission::Lease::Swap(Lease& other) noexcept {
+  std::swap(owner_, other.owner_);
+  std::swap(holders_, other.holders_);
+  std::swap(amounts_, other.amounts_);
+}
+
 Admission::Lease::~Lease() {
-  if (owner_ != nullptr) owner_->Return(bytes_);
+  if (owner_ != nullptr) owner_->End(*this);
+}
+
+void Admission::Lease::Add(std::int64_t bytes) {
+  if (const std::int64_t expected = expected_bytes_.exchange(0); expected > 0) {
+    owner_->expected_bytes_.fetch_sub(expected);
+  }
+  if (bytes == 0) return;
+  owner_->totals_[Index(Resource::kBytes)].fetch_add(bytes, std::memory_order_relaxed);
+  for (Holding* holder : holders_) {
+    if (holder != nullptr) {
+      (*holder)[Resource::kBytes].fetch_add(bytes, std::memory_order_relaxed);
+    }
+  }
+  amounts_[Index(Resource::kBytes)] += bytes;
+  owner_->metrics_.AddInflightBytes(bytes);
+}
+
+void Admission::Lease::Return(std::int64_t bytes) {
+  assert(bytes <= this->bytes());
+  owner_->Give(*this, Resource::kBytes, bytes);
+  if (owner_->waiting_.load() > 0) owner_->CallWaiters();
 }
 
 Admission::Admission(AdmissionLimits limits, Metrics& metrics)
-    : limits_(limits), metrics_(metrics) {}
+    : limits_(limits),
+      budgets_{limits.max_inflight_requests, limits.max_inflight_bytes,
+               limits.max_chunk_bytes > 0 ? limits.max_chunk_bytes : limits.max_inflight_bytes},
+      shares_{limits.max_connection_share, limits.max_peer_share},
+      metrics_(metrics) {}
 
 absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetrics& model,
-                                                  Needs needs) {
+                                                  Needs needs, const Caller& caller) {
   assert(bytes >= 0);
   if (bytes > limits_.max_inflight_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: needs ", bytes,
                                                    " bytes, wanted at most the server's budget of ",
                                                    limits_.max_inflight_bytes));
   }
+  absl::StatusOr<Lease> lease = Enter(needs, caller, model);
+  if (!lease.ok()) return lease;
+  absl::Status status = Take(*lease, Resource::kBytes, bytes, model);
+  if (!status.ok()) return status;
+  return lease;
+}
+
+absl::StatusOr<Admission::Lease> Admission::AdmitStream(std::int64_t chunk_bytes,
+                                                        ModelMetrics& model, const Caller& caller) {
+  absl::StatusOr<Lease> lease = Enter(Needs::kLane, caller, model);
+  if (!lease.ok()) return lease;
+  absl::Status status = Take(*lease, Resource::kChunkBytes, chunk_bytes, model);
+  if (!status.ok()) return status;
+  return lease;
+}
+
+absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const Caller& caller,
+                                                  ModelMetrics& model) {
   if (closed_.load(std::memory_order_relaxed)) {
     model.RecordRejection(Rejection::kDraining);
     return absl::UnavailableError("the server is shutting down");
@@ -54,27 +116,196 @@ absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetri
     model.RecordRejection(Rejection::kNotReady);
     return absl::UnavailableError("the server has no working lane");
   }
-  if (TryAdd(requests_, 1, limits_.max_inflight_requests) >= 0) {
-    model.RecordRejection(Rejection::kInflightRequests);
-    return absl::ResourceExhaustedError(absl::StrCat("requests in flight: wanted 1 more, all ",
-                                                     limits_.max_inflight_requests, " are taken"));
+  Lease lease(this);  // Returns what it has got by then, should the rest be refused.
+  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+    // Without a bound nobody needs to be told from others.
+    if (shares_[kind] >= 1 || caller[kind].empty()) continue;
+    lease.holders_[kind] = holders_[kind].Enter(caller[kind]);
   }
-  if (const std::int64_t free = TryAdd(bytes_, bytes, limits_.max_inflight_bytes); free >= 0) {
-    requests_.fetch_sub(1, std::memory_order_relaxed);
-    model.RecordRejection(Rejection::kInflightBytes);
-    return absl::ResourceExhaustedError(absl::StrCat("bytes in flight: wanted ", bytes, ", ", free,
-                                                     " of ", limits_.max_inflight_bytes,
-                                                     " are free"));
-  }
-  metrics_.AddInflightBytes(bytes);
-  return Lease(this, bytes);
+  absl::Status status = Take(lease, Resource::kRequests, 1, model);
+  if (!status.ok()) return status;
+  return lease;
 }
 
-void Admission::Return(std::int64_t bytes) {
-  metrics_.AddInflightBytes(-bytes);
-  bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  // Release: whoever waits for the last request to leave also sees what its owner wrote.
-  requests_.fetch_sub(1, std::memory_order_release);
+absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amount,
+                             ModelMetrics& model) {
+  if (amount == 0) return absl::OkStatus();
+  const std::int64_t budget = budgets_[Index(resource)];
+  const std::int64_t free = TryAdd(totals_[Index(resource)], amount, budget);
+  if (free >= 0) {
+    model.RecordRejection(resource == Resource::kRequests ? Rejection::kInflightRequests
+                                                          : Rejection::kInflightBytes);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kResourceNames[Index(resource)], ": wanted ", amount,
+        resource == Resource::kRequests ? " more, " : ", ", free, " of ", budget, " are free"));
+  }
+  if (resource == Resource::kBytes) metrics_.AddInflightBytes(amount);
+  // The lease has it from here on, and returns it should its holder's share forbid it.
+  lease.amounts_[Index(resource)] = amount;
+  return CheckShares(lease, resource, amount, model);
+}
+
+// What is added first and judged then is seen by all who add at the time, so together they do not
+// exceed the share either.
+absl::Status Admission::CheckShares(Lease& lease, Resource resource, std::int64_t amount,
+                                    ModelMetrics& model) {
+  const std::int64_t budget = budgets_[Index(resource)];
+  const std::int64_t others = std::max<std::int64_t>(total(resource) - amount, 0);
+  const std::int64_t free = std::max<std::int64_t>(budget - others, 0);
+  std::array<std::int64_t, kHolderKindCount> held{};
+  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+    if (lease.holders_[kind] == nullptr) continue;
+    held[kind] = (*lease.holders_[kind])[resource].fetch_add(amount, std::memory_order_relaxed);
+  }
+  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+    if (lease.holders_[kind] == nullptr) continue;
+    if (WithinShare(shares_[kind], held[kind], amount, free)) continue;
+    if (held[kind] == 0 && (others == 0 || amount <= free - budget / 8)) continue;
+    model.RecordRejection(kind == 0 ? Rejection::kConnectionShare : Rejection::kPeerShare);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        kResourceNames[Index(resource)], ": wanted ", amount, " more, this ", kHolderNames[kind],
+        " has ", held[kind], " and ", free, " of ", budget, " are free: together it may have ",
+        shares_[kind], " of that (--max_", kHolderNames[kind], "_share)"));
+  }
+  return absl::OkStatus();
+}
+
+void Admission::Give(Lease& lease, Resource resource, std::int64_t amount) {
+  if (amount == 0) return;
+  for (Holding* holder : lease.holders_) {
+    if (holder != nullptr) (*holder)[resource].fetch_sub(amount, std::memory_order_relaxed);
+  }
+  lease.amounts_[Index(resource)] -= amount;
+  if (resource == Resource::kBytes) metrics_.AddInflightBytes(-amount);
+  // Whoever waits for the last request to leave also sees what its owner wrote; for the bytes, see
+  // `waiting_`.
+  totals_[Index(resource)].fetch_sub(amount);
+}
+
+void Admission::End(Lease& lease) {
+  StopAwaiting(lease);
+  lease.Add(0);  // What was expected does not come.
+  for (const Resource resource : {Resource::kBytes, Resource::kChunkBytes, Resource::kRequests}) {
+    Give(lease, resource, lease.amounts_[Index(resource)]);
+  }
+  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+    if (lease.holders_[kind] != nullptr) holders_[kind].Leave(lease.holders_[kind]);
+  }
+  EndOverdraft(lease);
+  if (waiting_.load() > 0) CallWaiters();
+}
+
+std::size_t Admission::holders() const {
+  std::size_t count = 0;
+  for (const HolderTable& table : holders_) count += table.size();
+  return count;
+}
+
+// Growing leases.
+
+bool Admission::MayGrow(const Lease& lease) const {
+  // Behind those who wait already.
+  return waiting_.load() == 0 && HasRoom(lease, 0);
+}
+
+bool Admission::HasRoom(const Lease& lease, std::int64_t expected) const {
+  const std::int64_t budget = limits_.max_inflight_bytes;
+  const std::int64_t held = totals_[Index(Resource::kBytes)].load() + expected;
+  if (held >= std::max(budget - limits_.overdraft_bytes, budget / 2)) return false;
+  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+    if (lease.holders_[kind] == nullptr) continue;
+    const std::int64_t own = (*lease.holders_[kind])[Resource::kBytes].load();
+    if (!WithinShare(shares_[kind], own, 1, budget - held)) return false;
+  }
+  return true;
+}
+
+void Admission::AwaitRoom(Lease& lease, std::int64_t step_bytes, std::weak_ptr<Waiter> waiter) {
+  {
+    MutexLock lock(mutex_);
+    line_.push_back({&lease, step_bytes, std::move(waiter)});
+    waiting_.store(static_cast<std::int64_t>(line_.size()));
+  }
+  CallWaiters();
+}
+
+void Admission::StopAwaiting(Lease& lease) {
+  if (waiting_.load() == 0) return;
+  MutexLock lock(mutex_);
+  const auto mine = std::find_if(line_.begin(), line_.end(),
+                                 [&](const Line& line) { return line.lease == &lease; });
+  if (mine == line_.end()) return;
+  line_.erase(mine);
+  waiting_.store(static_cast<std::int64_t>(line_.size()));
+}
+
+void Admission::EndOverdraft(Lease& lease) {
+  if (!lease.overdraws_.exchange(false)) return;
+  {
+    MutexLock lock(mutex_);
+    overdrawn_ = nullptr;
+  }
+  CallWaiters();
+}
+
+// Waiters are called without the lock, and what they do may bring the same thread back here: then
+// the loop below, further up its stack, goes on for it.
+void Admission::CallWaiters() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(calling_, true)) return;
+  }
+  for (;;) {
+    std::vector<Call> calls;
+    {
+      MutexLock lock(mutex_);
+      calls = NextCalls();
+      if (calls.empty()) {
+        calling_ = false;
+        return;
+      }
+    }
+    for (const Call& call : calls) {
+      if (const std::shared_ptr<Waiter> waiter = call.waiter.lock()) waiter->OnRoom(call.overdraft);
+    }
+  }
+}
+
+// Takes from the line who has room. If nobody has, and nobody overdraws, somebody shall.
+std::vector<Admission::Call> Admission::NextCalls() {
+  std::vector<Call> calls;
+  std::vector<Line> left;
+  for (Line& line : line_) {
+    if (!HasRoom(*line.lease, expected_bytes_.load())) {
+      left.push_back(std::move(line));
+      continue;
+    }
+    line.lease->expected_bytes_.store(line.step_bytes);
+    expected_bytes_.fetch_add(line.step_bytes);
+    calls.push_back({std::move(line.waiter), false});
+  }
+  line_.swap(left);
+  if (calls.empty() && !line_.empty() && overdrawn_ == nullptr) calls.push_back(NextOverdraft());
+  waiting_.store(static_cast<std::int64_t>(line_.size()));
+  return calls;
+}
+
+// Of the peer whose last overdraft is the longest ago, the lease that has waited longest. A client
+// that lets its overdrafts time out so delays others by one of them, not by one for each of its
+// streams.
+Admission::Call Admission::NextOverdraft() {
+  const auto peer = [](const Line& line) { return line.lease->holders_.back(); };
+  const auto last = [&](const Line& line) {
+    return peer(line) != nullptr ? peer(line)->last_overdraft : 0;
+  };
+  const auto next = std::min_element(
+      line_.begin(), line_.end(), [&](const Line& a, const Line& b) { return last(a) < last(b); });
+  if (peer(*next) != nullptr) peer(*next)->last_overdraft = ++overdrafts_;
+  overdrawn_ = next->lease;
+  next->lease->overdraws_.store(true);
+  Call call{std::move(next->waiter), true};
+  line_.erase(next);
+  return call;
 }
 
 }  // namespace normd

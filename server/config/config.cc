@@ -37,6 +37,11 @@ absl::Status CheckTimeout(absl::string_view flag, absl::Duration value, absl::Du
                 absl::StrCat("from 1ms to ", absl::FormatDuration(high)));
 }
 
+absl::Status CheckShare(absl::string_view flag, double value) {
+  if (value > 0 && value <= 1) return absl::OkStatus();
+  return Wanted(flag, absl::StrCat(value), "above 0, at most 1");
+}
+
 absl::Status CheckAddress(absl::string_view flag, absl::string_view address) {
   const std::size_t colon = address.rfind(':');
   int port = -1;
@@ -80,6 +85,9 @@ absl::Status Validate(const ServerConfig& c) {
            CheckDuration("max_connection_age_grace", c.max_connection_age_grace, absl::Hours(480)),
            CheckRange("stream_window_bytes", c.stream_window_bytes, 1 << 16, std::int64_t{1} << 40),
            CheckDuration("stream_idle_timeout", c.stream_idle_timeout, absl::Hours(24)),
+           CheckDuration("response_timeout", c.response_timeout, absl::Hours(24)),
+           CheckShare("max_connection_share", c.max_connection_share),
+           CheckShare("max_peer_share", c.max_peer_share),
            CheckRange("max_batch_rows", c.max_batch_rows, 1, kUnbounded),
            CheckRange("max_batch_bytes", c.max_batch_bytes, 0, std::int64_t{1} << 40),
            CheckDuration("max_queue_delay", c.max_queue_delay, absl::Minutes(1)),

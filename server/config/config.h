@@ -37,6 +37,9 @@ struct ServerConfig {
   absl::Duration max_connection_age_grace;
   std::int64_t stream_window_bytes = 0;
   absl::Duration stream_idle_timeout;
+  absl::Duration response_timeout;
+  double max_connection_share = 0;
+  double max_peer_share = 0;
   std::int64_t max_batch_rows = 0;
   std::int64_t max_batch_bytes = 0;
   absl::Duration max_queue_delay;

@@ -61,10 +61,17 @@ ABSL_FLAG(absl::Duration, max_connection_age_grace, absl::ZeroDuration(),
 ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
           "what the server holds at once of one stream's inputs, in bytes; a row may have three "
           "quarters of it");
-ABSL_FLAG(
-    absl::Duration, stream_idle_timeout, absl::Minutes(1),
-    "how long a stream's client may neither send nor take anything before it is given up, such "
-    "as 10s; 0: for ever");
+ABSL_FLAG(absl::Duration, stream_idle_timeout, absl::Minutes(1),
+          "how long a stream's client may not send what is waited for, or not take a message that "
+          "is being sent, before it is given up, such as 10s; 0: for ever");
+ABSL_FLAG(absl::Duration, response_timeout, absl::Minutes(1),
+          "how long a client may take to take a response before it is given up, such as 10s; to it "
+          "comes a second for each MiB; 0: for ever");
+ABSL_FLAG(double, max_connection_share, 0.5,
+          "how much one connection may have of max_inflight_bytes and of max_inflight_requests: "
+          "this share of what is free and its own together; 1: no bound, for a proxy in front");
+ABSL_FLAG(double, max_peer_share, 0.75,
+          "likewise for all connections from one address, of IPv6 from one network of 64 bits");
 ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
           "rows of one batch (a larger request makes a batch of its own)");
 ABSL_FLAG(std::int64_t, max_batch_bytes, 0,
@@ -162,6 +169,9 @@ ServerConfig ReadFlags() {
   config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
   config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
   config.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
+  config.response_timeout = absl::GetFlag(FLAGS_response_timeout);
+  config.max_connection_share = absl::GetFlag(FLAGS_max_connection_share);
+  config.max_peer_share = absl::GetFlag(FLAGS_max_peer_share);
   config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);
   config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
   config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);

@@ -37,7 +37,15 @@ enum class Method {
 };
 
 // The label `reason` of normd_rejected_total.
-enum class Rejection { kQueueFull, kInflightBytes, kInflightRequests, kDraining, kNotReady };
+enum class Rejection {
+  kQueueFull,
+  kInflightBytes,
+  kInflightRequests,
+  kDraining,
+  kNotReady,
+  kConnectionShare,
+  kPeerShare
+};
 
 // The series of one model version.
 class ModelMetrics {

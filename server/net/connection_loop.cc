@@ -168,6 +168,7 @@ void ConnectionLoop::AcceptAll(std::size_t listener) {
 // Without a descriptor a connection can neither be taken nor refused, and the listening socket
 // would report it again and again. With the spare one it is refused.
 void ConnectionLoop::OnAcceptFailed(std::size_t listener, int error) {
+  if (error == EINVAL) return SetListening(false);  // A stop has ended the listening.
   metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
   LogRefusal({}, std::strerror(error));
   if (error == EMFILE && spare_.valid()) {

@@ -21,14 +21,20 @@ void ActiveCalls::Remove(Stream* stream) {
 }
 
 void ActiveCalls::AbortStreams(const absl::Status& status) {
+  for (const std::shared_ptr<Stream>& stream : Streams()) stream->Abort(status);
+}
+
+void ActiveCalls::AbortQuietStreams(TimePoint quiet_since, const absl::Status& status) {
+  for (const std::shared_ptr<Stream>& stream : Streams()) stream->AbortIfQuiet(quiet_since, status);
+}
+
+std::vector<std::shared_ptr<ActiveCalls::Stream>> ActiveCalls::Streams() {
   std::vector<std::shared_ptr<Stream>> streams;
-  {
-    MutexLock lock(streams_mutex_);
-    for (const auto& [key, weak] : streams_) {
-      if (std::shared_ptr<Stream> stream = weak.lock()) streams.push_back(std::move(stream));
-    }
+  MutexLock lock(streams_mutex_);
+  for (const auto& [key, weak] : streams_) {
+    if (std::shared_ptr<Stream> stream = weak.lock()) streams.push_back(std::move(stream));
   }
-  for (const std::shared_ptr<Stream>& stream : streams) stream->Abort(status);
+  return streams;
 }
 
 bool ActiveCalls::WaitNone(TimePoint until, absl::FunctionRef<bool()> give_up) {

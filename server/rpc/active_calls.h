@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
@@ -25,6 +26,9 @@ class ActiveCalls {
     virtual ~Stream() = default;
     // Ends it with `status`, soon. Thread-safe; without effect on one that has ended.
     virtual void Abort(const absl::Status& status) = 0;
+    // Likewise, if it has accepted nothing yet, or has done nothing since `quiet_since` but wait
+    // for its client to send.
+    virtual void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) = 0;
   };
 
   void Enter() { count_.fetch_add(1); }
@@ -35,6 +39,7 @@ class ActiveCalls {
   void Remove(Stream* stream);
   // All that are there now.
   void AbortStreams(const absl::Status& status);
+  void AbortQuietStreams(TimePoint quiet_since, const absl::Status& status);
 
   // Waits until no call is inside (true), or until `until` on the steady clock or `give_up` says so
   // (false). Recheck makes it ask again. One waiter at a time.
@@ -51,6 +56,8 @@ class ActiveCalls {
   Mutex mutex_;
   CondVar changed_;
   Mutex streams_mutex_;
+  std::vector<std::shared_ptr<Stream>> Streams();
+
   // weak: a stream lives as long as gRPC wants, or an abort that has begun.
   absl::flat_hash_map<Stream*, std::weak_ptr<Stream>> streams_ ABSL_GUARDED_BY(streams_mutex_);
 };

@@ -3,23 +3,32 @@
 #ifndef NORMD_SERVER_RPC_CALL_DEADLINE_H_
 #define NORMD_SERVER_RPC_CALL_DEADLINE_H_
 
+#include <grpc/support/time.h>
+
 #include <chrono>
+#include <cstdint>
 
 #include "grpcpp/server_context.h"
 #include "server/base/clock.h"
 
 namespace normd {
 
-// kNever for a call without one.
+// kNever for a call without one, and for one that is years away.
+inline TimePoint DeadlineOf(gpr_timespec deadline, const Clock& clock) {
+  // Further away than a server lives, and near enough for every clock's range.
+  constexpr std::int64_t kFarSeconds = std::int64_t{365} * 24 * 3600;
+  if (deadline.tv_sec == gpr_inf_future(deadline.clock_type).tv_sec) return kNever;
+  const gpr_timespec left = gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC),
+                                         gpr_now(GPR_CLOCK_MONOTONIC));
+  if (left.tv_sec > kFarSeconds) return kNever;
+  if (left.tv_sec < -kFarSeconds) return clock.Now();
+  return clock.Now() + std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
+}
+
 inline TimePoint DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
-  using std::chrono::system_clock;
-  // Further away than a server lives, and near the end of the clock's range.
-  constexpr auto kFar = std::chrono::hours(24 * 365);
-  const system_clock::time_point deadline = context.deadline();
-  if (deadline == system_clock::time_point::max()) return kNever;
-  const auto left = deadline - system_clock::now();
-  if (left > kFar) return kNever;
-  return clock.Now() + std::chrono::duration_cast<Duration>(left);
+  // gRPC's own form: the system clock's ends 292 years from 1970, and what a client may ask for,
+  // 99999999 hours, wraps around there.
+  return DeadlineOf(context.raw_deadline(), clock);
 }
 
 }  // namespace normd

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/caller_name.h"
 #include "server/rpc/compression.h"
 #include "server/rpc/status.h"
 
@@ -25,8 +26,9 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
   const absl::Status status = CatchAll([&]() -> absl::Status {
     const absl::Status uncompressed = CheckUncompressed(context_);
     if (!uncompressed.ok()) return uncompressed;
+    const CallerName caller(context_);
     auto lease = environment_.admission.Admit(request_bytes, environment_.metrics.ForNoModel(),
-                                              Needs::kNothing);
+                                              Needs::kNothing, caller.caller());
     if (!lease.ok()) return lease.status();
     lease_ = *std::move(lease);
     if (thread == nullptr) return std::move(body)(about_);
@@ -64,10 +66,16 @@ void ControlCall::OnCancel() {
 void ControlCall::End(const absl::Status& status) {
   // As the client sees it.
   code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
-  Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
+  const grpc::Status answer =
+      ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id);
+  // After Finish the call may be over.
+  environment_.responses.Add(response_, context_.c_call(),
+                             environment_.options.ResponsePatience(0));
+  Finish(answer);
 }
 
 void ControlCall::OnDone() {
+  if (environment_.responses.Remove(response_)) code_ = absl::StatusCode::kDeadlineExceeded;
   ModelMetrics& metrics = about_ != nullptr ? about_->metrics() : environment_.metrics.ForNoModel();
   metrics.RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
   CallEnvironment& environment = environment_;

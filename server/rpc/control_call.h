@@ -51,6 +51,7 @@ class ControlCall final : public grpc::ServerUnaryReactor {
   // caller has returned.
   TaskThread* thread_ = nullptr;
   TaskThread::Ticket ticket_ = 0;
+  ResponseWatch::Entry response_;
   absl::StatusCode code_ = absl::StatusCode::kOk;
 };
 

@@ -1,6 +1,9 @@
 #include "server/rpc/graceful_stop.h"
 
+#include <algorithm>
+
 #include "absl/status/status.h"
+#include "server/rpc/connection_close.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -12,6 +15,9 @@ constexpr Duration kGrace = std::chrono::seconds(1);
 // UNAVAILABLE, which it may retry elsewhere. From a server that shuts down it would get gRPC's
 // CANCELLED.
 constexpr Duration kRefusal = std::chrono::milliseconds(250);
+
+// How often the streams are asked whether they wait for their clients only.
+constexpr Duration kQuietCheck = std::chrono::milliseconds(100);
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
@@ -37,6 +43,23 @@ bool GracefulStop::WaitForSignals(int wanted, TimePoint until) {
   return signals_ >= wanted;
 }
 
+// Waits for the calls inside. False if the time is over or a second signal has come.
+bool GracefulStop::Drain() {
+  const absl::Status stopping = absl::UnavailableError("the server is stopping");
+  const TimePoint begin = Now();
+  const TimePoint end = begin + options_.drain_timeout;
+  for (;;) {
+    // At first those without a header: what they ask for is refused anyway.
+    const TimePoint now = Now();
+    const bool quiet = now - begin >= options_.stream_quiet;
+    parts_.active.AbortQuietStreams(quiet ? now - options_.stream_quiet : TimePoint::min(),
+                                    stopping);
+    const TimePoint next = std::min(end, now + kQuietCheck);
+    if (parts_.active.WaitNone(next, [this] { return signals() > 1; })) return true;
+    if (signals() > 1 || Now() >= end) return false;
+  }
+}
+
 GracefulStop::Outcome GracefulStop::Run() {
   WaitForSignals(1, kNever);
   parts_.readiness.Stop();
@@ -47,11 +70,11 @@ GracefulStop::Outcome GracefulStop::Run() {
   // What waits for company waits no longer. The queue stays open: streams that were accepted push
   // what they have still to receive.
   parts_.queue.EndQueueDelay();
-  const TimePoint refusing_since = Now();
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
-  if (parts_.active.WaitNone(refusing_since + options_.drain_timeout,
-                             [this] { return signals() > 1; })) {
-    WaitForSignals(2, refusing_since + kRefusal);
+  if (Drain()) {
+    WaitForSignals(2, Now() + kRefusal);
+    // First, because to a call that comes while gRPC shuts down it says CANCELLED.
+    CloseConnections(parts_.server.port(), kGrace);
     parts_.server.Shutdown(kGrace);
     return Outcome::kClean;
   }

@@ -21,12 +21,15 @@ struct GracefulStopOptions {
   Duration lame_duck{0};
   // How long accepted calls may take to finish after that. Nothing waits for it when all have.
   Duration drain_timeout = std::chrono::seconds(30);
+  // How long an accepted stream may then wait for its client to send.
+  Duration stream_quiet = std::chrono::seconds(2);
 };
 
 // On the first Signal:
 //   1. health says NOT_SERVING, and the server serves on for `lame_duck`;
-//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish, streams too;
-//   3. the gRPC server shuts down.
+//   2. new calls are refused with UNAVAILABLE, and all that were accepted finish, streams too. A
+//      stream that has sent no header, or nothing for `stream_quiet`, is told UNAVAILABLE;
+//   3. the connections are closed, and then the gRPC server shuts down.
 // A second Signal, or `drain_timeout`, ends it early: what waits and every stream are answered with
 // UNAVAILABLE, and what a lane computes at that moment is given up.
 class GracefulStop {
@@ -54,6 +57,7 @@ class GracefulStop {
 
  private:
   bool WaitForSignals(int wanted, TimePoint until);
+  bool Drain();
   int signals() const;
 
   const GracefulStopOptions options_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/caller_name.h"
 #include "server/rpc/compression.h"
 #include "server/rpc/status.h"
 
@@ -70,8 +71,9 @@ absl::Status NormalizeCall::Accept() {
   const absl::StatusOr<norm::Precision> precision = CheckPrecision(*model_, view->precision);
   if (!precision.ok()) return precision.status();
   precision_ = *precision;
+  const CallerName caller(context_);
   auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
-                                            *metrics_);
+                                            *metrics_, Needs::kLane, caller.caller());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   std::unique_ptr<Request> request = MakeRequest(*view);
@@ -164,7 +166,12 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
 void NormalizeCall::End(const absl::Status& status) {
   // As the client sees it.
   code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
-  Finish(ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id));
+  const grpc::Status answer =
+      ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id);
+  // After Finish the call may be over.
+  environment_.responses.Add(response_, context_.c_call(),
+                             environment_.options.ResponsePatience(answer_.Length()));
+  Finish(answer);
 }
 
 void NormalizeCall::OnCancel() {
@@ -173,6 +180,7 @@ void NormalizeCall::OnCancel() {
 }
 
 void NormalizeCall::OnDone() {
+  if (environment_.responses.Remove(response_)) code_ = absl::StatusCode::kDeadlineExceeded;
   const Duration duration = environment_.clock.Now() - arrival_;
   metrics_->RecordRequest(Method::kNormalize, code_, duration);
   if (environment_.request_log != nullptr) Log(duration);

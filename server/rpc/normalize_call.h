@@ -77,6 +77,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   Queueing queueing_;
   norm::Precision precision_ = norm::Precision::kFloat32;
   Admission::Lease lease_;
+  ResponseWatch::Entry response_;
   ModelMetrics* metrics_;
 
   // For the request log, if there is one; written before End, read by OnDone.

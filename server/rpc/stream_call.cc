@@ -1,10 +1,14 @@
 #include "server/rpc/stream_call.h"
 
+#include <grpc/grpc.h>
+
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/call_deadline.h"
+#include "server/rpc/caller_name.h"
 #include "server/rpc/codec.h"
 #include "server/rpc/compression.h"
 #include "server/rpc/status.h"
@@ -39,7 +43,8 @@ StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext
       ids_(EchoRequestIds(context)),
       deadline_(DeadlineOf(context, environment.clock)),
       metrics_(&environment.metrics.ForNoModel()),
-      delivered_(environment.delivered.Find(context.peer())) {
+      delivered_(environment.delivered.Find(context.peer())),
+      last_progress_(arrival_) {
   if (delivered_ != nullptr) delivered_->open_streams.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -78,6 +83,7 @@ void StreamCall::OnReadDone(bool ok) {
     MutexLock lock(mutex_);
     reading_ = false;
     half_closed_ = !ok;
+    unsettled_ = true;
     last_progress_ = begin;
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!ok) return TakeEnd();
@@ -98,7 +104,21 @@ void StreamCall::OnWriteDone(bool ok) {
     writing_ = false;
     last_progress_ = environment_.clock.Now();
     inside_bytes_ -= std::exchange(answering_bytes_, 0);
+    overdraft_over_ = overdraws_ && first_piece_ > overdrawn_piece_;
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
+  });
+}
+
+void StreamCall::OnRoom(bool overdraft) {
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    awaits_room_ = false;
+    has_room_ = true;
+    last_progress_ = environment_.clock.Now();  // The client's turn begins.
+    if (!overdraft) return;
+    overdraws_ = true;
+    overdraft_over_ = false;
+    overdrawn_piece_ = NextPiece();
+    overdrawn_since_ = last_progress_;
   });
 }
 
@@ -112,22 +132,82 @@ void StreamCall::Abort(const absl::Status& status) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { Fail(status); });
 }
 
+void StreamCall::AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) {
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const bool waits = reading_ && !writing_ && pieces_.empty() && !ServersTurn();
+    if (!accepted_ || (waits && last_progress_ <= quiet_since)) Fail(status);
+  });
+}
+
 void StreamCall::OnAlarm() {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { waiting_ = false; });
 }
 
-void StreamCall::OnIdleAlarm() {
+bool StreamCall::ServersTurn() const { return computing_ > 0 || waiting_ || awaits_room_; }
+
+// Why the client is given up now; OK if it is not.
+absl::Status StreamCall::CheckPatience(TimePoint now) {
   const Duration timeout = environment_.options.stream_idle_timeout;
+  const auto ms = [](Duration duration) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  };
+  if (writing_ && now - write_since_ >= timeout) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("stream: the client took nothing for ", ms(timeout), " ms"));
+  }
+  if (ServersTurn()) {
+    last_progress_ = now;
+  } else if (now - last_progress_ >= timeout) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("stream: the client sent and took nothing for ", ms(timeout), " ms"));
+  }
+  if (!overdraws_) return absl::OkStatus();
+  // Others wait for the end of this piece, which a client that sends a byte now and then would put
+  // off for ever.
+  const Duration patience = environment_.options.PatienceFor(
+      timeout, header_.HeldBytes(header_.limits.max_piece_bytes()));
+  if (now - overdrawn_since_ < patience) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat(
+      "stream: the server's budget is taken, and the client did not send a row and take its result "
+      "within ",
+      ms(patience), " ms"));
+}
+
+void StreamCall::OnIdleAlarm() {
+  const TimePoint now = environment_.clock.Now();
+  bool finished = false;
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     watched_ = false;
-    const TimePoint now = environment_.clock.Now();
-    if (computing_ > 0 || waiting_) last_progress_ = now;  // The server's turn.
-    if (now - last_progress_ < timeout) return;
+    finished = finished_;
+    if (finished) return;
+    const absl::Status status = CheckPatience(now);
+    if (status.ok()) return;
     abandoned_ = true;
-    Fail(absl::DeadlineExceededError(absl::StrCat(
-        "stream: the client sent and took nothing for ",
-        std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count(), " ms")));
+    Fail(status);
   });
+  if (finished) OnIdleAfterFinish(now);
+}
+
+// The driver is gone, and what is left is the client's: to take the trailer or the status.
+void StreamCall::OnIdleAfterFinish(TimePoint now) {
+  grpc_call* call = nullptr;
+  Duration left{};
+  {
+    MutexLock lock(mutex_);
+    if (done_ || watched_) return;
+    left = last_progress_ + environment_.options.stream_idle_timeout - now;
+    if (left <= Duration(0)) {
+      call = context_.c_call();
+      // Beyond OnDone, after which the context may be gone. It cannot run while the lock is held.
+      grpc_call_ref(call);
+    } else {
+      watched_ = true;
+    }
+  }
+  if (call == nullptr) return Watch(left);
+  grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "the client did not take the end",
+                               nullptr);
+  grpc_call_unref(call);
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
@@ -147,6 +227,10 @@ void StreamCall::OnDone() {
   const std::shared_ptr<StreamCall> self = std::move(self_);
   environment_.active.Remove(this);
   if (delivered_ != nullptr) delivered_->open_streams.fetch_sub(1, std::memory_order_relaxed);
+  {
+    MutexLock lock(mutex_);
+    done_ = true;
+  }
   // What a client that left was told, nobody heard.
   if (code_ != absl::StatusCode::kOk && context_.IsCancelled()) {
     code_ = deadline_ <= environment_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
@@ -195,14 +279,18 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   if (!header.ok()) return header.status();
   header_ = *std::move(header);
   metrics_ = &header_.model->metrics();
-  auto lease = environment_.admission.Admit(header_.budget_bytes, *metrics_);
+  const std::int64_t chunk_bytes =
+      std::min(header_.limits.max_chunk_bytes(), header_.input_bytes());
+  const CallerName caller(context_);
+  auto lease = environment_.admission.AdmitStream(header_.HeldBytes(chunk_bytes), *metrics_,
+                                                  caller.caller());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
 }
 
 absl::Status StreamCall::Accept() {
-  input_.emplace(header_.Pieces());
+  input_.emplace(header_.Pieces(), header_.limits.min_kept_bytes);
   accepted_ = true;
   return absl::OkStatus();
 }
@@ -222,15 +310,19 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
         absl::StrCat("data: ", end, " bytes or more, wanted ", header_.WantedData()));
   }
   inside_bytes_ += part.size;
+  last_chunk_bytes_ = part.size;
+  std::size_t message_bytes = 0;
+  for (const grpc::Slice& received : slices) message_bytes += received.size();
+  const bool worth_keeping = 2 * static_cast<std::size_t>(part.size) >= message_bytes;
   auto slice = slices.begin();
   for (const ConstBytes view : part.bytes) {
     // Views come in the order of the slices, each within one of them.
     const auto* data = reinterpret_cast<const std::uint8_t*>(view.data());
     while (data < slice->begin() || data >= slice->end()) ++slice;
-    input_->Add(*slice, view, received_);
+    input_->Add(*slice, view, received_, worth_keeping);
   }
   for (ReceivedPiece& piece : received_) {
-    const std::uint64_t number = first_piece_ + pieces_.size();
+    const std::uint64_t number = NextPiece();
     Piece& added = pieces_.emplace_back();
     added.input_bytes = piece.geometry.InputBytes();
     added.bytes = piece.geometry.bytes;

@@ -10,6 +10,13 @@
 // the alarm of a full queue. After it the driver touches nothing of the call: gRPC calls OnDone
 // when the handlers have returned, and that drops the call's own reference.
 //
+// The budgets: the lease has what is inside, and what its output will have, at any time. Before
+// each message the stream asks for room; without it, it waits in Admission's line and does not
+// read. Nothing else of it waits: what is inside is computed and sent.
+//
+// The client's turn is bounded in every state (see CheckPatience), also after Finish, until it has
+// taken the end.
+//
 // The window: `inside_bytes_` are the inputs' bytes received and not yet answered, whether they
 // lack the rest of their row, wait, are computed or their result waits for the client. The next
 // message is asked for only when the largest chunk fits beside them. A piece and a chunk fit into
@@ -44,7 +51,8 @@
 namespace normd {
 
 class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                         public ActiveCalls::Stream {
+                         public ActiveCalls::Stream,
+                         public Admission::Waiter {
  public:
   // Both arguments outlive the call.
   static std::shared_ptr<StreamCall> Create(CallEnvironment& environment,
@@ -59,6 +67,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void OnCancel() override;
   void OnDone() override;
   void Abort(const absl::Status& status) override;
+  void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) override;
+  void OnRoom(bool overdraft) override;
 
  private:
   // The last thing that a call does as it goes is to leave.
@@ -81,8 +91,21 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   };
   // What the driver does next, and what is dropped once the lock is released.
   struct Step {
-    enum class Kind { kNone, kWatch, kPush, kRead, kWrite, kWriteLast, kCancel, kFinish };
+    enum class Kind {
+      kNone,
+      kWatch,
+      kSettle,
+      kAwaitRoom,
+      kEndOverdraft,
+      kPush,
+      kRead,
+      kWrite,
+      kWriteLast,
+      kCancel,
+      kFinish
+    };
     Kind kind = Kind::kNone;
+    std::int64_t bytes = 0;  // That the lease gains or, below 0, returns; or the step waited for.
     std::unique_ptr<Request> request;
     absl::Status status;
     Duration until_idle{};
@@ -106,6 +129,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::unique_ptr<Request> MakeRequest(std::uint64_t number, ReceivedPiece piece)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm();
+  bool ServersTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckPatience(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnIdleAfterFinish(TimePoint now);
   void OnIdleAlarm();
   void OnComputed(std::uint64_t number, Completion completion);
   absl::Status TakeResult(std::uint64_t number, Completion& completion)
@@ -119,12 +145,17 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NextOfFailed(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWatch(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextOfLease(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextRead(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWrite(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static std::int64_t AnsweredBytes(const Piece& piece);
   void WriteChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteTrailer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutgoing(std::initializer_list<grpc::Slice> slices);
-  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Settle(std::int64_t bytes);
+  std::uint64_t NextPiece() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return first_piece_ + pieces_.size();
+  }
   void Push(Step& step);
   void Watch(Duration until_idle);
   void Log(Duration duration);
@@ -149,7 +180,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   ModelMetrics* metrics_;
   // shared: the connection may end before the stream. Null if it did not come through the loop.
   const std::shared_ptr<DeliveredCounts> delivered_;
-  Admission::Lease lease_;
+  Admission::Lease lease_;  // The driver's: of what is inside, with its output.
 
   std::atomic<bool> cancelled_{false};  // Relaxed: it only saves work.
 
@@ -165,6 +196,15 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::int64_t answering_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the inputs, by the write.
   Duration decode_time_ ABSL_GUARDED_BY(mutex_){};            // Since a piece took it over.
   std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // What the lease shall have.
+  std::int64_t last_chunk_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool unsettled_ ABSL_GUARDED_BY(mutex_) = false;       // A message has come.
+  bool awaits_room_ ABSL_GUARDED_BY(mutex_) = false;     // For the next message.
+  bool has_room_ ABSL_GUARDED_BY(mutex_) = false;        // For one message.
+  bool overdraft_over_ ABSL_GUARDED_BY(mutex_) = false;  // That piece's last chunk is sent.
+  bool overdraws_ ABSL_GUARDED_BY(mutex_) = false;       // Until this piece is answered:
+  std::uint64_t overdrawn_piece_ ABSL_GUARDED_BY(mutex_) = 0;
+  TimePoint overdrawn_since_ ABSL_GUARDED_BY(mutex_){};
   std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
@@ -177,6 +217,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::unique_ptr<grpc::Alarm> idle_alarm_;  // The driver's.
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
   TimePoint last_progress_ ABSL_GUARDED_BY(mutex_){};
+  TimePoint write_since_ ABSL_GUARDED_BY(mutex_){};
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC's side of the call may be gone.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 
   absl::StatusCode code_ = absl::StatusCode::kOk;  // Written before the last operation.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/numeric/int128.h"
 #include "normd/v1/norm_service.pb.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
@@ -53,6 +54,11 @@ void StreamCall::Drive() {
     switch (step.kind) {
       case Step::Kind::kNone: return;
       case Step::Kind::kWatch: Watch(step.until_idle); break;
+      case Step::Kind::kSettle: Settle(step.bytes); break;
+      case Step::Kind::kAwaitRoom:
+        environment_.admission.AwaitRoom(lease_, step.bytes, weak_);
+        break;
+      case Step::Kind::kEndOverdraft: environment_.admission.EndOverdraft(lease_); break;
       case Step::Kind::kPush: Push(step); break;
       case Step::Kind::kRead: StartRead(&incoming_); break;
       case Step::Kind::kWrite: StartWrite(&outgoing_); break;
@@ -61,6 +67,7 @@ void StreamCall::Drive() {
         return;
       case Step::Kind::kCancel:
         if (alarm_ != nullptr) alarm_->Cancel();
+        environment_.admission.StopAwaiting(lease_);
         // The status waits behind the message that the client does not take.
         if (step.abandon) context_.TryCancel();
         for (const std::uint64_t id : step.ids) environment_.queue.Cancel(id);
@@ -75,13 +82,12 @@ void StreamCall::Drive() {
 void StreamCall::Next(Step& step) {
   if (finished_) return;
   if (!status_.ok()) return NextOfFailed(step);
+  if (NextWatch(step) || NextOfLease(step)) return;
   // The transport is kept busy before the lanes: a push may compute the piece before it returns.
-  if (accepted_ && NextWatch(step)) return;
-  if (MayRead()) {
-    step.kind = Step::Kind::kRead;
-    reading_ = true;
-  } else if (!writing_ && NextWrite(step)) {
+  if (NextRead(step)) return;
+  if (!writing_ && NextWrite(step)) {
     writing_ = true;
+    write_since_ = environment_.clock.Now();
   } else if (pushed_ < pieces_.size() && !waiting_) {
     step.kind = Step::Kind::kPush;
     step.request = std::move(pieces_[pushed_++].request);
@@ -107,9 +113,12 @@ void StreamCall::NextOfFailed(Step& step) {
     // The client shall read why, so the status waits behind the message, but not for ever.
     NextWatch(step);
   } else if (computing_ == 0 && !waiting_) {
+    inside_bytes_ = 0;  // Nothing is kept of it but the status.
+    if (NextOfLease(step) || NextWatch(step)) return;
     step.kind = Step::Kind::kFinish;
     step.status = status_;
     finished_ = true;
+    last_progress_ = environment_.clock.Now();
     // As the client sees it.
     code_ = absl::IsUnknown(status_) ? absl::StatusCode::kInternal : status_.code();
   }
@@ -118,16 +127,55 @@ void StreamCall::NextOfFailed(Step& step) {
 bool StreamCall::NextWatch(Step& step) {
   const Duration timeout = environment_.options.stream_idle_timeout;
   if (watched_ || timeout <= Duration(0)) return false;
+  const TimePoint since = writing_ ? std::min(last_progress_, write_since_) : last_progress_;
   step.kind = Step::Kind::kWatch;
-  step.until_idle = last_progress_ + timeout - environment_.clock.Now();
+  step.until_idle = since + timeout - environment_.clock.Now();
   watched_ = true;
   return true;
 }
 
-bool StreamCall::MayRead() const {
-  if (reading_ || half_closed_) return false;
-  return !accepted_ ||
-         inside_bytes_ + header_.limits.max_chunk_bytes() <= header_.limits.window_bytes;
+// Keeps the lease at what is inside.
+bool StreamCall::NextOfLease(Step& step) {
+  const std::int64_t held = accepted_ ? header_.HeldBytes(inside_bytes_) : 0;
+  if (held != leased_bytes_ || unsettled_) {
+    step.kind = Step::Kind::kSettle;
+    step.bytes = held - std::exchange(leased_bytes_, held);
+    unsettled_ = false;
+    return true;
+  }
+  if (overdraws_ && (overdraft_over_ || !status_.ok())) {
+    step.kind = Step::Kind::kEndOverdraft;
+    overdraws_ = false;
+    return true;
+  }
+  return false;
+}
+
+void StreamCall::Settle(std::int64_t bytes) {
+  if (!lease_.active()) return;
+  lease_.Add(std::max<std::int64_t>(bytes, 0));
+  if (bytes < 0) lease_.Return(-bytes);
+}
+
+bool StreamCall::NextRead(Step& step) {
+  if (reading_ || half_closed_ || awaits_room_) return false;
+  const bool more = accepted_ && input_->received_bytes() < header_.input_bytes();
+  if (accepted_ && inside_bytes_ + header_.limits.max_chunk_bytes() > header_.limits.window_bytes) {
+    return false;
+  }
+  // The header, and the half-close after the last chunk, take no room.
+  const bool may_read = !more || std::exchange(has_room_, false) ||
+                        (overdraws_ && NextPiece() == overdrawn_piece_) ||
+                        environment_.admission.MayGrow(lease_);
+  if (may_read) {
+    step.kind = Step::Kind::kRead;
+    reading_ = true;
+  } else {
+    step.kind = Step::Kind::kAwaitRoom;
+    step.bytes = header_.HeldBytes(last_chunk_bytes_);
+    awaits_room_ = true;
+  }
+  return true;
 }
 
 bool StreamCall::NextWrite(Step& step) {
@@ -142,6 +190,7 @@ bool StreamCall::NextWrite(Step& step) {
     WriteTrailer();
     step.kind = Step::Kind::kWriteLast;
     finished_ = true;
+    last_progress_ = environment_.clock.Now();
   } else {
     step.kind = Step::Kind::kNone;
     return false;
@@ -152,8 +201,9 @@ bool StreamCall::NextWrite(Step& step) {
 // The inputs' share of what of the piece has been sent.
 std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
   if (piece.sent_bytes == piece.bytes) return piece.input_bytes;
-  const double share = static_cast<double>(piece.sent_bytes) / static_cast<double>(piece.bytes);
-  return static_cast<std::int64_t>(share * static_cast<double>(piece.input_bytes));
+  // In 128 bits: a piece may have as much as a window, 2^40 bytes.
+  return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.input_bytes /
+                                   piece.bytes);
 }
 
 void StreamCall::WriteChunk() {

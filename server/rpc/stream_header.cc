@@ -1,33 +1,41 @@
 #include "server/rpc/stream_header.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "normd/v1/norm_service.pb.h"
 
 namespace normd {
 namespace {
 
-// The smallest window whose three quarters hold `bytes`.
-std::int64_t WindowFor(std::int64_t bytes) { return bytes + (bytes + 2) / 3; }
+// Sizes from outside reach to 2^63, and what is made of them here beyond it.
+using Wide = absl::uint128;
+constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-// By how much the output is larger than the inputs; 1 where it is not.
-double GrowthOf(const Geometry& geometry) {
-  const std::int64_t input_bytes = geometry.InputBytes();
-  return input_bytes >= geometry.bytes
-             ? 1
-             : static_cast<double>(geometry.bytes) / static_cast<double>(input_bytes);
+Wide DividedUp(Wide value, Wide by) { return (value + by - 1) / by; }
+
+bool OutputIsLarger(const Geometry& geometry) {
+  return geometry.InputBytes() > 0 && geometry.bytes > geometry.InputBytes();
 }
 
 // So that what is made of the window's bytes is no more than a window either.
-StreamLimits Narrow(StreamLimits limits, double growth) {
-  if (growth > 1) {
-    limits.window_bytes =
-        static_cast<std::int64_t>(static_cast<double>(limits.window_bytes) / growth);
+StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
+  if (OutputIsLarger(geometry)) {
+    limits.window_bytes = static_cast<std::int64_t>(Wide(limits.window_bytes) *
+                                                    geometry.InputBytes() / geometry.bytes);
   }
   return limits;
+}
+
+// The server's window that holds a piece of `unit` bytes of such tensors beside the largest chunk.
+Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& server) {
+  const Wide bytes = unit;
+  const Wide window = bytes + std::min(DividedUp(bytes, 3), Wide(server.max_message_bytes));
+  if (!OutputIsLarger(geometry)) return window;
+  return DividedUp(window * geometry.bytes, geometry.InputBytes());
 }
 
 absl::Status CheckNoData(absl::Span<const TensorView> tensors) {
@@ -39,23 +47,28 @@ absl::Status CheckNoData(absl::Span<const TensorView> tensors) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWindow(const StreamHeader& header, double growth, const StreamLimits& server) {
+absl::Status CheckWindow(const StreamHeader& header, const StreamLimits& server) {
   const std::int64_t unit = header.Pieces().unit_bytes();
   if (unit <= header.limits.max_piece_bytes()) return absl::OkStatus();
-  std::int64_t needed = WindowFor(unit);
-  if (growth > 1) {
-    needed = static_cast<std::int64_t>(std::ceil(static_cast<double>(needed + 1) * growth));
-  }
+  const Wide needed = WindowFor(unit, header.geometry(), server);
   const Model& model = *header.model;
   const bool rows = model.linear() == nullptr &&
                     model.Spec(header.inputs.dtype).layout == norm::Layout::kChannelsFirst;
   return absl::InvalidArgumentError(absl::StrCat(
       "shape: a ", rows ? "row" : "sample", " of ", header.inputs.types.front().shape.ToString(),
-      " has ", unit, " bytes and needs a stream window of ", needed, ", the server's is ",
+      " has ", unit, " bytes and needs a stream window of ",
+      needed > Wide(kLargest) ? "more than " : "",
+      static_cast<std::int64_t>(std::min(needed, Wide(kLargest))), ", the server's is ",
       server.window_bytes, " (--stream_window_bytes)"));
 }
 
 }  // namespace
+
+std::int64_t StreamHeader::HeldBytes(std::int64_t input_bytes) const {
+  if (input_bytes == 0) return 0;
+  return static_cast<std::int64_t>(
+      input_bytes + DividedUp(Wide(input_bytes) * geometry().bytes, geometry().InputBytes()));
+}
 
 std::string StreamHeader::WantedData() const {
   std::string wanted = absl::StrCat(input_bytes(), " for shape ");
@@ -85,12 +98,9 @@ absl::StatusOr<StreamHeader> CheckStreamHeader(const NormalizeRequestView& view,
   if (status = CheckNoData(view.inputs); !status.ok()) return status;
   const absl::StatusOr<Queueing> queueing = CheckQueueing(view);
   if (!queueing.ok()) return queueing.status();
-  const double growth = GrowthOf(inputs->geometry);
-  const std::int64_t budget_bytes = std::min(limits.window_bytes, inputs->geometry.InputBytes()) +
-                                    std::min(limits.window_bytes, inputs->geometry.bytes);
-  StreamHeader header{*std::move(model),      *precision,  *std::move(inputs), *queueing,
-                      Narrow(limits, growth), budget_bytes};
-  if (status = CheckWindow(header, growth, limits); !status.ok()) return status;
+  const StreamLimits narrow = Narrow(limits, inputs->geometry);
+  StreamHeader header{*std::move(model), *precision, *std::move(inputs), *queueing, narrow};
+  if (status = CheckWindow(header, limits); !status.ok()) return status;
   return header;
 }
 

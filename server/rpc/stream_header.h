@@ -26,6 +26,9 @@ struct StreamLimits {
   // What a piece should have: enough for a lane, and still in a cache when it is computed and sent.
   std::int64_t piece_bytes = std::int64_t{1} << 20;
 
+  // See PieceAssembler.
+  std::int64_t min_kept_bytes = kMinKeptBytes;
+
   // Of a message's bytes, by the transport.
   std::int64_t max_message_bytes = std::numeric_limits<std::int32_t>::max();
 
@@ -42,11 +45,12 @@ struct StreamHeader {
   CheckedInputs inputs;
   Queueing queueing;    // Of each piece.
   StreamLimits limits;  // Narrower than the server's where the output is larger than the inputs.
-  // What the stream reserves of the server's budget: its window's inputs and outputs.
-  std::int64_t budget_bytes = 0;
 
   const Geometry& geometry() const { return inputs.geometry; }
   std::int64_t input_bytes() const { return inputs.geometry.InputBytes(); }
+  // What so many bytes of the inputs hold, with their part of the output. Requires input_bytes to
+  // be no more than a window.
+  std::int64_t HeldBytes(std::int64_t input_bytes) const;
   // "64 bytes for shape [2, 8] of float32": what the chunks must bring together.
   std::string WantedData() const;
   // Fits the window.

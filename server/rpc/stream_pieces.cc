@@ -1,16 +1,26 @@
 #include "server/rpc/stream_pieces.h"
 
+#include <grpc/slice.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace normd {
 namespace {
 
-// A reference to a slice costs a view and keeps what the transport allocated with it: from here on
-// that is less than the bytes themselves.
-constexpr std::size_t kSmallSliceBytes = 1024;
 // What is copied is set aside in blocks of this size.
-constexpr std::size_t kSmallBlockBytes = std::size_t{64} << 10;
+constexpr std::size_t kCopiedBlockBytes = std::size_t{64} << 10;
+// A reference to less costs more than a copy.
+constexpr std::size_t kTinyBytes = 1024;
+
+// What a slice shares with all others that were cut from the same allocation.
+const void* AllocationOf(const grpc::Slice& slice) {
+  const grpc_slice reference = slice.c_slice();
+  const void* allocation = reference.refcount;
+  grpc_slice_unref(reference);
+  return allocation;
+}
 
 // Into how many units a sample may be cut.
 std::int64_t SampleUnits(const norm::NormSpec& spec, const Geometry& tensors,
@@ -66,7 +76,8 @@ struct PieceAssembler::Memory {
   std::vector<std::unique_ptr<std::byte[]>> copies;
 };
 
-PieceAssembler::PieceAssembler(PieceSequence pieces) : pieces_(pieces) {
+PieceAssembler::PieceAssembler(PieceSequence pieces, std::int64_t min_kept_bytes)
+    : pieces_(pieces), min_kept_bytes_(min_kept_bytes) {
   if (!pieces_.done()) Begin();
 }
 
@@ -86,11 +97,11 @@ void PieceAssembler::BeginPart(std::size_t input) {
 }
 
 void PieceAssembler::Add(const grpc::Slice& slice, ConstBytes bytes,
-                         std::vector<ReceivedPiece>& out) {
+                         std::vector<ReceivedPiece>& out, bool worth_keeping) {
   received_bytes_ += static_cast<std::int64_t>(bytes.size());
   while (!bytes.empty()) {
     const ConstBytes part = bytes.subspan(0, static_cast<std::size_t>(part_bytes_));
-    Append(slice, part, inputs_[part_input_]);
+    Append(slice, part, inputs_[part_input_], worth_keeping);
     bytes.remove_prefix(part.size());
     lacking_bytes_ -= static_cast<std::int64_t>(part.size());
     part_bytes_ -= static_cast<std::int64_t>(part.size());
@@ -104,34 +115,59 @@ void PieceAssembler::Add(const grpc::Slice& slice, ConstBytes bytes,
   }
 }
 
-void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& input) {
-  if (bytes.size() < kSmallSliceBytes) {
-    input.small.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (input.small.size() >= kSmallBlockBytes) Flush(input);
+void PieceAssembler::Append(const grpc::Slice& slice, ConstBytes bytes, Input& input,
+                            bool worth_keeping) {
+  if (!worth_keeping || bytes.size() < kTinyBytes) {
+    EndRun(input);
+    input.copied.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (input.copied.size() >= kCopiedBlockBytes) Flush(input);
     return;
   }
-  Flush(input);
+  const void* allocation = AllocationOf(slice);
+  if (input.run != allocation) EndRun(input);
+  input.run = allocation;
+  input.run_bytes += static_cast<std::int64_t>(bytes.size());
   // Not among the tiny slices that hold their bytes within themselves, so the view stays valid when
   // the reference moves.
-  if (memory_->slices.empty() || memory_->slices.back().begin() != slice.begin()) {
-    memory_->slices.push_back(slice);
+  input.run_views.push_back(bytes);
+  if (input.run_slices.empty() || input.run_slices.back().begin() != slice.begin()) {
+    input.run_slices.push_back(slice);
   }
-  input.views.push_back(bytes);
+}
+
+void PieceAssembler::EndRun(Input& input) {
+  if (input.run_views.empty()) return;
+  if (input.run_bytes >= min_kept_bytes_) {
+    Flush(input);
+    input.views.insert(input.views.end(), input.run_views.begin(), input.run_views.end());
+    std::move(input.run_slices.begin(), input.run_slices.end(),
+              std::back_inserter(memory_->slices));
+  } else {
+    for (const ConstBytes bytes : input.run_views) {
+      input.copied.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+    if (input.copied.size() >= kCopiedBlockBytes) Flush(input);
+  }
+  input.run = nullptr;
+  input.run_bytes = 0;
+  input.run_views.clear();
+  input.run_slices.clear();
 }
 
 void PieceAssembler::Flush(Input& input) {
-  std::string& small = input.small;
-  if (small.empty()) return;
-  memory_->copies.push_back(std::make_unique<std::byte[]>(small.size()));
+  std::string& copied = input.copied;
+  if (copied.empty()) return;
+  memory_->copies.push_back(std::make_unique<std::byte[]>(copied.size()));
   std::byte* copy = memory_->copies.back().get();
-  std::copy_n(reinterpret_cast<const std::byte*>(small.data()), small.size(), copy);
-  input.views.emplace_back(copy, small.size());
-  small.clear();
+  std::copy_n(reinterpret_cast<const std::byte*>(copied.data()), copied.size(), copy);
+  input.views.emplace_back(copy, copied.size());
+  copied.clear();
 }
 
 ReceivedPiece PieceAssembler::Take() {
   ReceivedPiece piece{geometry_, {}, nullptr};
   for (Input& input : inputs_) {
+    EndRun(input);
     Flush(input);
     piece.inputs.push_back(std::move(input.views));
     input.views.clear();

@@ -54,34 +54,51 @@ struct ReceivedPiece {
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
 
+// How many bytes of one allocation of the transport's are worth keeping it: most of the smaller of
+// the two sizes, 8 and 64 KiB, that gRPC reads into.
+inline constexpr std::int64_t kMinKeptBytes = std::int64_t{7} << 10;
+
 // Takes a stream's bytes in order: a tensor's, or of several inputs one sample of each in turn. Not
 // thread-safe.
+//
+// Whoever keeps a slice keeps all that the transport allocated with it: the rest of the message,
+// and of others that came beside it. So slices are kept where they are at least `min_kept_bytes` of
+// their allocation and of a message that has little else, and copied where they are less. Beside
+// what is skipped in their messages the pieces then keep at most twice their bytes, and one
+// allocation for each input; beside other streams' messages at most nine times.
 class PieceAssembler {
  public:
-  explicit PieceAssembler(PieceSequence pieces);
+  explicit PieceAssembler(PieceSequence pieces, std::int64_t min_kept_bytes = kMinKeptBytes);
 
   std::int64_t received_bytes() const { return received_bytes_; }
 
-  // The next `bytes`, which lie within `slice` and are no more than the tensors still lack. Keeps a
-  // reference to the slice where it can; what is too small for that is copied, so that a stream of
-  // tiny chunks holds its bytes and little more. Appends the pieces that become complete to `out`.
-  void Add(const grpc::Slice& slice, ConstBytes bytes, std::vector<ReceivedPiece>& out);
+  // The next `bytes`, which lie within `slice` and are no more than the tensors still lack, of a
+  // message that is `worth_keeping`. Appends the pieces that become complete to `out`.
+  void Add(const grpc::Slice& slice, ConstBytes bytes, std::vector<ReceivedPiece>& out,
+           bool worth_keeping = true);
 
  private:
   struct Memory;
   // What has come of one input of the piece.
   struct Input {
     ByteViews views;
-    std::string small;  // Copied, and not yet among the views.
+    std::string copied;  // Behind the views.
+    // Behind that: what lies in one allocation, until it is known how much that is.
+    const void* run = nullptr;
+    std::int64_t run_bytes = 0;
+    ByteViews run_views;
+    std::vector<grpc::Slice> run_slices;
   };
   void Begin();
   // Begins the part that comes next: all of a single input, else a sample of the next one.
   void BeginPart(std::size_t input);
-  void Append(const grpc::Slice& slice, ConstBytes bytes, Input& input);
+  void Append(const grpc::Slice& slice, ConstBytes bytes, Input& input, bool worth_keeping);
+  void EndRun(Input& input);
   void Flush(Input& input);
   ReceivedPiece Take();
 
   PieceSequence pieces_;
+  std::int64_t min_kept_bytes_;
   std::int64_t received_bytes_ = 0;
   Geometry geometry_;               // Of the piece that is being received.
   std::int64_t lacking_bytes_ = 0;  // Of it.

@@ -44,7 +44,7 @@ class CountingModelMetrics final : public ModelMetrics {
   std::atomic<std::int64_t> queued{0};
 
  private:
-  std::array<std::atomic<std::int64_t>, 5> rejections_{};
+  std::array<std::atomic<std::int64_t>, 16> rejections_{};
 };
 
 class CountingLaneMetrics final : public LaneMetrics {

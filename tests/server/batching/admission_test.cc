@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -71,6 +72,158 @@ TEST_F(AdmissionTest, WhatCanNeverFitIsTheClientsMistake) {
   const absl::Status status = admission_.Admit(101, model_).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("needs 101 bytes, wanted at most"));
+}
+
+// Everything that one holder can do to another's room.
+TEST_F(AdmissionTest, HoweverManyHoldersTakeWhatTheyCanSomethingStaysFree) {
+  for (const double share : {0.25, 0.5, 0.75, 0.9}) {
+    for (const std::int64_t step : {1, 7, 100}) {
+      Admission admission({.max_inflight_bytes = 100000,
+                           .max_inflight_requests = 1 << 20,
+                           .max_connection_share = share},
+                          metrics_);
+      std::vector<Admission::Lease> held;
+      for (int holders = 1; holders <= 20; ++holders) {
+        const std::string name = "holder " + std::to_string(holders);
+        std::int64_t got = 0;
+        for (;;) {
+          auto lease = admission.Admit(step, model_, Needs::kLane, {name, ""});
+          if (!lease.ok()) {
+            EXPECT_TRUE(absl::IsResourceExhausted(lease.status()));
+            EXPECT_THAT(std::string(lease.status().message()), HasSubstr("bytes in flight"));
+            break;
+          }
+          held.push_back(*std::move(lease));
+          got += step;
+        }
+        const std::int64_t free = 100000 - admission.inflight_bytes();
+        EXPECT_TRUE(got > 0 || share * static_cast<double>(free) < static_cast<double>(step))
+            << holders;
+        EXPECT_LE(static_cast<double>(got), share * static_cast<double>(got + free) + 1);
+        EXPECT_GT(free, 0);
+      }
+      held.clear();
+      EXPECT_EQ(admission.inflight_bytes(), 0);
+      EXPECT_EQ(admission.holders(), 0U);
+    }
+  }
+}
+
+TEST_F(AdmissionTest, AHolderWithNothingInsideMayExceedItsShareOnce) {
+  constexpr std::int64_t kBudget = 800;
+  Admission admission({.max_inflight_bytes = kBudget,
+                       .max_inflight_requests = 100,
+                       .max_connection_share = 0.5,
+                       .max_peer_share = 0.75},
+                      metrics_);
+  const Caller a = {"a:1", "a"};
+  const Caller other = {"b:1", "b"};
+  // Alone: the whole.
+  EXPECT_TRUE(admission.Admit(kBudget, model_, Needs::kLane, a).ok());
+  const auto small = admission.Admit(1, model_, Needs::kLane, other);
+  // In company an eighth stays free.
+  EXPECT_FALSE(admission.Admit(700, model_, Needs::kLane, a).ok());
+  const auto large = admission.Admit(699, model_, Needs::kLane, a);
+  EXPECT_TRUE(large.ok());
+  EXPECT_FALSE(admission.Admit(60, model_, Needs::kLane, a).ok()) << "and no more of it";
+  EXPECT_FALSE(admission.Admit(40, model_, Needs::kLane, {"a:2", "a"}).ok()) << "of its peer";
+  EXPECT_TRUE(admission.Admit(40, model_, Needs::kLane, other).ok());
+  EXPECT_EQ(model_.rejections(Rejection::kConnectionShare), 2);
+  EXPECT_EQ(model_.rejections(Rejection::kPeerShare), 1);
+}
+
+TEST_F(AdmissionTest, SharesBoundRequestsToo) {
+  Admission admission(
+      {.max_inflight_bytes = 100, .max_inflight_requests = 8, .max_connection_share = 0.5},
+      metrics_);
+  std::vector<Admission::Lease> held;
+  for (int i = 0; i < 4; ++i) {
+    auto lease = admission.Admit(0, model_, Needs::kLane, {"a", ""});
+    ASSERT_TRUE(lease.ok()) << i;
+    held.push_back(*std::move(lease));
+  }
+  EXPECT_FALSE(admission.Admit(0, model_, Needs::kLane, {"a", ""}).ok());
+  EXPECT_TRUE(admission.Admit(0, model_, Needs::kLane, {"b", ""}).ok());
+}
+
+struct CountingWaiter : Admission::Waiter {
+  void OnRoom(bool overdraft) override { ++(overdraft ? overdrafts : calls); }
+  int calls = 0;
+  int overdrafts = 0;
+};
+
+TEST_F(AdmissionTest, AStreamWaitsForRoomAndOneOfThoseThatWaitOverdraws) {
+  Admission admission(
+      {.max_inflight_bytes = 100, .max_inflight_requests = 10, .overdraft_bytes = 50}, metrics_);
+  auto first = admission.AdmitStream(10, model_);
+  auto second = admission.AdmitStream(10, model_);
+  auto third = admission.AdmitStream(10, model_);
+  ASSERT_TRUE(first.ok() && second.ok() && third.ok());
+  EXPECT_EQ(admission.inflight_bytes(), 0);
+  EXPECT_TRUE(admission.MayGrow(*first));
+  first->Add(50);
+  EXPECT_FALSE(admission.MayGrow(*second)) << "the rest is for the one that overdraws";
+
+  const auto a = std::make_shared<CountingWaiter>();
+  const auto b = std::make_shared<CountingWaiter>();
+  admission.AwaitRoom(*second, 10, a);
+  EXPECT_EQ(a->overdrafts, 1) << "nobody else would ever give way";
+  admission.AwaitRoom(*third, 10, b);
+  EXPECT_EQ(b->calls + b->overdrafts, 0);
+  second->Add(40);
+  second->Return(40);
+  EXPECT_EQ(b->calls + b->overdrafts, 0);
+  admission.EndOverdraft(*second);
+  EXPECT_EQ(b->overdrafts, 1);
+  admission.EndOverdraft(*third);
+
+  admission.AwaitRoom(*second, 10, a);
+  EXPECT_EQ(a->overdrafts, 2);
+  admission.AwaitRoom(*third, 10, b);
+  first->Return(50);
+  EXPECT_EQ(b->calls, 1) << "there is room";
+  EXPECT_EQ(admission.waiting(), 0);
+}
+
+TEST_F(AdmissionTest, AnEndedLeaseWaitsNoMoreAndItsOverdraftPassesOn) {
+  Admission admission({.max_inflight_bytes = 100, .max_inflight_requests = 10}, metrics_);
+  const auto held = admission.Admit(100, model_);
+  const auto waiter = std::make_shared<CountingWaiter>();
+  auto last = admission.AdmitStream(10, model_);
+  {
+    auto first = admission.AdmitStream(10, model_);
+    auto second = admission.AdmitStream(10, model_);
+    admission.AwaitRoom(*first, 10, waiter);
+    admission.AwaitRoom(*second, 10, waiter);
+    admission.AwaitRoom(*last, 10, waiter);
+    EXPECT_EQ(waiter->overdrafts, 1);
+  }
+  EXPECT_EQ(admission.waiting(), 0);
+  EXPECT_GE(waiter->overdrafts, 2) << "the last one's turn has come";
+}
+
+// Of one peer's many streams and another's one, each peer has its turn.
+TEST_F(AdmissionTest, PeersOverdrawInTurn) {
+  Admission admission({.max_inflight_bytes = 100,
+                       .max_inflight_requests = 100,
+                       .max_connection_share = 0.9,
+                       .max_peer_share = 0.9},
+                      metrics_);
+  const auto held = admission.Admit(100, model_);
+  std::vector<Admission::Lease> many;
+  many.reserve(20);
+  const auto theirs = std::make_shared<CountingWaiter>();
+  for (int i = 0; i < 20; ++i) {
+    many.push_back(*admission.AdmitStream(1, model_, {"a:1", "a"}));
+    admission.AwaitRoom(many.back(), 1, theirs);
+  }
+  auto mine = admission.AdmitStream(1, model_, {"b:1", "b"});
+  const auto waiter = std::make_shared<CountingWaiter>();
+  admission.AwaitRoom(*mine, 1, waiter);
+  EXPECT_EQ(theirs->overdrafts, 1);
+  admission.EndOverdraft(many.front());
+  EXPECT_EQ(waiter->overdrafts, 1) << "after one of theirs, not twenty";
+  many.clear();
 }
 
 TEST_F(AdmissionTest, RefusesWhileNotReadyAndAfterClose) {

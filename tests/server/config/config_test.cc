@@ -66,6 +66,10 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--stream_window_bytes=1000", "--stream_window_bytes: 1000, wanted from 65536"},
            {"--stream_window_bytes=1073741824", "at least twice --stream_window_bytes"},
            {"--stream_idle_timeout=25h", "--stream_idle_timeout: 25h, wanted from 0 to 24h"},
+           {"--response_timeout=-1s", "--response_timeout: -1s, wanted from 0 to 24h"},
+           {"--max_connection_share=0", "--max_connection_share: 0, wanted above 0, at most 1"},
+           {"--max_connection_share=nan", "--max_connection_share: nan, wanted above 0"},
+           {"--max_peer_share=1.01", "--max_peer_share: 1.01, wanted above 0, at most 1"},
            {"--max_inflight_requests=0", "--max_inflight_requests"},
            {"--max_connection_calls=-1", "--max_connection_calls: -1, wanted from 0"},
            {"--max_transport_bytes=1000000", "0, or at least twice --max_request_bytes"},
@@ -93,6 +97,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
                              : name == "--max_connection_calls"                ? "0"
                              : name == "--max_transport_bytes"                 ? "0"
                              : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
+                             : name.find("_share") != std::string::npos        ? "0.5"
                                                                                : "1ms";
     EXPECT_EQ(ErrorOf({(name + "=" + good).c_str()}), "") << name;
   }

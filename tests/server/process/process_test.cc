@@ -107,6 +107,101 @@ TEST(ProcessTest, EndsWithThreeWhenTheDrainTimeoutPassesWithCallsInside) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
+// One call after the other until `stop`, of a kind for each: how many ended otherwise than with OK
+// and UNAVAILABLE.
+int CallThroughTheStop(const NormdProcess& normd, int kind, const std::atomic<bool>& stop,
+                       std::atomic<int>& refused) {
+  const auto stub = normd.NewStub();
+  v1::NormalizeRequest request = RmsNormRequest(kind == 1 ? 64 : 1);
+  v1::NormalizeStreamRequest header;
+  *header.mutable_header() = request;
+  header.mutable_header()->mutable_inputs(0)->clear_data();
+  v1::NormalizeStreamRequest chunk;
+  chunk.set_chunk(request.inputs(0).data());
+  int others = 0;
+  while (!stop) {
+    grpc::ClientContext context;
+    grpc::Status status;
+    if (kind < 2) {
+      v1::NormalizeResponse response;
+      status = stub->Normalize(&context, request, &response);
+    } else if (kind == 2) {
+      const auto stream = stub->NormalizeStream(&context);
+      v1::NormalizeStreamResponse answer;
+      if (stream->Write(header) && stream->Write(chunk)) stream->WritesDone();
+      while (stream->Read(&answer)) {
+      }
+      status = stream->Finish();
+    } else {
+      v1::GetServerInfoResponse response;
+      status = stub->GetServerInfo(&context, {}, &response);
+    }
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      ++refused;
+    } else if (!status.ok()) {
+      std::cerr << "kind " << kind << ": " << status.error_code() << " " << status.error_message()
+                << "\n";
+      ++others;
+    }
+  }
+  return others;
+}
+
+TEST(ProcessTest, EveryCallOfAStopIsAnsweredOrUnavailable) {
+  for (int round = 0; round < 6; ++round) {
+    NormdProcess normd({"--lame_duck=50ms"});
+    ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+    std::atomic<bool> stop{false};
+    std::atomic<int> refused{0};
+    std::atomic<int> others{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.emplace_back([&, i] { others += CallThroughTheStop(normd, i % 4, stop, refused); });
+    }
+    normd.child().Signal(SIGTERM);
+    EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+    // Beyond the process's end.
+    for (const int seen = refused; refused < seen + 8;) std::this_thread::yield();
+    stop = true;
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(others, 0) << "in round " << round;
+  }
+}
+
+TEST(ProcessTest, AStopDoesNotWaitForStreamsWhoseClientsSendNothing) {
+  NormdProcess normd({"--lame_duck=0s", "--drain_timeout=1h", "--max_connection_calls=16"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  const auto stub = normd.NewStub();
+  // No header, a header, a part of a row, a row, and all but the half-close.
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<
+      grpc::ClientReaderWriter<v1::NormalizeStreamRequest, v1::NormalizeStreamResponse>>>
+      streams;
+  const std::string data = RmsNormRequest(2).inputs(0).data();
+  for (const int bytes : {-1, 0, 100, 16384, 32768}) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    streams.push_back(stub->NormalizeStream(contexts.back().get()));
+    v1::NormalizeStreamRequest message;
+    *message.mutable_header() = RmsNormRequest(2);
+    message.mutable_header()->mutable_inputs(0)->clear_data();
+    v1::NormalizeStreamResponse answer;
+    if (bytes < 0) continue;
+    ASSERT_TRUE(streams.back()->Write(message) && streams.back()->Read(&answer));
+    message.set_chunk(data.substr(0, static_cast<std::size_t>(bytes)));
+    if (bytes > 0) {
+      ASSERT_TRUE(streams.back()->Write(message));
+    }
+  }
+  normd.child().Signal(SIGTERM);
+  for (const auto& stream : streams) {
+    v1::NormalizeStreamResponse answer;
+    while (stream->Read(&answer)) {
+    }
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
+}
+
 // The most memory that the process has ever had.
 double PeakMegabytes(const ChildProcess& child) {
   std::ifstream status("/proc/" + std::to_string(child.pid()) + "/status");

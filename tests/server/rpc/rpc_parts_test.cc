@@ -1,4 +1,4 @@
-// ActiveCalls, TaskThread and CatchAll.
+// ActiveCalls, CallerName, DeadlineOf, TaskThread and CatchAll.
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,11 @@
 #include <vector>
 
 #include "server/rpc/active_calls.h"
+#include "server/rpc/call_deadline.h"
+#include "server/rpc/caller_name.h"
 #include "server/rpc/status.h"
 #include "server/rpc/task_thread.h"
+#include "tests/support/fake_clock.h"
 
 namespace normd {
 namespace {
@@ -45,6 +48,53 @@ TEST(ActiveCallsTest, GivesUpWhenTheTimeHasPassed) {
   active.Enter();
   EXPECT_FALSE(active.WaitNone(TimePoint{}, [] { return false; }));
   active.Leave();
+}
+
+std::string PeerOf(const std::string& connection) {
+  const CallerName name(connection);
+  EXPECT_EQ(name.caller()[0], connection);
+  return std::string(name.caller()[1]);
+}
+
+TEST(CallerNameTest, APeerIsAnAddressOrANetworkOfIpv6) {
+  EXPECT_EQ(PeerOf("ipv4:192.0.2.1:4711"), "ipv4:192.0.2.1");
+  EXPECT_EQ(PeerOf("ipv4:192.0.2.1:4711"), PeerOf("ipv4:192.0.2.1:4712"));
+  EXPECT_NE(PeerOf("ipv4:192.0.2.1:4711"), PeerOf("ipv4:192.0.2.2:4711"));
+  EXPECT_EQ(PeerOf("ipv6:%5B2001:db8::1%5D:4711"), PeerOf("ipv6:%5B2001:db8::ffff:2%5D:4712"));
+  EXPECT_EQ(PeerOf("ipv6:[2001:db8::1]:4711"), PeerOf("ipv6:%5B2001:db8::1%5D:1"));
+  EXPECT_NE(PeerOf("ipv6:%5B2001:db8::1%5D:1"), PeerOf("ipv6:%5B2001:db8:0:1::1%5D:1"));
+  EXPECT_EQ(PeerOf("ipv6:%5Bfe80::1%25eth0%5D:1"), PeerOf("ipv6:%5Bfe80::2%25eth0%5D:2"));
+  EXPECT_EQ(PeerOf("unix:"), "unix:");
+  EXPECT_EQ(PeerOf("unix:/run/normd.sock"), "unix:/run/normd.sock");
+  EXPECT_EQ(PeerOf(""), "");
+  EXPECT_EQ(PeerOf("ipv6:nonsense"), "ipv6");
+}
+
+// As gRPC makes them of grpc-timeout: up to 99999999 of every unit.
+TEST(DeadlineTest, IsRightForEveryTimeoutThatAClientMaySend) {
+  FakeClock clock;
+  clock.Advance(std::chrono::hours(1));
+  const gpr_timespec now = gpr_now(GPR_CLOCK_MONOTONIC);
+  EXPECT_EQ(DeadlineOf(gpr_inf_future(GPR_CLOCK_MONOTONIC), clock), kNever);
+  EXPECT_LE(DeadlineOf(gpr_inf_past(GPR_CLOCK_MONOTONIC), clock), clock.Now());
+  const double seconds_of[] = {3600, 60, 1, 1e-3, 1e-6, 1e-9};
+  for (const double unit : seconds_of) {
+    for (const std::int64_t value : {0L, 1L, 2562047L, 2562048L, 2600000L, 9999999L, 99999999L}) {
+      const double seconds = unit * static_cast<double>(value);
+      const gpr_timespec span =
+          unit >= 1 ? gpr_time_from_seconds(static_cast<std::int64_t>(seconds), GPR_TIMESPAN)
+                    : gpr_time_from_nanos(static_cast<std::int64_t>(seconds * 1e9), GPR_TIMESPAN);
+      const TimePoint deadline = DeadlineOf(gpr_time_add(now, span), clock);
+      if (seconds > 366.0 * 24 * 3600) {
+        EXPECT_EQ(deadline, kNever) << value << " of " << unit << " s";
+        continue;
+      }
+      // The time since `now` was read is lost.
+      const double left = std::chrono::duration<double>(deadline - clock.Now()).count();
+      EXPECT_LE(left, seconds + 1e-6) << value << " of " << unit << " s";
+      EXPECT_GE(left, seconds - 60) << value << " of " << unit << " s";
+    }
+  }
 }
 
 TEST(TaskThreadTest, RunsWhatItAcceptedInOrderBeforeItEnds) {

@@ -1,6 +1,7 @@
 // A stream's parts without a connection: its codec, its pieces, its header.
 
 #include <gmock/gmock.h>
+#include <grpc/slice.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -171,7 +172,8 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
   std::string bytes(static_cast<std::size_t>(tensor.bytes), '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   for (const std::size_t largest : {std::size_t{5}, std::size_t{1500}, std::size_t{50000}}) {
-    PieceAssembler assembler(PieceSequence(spec, tensor, 9000));
+    PieceAssembler assembler(PieceSequence(spec, tensor, 9000),
+                             static_cast<std::int64_t>(random() % 6000));
     std::vector<ReceivedPiece> pieces;
     for (std::size_t at = 0; at < bytes.size();) {
       // A slice with bytes around the chunk's, as a message has.
@@ -198,7 +200,7 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
 
 TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
   const norm::NormSpec spec = norm::InstanceNormSpec(1, norm::DType::kFloat32);
-  PieceAssembler assembler(PieceSequence(spec, MakeGeometry(spec, 1, 1024), 1 << 20));
+  PieceAssembler assembler(PieceSequence(spec, MakeGeometry(spec, 1, 1024), 1 << 20), 4096);
   std::vector<ReceivedPiece> pieces;
   bool released = false;
   {
@@ -212,6 +214,88 @@ TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
   EXPECT_FALSE(released);
   pieces[0].owner.reset();
   EXPECT_TRUE(released);
+}
+
+// The transport's memory: blocks that messages lie in one behind the other, cut where a block ends.
+class Transport {
+ public:
+  explicit Transport(std::size_t block_bytes) : block_bytes_(block_bytes) {}
+  ~Transport() { grpc_slice_unref(block_); }
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  // The slices of `size` bytes that come next.
+  std::vector<grpc::Slice> Receive(std::size_t size) {
+    std::vector<grpc::Slice> slices;
+    while (size > 0) {
+      if (used_ == block_bytes_) NewBlock();
+      const std::size_t part = std::min(size, block_bytes_ - used_);
+      slices.emplace_back(grpc_slice_sub(block_, used_, used_ + part), grpc::Slice::STEAL_REF);
+      used_ += part;
+      size -= part;
+    }
+    return slices;
+  }
+  // That somebody keeps.
+  std::int64_t held_bytes() const { return held_bytes_; }
+
+ private:
+  void NewBlock() {
+    struct Block {
+      std::unique_ptr<char[]> memory;
+      std::size_t bytes;
+      std::int64_t& held;
+    };
+    grpc_slice_unref(block_);
+    auto* block = new Block{std::make_unique<char[]>(block_bytes_), block_bytes_, held_bytes_};
+    held_bytes_ += static_cast<std::int64_t>(block_bytes_);
+    block_ = grpc_slice_new_with_user_data(
+        block->memory.get(), block_bytes_,
+        [](void* data) {
+          const std::unique_ptr<Block> gone(static_cast<Block*>(data));
+          gone->held -= static_cast<std::int64_t>(gone->bytes);
+        },
+        block);
+    used_ = 0;
+  }
+
+  const std::size_t block_bytes_;
+  std::size_t used_ = block_bytes_;
+  grpc_slice block_ = grpc_empty_slice();
+  std::int64_t held_bytes_ = 0;
+};
+
+TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
+  const norm::NormSpec spec = norm::InstanceNormSpec(64, norm::DType::kFloat32);
+  const Geometry tensor = MakeGeometry(spec, 1, 5000);  // 1.28 MB.
+  for (const std::size_t block : {8 << 10, 64 << 10}) {
+    for (const std::size_t chunk :
+         {1, 100, 1000, 1023, 1024, 4096, 16000, 32767, 32768, 32769, 65536, 300000}) {
+      for (const std::size_t beside : {0, 1, 1000, 15000, 16384, 32768, 65536, 200000}) {
+        Transport transport(block);
+        PieceAssembler assembler(PieceSequence(spec, tensor, 100000));
+        std::vector<ReceivedPiece> pieces;
+        // Small chunks: enough of them to fill some blocks.
+        const std::int64_t bytes =
+            std::min<std::int64_t>(tensor.bytes, static_cast<std::int64_t>(chunk) * 3000);
+        while (assembler.received_bytes() < bytes) {
+          std::size_t size = std::min<std::size_t>(
+              chunk, static_cast<std::size_t>(tensor.bytes - assembler.received_bytes()));
+          for (const grpc::Slice& slice : transport.Receive(size)) {
+            assembler.Add(
+                slice, ConstBytes(reinterpret_cast<const std::byte*>(slice.begin()), slice.size()),
+                pieces, chunk >= beside);
+          }
+          transport.Receive(beside);  // Unknown fields.
+          // The block that is being filled is the transport's, and one is not decided on yet.
+          ASSERT_LE(transport.held_bytes(),
+                    2 * assembler.received_bytes() + 2 * static_cast<std::int64_t>(block))
+              << "blocks of " << block << ", chunks of " << chunk << " beside " << beside;
+        }
+        pieces.clear();
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -47,11 +47,15 @@ constexpr int kInline = 1;     // Pieces are computed as they are pushed.
 constexpr int kPolite = 2;     // After the script, the client sends what is missing.
 constexpr int kTimesOut = 4;   // Pieces wait for a lane for 5 ms at most.
 constexpr int kWindowBit = 3;  // And the next: which window.
+constexpr int kBudgetBit = 5;  // And the next: which budget.
 
-constexpr std::array<StreamLimits, 4> kLimits = {{{.window_bytes = 1 << 10, .piece_bytes = 256},
-                                                  {.window_bytes = 4 << 10, .piece_bytes = 1 << 10},
-                                                  {.window_bytes = 4 << 10, .piece_bytes = 1 << 20},
-                                                  {.window_bytes = 64 << 10, .piece_bytes = 4096}}};
+constexpr std::array<StreamLimits, 4> kLimits = {
+    {{.window_bytes = 1 << 10, .piece_bytes = 256},
+     {.window_bytes = 4 << 10, .piece_bytes = 1 << 10},
+     {.window_bytes = 4 << 10, .piece_bytes = 1 << 20},
+     {.window_bytes = 64 << 10, .piece_bytes = 4096, .min_kept_bytes = 2000}}};
+
+constexpr std::array<std::int64_t, 4> kBudgets = {std::int64_t{1} << 30, 1, 1 << 11, 1 << 13};
 
 // The stream's byte at `offset`, and what a lane makes of a tensor's.
 std::byte InputAt(std::int64_t offset) {
@@ -206,7 +210,11 @@ class Play final : public BatchRunner {
       : reader_(script),
         options_(reader_.Byte()),
         limits_(kLimits[static_cast<std::size_t>(options_ >> kWindowBit & 3)]),
-        admission_({}, Models::Get().metrics()),
+        admission_(
+            {.max_inflight_bytes = kBudgets[static_cast<std::size_t>(options_ >> kBudgetBit & 3)],
+             .overdraft_bytes = limits_.window_bytes,
+             .max_chunk_bytes = std::int64_t{1} << 40},
+            Models::Get().metrics()),
         queue_({.limits = {.max_bytes = 2048},
                 .max_queue_requests = 1 << 20,
                 .max_inline_bytes = (options_ & kInline) != 0 ? 1 << 20 : 0},
@@ -590,7 +598,7 @@ std::string PlayStreamScript(absl::string_view script) { return Play(script).Run
 std::vector<std::string> StreamScriptSeeds() {
   std::vector<std::string> seeds;
   for (int options = 0; options < 32; ++options) {
-    const std::string first(1, static_cast<char>(options));
+    const std::string first(1, static_cast<char>(options | options % 4 << kBudgetBit));
     for (int model = 0; model < 5; ++model) {
       const std::string header = first + Header(model, 3, 29, options & 1);
       seeds.push_back(header);
