@@ -1,6 +1,8 @@
 #include "server/batching/batch_policy.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 namespace normd {
 namespace {
@@ -16,6 +18,14 @@ TimePoint EndOfDelay(TimePoint oldest, const BatchLimits& limits) {
 
 // What a request of no bytes costs a lane, in KiB of others.
 constexpr std::int64_t kRequestKib = 4;
+
+// What DrainRate takes its average over.
+constexpr std::int64_t kSpanBatches = 8;
+constexpr Duration kSpanTime = std::chrono::milliseconds(5);
+
+// By how many requests a holder has clearly more than another: after the exchange it still has as
+// many, so that two do not drop each other's in turn.
+constexpr std::int64_t kClearlyMore = 2;
 
 }  // namespace
 
@@ -68,8 +78,39 @@ bool RunsInline(const WaitingRequest& request, std::int64_t waiting_requests,
          request.bytes <= inline_bytes;
 }
 
+std::int64_t Cost(const WaitingRequest& request) { return request.bytes / 1024 + kRequestKib; }
+
 VirtualTime Charge(const WaitingRequest& request) {
-  return (request.bytes / 1024 + kRequestKib) << static_cast<int>(request.priority);
+  return Cost(request) << static_cast<int>(request.priority);
+}
+
+void DrainRate::OnTake(std::int64_t cost, TimePoint now) {
+  const TimePoint last = std::exchange(last_, now);
+  if (last == kNever) return;
+  ++current_.batches;
+  current_.cost += cost;
+  current_.time += now - last;
+  if (current_.batches < kSpanBatches || current_.time < kSpanTime) return;
+  earlier_ = std::exchange(current_, {});
+}
+
+Duration DrainRate::TimeFor(std::int64_t cost) const {
+  const std::int64_t taken = earlier_.cost + current_.cost;
+  if (earlier_.batches == 0 || taken <= 0) return Duration::zero();
+  const double time = static_cast<double>((earlier_.time + current_.time).count());
+  const double needed = static_cast<double>(cost) * time / static_cast<double>(taken);
+  // Below the largest double that is a Duration; nobody has more patience than this.
+  constexpr double kLongest = 9e18;
+  return Duration(static_cast<Duration::rep>(std::min(needed, kLongest)));
+}
+
+Verdict DecideArrival(const Arrival& arrival) {
+  const bool late = arrival.wait > arrival.patience - arrival.patience / 4;
+  if (!arrival.line_is_full && !late) return Verdict::kEnters;
+  if (arrival.most_waiting - kClearlyMore < arrival.own_waiting) {
+    return arrival.line_is_full ? Verdict::kFindsNoRoom : Verdict::kIsLate;
+  }
+  return arrival.wait_instead > arrival.patience ? Verdict::kIsLate : Verdict::kReplaces;
 }
 
 }  // namespace normd

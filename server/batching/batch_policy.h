@@ -1,7 +1,8 @@
 // When do waiting requests become a batch, which, and whose turn is it? Pure functions of what
 // waits, the limits and the time, so that every decision is a test.
 //
-// Three questions, one function each:
+// Four questions, one function each:
+// - whether a request enters a line, and in whose place: DecideArrival;
 // - within a line (one model version, one type): DueAt orders the requests, by priority and age;
 // - how many of a line go, and when: DecideBatch;
 // - between models: each is charged for what it takes, and the one that has been charged least goes
@@ -92,10 +93,62 @@ struct Turn {
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };
 
-// What a model is charged for one request: its KiB, with a few for its being a request at all,
-// twice as much for each level less. So where models flood, one of high priority gets twice the
-// share of one of normal, which gets twice that of one of low.
+// What a request costs a lane: its KiB, with a few for its being a request at all.
+std::int64_t Cost(const WaitingRequest& request);
+
+// What a model is charged for one request: its cost, twice as much for each level less. So where
+// models flood, one of high priority gets twice the share of one of normal, which gets twice that
+// of one of low.
 VirtualTime Charge(const WaitingRequest& request);
+
+// How fast lanes take from lines that they cannot empty. Only then is the time between two batches
+// what the lanes need; otherwise it is what the clients leave. Batches of different lanes come in
+// clusters, so it is an average over at least eight of them and 5 ms, and of at most twice that and
+// the last one.
+class DrainRate {
+ public:
+  // Lanes took a batch of this cost at `now`, and left something that could have gone.
+  void OnTake(std::int64_t cost, TimePoint now);
+  // Nothing is left that may go.
+  void Reset() { *this = DrainRate(); }
+
+  // How long lanes need until they have taken what costs `cost`; zero while too little is known.
+  Duration TimeFor(std::int64_t cost) const;
+
+ private:
+  struct Span {
+    std::int64_t batches = 0;
+    std::int64_t cost = 0;
+    Duration time{};
+  };
+  Span earlier_;
+  Span current_;
+  TimePoint last_ = kNever;
+};
+
+// What a request finds that comes to a line. A holder is whom its requests count against.
+struct Arrival {
+  bool line_is_full = false;
+  Duration wait{};                      // An estimate of how long it would wait at the end.
+  Duration wait_instead{};              // The same, in place of the request that may be dropped.
+  Duration patience = Duration::max();  // How long it may wait to be in time.
+  std::int64_t own_waiting = 0;         // Requests of its holder.
+  std::int64_t most_waiting = 0;  // Those that may be dropped of the holder with most of them.
+};
+
+enum class Verdict {
+  kEnters,
+  kReplaces,  // The newest request of the holder that has most is dropped for it.
+  kFindsNoRoom,
+  kIsLate,
+};
+
+// A request is late if it would spend more than three quarters of its patience waiting: the rest is
+// for what the estimate is wrong by. If it is late, or finds the line full, a holder with at least
+// two requests more than its own gives one up for it. Such a request may wait for all of its
+// patience, so that a holder whose flood fills the line to where its own requests are late does not
+// shut out others with the same deadlines.
+Verdict DecideArrival(const Arrival& arrival);
 
 }  // namespace normd
 

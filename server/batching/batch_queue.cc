@@ -39,7 +39,7 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // which is just timing out is not lost.
 struct BatchQueue::Impl {
   Impl(BatchQueueOptions options, const Clock& clock_in)
-      : clock(clock_in), look_out(options.look_out), waiting(options) {}
+      : clock(clock_in), look_out(options.look_out), waiting(options, clock_in) {}
 
   struct Wake {
     bool one_idle = false;
@@ -217,6 +217,7 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
   Impl::Wake wake;
   Impl::InlineRun run;
   absl::Status unwanted;
+  WaitingSet::Added added;
   {
     MutexLock lock(impl_->mutex);
     if (impl_->closed) {
@@ -229,11 +230,9 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
     if (unwanted.ok()) run = impl_->TryTakeInline(request, now);
     if (unwanted.ok() && run.batch == nullptr) {
       ModelMetrics& metrics = request->model->metrics();
-      absl::Status added = impl_->waiting.Add(request, now);
-      if (!added.ok()) {
-        metrics.RecordRejection(Rejection::kQueueFull);
-        return added;
-      }
+      added = impl_->waiting.Add(request, now);
+      if (added.rejection.has_value()) metrics.RecordRejection(*added.rejection);
+      if (!added.ok()) return added.status;
       wake = impl_->Plan();
     }
     if (run.batch != nullptr) wake = impl_->PlanLookOut(now);
@@ -244,6 +243,7 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
     return absl::OkStatus();
   }
   impl_->Send(wake);
+  if (added.dropped != nullptr) Fail(std::move(added.dropped), std::move(added.dropped_with));
   if (run.batch != nullptr) impl_->Compute(std::move(run));
   return absl::OkStatus();
 }

@@ -3,7 +3,10 @@
 //
 // Invariants:
 // - A request that Push accepted is completed exactly once: by the lane that took it, or by the
-//   queue (cancelled, expired, aborted), which calls `done` without holding its lock.
+//   queue (cancelled, expired, dropped, aborted), which calls `done` without holding its lock.
+// - Overload is shed where it is cheapest, before the wait: DecideArrival refuses what would be
+// late,
+//   and drops for another's request one of the holder that has most waiting.
 // - Requests of one (model version, type) and priority leave in the order of arrival; DueAt says
 //   how priorities mix.
 // - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
@@ -26,6 +29,8 @@ namespace normd {
 struct BatchQueueOptions {
   BatchLimits limits;                      // A model's config may override each of them.
   std::int64_t max_queue_requests = 1024;  // Of one model version; likewise.
+  // Whether what would be late is refused, by an estimate from how fast lanes take what waits.
+  bool refuse_late = true;
   // How much younger a request overtakes those of the next lower priority; see DueAt.
   Duration priority_aging = std::chrono::seconds(1);
   // The largest request that RunInlineOn's runners compute; see RunsInline.
@@ -45,9 +50,10 @@ class BatchQueue {
   ~BatchQueue();
 
   // Takes `request` on success and leaves it with the caller on failure: ResourceExhausted when the
-  // model's queue is full (retry), Unavailable after Close. A request that is already cancelled or
-  // expired is accepted and completed at once. One that may run inline, and by RunsInline does, is
-  // computed before Push returns.
+  // model's queue is full or too long for its deadline (retry), Unavailable after Close. May
+  // complete another with ResourceExhausted, whose place it then takes. A request that is already
+  // cancelled or expired is accepted and completed at once. One that may run inline, and by
+  // RunsInline does, is computed before Push returns.
   absl::Status Push(std::unique_ptr<Request>& request);
 
   // Has Push stage the inputs of requests, if `stager` is not null. It outlives the

@@ -12,6 +12,12 @@ constexpr std::size_t kKept = 16;
 
 }  // namespace
 
+std::uint64_t HolderOf(const Caller& caller) {
+  const absl::string_view peer = caller[static_cast<std::size_t>(HolderKind::kPeer)];
+  // Odd, because 0 means nobody.
+  return peer.empty() ? 0 : std::uint64_t{absl::Hash<absl::string_view>()(peer)} | 1;
+}
+
 HolderTable::Shard& HolderTable::ShardOf(absl::string_view name) {
   return shards_[absl::Hash<absl::string_view>()(name) % kShards];
 }

@@ -26,6 +26,10 @@ inline constexpr std::size_t kHolderKindCount = 2;
 // Names a request's holder of each kind; an empty name counts nowhere.
 using Caller = std::array<absl::string_view, kHolderKindCount>;
 
+// Request::holder of a caller: its peer's. The hash is seeded anew in each process, so nobody can
+// choose an address that counts as another.
+std::uint64_t HolderOf(const Caller& caller);
+
 // What one holder has at the moment.
 struct Holding {
   // Relaxed: they guard no memory, and a share is judged by what was there before an addition.

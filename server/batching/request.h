@@ -75,6 +75,11 @@ struct Request {
   // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
   Duration queue_timeout = Duration::max();
   Priority priority = Priority::kNormal;
+  // Whom it counts against, so that overload is first felt by whoever sends most. 0: nobody.
+  std::uint64_t holder = 0;
+  // Whether it may be refused because it would be late, or dropped for another while it waits. Not
+  // what belongs to something larger that is already under way.
+  bool may_be_dropped = true;
   // Whether Push may compute it and run `done` before it returns. For front ends that hold no lock
   // and have nothing else to do on that thread.
   bool may_run_inline = false;
@@ -112,8 +117,30 @@ TimePoint WaitsUntil(const Request& request);
 // Its error when that has passed: DeadlineExceeded, naming the one of the two.
 absl::Status WaitedTooLong(const Request& request);
 
-// Requests of one model version and one type, computed together. At least one.
+// How long lanes have a batch, as an average that follows within some eight of them. Thread-safe.
+// Relaxed: it is an estimate, and an update that another overwrites is missed by nobody.
+class LaneTime {
+ public:
+  void Record(Duration time) {
+    const Duration::rep average = average_.load(std::memory_order_relaxed);
+    average_.store(average + (time.count() - average) / 8, std::memory_order_relaxed);
+  }
+  Duration average() const { return Duration(average_.load(std::memory_order_relaxed)); }
+
+ private:
+  std::atomic<Duration::rep> average_{0};
+};
+
+// Requests of one model version and one type, computed together. At least one. Ends with the work
+// on it.
 struct Batch {
+  Batch() = default;
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() {
+    if (lane_time != nullptr) lane_time->Record(clock->Now() - taken);
+  }
+
   std::int64_t id = 0;
   std::shared_ptr<const Model> model;
   norm::DType dtype = norm::DType::kFloat32;
@@ -121,6 +148,10 @@ struct Batch {
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};
+  // Where the time from `taken` to its end counts; null: nowhere. shared: a batch may outlive what
+  // the queue knows of its model.
+  std::shared_ptr<LaneTime> lane_time;
+  const Clock* clock = nullptr;  // With `lane_time`.
 };
 
 // Brings inputs to where devices can read them, on the thread that has just received them: the

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <chrono>
 #include <limits>
+#include <numeric>
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
@@ -29,6 +30,36 @@ WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
   return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority};
 }
 
+double InMs(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+// How long it may wait, if lanes then have it for `computation`; Duration::max(): for ever.
+Duration PatienceOf(const Request& request, TimePoint now, Duration computation) {
+  const Duration timeout = std::max(request.queue_timeout, Duration::zero());
+  if (request.deadline == kNever) return timeout;
+  return std::clamp(request.deadline - now - computation, Duration::zero(), timeout);
+}
+
+absl::Status NoRoom(const Request& request, std::int64_t waiting) {
+  return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request.model->name(),
+                                                   "\": ", waiting,
+                                                   " requests wait, as many as may"));
+}
+
+absl::Status TooLate(const Request& request, const Arrival& arrival) {
+  const bool by_deadline = arrival.patience < request.queue_timeout;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
+                   InMs(arrival.wait), " ms, ", by_deadline ? "the deadline" : "queue_timeout_ns",
+                   " leaves ", InMs(arrival.patience), " ms"));
+}
+
+absl::Status GivesWay(const Request& request, const Arrival& arrival) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "queue of model \"", request.model->name(),
+      "\": ", arrival.line_is_full ? "it is full" : "others would wait too long",
+      ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
+}
+
 // A node for a set that does not hold its element yet.
 template <typename Set>
 typename Set::node_type NewNode() {
@@ -39,9 +70,18 @@ typename Set::node_type NewNode() {
 
 }  // namespace
 
-WaitingSet::Waiting::Waiting() : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()) {}
+WaitingSet::Waiting::Waiting()
+    : link(1, this),
+      linked(link.begin()),
+      id_node(NewNode<ById>()),
+      deadline_node(NewNode<Deadlines>()) {}
 
-WaitingSet::Group::Group() : turn_node(NewNode<Turns>()), model_node(NewNode<ByModel>()) {
+WaitingSet::Holder::Holder() : rank_node(NewNode<Ranks>()), key_node(NewNode<ByHolder>()) {}
+
+WaitingSet::Group::Group()
+    : lane_time(std::make_shared<LaneTime>()),
+      turn_node(NewNode<Turns>()),
+      model_node(NewNode<ByModel>()) {
   for (std::size_t i = 0; i < lines.size(); ++i) {
     lines[i].group = this;
     lines[i].dtype = static_cast<norm::DType>(i + 1);
@@ -74,17 +114,26 @@ class WaitingSet::Cursor {
   std::array<Waitings::iterator, kPriorityCount> at_;
 };
 
-absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
+WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
+  Added added;
   Group& group = GroupFor(*request->model);
   const absl::Cleanup leave_no_empty_group = [&] {
     if (group.requests == 0) Rest(group);
   };
-  if (group.requests >= group.max_requests) {
-    return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request->model->name(),
-                                                     "\": ", group.requests,
-                                                     " requests wait, as many as may"));
+  request->admitted = now;
+  const Arrival arrival = ArrivalOf(*request, group, now);
+  const Verdict verdict = DecideArrival(arrival);
+  if (verdict != Verdict::kEnters) {
+    const bool for_room = arrival.line_is_full && verdict != Verdict::kIsLate;
+    added.rejection = for_room ? Rejection::kQueueFull : Rejection::kLate;
   }
+  if (verdict == Verdict::kFindsNoRoom) added.status = NoRoom(*request, group.requests);
+  if (verdict == Verdict::kIsLate) added.status = TooLate(*request, arrival);
+  if (!added.ok()) return added;
+  Waiting* const gives_way = verdict == Verdict::kReplaces ? Droppable(group) : nullptr;
+  if (gives_way != nullptr) added.dropped_with = GivesWay(*gives_way->request, arrival);
   if (spare_.empty()) spare_.emplace_back();
+  if (spare_holders_.empty()) spare_holders_.emplace_back();
   const auto waiting = spare_.begin();
 
   // Nothing fails from here on.
@@ -96,7 +145,6 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   Line& line = group.lines[IndexOf(request->dtype)];
   Waitings& level = line.levels[static_cast<std::size_t>(request->priority)];
   level.splice(level.end(), spare_, waiting);
-  request->admitted = now;
   waiting->facts = FactsOf(*request, now);
   waiting->due = DueAt(request->priority, now, options_.priority_aging);
   waiting->sequence = next_sequence_++;
@@ -110,11 +158,92 @@ absl::Status WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint now) {
   if (line.totals.requests++ == 0) line.totals.oldest = now;
   line.totals.rows += waiting->facts.rows;
   line.totals.bytes += waiting->facts.bytes;
+  group.cost[static_cast<std::size_t>(request->priority)] += Cost(waiting->facts);
   request->model->metrics().AddQueued(1);
   waiting->request = std::move(request);
+  Count(group, *waiting);
   // A line that may already go stays where it is: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
-  return absl::OkStatus();
+  if (gives_way != nullptr) added.dropped = Remove(gives_way->request->id, now);
+  return added;
+}
+
+// What is ahead of a request are all of its level and above it: those of lower levels that have
+// aged enough are left out, which makes the estimate smaller and refuses nobody wrongly.
+Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint now) const {
+  Arrival arrival;
+  arrival.line_is_full = group.requests >= group.max_requests;
+  const auto level = static_cast<std::ptrdiff_t>(request.priority);
+  const std::int64_t ahead =
+      std::accumulate(group.cost.begin(), group.cost.begin() + level + 1, std::int64_t{0});
+  arrival.wait = arrival.wait_instead = group.drain.TimeFor(ahead);
+  if (request.may_be_dropped && options_.refuse_late) {
+    arrival.patience = PatienceOf(request, now, group.lane_time->average());
+  }
+  // There is room, as in most cases, or nobody to give any.
+  if (!arrival.line_is_full && arrival.wait == Duration::zero()) return arrival;
+  if (request.holder == 0 || group.ranks.empty()) return arrival;
+  const Holder* const own = FindHolder(group, request.holder);
+  arrival.own_waiting = own == nullptr ? 0 : own->waiting;
+  arrival.most_waiting = group.ranks.rbegin()->first;
+  const WaitingRequest& droppable = Droppable(group)->facts;
+  if (droppable.priority <= request.priority) {
+    arrival.wait_instead = group.drain.TimeFor(ahead - Cost(droppable));
+  }
+  return arrival;
+}
+
+// The one that gives way to another's, if any does.
+WaitingSet::Waiting* WaitingSet::Droppable(Group& group) {
+  return group.ranks.rbegin()->second->droppable.back();
+}
+
+WaitingSet::Holder* WaitingSet::FindHolder(Group& group, std::uint64_t key) {
+  const auto found = group.by_holder.find(key);
+  return found == group.by_holder.end() ? nullptr : &*found->second;
+}
+
+// Requires a spare holder.
+void WaitingSet::Count(Group& group, Waiting& waiting) {
+  const std::uint64_t key = waiting.request->holder;
+  waiting.holder = nullptr;
+  if (key == 0) return;
+  waiting.holder = FindHolder(group, key);
+  if (waiting.holder == nullptr) {
+    const auto fresh = spare_holders_.begin();
+    group.holders.splice(group.holders.end(), spare_holders_, fresh);
+    fresh->key_node.key() = key;
+    fresh->key_node.mapped() = fresh;
+    group.by_holder.insert(std::move(fresh->key_node));
+    waiting.holder = &*fresh;
+  }
+  Holder& holder = *waiting.holder;
+  ++holder.waiting;
+  if (!waiting.request->may_be_dropped) return;
+  holder.droppable.splice(holder.droppable.end(), waiting.link);
+  Rank(group, holder, holder.droppable.size() - 1);
+}
+
+void WaitingSet::Uncount(Group& group, Waiting& waiting) {
+  if (waiting.holder == nullptr) return;
+  Holder& holder = *std::exchange(waiting.holder, nullptr);
+  if (waiting.link.empty()) {
+    waiting.link.splice(waiting.link.end(), holder.droppable, waiting.linked);
+    Rank(group, holder, holder.droppable.size() + 1);
+  }
+  if (--holder.waiting > 0) return;
+  const auto found = group.by_holder.find(waiting.request->holder);
+  spare_holders_.splice(spare_holders_.begin(), group.holders, found->second);
+  holder.key_node = group.by_holder.extract(found);
+}
+
+void WaitingSet::Rank(Group& group, Holder& holder, std::size_t count_before) {
+  if (count_before > 0) {
+    holder.rank_node = group.ranks.extract({static_cast<std::int64_t>(count_before), &holder});
+  }
+  if (holder.droppable.empty()) return;
+  holder.rank_node.value() = {static_cast<std::int64_t>(holder.droppable.size()), &holder};
+  group.ranks.insert(std::move(holder.rank_node));
 }
 
 std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request, TimePoint now) {
@@ -201,14 +330,19 @@ std::unique_ptr<Batch> WaitingSet::TakeBatch(TimePoint now) {
   batch->taken = now;
   virtual_now_ = group.turn.begin;
   group.end = virtual_now_;
+  std::int64_t cost = 0;
   Exit(group);
   for (std::size_t i = 0; i < decision.take; ++i) {
     const WaitingRequest& facts = prefix_[i];
     batch->rows += facts.rows;
     batch->bytes += facts.bytes;
     group.end += Charge(facts);
+    cost += Cost(facts);
     batch->requests.push_back(Extract(Front(line), now));
   }
+  batch->lane_time = group.lane_time;
+  batch->clock = &clock_;
+  group.drain.OnTake(cost, now);
   Place(line);
   if (group.requests == 0) Rest(group);
   while (!resting_.empty() && resting_.begin()->first.begin <= virtual_now_) {
@@ -282,6 +416,7 @@ void WaitingSet::ForgetAll() {
 // Leaves the line's place as it is: the caller calls Place when it has extracted all it wants.
 std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoint now) {
   Line& line = *waiting->line;
+  Uncount(*line.group, *waiting);
   std::unique_ptr<Request> request = std::move(waiting->request);
   waiting->id_node = by_id_.extract(request->id);
   if (waiting->expires != kNever) {
@@ -291,6 +426,7 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
   --line.totals.requests;
   line.totals.rows -= waiting->facts.rows;
   line.totals.bytes -= waiting->facts.bytes;
+  line.group->cost[static_cast<std::size_t>(request->priority)] -= Cost(waiting->facts);
   spare_.splice(spare_.begin(), line.levels[static_cast<std::size_t>(request->priority)], waiting);
   line.totals.oldest = kNever;
   for (const Waitings& level : line.levels) {
@@ -343,6 +479,7 @@ void WaitingSet::PlaceGroup(Group& group) {
   Line* const first = FirstReadyLine(group);
   if (first == nullptr) {
     Exit(group);
+    group.drain.Reset();
   } else if (group.place != Group::kReady) {
     Exit(group);
     Enter(ready_, group, {std::max(group.end, virtual_now_), Front(*first)->sequence});

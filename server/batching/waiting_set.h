@@ -1,8 +1,11 @@
 // What waits in a BatchQueue, without its lock and its sleepers: for each model version a line of
 // requests of each type, and the orders in which models, lines and requests come due.
 //
+// A request counts against its holder, and of each model version the set knows which holder has
+// most waiting: where there is no room for another's, or only too late, that one gives way.
+//
 // Costs: Add, Remove and each request of a batch O(log n) in what waits; NextBatch and NextDeadline
-// constant. Nothing is allocated once the set has held as many requests and models before.
+// constant. Nothing is allocated once the set has held as many requests, models and holders before.
 
 #ifndef NORMD_SERVER_BATCHING_WAITING_SET_H_
 #define NORMD_SERVER_BATCHING_WAITING_SET_H_
@@ -12,6 +15,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -28,12 +32,22 @@ namespace normd {
 // their time in Stage::kQueue.
 class WaitingSet {
  public:
-  explicit WaitingSet(const BatchQueueOptions& options) : options_(options) {}
+  // The clock, which outlives all batches, is for the time that they take.
+  WaitingSet(const BatchQueueOptions& options, const Clock& clock)
+      : options_(options), clock_(clock) {}
 
-  // Takes `request` on success. ResourceExhausted when its model version has as many waiting as it
-  // may; `request` then stays with the caller. So it does when this throws std::bad_alloc, which
-  // leaves the set as it was.
-  absl::Status Add(std::unique_ptr<Request>& request, TimePoint now);
+  struct Added {
+    bool ok() const { return status.ok(); }
+    absl::Status status;
+    // Why somebody was refused: the request, or else what was dropped for it.
+    std::optional<Rejection> rejection;
+    std::unique_ptr<Request> dropped;  // Null: nothing.
+    absl::Status dropped_with;
+  };
+  // Takes `request` on success, by DecideArrival. ResourceExhausted when its model version has as
+  // many waiting as it may, or it would be late; `request` then stays with the caller. So it does
+  // when this throws std::bad_alloc, which leaves the set as it was.
+  Added Add(std::unique_ptr<Request>& request, TimePoint now);
 
   // A batch of `request` alone if it is to be computed inline, by RunsInline; otherwise null, and
   // `request` stays with the caller. It never was in the set.
@@ -64,6 +78,11 @@ class WaitingSet {
   struct Group;
   struct Line;
   struct Waiting;
+  struct Holder;
+  using Holders = std::list<Holder>;
+  using ByHolder = std::map<std::uint64_t, Holders::iterator>;
+  using Ranks = std::set<std::pair<std::int64_t, Holder*>>;  // By what may be dropped.
+  using Links = std::list<Waiting*>;
   using Waitings = std::list<Waiting>;
   using Groups = std::list<Group>;
   using ById = std::map<std::uint64_t, Waitings::iterator>;
@@ -80,8 +99,20 @@ class WaitingSet {
     std::uint64_t sequence = 0;
     Line* line = nullptr;
     TimePoint expires{};
+    Holder* holder = nullptr;  // Null: it counts against nobody.
+    Links link;                // Holds `this`, unless that is in Holder::droppable.
+    const Links::iterator linked;
     ById::node_type id_node;
     Deadlines::node_type deadline_node;
+  };
+
+  // Of one model version, with something waiting in it.
+  struct Holder {
+    Holder();
+    std::int64_t waiting = 0;
+    Links droppable;             // In order of arrival.
+    Ranks::node_type rank_node;  // While none of them are.
+    ByHolder::node_type key_node;
   };
 
   struct Line {
@@ -101,6 +132,12 @@ class WaitingSet {
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
+    std::array<std::int64_t, kPriorityCount> cost{};  // Of what waits of each level.
+    DrainRate drain;
+    std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
+    Holders holders;
+    ByHolder by_holder;   // Of `holders`.
+    Ranks ranks;          // Of those of them with something that may be dropped.
     VirtualTime end = 0;  // Of its last batch.
     enum { kAbsent, kReady, kResting } place = kAbsent;
     Turn turn;                   // In `ready_` or `resting_`.
@@ -111,6 +148,12 @@ class WaitingSet {
   class Cursor;
 
   Group& GroupFor(const Model& model);
+  Arrival ArrivalOf(const Request& request, Group& group, TimePoint now) const;
+  static Waiting* Droppable(Group& group);
+  static Holder* FindHolder(Group& group, std::uint64_t key);
+  void Count(Group& group, Waiting& waiting);
+  void Uncount(Group& group, Waiting& waiting);
+  static void Rank(Group& group, Holder& holder, std::size_t count_before);
   void Rest(Group& group);
   void Release(Group& group);
   void ForgetAll();
@@ -124,6 +167,7 @@ class WaitingSet {
   static Waitings::iterator Front(Line& line);
 
   const BatchQueueOptions options_;
+  const Clock& clock_;
   bool closing_ = false;
   std::uint64_t next_sequence_ = 0;
   std::int64_t next_batch_id_ = 1;
@@ -138,6 +182,7 @@ class WaitingSet {
   // Kept for reuse.
   Waitings spare_;
   Groups spare_groups_;
+  Holders spare_holders_;
   std::vector<WaitingRequest> prefix_;
 };
 

@@ -44,7 +44,8 @@ enum class Rejection {
   kDraining,
   kNotReady,
   kConnectionShare,
-  kPeerShare
+  kPeerShare,
+  kLate
 };
 
 // The series of one model version.

@@ -13,15 +13,15 @@ namespace {
 constexpr std::array<const char*, 7> kMethodNames = {
     "Normalize", "NormalizeStream", "ListModels",   "GetModel",
     "LoadModel", "UnloadModel",     "GetServerInfo"};
-constexpr std::array<const char*, 7> kRejectionNames = {
+constexpr std::array<const char*, 8> kRejectionNames = {
     "queue_full", "inflight_bytes",   "inflight_requests", "draining",
-    "not_ready",  "connection_share", "peer_share"};
+    "not_ready",  "connection_share", "peer_share",        "late"};
 constexpr std::array<const char*, kStageCount> kStageNames = {
     "decode", "queue", "gather", "copy_in", "compute", "copy_out", "encode"};
 constexpr std::size_t kCodeCount = 17;  // OK to UNAUTHENTICATED, as gRPC numbers them.
 
 static_assert(kMethodNames.size() == static_cast<std::size_t>(Method::kGetServerInfo) + 1);
-static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kPeerShare) + 1);
+static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kLate) + 1);
 
 std::vector<Histogram> DurationHistograms(std::size_t count) {
   std::vector<Histogram> histograms;

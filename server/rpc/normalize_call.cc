@@ -77,6 +77,7 @@ absl::Status NormalizeCall::Accept() {
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   std::unique_ptr<Request> request = MakeRequest(*view);
+  request->holder = HolderOf(caller.caller());
   request->stages[Stage::kDecode] = environment_.clock.Now() - arrival_;
   // After an accepted Push the call may be over: nothing of it is touched any more.
   return environment_.queue.Push(request);

@@ -282,6 +282,7 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   const std::int64_t chunk_bytes =
       std::min(header_.limits.max_chunk_bytes(), header_.input_bytes());
   const CallerName caller(context_);
+  holder_ = HolderOf(caller.caller());
   auto lease = environment_.admission.AdmitStream(header_.HeldBytes(chunk_bytes), *metrics_,
                                                   caller.caller());
   if (!lease.ok()) return lease.status();
@@ -355,6 +356,8 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   request->deadline = deadline_;
   request->priority = header_.queueing.priority;
   request->queue_timeout = header_.queueing.timeout;
+  request->holder = holder_;
+  request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
   // As for a Normalize call: a matrix product's cost is not in proportion to its bytes.
   request->may_run_inline = header_.model->linear() == nullptr;

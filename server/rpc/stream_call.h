@@ -176,6 +176,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool has_header_ = false;
 
   // Constant once `accepted_` is set.
+  std::uint64_t holder_ = 0;
   StreamHeader header_;
   ModelMetrics* metrics_;
   // shared: the connection may end before the stream. Null if it did not come through the loop.

@@ -185,5 +185,103 @@ TEST(ChargeTest, GrowsWithBytesAndDoublesForEachLevelLess) {
   EXPECT_GT(charge(INT64_MAX, Priority::kLow), 0);
 }
 
+// How fast a line drains.
+
+TEST(DrainRateTest, KnowsNothingBeforeEightBatchesAndFiveMilliseconds) {
+  DrainRate quick;
+  for (int i = 0; i < 100; ++i) quick.OnTake(10, At(i));
+  EXPECT_EQ(quick.TimeFor(1000), Duration::zero());
+  DrainRate few;
+  for (int i = 0; i < 8; ++i) few.OnTake(10, At(i * 100'000));
+  EXPECT_EQ(few.TimeFor(1000), Duration::zero());
+  few.OnTake(10, At(800'000));
+  EXPECT_EQ(few.TimeFor(1000), microseconds(10'000'000));
+}
+
+TEST(DrainRateTest, LanesThatAllTakeAtTheSameMomentCountTogether) {
+  for (const int lanes : {1, 2, 7, 8, 9, 16, 64}) {
+    DrainRate rate;
+    for (int round = 0; round < 60; ++round) {
+      for (int lane = 0; lane < lanes; ++lane) rate.OnTake(10, At(round * 10'000));
+      if (round < 30) continue;
+      const double per_cost = 10'000.0 / (10 * lanes);
+      const double estimate = std::chrono::duration<double, std::micro>(rate.TimeFor(1000)).count();
+      EXPECT_GT(estimate, 1000 * per_cost / 2) << lanes;
+      EXPECT_LT(estimate, 1000 * per_cost * 1.2) << lanes;
+    }
+  }
+}
+
+TEST(DrainRateTest, FollowsWithinTwoSpans) {
+  DrainRate rate;
+  int now = 0;
+  for (int i = 0; i < 50; ++i) rate.OnTake(10, At(now += 1000));
+  EXPECT_EQ(rate.TimeFor(10), microseconds(1000));
+  for (int i = 0; i < 16; ++i) rate.OnTake(10, At(now += 9000));
+  EXPECT_EQ(rate.TimeFor(10), microseconds(9000));
+}
+
+TEST(DrainRateTest, ForgetsAllAtAResetAndDoesNotOverflow) {
+  DrainRate rate;
+  for (int i = 0; i < 20; ++i) rate.OnTake(1, At(i * 100'000'000));
+  EXPECT_GT(rate.TimeFor(std::numeric_limits<std::int64_t>::max()), std::chrono::hours(24 * 365));
+  rate.Reset();
+  EXPECT_EQ(rate.TimeFor(1000), Duration::zero());
+  rate.OnTake(1, At(0));
+  EXPECT_EQ(rate.TimeFor(1000), Duration::zero());
+}
+
+// Who enters. Each combination of what matters, against the rules one by one.
+
+TEST(DecideArrivalTest, FollowsItsRulesInEachCase) {
+  for (const bool full : {false, true}) {
+    for (const int wait : {0, 1, 74, 75, 76, 99, 100, 101, 5000}) {
+      for (const int less : {0, 1, 2}) {
+        for (const int own : {0, 1, 5}) {
+          for (const int most : {0, 1, 2, 3, 6, 7, 8}) {
+            SCOPED_TRACE(testing::Message()
+                         << full << " " << wait << " " << less << " " << own << " " << most);
+            const Verdict verdict =
+                DecideArrival({full, microseconds(wait), microseconds(std::max(wait - less, 0)),
+                               microseconds(100), own, most});
+            const bool late = wait > 75;
+            EXPECT_EQ(verdict == Verdict::kEnters, !full && !late);
+            if (verdict == Verdict::kReplaces) {
+              EXPECT_GE(most, own + 2);
+              EXPECT_LE(wait - less, 100);
+            }
+            if (verdict == Verdict::kFindsNoRoom) {
+              EXPECT_TRUE(full);
+              EXPECT_LT(most, own + 2);
+            }
+            if (verdict == Verdict::kIsLate) {
+              EXPECT_TRUE(late);
+              EXPECT_TRUE(most < own + 2 || wait - less > 100);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(DecideArrivalTest, WithoutADeadlineOnlyTheLengthCounts) {
+  Arrival arrival;
+  arrival.wait = arrival.wait_instead = Duration(std::int64_t{6} << 60);
+  EXPECT_EQ(DecideArrival(arrival), Verdict::kEnters);
+  arrival.line_is_full = true;
+  EXPECT_EQ(DecideArrival(arrival), Verdict::kFindsNoRoom);
+  arrival.most_waiting = 2;
+  EXPECT_EQ(DecideArrival(arrival), Verdict::kReplaces);
+}
+
+TEST(DecideArrivalTest, WhereNothingWaitsNobodyIsLate) {
+  for (const Duration patience : {Duration(0), Duration(1), Duration(2), Duration::max()}) {
+    Arrival arrival;
+    arrival.patience = patience;
+    EXPECT_EQ(DecideArrival(arrival), Verdict::kEnters);
+  }
+}
+
 }  // namespace
 }  // namespace normd

@@ -342,6 +342,49 @@ TEST_F(BatchQueueTest, AFullQueueRefusesItsModelAlone) {
   Push(model_);  // A place is free again.
 }
 
+TEST_F(BatchQueueTest, WhatWouldBeLateIsRefusedAndToldByHowMuch) {
+  options_.limits.max_rows = 1;
+  for (int i = 0; i < 40; ++i) Push(model_);
+  for (int i = 0; i < 10; ++i) {
+    Pull();
+    clock_.Advance(std::chrono::milliseconds(1));
+  }
+  RequestProbe& late = Make(model_);
+  late.request()->deadline = In(10'000);
+  absl::Status status = queue().Push(late.request());
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("\"rows\": a request would wait 30 ms, the deadline leaves 10 ms"));
+  late.request()->deadline = kNever;
+  late.request()->queue_timeout = microseconds(500);
+  status = queue().Push(late.request());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("queue_timeout_ns leaves 0.5 ms"));
+  EXPECT_EQ(metrics_.rejections(Rejection::kLate), 2);
+  EXPECT_EQ(late.done_calls(), 0) << "the caller keeps what was refused";
+  DropLast();
+  Push(model_, 1, 1, In(41'000));  // Three quarters are more than 30 ms.
+}
+
+TEST_F(BatchQueueTest, TheNewestOfAFloodGivesWayAndIsTold) {
+  options_.max_queue_requests = 2;
+  std::vector<RequestProbe*> flood;
+  for (int i = 0; i < 2; ++i) {
+    flood.push_back(&Make(model_));
+    flood.back()->request()->holder = 1;
+    EXPECT_TRUE(queue().Push(flood.back()->request()).ok());
+  }
+  RequestProbe& light = Make(model_);
+  light.request()->holder = 2;
+  EXPECT_TRUE(queue().Push(light.request()).ok());
+  EXPECT_FALSE(flood[0]->done());
+  ASSERT_TRUE(flood[1]->done());
+  EXPECT_EQ(flood[1]->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(flood[1]->completion().status.message()),
+              HasSubstr("it is full, and this caller has 2 requests in it"));
+  EXPECT_EQ(metrics_.rejections(Rejection::kQueueFull), 1);
+  EXPECT_THAT(Pull(), ElementsAre(flood[0]->id(), light.id()));
+}
+
 TEST_F(BatchQueueTest, CountsWhatWaits) {
   Push(model_);
   Push(model_);

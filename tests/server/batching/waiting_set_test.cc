@@ -165,7 +165,8 @@ class WaitingSetTest : public testing::Test {
       MakeRowModel(metrics_, "max_rows: 4 max_queue_delay_us: 7", "delayed")};
   static constexpr Duration kAging = microseconds(10);
   WaitingSet set_{
-      BatchQueueOptions{.limits = {}, .max_queue_requests = 1000, .priority_aging = kAging}};
+      BatchQueueOptions{.limits = {}, .max_queue_requests = 1000, .priority_aging = kAging},
+      clock_};
   SimpleSet simple_{{{models_[0].get(), {.max_rows = 3}},
                      {models_[1].get(), {.max_bytes = 40, .max_queue_delay = microseconds(20)}},
                      {models_[2].get(), {.max_rows = 4, .max_queue_delay = microseconds(7)}}},
@@ -283,17 +284,135 @@ TEST_F(WaitingSetTest, ARequestAllocatesNothingOnceAsManyHaveWaited) {
                                                       std::vector<std::int64_t>{1, 1, 1}));
       probes.back()->request()->priority = static_cast<Priority>(i % 2);
       probes.back()->request()->queue_timeout = microseconds(100 + i);
+      probes.back()->request()->holder = static_cast<std::uint64_t>(i % 7);
     }
     for (const auto& probe : probes) ASSERT_TRUE(set_.Add(probe->request(), clock_.Now()).ok());
     for (const auto& probe : probes) ASSERT_NE(set_.Remove(probe->id(), clock_.Now()), nullptr);
   };
   for (int i = 0; i < 3; ++i) round();
   RequestProbe probe(models_[1], {1, 1, 1});
+  probe.request()->holder = 99;
   {
     const FailingAllocations failing(0);
     EXPECT_TRUE(set_.Add(probe.request(), clock_.Now()).ok());
   }
   EXPECT_NE(set_.Remove(probe.id(), clock_.Now()), nullptr);
+}
+
+// Who gives way, against a list of what waits.
+
+class WaitingSetHoldersTest : public testing::Test {
+ protected:
+  struct Entry {
+    std::uint64_t id;
+    std::uint64_t holder;
+    bool may_be_dropped;
+  };
+  static constexpr std::int64_t kMost = 12;
+
+  ~WaitingSetHoldersTest() override { set_.RemoveAll(clock_.Now()); }
+
+  std::int64_t Count(std::uint64_t holder, bool droppable_only) const {
+    return std::count_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+      return entry.holder == holder && (entry.may_be_dropped || !droppable_only);
+    });
+  }
+  std::int64_t MostDroppable() const {
+    std::int64_t most = 0;
+    for (std::uint64_t holder = 1; holder < 9; ++holder) most = std::max(most, Count(holder, true));
+    return most;
+  }
+  std::unique_ptr<RequestProbe> Make(std::uint64_t holder, bool may_be_dropped = true) {
+    auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1});
+    probe->request()->holder = holder;
+    probe->request()->may_be_dropped = may_be_dropped;
+    return probe;
+  }
+  void Add(const Entry& entry, std::unique_ptr<Request>& request) {
+    const bool full = static_cast<std::int64_t>(entries_.size()) == kMost;
+    const bool gives_way = entry.holder != 0 && MostDroppable() >= Count(entry.holder, false) + 2;
+    WaitingSet::Added added = set_.Add(request, clock_.Now());
+    ASSERT_EQ(added.ok(), !full || gives_way);
+    ASSERT_EQ(added.dropped != nullptr, full && gives_way);
+    ASSERT_EQ(added.rejection.has_value(), full);
+    if (added.dropped != nullptr) {
+      // The newest of one that has most, and never what may not be dropped.
+      const std::uint64_t victim = added.dropped->holder;
+      EXPECT_TRUE(absl::IsResourceExhausted(added.dropped_with));
+      EXPECT_NE(victim, 0u);
+      EXPECT_NE(victim, entry.holder);
+      EXPECT_EQ(Count(victim, true), MostDroppable());
+      const auto newest = std::find_if(entries_.rbegin(), entries_.rend(), [&](const Entry& e) {
+        return e.holder == victim && e.may_be_dropped;
+      });
+      ASSERT_EQ(newest->id, added.dropped->id);
+      entries_.erase(std::next(newest).base());
+    }
+    if (added.ok()) entries_.push_back(entry);
+  }
+
+  FakeClock clock_;
+  CountingModelMetrics metrics_;
+  std::shared_ptr<const Model> model_ = MakeRowModel(metrics_, "max_rows: 3", "rows");
+  WaitingSet set_{BatchQueueOptions{.limits = {}, .max_queue_requests = kMost}, clock_};
+  std::vector<Entry> entries_;
+};
+
+TEST_F(WaitingSetHoldersTest, TheNewestOfWhoeverHasMostGivesWay) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto up_to = [&](int limit) {
+    return std::uniform_int_distribution<int>(0, limit)(random);
+  };
+  for (int i = 0; i < 20000 && !HasFailure(); ++i) {
+    clock_.Advance(microseconds(up_to(3)));
+    if (up_to(9) == 0 && !entries_.empty()) {
+      const auto gone = entries_.begin() + up_to(static_cast<int>(entries_.size()) - 1);
+      ASSERT_NE(set_.Remove(gone->id, clock_.Now()), nullptr);
+      entries_.erase(gone);
+    } else if (up_to(29) == 0) {
+      const std::unique_ptr<Batch> batch = set_.TakeBatch(clock_.Now());
+      if (batch == nullptr) continue;
+      for (const auto& request : batch->requests) {
+        std::erase_if(entries_, [&](const Entry& entry) { return entry.id == request->id; });
+      }
+    } else {
+      // The low ones come more often, so that some have most.
+      const Entry entry{0, static_cast<std::uint64_t>(std::min(up_to(8), up_to(8))), up_to(4) > 0};
+      const auto probe = Make(entry.holder, entry.may_be_dropped);
+      probe->request()->priority = static_cast<Priority>(up_to(2));
+      Add({probe->id(), entry.holder, entry.may_be_dropped}, probe->request());
+    }
+    ASSERT_EQ(set_.size(), static_cast<std::int64_t>(entries_.size()));
+  }
+}
+
+TEST_F(WaitingSetHoldersTest, AnAddThatFindsNoMemoryDropsNobody) {
+  for (std::int64_t i = 0; i < kMost; ++i) {
+    const auto probe = Make(1);
+    Add({probe->id(), 1, true}, probe->request());
+  }
+  int failures = 0;
+  for (int left = 0;; ++left) {
+    const auto probe = Make(2);
+    WaitingSet::Added added;
+    try {
+      const FailingAllocations failing(left);
+      added = set_.Add(probe->request(), clock_.Now());
+    } catch (const std::bad_alloc&) {
+      ++failures;
+      ASSERT_NE(probe->request(), nullptr);
+      ASSERT_EQ(set_.size(), kMost);
+      continue;
+    }
+    ASSERT_TRUE(added.ok());
+    ASSERT_NE(added.dropped, nullptr);
+    EXPECT_EQ(added.dropped->id, entries_.back().id);
+    break;
+  }
+  EXPECT_GT(failures, 0);
+  EXPECT_EQ(set_.size(), kMost);
 }
 
 }  // namespace
