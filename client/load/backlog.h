@@ -3,8 +3,8 @@
 // HTTP/2 lets a server bound the calls of a connection, and gRPC then sends the oldest of those
 // that wait. Under lasting overload the oldest is always about to reach its deadline: it leaves
 // with too little time, its bytes travel for nothing, and so do those of the next. Here the newest
-// goes first as soon as the oldest has spent half its time, and the oldest end at their deadline,
-// unsent.
+// goes first as soon as the oldest has spent half its time, and those that have reached their
+// deadline when a call ends are given up unsent.
 
 #ifndef NORMD_CLIENT_LOAD_BACKLOG_H_
 #define NORMD_CLIENT_LOAD_BACKLOG_H_

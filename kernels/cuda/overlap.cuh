@@ -48,7 +48,9 @@ cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
   cudaLaunchAttribute attribute = OverlapPrevious(true);
   config.attrs = &attribute;
   config.numAttrs = limits.compute_capability >= 90 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args...);
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
+  if (error != cudaSuccess) (void)cudaGetLastError();  // It is told here, and not again.
+  return error;
 }
 
 }  // namespace normd::norm::cuda

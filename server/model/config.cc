@@ -168,8 +168,9 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config) {
           "leaky_slope", absl::StrCat(config.leaky_slope()),
           absl::StrCat("none for activation ", v1::Activation_Name(config.activation())));
     }
-    if (!std::isfinite(config.leaky_slope())) {
-      return Invalid("leaky_slope", absl::StrCat(config.leaky_slope()), "a finite value");
+    // Not above what float32 holds, in which most types compute.
+    if (!(std::abs(config.leaky_slope()) <= std::numeric_limits<float>::max())) {
+      return Invalid("leaky_slope", absl::StrCat(config.leaky_slope()), "a finite float32 value");
     }
   }
   return absl::OkStatus();

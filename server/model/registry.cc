@@ -173,6 +173,10 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
   if (absl::IsNotFound(there) && before == nullptr) {
     return absl::NotFoundError(absl::StrCat("model: ", name, " is not in the repository"));
   }
+  const bool is_broken = absl::IsInvalidArgument(there) || absl::IsPermissionDenied(there);
+  if (!there.ok() && before == nullptr && (version != 0 || !is_broken)) {
+    return About(name, version, there);
+  }
   const std::vector<std::int64_t> present = repository.Versions(name);
   if (version == 0 && !present.empty()) return Load(name, present.back());
   ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}};

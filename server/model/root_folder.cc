@@ -153,9 +153,10 @@ std::optional<std::vector<Entry>> ListEntries(int folder) {
 absl::StatusOr<RootFolder> RootFolder::Open(const std::string& path) {
   Descriptor folder(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (folder.get() < 0) {
-    const absl::Status error = absl::ErrnoToStatus(errno, "");
-    return absl::NotFoundError(absl::StrCat("model repository: \"", Printable(path),
-                                            "\" cannot be listed", error.message()));
+    const std::string what =
+        absl::StrCat("model repository: \"", Printable(path), "\" cannot be listed");
+    if (errno == ENOENT || errno == ENOTDIR) return absl::NotFoundError(what);
+    return absl::ErrnoToStatus(errno, what);
   }
   return RootFolder(std::move(folder));
 }
@@ -197,10 +198,12 @@ absl::StatusOr<std::vector<std::string>> RootFolder::ListFolders(absl::string_vi
   PathWalk walk(descriptor_.get(), path);
   const absl::StatusOr<PathEnd> end = walk.Run();
   if (!end.ok()) return end.status();
-  const std::optional<std::vector<Entry>> entries =
-      S_ISDIR(end->info.st_mode) ? ListEntries(end->folder) : std::nullopt;
+  if (!S_ISDIR(end->info.st_mode)) {
+    return absl::NotFoundError(absl::StrCat(NameOf(path), ": not a folder"));
+  }
+  const std::optional<std::vector<Entry>> entries = ListEntries(end->folder);
   if (!entries) {
-    return absl::NotFoundError(absl::StrCat(NameOf(path), ": cannot be listed"));
+    return absl::ErrnoToStatus(errno, absl::StrCat(NameOf(path), ": cannot be listed"));
   }
   std::vector<std::string> folders;
   for (const Entry& entry : *entries) {

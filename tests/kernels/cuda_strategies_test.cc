@@ -481,6 +481,71 @@ TEST_F(CudaStrategiesTest, AChannelsLastSampleHasTheSameBitsInEveryBatch) {
   }
 }
 
+// A launch of few rows asks for gamma and beta ahead of the row's statistics, one of many does not.
+TEST_F(CudaStrategiesTest, ARowHasTheSameBitsAloneAndInACrowd) {
+  constexpr std::int64_t kCrowdBytes = std::int64_t{16} << 20;
+  constexpr std::size_t kRow = 7;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t length : {256, 768, 1024, 4096, 8192}) {
+      for (const DType param_dtype : {dtype, DType::kFloat32}) {
+        for (const NormSpec& spec : {LayerNormSpec(length, dtype), RmsNormSpec(length, dtype)}) {
+          SCOPED_TRACE(::testing::Message() << Name(dtype) << " row of " << length);
+          const std::size_t row = static_cast<std::size_t>(length) * SizeOf(dtype);
+          Problem many(spec, kCrowdBytes / static_cast<std::int64_t>(row), 1, 0, param_dtype);
+          ASSERT_TRUE(many.Normalize(limits_, Strategy::kAuto, nullptr).ok());
+          Problem one(spec, 1, 1, 0, param_dtype);
+          ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
+                               static_cast<const char*>(many.segment.x) + kRow * row, row,
+                               cudaMemcpyDeviceToDevice),
+                    cudaSuccess);
+          ASSERT_TRUE(Check(&one, Strategy::kAuto));
+          const std::vector<char> crowd = many.Result();
+          EXPECT_EQ(one.Result(), std::vector<char>(crowd.begin() + kRow * row,
+                                                    crowd.begin() + (kRow + 1) * row));
+        }
+      }
+    }
+  }
+}
+
+// Launches overlap the end of their predecessors, so each must wait for what it reads.
+TEST_F(CudaStrategiesTest, EachLaunchSeesWhatTheOneBeforeWrote) {
+  std::vector<std::unique_ptr<Problem>> problems;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const std::int64_t samples : {1, 300, 3000}) {
+      problems.push_back(std::make_unique<Problem>(RmsNormSpec(4096, dtype), samples, 1));
+      problems.push_back(std::make_unique<Problem>(LayerNormSpec(512, dtype), samples, 1));
+    }
+    NormSpec batch_norm = BatchNormSpec(64, dtype);
+    problems.push_back(std::make_unique<Problem>(batch_norm, 8, 56 * 56));
+    batch_norm.layout = Layout::kChannelsLast;
+    problems.push_back(std::make_unique<Problem>(batch_norm, 8, 56 * 56));
+  }
+  const Stream stream;
+  for (const auto& problem : problems) {
+    const auto run = [&](bool waits) {
+      // From x to y, then on in place.
+      const void* const x = problem->segment.x;
+      for (int i = 0; i < 12; ++i) {
+        EXPECT_TRUE(problem->Normalize(limits_, Strategy::kAuto, stream.get()).ok());
+        problem->segment.x = problem->segment.y;
+        if (waits) {
+          EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+        }
+      }
+      problem->segment.x = x;
+      EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+      return problem->Result();
+    };
+    const std::vector<char> expected = run(true);
+    for (int round = 0; round < 5; ++round) {
+      problem->PoisonY(stream.get());
+      ASSERT_EQ(run(false), expected)
+          << Name(problem->spec.dtype) << ", channels " << problem->spec.channels;
+    }
+  }
+}
+
 TEST_F(CudaStrategiesTest, TensorsOfMoreThanTwoToThe31ElementsAgreeWithReference) {
   std::size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
