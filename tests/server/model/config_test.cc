@@ -264,7 +264,7 @@ TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
 
 TEST(MakeSpecTest, KeepsTheLeakySlopeInDouble) {
   const char* text = "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope: 0.2";
-  EXPECT_EQ(MakeSpec(Parse(text)).leaky_slope, 0.2);
+  EXPECT_EQ(MakeSpec(Parse(text), norm::DType::kFloat64).leaky_slope, 0.2);
 }
 
 TEST(MakeSpecTest, KeepsAnEpsOfZero) {
