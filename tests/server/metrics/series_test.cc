@@ -74,7 +74,7 @@ TEST_F(SeriesTest, TheFirstRequestBringsTheQueueAndAllRejections) {
   const Handle model = metrics_->ForModel("m", 1);
   Ask(model);
   const Exposition scrape = Scrape();
-  EXPECT_EQ(scrape.Count("normd_rejected_total"), 5);
+  EXPECT_EQ(scrape.Count("normd_rejected_total"), 8);
   EXPECT_THAT(scrape.Value("normd_queue_requests", {{"model", "m"}}), Optional(0));
 }
 

@@ -255,7 +255,7 @@ TEST_F(ModelRegistryTest, LoadingWhatTheRepositoryDoesNotHoldLeavesNoRecord) {
   const absl::Status status = registry().Load("m", 5).status();
   EXPECT_EQ(status, absl::NotFoundError("model m, version 5: the repository holds versions 1"));
   EXPECT_THAT(Known(), IsEmpty());
-  EXPECT_THAT(metrics_->Scrape(), Not(HasSubstr("other")));
+  EXPECT_THAT(metrics_->Scrape(), Not(HasSubstr("model=\"other\"")));
 }
 
 TEST_F(ModelRegistryTest, AReloadSwapsWhileRequestsFinishOnTheOldState) {
