@@ -62,7 +62,7 @@ class BenchServer {
 
   std::string address() const { return server_->address(); }
   std::string description() const { return backend_->Description(); }
-  const Metrics& metrics() const { return *metrics_; }
+  Metrics& metrics() const { return *metrics_; }
 
  private:
   SteadyClock clock_;
