@@ -48,7 +48,8 @@ void AddLoadFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("max_sending", &o.max_sending, "N",
             "Calls of one connection that gRPC has at once, of Normalize. Others wait in normload: "
             "the newest goes first once the oldest has spent half its --timeout, and what has "
-            "reached it when a call ends is given up unsent. 0: gRPC has all, and sends the oldest first, however late.");
+            "reached it when a call ends is given up unsent. 0: gRPC has all, and sends the oldest "
+            "first, however late.");
   flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
             "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
   flags.Add("find_max", &o.find_max, "",

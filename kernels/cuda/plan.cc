@@ -41,8 +41,8 @@ struct Row {
   // groups there are does not count: a stream computes a run of a sample's groups in a call of its
   // own, and a row's bits must not tell.
   bool shared_params = false;
-  bool lean = false;           // Kernels that need few registers can find its parameters.
-  bool ragged = false;         // Rows begin and end between granules.
+  bool lean = false;    // Kernels that need few registers can find its parameters.
+  bool ragged = false;  // Rows begin and end between granules.
   int element_bytes = 0;
 };
 

@@ -12,7 +12,9 @@ namespace normd {
 
 absl::Status CheckUncompressed(grpc::CallbackServerContext& context) {
   constexpr std::uint32_t kCompressed = 0x80000000;  // GRPC_WRITE_INTERNAL_COMPRESS
-  if ((grpc_call_test_only_get_message_flags(context.c_call()) & kCompressed) == 0) {
+  // A call that came over no transport has none of gRPC's.
+  if (context.c_call() == nullptr ||
+      (grpc_call_test_only_get_message_flags(context.c_call()) & kCompressed) == 0) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(
