@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "leaky_slope_float: 0.5, wanted leaky_slope"},
         BadCase{"InfiniteSlope",
                 "batch_norm { channels: 4 } activation: LEAKY_RELU leaky_slope: inf",
-                "leaky_slope: inf, wanted a finite value"},
+                "leaky_slope: inf, wanted a finite float32 value"},
         BadCase{"ZeroRows", "batch_norm { channels: 4 } batching { max_rows: 0 }",
                 "batching.max_rows: 0, wanted at least 1"},
         BadCase{"NegativeBytes", "batch_norm { channels: 4 } batching { max_bytes: -1 }",
