@@ -31,6 +31,9 @@ constexpr Duration kPause = std::chrono::milliseconds(100);
 constexpr Duration kMaxHold = std::chrono::seconds(1);
 // Until the memory of a connection that was ended is free.
 constexpr Duration kTrimDelay = std::chrono::seconds(1);
+// Between two looks for such memory, and what a connection must have sent to be worth one.
+constexpr Duration kTrimInterval = std::chrono::seconds(10);
+constexpr std::int64_t kTrimBytes = 64 << 10;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
 // Beyond what is there already, how much may arrive before a held connection reads as readable.
 constexpr int kHoldBytes = 128 << 10;
@@ -117,6 +120,7 @@ void ConnectionLoop::Run() {
     }
     if (now >= trim_at_) {
       trim_at_ = kNever;
+      trim_again_ = now + kTrimInterval;
       malloc_trim(0);
     }
     CheckHeld(now);
@@ -352,15 +356,13 @@ void ConnectionLoop::EndWorst() {
   std::erase(active_, worst_id);
 }
 
-// The new owner reads the end of the connection from its own descriptor, and lets go of what it
-// held in many small pieces, which the heap would keep.
+// The new owner reads the end of the connection from its own descriptor.
 void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnding why) {
   if (why != ConnectionEnding::kHandshakeTimeout) {
     spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
                  connection.peer.grpc_peer, connection.undelivered.bytes(),
                  std::string(ConnectionEndingName(why)));
   }
-  if (connection.stage != Stage::kOpening) trim_at_ = Now() + kTrimDelay;
   metrics_.RecordEnded(why);
   shutdown(connection.socket.get(), SHUT_RDWR);
   Forget(id);
@@ -369,6 +371,11 @@ void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnd
 void ConnectionLoop::Forget(std::uint64_t id) {
   const auto found = connections_.find(id);
   const Connection& connection = *found->second;
+  // The owner lets go of what it held in many small pieces, which the heap would keep.
+  if (connection.stage != Stage::kOpening && trim_at_ == kNever &&
+      ReadTcpCounters(connection.socket.get()).received_bytes >= kTrimBytes) {
+    trim_at_ = std::max(Now() + kTrimDelay, trim_again_);
+  }
   if (connection.delivered != nullptr) {
     delivered_.End(connection.peer.grpc_peer, connection.delivered.get());
   }

@@ -127,6 +127,7 @@ class ConnectionLoop {
   TimePoint next_traffic_check_;
   TimePoint listen_again_ = kNever;
   TimePoint trim_at_ = kNever;
+  TimePoint trim_again_ = TimePoint::min();
   TimePoint next_refusal_log_;
   std::int64_t refused_since_log_ = 0;
 

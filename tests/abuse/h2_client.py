@@ -84,6 +84,8 @@ class Connection:
         self.events = []
         self.closed = False
         self.flush()
+        if not self.reads:
+            self.pump()  # Whoever does not acknowledge the server's settings gets no further.
 
     def flush(self):
         data = self.h2.data_to_send()

@@ -178,6 +178,11 @@ class Normd:
         result = self.probe(seconds=0.3)
         require(result["ok"] > 0 and result["errors"] == 0, f"a fresh client {when}: {result}")
 
+    def _serves_a_fresh_client(self):
+        result = self.probe(seconds=0.3)
+        require(result["errors"] == 0, f"a fresh client afterwards: {result}")
+        return result["ok"] > 0
+
     @contextlib.contextmanager
     def unharmed(self, settle=SETTLE_SECONDS):
         """The server is afterwards what it was before: see the module's text. The latency counts in
@@ -188,7 +193,8 @@ class Normd:
         peak = PeakMemory(self)
         yield
         require(self.process.poll() is None, f"normd ended: {self.log()[-2000:]}")
-        self.require_serving()
+        # What an abuse has left in sockets may take a moment.
+        wait_until(self._serves_a_fresh_client, 15, "a fresh client is served afterwards")
         wait_until(lambda: self.metric("normd_inflight_bytes") == 0, settle, "budgets are free")
         wait_until(lambda: self.descriptors() <= descriptors + 2, settle,
                    f"descriptors are back at {descriptors}")
