@@ -28,14 +28,14 @@ bool AffineOf(const Operation& operation) {
   return !operation.has_affine() || operation.affine();
 }
 
-// The kernels' enums have the protocol's values by name, not by number.
-// Servers that know no leaky_slope in double send it in the field of old.
+// Older servers send the slope in leaky_slope_float alone.
 double LeakySlopeOf(const v1::ModelConfig& config) {
   if (config.has_leaky_slope()) return config.leaky_slope();
   return config.has_leaky_slope_float() ? static_cast<double>(config.leaky_slope_float())
                                         : norm::NormSpec().leaky_slope;
 }
 
+// The kernels' enums have the protocol's values by name, not by number.
 norm::Activation ActivationOf(v1::Activation activation) {
   switch (activation) {
     case v1::RELU: return norm::Activation::kRelu;
