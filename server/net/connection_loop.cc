@@ -1,6 +1,7 @@
 #include "server/net/connection_loop.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <malloc.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
@@ -34,6 +35,8 @@ constexpr Duration kTrimDelay = std::chrono::seconds(1);
 // Between two looks for such memory, and what a connection must have sent to be worth one.
 constexpr Duration kTrimInterval = std::chrono::seconds(10);
 constexpr std::int64_t kTrimBytes = 64 << 10;
+// Between two looks at the connections that are being closed.
+constexpr int kCloseRoundMillis = 5;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
 // Beyond what is there already, how much may arrive before a held connection reads as readable.
 constexpr int kHoldBytes = 128 << 10;
@@ -49,6 +52,12 @@ void Register(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t 
 
 void SetLowWater(int socket, int bytes) {
   setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+// What the client's system has not acknowledged.
+bool HasUnsent(int socket) {
+  int bytes = 0;
+  return ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
 // As much as the socket takes at once, which for a few bytes at a connection's begin is all.
@@ -87,8 +96,7 @@ ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener li
 
 ConnectionLoop::~ConnectionLoop() {
   stopping_.store(true, std::memory_order_relaxed);  // The event orders it.
-  const std::uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
+  Wake();
   thread_.join();
   for (const auto& [id, connection] : connections_) {
     if (connection->stage == Stage::kHeld) SetLowWater(connection->socket.get(), 1);
@@ -96,6 +104,43 @@ ConnectionLoop::~ConnectionLoop() {
       delivered_.End(connection->peer.grpc_peer, connection->delivered.get());
     }
   }
+}
+
+void ConnectionLoop::Wake() {
+  const std::uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+void ConnectionLoop::CloseAll(Duration grace) {
+  close_until_.store(Now() + grace, std::memory_order_relaxed);
+  Wake();
+  all_closed_.wait(false);
+}
+
+bool ConnectionLoop::closing() const {
+  return close_until_.load(std::memory_order_relaxed) != kNever &&
+         !all_closed_.load(std::memory_order_relaxed);
+}
+
+// Until their owners have closed them all: each in its turn, when what was sent to it has arrived.
+void ConnectionLoop::CloseRound(TimePoint now) {
+  // A connection that comes is reset from here on; AcceptAll unregisters the sockets.
+  for (const Descriptor& listener : listener_.sockets) shutdown(listener.get(), SHUT_RD);
+  const bool last = now >= close_until_.load(std::memory_order_relaxed);
+  std::vector<std::uint64_t> ids;
+  for (const auto& [id, connection] : connections_) ids.push_back(id);
+  for (const std::uint64_t id : ids) {
+    const Connection& connection = *connections_.at(id);
+    const int socket = connection.socket.get();
+    if (connection.stage == Stage::kOpening || ReadTcpCounters(socket).closed) {
+      Forget(id);
+    } else if (last || !HasUnsent(socket)) {
+      shutdown(socket, SHUT_RD);
+    }
+  }
+  if (!connections_.empty() && !last) return;
+  all_closed_.store(true, std::memory_order_relaxed);
+  all_closed_.notify_all();
 }
 
 void ConnectionLoop::SetListening(bool on) {
@@ -123,6 +168,7 @@ void ConnectionLoop::Run() {
       trim_again_ = now + kTrimInterval;
       malloc_trim(0);
     }
+    if (closing()) CloseRound(now);
     CheckHeld(now);
     CheckOpenings(now);
     if (now >= next_traffic_check_) CheckTraffic(now);
@@ -131,6 +177,7 @@ void ConnectionLoop::Run() {
 }
 
 int ConnectionLoop::WaitMillis() const {
+  if (closing()) return kCloseRoundMillis;
   if (!held_.empty()) return 1;
   if (!active_.empty() && suspicious_) return 10;
   if (!active_.empty() || !openings_.empty()) return 100;
@@ -139,7 +186,11 @@ int ConnectionLoop::WaitMillis() const {
 }
 
 void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
-  if (id == kWakeId) return;
+  if (id == kWakeId) {
+    std::uint64_t wakes = 0;
+    (void)!read(wake_.get(), &wakes, sizeof(wakes));
+    return;
+  }
   if (id < kFirstListenerId + listener_.sockets.size()) return AcceptAll(id - kFirstListenerId);
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;

@@ -60,6 +60,16 @@ class ConnectionLoop {
   ConnectionLoop(const ConnectionLoop&) = delete;
   ConnectionLoop& operator=(const ConnectionLoop&) = delete;
 
+  // Stops accepting and ends every connection: it is closed for reading once its client has what
+  // was sent, or when `grace` is over, which its owner takes for the client's leaving. A call on
+  // its way meets a closed connection, which every client calls UNAVAILABLE and may retry
+  // elsewhere. Waits until the owners have closed them all, or for `grace`. Called at most once.
+  //
+  // gRPC 1.51 says CANCELLED to each call that arrives while a server shuts down and its
+  // connections still live, and has no way to end these first:
+  // https://github.com/grpc/grpc/issues/41785.
+  void CloseAll(Duration grace);
+
  private:
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
@@ -83,7 +93,10 @@ class ConnectionLoop {
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
   void Run();
+  void Wake();
   int WaitMillis() const;
+  bool closing() const;
+  void CloseRound(TimePoint now);
   void OnEvent(std::uint64_t id, std::uint32_t events);
   void AcceptAll(std::size_t listener);
   void OnAcceptFailed(std::size_t listener, int error);
@@ -112,6 +125,9 @@ class ConnectionLoop {
   Descriptor wake_;
   Descriptor spare_;
   std::atomic<bool> stopping_{false};
+  // Until when CloseAll waits; kNever before it. Relaxed: the event orders it.
+  std::atomic<TimePoint> close_until_{kNever};
+  std::atomic<bool> all_closed_{false};
 
   // Of the thread.
   Connections connections_;

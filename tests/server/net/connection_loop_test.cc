@@ -10,6 +10,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -241,6 +242,82 @@ TEST_F(ConnectionLoopTest, EndsWhatReceivesMoreThanIsDelivered) {
   }
   WaitOpen(0);
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+}
+
+// Reads what there is up to the end of the connection.
+bool ReadsTheEnd(const Descriptor& socket) {
+  char bytes[256];
+  while (Readable(socket, kWaitMillis)) {
+    const ssize_t got = recv(socket.get(), bytes, sizeof(bytes), 0);
+    if (got == 0) return true;
+    if (got < 0) return false;
+  }
+  return false;
+}
+
+TEST_F(ConnectionLoopTest, ClosesConnectionsOfEveryStageAndWaitsForTheirOwners) {
+  Start(Options());
+  Client silent(port_);
+  Client opening(port_);
+  opening.Send(kHello);
+  Client held(port_);
+  held.Send(kHello + kAck);
+  Taken owner = Take();
+  Client serving(port_);
+  Taken served = Serve(serving);
+  WaitOpen(4);
+  std::thread closing([this] { loop_->CloseAll(std::chrono::hours(1)); });
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  EXPECT_TRUE(opening.Closed());
+  for (Taken* taken : {&owner, &served}) {
+    EXPECT_TRUE(ReadsTheEnd(taken->socket));
+    shutdown(taken->socket.get(), SHUT_RDWR);
+    taken->socket.Reset();
+  }
+  closing.join();
+  EXPECT_EQ(metrics_.open, 0);
+  Descriptor late(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<in_port_t>(port_));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  EXPECT_NE(connect(late.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+}
+
+TEST_F(ConnectionLoopTest, ClosesAConnectionOnlyWhenItsClientHasWhatWasSent) {
+  Start(Options());
+  Client client(port_);
+  Taken taken = Serve(client);
+  const std::string sent(4 << 20, 'a');
+  std::size_t written = 0;
+  // As much as the two systems take: the rest waits here for the client to read.
+  for (;;) {
+    const ssize_t size = send(taken.socket.get(), sent.data(), sent.size(), MSG_DONTWAIT);
+    if (size <= 0) break;
+    written += static_cast<std::size_t>(size);
+  }
+  std::thread closing([this] { loop_->CloseAll(std::chrono::hours(1)); });
+  std::size_t left = kOwnSettings.size() + written;
+  while (left > 0) {
+    const std::size_t read = client.Read(std::min<std::size_t>(left, 1 << 16)).size();
+    ASSERT_GT(read, 0u) << left << " bytes are lost";
+    left -= read;
+  }
+  EXPECT_TRUE(ReadsTheEnd(taken.socket));
+  shutdown(taken.socket.get(), SHUT_RDWR);
+  closing.join();
+}
+
+TEST_F(ConnectionLoopTest, ClosesConnectionsThatAreNotReadWhenTheGraceIsOver) {
+  Start(Options());
+  Client client(port_);
+  Taken taken = Serve(client);
+  const std::string sent(4 << 20, 'a');
+  while (send(taken.socket.get(), sent.data(), sent.size(), MSG_DONTWAIT) > 0) {
+  }
+  loop_->CloseAll(Duration(0));
+  EXPECT_TRUE(ReadsTheEnd(taken.socket));
 }
 
 TEST_F(ConnectionLoopTest, StopsWithConnectionsInEveryStage) {
