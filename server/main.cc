@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "kernels/cpu/normalize.h"
+#include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/config/config.h"
@@ -41,7 +42,6 @@
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
-#include "server/rpc/request_log.h"
 #include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
 
@@ -174,19 +174,29 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
 // A device's copies and launches cost the less the fewer they are.
 constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
 
-NormServiceOptions ServiceOf(const ServerConfig& config, const Executor& executor, bool on_cpu) {
-  NormServiceOptions options;
-  if (!on_cpu) options.stream.piece_bytes = kDevicePieceBytes;
-  options.max_request_bytes = config.max_request_bytes;
-  options.max_inflight_bytes = config.max_inflight_bytes;
-  options.stream.window_bytes = config.stream_window_bytes;
+AcceptLimits LimitsOf(const ServerConfig& config, bool on_cpu) {
+  AcceptLimits limits;
+  limits.max_request_bytes = config.max_request_bytes;
+  limits.stream.window_bytes = config.stream_window_bytes;
+  if (!on_cpu) limits.stream.piece_bytes = kDevicePieceBytes;
+  return limits;
+}
+
+CallOptions CallsOf(const ServerConfig& config) {
+  CallOptions options;
   options.stream_idle_timeout = absl::ToChronoNanoseconds(config.stream_idle_timeout);
   options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
-  options.version = NORMD_VERSION;
-  options.cuda = NORMD_CUDA_VERSION;
-  options.simd = norm::cpu::SimdTargetName();
-  options.lanes = executor.lane_names();
   return options;
+}
+
+ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
+  ServerInfo info;
+  info.version = NORMD_VERSION;
+  info.cuda = NORMD_CUDA_VERSION;
+  info.simd = norm::cpu::SimdTargetName();
+  info.lanes = executor.lane_names();
+  info.max_inflight_bytes = config.max_inflight_bytes;
+  return info;
 }
 
 // How many models serve, and how many failed to load, for the log.
@@ -265,15 +275,10 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  CallEnvironment environment{ServiceOf(config, executor, on_cpu),
-                              registry,
-                              admission,
-                              queue,
-                              *metrics,
-                              readiness,
-                              clock,
-                              request_log.get()};
-  NormService service(environment);
+  AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission, queue, *metrics, clock,
+                           request_log.get()};
+  CallEnvironment environment{CallsOf(config), accept};
+  NormService service(environment, readiness, InfoOf(config, executor));
 
   auto exposer = StartExposer(config.metrics_listen, *metrics,
                               {absl::ToChronoNanoseconds(config.metrics_timeout),
@@ -281,7 +286,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
                                config.max_transport_bytes, ConnectionsOf(config)},
-                              service, readiness);
+                              {service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",
@@ -297,7 +302,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},
-                    {readiness, admission, queue, environment.active, **server});
+                    {readiness, admission, queue, accept.active, **server});
   const SignalThread signals(stop);
   if (stop.Run() == GracefulStop::Outcome::kAborted) {
     // A lane may still compute, so nothing that it uses may be taken down.

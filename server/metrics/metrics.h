@@ -35,6 +35,8 @@ enum class Method {
   kUnloadModel,
   kGetServerInfo
 };
+// Its value of the label, for the request log.
+absl::string_view MethodName(Method method);
 
 // The label `reason` of normd_rejected_total.
 enum class Rejection {

@@ -32,6 +32,10 @@ std::vector<Histogram> DurationHistograms(std::size_t count) {
 
 }  // namespace
 
+absl::string_view MethodName(Method method) {
+  return kMethodNames[static_cast<std::size_t>(method)];
+}
+
 ModelSeries::ModelSeries(absl::string_view name)
     : name_(name),
       request_durations_(DurationHistograms(kMethodNames.size())),

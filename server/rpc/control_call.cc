@@ -2,52 +2,51 @@
 
 #include <utility>
 
-#include "server/rpc/call_deadline.h"
-#include "server/rpc/caller_name.h"
+#include "server/accept/client_status.h"
 #include "server/rpc/compression.h"
-#include "server/rpc/status.h"
 
 namespace normd {
 
-ControlCall::ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context,
-                         Method method)
-    : environment_(environment),
-      context_(context),
-      method_(method),
-      arrival_(environment.clock.Now()),
-      deadline_(DeadlineOf(context, environment.clock)),
-      ids_(EchoRequestIds(context)) {
-  environment_.active.Enter();
-}
-
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
-  environment_.delivered.Record(context_.peer(), request_bytes);
+  CountReceived(request_bytes);
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
-    const absl::Status uncompressed = CheckUncompressed(context_);
-    if (!uncompressed.ok()) return uncompressed;
-    const CallerName caller(context_);
-    auto lease = environment_.admission.Admit(request_bytes, environment_.metrics.ForNoModel(),
-                                              Needs::kNothing, caller.caller());
-    if (!lease.ok()) return lease.status();
-    lease_ = *std::move(lease);
-    if (thread == nullptr) return std::move(body)(about_);
+    if (absl::Status refused = CheckUncompressed(context_); !refused.ok()) return refused;
+    if (absl::Status refused = Admit(request_bytes); !refused.ok()) return refused;
+    if (thread == nullptr) return Run(std::move(body));
     thread_ = thread;
     ticket_ = thread->Submit([this, body = std::move(body)]() mutable {
-      End(CatchAll([&] {
-        const absl::Status wanted = StillWanted();
-        return wanted.ok() ? std::move(body)(about_) : wanted;
-      }));
+      const absl::Status ended = CatchAll([&] {
+        absl::Status wanted = StillWanted();
+        return wanted.ok() ? Run(std::move(body)) : wanted;
+      });
+      End(ended, 0);
     });
     handed_over = ticket_ != 0;
     if (handed_over) return absl::OkStatus();
     return absl::ResourceExhaustedError("models: too many loads and unloads wait, retry later");
   });
-  if (!handed_over) End(status);
+  if (!handed_over) End(status, 0);
+}
+
+absl::Status ControlCall::Admit(std::int64_t request_bytes) {
+  auto lease =
+      environment_.accept.admission.Admit(request_bytes, environment_.accept.metrics.ForNoModel(),
+                                          Needs::kNothing, call_.caller().caller());
+  if (!lease.ok()) return lease.status();
+  lease_ = *std::move(lease);
+  return absl::OkStatus();
+}
+
+absl::Status ControlCall::Run(Body body) {
+  std::shared_ptr<const Model> about;
+  absl::Status status = std::move(body)(about);
+  call_.SetModel(std::move(about));
+  return status;
 }
 
 absl::Status ControlCall::StillWanted() const {
-  if (environment_.clock.Now() >= deadline_) {
+  if (environment_.accept.clock.Now() >= call_.deadline()) {
     return absl::DeadlineExceededError("the call's deadline passed before its turn came");
   }
   return context_.IsCancelled()
@@ -60,27 +59,7 @@ absl::Status ControlCall::StillWanted() const {
 void ControlCall::OnCancel() {
   if (thread_ == nullptr || !thread_->Withdraw(ticket_)) return;
   const absl::Status wanted = StillWanted();
-  End(wanted.ok() ? absl::CancelledError("the client cancelled the call") : wanted);
-}
-
-void ControlCall::End(const absl::Status& status) {
-  // As the client sees it.
-  code_ = absl::IsUnknown(status) ? absl::StatusCode::kInternal : status.code();
-  const grpc::Status answer =
-      ToGrpc(status, environment_.options.retry_after, context_, ids_.request_id);
-  // After Finish the call may be over.
-  environment_.responses.Add(response_, context_.c_call(),
-                             environment_.options.ResponsePatience(0));
-  Finish(answer);
-}
-
-void ControlCall::OnDone() {
-  if (environment_.responses.Remove(response_)) code_ = absl::StatusCode::kDeadlineExceeded;
-  ModelMetrics& metrics = about_ != nullptr ? about_->metrics() : environment_.metrics.ForNoModel();
-  metrics.RecordRequest(method_, code_, environment_.clock.Now() - arrival_);
-  CallEnvironment& environment = environment_;
-  delete this;
-  environment.active.Leave();
+  End(wanted.ok() ? absl::CancelledError("the client cancelled the call") : wanted, 0);
 }
 
 }  // namespace normd

@@ -1,8 +1,9 @@
-// A call of any method but Normalize: it admits, runs a body, ends.
+// A unary call that computes nothing: it admits, runs a body, ends.
 
 #ifndef NORMD_SERVER_RPC_CONTROL_CALL_H_
 #define NORMD_SERVER_RPC_CONTROL_CALL_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
@@ -10,49 +11,41 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/batching/admission.h"
-#include "server/rpc/call_environment.h"
-#include "server/rpc/request_ids.h"
 #include "server/rpc/task_thread.h"
+#include "server/rpc/unary_call.h"
 
 namespace normd {
 
-// Deletes itself in OnDone. Finish runs exactly once: at the end of the body, wherever that runs,
-// or instead of a body that has not begun when the client leaves or the deadline passes. A body
-// that has begun is not stopped.
-class ControlCall final : public grpc::ServerUnaryReactor {
+// Finish runs exactly once: at the end of the body, wherever that runs, or instead of a body that
+// has not begun when the client leaves or the deadline passes. A body that has begun is not
+// stopped.
+class ControlCall final : public UnaryCall {
  public:
   // The body may tell which model the call was about, in whose series it counts.
   using Body = absl::AnyInvocable<absl::Status(std::shared_ptr<const Model>& about) &&>;
 
   // All arguments outlive the call.
-  ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method);
+  ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method)
+      : UnaryCall(environment, context, method) {}
 
   // Admits `request_bytes` and runs `body`: on `thread`, or here when it is null. Ends the call in
   // each case. Never throws.
   void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
 
   void OnCancel() override;
-  void OnDone() override;
 
  private:
+  absl::Status Admit(std::int64_t request_bytes);
+  absl::Status Run(Body body);
   // OK while somebody waits for the answer.
   absl::Status StillWanted() const;
-  void End(const absl::Status& status);
+  void Record() override { call_.Record(); }
 
-  CallEnvironment& environment_;
-  grpc::CallbackServerContext& context_;
-  const Method method_;
-  const TimePoint arrival_;
-  const TimePoint deadline_;
-  const RequestIds ids_;
-  std::shared_ptr<const Model> about_;  // Null: no loaded model.
   Admission::Lease lease_;
   // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
   // caller has returned.
   TaskThread* thread_ = nullptr;
   TaskThread::Ticket ticket_ = 0;
-  ResponseWatch::Entry response_;
-  absl::StatusCode code_ = absl::StatusCode::kOk;
 };
 
 }  // namespace normd

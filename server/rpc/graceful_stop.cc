@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "server/rpc/connection_close.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -73,8 +72,7 @@ GracefulStop::Outcome GracefulStop::Run() {
   spdlog::info("stopping: refusing new calls, finishing {}", parts_.active.count());
   if (Drain()) {
     WaitForSignals(2, Now() + kRefusal);
-    // First, because to a call that comes while gRPC shuts down it says CANCELLED.
-    CloseConnections(parts_.server.port(), kGrace);
+    parts_.server.CloseConnections(kGrace);
     parts_.server.Shutdown(kGrace);
     return Outcome::kClean;
   }

@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "server/accept/active_calls.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/rpc/active_calls.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
 

@@ -39,28 +39,6 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   return info;
 }
 
-// The calls are allocated by hand since they delete themselves; a failure to do so is answered by
-// gRPC's own reactor, which needs no memory.
-template <typename Call, typename... Args>
-Call* NewCall(Args&&... args) {
-  try {
-    return new Call(std::forward<Args>(args)...);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-
-grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
-  try {
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", "100");
-  } catch (const std::bad_alloc&) {
-    // Without the hint, then.
-  }
-  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));
-  return reactor;
-}
-
 // Parses the request, runs `body(request, response, about)`, serializes the response.
 template <typename Request, typename Response, typename Body>
 ControlCall::Body WithMessages(const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
@@ -98,16 +76,18 @@ grpc::ServerUnaryReactor* StartControl(CallEnvironment& environment,
 
 }  // namespace
 
-NormService::NormService(CallEnvironment& environment)
-    : environment_(environment), started_(environment.clock.Now()), loader_(kMaxWaitingLoads) {}
+NormService::NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info)
+    : environment_(environment),
+      readiness_(readiness),
+      info_(std::move(info)),
+      started_(environment.accept.clock.Now()),
+      loader_(kMaxWaitingLoads) {}
 
 grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
-  auto* call = NewCall<NormalizeCall>(environment_, *context, *request, *response);
-  if (call == nullptr) return OutOfMemory(*context);
-  call->Start();
-  return call;
+  return NormalizeCall::Begin(environment_, *context, Method::kNormalize,
+                              {*request, *response, codec_});
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::NormalizeStream(
@@ -127,7 +107,7 @@ grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* c
                                                   grpc::ByteBuffer* response) {
   auto body = [this](const v1::ListModelsRequest&, v1::ListModelsResponse& answer,
                      std::shared_ptr<const Model>&) {
-    for (const ModelStatus& status : environment_.registry.List()) {
+    for (const ModelStatus& status : environment_.accept.registry.List()) {
       *answer.add_models() = ToInfo(status);
     }
     return absl::OkStatus();
@@ -144,7 +124,7 @@ grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* con
                      std::shared_ptr<const Model>& about) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
-    const auto status = environment_.registry.Get(wanted.model(), wanted.version());
+    const auto status = environment_.accept.registry.Get(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
     about = status->model;
     *answer.mutable_model() = ToInfo(*status);
@@ -162,7 +142,7 @@ grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* co
                      std::shared_ptr<const Model>& about) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
-    const auto status = environment_.registry.Load(wanted.model(), wanted.version());
+    const auto status = environment_.accept.registry.Load(wanted.model(), wanted.version());
     if (!status.ok()) return status.status();
     about = status->model;
     *answer.mutable_model() = ToInfo(*status);
@@ -181,7 +161,7 @@ grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* 
                      std::shared_ptr<const Model>&) {
     absl::Status name = CheckModelName(wanted.model());
     if (!name.ok()) return name;
-    const auto versions = environment_.registry.Unload(wanted.model(), wanted.version());
+    const auto versions = environment_.accept.registry.Unload(wanted.model(), wanted.version());
     if (!versions.ok()) return versions.status();
     for (const std::int64_t version : *versions) answer.add_versions(version);
     return absl::OkStatus();
@@ -197,15 +177,14 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
                                                      grpc::ByteBuffer* response) {
   auto body = [this](const v1::GetServerInfoRequest&, v1::GetServerInfoResponse& answer,
                      std::shared_ptr<const Model>&) {
-    const NormServiceOptions& options = environment_.options;
-    answer.set_version(options.version);
-    answer.set_cuda(options.cuda);
-    answer.set_simd(options.simd);
-    for (const std::string& lane : options.lanes) answer.add_lanes(lane);
-    answer.set_max_request_bytes(options.max_request_bytes);
-    answer.set_max_inflight_bytes(options.max_inflight_bytes);
-    answer.set_uptime_ns((environment_.clock.Now() - started_).count());
-    answer.set_ready(environment_.readiness.ready());
+    answer.set_version(info_.version);
+    answer.set_cuda(info_.cuda);
+    answer.set_simd(info_.simd);
+    for (const std::string& lane : info_.lanes) answer.add_lanes(lane);
+    answer.set_max_request_bytes(environment_.accept.limits.max_request_bytes);
+    answer.set_max_inflight_bytes(info_.max_inflight_bytes);
+    answer.set_uptime_ns((environment_.accept.clock.Now() - started_).count());
+    answer.set_ready(readiness_.ready());
     return absl::OkStatus();
   };
   return StartControl(

@@ -5,10 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "grpcpp/grpcpp.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/rpc/call_environment.h"
+#include "server/rpc/norm_messages.h"
+#include "server/rpc/readiness.h"
+#include "server/rpc/served_service.h"
 #include "server/rpc/task_thread.h"
 
 namespace normd {
@@ -25,15 +30,24 @@ using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
                         v1::NormService::WithRawCallbackMethod_GetServerInfo<
                             v1::NormService::Service>>>>>>>;
 
+// What GetServerInfo tells, beside what the accept path knows.
+struct ServerInfo {
+  std::string version;
+  std::string cuda;
+  std::string simd;
+  std::vector<std::string> lanes;
+  std::int64_t max_inflight_bytes = 0;
+};
+
 // Thread-safe. No handler blocks: loads and unloads run one after the other on a thread of the
 // service, all else ends at once or in a completion. Every call passes the same admission, is
-// counted in `environment.active`, and is recorded with its code and duration.
+// counted as active, and is recorded with its code and duration.
 class NormService final : public NormServiceBase {
  public:
-  // `environment` outlives the service; the service outlives its calls.
-  explicit NormService(CallEnvironment& environment);
+  // `environment` and `readiness` outlive the service; the service outlives its calls.
+  NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info);
 
-  CallEnvironment& environment() { return environment_; }
+  ServedService served() { return {this, v1::NormService::service_full_name()}; }
 
   grpc::ServerUnaryReactor* Normalize(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
@@ -58,7 +72,10 @@ class NormService final : public NormServiceBase {
 
  private:
   CallEnvironment& environment_;
+  const Readiness& readiness_;
+  const ServerInfo info_;
   const TimePoint started_;
+  const NormalizeCodec codec_;
   TaskThread loader_;
 };
 

@@ -1,25 +1,33 @@
 #include "server/rpc/readiness.h"
 
+#include <utility>
+
 #include "server/rpc/health_service.h"
 
 namespace normd {
 namespace {
 
-constexpr char kService[] = "normd.v1.NormService";
-
-std::string HealthName(const std::string& model) { return std::string(kService) + "/" + model; }
+std::string HealthName(const std::string& service, const std::string& model) {
+  return service + "/" + model;
+}
 
 }  // namespace
 
 void Readiness::SetModel(const std::string& name, bool loaded) {
   MutexLock lock(mutex_);
-  // This model's name alone is told: there may be thousands of others.
   if (loaded) {
     models_.insert(name);
-    if (health_ != nullptr) health_->Set(HealthName(name), started_ && !stopped_);
   } else {
     models_.erase(name);
-    if (health_ != nullptr) health_->Forget(HealthName(name));
+  }
+  if (health_ == nullptr) return;
+  // This model's name alone is told: there may be thousands of others.
+  for (const std::string& service : services_) {
+    if (loaded) {
+      health_->Set(HealthName(service, name), serving());
+    } else {
+      health_->Forget(HealthName(service, name));
+    }
   }
 }
 
@@ -37,18 +45,19 @@ void Readiness::Stop() {
 
 bool Readiness::ready() const {
   MutexLock lock(mutex_);
-  return started_ && !stopped_;
+  return serving();
 }
 
 void Readiness::SetRoom(bool room) {
   MutexLock lock(mutex_);
   room_ = room;
-  metrics_.SetReady(started_ && !stopped_ && room_);
+  metrics_.SetReady(serving() && room_);
 }
 
-void Readiness::Attach(HealthService* health) {
+void Readiness::Attach(HealthService* health, std::vector<std::string> services) {
   MutexLock lock(mutex_);
   health_ = health;
+  services_ = std::move(services);
   Publish();
 }
 
@@ -58,12 +67,13 @@ void Readiness::Detach() {
 }
 
 void Readiness::Publish() {
-  const bool serving = started_ && !stopped_;
-  metrics_.SetReady(serving && room_);
+  metrics_.SetReady(serving() && room_);
   if (health_ == nullptr) return;
-  health_->Set("", serving);
-  health_->Set(kService, serving);
-  for (const std::string& name : models_) health_->Set(HealthName(name), serving);
+  health_->Set("", serving());
+  for (const std::string& service : services_) {
+    health_->Set(service, serving());
+    for (const std::string& model : models_) health_->Set(HealthName(service, model), serving());
+  }
 }
 
 }  // namespace normd

@@ -5,6 +5,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "server/metrics/metrics.h"
@@ -13,11 +14,10 @@ namespace normd {
 
 class HealthService;
 
-// Health names: "" and "normd.v1.NormService" for the server, which serves whichever models are
-// loaded, and be it none; "normd.v1.NormService/<model>" for each model with a loaded version,
-// unknown without one, so that names that come and go leave nothing behind. All of them are
-// NOT_SERVING before Start and after Stop. Thread-safe. Outlives the gRPC server between Attach and
-// Detach.
+// Health names: "" and each service's name for the server, which serves whichever models are
+// loaded, and be it none; "<service>/<model>" for each model with a loaded version, unknown without
+// one, so that names that come and go leave nothing behind. All of them are NOT_SERVING before
+// Start and after Stop. Thread-safe. Outlives the gRPC server between Attach and Detach.
 class Readiness {
  public:
   // `metrics` outlives it.
@@ -34,18 +34,20 @@ class Readiness {
   // those who have one and goes on saying SERVING.
   void SetRoom(bool room);
 
-  // Tells `health` the present state and each change. `health` lives until Detach.
-  void Attach(HealthService* health);
+  // Tells `health` the present state of `services` and each change. `health` lives until Detach.
+  void Attach(HealthService* health, std::vector<std::string> services);
   void Detach();
 
  private:
   void Publish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool serving() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return started_ && !stopped_; }
 
   Metrics& metrics_;
   // Held while the health service is told, so that two changes arrive in order. That call only
   // queues messages to watchers; it never calls back.
   mutable Mutex mutex_;
   HealthService* health_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::string> services_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> models_ ABSL_GUARDED_BY(mutex_);
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool room_ ABSL_GUARDED_BY(mutex_) = true;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -32,6 +33,24 @@ void SetUpConnections(const ConnectionOptions& options, grpc::ServerBuilder& bui
   // Without it a client that pings while it has no call is allowed one ping in two hours.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+}
+
+void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
+  builder.SetMaxSendMessageSize(-1);
+  if (options.max_connection_calls > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_connection_calls);
+  }
+  if (options.max_transport_bytes > 0) {
+    grpc::ResourceQuota quota("normd");
+    quota.Resize(static_cast<std::size_t>(options.max_transport_bytes));
+    builder.SetResourceQuota(quota);
+  }
+  // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
+  // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
 }
 
 TrafficLimits TrafficOf(const ServerOptions& options) {
@@ -77,7 +96,9 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
-                                                      NormService& service, Readiness& readiness) {
+                                                      absl::Span<const ServedService> services,
+                                                      CallEnvironment& environment,
+                                                      Readiness& readiness) {
   absl::StatusOr<Listener> listener = Listen(options.listen);
   if (!listener.ok()) return listener.status();
   const int port = listener->port;
@@ -91,31 +112,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
       grpc::InsecureServerCredentials());
   SetUpConnections(options.connections, builder);
-  builder.RegisterService(&service);
+  std::vector<std::string> names;
+  for (const ServedService& served : services) {
+    builder.RegisterService(served.service);
+    names.push_back(served.name);
+  }
   auto health = std::make_unique<HealthService>();
   builder.RegisterService(health.get());
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
-  builder.SetMaxSendMessageSize(-1);
-  if (options.max_connection_calls > 0) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_connection_calls);
-  }
-  if (options.max_transport_bytes > 0) {
-    grpc::ResourceQuota quota("normd");
-    quota.Resize(static_cast<std::size_t>(options.max_transport_bytes));
-    builder.SetResourceQuota(quota);
-  }
-  // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
-  // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  SetUpMessages(options, builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC cannot start");
-  readiness.Attach(health.get());
+  readiness.Attach(health.get(), std::move(names));
   const std::string host = options.listen.substr(0, options.listen.rfind(':'));
   std::unique_ptr<Server> made(new Server(std::move(health), std::move(server), std::move(acceptor),
                                           readiness, absl::StrCat(host, ":", port), port));
-  CallEnvironment& environment = service.environment();
   ConnectionLoop::Callbacks callbacks;
   callbacks.take = [&to = *made->acceptor_](int socket, const std::string& first_bytes) {
     Acceptor::NewConnectionParameters connection;
@@ -125,9 +135,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     to.HandleNewConnection(&connection);
   };
   callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };
-  made->loop_ =
-      std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener), std::move(callbacks),
-                                       environment.delivered, environment.metrics.ForConnections());
+  made->loop_ = std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener),
+                                                 std::move(callbacks), environment.delivered,
+                                                 environment.accept.metrics.ForConnections());
   return made;
 }
 
@@ -142,6 +152,8 @@ Server::Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Serv
       port_(port) {}
 
 Server::~Server() { Shutdown(Duration(0)); }
+
+void Server::CloseConnections(Duration grace) { loop_->CloseAll(grace); }
 
 void Server::Shutdown(Duration grace) {
   readiness_.Detach();

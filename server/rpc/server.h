@@ -9,13 +9,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/net/connection_loop.h"
+#include "server/rpc/call_environment.h"
 #include "server/rpc/health_service.h"
-#include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/served_service.h"
 
 namespace normd {
 
@@ -63,9 +65,12 @@ inline constexpr int kMaxMetadataBytes = 8192;
 // Serves from Start to Shutdown. Start and Shutdown are called by one thread.
 class Server {
  public:
-  // `service` and `readiness` outlive it. Unavailable, with the address, when it cannot be bound.
+  // The services' calls have `environment`, which outlives the server as `readiness` does.
+  // Unavailable, with the address, when it cannot be bound.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options,
-                                                       NormService& service, Readiness& readiness);
+                                                       absl::Span<const ServedService> services,
+                                                       CallEnvironment& environment,
+                                                       Readiness& readiness);
   // Shuts down at once if Shutdown was not called.
   ~Server();
 
@@ -73,6 +78,9 @@ class Server {
   const std::string& address() const { return address_; }
   int port() const { return port_; }
 
+  // See ConnectionLoop::CloseAll. Before Shutdown, because gRPC says CANCELLED to calls that arrive
+  // while it shuts down.
+  void CloseConnections(Duration grace);
   // Accepts no more connections nor calls, waits for those inside until `grace` has passed, then
   // cancels the rest and waits for them to end. Watches of the health service end with it.
   void Shutdown(Duration grace);

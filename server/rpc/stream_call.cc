@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/rpc/call_deadline.h"
-#include "server/rpc/caller_name.h"
+#include "server/accept/client_status.h"
+#include "server/rpc/call_arrival.h"
 #include "server/rpc/codec.h"
-#include "server/rpc/compression.h"
-#include "server/rpc/status.h"
+#include "server/rpc/norm_messages.h"
+#include "server/rpc/received_message.h"
 
 namespace normd {
 namespace {
@@ -19,32 +19,24 @@ namespace {
 // A header is a name, a few numbers and a shape.
 constexpr std::int64_t kMaxHeaderBytes = 4096;
 
-template <typename T>
-std::shared_ptr<T> Borrow(T* object) {
-  return std::shared_ptr<T>(std::shared_ptr<void>(), object);
-}
-
 }  // namespace
 
 std::shared_ptr<StreamCall> StreamCall::Create(CallEnvironment& environment,
                                                grpc::CallbackServerContext& context) {
   std::shared_ptr<StreamCall> call(new StreamCall(environment, context));
-  environment.active.Add(call);
+  environment.accept.active.Add(call);
   call->self_ = call;
   call->weak_ = call;
   return call;
 }
 
 StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
-    : presence_(environment.active),
-      environment_(environment),
+    : environment_(environment),
       context_(context),
-      arrival_(environment.clock.Now()),
-      ids_(EchoRequestIds(context)),
-      deadline_(DeadlineOf(context, environment.clock)),
-      metrics_(&environment.metrics.ForNoModel()),
-      delivered_(environment.delivered.Find(context.peer())),
-      last_progress_(arrival_) {
+      call_(environment.accept,
+            ArrivalOf(context, Method::kNormalizeStream, environment.accept.clock)),
+      delivered_(environment.delivered.Find(call_.caller().connection())),
+      patience_(environment.options.stream_idle_timeout, call_.arrival()) {
   if (delivered_ != nullptr) delivered_->open_streams.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -67,7 +59,7 @@ void StreamCall::Start() {
 // Events.
 
 void StreamCall::OnReadDone(bool ok) {
-  const TimePoint begin = environment_.clock.Now();
+  const TimePoint begin = environment_.accept.clock.Now();
   std::vector<grpc::Slice> slices;
   StreamPartView part;
   const bool first = !has_header_;
@@ -84,13 +76,13 @@ void StreamCall::OnReadDone(bool ok) {
     reading_ = false;
     half_closed_ = !ok;
     unsettled_ = true;
-    last_progress_ = begin;
+    patience_.OnProgress(begin);
     const auto take = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (!ok) return TakeEnd();
       return first ? Accept() : TakeChunk(part, slices);
     };
     if (status.ok() && status_.ok()) status = CatchAll(take);
-    decode_time_ += environment_.clock.Now() - begin;
+    decode_time_ += environment_.accept.clock.Now() - begin;
     if (!status.ok()) Fail(status);
     drive = BecomeDriver();
   }
@@ -102,7 +94,7 @@ void StreamCall::OnWriteDone(bool ok) {
   outgoing_.Clear();
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
-    last_progress_ = environment_.clock.Now();
+    patience_.OnTaken(environment_.accept.clock.Now());
     inside_bytes_ -= std::exchange(answering_bytes_, 0);
     overdraft_over_ = overdraws_ && first_piece_ > overdrawn_piece_;
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
@@ -113,17 +105,19 @@ void StreamCall::OnRoom(bool overdraft) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     awaits_room_ = false;
     has_room_ = true;
-    last_progress_ = environment_.clock.Now();  // The client's turn begins.
+    const TimePoint now = environment_.accept.clock.Now();
+    patience_.OnProgress(now);  // The client's turn begins.
     if (!overdraft) return;
     overdraws_ = true;
     overdraft_over_ = false;
     overdrawn_piece_ = NextPiece();
-    overdrawn_since_ = last_progress_;
+    patience_.BeginOverdraft(now, CallOptions::PatienceFor(environment_.options.stream_idle_timeout,
+                                                           HeldBytes(limits().max_piece_bytes())));
   });
 }
 
 void StreamCall::OnCancel() {
-  Abort(deadline_ <= environment_.clock.Now()
+  Abort(call_.deadline() <= environment_.accept.clock.Now()
             ? absl::DeadlineExceededError("the deadline passed before the stream's end")
             : absl::CancelledError("the client cancelled the stream"));
 }
@@ -135,7 +129,7 @@ void StreamCall::Abort(const absl::Status& status) {
 void StreamCall::AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool waits = reading_ && !writing_ && pieces_.empty() && !ServersTurn();
-    if (!accepted_ || (waits && last_progress_ <= quiet_since)) Fail(status);
+    if (!accepted_ || (waits && patience_.last_progress() <= quiet_since)) Fail(status);
   });
 }
 
@@ -145,42 +139,14 @@ void StreamCall::OnAlarm() {
 
 bool StreamCall::ServersTurn() const { return computing_ > 0 || waiting_ || awaits_room_; }
 
-// Why the client is given up now; OK if it is not.
-absl::Status StreamCall::CheckPatience(TimePoint now) {
-  const Duration timeout = environment_.options.stream_idle_timeout;
-  const auto ms = [](Duration duration) {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
-  };
-  if (writing_ && now - write_since_ >= timeout) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("stream: the client took nothing for ", ms(timeout), " ms"));
-  }
-  if (ServersTurn()) {
-    last_progress_ = now;
-  } else if (now - last_progress_ >= timeout) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("stream: the client sent and took nothing for ", ms(timeout), " ms"));
-  }
-  if (!overdraws_) return absl::OkStatus();
-  // Others wait for the end of this piece, which a client that sends a byte now and then would put
-  // off for ever.
-  const Duration patience = environment_.options.PatienceFor(
-      timeout, header_.HeldBytes(header_.limits.max_piece_bytes()));
-  if (now - overdrawn_since_ < patience) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(
-      "stream: the server's budget is taken, and the client did not send a row and take its result "
-      "within ",
-      ms(patience), " ms"));
-}
-
 void StreamCall::OnIdleAlarm() {
-  const TimePoint now = environment_.clock.Now();
+  const TimePoint now = environment_.accept.clock.Now();
   bool finished = false;
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     watched_ = false;
     finished = finished_;
     if (finished) return;
-    const absl::Status status = CheckPatience(now);
+    const absl::Status status = patience_.Check(now, ServersTurn());
     if (status.ok()) return;
     abandoned_ = true;
     Fail(status);
@@ -195,7 +161,7 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
   {
     MutexLock lock(mutex_);
     if (done_ || watched_) return;
-    left = last_progress_ + environment_.options.stream_idle_timeout - now;
+    left = patience_.CheckAt() - now;
     if (left <= Duration(0)) {
       call = context_.c_call();
       // Beyond OnDone, after which the context may be gone. It cannot run while the lock is held.
@@ -211,7 +177,7 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
-  if (completion.status.ok()) metrics_->RecordStages(completion.stages);
+  if (completion.status.ok()) call_.metrics().RecordStages(completion.stages);
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     --computing_;
     if (!status_.ok()) return;
@@ -225,38 +191,34 @@ void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
 
 void StreamCall::OnDone() {
   const std::shared_ptr<StreamCall> self = std::move(self_);
-  environment_.active.Remove(this);
+  environment_.accept.active.Remove(this);
   if (delivered_ != nullptr) delivered_->open_streams.fetch_sub(1, std::memory_order_relaxed);
+  StageTimes stages;
+  BatchInfo batch;
   {
     MutexLock lock(mutex_);
     done_ = true;
+    stages = stages_;
+    batch = batch_;
   }
   // What a client that left was told, nobody heard.
-  if (code_ != absl::StatusCode::kOk && context_.IsCancelled()) {
-    code_ = deadline_ <= environment_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
-                                                  : absl::StatusCode::kCancelled;
+  if (call_.code() != absl::StatusCode::kOk && context_.IsCancelled()) {
+    call_.SetCode(call_.deadline() <= environment_.accept.clock.Now()
+                      ? absl::StatusCode::kDeadlineExceeded
+                      : absl::StatusCode::kCancelled);
   }
-  const Duration duration = environment_.clock.Now() - arrival_;
-  metrics_->RecordRequest(Method::kNormalizeStream, code_, duration);
-  if (environment_.request_log != nullptr) Log(duration);
+  call_.RecordAndLog(stages, batch);
 }
 
 // What events bring.
 
 absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices) {
-  environment_.metrics.AddPayload(static_cast<std::int64_t>(incoming_.Length()), 0);
+  environment_.accept.metrics.AddPayload(static_cast<std::int64_t>(incoming_.Length()), 0);
   if (delivered_ != nullptr) delivered_->Add(static_cast<std::int64_t>(incoming_.Length()));
-  const absl::Status uncompressed = CheckUncompressed(context_);
-  if (!uncompressed.ok()) return uncompressed;
-  if (!incoming_.Dump(&slices).ok()) {
-    return absl::InvalidArgumentError("request: the message could not be decompressed");
-  }
+  const absl::StatusOr<MessageViews> views = OpenMessage(context_, incoming_, slices);
+  if (!views.ok()) return views.status();
   incoming_.Clear();
-  absl::InlinedVector<ConstBytes, 8> views;
-  for (const grpc::Slice& slice : slices) {
-    views.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
-  }
-  absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(views);
+  absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(*views);
   if (!decoded.ok()) return decoded.status();
   part = *std::move(decoded);
   return absl::OkStatus();
@@ -271,27 +233,18 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
     return absl::InvalidArgumentError(
         absl::StrCat("header: ", part.size, " bytes, wanted at most ", kMaxHeaderBytes));
   }
-  const absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(part.bytes);
+  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(part.bytes);
   if (!view.ok()) return view.status();
-  StreamLimits limits = environment_.options.stream;
-  limits.max_message_bytes = environment_.options.max_request_bytes;
-  absl::StatusOr<StreamHeader> header = CheckStreamHeader(*view, environment_.registry, limits);
-  if (!header.ok()) return header.status();
-  header_ = *std::move(header);
-  metrics_ = &header_.model->metrics();
-  const std::int64_t chunk_bytes =
-      std::min(header_.limits.max_chunk_bytes(), header_.input_bytes());
-  const CallerName caller(context_);
-  holder_ = HolderOf(caller.caller());
-  auto lease = environment_.admission.AdmitStream(header_.HeldBytes(chunk_bytes), *metrics_,
-                                                  caller.caller());
-  if (!lease.ok()) return lease.status();
-  lease_ = *std::move(lease);
+  RequestDescription request = Describe(*std::move(view));
+  request.in_chunks = true;
+  absl::StatusOr<AcceptedRequest> accepted = AcceptRequest(environment_.accept, call_, request);
+  if (!accepted.ok()) return accepted.status();
+  accepted_request_ = *std::move(accepted);
   return absl::OkStatus();
 }
 
 absl::Status StreamCall::Accept() {
-  input_.emplace(header_.Pieces(), header_.limits.min_kept_bytes);
+  input_.emplace(accepted_request_.stream->pieces, limits().min_kept_bytes);
   accepted_ = true;
   return absl::OkStatus();
 }
@@ -301,14 +254,14 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
   if (part.kind != StreamPartView::Kind::kChunk) {
     return absl::InvalidArgumentError("part: wanted a chunk after the header");
   }
-  if (part.size > header_.limits.max_chunk_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk: ", part.size, " bytes, wanted at most ",
-                                                   header_.limits.max_chunk_bytes()));
+  if (part.size > limits().max_chunk_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk: ", part.size, " bytes, wanted at most ", limits().max_chunk_bytes()));
   }
   const std::int64_t end = input_->received_bytes() + part.size;
-  if (end > header_.input_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", end, " bytes or more, wanted ", header_.WantedData()));
+  if (end > input_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("data: ", end, " bytes or more, wanted ",
+                                                   accepted_request_.inputs.WantedData()));
   }
   inside_bytes_ += part.size;
   last_chunk_bytes_ = part.size;
@@ -327,7 +280,7 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
     Piece& added = pieces_.emplace_back();
     added.input_bytes = piece.geometry.InputBytes();
     added.bytes = piece.geometry.bytes;
-    added.request = MakeRequest(number, std::move(piece));
+    added.request = MakePiece(number, std::move(piece));
     added.id = added.request->id;
   }
   received_.clear();
@@ -336,32 +289,22 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
 
 absl::Status StreamCall::TakeEnd() const {
   if (!accepted_) return absl::InvalidArgumentError("part: no message, wanted the header");
-  if (input_->received_bytes() < header_.input_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data: ", input_->received_bytes(), " bytes, wanted ", header_.WantedData()));
+  if (input_->received_bytes() < input_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("data: ", input_->received_bytes(),
+                                                   " bytes, wanted ",
+                                                   accepted_request_.inputs.WantedData()));
   }
   return absl::OkStatus();
 }
 
-std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedPiece piece) {
-  auto request = std::make_unique<Request>();
-  request->id = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
-  request->model = header_.model;
-  request->dtype = header_.inputs.dtype;
-  request->precision = header_.precision;
-  request->geometry = piece.geometry;
+std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPiece piece) {
+  std::unique_ptr<Request> request =
+      MakeRequest(environment_.accept, call_, accepted_request_, piece.geometry);
   request->inputs = std::move(piece.inputs);
   request->input_owner = std::move(piece.owner);
-  request->arrival = environment_.clock.Now();
-  request->deadline = deadline_;
-  request->priority = header_.queueing.priority;
-  request->queue_timeout = header_.queueing.timeout;
-  request->holder = holder_;
+  request->arrival = environment_.accept.clock.Now();
   request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
-  // As for a Normalize call: a matrix product's cost is not in proportion to its bytes.
-  request->may_run_inline = header_.model->linear() == nullptr;
-  request->cancelled = Borrow(&cancelled_);
   request->done = [this, number](Completion completion) {
     OnComputed(number, std::move(completion));
   };
@@ -386,24 +329,7 @@ absl::Status StreamCall::TakeResult(std::uint64_t number, Completion& completion
 void StreamCall::Fail(const absl::Status& status) {
   if (!status_.ok() || finished_) return;
   status_ = status;
-  cancelled_.store(true, std::memory_order_relaxed);
-}
-
-void StreamCall::Log(Duration duration) {
-  const RequestLog::Reason reason = environment_.request_log->Pick(duration);
-  if (reason == RequestLog::Reason::kNone) return;
-  const Model* model = header_.model.get();
-  StageTimes stages;
-  BatchInfo batch;
-  {
-    MutexLock lock(mutex_);
-    stages = stages_;
-    batch = batch_;
-  }
-  environment_.request_log->Write(
-      reason, {"NormalizeStream", ids_, model != nullptr ? absl::string_view(model->name()) : "",
-               model != nullptr ? model->version() : 0, code_, duration, stages, batch,
-               context_.peer(), header_.input_bytes()});
+  call_.Cancel();
 }
 
 }  // namespace normd

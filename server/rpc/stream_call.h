@@ -14,7 +14,7 @@
 // each message the stream asks for room; without it, it waits in Admission's line and does not
 // read. Nothing else of it waits: what is inside is computed and sent.
 //
-// The client's turn is bounded in every state (see CheckPatience), also after Finish, until it has
+// The client's turn is bounded in every state (see StreamPatience), also after Finish, until it has
 // taken the end.
 //
 // The window: `inside_bytes_` are the inputs' bytes received and not yet answered, whether they
@@ -25,7 +25,6 @@
 #ifndef NORMD_SERVER_RPC_STREAM_CALL_H_
 #define NORMD_SERVER_RPC_STREAM_CALL_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -40,12 +39,13 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/accept/accept.h"
+#include "server/accept/call_context.h"
 #include "server/batching/admission.h"
 #include "server/batching/request.h"
 #include "server/rpc/call_environment.h"
-#include "server/rpc/request_ids.h"
 #include "server/rpc/stream_codec.h"
-#include "server/rpc/stream_header.h"
+#include "server/rpc/stream_patience.h"
 #include "server/rpc/stream_pieces.h"
 
 namespace normd {
@@ -71,14 +71,6 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void OnRoom(bool overdraft) override;
 
  private:
-  // The last thing that a call does as it goes is to leave.
-  struct Presence {
-    explicit Presence(ActiveCalls& calls) : active(calls) { active.Enter(); }
-    ~Presence() { active.Leave(); }
-    Presence(const Presence&) = delete;
-    Presence& operator=(const Presence&) = delete;
-    ActiveCalls& active;
-  };
   // A run of whole rows on its way.
   struct Piece {
     std::uint64_t id = 0;
@@ -126,11 +118,10 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status TakeChunk(const StreamPartView& part, const std::vector<grpc::Slice>& slices)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::unique_ptr<Request> MakeRequest(std::uint64_t number, ReceivedPiece piece)
+  std::unique_ptr<Request> MakePiece(std::uint64_t number, ReceivedPiece piece)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm();
   bool ServersTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckPatience(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnIdleAfterFinish(TimePoint now);
   void OnIdleAlarm();
   void OnComputed(std::uint64_t number, Completion completion);
@@ -158,14 +149,18 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   }
   void Push(Step& step);
   void Watch(Duration until_idle);
-  void Log(Duration duration);
 
-  Presence presence_;  // First, so that it is destroyed last.
+  // Of the accepted request.
+  const StreamLimits& limits() const { return accepted_request_.stream->limits; }
+  std::int64_t input_bytes() const { return accepted_request_.geometry().InputBytes(); }
+  // What so many bytes of the inputs hold, with their part of the output.
+  std::int64_t HeldBytes(std::int64_t bytes) const {
+    return normd::HeldBytes(accepted_request_.geometry(), bytes);
+  }
+
   CallEnvironment& environment_;
   grpc::CallbackServerContext& context_;
-  const TimePoint arrival_;
-  const RequestIds ids_;
-  const TimePoint deadline_;
+  CallContext call_;                  // Before what it outlives.
   std::shared_ptr<StreamCall> self_;  // Until OnDone.
   std::weak_ptr<StreamCall> weak_;    // weak: for the idle alarm, which the call does not wait for.
 
@@ -175,15 +170,11 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   grpc::ByteBuffer outgoing_;
   bool has_header_ = false;
 
-  // Constant once `accepted_` is set.
-  std::uint64_t holder_ = 0;
-  StreamHeader header_;
-  ModelMetrics* metrics_;
+  AcceptedRequest accepted_request_;  // Constant once `accepted_` is set, but for the lease.
   // shared: the connection may end before the stream. Null if it did not come through the loop.
   const std::shared_ptr<DeliveredCounts> delivered_;
-  Admission::Lease lease_;  // The driver's: of what is inside, with its output.
-
-  std::atomic<bool> cancelled_{false};  // Relaxed: it only saves work.
+  // The driver's: of what is inside, with its output.
+  Admission::Lease& lease_ = accepted_request_.lease;
 
   Mutex mutex_;
   bool driving_ ABSL_GUARDED_BY(mutex_) = false;
@@ -205,7 +196,6 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool overdraft_over_ ABSL_GUARDED_BY(mutex_) = false;  // That piece's last chunk is sent.
   bool overdraws_ ABSL_GUARDED_BY(mutex_) = false;       // Until this piece is answered:
   std::uint64_t overdrawn_piece_ ABSL_GUARDED_BY(mutex_) = 0;
-  TimePoint overdrawn_since_ ABSL_GUARDED_BY(mutex_){};
   std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
@@ -217,12 +207,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Alarm> idle_alarm_;  // The driver's.
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;
-  TimePoint last_progress_ ABSL_GUARDED_BY(mutex_){};
-  TimePoint write_since_ ABSL_GUARDED_BY(mutex_){};
+  StreamPatience patience_ ABSL_GUARDED_BY(mutex_);
   bool done_ ABSL_GUARDED_BY(mutex_) = false;  // gRPC's side of the call may be gone.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
-
-  absl::StatusCode code_ = absl::StatusCode::kOk;  // Written before the last operation.
 
   // For the trailer and the log.
   StageTimes stages_ ABSL_GUARDED_BY(mutex_);

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "absl/numeric/int128.h"
-#include "normd/v1/norm_service.pb.h"
+#include "server/accept/client_status.h"
+#include "server/rpc/norm_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
 
@@ -56,9 +57,9 @@ void StreamCall::Drive() {
       case Step::Kind::kWatch: Watch(step.until_idle); break;
       case Step::Kind::kSettle: Settle(step.bytes); break;
       case Step::Kind::kAwaitRoom:
-        environment_.admission.AwaitRoom(lease_, step.bytes, weak_);
+        environment_.accept.admission.AwaitRoom(lease_, step.bytes, weak_);
         break;
-      case Step::Kind::kEndOverdraft: environment_.admission.EndOverdraft(lease_); break;
+      case Step::Kind::kEndOverdraft: environment_.accept.admission.EndOverdraft(lease_); break;
       case Step::Kind::kPush: Push(step); break;
       case Step::Kind::kRead: StartRead(&incoming_); break;
       case Step::Kind::kWrite: StartWrite(&outgoing_); break;
@@ -67,13 +68,13 @@ void StreamCall::Drive() {
         return;
       case Step::Kind::kCancel:
         if (alarm_ != nullptr) alarm_->Cancel();
-        environment_.admission.StopAwaiting(lease_);
+        environment_.accept.admission.StopAwaiting(lease_);
         // The status waits behind the message that the client does not take.
         if (step.abandon) context_.TryCancel();
-        for (const std::uint64_t id : step.ids) environment_.queue.Cancel(id);
+        for (const std::uint64_t id : step.ids) environment_.accept.queue.Cancel(id);
         break;
       case Step::Kind::kFinish:
-        Finish(ToGrpc(step.status, environment_.options.retry_after, context_, ids_.request_id));
+        Finish(ToGrpc(call_.End(step.status), environment_.options.retry_after, context_));
         return;
     }
   }
@@ -87,7 +88,7 @@ void StreamCall::Next(Step& step) {
   if (NextRead(step)) return;
   if (!writing_ && NextWrite(step)) {
     writing_ = true;
-    write_since_ = environment_.clock.Now();
+    patience_.OnWrite(environment_.accept.clock.Now());
   } else if (pushed_ < pieces_.size() && !waiting_) {
     step.kind = Step::Kind::kPush;
     step.request = std::move(pieces_[pushed_++].request);
@@ -118,25 +119,21 @@ void StreamCall::NextOfFailed(Step& step) {
     step.kind = Step::Kind::kFinish;
     step.status = status_;
     finished_ = true;
-    last_progress_ = environment_.clock.Now();
-    // As the client sees it.
-    code_ = absl::IsUnknown(status_) ? absl::StatusCode::kInternal : status_.code();
+    patience_.OnProgress(environment_.accept.clock.Now());
   }
 }
 
 bool StreamCall::NextWatch(Step& step) {
-  const Duration timeout = environment_.options.stream_idle_timeout;
-  if (watched_ || timeout <= Duration(0)) return false;
-  const TimePoint since = writing_ ? std::min(last_progress_, write_since_) : last_progress_;
+  if (watched_ || !patience_.bounded()) return false;
   step.kind = Step::Kind::kWatch;
-  step.until_idle = since + timeout - environment_.clock.Now();
+  step.until_idle = patience_.CheckAt() - environment_.accept.clock.Now();
   watched_ = true;
   return true;
 }
 
 // Keeps the lease at what is inside.
 bool StreamCall::NextOfLease(Step& step) {
-  const std::int64_t held = accepted_ ? header_.HeldBytes(inside_bytes_) : 0;
+  const std::int64_t held = accepted_ ? HeldBytes(inside_bytes_) : 0;
   if (held != leased_bytes_ || unsettled_) {
     step.kind = Step::Kind::kSettle;
     step.bytes = held - std::exchange(leased_bytes_, held);
@@ -146,6 +143,7 @@ bool StreamCall::NextOfLease(Step& step) {
   if (overdraws_ && (overdraft_over_ || !status_.ok())) {
     step.kind = Step::Kind::kEndOverdraft;
     overdraws_ = false;
+    patience_.EndOverdraft();
     return true;
   }
   return false;
@@ -159,20 +157,20 @@ void StreamCall::Settle(std::int64_t bytes) {
 
 bool StreamCall::NextRead(Step& step) {
   if (reading_ || half_closed_ || awaits_room_) return false;
-  const bool more = accepted_ && input_->received_bytes() < header_.input_bytes();
-  if (accepted_ && inside_bytes_ + header_.limits.max_chunk_bytes() > header_.limits.window_bytes) {
+  const bool more = accepted_ && input_->received_bytes() < input_bytes();
+  if (accepted_ && inside_bytes_ + limits().max_chunk_bytes() > limits().window_bytes) {
     return false;
   }
   // The header, and the half-close after the last chunk, take no room.
   const bool may_read = !more || std::exchange(has_room_, false) ||
                         (overdraws_ && NextPiece() == overdrawn_piece_) ||
-                        environment_.admission.MayGrow(lease_);
+                        environment_.accept.admission.MayGrow(lease_);
   if (may_read) {
     step.kind = Step::Kind::kRead;
     reading_ = true;
   } else {
     step.kind = Step::Kind::kAwaitRoom;
-    step.bytes = header_.HeldBytes(last_chunk_bytes_);
+    step.bytes = HeldBytes(last_chunk_bytes_);
     awaits_room_ = true;
   }
   return true;
@@ -183,14 +181,14 @@ bool StreamCall::NextWrite(Step& step) {
   step.kind = Step::Kind::kWrite;
   if (!header_sent_) {
     header_sent_ = true;
-    SetOutgoing({grpc::Slice(EncodeStreamHeader(header_))});
+    SetOutgoing({grpc::Slice(EncodeStreamHeader(*call_.model(), accepted_request_))});
   } else if (!pieces_.empty() && pieces_.front().output != nullptr) {
     WriteChunk();
   } else if (half_closed_ && pieces_.empty()) {
     WriteTrailer();
     step.kind = Step::Kind::kWriteLast;
     finished_ = true;
-    last_progress_ = environment_.clock.Now();
+    patience_.OnProgress(environment_.accept.clock.Now());
   } else {
     step.kind = Step::Kind::kNone;
     return false;
@@ -225,28 +223,21 @@ void StreamCall::WriteChunk() {
 }
 
 void StreamCall::WriteTrailer() {
-  v1::NormalizeStreamResponse response;
-  v1::NormalizeStreamTrailer& trailer = *response.mutable_trailer();
-  v1::StageTimes& stages = *trailer.mutable_stages();
-  stages.set_decode_ns(stages_[Stage::kDecode].count());
-  stages.set_queue_ns(stages_[Stage::kQueue].count());
-  stages.set_gather_ns(stages_[Stage::kGather].count());
-  stages.set_copy_in_ns(stages_[Stage::kCopyIn].count());
-  stages.set_compute_ns(stages_[Stage::kCompute].count());
-  stages.set_copy_out_ns(stages_[Stage::kCopyOut].count());
-  trailer.set_pieces(static_cast<std::int64_t>(first_piece_));
-  trailer.set_batches(batches_);
-  trailer.set_bytes(header_.geometry().bytes);
-  SetOutgoing({grpc::Slice(response.SerializeAsString())});
+  StreamTotals totals;
+  totals.stages = stages_;
+  totals.pieces = static_cast<std::int64_t>(first_piece_);
+  totals.batches = batches_;
+  totals.bytes = accepted_request_.geometry().bytes;
+  SetOutgoing({grpc::Slice(EncodeStreamTrailer(totals))});
 }
 
 void StreamCall::SetOutgoing(std::initializer_list<grpc::Slice> slices) {
   outgoing_ = grpc::ByteBuffer(slices.begin(), slices.size());
-  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
+  environment_.accept.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
 }
 
 void StreamCall::Push(Step& step) {
-  const absl::Status status = environment_.queue.Push(step.request);
+  const absl::Status status = environment_.accept.queue.Push(step.request);
   if (status.ok()) return;
   {
     MutexLock lock(mutex_);

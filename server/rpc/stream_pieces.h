@@ -1,4 +1,4 @@
-// How a stream's tensors become requests: which runs of whole rows, and their bytes as they arrive.
+// A stream's bytes as they arrive, dealt out to the pieces of its tensors.
 
 #ifndef NORMD_SERVER_RPC_STREAM_PIECES_H_
 #define NORMD_SERVER_RPC_STREAM_PIECES_H_
@@ -13,39 +13,12 @@
 #include "absl/container/inlined_vector.h"
 #include "base/bytes.h"
 #include "grpcpp/support/slice.h"
-#include "kernels/norm.h"
+#include "server/accept/piece_sequence.h"
+#include "server/accept/stream_limits.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
 
 namespace normd {
-
-// The pieces of a stream's tensors, in order: together every row once. They depend on the tensors
-// and the target alone, never on how the bytes arrive. A value type.
-class PieceSequence {
- public:
-  // Of a norm: `tensors` is what Model::Check gave for `spec`; target_bytes > 0.
-  PieceSequence(const norm::NormSpec& spec, const Geometry& tensors, std::int64_t target_bytes);
-  // Of whole samples, as a fused layer needs them.
-  PieceSequence(const Geometry& tensors, std::int64_t target_bytes);
-
-  // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
-  // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
-  std::int64_t unit_bytes() const { return unit_.InputBytes(); }
-
-  bool done() const { return next_unit_ == units_; }
-  // Requires !done().
-  Geometry Next();
-
- private:
-  PieceSequence(const Geometry& tensors, std::int64_t sample_units, std::int64_t target_bytes);
-
-  Geometry unit_;
-  std::int64_t units_ = 0;
-  std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.
-  std::int64_t unit_channels_ = 0;
-  std::int64_t piece_units_ = 0;
-  std::int64_t next_unit_ = 0;
-};
 
 // A piece whose bytes are all there.
 struct ReceivedPiece {
@@ -53,10 +26,6 @@ struct ReceivedPiece {
   absl::InlinedVector<ByteViews, kMaxInputs> inputs;
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
-
-// How many bytes of one allocation of the transport's are worth keeping it: most of the smaller of
-// the two sizes, 8 and 64 KiB, that gRPC reads into.
-inline constexpr std::int64_t kMinKeptBytes = std::int64_t{7} << 10;
 
 // Takes a stream's bytes in order: a tensor's, or of several inputs one sample of each in turn. Not
 // thread-safe.

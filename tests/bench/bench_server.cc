@@ -76,11 +76,13 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       queue_(options.queue, clock_),
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
                 options.small_lanes),
-      environment_{options.service, registry_, admission_, queue_, *metrics_, readiness_, clock_},
-      service_(environment_) {
+      accept_{options.accept, registry_, admission_, queue_, *metrics_, clock_},
+      environment_{{}, accept_},
+      service_(environment_, readiness_, {}) {
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
-  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"}, service_, readiness_));
+  server_ = ValueOrExit(
+      Server::Start({.listen = "127.0.0.1:0"}, {service_.served()}, environment_, readiness_));
   executor_.Start([](const absl::Status&) {});
   readiness_.Start();
 }

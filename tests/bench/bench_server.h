@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/backend.h"
@@ -37,7 +38,7 @@ struct BenchServerOptions {
   std::string config;  // Its config.textproto.
   BackendOptions backend;
   BatchQueueOptions queue;
-  NormServiceOptions service;
+  AcceptLimits accept;
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
   bool record_metrics = true;
@@ -74,6 +75,7 @@ class BenchServer {
   Admission admission_;
   BatchQueue queue_;
   Executor executor_;
+  AcceptEnvironment accept_;
   CallEnvironment environment_;
   NormService service_;
   std::unique_ptr<Server> server_;

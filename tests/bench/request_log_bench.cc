@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "server/rpc/request_ids.h"
-#include "server/rpc/request_log.h"
+#include "server/accept/request_log.h"
+#include "server/rpc/call_arrival.h"
 
 namespace normd {
 namespace {

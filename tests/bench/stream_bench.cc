@@ -148,9 +148,9 @@ BenchServerOptions ServerOptions() {
   options.queue.look_out = look_out == absl::InfiniteDuration()
                                ? defaults.look_out
                                : Duration(absl::ToChronoNanoseconds(look_out));
-  options.service.stream.piece_bytes =
+  options.accept.stream.piece_bytes =
       flag_or(absl::GetFlag(FLAGS_piece_bytes), defaults.stream_piece_bytes);
-  options.service.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
+  options.accept.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
   return options;
 }
 

@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -169,20 +174,133 @@ TEST(ControlTest, RefusesToLoadWhatIsNoModel) {
 
 TEST(ControlTest, TellsAboutTheServer) {
   TestServerOptions options;
-  options.service.version = "1.2.3";
-  options.service.simd = "AVX9";
-  options.service.lanes = {"cpu:0"};
-  options.service.max_inflight_bytes = 12345;
+  options.info.version = "1.2.3";
+  options.info.simd = "AVX9";
+  options.info.lanes = {"cpu:0"};
+  options.info.max_inflight_bytes = 12345;
   TestServer server(options);
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(Call(server, &v1::NormService::Stub::GetServerInfo, {}, info).ok());
   EXPECT_EQ(info.version(), "1.2.3");
   EXPECT_EQ(info.simd(), "AVX9");
   EXPECT_THAT(info.lanes(), ElementsAre("cpu:0"));
-  EXPECT_EQ(info.max_request_bytes(), options.service.max_request_bytes);
+  EXPECT_EQ(info.max_request_bytes(), options.accept.max_request_bytes);
   EXPECT_EQ(info.max_inflight_bytes(), 12345);
   EXPECT_GT(info.uptime_ns(), 0);
   EXPECT_TRUE(info.ready());
+}
+
+// A LoadModel call that is under way.
+class AsyncLoad {
+ public:
+  AsyncLoad(TestServer& server, const std::string& model,
+            std::chrono::milliseconds timeout = std::chrono::hours(1)) {
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    request_.set_model(model);
+    server.stub().async()->LoadModel(&context, &request_, &response_, [this](grpc::Status status) {
+      MutexLock lock(mutex_);
+      status_ = std::move(status);
+      ended_.SignalAll();
+    });
+  }
+  ~AsyncLoad() { Wait(); }
+  grpc::Status Wait() {
+    MutexLock lock(mutex_);
+    while (!status_) ended_.Wait(mutex_);
+    return *status_;
+  }
+
+  grpc::ClientContext context;
+
+ private:
+  v1::LoadModelRequest request_;
+  v1::LoadModelResponse response_;
+  Mutex mutex_;
+  CondVar ended_;
+  std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A server whose first load after the start holds the loader's thread until `gate` opens.
+class BusyLoaderTest : public ::testing::Test {
+ protected:
+  BusyLoaderTest() {
+    gate_.Close();
+    busy_ = true;
+    first_.emplace(server_, "instance_norm_64");
+    gate_.WaitForStalled(1);
+    changes_ = 0;
+  }
+  ~BusyLoaderTest() override {
+    busy_ = false;
+    gate_.Open();
+  }
+  static TestServerOptions Options(BusyLoaderTest& test) {
+    TestServerOptions options;
+    options.on_change = [&test] {
+      ++test.changes_;
+      if (test.busy_) test.gate_.Pass();
+    };
+    return options;
+  }
+  double Ended(const char* code) {
+    return server_.Metric(absl::StrCat(
+        "normd_requests_total{model=\"\",version=\"\",method=\"LoadModel\",code=\"", code, "\"}"));
+  }
+  // The loader goes on with what still waits.
+  void Release() {
+    busy_ = false;
+    gate_.Open();
+    EXPECT_TRUE(first_->Wait().ok());
+    server_.WaitIdle();
+  }
+
+  Gate gate_;
+  std::atomic<bool> busy_{false};
+  std::atomic<int> changes_{0};
+  TestServer server_{Options(*this)};
+  std::optional<AsyncLoad> first_;
+};
+
+TEST_F(BusyLoaderTest, ALoadWhoseClientLeavesGivesUpItsPlaceAtOnce) {
+  AsyncLoad load(server_, "group_norm_64_8");
+  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  load.context.TryCancel();
+  EXPECT_EQ(load.Wait().error_code(), grpc::StatusCode::CANCELLED);
+  // The server is done with it too, though the loader is not.
+  while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+  EXPECT_EQ(Ended("CANCELLED"), 1);
+  Release();
+  EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
+}
+
+TEST_F(BusyLoaderTest, ALoadWhoseDeadlinePassesGivesUpItsPlaceAtOnce) {
+  // One whose deadline passes on its way here is none of the server's; then another is sent.
+  while (Ended("DEADLINE_EXCEEDED") == 0) {
+    AsyncLoad load(server_, "group_norm_64_8", std::chrono::milliseconds(50));
+    EXPECT_EQ(load.Wait().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+  }
+  Release();
+  EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
+}
+
+// Many clients that leave keep nobody else out.
+TEST_F(BusyLoaderTest, LoadsThatWereGivenUpMakeRoomForOthers) {
+  constexpr int kMoreThanMayWait = 100;
+  int refused = 0;
+  for (int i = 0; i < kMoreThanMayWait; ++i) {
+    AsyncLoad load(server_, "group_norm_64_8");
+    while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+    load.context.TryCancel();
+    refused += load.Wait().error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED ? 1 : 0;
+    while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
+  }
+  EXPECT_EQ(refused, 0);
+  AsyncLoad wanted(server_, "group_norm_64_8");
+  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  Release();
+  EXPECT_TRUE(wanted.Wait().ok());
+  EXPECT_EQ(changes_, 1);
 }
 
 TEST(ControlTest, StopsServingWhenTheLastLaneFails) {

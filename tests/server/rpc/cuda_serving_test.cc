@@ -205,7 +205,7 @@ TEST_F(CudaServingTest, StreamsAtOnceHaveTheBitsOfTheirUnaryCalls) {
   TestServerOptions options;
   options.device = "cuda:0";
   options.queue.limits.max_bytes = std::int64_t{2} << 20;
-  options.service.stream.piece_bytes = 300'000;
+  options.accept.stream.piece_bytes = 300'000;
   TestServer server(options);
   std::mt19937_64 random(norm::testing::TestSeed() + 2);
   std::vector<v1::NormalizeRequest> requests;

@@ -261,7 +261,7 @@ TEST(NormServiceTest, RefusesAMalformedControlMessageAsInvalid) {
 
 TEST(NormServiceTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   TestServerOptions options;
-  options.service.max_request_bytes = 64 * 256;
+  options.accept.max_request_bytes = 64 * 256;
   TestServer server(options);
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
   const grpc::Status little = Normalize(server, MakeRequest("instance_norm_64", {1, 64, 65}));

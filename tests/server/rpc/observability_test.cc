@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "nlohmann/json.hpp"
-#include "server/rpc/request_ids.h"
-#include "server/rpc/request_log.h"
+#include "server/accept/request_log.h"
+#include "server/rpc/call_arrival.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
@@ -208,7 +208,7 @@ TEST(ObservabilityTest, AStreamHasOneLineWithTheSumsOfItsPieces) {
   RequestLog log({.sample_every = 1}, lines.Writer());
   TestServerOptions options;
   options.request_log = &log;
-  options.service.stream.piece_bytes = 4096;
+  options.accept.stream.piece_bytes = 4096;
   TestServer server(options);
   const testing::StreamResult result = testing::NormalizeInChunks(
       server.stub(), MakeRequest("layer_norm_1024", {9, 1024}), [] { return std::size_t{5000}; });

@@ -7,10 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "server/rpc/active_calls.h"
+#include "server/accept/active_calls.h"
+#include "server/accept/caller_name.h"
+#include "server/accept/client_status.h"
 #include "server/rpc/call_deadline.h"
-#include "server/rpc/caller_name.h"
-#include "server/rpc/status.h"
 #include "server/rpc/task_thread.h"
 #include "tests/support/fake_clock.h"
 

@@ -111,12 +111,13 @@ class StreamCrowdTest : public testing::Test {
     };
     Admission admission(limits, metrics_);
     BatchQueue queue({.limits = {}, .max_queue_requests = 1 << 20, .max_inline_bytes = 0}, clock_);
-    Readiness readiness(metrics_);
-    NormServiceOptions options;
-    options.stream = {.window_bytes = kWindow, .piece_bytes = 256};
+    AcceptLimits accept_limits;
+    accept_limits.stream = {.window_bytes = kWindow, .piece_bytes = 256};
+    AcceptEnvironment accept{accept_limits, registry_, admission, queue, metrics_, clock_};
+    CallOptions options;
     options.stream_idle_timeout = Duration(0);
     options.response_timeout = Duration(0);
-    CallEnvironment environment{options, registry_, admission, queue, metrics_, readiness, clock_};
+    CallEnvironment environment{options, accept};
     std::deque<Client> clients(static_cast<std::size_t>(streams));
     for (Client& client : clients) Begin(client, environment, below);
 
@@ -156,7 +157,7 @@ class StreamCrowdTest : public testing::Test {
     EXPECT_EQ(admission.inflight_requests(), 0);
     EXPECT_EQ(admission.chunk_bytes(), 0);
     EXPECT_EQ(admission.waiting(), 0);
-    EXPECT_EQ(environment.active.count(), 0);
+    EXPECT_EQ(accept.active.count(), 0);
   }
 
   template <typename Below>

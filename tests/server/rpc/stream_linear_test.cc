@@ -35,7 +35,7 @@ constexpr std::int64_t kPiece = 16384;
 TestServerOptions Window(std::int64_t bytes) {
   TestServerOptions options;
   options.cpu_lanes = 2;
-  options.service.stream = {.window_bytes = bytes, .piece_bytes = kPiece};
+  options.accept.stream = {.window_bytes = bytes, .piece_bytes = kPiece};
   return options;
 }
 

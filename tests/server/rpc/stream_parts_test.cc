@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "normd/v1/norm_service.pb.h"
 #include "server/rpc/stream_codec.h"
+#include "server/rpc/stream_patience.h"
 #include "server/rpc/stream_pieces.h"
 #include "tests/support/tensor.h"
 
@@ -296,6 +298,57 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
       }
     }
   }
+}
+
+constexpr auto kMs = std::chrono::milliseconds(1);
+
+TEST(StreamPatienceTest, GivesUpAClientThatDoesNothingInItsTurn) {
+  const TimePoint begin = TimePoint{} + std::chrono::hours(1);
+  StreamPatience patience(100 * kMs, begin);
+  EXPECT_EQ(patience.CheckAt(), begin + 100 * kMs);
+  EXPECT_TRUE(patience.Check(begin + 99 * kMs, /*servers_turn=*/false).ok());
+  const absl::Status given_up = patience.Check(begin + 100 * kMs, false);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(given_up));
+  EXPECT_THAT(std::string(given_up.message()),
+              HasSubstr("the client sent and took nothing for 100 ms"));
+  patience.OnProgress(begin + 50 * kMs);
+  EXPECT_TRUE(patience.Check(begin + 149 * kMs, false).ok());
+  EXPECT_FALSE(patience.Check(begin + 150 * kMs, false).ok());
+}
+
+TEST(StreamPatienceTest, TheServersTurnIsNotTheClients) {
+  const TimePoint begin = TimePoint{} + std::chrono::hours(1);
+  StreamPatience patience(100 * kMs, begin);
+  EXPECT_TRUE(patience.Check(begin + 500 * kMs, /*servers_turn=*/true).ok());
+  EXPECT_TRUE(patience.Check(begin + 599 * kMs, false).ok());
+  EXPECT_FALSE(patience.Check(begin + 600 * kMs, false).ok());
+}
+
+TEST(StreamPatienceTest, AClientThatSendsWithoutTakingIsGivenUp) {
+  const TimePoint begin = TimePoint{} + std::chrono::hours(1);
+  StreamPatience patience(100 * kMs, begin);
+  patience.OnWrite(begin + 10 * kMs);
+  patience.OnProgress(begin + 90 * kMs);
+  EXPECT_EQ(patience.CheckAt(), begin + 110 * kMs);
+  EXPECT_TRUE(patience.Check(begin + 109 * kMs, false).ok());
+  for (const bool servers_turn : {false, true}) {
+    EXPECT_THAT(std::string(patience.Check(begin + 110 * kMs, servers_turn).message()),
+                HasSubstr("the client took nothing for 100 ms"));
+  }
+  patience.OnTaken(begin + 110 * kMs);
+  EXPECT_TRUE(patience.Check(begin + 209 * kMs, false).ok());
+}
+
+TEST(StreamPatienceTest, AnOverdraftHasAnEndWhateverTheClientSends) {
+  const TimePoint begin = TimePoint{} + std::chrono::hours(1);
+  StreamPatience patience(100 * kMs, begin);
+  patience.BeginOverdraft(begin, 300 * kMs);
+  patience.OnProgress(begin + 299 * kMs);
+  EXPECT_TRUE(patience.Check(begin + 299 * kMs, false).ok());
+  EXPECT_THAT(std::string(patience.Check(begin + 300 * kMs, false).message()),
+              HasSubstr("did not send a row and take its result within 300 ms"));
+  patience.EndOverdraft();
+  EXPECT_TRUE(patience.Check(begin + 300 * kMs, false).ok());
 }
 
 }  // namespace

@@ -219,14 +219,13 @@ class Play final : public BatchRunner {
                 .max_queue_requests = 1 << 20,
                 .max_inline_bytes = (options_ & kInline) != 0 ? 1 << 20 : 0},
                clock_),
-        readiness_(Models::Get().metrics()),
-        environment_{MakeOptions(limits_),
-                     Models::Get().registry(),
-                     admission_,
-                     queue_,
-                     Models::Get().metrics(),
-                     readiness_,
-                     clock_},
+        accept_{{.stream = limits_},
+                Models::Get().registry(),
+                admission_,
+                queue_,
+                Models::Get().metrics(),
+                clock_},
+        environment_{MakeOptions(), accept_},
         call_(StreamCall::Create(environment_, context_)) {
     queue_.RunInlineOn({this});
     call_->Start();
@@ -252,9 +251,8 @@ class Play final : public BatchRunner {
   }
 
  private:
-  static NormServiceOptions MakeOptions(const StreamLimits& limits) {
-    NormServiceOptions options;
-    options.stream = limits;
+  static CallOptions MakeOptions() {
+    CallOptions options;
     options.stream_idle_timeout = Duration(0);  // Its alarm is gRPC's.
     return options;
   }
@@ -554,7 +552,7 @@ class Play final : public BatchRunner {
     if (admission_.inflight_bytes() != 0 || admission_.inflight_requests() != 0) {
       transport_->Broken("a budget held");
     }
-    if (environment_.active.count() != 0) transport_->Broken("a call in the count");
+    if (accept_.active.count() != 0) transport_->Broken("a call in the count");
   }
 
   Reader reader_;
@@ -563,7 +561,7 @@ class Play final : public BatchRunner {
   FakeClock clock_;
   Admission admission_;
   BatchQueue queue_;
-  Readiness readiness_;
+  AcceptEnvironment accept_;
   CallEnvironment environment_;
   std::int64_t held_slices_ = 0;
   std::int64_t held_outputs_ = 0;

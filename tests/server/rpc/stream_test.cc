@@ -16,7 +16,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/rpc/stream_header.h"
+#include "server/accept/stream_plan.h"
+#include "server/rpc/norm_messages.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
@@ -43,7 +44,7 @@ constexpr std::int64_t kMaxChunk = kWindow / 4;
 
 TestServerOptions SmallWindow() {
   TestServerOptions options;
-  options.service.stream = {.window_bytes = kWindow, .piece_bytes = kPiece};
+  options.accept.stream = {.window_bytes = kWindow, .piece_bytes = kPiece};
   return options;
 }
 
@@ -445,7 +446,7 @@ TEST(StreamTest, EndsAtItsDeadline) {
 
 TEST(StreamTest, GivesUpAClientThatSendsNothing) {
   TestServerOptions options = SmallWindow();
-  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
   TestServer server(options);
   StreamClient client(server.stub());
   client.SendHeader(Rows(2));
@@ -458,7 +459,7 @@ TEST(StreamTest, GivesUpAClientThatSendsNothing) {
 
 TEST(StreamTest, GivesUpAClientThatTakesNothing) {
   TestServerOptions options = SmallWindow();
-  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
   TestServer server(options);
   const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
   StreamClient client(server.stub());
@@ -478,7 +479,7 @@ TEST(StreamTest, GivesUpAClientThatTakesNothing) {
 // Its status waits behind the message that is being written; not for ever.
 TEST(StreamTest, GivesUpAClientThatTakesNothingOfAFailedStream) {
   TestServerOptions options = SmallWindow();
-  options.service.stream_idle_timeout = std::chrono::milliseconds(1000);
+  options.calls.stream_idle_timeout = std::chrono::milliseconds(1000);
   TestServer server(options);
   const v1::NormalizeRequest request = Rows(8192);  // 32 MiB: more than a connection buffers.
   StreamClient client(server.stub());
@@ -648,19 +649,24 @@ TEST(StreamTest, TheNeededWindowIsRightForAnyShape) {
           if (model[0] != 'f') break;
         }
         StreamLimits limits;
-        const auto check = [&] { return CheckStreamHeader(view, server.registry(), limits); };
-        const auto header = check();
-        if (header.ok()) {
+        const auto loaded = *server.registry().Find(model, 0);
+        const auto inputs = CheckInputs(*loaded, Describe(view).inputs);
+        const auto check = [&]() -> absl::StatusOr<StreamPlan> {
+          if (!inputs.ok()) return inputs.status();
+          return PlanStream(*loaded, *inputs, limits);
+        };
+        const auto plan = check();
+        if (plan.ok()) {
           for (const std::int64_t bytes :
-               {std::int64_t{0}, std::int64_t{1}, header->limits.window_bytes}) {
-            if (bytes > header->input_bytes()) continue;
-            EXPECT_GE(header->HeldBytes(bytes), bytes);
-            EXPECT_LE(header->HeldBytes(bytes), 2 * limits.window_bytes + 1);
+               {std::int64_t{0}, std::int64_t{1}, plan->limits.window_bytes}) {
+            if (bytes > inputs->geometry.InputBytes()) continue;
+            EXPECT_GE(HeldBytes(inputs->geometry, bytes), bytes);
+            EXPECT_LE(HeldBytes(inputs->geometry, bytes), 2 * limits.window_bytes + 1);
           }
           continue;
         }
-        const std::string message(header.status().message());
-        ASSERT_TRUE(absl::IsInvalidArgument(header.status())) << message;
+        const std::string message(plan.status().message());
+        ASSERT_TRUE(absl::IsInvalidArgument(plan.status())) << message;
         ASSERT_EQ(message.find('-'), message.find("--stream_window_bytes")) << message;
         const std::string before = "needs a stream window of ";
         const std::size_t at = message.find(before);
@@ -681,7 +687,7 @@ TEST(StreamTest, TheNeededWindowIsRightForAnyShape) {
 // Until its last word the client is waited for, but not for ever.
 TEST(StreamTest, GivesUpAClientThatSendsNoHeader) {
   TestServerOptions options = SmallWindow();
-  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
   TestServer server(options);
   StreamClient client(server.stub());
   EXPECT_EQ(client.Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
@@ -690,7 +696,7 @@ TEST(StreamTest, GivesUpAClientThatSendsNoHeader) {
 
 TEST(StreamTest, GivesUpAClientThatDoesNotHalfClose) {
   TestServerOptions options = SmallWindow();
-  options.service.stream_idle_timeout = std::chrono::milliseconds(20);
+  options.calls.stream_idle_timeout = std::chrono::milliseconds(20);
   TestServer server(options);
   StreamClient client(server.stub());
   const v1::NormalizeRequest request = Rows(1);

@@ -60,21 +60,27 @@ TestServer::TestServer(TestServerOptions options)
       readiness_(*metrics_),
       backend_(MakeBackend(options, *metrics_, clock_)),
       registry_({.root = repository_,
-                 .on_change = [this](const std::string& model,
-                                     bool loaded) { readiness_.SetModel(model, loaded); }},
+                 .on_change =
+                     [this, hook = options.on_change](const std::string& model, bool loaded) {
+                       readiness_.SetModel(model, loaded);
+                       hook();
+                     }},
                 *backend_, *metrics_, clock_),
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_,
                 backend_->MakeInlineLanes()),
-      environment_{options.service, registry_,  admission_, queue_,
-                   *metrics_,       readiness_, clock_,     options.request_log},
-      service_(environment_) {
+      accept_{options.accept, registry_, admission_,         queue_,
+              *metrics_,      clock_,    options.request_log},
+      environment_{options.calls, accept_},
+      service_(environment_, readiness_, options.info) {
   queue_.StageWith(backend_->stager());
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());
-  server_ = ValueOrDie(
-      Server::Start({"127.0.0.1:0", options.service.max_request_bytes}, service_, readiness_));
+  std::vector<ServedService> services = options.more_services(environment_);
+  services.push_back(service_.served());
+  server_ = ValueOrDie(Server::Start({"127.0.0.1:0", options.accept.max_request_bytes}, services,
+                                     environment_, readiness_));
   executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
   readiness_.Start();
   stub_ = v1::NormService::NewStub(NewChannel());
@@ -97,7 +103,7 @@ std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
 }
 
 void TestServer::WaitIdle() {
-  environment_.active.WaitNone(kNever, [] { return false; });
+  accept_.active.WaitNone(kNever, [] { return false; });
 }
 
 double TestServer::Metric(const std::string& series) const {

@@ -3,12 +3,15 @@
 #ifndef NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
 #define NORMD_TESTS_SERVER_RPC_TEST_SERVER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/backend.h"
@@ -25,12 +28,20 @@
 namespace normd::testing {
 
 struct TestServerOptions {
-  NormServiceOptions service;
+  AcceptLimits accept;
+  CallOptions calls;
+  ServerInfo info;
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
   std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
+  // Served beside NormService; they outlive the server.
+  std::function<std::vector<ServedService>(CallEnvironment&)> more_services = [](CallEnvironment&) {
+    return std::vector<ServedService>();
+  };
+  // Called on the loader's thread at the end of each load and unload.
+  std::function<void()> on_change = [] {};
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
 };
 
@@ -46,7 +57,7 @@ class TestServer {
   const std::string& repository() const { return repository_; }
   Gate& gate() { return gate_; }
   GracefulStop::Parts stop_parts() {
-    return {readiness_, admission_, queue_, environment_.active, *server_};
+    return {readiness_, admission_, queue_, accept_.active, *server_};
   }
   const ModelRegistry& registry() const { return registry_; }
   const BatchQueue& queue() const { return queue_; }
@@ -68,6 +79,7 @@ class TestServer {
   BatchQueue queue_;
   Gate gate_;
   Executor executor_;
+  AcceptEnvironment accept_;
   CallEnvironment environment_;
   NormService service_;
   std::unique_ptr<Server> server_;

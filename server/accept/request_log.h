@@ -1,7 +1,7 @@
 // One JSON line for each slow request, and for one in so many of all.
 
-#ifndef NORMD_SERVER_RPC_REQUEST_LOG_H_
-#define NORMD_SERVER_RPC_REQUEST_LOG_H_
+#ifndef NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
+#define NORMD_SERVER_ACCEPT_REQUEST_LOG_H_
 
 #include <atomic>
 #include <cstdint>
@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "server/accept/request_ids.h"
 #include "server/batching/request.h"
 #include "server/metrics/stage.h"
-#include "server/rpc/request_ids.h"
 
 namespace normd {
 
@@ -32,7 +32,7 @@ struct RequestRecord {
   Duration duration{};  // From arrival to the end of the answer's hand-over.
   const StageTimes& stages;
   const BatchInfo& batch;  // Its id is 0 for a request that was not computed; a stream's last.
-  std::string peer;
+  absl::string_view peer;
   std::int64_t bytes = 0;  // Of the inputs; 0 for one that was refused before it was known.
 };
 
@@ -63,4 +63,4 @@ class RequestLog {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_REQUEST_LOG_H_
+#endif  // NORMD_SERVER_ACCEPT_REQUEST_LOG_H_

@@ -1,27 +1,26 @@
 // Whom a call counts against, as its transport names it.
 
-#ifndef NORMD_SERVER_RPC_CALLER_NAME_H_
-#define NORMD_SERVER_RPC_CALLER_NAME_H_
+#ifndef NORMD_SERVER_ACCEPT_CALLER_NAME_H_
+#define NORMD_SERVER_ACCEPT_CALLER_NAME_H_
 
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "grpcpp/server_context.h"
 #include "server/batching/holders.h"
 
 namespace normd {
 
-// The connection is gRPC's name of the other end: "ipv4:192.0.2.1:4711",
-// "ipv6:%5B2001:db8::1%5D:4711" or "unix:". The peer is its address without the port; of IPv6 the
-// network of 64 bits, in which one host can take any address it likes.
+// The connection is the other end's name as gRPC spells it: "ipv4:192.0.2.1:4711",
+// "ipv6:%5B2001:db8::1%5D:4711" or "unix:". The peer is the address without the port; for IPv6 it
+// is the network of 64 bits, in which one host can take any address that it likes.
 class CallerName {
  public:
-  explicit CallerName(const grpc::CallbackServerContext& context) : CallerName(context.peer()) {}
   explicit CallerName(std::string connection);
 
   CallerName(const CallerName&) = delete;
   CallerName& operator=(const CallerName&) = delete;
 
+  const std::string& connection() const { return connection_; }
   // Views of this object.
   Caller caller() const { return {connection_, peer_.empty() ? address_ : peer_}; }
 
@@ -33,4 +32,4 @@ class CallerName {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_CALLER_NAME_H_
+#endif  // NORMD_SERVER_ACCEPT_CALLER_NAME_H_

@@ -1,4 +1,4 @@
-#include "server/rpc/inputs.h"
+#include "server/accept/inputs.h"
 
 #include <utility>
 
@@ -17,7 +17,8 @@ std::string Quoted(absl::Span<const absl::string_view> names) {
 }
 
 // The place of `name` among the tensors; `tensors.size()` when it is not there.
-absl::StatusOr<std::size_t> PlaceOf(absl::string_view name, absl::Span<const TensorView> tensors) {
+absl::StatusOr<std::size_t> PlaceOf(absl::string_view name,
+                                    absl::Span<const InputDescription> tensors) {
   std::size_t place = tensors.size();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name != name) continue;
@@ -30,7 +31,8 @@ absl::StatusOr<std::size_t> PlaceOf(absl::string_view name, absl::Span<const Ten
   return place;
 }
 
-absl::Status Match(absl::Span<const absl::string_view> names, absl::Span<const TensorView> tensors,
+absl::Status Match(absl::Span<const absl::string_view> names,
+                   absl::Span<const InputDescription> tensors,
                    std::array<std::size_t, kMaxInputs>& places) {
   if (names.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -59,15 +61,15 @@ absl::Status For(absl::Span<const absl::string_view> names, std::size_t k,
   return absl::Status(status.code(), absl::StrCat("input \"", names[k], "\": ", status.message()));
 }
 
-absl::StatusOr<TensorType> TypeOf(const TensorView& tensor) {
-  const absl::StatusOr<norm::DType> dtype = FromProto(tensor.dtype);
-  if (!dtype.ok()) return dtype.status();
+absl::StatusOr<TensorType> TypeOf(const InputDescription& tensor) {
+  if (!tensor.dtype.ok()) return tensor.dtype.status();
   absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
   if (!shape.ok()) return shape.status();
-  return TensorType{*dtype, *std::move(shape)};
+  return TensorType{*tensor.dtype, *std::move(shape)};
 }
 
-absl::Status CheckBytes(const TensorView& tensor, const TensorType& type, std::int64_t wanted) {
+absl::Status CheckBytes(const InputDescription& tensor, const TensorType& type,
+                        std::int64_t wanted) {
   if (tensor.data_bytes == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("data: ", tensor.data_bytes, " bytes, wanted ",
                                                  wanted, " for shape ", type.shape.ToString(),
@@ -76,8 +78,16 @@ absl::Status CheckBytes(const TensorView& tensor, const TensorType& type, std::i
 
 }  // namespace
 
-absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
-                                              absl::Span<const TensorView> tensors) {
+std::string CheckedInputs::WantedData() const {
+  std::string wanted = absl::StrCat(geometry.InputBytes(), " for shape ");
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    absl::StrAppend(&wanted, i == 0 ? "" : " and ", types[i].shape.ToString());
+  }
+  return absl::StrCat(wanted, " of ", norm::Name(dtype));
+}
+
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
+                                          absl::Span<const InputDescription> tensors) {
   const absl::Span<const absl::string_view> names = model.input_names();
   CheckedInputs checked;
   if (absl::Status status = Match(names, tensors, checked.places); !status.ok()) return status;
@@ -94,22 +104,27 @@ absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
   return checked;
 }
 
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
-                                          std::int64_t max_bytes) {
-  absl::StatusOr<CheckedInputs> checked = CheckInputTypes(model, tensors);
-  if (!checked.ok()) return checked;
-  const Geometry& geometry = checked->geometry;
+absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
+                       const CheckedInputs& inputs, std::int64_t max_bytes) {
+  const Geometry& geometry = inputs.geometry;
   const absl::Span<const absl::string_view> names = model.input_names();
   for (std::size_t k = 0; k < names.size(); ++k) {
     const absl::Status status =
-        CheckBytes(tensors[checked->places[k]], checked->types[k], geometry.input_bytes[k]);
+        CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.input_bytes[k]);
     if (!status.ok()) return For(names, k, status);
   }
-  if (geometry.LargerBytes() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
+  if (geometry.LargerBytes() <= max_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
+}
+
+absl::Status CheckNoData(absl::Span<const InputDescription> tensors) {
+  for (const InputDescription& tensor : tensors) {
+    if (tensor.data_bytes == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("data: ", tensor.data_bytes, " bytes in the header, wanted them in chunks"));
   }
-  return checked;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked) {

@@ -1,11 +1,12 @@
 // A request's tensors as its model takes them.
 
-#ifndef NORMD_SERVER_RPC_INPUTS_H_
-#define NORMD_SERVER_RPC_INPUTS_H_
+#ifndef NORMD_SERVER_ACCEPT_INPUTS_H_
+#define NORMD_SERVER_ACCEPT_INPUTS_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
@@ -13,8 +14,8 @@
 #include "base/shape.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
+#include "server/accept/description.h"
 #include "server/model/model.h"
-#include "server/rpc/codec.h"
 
 namespace normd {
 
@@ -25,18 +26,24 @@ struct CheckedInputs {
   // For each of the model's input_names, its place among the request's tensors, and its type.
   std::array<std::size_t, kMaxInputs> places{};
   absl::InlinedVector<TensorType, kMaxInputs> types;
+
+  // "64 for shape [2, 8] of float32": the bytes that the inputs have together.
+  std::string WantedData() const;
 };
 
 // Matches the tensors to the model's inputs by name, and checks their types and shapes. A single
 // tensor without a name is the only input of a model that has one. InvalidArgument names the field,
 // what came and what was wanted.
-absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
-                                              absl::Span<const TensorView> tensors);
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
+                                          absl::Span<const InputDescription> tensors);
 
-// The same, and checks the bytes of each against its shape. InvalidArgument also when the inputs
-// together, or the output, have more than `max_bytes`.
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
-                                          std::int64_t max_bytes);
+// Checks each input's bytes against its shape. InvalidArgument also when the inputs together, or
+// the output, have more than `max_bytes`.
+absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
+                       const CheckedInputs& inputs, std::int64_t max_bytes);
+
+// InvalidArgument when an input has data, which is to come in chunks.
+absl::Status CheckNoData(absl::Span<const InputDescription> tensors);
 
 // What the request asks for, or else the model's own. InvalidArgument: "precision: ...", for an
 // unknown value and for a model without a matrix product.
@@ -44,4 +51,4 @@ absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_INPUTS_H_
+#endif  // NORMD_SERVER_ACCEPT_INPUTS_H_

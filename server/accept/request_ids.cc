@@ -1,4 +1,4 @@
-#include "server/rpc/request_ids.h"
+#include "server/accept/request_ids.h"
 
 #include <algorithm>
 
@@ -6,9 +6,6 @@
 
 namespace normd {
 namespace {
-
-constexpr char kRequestId[] = "x-request-id";
-constexpr char kTraceParent[] = "traceparent";
 
 // Of a traceparent: version-trace-parent-flags, 00-<32 digits>-<16 digits>-00.
 constexpr std::size_t kTraceBegin = 3;
@@ -59,24 +56,10 @@ absl::string_view RequestIds::trace_id() const {
   return absl::string_view(traceparent).substr(kTraceBegin, kTraceDigits);
 }
 
-RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+RequestIds FitRequestIds(absl::string_view request_id, absl::string_view traceparent) {
   RequestIds ids;
-  const auto read = [&metadata](const char* key, bool (*is_fit)(absl::string_view)) {
-    // lower_bound, as find may return any of several.
-    const auto entry = metadata.lower_bound(key);
-    if (entry == metadata.end() || entry->first != key) return std::string();
-    const absl::string_view value(entry->second.data(), entry->second.size());
-    return is_fit(value) ? std::string(value) : std::string();
-  };
-  ids.request_id = read(kRequestId, IsRequestId);
-  ids.traceparent = read(kTraceParent, IsTraceParent);
-  return ids;
-}
-
-RequestIds EchoRequestIds(grpc::CallbackServerContext& context) {
-  RequestIds ids = ReadRequestIds(context.client_metadata());
-  if (!ids.request_id.empty()) context.AddTrailingMetadata(kRequestId, ids.request_id);
-  if (!ids.traceparent.empty()) context.AddTrailingMetadata(kTraceParent, ids.traceparent);
+  if (IsRequestId(request_id)) ids.request_id = std::string(request_id);
+  if (IsTraceParent(traceparent)) ids.traceparent = std::string(traceparent);
   return ids;
 }
 

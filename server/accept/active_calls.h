@@ -1,8 +1,8 @@
 // Which calls are inside the service, so that a stop can wait for the last of them, and end those
 // that would not end by themselves.
 
-#ifndef NORMD_SERVER_RPC_ACTIVE_CALLS_H_
-#define NORMD_SERVER_RPC_ACTIVE_CALLS_H_
+#ifndef NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
+#define NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -64,4 +64,4 @@ class ActiveCalls {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_ACTIVE_CALLS_H_
+#endif  // NORMD_SERVER_ACCEPT_ACTIVE_CALLS_H_

@@ -1,4 +1,4 @@
-#include "server/rpc/active_calls.h"
+#include "server/accept/active_calls.h"
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "server/rpc/caller_name.h"
+#include "server/accept/caller_name.h"
 
 #include <arpa/inet.h>
 

@@ -1,4 +1,4 @@
-#include "server/rpc/request_log.h"
+#include "server/accept/request_log.h"
 
 #include <array>
 #include <exception>
@@ -62,7 +62,7 @@ void RequestLog::Write(Reason reason, const RequestRecord& record) noexcept {
                      {"requests", record.batch.requests},
                      {"bytes", record.batch.bytes}};
     line["lane"] = record.batch.lane;
-    line["peer"] = record.peer;
+    line["peer"] = std::string(record.peer);
     line["bytes"] = record.bytes;
     // Replaces bytes that are no UTF-8, where the default would throw.
     write_line_(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));

@@ -1,0 +1,121 @@
+#include "server/accept/accept.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+absl::Status FindModel(const AcceptEnvironment& environment, CallContext& call,
+                       const RequestDescription& request) {
+  auto model = environment.registry.Find(request.model, request.version);
+  if (!model.ok()) return model.status();
+  call.SetModel(*std::move(model));
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptions(const Model& model, const RequestDescription& request,
+                          AcceptedRequest& accepted) {
+  if (!request.priority.ok()) return request.priority.status();
+  accepted.priority = *request.priority;
+  if (request.queue_timeout_ns < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("queue_timeout_ns: ", request.queue_timeout_ns, ", wanted 0 or more"));
+  }
+  if (request.queue_timeout_ns > 0) accepted.queue_timeout = Duration(request.queue_timeout_ns);
+  const absl::StatusOr<norm::Precision> precision = CheckPrecision(model, request.precision);
+  if (!precision.ok()) return precision.status();
+  accepted.precision = *precision;
+  return absl::OkStatus();
+}
+
+absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& model,
+                         const RequestDescription& request, AcceptedRequest& accepted) {
+  const std::int64_t max_bytes = environment.limits.max_request_bytes;
+  if (!request.in_chunks) return CheckData(model, request.inputs, accepted.inputs, max_bytes);
+  if (absl::Status status = CheckNoData(request.inputs); !status.ok()) return status;
+  StreamLimits limits = environment.limits.stream;
+  limits.max_message_bytes = max_bytes;
+  absl::StatusOr<StreamPlan> plan = PlanStream(model, accepted.inputs, limits);
+  if (!plan.ok()) return plan.status();
+  accepted.stream = *plan;
+  return absl::OkStatus();
+}
+
+absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
+                   AcceptedRequest& accepted) {
+  const Caller caller = call.caller().caller();
+  accepted.holder = HolderOf(caller);
+  const Geometry& geometry = accepted.geometry();
+  absl::StatusOr<Admission::Lease> lease;
+  if (accepted.stream.has_value()) {
+    const std::int64_t chunk_bytes =
+        std::min(accepted.stream->limits.max_chunk_bytes(), geometry.InputBytes());
+    lease =
+        environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(), caller);
+  } else {
+    lease = environment.admission.Admit(geometry.InputBytes() + geometry.bytes, call.metrics(),
+                                        Needs::kLane, caller);
+  }
+  if (!lease.ok()) return lease.status();
+  accepted.lease = *std::move(lease);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<AcceptedRequest> AcceptRequest(AcceptEnvironment& environment, CallContext& call,
+                                              const RequestDescription& request) {
+  absl::Status status = FindModel(environment, call, request);
+  if (!status.ok()) return status;
+  const Model& model = *call.model();
+  AcceptedRequest accepted;
+  absl::StatusOr<CheckedInputs> inputs = CheckInputs(model, request.inputs);
+  if (!inputs.ok()) return inputs.status();
+  accepted.inputs = *std::move(inputs);
+  call.SetInputBytes(accepted.geometry().InputBytes());
+  if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
+  if (status = CheckExtent(environment, model, request, accepted); !status.ok()) return status;
+  if (status = Admit(environment, call, accepted); !status.ok()) return status;
+  return accepted;
+}
+
+std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
+                                     const AcceptedRequest& accepted, const Geometry& geometry) {
+  auto request = std::make_unique<Request>();
+  request->id = environment.next_request_id.fetch_add(1, std::memory_order_relaxed);
+  request->model = call.model();
+  request->dtype = accepted.inputs.dtype;
+  request->precision = accepted.precision;
+  request->geometry = geometry;
+  request->deadline = call.deadline();
+  request->priority = accepted.priority;
+  request->queue_timeout = accepted.queue_timeout;
+  request->holder = accepted.holder;
+  // The cost of a matrix product is not in proportion to its bytes.
+  request->may_run_inline = call.model()->linear() == nullptr;
+  request->cancelled = call.cancellation();
+  return request;
+}
+
+absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
+                                                 const AcceptedRequest& accepted,
+                                                 Completion& completion) {
+  const std::int64_t bytes = accepted.geometry().bytes;
+  if (static_cast<std::int64_t>(completion.output.size()) != bytes) {
+    return absl::InternalError(
+        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", bytes));
+  }
+  ResponseDescription response;
+  response.model = call.model()->name();
+  response.version = call.model()->version();
+  response.stages = completion.stages;
+  response.batch = &completion.batch;
+  response.output = {accepted.inputs.dtype, accepted.inputs.output_shape.dims(),
+                     std::move(completion.output)};
+  return response;
+}
+
+}  // namespace normd

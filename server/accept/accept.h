@@ -1,0 +1,63 @@
+// The way in: what every request passes, on every front end, in one order and one wording.
+
+#ifndef NORMD_SERVER_ACCEPT_ACCEPT_H_
+#define NORMD_SERVER_ACCEPT_ACCEPT_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "server/accept/call_context.h"
+#include "server/accept/description.h"
+#include "server/accept/environment.h"
+#include "server/accept/inputs.h"
+#include "server/accept/stream_plan.h"
+#include "server/batching/admission.h"
+#include "server/batching/request.h"
+
+namespace normd {
+
+// A request that has passed every check, with its part of the budgets.
+struct AcceptedRequest {
+  CheckedInputs inputs;
+  norm::Precision precision = norm::Precision::kFloat32;
+  Priority priority = Priority::kNormal;
+  Duration queue_timeout = Duration::max();
+  std::uint64_t holder = 0;          // See Request.
+  std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
+  Admission::Lease lease;
+
+  const Geometry& geometry() const { return inputs.geometry; }
+};
+
+// Judges a request, which is then `call`'s. The first check that it fails decides its error:
+//
+//   1. the model's name and version                  InvalidArgument, NotFound
+//   2. the inputs: names, then types and shapes      InvalidArgument
+//   3. priority, queue_timeout_ns, precision         InvalidArgument
+//   4. the data: each input's bytes, then the limit  InvalidArgument
+//      in chunks: none yet, and a row fits the window
+//   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
+//                                                    InvalidArgument for what exceeds them alone
+//
+// A message names the field, what came and what was wanted. From step 2 on the call counts with the
+// model. Never blocks.
+absl::StatusOr<AcceptedRequest> AcceptRequest(AcceptEnvironment& environment, CallContext& call,
+                                              const RequestDescription& request);
+
+// A request for the queue: all of `accepted`, or a piece of it as `geometry` says. The caller adds
+// the inputs with their owner, and `done`; `call` lives until that has run.
+std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
+                                     const AcceptedRequest& accepted, const Geometry& geometry);
+
+// The response to all of `accepted`, from a completion whose status is OK. Internal for an output
+// of the wrong size.
+absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
+                                                 const AcceptedRequest& accepted,
+                                                 Completion& completion);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_ACCEPT_H_

@@ -1,0 +1,56 @@
+#include "server/accept/call_context.h"
+
+#include <utility>
+
+#include "server/accept/client_status.h"
+
+namespace normd {
+
+CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
+    : environment_(environment),
+      method_(arrival.method),
+      arrival_(arrival.at),
+      deadline_(arrival.deadline),
+      ids_(std::move(arrival.ids)),
+      caller_(std::move(arrival.connection)) {
+  environment_.active.Enter();
+}
+
+CallContext::~CallContext() {
+  model_.reset();  // Whoever waits for the last call may then end what models use.
+  environment_.active.Leave();
+}
+
+ModelMetrics& CallContext::metrics() const {
+  return model_ != nullptr ? model_->metrics() : environment_.metrics.ForNoModel();
+}
+
+std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
+  return std::shared_ptr<std::atomic<bool>>(std::shared_ptr<void>(), &cancelled_);
+}
+
+absl::Status CallContext::End(const absl::Status& status) {
+  absl::Status told = ForClient(status, ids_.request_id);
+  code_ = told.code();
+  return told;
+}
+
+Duration CallContext::Record() {
+  const Duration duration = environment_.clock.Now() - arrival_;
+  metrics().RecordRequest(method_, code_, duration);
+  return duration;
+}
+
+void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch) {
+  const Duration duration = Record();
+  if (environment_.request_log == nullptr) return;
+  const RequestLog::Reason reason = environment_.request_log->Pick(duration);
+  if (reason == RequestLog::Reason::kNone) return;
+  environment_.request_log->Write(
+      reason, {MethodName(method_), ids_,
+               model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
+               model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
+               caller_.connection(), input_bytes_});
+}
+
+}  // namespace normd

@@ -1,0 +1,86 @@
+// One call from its arrival to its end, whatever protocol brought it.
+
+#ifndef NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
+#define NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "server/accept/caller_name.h"
+#include "server/accept/environment.h"
+#include "server/accept/request_ids.h"
+#include "server/batching/request.h"
+#include "server/metrics/metrics.h"
+#include "server/model/model.h"
+
+namespace normd {
+
+// What a front end knows of a call before it reads a message.
+struct CallArrival {
+  Method method = Method::kNormalize;
+  TimePoint at{};
+  std::string connection;  // See CallerName.
+  RequestIds ids;
+  TimePoint deadline = kNever;
+};
+
+// Counts as active from its construction to its destruction, so it is destroyed last of what a call
+// owns. A request of the call must not outlive it. Not thread-safe but for Cancel; End is called
+// once, and Record after it.
+class CallContext {
+ public:
+  CallContext(AcceptEnvironment& environment, CallArrival arrival);
+  ~CallContext();
+  CallContext(const CallContext&) = delete;
+  CallContext& operator=(const CallContext&) = delete;
+
+  TimePoint arrival() const { return arrival_; }
+  TimePoint deadline() const { return deadline_; }
+  const RequestIds& ids() const { return ids_; }
+  const CallerName& caller() const { return caller_; }
+
+  // Whom the call is about, once that is known: its series count the call, also when it is refused.
+  void SetModel(std::shared_ptr<const Model> model) { model_ = std::move(model); }
+  const std::shared_ptr<const Model>& model() const { return model_; }
+  ModelMetrics& metrics() const;
+
+  // For the request log: the bytes of the inputs, once they are known.
+  void SetInputBytes(std::int64_t bytes) { input_bytes_ = bytes; }
+
+  // The client is gone. Relaxed order suffices: it only saves work.
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  // For Request::cancelled; does not own.
+  std::shared_ptr<std::atomic<bool>> cancellation();
+
+  // The call ends with `status`. Returns what its client is told.
+  absl::Status End(const absl::Status& status);
+  // What its client learns instead, after End; it left or did not take the end.
+  void SetCode(absl::StatusCode code) { code_ = code; }
+  absl::StatusCode code() const { return code_; }
+
+  // Counts the call, with the time since its arrival.
+  Duration Record();
+  // Counts it, and writes its line of the request log if it gets one.
+  void RecordAndLog(const StageTimes& stages, const BatchInfo& batch);
+
+ private:
+  AcceptEnvironment& environment_;
+  const Method method_;
+  const TimePoint arrival_;
+  const TimePoint deadline_;
+  const RequestIds ids_;
+  const CallerName caller_;
+  std::shared_ptr<const Model> model_;  // Null: no loaded model.
+  std::int64_t input_bytes_ = 0;
+  std::atomic<bool> cancelled_{false};
+  absl::StatusCode code_ = absl::StatusCode::kOk;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_CALL_CONTEXT_H_

@@ -1,0 +1,43 @@
+// How the tensors of a request whose data comes in chunks are cut into requests for the lanes.
+
+#ifndef NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
+#define NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_
+
+#include <cstdint>
+
+#include "kernels/norm.h"
+#include "server/model/model.h"
+
+namespace normd {
+
+// The pieces of a request's tensors, in order: together every row once. They depend on the tensors
+// and the target alone, never on how the bytes arrive. A value type.
+class PieceSequence {
+ public:
+  // For a norm: `tensors` is what Model::Check gave for `spec`; target_bytes > 0.
+  PieceSequence(const norm::NormSpec& spec, const Geometry& tensors, std::int64_t target_bytes);
+  // For whole samples, as a fused layer needs them.
+  PieceSequence(const Geometry& tensors, std::int64_t target_bytes);
+
+  // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
+  // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
+  std::int64_t unit_bytes() const { return unit_.InputBytes(); }
+
+  bool done() const { return next_unit_ == units_; }
+  // Requires !done().
+  Geometry Next();
+
+ private:
+  PieceSequence(const Geometry& tensors, std::int64_t sample_units, std::int64_t target_bytes);
+
+  Geometry unit_;
+  std::int64_t units_ = 0;
+  std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.
+  std::int64_t unit_channels_ = 0;
+  std::int64_t piece_units_ = 0;
+  std::int64_t next_unit_ = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_PIECE_SEQUENCE_H_

@@ -1,0 +1,36 @@
+#include "server/rpc/call_arrival.h"
+
+#include "server/rpc/call_deadline.h"
+
+namespace normd {
+namespace {
+
+constexpr char kRequestId[] = "x-request-id";
+constexpr char kTraceParent[] = "traceparent";
+
+}  // namespace
+
+RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
+  const auto value_of = [&metadata](const char* key) {
+    // lower_bound, as find may return any of several.
+    const auto entry = metadata.lower_bound(key);
+    if (entry == metadata.end() || entry->first != key) return absl::string_view();
+    return absl::string_view(entry->second.data(), entry->second.size());
+  };
+  return FitRequestIds(value_of(kRequestId), value_of(kTraceParent));
+}
+
+CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method, const Clock& clock) {
+  CallArrival arrival;
+  arrival.method = method;
+  arrival.at = clock.Now();
+  arrival.connection = context.peer();
+  arrival.deadline = DeadlineOf(context, clock);
+  arrival.ids = ReadRequestIds(context.client_metadata());
+  const RequestIds& ids = arrival.ids;
+  if (!ids.request_id.empty()) context.AddTrailingMetadata(kRequestId, ids.request_id);
+  if (!ids.traceparent.empty()) context.AddTrailingMetadata(kTraceParent, ids.traceparent);
+  return arrival;
+}
+
+}  // namespace normd

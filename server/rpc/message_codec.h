@@ -1,0 +1,33 @@
+// A protocol's messages for one unary method that normalizes.
+
+#ifndef NORMD_SERVER_RPC_MESSAGE_CODEC_H_
+#define NORMD_SERVER_RPC_MESSAGE_CODEC_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "server/accept/description.h"
+
+namespace normd {
+
+// Thread-safe.
+class MessageCodec {
+ public:
+  virtual ~MessageCodec() = default;
+
+  // Reads a request from the received `slices`; the data of its inputs are views of them.
+  // InvalidArgument for what is no message of the protocol. AcceptRequest judges the values.
+  virtual absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const = 0;
+
+  // Writes a response, into which it takes the output's memory.
+  virtual grpc::ByteBuffer Encode(ResponseDescription response) const = 0;
+};
+
+// A slice that owns `buffer`, for encoders.
+grpc::Slice OwningSlice(Buffer buffer);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_MESSAGE_CODEC_H_

@@ -1,0 +1,100 @@
+#include "server/rpc/norm_messages.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd {
+namespace {
+
+absl::StatusOr<Priority> PriorityOf(v1::Priority priority) {
+  switch (priority) {
+    case v1::PRIORITY_UNSPECIFIED:
+    case v1::PRIORITY_NORMAL: return Priority::kNormal;
+    case v1::PRIORITY_LOW: return Priority::kLow;
+    case v1::PRIORITY_HIGH: return Priority::kHigh;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("priority: ", static_cast<int>(priority),
+                                                     ", wanted from 0 to ", v1::Priority_MAX));
+  }
+}
+
+}  // namespace
+
+RequestDescription Describe(NormalizeRequestView view) {
+  RequestDescription request;
+  request.model = std::move(view.model);
+  request.version = view.version;
+  for (TensorView& tensor : view.inputs) {
+    InputDescription& input = request.inputs.emplace_back();
+    input.name = std::move(tensor.name);
+    input.dtype = FromProto(tensor.dtype);
+    input.shape = std::move(tensor.shape);
+    input.data = std::move(tensor.data);
+    input.data_bytes = tensor.data_bytes;
+  }
+  request.priority = PriorityOf(view.priority);
+  request.queue_timeout_ns = view.queue_timeout_ns;
+  request.precision = view.precision;
+  return request;
+}
+
+absl::StatusOr<RequestDescription> NormalizeCodec::Decode(
+    absl::Span<const ConstBytes> slices) const {
+  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(slices);
+  if (!view.ok()) return view.status();
+  return Describe(*std::move(view));
+}
+
+grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription response) const {
+  NormalizeResponseHead head;
+  head.model = response.model;
+  head.version = response.version;
+  for (std::size_t i = 0; i < head.stage_ns.size(); ++i) {
+    head.stage_ns[i] = response.stages[static_cast<Stage>(i)].count();
+  }
+  head.batch_id = response.batch->id;
+  head.batch_requests = response.batch->requests;
+  head.batch_bytes = response.batch->bytes;
+  head.lane = response.batch->lane;
+  head.dtype = ToProto(response.output.dtype);
+  head.shape = response.output.shape;
+  head.data_bytes = static_cast<std::int64_t>(response.output.data.size());
+  const grpc::Slice encoded(EncodeNormalizeResponseHead(head));
+  if (head.data_bytes == 0) return grpc::ByteBuffer(&encoded, 1);
+  const grpc::Slice parts[] = {encoded, OwningSlice(std::move(response.output.data))};
+  return grpc::ByteBuffer(parts, 2);
+}
+
+std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accepted) {
+  v1::NormalizeStreamResponse response;
+  v1::NormalizeStreamHeader& out = *response.mutable_header();
+  out.set_model(model.name());
+  out.set_version(model.version());
+  v1::Tensor& output = *out.add_outputs();
+  output.set_dtype(ToProto(accepted.inputs.dtype));
+  for (const std::int64_t dim : accepted.inputs.output_shape.dims()) output.add_shape(dim);
+  out.set_window_bytes(accepted.stream->limits.window_bytes);
+  out.set_max_chunk_bytes(accepted.stream->limits.max_chunk_bytes());
+  return response.SerializeAsString();
+}
+
+std::string EncodeStreamTrailer(const StreamTotals& totals) {
+  v1::NormalizeStreamResponse response;
+  v1::NormalizeStreamTrailer& trailer = *response.mutable_trailer();
+  v1::StageTimes& stages = *trailer.mutable_stages();
+  stages.set_decode_ns(totals.stages[Stage::kDecode].count());
+  stages.set_queue_ns(totals.stages[Stage::kQueue].count());
+  stages.set_gather_ns(totals.stages[Stage::kGather].count());
+  stages.set_copy_in_ns(totals.stages[Stage::kCopyIn].count());
+  stages.set_compute_ns(totals.stages[Stage::kCompute].count());
+  stages.set_copy_out_ns(totals.stages[Stage::kCopyOut].count());
+  trailer.set_pieces(totals.pieces);
+  trailer.set_batches(totals.batches);
+  trailer.set_bytes(totals.bytes);
+  return response.SerializeAsString();
+}
+
+}  // namespace normd

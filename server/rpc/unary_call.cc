@@ -1,0 +1,44 @@
+#include "server/rpc/unary_call.h"
+
+#include "server/rpc/call_arrival.h"
+#include "server/rpc/status.h"
+
+namespace normd {
+
+UnaryCall::UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& context,
+                     Method method)
+    : environment_(environment),
+      context_(context),
+      call_(environment.accept, ArrivalOf(context, method, environment.accept.clock)) {}
+
+void UnaryCall::CountReceived(std::int64_t message_bytes) {
+  environment_.delivered.Record(call_.caller().connection(), message_bytes);
+}
+
+void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {
+  const grpc::Status answer = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
+  environment_.responses.Add(response_, context_.c_call(),
+                             environment_.options.ResponsePatience(response_bytes));
+  Finish(answer);
+}
+
+void UnaryCall::OnDone() {
+  if (environment_.responses.Remove(response_)) {
+    call_.SetCode(absl::StatusCode::kDeadlineExceeded);
+  }
+  Record();
+  delete this;  // Returns what it holds of the budgets, then leaves.
+}
+
+grpc::ServerUnaryReactor* OutOfMemory(grpc::CallbackServerContext& context) {
+  try {
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", "100");
+  } catch (const std::bad_alloc&) {
+    // Without the hint, then.
+  }
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  reactor->Finish(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "memory: none left"));
+  return reactor;
+}
+
+}  // namespace normd

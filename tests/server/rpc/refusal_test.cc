@@ -1,0 +1,364 @@
+// One list of bad requests, each through Normalize and NormalizeStream: the same refusal, word for
+// word, alone and in pairs.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/test_server.h"
+
+namespace normd {
+namespace {
+
+using testing::AsyncCall;
+using ::testing::HasSubstr;
+using testing::MakeRequest;
+using testing::StreamClient;
+using testing::TestServer;
+using testing::TestServerOptions;
+using Code = grpc::StatusCode;
+using Change = std::function<void(v1::NormalizeRequest&)>;
+
+// The order of AcceptRequest, after what a decoder cannot read.
+enum class Step { kDecode, kModel, kNames, kTypes, kPriority, kTimeout, kPrecision, kData };
+
+struct Fault {
+  std::string name;
+  Step step;
+  std::string message;  // What the refusal contains.
+  Change change;
+  Code code = Code::INVALID_ARGUMENT;
+};
+
+constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+
+v1::NormalizeRequest OneInput() { return MakeRequest("instance_norm_64", {2, 64, 4, 4}); }
+
+v1::NormalizeRequest TwoInputs() {
+  v1::NormalizeRequest request = MakeRequest("fused_linear_512", {2, 512});
+  request.mutable_inputs(0)->set_name("x");
+  *request.add_inputs() = request.inputs(0);
+  request.mutable_inputs(1)->set_name("y");
+  return request;
+}
+
+void SetShape(v1::Tensor& input, const std::vector<std::int64_t>& shape) {
+  input.mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
+// An input, which another fault may have removed.
+v1::Tensor& Input(v1::NormalizeRequest& request, int i) {
+  while (request.inputs_size() <= i) request.add_inputs();
+  return *request.mutable_inputs(i);
+}
+
+// Faults of the fields that every request has.
+std::vector<Fault> CommonFaults() {
+  return {
+      {"NoInput", Step::kDecode, "inputs: none", [](auto& r) { r.clear_inputs(); }},
+      {"ManyInputs", Step::kDecode, "inputs",
+       [](auto& r) {
+         for (int i = 0; i < 500; ++i) r.add_inputs();
+       }},
+      {"TooManyDimensions", Step::kDecode, "shape: more than 16 dimensions",
+       [](auto& r) { SetShape(Input(r, 0), std::vector<std::int64_t>(17, 1)); }},
+      {"LongInputName", Step::kDecode, "inputs[0].name: 129 bytes, wanted at most 128",
+       [](auto& r) { Input(r, 0).set_name(std::string(129, 'x')); }},
+      {"LongModel", Step::kDecode, "model: 200 bytes, wanted at most 128",
+       [](auto& r) { r.set_model(std::string(200, 'm')); }},
+      {"NoModel", Step::kModel, "model: \"\"", [](auto& r) { r.clear_model(); }},
+      {"ModelThatIsAPath", Step::kModel, "model: \"../x\"", [](auto& r) { r.set_model("../x"); }},
+      {"ModelWithANewline", Step::kModel, "model: \"a\\nb\"", [](auto& r) { r.set_model("a\nb"); }},
+      {"UnknownModel", Step::kModel, "model: nothing", [](auto& r) { r.set_model("nothing"); },
+       Code::NOT_FOUND},
+      {"ModelThatFailedToLoad", Step::kModel, "model: broken",
+       [](auto& r) { r.set_model("broken"); }, Code::NOT_FOUND},
+      {"UnknownVersion", Step::kModel, "version 7", [](auto& r) { r.set_version(7); },
+       Code::NOT_FOUND},
+      {"NegativeVersion", Step::kModel, "version: -1", [](auto& r) { r.set_version(-1); }},
+      {"UnknownName", Step::kNames, "inputs[0].name: \"q\", wanted \"x\"",
+       [](auto& r) { Input(r, 0).set_name("q"); }},
+      {"NoDtype", Step::kTypes, "dtype: missing", [](auto& r) { Input(r, 0).clear_dtype(); }},
+      {"UnknownDtype", Step::kTypes, "dtype: 99 is unknown, wanted FLOAT32",
+       [](auto& r) { Input(r, 0).set_dtype(v1::DataType(99)); }},
+      {"RankZero", Step::kTypes, "shape: []", [](auto& r) { Input(r, 0).clear_shape(); }},
+      {"NegativeDimension", Step::kTypes, "shape[0]: -4",
+       [](auto& r) {
+         SetShape(Input(r, 0), {-4, 64});
+       }},
+      {"HugeDimensions", Step::kTypes, "2^63 elements",
+       [](auto& r) {
+         SetShape(Input(r, 0), {kHuge, 512});
+       }},
+      {"UnknownPriority", Step::kPriority, "priority: 4, wanted from 0 to 3",
+       [](auto& r) { r.set_priority(static_cast<v1::Priority>(4)); }},
+      {"NegativePriority", Step::kPriority, "priority: -1, wanted from 0 to 3",
+       [](auto& r) { r.set_priority(static_cast<v1::Priority>(-1)); }},
+      {"NegativeQueueTimeout", Step::kTimeout, "queue_timeout_ns: -1, wanted 0 or more",
+       [](auto& r) { r.set_queue_timeout_ns(-1); }},
+      {"UnknownPrecision", Step::kPrecision, "precision: 77, wanted",
+       [](auto& r) { r.set_precision(static_cast<v1::Precision>(77)); }},
+  };
+}
+
+std::vector<Fault> OneInputFaults() {
+  const auto shape = [](std::vector<std::int64_t> dims) {
+    return [dims](v1::NormalizeRequest& r) { SetShape(Input(r, 0), dims); };
+  };
+  std::vector<Fault> faults = CommonFaults();
+  const std::vector<Fault> more = {
+      {"TwoInputsOfOneName", Step::kNames, "inputs[1].name: \"x\" twice",
+       [](auto& r) {
+         Input(r, 0).set_name("x");
+         const v1::Tensor first = Input(r, 0);
+         *r.add_inputs() = first;
+       }},
+      {"ASecondInput", Step::kNames, "inputs[1].name: \"y\", wanted \"x\"",
+       [](auto& r) {
+         Input(r, 0).set_name("x");
+         r.add_inputs()->set_name("y");
+       }},
+      {"TwoInputsWithoutNames", Step::kNames, "inputs[0].name: \"\", wanted \"x\"",
+       [](auto& r) {
+         const v1::Tensor first = Input(r, 0);
+         *r.add_inputs() = first;
+       }},
+      {"RankOne", Step::kTypes, "shape: [64]", shape({64})},
+      {"ZeroDimension", Step::kTypes, "shape[2]: 0", shape({2, 64, 0, 4})},
+      {"ZeroChannels", Step::kTypes, "shape[1]: 0", shape({2, 0, 4, 4})},
+      {"HugeBytes", Step::kTypes, "2^63 bytes", shape({kHuge / 64, 64})},
+      {"HugeDimensionBesideZero", Step::kTypes, "2^63", shape({0, 64, kHuge, 4})},
+      {"WrongChannels", Step::kTypes, "shape[1]: 63 channels", shape({2, 63, 4, 4})},
+      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none",
+       [](auto& r) { r.set_precision(v1::PRECISION_TF32); }},
+      {"TooFewBytes", Step::kData, "data: 8191 bytes, wanted 8192 for shape [2, 64, 4, 4]",
+       [](auto& r) { Input(r, 0).mutable_data()->resize(8191); }},
+      {"TooManyBytes", Step::kData, "data: 8194 bytes, wanted 8192",
+       [](auto& r) { Input(r, 0).mutable_data()->resize(8194); }},
+      {"NoData", Step::kData, "data: 0 bytes, wanted 8192",
+       [](auto& r) { Input(r, 0).clear_data(); }},
+      {"DataOfAnEmptyTensor", Step::kData, "data: 8192 bytes, wanted 0", shape({0, 64, 4, 4})},
+  };
+  faults.insert(faults.end(), more.begin(), more.end());
+  return faults;
+}
+
+std::vector<Fault> TwoInputFaults() {
+  std::vector<Fault> faults = CommonFaults();
+  const std::vector<Fault> more = {
+      {"Missing", Step::kNames, "inputs: \"y\" is missing, wanted \"x\" and \"y\"",
+       [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
+      {"Unnamed", Step::kNames, "inputs[0].name: \"\", wanted \"x\" and \"y\"",
+       [](auto& r) { Input(r, 0).clear_name(); }},
+      {"Twice", Step::kNames, "inputs[1].name: \"x\" twice",
+       [](auto& r) { Input(r, 1).set_name("x"); }},
+      {"OtherSamples", Step::kTypes, "input \"y\": shape: [3, 512]",
+       [](auto& r) {
+         SetShape(Input(r, 1), {3, 512});
+       }},
+      {"OtherFeatures", Step::kTypes, "input \"x\": shape: [2, 511], wanted [*, 512]",
+       [](auto& r) {
+         SetShape(Input(r, 0), {2, 511});
+       }},
+      {"OtherDtype", Step::kTypes, "input \"y\": dtype: float16, wanted float32",
+       [](auto& r) { Input(r, 1).set_dtype(v1::FLOAT16); }},
+      {"SecondDtypeMissing", Step::kTypes, "input \"y\": dtype: missing",
+       [](auto& r) { Input(r, 1).clear_dtype(); }},
+      {"DtypeTheModelRefuses", Step::kTypes, "dtype: FLOAT64, wanted FLOAT32",
+       [](auto& r) {
+         for (auto& input : *r.mutable_inputs()) input.set_dtype(v1::FLOAT64);
+       }},
+  };
+  faults.insert(faults.end(), more.begin(), more.end());
+  return faults;
+}
+
+grpc::Status Unary(TestServer& server, const v1::NormalizeRequest& request) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  return server.stub().Normalize(&context, request, &response);
+}
+
+grpc::Status Stream(TestServer& server, const v1::NormalizeRequest& request) {
+  StreamClient client(server.stub());
+  client.SendHeader(request);
+  for (const v1::Tensor& input : request.inputs()) {
+    if (!input.data().empty()) client.SendChunk(input.data());
+  }
+  client.HalfClose();
+  return client.Finish();
+}
+
+// A stream notices an excess before its end, so it cannot say how much there will be.
+std::string Comparable(const grpc::Status& status) {
+  return absl::StrReplaceAll(status.error_message(), {{" bytes or more, ", " bytes, "}});
+}
+
+// Sends the request both ways; returns what both said.
+grpc::Status BothWays(TestServer& server, const v1::NormalizeRequest& request) {
+  const grpc::Status unary = Unary(server, request);
+  const grpc::Status stream = Stream(server, request);
+  EXPECT_EQ(unary.error_code(), stream.error_code()) << unary.error_message() << "\n"
+                                                     << stream.error_message();
+  EXPECT_EQ(Comparable(unary), Comparable(stream));
+  return {unary.error_code(), Comparable(unary)};
+}
+
+void LoadABrokenModel(TestServer& server) {
+  const std::string folder = server.repository() + "/broken";
+  std::filesystem::create_directories(folder + "/1");
+  std::ofstream(folder + "/config.textproto") << "group_norm { channels: -1 }";
+  grpc::ClientContext context;
+  v1::LoadModelRequest request;
+  request.set_model("broken");
+  v1::LoadModelResponse response;
+  ASSERT_FALSE(server.stub().LoadModel(&context, request, &response).ok());
+}
+
+struct Base {
+  v1::NormalizeRequest (*make)();
+  std::vector<Fault> faults;
+};
+
+std::vector<Base> Bases() { return {{OneInput, OneInputFaults()}, {TwoInputs, TwoInputFaults()}}; }
+
+TEST(RefusalTest, UnaryAndStreamRefuseEachBadRequestInTheSameWords) {
+  TestServer server;
+  LoadABrokenModel(server);
+  for (const Base& base : Bases()) {
+    ASSERT_TRUE(Unary(server, base.make()).ok());
+    for (const Fault& fault : base.faults) {
+      SCOPED_TRACE(absl::StrCat(base.make().model(), ", ", fault.name));
+      v1::NormalizeRequest request = base.make();
+      fault.change(request);
+      const grpc::Status status = BothWays(server, request);
+      EXPECT_EQ(status.error_code(), fault.code);
+      EXPECT_THAT(status.error_message(), HasSubstr(fault.message));
+    }
+  }
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+}
+
+// With two faults at once, both ways name the one whose check comes first.
+TEST(RefusalTest, UnaryAndStreamCheckInTheSameOrder) {
+  TestServer server;
+  LoadABrokenModel(server);
+  for (const Base& base : Bases()) {
+    for (const Fault& first : base.faults) {
+      for (const Fault& second : base.faults) {
+        if (&first == &second || first.step > second.step) continue;
+        SCOPED_TRACE(absl::StrCat(base.make().model(), ", ", first.name, " and ", second.name));
+        v1::NormalizeRequest request = base.make();
+        second.change(request);  // Before the one that may remove what it changes.
+        first.change(request);
+        const grpc::Status status = BothWays(server, request);
+        if (first.step == second.step) continue;  // One may undo the other.
+        EXPECT_EQ(status.error_code(), first.code);
+        EXPECT_THAT(status.error_message(), HasSubstr(first.message));
+      }
+    }
+  }
+}
+
+// A server that takes no request, and what it says.
+struct State {
+  std::string name;
+  Code code;
+  std::string message;
+  TestServerOptions options;
+  std::function<void(TestServer&)> enter;
+};
+
+std::vector<State> States() {
+  std::vector<State> states;
+  states.push_back(
+      {"Draining", Code::UNAVAILABLE, "the server is shutting down", {}, [](TestServer& server) {
+         server.stop_parts().admission.Close();
+       }});
+  states.push_back(
+      {"NoLane", Code::UNAVAILABLE, "the server has no working lane", {}, [](TestServer& server) {
+         server.stop_parts().admission.SetReady(false);
+       }});
+  TestServerOptions full;
+  full.admission.max_inflight_requests = 0;
+  states.push_back(
+      {"Full", Code::RESOURCE_EXHAUSTED, "wanted 1 more, 0 of 0 are free", full, [](auto&) {}});
+  return states;
+}
+
+TEST(RefusalTest, TheBudgetsComeAfterEveryCheckOfTheRequest) {
+  for (const State& state : States()) {
+    TestServer server(state.options);
+    LoadABrokenModel(server);
+    state.enter(server);
+    for (const Base& base : Bases()) {
+      SCOPED_TRACE(absl::StrCat(state.name, ", ", base.make().model()));
+      const grpc::Status refused = BothWays(server, base.make());
+      EXPECT_EQ(refused.error_code(), state.code);
+      EXPECT_THAT(refused.error_message(), HasSubstr(state.message));
+      for (const Fault& fault : base.faults) {
+        SCOPED_TRACE(fault.name);
+        v1::NormalizeRequest request = base.make();
+        fault.change(request);
+        const grpc::Status unary = Unary(server, request);
+        EXPECT_EQ(unary.error_code(), fault.code);
+        EXPECT_THAT(unary.error_message(), HasSubstr(fault.message));
+        const grpc::Status stream = Stream(server, request);
+        // A stream's data comes when its header has been accepted.
+        const bool in_header = fault.step != Step::kData;
+        EXPECT_EQ(stream.error_code(), in_header ? fault.code : state.code);
+        EXPECT_THAT(stream.error_message(), HasSubstr(in_header ? fault.message : state.message));
+      }
+    }
+  }
+}
+
+TEST(RefusalTest, AConnectionsShareRefusesBothWaysAlike) {
+  TestServerOptions options;
+  options.admission.max_inflight_requests = 8;
+  options.admission.max_connection_share = 0.1;
+  TestServer server(options);
+  server.gate().Close();
+  AsyncCall inside(server.stub(), OneInput());
+  server.gate().WaitForStalled(1);
+  const grpc::Status refused = BothWays(server, OneInput());
+  EXPECT_EQ(refused.error_code(), Code::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("--max_connection_share"));
+  server.gate().Open();
+  EXPECT_TRUE(inside.Wait().ok());
+}
+
+TEST(RefusalTest, BothWaysCountARefusalWithTheModelOnceThatIsFound) {
+  TestServer server;
+  v1::NormalizeRequest wrong_shape = OneInput();
+  wrong_shape.mutable_inputs(0)->set_shape(1, 63);
+  BothWays(server, wrong_shape);
+  v1::NormalizeRequest unknown = OneInput();
+  unknown.set_model("nothing");
+  BothWays(server, unknown);
+  server.WaitIdle();
+  for (const char* method : {"Normalize", "NormalizeStream"}) {
+    EXPECT_EQ(server.Metric(absl::StrCat(
+                  "normd_requests_total{model=\"instance_norm_64\",version=\"1\",method=\"", method,
+                  "\",code=\"INVALID_ARGUMENT\"}")),
+              1);
+    EXPECT_EQ(server.Metric(absl::StrCat("normd_requests_total{model=\"\",version=\"\",method=\"",
+                                         method, "\",code=\"NOT_FOUND\"}")),
+              1);
+  }
+}
+
+}  // namespace
+}  // namespace normd

@@ -1,0 +1,174 @@
+// A second protocol beside normd.v1: a decoder, an encoder and a registration, and nothing else.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "server/rpc/normalize_call.h"
+#include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/test_server.h"
+
+namespace normd {
+namespace {
+
+using testing::CheckHealth;
+using ::testing::HasSubstr;
+using testing::Health;
+using testing::MakeRequest;
+using testing::RawCall;
+using testing::TestServer;
+using testing::TestServerOptions;
+
+constexpr char kName[] = "tests.Plain";
+constexpr char kMethod[] = "/tests.Plain/Normalize";
+constexpr std::size_t kMaxHead = 64;
+
+// Messages of one line, "<model> <dim>x<dim>", and the bytes of a float32 tensor.
+class PlainCodec final : public MessageCodec {
+ public:
+  absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const override {
+    std::string head;
+    for (const ConstBytes slice : slices) {
+      const std::size_t size = std::min(slice.size(), kMaxHead - head.size());
+      head.append(reinterpret_cast<const char*>(slice.data()), size);
+    }
+    const std::size_t end = head.find('\n');
+    const std::vector<std::string> words = absl::StrSplit(head.substr(0, end), ' ');
+    if (end == std::string::npos || words.size() != 2) {
+      return absl::InvalidArgumentError("head: wanted a line with a model and a shape");
+    }
+    RequestDescription request;
+    request.model = words[0];
+    InputDescription& input = request.inputs.emplace_back();
+    for (const auto dim : absl::StrSplit(words[1], 'x')) {
+      if (!absl::SimpleAtoi(dim, &input.shape.emplace_back())) {
+        return absl::InvalidArgumentError("head: wanted a shape such as 2x64");
+      }
+    }
+    std::size_t skip = end + 1;
+    for (ConstBytes slice : slices) {
+      const std::size_t skipped = std::min(skip, slice.size());
+      slice.remove_prefix(skipped);
+      skip -= skipped;
+      if (slice.empty()) continue;
+      input.data.push_back(slice);
+      input.data_bytes += static_cast<std::int64_t>(slice.size());
+    }
+    return request;
+  }
+
+  grpc::ByteBuffer Encode(ResponseDescription response) const override {
+    const std::string head =
+        absl::StrCat(response.model, " ", absl::StrJoin(response.output.shape, "x"), "\n");
+    const grpc::Slice parts[] = {grpc::Slice(head), OwningSlice(std::move(response.output.data))};
+    return grpc::ByteBuffer(parts, 2);
+  }
+};
+
+class PlainService final : public grpc::Service {
+ public:
+  explicit PlainService(CallEnvironment& environment) {
+    AddMethod(new grpc::internal::RpcServiceMethod(kMethod, grpc::internal::RpcMethod::NORMAL_RPC,
+                                                   nullptr));
+    using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+    MarkMethodRawCallback(0, new Handler([this, &environment](grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+                            return NormalizeCall::Begin(environment, *context, Method::kNormalize,
+                                                        {*request, *response, codec_});
+                          }));
+  }
+
+ private:
+  const PlainCodec codec_;
+};
+
+// Serves it beside NormService.
+class SecondServiceTest : public ::testing::Test {
+ protected:
+  static TestServerOptions Options(std::unique_ptr<PlainService>& service) {
+    TestServerOptions options;
+    options.more_services = [&service](CallEnvironment& environment) {
+      service = std::make_unique<PlainService>(environment);
+      return std::vector<ServedService>{{service.get(), kName}};
+    };
+    return options;
+  }
+  grpc::Status Call(const std::string& message, std::string* answer = nullptr) {
+    return RawCall(server_.NewChannel(), kMethod, message, answer);
+  }
+
+  std::unique_ptr<PlainService> service_;
+  TestServer server_{Options(service_)};
+};
+
+TEST_F(SecondServiceTest, AnswersWithTheBitsOfTheFirst) {
+  const v1::NormalizeRequest request = MakeRequest("layer_norm_1024", {3, 1024});
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  ASSERT_TRUE(server_.stub().Normalize(&context, request, &response).ok());
+  std::string answer;
+  const grpc::Status status = Call("layer_norm_1024 3x1024\n" + request.inputs(0).data(), &answer);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(answer == "layer_norm_1024 3x1024\n" + response.outputs(0).data());
+  server_.WaitIdle();
+  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
+  EXPECT_EQ(server_.Metric("normd_requests_total{model=\"layer_norm_1024\",version=\"1\","
+                           "method=\"Normalize\",code=\"OK\"}"),
+            2);
+}
+
+TEST_F(SecondServiceTest, RefusesInTheWordsOfTheFirst) {
+  for (const auto& [model, shape] : std::vector<std::pair<std::string, std::vector<std::int64_t>>>{
+           {"nothing", {3, 1024}},
+           {"../x", {3, 1024}},
+           {"layer_norm_1024", {3, 1023}},
+           {"layer_norm_1024", {-3, 1024}},
+           {"layer_norm_1024", {4, 1024}}}) {
+    v1::NormalizeRequest request = MakeRequest("layer_norm_1024", {3, 1024});
+    request.set_model(model);
+    request.mutable_inputs(0)->mutable_shape()->Assign(shape.begin(), shape.end());
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    const grpc::Status first = server_.stub().Normalize(&context, request, &response);
+    const grpc::Status second =
+        Call(absl::StrCat(model, " ", absl::StrJoin(shape, "x"), "\n", request.inputs(0).data()));
+    EXPECT_FALSE(second.ok());
+    EXPECT_EQ(second.error_code(), first.error_code());
+    EXPECT_EQ(second.error_message(), first.error_message());
+  }
+  EXPECT_THAT(Call("no head").error_message(), HasSubstr("head: wanted a line"));
+}
+
+TEST_F(SecondServiceTest, HealthKnowsItAndItsModels) {
+  for (const char* name : {"", kName, "tests.Plain/layer_norm_1024", "normd.v1.NormService"}) {
+    Health health = Health::kUnknown;
+    EXPECT_TRUE(CheckHealth(server_.NewChannel(), name, &health).ok()) << name;
+    EXPECT_EQ(health, Health::kServing) << name;
+  }
+  v1::UnloadModelRequest request;
+  request.set_model("layer_norm_1024");
+  grpc::ClientContext context;
+  v1::UnloadModelResponse response;
+  ASSERT_TRUE(server_.stub().UnloadModel(&context, request, &response).ok());
+  Health health = Health::kUnknown;
+  EXPECT_EQ(CheckHealth(server_.NewChannel(), "tests.Plain/layer_norm_1024", &health).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(SecondServiceTest, IsRefusedWhileTheServerDrains) {
+  server_.stop_parts().admission.Close();
+  const grpc::Status status = Call("layer_norm_1024 1x1024\n" + std::string(4096, '\0'));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace normd
