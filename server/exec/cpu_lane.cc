@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "server/exec/cpu_model.h"
 #include "server/exec/gather.h"
@@ -32,11 +33,11 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint start = clock_.Now();
   Run run;
   run.dtype = batch->dtype;
-  if (batch->model->linear() != nullptr) {
-    run.layer = &static_cast<const CpuModel&>(*batch->model->backend_state()).layer();
+  if (const auto* program = std::get_if<NormProgram>(&batch->model->program())) {
+    run.spec = program->Spec(batch->dtype);
+    run.params = program->params;
   } else {
-    run.spec = batch->model->Spec(batch->dtype);
-    run.params = batch->model->host_params();
+    run.layer = &static_cast<const CpuModel&>(*batch->model->backend_state()).layer();
   }
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status status = CheckWanted(*request, start);
@@ -69,9 +70,10 @@ absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
 absl::Status CpuLane::Prepare(std::unique_ptr<Request>& request, Run& run) {
   // Before the inputs are looked at: a size that cannot be had is the first thing to know.
   Work work;
-  std::byte* out = request->output.data();
-  if (request->output.empty()) {
-    absl::StatusOr<Buffer> taken = pool_.Take(request->geometry.bytes);
+  const MutableBytes named = NamedOutput(*request, 0);
+  std::byte* out = named.data();
+  if (named.empty()) {
+    absl::StatusOr<Buffer> taken = pool_.Take(request->geometry.outputs[0].bytes);
     if (!taken.ok()) return taken.status();
     work.output = *std::move(taken);
     out = work.output.data();
@@ -92,7 +94,7 @@ absl::Status CpuLane::Place(Work& work, std::byte* out, Run& run) {
   const Geometry& geometry = request.geometry;
   Select(geometry.channels, run);
   const std::byte* x = InPlaceInput(request, 0);
-  if (x != nullptr || geometry.bytes == 0) {
+  if (x != nullptr || geometry.inputs[0].bytes == 0) {
     segments_.push_back({x, out, geometry.samples, geometry.spatial});
   } else {
     TakeInput(request, out, run);
@@ -108,7 +110,7 @@ absl::Status CpuLane::PlaceLinear(Work& work, std::byte* out) {
   const std::byte* y = has_y ? InPlaceInput(request, 1) : nullptr;
   const bool in_place = x != nullptr || y != nullptr;
   if (x == nullptr && geometry.samples > 0) {
-    absl::StatusOr<Buffer> taken = pool_.Take(geometry.input_bytes[0]);
+    absl::StatusOr<Buffer> taken = pool_.Take(geometry.inputs[0].bytes);
     if (!taken.ok()) return taken.status();
     work.gathered = *std::move(taken);
     GatherInput(request, 0, work.gathered.data());
@@ -133,8 +135,8 @@ void CpuLane::Select(const ChannelRange& channels, Run& run) {
 // A sample is computed by its own alone, so neither the cuts nor where it lies change its bits.
 void CpuLane::TakeInput(Request& request, std::byte* to, Run& run) {
   const Geometry& geometry = request.geometry;
-  const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
-  SliceReader input(request.inputs.front());
+  const std::int64_t sample_bytes = geometry.inputs[0].bytes / geometry.samples;
+  SliceReader input(request.inputs.front().views);
   bool in_place = false;
   for (std::int64_t left = geometry.samples; left > 0;) {
     const ConstBytes piece = input.Piece();
@@ -155,7 +157,7 @@ void CpuLane::TakeInput(Request& request, std::byte* to, Run& run) {
 
 // One sample.
 void CpuLane::Gather(SliceReader& input, const Geometry& geometry, std::byte* to, Run& run) {
-  const std::int64_t bytes = geometry.bytes / geometry.samples;
+  const std::int64_t bytes = geometry.inputs[0].bytes / geometry.samples;
   input.Read(to, static_cast<std::size_t>(bytes));
   segments_.push_back({to, to, 1, geometry.spatial});
   run.gathered_bytes += bytes;

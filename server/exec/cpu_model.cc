@@ -1,6 +1,7 @@
 #include "server/exec/cpu_model.h"
 
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "server/exec/kernel_status.h"
@@ -9,10 +10,11 @@ namespace normd {
 
 absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const Model& model,
                                                            const norm::cpu::Executor& kernels) {
-  if (model.linear() == nullptr) return nullptr;
+  const auto* program = std::get_if<LinearNormProgram>(&model.program());
+  if (program == nullptr) return nullptr;
   std::unique_ptr<norm::cpu::LinearNorm> layer;
-  const absl::Status status = FromKernel(
-      norm::cpu::LinearNorm::Create(kernels, *model.linear(), model.host_linear_params(), &layer));
+  const absl::Status status =
+      FromKernel(norm::cpu::LinearNorm::Create(kernels, program->spec, program->params, &layer));
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat("linear_norm: ", status.message()));
   }

@@ -11,7 +11,7 @@
 namespace normd {
 
 // Internal, naming the field and the sizes, unless each input has as many bytes as the geometry
-// says and the output, if named, too and is aligned to its element. The front ends check what
+// says and each output that is named too, and is aligned to its element. The front ends check what
 // clients send; this keeps a mistake of theirs from becoming a stray write.
 absl::Status CheckMemory(const Request& request);
 
@@ -19,7 +19,10 @@ absl::Status CheckMemory(const Request& request);
 // to the element, so that it can be computed where it is; null otherwise, and for an empty input.
 const std::byte* InPlaceInput(const Request& request, std::size_t index);
 
-// Copies inputs[index] to `to`, which has room for its geometry.input_bytes.
+// The memory that the request names for an output; empty: none.
+MutableBytes NamedOutput(const Request& request, std::size_t index);
+
+// Copies inputs[index] to `to`, which has room for its bytes.
 void GatherInput(const Request& request, std::size_t index, std::byte* to);
 
 }  // namespace normd

@@ -24,6 +24,8 @@
 
 namespace normd {
 
+// The most input tensors that are read at all, whatever the model takes.
+inline constexpr std::size_t kMaxInputs = 2;
 // The longest `model` or tensor name that is read at all.
 inline constexpr int kMaxNameBytes = 128;
 

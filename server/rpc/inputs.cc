@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/printable.h"
-#include "server/model/linear_norm.h"
 
 namespace normd {
 namespace {
@@ -31,7 +30,8 @@ absl::StatusOr<std::size_t> PlaceOf(absl::string_view name, absl::Span<const Ten
 }
 
 absl::Status Match(absl::Span<const absl::string_view> names, absl::Span<const TensorView> tensors,
-                   std::array<std::size_t, kMaxInputs>& places) {
+                   absl::InlinedVector<std::size_t, kInlinedInputs>& places) {
+  places.assign(names.size(), 0);
   if (names.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     bool known = false;
@@ -90,7 +90,7 @@ absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
   if (!geometry.ok()) return geometry.status();
   checked.geometry = *geometry;
   checked.dtype = checked.types.front().dtype;
-  checked.output_shape = model.OutputShape(checked.types.front().shape);
+  checked.outputs = model.Outputs(checked.types);
   return checked;
 }
 
@@ -102,7 +102,7 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const T
   const absl::Span<const absl::string_view> names = model.input_names();
   for (std::size_t k = 0; k < names.size(); ++k) {
     const absl::Status status =
-        CheckBytes(tensors[checked->places[k]], checked->types[k], geometry.input_bytes[k]);
+        CheckBytes(tensors[checked->places[k]], checked->types[k], geometry.inputs[k].bytes);
     if (!status.ok()) return For(names, k, status);
   }
   if (geometry.LargerBytes() > max_bytes) {
@@ -110,18 +110,6 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const T
         "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
   }
   return checked;
-}
-
-absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked) {
-  const norm::LinearNormSpec* layer = model.linear();
-  if (asked == v1::PRECISION_UNSPECIFIED) {
-    return layer != nullptr ? layer->precision : norm::Precision::kFloat32;
-  }
-  absl::StatusOr<norm::Precision> precision = ToPrecision(asked);
-  if (!precision.ok() || layer != nullptr) return precision;
-  return absl::InvalidArgumentError(absl::StrCat("precision: ", v1::Precision_Name(asked),
-                                                 ", wanted none: model \"", model.name(),
-                                                 "\" has no matrix product"));
 }
 
 }  // namespace normd

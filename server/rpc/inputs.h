@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_RPC_INPUTS_H_
 #define NORMD_SERVER_RPC_INPUTS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/model/model.h"
 #include "server/rpc/codec.h"
@@ -19,12 +17,12 @@
 namespace normd {
 
 struct CheckedInputs {
-  norm::DType dtype = norm::DType::kFloat32;  // Of every input and of the output.
-  Shape output_shape;
+  norm::DType dtype = norm::DType::kFloat32;  // Of the first input.
   Geometry geometry;
   // For each of the model's input_names, its place among the request's tensors, and its type.
-  std::array<std::size_t, kMaxInputs> places{};
-  absl::InlinedVector<TensorType, kMaxInputs> types;
+  absl::InlinedVector<std::size_t, kInlinedInputs> places;
+  absl::InlinedVector<TensorType, kInlinedInputs> types;
+  absl::InlinedVector<TensorType, kInlinedOutputs> outputs;
 };
 
 // Matches the tensors to the model's inputs by name, and checks their types and shapes. A single
@@ -37,10 +35,6 @@ absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
 // together, or the output, have more than `max_bytes`.
 absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
                                           std::int64_t max_bytes);
-
-// What the request asks for, or else the model's own. InvalidArgument: "precision: ...", for an
-// unknown value and for a model without a matrix product.
-absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked);
 
 }  // namespace normd
 

@@ -68,12 +68,13 @@ absl::Status NormalizeCall::Accept() {
   const absl::StatusOr<Queueing> queueing = CheckQueueing(*view);
   if (!queueing.ok()) return queueing.status();
   queueing_ = *queueing;
-  const absl::StatusOr<norm::Precision> precision = CheckPrecision(*model_, view->precision);
-  if (!precision.ok()) return precision.status();
-  precision_ = *precision;
+  const absl::StatusOr<RequestOptions> options = model_->CheckOptions({view->precision});
+  if (!options.ok()) return options.status();
+  request_options_ = *options;
   const CallerName caller(context_);
-  auto lease = environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.bytes,
-                                            *metrics_, Needs::kLane, caller.caller());
+  auto lease =
+      environment_.admission.Admit(inputs_.geometry.InputBytes() + inputs_.geometry.OutputBytes(),
+                                   *metrics_, Needs::kLane, caller.caller());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   std::unique_ptr<Request> request = MakeRequest(*view);
@@ -103,18 +104,17 @@ std::unique_ptr<Request> NormalizeCall::MakeRequest(NormalizeRequestView& view) 
   request->id = id_;
   request->model = model_;
   request->dtype = inputs_.dtype;
-  request->precision = precision_;
+  request->options = request_options_;
   request->geometry = inputs_.geometry;
   for (std::size_t k = 0; k < model_->input_names().size(); ++k) {
-    request->inputs.push_back(std::move(view.inputs[inputs_.places[k]].data));
+    request->inputs.push_back({std::move(view.inputs[inputs_.places[k]].data), {}});
   }
   request->input_owner = Borrow<void>(this);
   request->arrival = arrival_;
   request->deadline = DeadlineOf(context_, environment_.clock);
   request->priority = queueing_.priority;
   request->queue_timeout = queueing_.timeout;
-  // The cost of a matrix product is not in proportion to its bytes.
-  request->may_run_inline = model_->linear() == nullptr;
+  request->may_run_inline = model_->runs_inline();
   request->cancelled = Borrow(&cancelled_);
   request->done = [this](Completion completion) { Complete(std::move(completion)); };
   return request;
@@ -132,10 +132,11 @@ void NormalizeCall::Complete(Completion completion) {
 
 absl::Status NormalizeCall::Answer(Completion& completion) {
   const TimePoint begin = environment_.clock.Now();
-  const std::int64_t bytes = inputs_.geometry.bytes;
-  if (static_cast<std::int64_t>(completion.output.size()) != bytes) {
-    return absl::InternalError(
-        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", bytes));
+  // The codec encodes one output so far.
+  const std::int64_t bytes = inputs_.geometry.OutputBytes();
+  Buffer& output = completion.outputs.front();
+  if (static_cast<std::int64_t>(output.size()) != bytes) {
+    return absl::InternalError(absl::StrCat("output: ", output.size(), " bytes, wanted ", bytes));
   }
   NormalizeResponseHead head;
   head.model = model_->name();
@@ -147,12 +148,12 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
   head.batch_requests = completion.batch.requests;
   head.batch_bytes = completion.batch.bytes;
   head.lane = completion.batch.lane;
-  head.dtype = ToProto(inputs_.dtype);
-  head.shape = inputs_.output_shape.dims();
+  head.dtype = ToProto(inputs_.outputs.front().dtype);
+  head.shape = inputs_.outputs.front().shape.dims();
   head.data_bytes = bytes;
   const std::string encoded = EncodeNormalizeResponseHead(head);
   if (bytes > 0) {
-    const grpc::Slice parts[] = {grpc::Slice(encoded), OwningSlice(std::move(completion.output))};
+    const grpc::Slice parts[] = {grpc::Slice(encoded), OwningSlice(std::move(output))};
     answer_ = grpc::ByteBuffer(parts, 2);
   } else {
     const grpc::Slice whole(encoded);

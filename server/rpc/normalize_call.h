@@ -75,7 +75,7 @@ class NormalizeCall final : public grpc::ServerUnaryReactor {
   std::shared_ptr<const Model> model_;
   CheckedInputs inputs_;
   Queueing queueing_;
-  norm::Precision precision_ = norm::Precision::kFloat32;
+  RequestOptions request_options_;
   Admission::Lease lease_;
   ResponseWatch::Entry response_;
   ModelMetrics* metrics_;

@@ -326,7 +326,7 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
     const std::uint64_t number = NextPiece();
     Piece& added = pieces_.emplace_back();
     added.input_bytes = piece.geometry.InputBytes();
-    added.bytes = piece.geometry.bytes;
+    added.bytes = piece.geometry.OutputBytes();
     added.request = MakeRequest(number, std::move(piece));
     added.id = added.request->id;
   }
@@ -348,9 +348,9 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   request->id = environment_.next_request_id.fetch_add(1, std::memory_order_relaxed);
   request->model = header_.model;
   request->dtype = header_.inputs.dtype;
-  request->precision = header_.precision;
+  request->options = header_.options;
   request->geometry = piece.geometry;
-  request->inputs = std::move(piece.inputs);
+  for (ByteViews& views : piece.inputs) request->inputs.push_back({std::move(views), {}});
   request->input_owner = std::move(piece.owner);
   request->arrival = environment_.clock.Now();
   request->deadline = deadline_;
@@ -359,8 +359,7 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
   request->holder = holder_;
   request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
-  // As for a Normalize call: a matrix product's cost is not in proportion to its bytes.
-  request->may_run_inline = header_.model->linear() == nullptr;
+  request->may_run_inline = header_.model->runs_inline();
   request->cancelled = Borrow(&cancelled_);
   request->done = [this, number](Completion completion) {
     OnComputed(number, std::move(completion));
@@ -370,11 +369,13 @@ std::unique_ptr<Request> StreamCall::MakeRequest(std::uint64_t number, ReceivedP
 
 absl::Status StreamCall::TakeResult(std::uint64_t number, Completion& completion) {
   Piece& piece = pieces_[number - first_piece_];
-  if (static_cast<std::int64_t>(completion.output.size()) != piece.bytes) {
+  // Streams carry one output so far.
+  Buffer& output = completion.outputs.front();
+  if (static_cast<std::int64_t>(output.size()) != piece.bytes) {
     return absl::InternalError(
-        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", piece.bytes));
+        absl::StrCat("output: ", output.size(), " bytes, wanted ", piece.bytes));
   }
-  piece.output = std::make_shared<Buffer>(std::move(completion.output));
+  piece.output = std::make_shared<Buffer>(std::move(output));
   piece.batch_id = completion.batch.id;
   for (std::size_t i = 0; i < kStageCount; ++i) {
     stages_[static_cast<Stage>(i)] += completion.stages[static_cast<Stage>(i)];

@@ -236,7 +236,7 @@ void StreamCall::WriteTrailer() {
   stages.set_copy_out_ns(stages_[Stage::kCopyOut].count());
   trailer.set_pieces(static_cast<std::int64_t>(first_piece_));
   trailer.set_batches(batches_);
-  trailer.set_bytes(header_.geometry().bytes);
+  trailer.set_bytes(header_.geometry().OutputBytes());
   SetOutgoing({grpc::Slice(response.SerializeAsString())});
 }
 

@@ -18,14 +18,14 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 Wide DividedUp(Wide value, Wide by) { return (value + by - 1) / by; }
 
 bool OutputIsLarger(const Geometry& geometry) {
-  return geometry.InputBytes() > 0 && geometry.bytes > geometry.InputBytes();
+  return geometry.InputBytes() > 0 && geometry.OutputBytes() > geometry.InputBytes();
 }
 
 // So that what is made of the window's bytes is no more than a window either.
 StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
   if (OutputIsLarger(geometry)) {
     limits.window_bytes = static_cast<std::int64_t>(Wide(limits.window_bytes) *
-                                                    geometry.InputBytes() / geometry.bytes);
+                                                    geometry.InputBytes() / geometry.OutputBytes());
   }
   return limits;
 }
@@ -35,7 +35,7 @@ Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& 
   const Wide bytes = unit;
   const Wide window = bytes + std::min(DividedUp(bytes, 3), Wide(server.max_message_bytes));
   if (!OutputIsLarger(geometry)) return window;
-  return DividedUp(window * geometry.bytes, geometry.InputBytes());
+  return DividedUp(window * geometry.OutputBytes(), geometry.InputBytes());
 }
 
 absl::Status CheckNoData(absl::Span<const TensorView> tensors) {
@@ -52,8 +52,7 @@ absl::Status CheckWindow(const StreamHeader& header, const StreamLimits& server)
   if (unit <= header.limits.max_piece_bytes()) return absl::OkStatus();
   const Wide needed = WindowFor(unit, header.geometry(), server);
   const Model& model = *header.model;
-  const bool rows = model.linear() == nullptr &&
-                    model.Spec(header.inputs.dtype).layout == norm::Layout::kChannelsFirst;
+  const bool rows = model.cut().at == CutRule::At::kRow;
   return absl::InvalidArgumentError(absl::StrCat(
       "shape: a ", rows ? "row" : "sample", " of ", header.inputs.types.front().shape.ToString(),
       " has ", unit, " bytes and needs a stream window of ",
@@ -67,7 +66,8 @@ absl::Status CheckWindow(const StreamHeader& header, const StreamLimits& server)
 std::int64_t StreamHeader::HeldBytes(std::int64_t input_bytes) const {
   if (input_bytes == 0) return 0;
   return static_cast<std::int64_t>(
-      input_bytes + DividedUp(Wide(input_bytes) * geometry().bytes, geometry().InputBytes()));
+      input_bytes +
+      DividedUp(Wide(input_bytes) * geometry().OutputBytes(), geometry().InputBytes()));
 }
 
 std::string StreamHeader::WantedData() const {
@@ -80,8 +80,7 @@ std::string StreamHeader::WantedData() const {
 
 PieceSequence StreamHeader::Pieces() const {
   const std::int64_t target = std::min(limits.piece_bytes, limits.max_piece_bytes());
-  if (model->linear() != nullptr) return PieceSequence(geometry(), target);
-  return PieceSequence(model->Spec(inputs.dtype), geometry(), target);
+  return PieceSequence(model->cut(), geometry(), target);
 }
 
 absl::StatusOr<StreamHeader> CheckStreamHeader(const NormalizeRequestView& view,
@@ -91,15 +90,15 @@ absl::StatusOr<StreamHeader> CheckStreamHeader(const NormalizeRequestView& view,
   if (!status.ok()) return status;
   auto model = registry.Find(view.model, view.version);
   if (!model.ok()) return model.status();
-  const absl::StatusOr<norm::Precision> precision = CheckPrecision(**model, view.precision);
-  if (!precision.ok()) return precision.status();
+  const absl::StatusOr<RequestOptions> options = (*model)->CheckOptions({view.precision});
+  if (!options.ok()) return options.status();
   auto inputs = CheckInputTypes(**model, view.inputs);
   if (!inputs.ok()) return inputs.status();
   if (status = CheckNoData(view.inputs); !status.ok()) return status;
   const absl::StatusOr<Queueing> queueing = CheckQueueing(view);
   if (!queueing.ok()) return queueing.status();
   const StreamLimits narrow = Narrow(limits, inputs->geometry);
-  StreamHeader header{*std::move(model), *precision, *std::move(inputs), *queueing, narrow};
+  StreamHeader header{*std::move(model), *options, *std::move(inputs), *queueing, narrow};
   if (status = CheckWindow(header, limits); !status.ok()) return status;
   return header;
 }
@@ -109,9 +108,11 @@ std::string EncodeStreamHeader(const StreamHeader& header) {
   v1::NormalizeStreamHeader& out = *response.mutable_header();
   out.set_model(header.model->name());
   out.set_version(header.model->version());
-  v1::Tensor& output = *out.add_outputs();
-  output.set_dtype(ToProto(header.inputs.dtype));
-  for (const std::int64_t dim : header.inputs.output_shape.dims()) output.add_shape(dim);
+  for (const TensorType& type : header.inputs.outputs) {
+    v1::Tensor& output = *out.add_outputs();
+    output.set_dtype(ToProto(type.dtype));
+    for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
+  }
   out.set_window_bytes(header.limits.window_bytes);
   out.set_max_chunk_bytes(header.limits.max_chunk_bytes());
   return response.SerializeAsString();

@@ -41,7 +41,7 @@ struct StreamLimits {
 
 struct StreamHeader {
   std::shared_ptr<const Model> model;
-  norm::Precision precision = norm::Precision::kFloat32;
+  RequestOptions options;
   CheckedInputs inputs;
   Queueing queueing;    // Of each piece.
   StreamLimits limits;  // Narrower than the server's where the output is larger than the inputs.

@@ -23,10 +23,8 @@ namespace normd {
 // and the target alone, never on how the bytes arrive. A value type.
 class PieceSequence {
  public:
-  // Of a norm: `tensors` is what Model::Check gave for `spec`; target_bytes > 0.
-  PieceSequence(const norm::NormSpec& spec, const Geometry& tensors, std::int64_t target_bytes);
-  // Of whole samples, as a fused layer needs them.
-  PieceSequence(const Geometry& tensors, std::int64_t target_bytes);
+  // `tensors` is what Model::Check gave, `cut` the model's rule; target_bytes > 0.
+  PieceSequence(const CutRule& cut, const Geometry& tensors, std::int64_t target_bytes);
 
   // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
   // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
@@ -37,8 +35,6 @@ class PieceSequence {
   Geometry Next();
 
  private:
-  PieceSequence(const Geometry& tensors, std::int64_t sample_units, std::int64_t target_bytes);
-
   Geometry unit_;
   std::int64_t units_ = 0;
   std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.
@@ -50,7 +46,7 @@ class PieceSequence {
 // A piece whose bytes are all there.
 struct ReceivedPiece {
   Geometry geometry;
-  absl::InlinedVector<ByteViews, kMaxInputs> inputs;
+  absl::InlinedVector<ByteViews, kInlinedInputs> inputs;
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
 
@@ -105,7 +101,7 @@ class PieceAssembler {
   std::int64_t part_bytes_ = 0;     // Lacking of the part.
   std::size_t part_input_ = 0;
   std::shared_ptr<Memory> memory_;
-  absl::InlinedVector<Input, kMaxInputs> inputs_;
+  absl::InlinedVector<Input, kInlinedInputs> inputs_;
 };
 
 }  // namespace normd

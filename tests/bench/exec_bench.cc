@@ -51,10 +51,12 @@ std::unique_ptr<Request> MakeRequest(const Server& server, std::uint64_t id, std
   auto request = std::make_unique<Request>();
   request->id = id;
   request->model = server.model;
-  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, bytes, {}, {bytes}};
-  request->inputs.emplace_back(input.begin(), input.end());
+  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, {}, {{bytes}}, {{bytes}}};
+  request->inputs.emplace_back().views.assign(input.begin(), input.end());
   request->deadline = server.clock.Now() + std::chrono::seconds(100);
-  request->done = [](Completion completion) { benchmark::DoNotOptimize(completion.output.data()); };
+  request->done = [](Completion completion) {
+    benchmark::DoNotOptimize(completion.outputs[0].data());
+  };
   return request;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -111,7 +112,7 @@ absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOp
 }
 
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
-  if (model.linear() != nullptr) {
+  if (std::holds_alternative<LinearNormProgram>(model.program())) {
     return DeviceLinearModel::Upload(model, device_list_, workspaces_per_device_);
   }
   return DeviceModel::Upload(model, device_list_);

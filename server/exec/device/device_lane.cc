@@ -5,6 +5,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -164,9 +165,9 @@ std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, DeviceWave& wav
 bool DeviceLane::TakeOutputs(DeviceWave& wave) {
   bool all_pinned = true;
   for (DeviceWave::Item& item : wave.items) {
-    const std::size_t bytes = static_cast<std::size_t>(item.request->geometry.bytes);
+    const auto bytes = static_cast<std::size_t>(item.request->geometry.outputs[0].bytes);
     bool pinned = false;
-    item.output = item.request->output;
+    item.output = NamedOutput(*item.request, 0);
     if (item.output.empty()) {
       std::optional<Buffer> block = TakeBlock(item);
       pinned = block.has_value();
@@ -190,8 +191,9 @@ bool DeviceLane::TakeOutputs(DeviceWave& wave) {
 // half as much memory passes through the caches.
 std::optional<Buffer> DeviceLane::TakeBlock(DeviceWave::Item& item) {
   Request& request = *item.request;
-  if (item.staged && request.model->linear() == nullptr) return std::move(request.staged);
-  return pool_.Take(static_cast<std::size_t>(request.geometry.bytes));
+  if (item.staged && std::holds_alternative<NormProgram>(request.model->program()))
+    return std::move(request.staged);
+  return pool_.Take(static_cast<std::size_t>(request.geometry.outputs[0].bytes));
 }
 
 void DeviceLane::ReturnLent(DeviceWave::Item& item) {
@@ -206,7 +208,7 @@ void DeviceLane::ReturnLent(DeviceWave::Item& item) {
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
   const bool mapped = TakeOutputs(wave) && wave.link_bytes <= options_.mapped_bytes;
   if (!mapped) LargeBatch();
-  if (batch.model->linear() == nullptr) {
+  if (std::holds_alternative<NormProgram>(batch.model->program())) {
     return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
   }
   // The x of a mapped batch lies in a chunk.
@@ -227,7 +229,7 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
-  const norm::NormSpec spec = batch.model->Spec(batch.dtype);
+  const norm::NormSpec& spec = std::get<NormProgram>(batch.model->program()).Spec(batch.dtype);
   const norm::NormParams& params = ParamsOn(options_.device_index, batch);
   return ComputeMapped(wave, [&] {
     // One launch for each run of requests that cover the same channels.
@@ -246,7 +248,7 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
 
 const std::byte* DeviceLane::MappedInput(const DeviceWave::Item& item, std::size_t input,
                                          std::byte* to) {
-  if (item.staged) return item.request->inputs[input].front().data();
+  if (item.staged) return item.request->inputs[input].views.front().data();
   GatherInput(*item.request, input, to);
   return to;
 }
@@ -274,7 +276,7 @@ absl::Status DeviceLane::RunPieces(const Batch& batch, DeviceWave& wave) {
   std::vector<Geometry> geometries;
   geometries.reserve(wave.items.size());
   for (const DeviceWave::Item& item : wave.items) geometries.push_back(item.request->geometry);
-  const std::vector<Piece> pieces = CutIntoPieces(batch.model->Spec(batch.dtype), geometries,
+  const std::vector<Piece> pieces = CutIntoPieces(batch.model->cut(), geometries,
                                                   static_cast<std::int64_t>(options_.piece_bytes));
   std::vector<PieceMarks> marks(pieces.size());
   absl::Status status;
@@ -301,9 +303,10 @@ absl::Status DeviceLane::EnqueuePiece(const Batch& batch, DeviceWave& wave, cons
   if (!status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    status = compute_->Normalize(SpecOf(batch.model->Spec(batch.dtype), piece.channels),
-                                 ParamsOf(ParamsOn(options_.device_index, batch), piece.channels),
-                                 segments.data(), segments.size());
+    status = compute_->Normalize(
+        SpecOf(std::get<NormProgram>(batch.model->program()).Spec(batch.dtype), piece.channels),
+        ParamsOf(ParamsOn(options_.device_index, batch), piece.channels), segments.data(),
+        segments.size());
   }
   if (status.ok()) status = Pass(*compute_, marks.compute.end, *out_, marks.copy_out.begin);
   for (const PieceSegment& segment : piece.segments) {
@@ -321,7 +324,7 @@ absl::Status DeviceLane::CopyIn(DeviceWave::Item& item, std::size_t input, std::
   DeviceRange range(device_, "copy_in");
   if (absl::Status status = staging_->Send(*in_); !status.ok() || bytes == 0) return status;
   staging_->AddCopied(bytes);
-  return in_->CopyIn(target, request.inputs[input].front().data() + offset, bytes);
+  return in_->CopyIn(target, request.inputs[input].views.front().data() + offset, bytes);
 }
 
 absl::Status DeviceLane::CopyOut(DeviceWave& wave, std::size_t index, std::size_t offset,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <variant>
 
 #include "absl/container/inlined_vector.h"
 #include "server/exec/device/device_lane.h"
@@ -49,9 +50,9 @@ absl::Status DeviceLane::EnqueueLinear(const Batch& batch, DeviceWave& wave, Pie
     const Geometry& geometry = item.request->geometry;
     std::byte* x = arena_.data() + item.x_offset;
     std::byte* out = arena_.data() + item.result_offset;
-    const std::array<std::byte*, kMaxInputs> targets = {x, out};
+    const std::array<std::byte*, 2> targets = {x, out};
     for (std::size_t i = 0; i < item.readers.size() && status.ok(); ++i) {
-      status = CopyIn(item, i, 0, targets[i], static_cast<std::size_t>(geometry.input_bytes[i]));
+      status = CopyIn(item, i, 0, targets[i], static_cast<std::size_t>(geometry.inputs[i].bytes));
     }
     segments.push_back({x, HasY(item) ? out : nullptr, out, geometry.samples});
   }
@@ -72,13 +73,13 @@ absl::Status DeviceLane::EnqueueLinear(const Batch& batch, DeviceWave& wave, Pie
 absl::Status DeviceLane::LaunchLinear(const Batch& batch, const DeviceWave& wave,
                                       absl::Span<const norm::LinearNormSegment> segments) {
   const auto& model = static_cast<const DeviceLinearModel&>(*batch.model->backend_state());
-  norm::LinearNormSpec spec = *batch.model->linear();
+  norm::LinearNormSpec spec = std::get<LinearNormProgram>(batch.model->program()).spec;
   spec.dtype = batch.dtype;
   for (std::size_t i = 0; i < kPrecisionCount; ++i) {
     spec.precision = static_cast<norm::Precision>(i);
     Segments chosen;
     for (std::size_t j = 0; j < segments.size(); ++j) {
-      if (wave.items[j].request->precision == spec.precision) chosen.push_back(segments[j]);
+      if (wave.items[j].request->options.precision == spec.precision) chosen.push_back(segments[j]);
     }
     if (chosen.empty()) continue;
     absl::Status status = compute_->LinearNorm(

@@ -1,8 +1,8 @@
 #include "server/exec/device/device_linear_model.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 
@@ -46,7 +46,8 @@ LinearBlock MakeLinearBlock(const norm::LinearNormSpec& spec, const Device& devi
 
 absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model& model,
                                                                     Device& device, int lanes) {
-  const norm::LinearNormSpec& spec = *model.linear();
+  const LinearNormProgram& program = std::get<LinearNormProgram>(model.program());
+  const norm::LinearNormSpec& spec = program.spec;
   Copy copy;
   copy.block = MakeLinearBlock(spec, device, lanes);
   absl::StatusOr<Buffer> memory = device.Allocate(MemoryKind::kDevice, copy.block.bytes);
@@ -54,7 +55,7 @@ absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model&
   copy.memory = *std::move(memory);
   copy.data = copy.memory.data();
 
-  norm::LinearNormParams params = model.host_linear_params();
+  norm::LinearNormParams params = program.params;
   const std::size_t weight_bytes = BytesOf(params.weight, spec.in_features * spec.out_features);
   const std::size_t bias_bytes = BytesOf(params.bias, spec.out_features);
   std::size_t total = 0;
@@ -88,7 +89,6 @@ absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model&
 
 absl::StatusOr<std::unique_ptr<DeviceLinearModel>> DeviceLinearModel::Upload(
     const Model& model, absl::Span<Device* const> devices, int lanes_per_device) {
-  assert(model.linear() != nullptr);
   std::unique_ptr<DeviceLinearModel> state(new DeviceLinearModel());
   for (Device* device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(model, *device, lanes_per_device);

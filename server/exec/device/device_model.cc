@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 
@@ -54,9 +55,10 @@ absl::StatusOr<DeviceModel::Copy> DeviceModel::UploadTo(const norm::NormParams& 
 absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Upload(
     const Model& model, absl::Span<Device* const> devices) {
   std::unique_ptr<DeviceModel> state(new DeviceModel());
-  const std::int64_t channels = model.Spec(norm::DType::kFloat32).channels;
+  const NormProgram& program = std::get<NormProgram>(model.program());
+  const std::int64_t channels = program.Spec(norm::DType::kFloat32).channels;
   for (Device* device : devices) {
-    absl::StatusOr<Copy> copy = UploadTo(model.host_params(), channels, *device);
+    absl::StatusOr<Copy> copy = UploadTo(program.params, channels, *device);
     if (!copy.ok()) {
       return absl::Status(copy.status().code(), absl::StrCat("parameters on ", device->name(), ": ",
                                                              copy.status().message()));

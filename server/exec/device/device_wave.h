@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -27,7 +28,7 @@ struct DeviceWave {
 
   struct Item {
     std::unique_ptr<Request> request;
-    absl::InlinedVector<SliceReader, kMaxInputs> readers;  // One for each input.
+    absl::InlinedVector<SliceReader, kInlinedInputs> readers;  // One for each input.
     Buffer block;              // Owns the output, unless the request names its memory.
     MutableBytes output;       // Of the request's size.
     bool staged = false;       // The inputs lie where the device can read them.
@@ -40,22 +41,23 @@ struct DeviceWave {
 
   // What lies in front of the result: a fused layer's x, which does not have its size.
   static std::size_t FrontBytes(const Request& request) {
-    return request.model->linear() == nullptr
+    return std::holds_alternative<NormProgram>(request.model->program())
                ? 0
-               : static_cast<std::size_t>(request.geometry.input_bytes[0]);
+               : static_cast<std::size_t>(request.geometry.inputs[0].bytes);
   }
   static std::size_t TensorBytes(const Request& request) {
-    return FrontBytes(request) + static_cast<std::size_t>(request.geometry.bytes);
+    return FrontBytes(request) + static_cast<std::size_t>(request.geometry.outputs[0].bytes);
   }
   static std::size_t ArenaBytes(const Request& request) {
-    return RoundUp(FrontBytes(request)) + RoundUp(static_cast<std::size_t>(request.geometry.bytes));
+    return RoundUp(FrontBytes(request)) +
+           RoundUp(static_cast<std::size_t>(request.geometry.outputs[0].bytes));
   }
 
   void Add(std::unique_ptr<Request> request) {
     const Geometry& geometry = request->geometry;
     Item& item = items.emplace_back();
-    for (const ByteViews& input : request->inputs) {
-      item.readers.emplace_back(absl::MakeConstSpan(input));
+    for (const InputMemory& input : request->inputs) {
+      item.readers.emplace_back(absl::MakeConstSpan(input.views));
     }
     item.x_offset = arena_bytes;
     item.result_offset = arena_bytes + RoundUp(FrontBytes(*request));

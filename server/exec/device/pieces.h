@@ -32,11 +32,11 @@ struct Piece {
 };
 
 // Pieces of about `target_bytes`, in order; together they cover every byte of every request once.
-// Small requests share a piece; a tensor is cut between samples, and channels-first samples larger
-// than the target also between groups. A row is never cut, so a piece may be larger than the
+// Small requests share a piece; a tensor is cut between samples and, by CutRule::At::kRow, samples
+// larger than the target also between rows. A row is never cut, so a piece may be larger than the
 // target. Requests without elements appear in no piece; one that is itself a part of a sample
 // shares its pieces with none.
-std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Geometry> requests,
+std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> requests,
                                  std::int64_t target_bytes);
 
 }  // namespace normd

@@ -114,9 +114,9 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
       ASSERT_EQ(a.status, absl::OkStatus());
       ASSERT_EQ(b.status, absl::OkStatus());
       EXPECT_EQ(b.batch.requests, 1);
-      ASSERT_EQ(a.output.size(), one.input.size());
-      EXPECT_TRUE(a.output.size() == 0 ||
-                  std::memcmp(a.output.data(), b.output.data(), a.output.size()) == 0);
+      ASSERT_EQ(a.outputs[0].size(), one.input.size());
+      EXPECT_TRUE(a.outputs[0].size() == 0 ||
+                  std::memcmp(a.outputs[0].data(), b.outputs[0].data(), a.outputs[0].size()) == 0);
     }
   }
   queue.Close();

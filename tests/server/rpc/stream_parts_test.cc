@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "normd/v1/norm_service.pb.h"
+#include "server/model/operations/norm_operation.h"
 #include "server/rpc/stream_codec.h"
 #include "server/rpc/stream_pieces.h"
 #include "tests/support/tensor.h"
@@ -97,27 +98,26 @@ Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int
   geometry.samples = samples;
   geometry.spatial = spatial;
   geometry.rows = samples * spec.groups;
-  geometry.bytes = samples * spatial * spec.channels * 4;
-  geometry.input_bytes = {geometry.bytes};
+  geometry.inputs = geometry.outputs = {{samples * spatial * spec.channels * 4}};
   return geometry;
 }
 
 TEST(PieceSequenceTest, CutsLargeSamplesBetweenRowsAndSmallOnesNot) {
   const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   // A row of 3 channels x 8 elements: 96 bytes; a sample: 384.
-  PieceSequence rows(spec, MakeGeometry(spec, 2, 8), 300);
+  PieceSequence rows(CutRuleOf(spec), MakeGeometry(spec, 2, 8), 300);
   EXPECT_EQ(rows.unit_bytes(), 96);
   Geometry piece = rows.Next();
-  EXPECT_EQ(piece.bytes, 288);
+  EXPECT_EQ(piece.OutputBytes(), 288);
   EXPECT_EQ(piece.rows, 3);
   EXPECT_EQ(piece.samples, 1);
   EXPECT_EQ(piece.channels, (ChannelRange{0, 9}));
   piece = rows.Next();
-  EXPECT_EQ(piece.bytes, 96) << "a piece ends with its sample";
+  EXPECT_EQ(piece.OutputBytes(), 96) << "a piece ends with its sample";
   EXPECT_EQ(piece.channels, (ChannelRange{9, 3}));
   EXPECT_EQ(rows.Next().channels, (ChannelRange{0, 9}));
 
-  PieceSequence samples(spec, MakeGeometry(spec, 5, 8), 800);
+  PieceSequence samples(CutRuleOf(spec), MakeGeometry(spec, 5, 8), 800);
   EXPECT_EQ(samples.unit_bytes(), 384);
   piece = samples.Next();
   EXPECT_EQ(piece.samples, 2);
@@ -128,7 +128,7 @@ TEST(PieceSequenceTest, CutsLargeSamplesBetweenRowsAndSmallOnesNot) {
 TEST(PieceSequenceTest, NeverCutsAChannelsLastSample) {
   norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   spec.layout = norm::Layout::kChannelsLast;
-  PieceSequence pieces(spec, MakeGeometry(spec, 3, 8), 100);
+  PieceSequence pieces(CutRuleOf(spec), MakeGeometry(spec, 3, 8), 100);
   EXPECT_EQ(pieces.unit_bytes(), 384);
   EXPECT_EQ(pieces.Next().samples, 1);
 }
@@ -146,21 +146,21 @@ TEST(PieceSequenceTest, CoversEveryRowOnce) {
     const std::int64_t target = pick(1, 2000);
     std::int64_t bytes = 0;
     std::int64_t rows = 0;
-    for (PieceSequence pieces(spec, tensor, target); !pieces.done();) {
+    for (PieceSequence pieces(CutRuleOf(spec), tensor, target); !pieces.done();) {
       const Geometry piece = pieces.Next();
       const norm::NormSpec part = SpecOf(spec, piece.channels);
-      ASSERT_EQ(piece.bytes, piece.samples * piece.spatial * part.channels * 4);
+      ASSERT_EQ(piece.OutputBytes(), piece.samples * piece.spatial * part.channels * 4);
       ASSERT_EQ(piece.rows, piece.samples * part.groups);
-      ASSERT_EQ(piece.InputBytes(), piece.bytes);
-      ASSERT_LE(piece.bytes, std::max(target, pieces.unit_bytes()));
+      ASSERT_EQ(piece.InputBytes(), piece.OutputBytes());
+      ASSERT_LE(piece.OutputBytes(), std::max(target, pieces.unit_bytes()));
       if (!piece.channels.all()) {
-        const std::int64_t sample_bytes = tensor.bytes / tensor.samples;
+        const std::int64_t sample_bytes = tensor.OutputBytes() / tensor.samples;
         ASSERT_EQ(bytes % sample_bytes, piece.channels.first * tensor.spatial * 4);
       }
-      bytes += piece.bytes;
+      bytes += piece.OutputBytes();
       rows += piece.rows;
     }
-    ASSERT_EQ(bytes, tensor.bytes);
+    ASSERT_EQ(bytes, tensor.OutputBytes());
     ASSERT_EQ(rows, tensor.rows);
   }
 }
@@ -169,10 +169,10 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
   std::mt19937_64 random(norm::testing::TestSeed());
   const norm::NormSpec spec = norm::InstanceNormSpec(8, norm::DType::kFloat32);
   const Geometry tensor = MakeGeometry(spec, 3, 1000);  // Rows of 4000 bytes.
-  std::string bytes(static_cast<std::size_t>(tensor.bytes), '\0');
+  std::string bytes(static_cast<std::size_t>(tensor.OutputBytes()), '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   for (const std::size_t largest : {std::size_t{5}, std::size_t{1500}, std::size_t{50000}}) {
-    PieceAssembler assembler(PieceSequence(spec, tensor, 9000),
+    PieceAssembler assembler(PieceSequence(CutRuleOf(spec), tensor, 9000),
                              static_cast<std::int64_t>(random() % 6000));
     std::vector<ReceivedPiece> pieces;
     for (std::size_t at = 0; at < bytes.size();) {
@@ -183,14 +183,14 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
       assembler.Add(slice, view, pieces);
       at += size;
     }
-    EXPECT_EQ(assembler.received_bytes(), tensor.bytes);
+    EXPECT_EQ(assembler.received_bytes(), tensor.OutputBytes());
     std::string joined;
     for (const ReceivedPiece& piece : pieces) {
       const std::size_t begin = joined.size();
       for (const ConstBytes view : piece.inputs[0]) {
         joined.append(reinterpret_cast<const char*>(view.data()), view.size());
       }
-      EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.bytes);
+      EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.OutputBytes());
       // Tiny slices are not kept one by one.
       EXPECT_LT(piece.inputs[0].size(), 40U);
     }
@@ -200,7 +200,8 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
 
 TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
   const norm::NormSpec spec = norm::InstanceNormSpec(1, norm::DType::kFloat32);
-  PieceAssembler assembler(PieceSequence(spec, MakeGeometry(spec, 1, 1024), 1 << 20), 4096);
+  PieceAssembler assembler(PieceSequence(CutRuleOf(spec), MakeGeometry(spec, 1, 1024), 1 << 20),
+                           4096);
   std::vector<ReceivedPiece> pieces;
   bool released = false;
   {
@@ -273,14 +274,14 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
          {1, 100, 1000, 1023, 1024, 4096, 16000, 32767, 32768, 32769, 65536, 300000}) {
       for (const std::size_t beside : {0, 1, 1000, 15000, 16384, 32768, 65536, 200000}) {
         Transport transport(block);
-        PieceAssembler assembler(PieceSequence(spec, tensor, 100000));
+        PieceAssembler assembler(PieceSequence(CutRuleOf(spec), tensor, 100000));
         std::vector<ReceivedPiece> pieces;
         // Small chunks: enough of them to fill some blocks.
         const std::int64_t bytes =
-            std::min<std::int64_t>(tensor.bytes, static_cast<std::int64_t>(chunk) * 3000);
+            std::min<std::int64_t>(tensor.OutputBytes(), static_cast<std::int64_t>(chunk) * 3000);
         while (assembler.received_bytes() < bytes) {
           std::size_t size = std::min<std::size_t>(
-              chunk, static_cast<std::size_t>(tensor.bytes - assembler.received_bytes()));
+              chunk, static_cast<std::size_t>(tensor.OutputBytes() - assembler.received_bytes()));
           for (const grpc::Slice& slice : transport.Receive(size)) {
             assembler.Add(
                 slice, ConstBytes(reinterpret_cast<const std::byte*>(slice.begin()), slice.size()),
