@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "benchmark/benchmark.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/buffer_pool.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"
@@ -173,6 +174,10 @@ void BM_CpuLane(State& state) {
   auto backend = CreateBackend({.device = "cpu"}, server.metrics, server.clock);
   if (!backend.ok()) return state.SkipWithError("no backend");
   const auto lanes = (*backend)->MakeLanes();
+  // The model goes with the server, after its backend: what that has made of it goes here.
+  Model& model = const_cast<Model&>(*server.model);
+  model.set_backend_state(*(*backend)->Prepare(model));
+  const absl::Cleanup forget = [&model] { model.set_backend_state(nullptr); };
   Inputs inputs = state.range(2) == kInPlace ? Inputs(bytes, bytes, false)
                                              : Inputs(bytes, std::int64_t{16} << 10, true);
   for (auto _ : state) {

@@ -17,10 +17,11 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::shared_ptr<CudaContext> context, std::unique_ptr<CudaMemory> memory)
-      : context_(std::move(context)), memory_(std::move(memory)) {}
+  CudaDevice(std::shared_ptr<CudaContext> context, std::unique_ptr<CudaMemory> memory, int ordinal)
+      : context_(std::move(context)), memory_(std::move(memory)), ordinal_(ordinal) {}
 
   const std::string& name() const override { return context_->name(); }
+  int ordinal() const override { return ordinal_; }
   std::string description() const override { return context_->description(); }
 
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override {
@@ -55,6 +56,7 @@ class CudaDevice final : public Device {
  private:
   const std::shared_ptr<CudaContext> context_;  // shared with its streams and its memory
   const std::unique_ptr<CudaMemory> memory_;
+  const int ordinal_;
 };
 
 }  // namespace
@@ -76,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
     return absl::FailedPreconditionError(
         absl::StrCat((*context)->name(), ": ", memory.status().message()));
   }
-  return std::make_unique<CudaDevice>(*std::move(context), *std::move(memory));
+  return std::make_unique<CudaDevice>(*std::move(context), *std::move(memory), index);
 }
 
 std::string CudaRuntimeVersion() {

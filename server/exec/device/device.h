@@ -88,6 +88,7 @@ class Device {
   virtual ~Device() = default;
 
   virtual const std::string& name() const = 0;  // "cuda:0"
+  virtual int ordinal() const = 0;              // As MemoryPlace counts devices.
   virtual std::string description() const = 0;  // For the log: the product's name, its memory.
 
   // kDevice or kPinned. At start and at model load, never on the request path. Aligned to 256

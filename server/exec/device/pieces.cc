@@ -10,8 +10,8 @@ class Cutter {
   Cutter(const CutRule& cut, std::int64_t target_bytes) : cut_(cut), target_bytes_(target_bytes) {}
 
   void Add(std::size_t request, const Geometry& geometry) {
-    if (geometry.inputs[0].bytes == 0) return;
-    const std::int64_t sample_bytes = geometry.inputs[0].bytes / geometry.samples;
+    if (geometry.LargerBytes() == 0) return;
+    const std::int64_t sample_bytes = geometry.LargerBytes() / geometry.samples;
     const bool large = sample_bytes > target_bytes_;
     if (!geometry.channels.all() || (large && cut_.at == CutRule::At::kRow)) {
       AddSamplesInParts(request, geometry, sample_bytes);
@@ -36,7 +36,7 @@ class Cutter {
       }
       const std::int64_t samples = std::clamp<std::int64_t>(room, 1, geometry.samples - first);
       open_.segments.push_back(
-          {request, first * sample_bytes, samples * sample_bytes, samples, geometry.spatial});
+          {request, first, samples, geometry.samples, samples, geometry.spatial});
       open_.bytes += samples * sample_bytes;
       first += samples;
     }
@@ -55,8 +55,8 @@ class Cutter {
         piece.channels.first = geometry.channels.first + row * cut_.row_channels;
         piece.channels.count = rows * cut_.row_channels;
         piece.bytes = rows * row_bytes;
-        piece.segments.push_back(
-            {request, sample * sample_bytes + row * row_bytes, piece.bytes, 1, geometry.spatial});
+        piece.segments.push_back({request, sample * sample_rows + row, rows,
+                                  geometry.samples * sample_rows, 1, geometry.spatial});
         pieces_.push_back(std::move(piece));
       }
     }

@@ -9,7 +9,11 @@ namespace normd {
 
 void PinnedStager::Stage(Request& request) {
   const std::int64_t bytes = request.geometry.InputBytes();
-  if (bytes <= min_bytes_ || bytes > max_bytes_ || !CheckMemory(request).ok()) return;
+  if (bytes <= min_bytes_ || bytes > max_bytes_) return;
+  for (const InputMemory& input : request.inputs) {
+    if (input.place.kind != MemoryKind::kHost) return;
+  }
+  if (!CheckMemory(request, MemoryAccess()).ok()) return;
   const PoolUse use = pool_.use();
   if (use.free_bytes < (use.free_bytes + use.used_bytes) / 4) return;
   const TimePoint begin = clock_.Now();
@@ -24,8 +28,8 @@ void PinnedStager::Stage(Request& request) {
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     std::byte* to = block->data() + offsets[i];
     GatherInput(request, i, to);
-    const auto bytes = static_cast<std::size_t>(request.geometry.inputs[i].bytes);
-    request.inputs[i].views.assign(1, ConstBytes(to, bytes));
+    const auto size = static_cast<std::size_t>(request.geometry.inputs[i].bytes);
+    request.inputs[i].views.assign(1, ConstBytes(to, size));
     request.inputs[i].place.kind = MemoryKind::kPinned;
   }
   request.input_owner.reset();

@@ -1,4 +1,4 @@
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 
 #include <cstring>
 #include <memory>
@@ -65,9 +65,10 @@ TEST_F(BackendTest, ADeviceThatCannotBeParsedIsInvalidArgument) {
 TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 250;  // Per thread.
+  auto backend = *Create("cpu", 2);
   const auto model =
       MakeModel("group", "group_norm { channels: 8 groups: 2 affine: false }", metrics_.no_model);
-  auto backend = *Create("cpu", 2);
+  const_cast<Model&>(*model).set_backend_state(*backend->Prepare(*model));
   BatchQueue queue({}, clock_);
   Executor executor(backend->MakeLanes(), queue);
   executor.Start([](const absl::Status& error) { ADD_FAILURE() << error; });

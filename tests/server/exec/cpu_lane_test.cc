@@ -90,6 +90,10 @@ class CpuLaneTest : public testing::Test {
     SplitInput(*probe->request(), BytesOf(x), split);
     return probe;
   }
+  std::shared_ptr<const Model> Load(const std::string& name, const std::string& config,
+                                    ModelMetrics& metrics, std::vector<Parameter> parameters) {
+    return OnCpu(MakeModel(name, config, metrics, std::move(parameters)), kernels_);
+  }
   // Runs the probes' requests as one batch.
   void Run(const std::vector<RequestProbe*>& probes) {
     auto batch = std::make_unique<Batch>();
@@ -128,7 +132,7 @@ class CpuLaneTest : public testing::Test {
   BufferPool pool_{std::int64_t{64} << 20};
   CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   // Seven channels: sizes that no vector width divides.
-  std::shared_ptr<const Model> model_ = MakeModel(
+  std::shared_ptr<const Model> model_ = Load(
       "instance", "instance_norm { channels: 7 affine: true }", metrics_,
       {MakeParameter("weight", Ramp(7, 0.5F, 0.25F)), MakeParameter("bias", Ramp(7, -1.0F, 0.5F))});
 };
@@ -155,16 +159,16 @@ TEST_F(CpuLaneTest, ComputesEveryOperation) {
   const auto weight = [](std::int64_t n) { return MakeParameter("weight", Ramp(n, 0.5F, 0.1F)); };
   const auto bias = [](std::int64_t n) { return MakeParameter("bias", Ramp(n, -1.0F, 0.2F)); };
   const std::vector<std::shared_ptr<const Model>> models = {
-      MakeModel("group", "group_norm { channels: 6 groups: 2 } activation: SILU", metrics_,
-                {weight(6), bias(6)}),
-      MakeModel("layer", "layer_norm { normalized_shape: [6, 10] }", metrics_, {[] {
-                  Parameter p = MakeParameter("weight", Ramp(60, 0.5F, 0.1F));
-                  p.shape = *Shape::Create({6, 10});
-                  return p;
-                }()}),
-      MakeModel("batch", "batch_norm { channels: 6 }", metrics_,
-                {weight(6), bias(6), MakeParameter("running_mean", Ramp(6, 0.0F, 0.1F)),
-                 MakeParameter("running_var", Ramp(6, 1.0F, 0.1F))})};
+      Load("group", "group_norm { channels: 6 groups: 2 } activation: SILU", metrics_,
+           {weight(6), bias(6)}),
+      Load("layer", "layer_norm { normalized_shape: [6, 10] }", metrics_, {[] {
+             Parameter p = MakeParameter("weight", Ramp(60, 0.5F, 0.1F));
+             p.shape = *Shape::Create({6, 10});
+             return p;
+           }()}),
+      Load("batch", "batch_norm { channels: 6 }", metrics_,
+           {weight(6), bias(6), MakeParameter("running_mean", Ramp(6, 0.0F, 0.1F)),
+            MakeParameter("running_var", Ramp(6, 1.0F, 0.1F))})};
   for (const auto& model : models) {
     SCOPED_TRACE(model->name());
     const Tensor x = RandomTensor(norm::DType::kFloat32, 3 * 6 * 10, 2);

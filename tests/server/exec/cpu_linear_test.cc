@@ -12,7 +12,6 @@
 
 #include "kernels/reference.h"
 #include "server/exec/cpu_lane.h"
-#include "server/exec/cpu_model.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
@@ -51,8 +50,7 @@ std::shared_ptr<const Model> MakeLayer(const std::string& epilogue, ModelMetrics
   std::shared_ptr<Model> model =
       *Model::Create("layer", 1, config, {weight, MakeParameter("linear.bias", Values(kOut, 2))},
                      std::shared_ptr<ModelMetrics>(std::shared_ptr<void>(), &metrics));
-  model->set_backend_state(*CpuModel::Create(*model, kernels));
-  return model;
+  return OnCpu(model, kernels);
 }
 
 enum class Split { kOnePiece, kMisaligned, kPieces };

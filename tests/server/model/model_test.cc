@@ -180,14 +180,18 @@ class ModelCheckTest : public ModelTest {
     if (!shape.ok()) return shape.status();
     return MustCreate(config, {})->Check(dtype, *shape);
   }
+  struct Wanted {
+    std::int64_t samples, spatial, rows, bytes;
+  };
   void ExpectGeometry(const std::string& config, const std::vector<std::int64_t>& dims,
-                      const Geometry& wanted, DType dtype = DType::kFloat32) {
+                      const Wanted& wanted, DType dtype = DType::kFloat32) {
     const absl::StatusOr<Geometry> got = Check(config, dims, dtype);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->samples, wanted.samples);
     EXPECT_EQ(got->spatial, wanted.spatial);
     EXPECT_EQ(got->rows, wanted.rows);
-    EXPECT_EQ(got->OutputBytes(), wanted.OutputBytes());
+    EXPECT_EQ(got->InputBytes(), wanted.bytes);
+    EXPECT_EQ(got->OutputBytes(), wanted.bytes);
   }
   std::string Error(const std::string& config, const std::vector<std::int64_t>& dims,
                     DType dtype = DType::kFloat32) {

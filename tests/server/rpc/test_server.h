@@ -11,7 +11,7 @@
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"

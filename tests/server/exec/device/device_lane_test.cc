@@ -16,7 +16,6 @@
 
 #include "kernels/reference.h"
 #include "server/exec/device/device_backend.h"
-#include "server/exec/device/device_model.h"
 #include "tests/support/fake_device.h"
 
 namespace normd {

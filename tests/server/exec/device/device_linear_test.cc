@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
 #include "server/exec/device/device_backend.h"
-#include "server/exec/device/device_linear_model.h"
+#include "server/exec/device/device_linear_norm.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/models.h"
 

@@ -27,6 +27,17 @@ Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int
   return geometry;
 }
 
+// Where a segment lies in the tensor of its request, and how much of it that is.
+std::size_t TensorBytes(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return static_cast<std::size_t>(requests[segment.request].inputs[0].bytes);
+}
+std::size_t OffsetOf(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return segment.OffsetIn(TensorBytes(segment, requests));
+}
+std::size_t BytesOf(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return segment.BytesOf(TensorBytes(segment, requests));
+}
+
 // How often the pieces cover each byte of each request.
 std::vector<std::vector<int>> Cover(const std::vector<Piece>& pieces,
                                     const std::vector<Geometry>& requests) {
@@ -36,8 +47,8 @@ std::vector<std::vector<int>> Cover(const std::vector<Piece>& pieces,
   }
   for (const Piece& piece : pieces) {
     for (const PieceSegment& segment : piece.segments) {
-      for (std::int64_t i = 0; i < segment.bytes; ++i) {
-        ++cover[segment.request][static_cast<std::size_t>(segment.request_offset + i)];
+      for (std::size_t i = 0; i < BytesOf(segment, requests); ++i) {
+        ++cover[segment.request][OffsetOf(segment, requests) + i];
       }
     }
   }
@@ -59,7 +70,7 @@ TEST(PiecesTest, CutsBetweenSamplesAtTheTarget) {
   const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 256);
   ASSERT_EQ(pieces.size(), 3);
   EXPECT_EQ(pieces[0].segments[0].samples, 4);
-  EXPECT_EQ(pieces[1].segments[0].request_offset, 256);
+  EXPECT_EQ(OffsetOf(pieces[1].segments[0], requests), 256u);
   EXPECT_EQ(pieces[2].segments[0].samples, 2);
 }
 
@@ -71,7 +82,7 @@ TEST(PiecesTest, CutsALargeChannelsFirstSampleBetweenGroups) {
   ASSERT_EQ(pieces.size(), 4);
   EXPECT_EQ(pieces[1].channels, (ChannelRange{6, 6}));
   EXPECT_EQ(pieces[2].channels, (ChannelRange{0, 6}));
-  EXPECT_EQ(pieces[2].segments[0].request_offset, 384);
+  EXPECT_EQ(OffsetOf(pieces[2].segments[0], requests), 384u);
 }
 
 TEST(PiecesTest, NeverCutsAChannelsLastSample) {
@@ -100,7 +111,7 @@ TEST(PiecesTest, APartOfASampleIsCutWithinItsChannels) {
   ASSERT_EQ(cut.size(), 2);
   EXPECT_EQ(cut[0].channels, (ChannelRange{3, 6}));
   EXPECT_EQ(cut[1].channels, (ChannelRange{9, 3}));
-  EXPECT_EQ(cut[1].segments[0].request_offset, 192);
+  EXPECT_EQ(OffsetOf(cut[1].segments[0], {part}), 192u);
 }
 
 TEST(PiecesTest, RequestsWithoutElementsAppearInNoPiece) {
@@ -147,9 +158,11 @@ TEST(PiecesTest, CoversEveryByteOnceForRandomBatches) {
       ASSERT_THAT(bytes, Each(Eq(1)));
     }
     for (const Piece& piece : pieces) {
-      const std::int64_t sum = std::accumulate(
-          piece.segments.begin(), piece.segments.end(), std::int64_t{0},
-          [](std::int64_t total, const PieceSegment& segment) { return total + segment.bytes; });
+      const std::int64_t sum =
+          std::accumulate(piece.segments.begin(), piece.segments.end(), std::int64_t{0},
+                          [&](std::int64_t total, const PieceSegment& segment) {
+                            return total + static_cast<std::int64_t>(BytesOf(segment, requests));
+                          });
       ASSERT_EQ(sum, piece.bytes);
     }
   }

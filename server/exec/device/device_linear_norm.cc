@@ -1,9 +1,9 @@
-#include "server/exec/device/device_linear_model.h"
+#include "server/exec/device/device_linear_norm.h"
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace normd {
@@ -44,9 +44,8 @@ LinearBlock MakeLinearBlock(const norm::LinearNormSpec& spec, const Device& devi
   return block;
 }
 
-absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model& model,
-                                                                    Device& device, int lanes) {
-  const LinearNormProgram& program = std::get<LinearNormProgram>(model.program());
+absl::StatusOr<DeviceLinearNorm::Copy> DeviceLinearNorm::UploadTo(const LinearNormProgram& program,
+                                                                  Device& device, int lanes) {
   const norm::LinearNormSpec& spec = program.spec;
   Copy copy;
   copy.block = MakeLinearBlock(spec, device, lanes);
@@ -87,11 +86,11 @@ absl::StatusOr<DeviceLinearModel::Copy> DeviceLinearModel::UploadTo(const Model&
   return copy;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceLinearModel>> DeviceLinearModel::Upload(
-    const Model& model, absl::Span<Device* const> devices, int lanes_per_device) {
-  std::unique_ptr<DeviceLinearModel> state(new DeviceLinearModel());
+absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> DeviceLinearNorm::Upload(
+    const LinearNormProgram& program, absl::Span<Device* const> devices, int lanes_per_device) {
+  std::unique_ptr<DeviceLinearNorm> state(new DeviceLinearNorm(program));
   for (Device* device : devices) {
-    absl::StatusOr<Copy> copy = UploadTo(model, *device, lanes_per_device);
+    absl::StatusOr<Copy> copy = UploadTo(program, *device, lanes_per_device);
     if (!copy.ok()) {
       return absl::Status(
           copy.status().code(),
@@ -103,14 +102,41 @@ absl::StatusOr<std::unique_ptr<DeviceLinearModel>> DeviceLinearModel::Upload(
   return state;
 }
 
-ConstBytes DeviceLinearModel::prepared(std::size_t device, norm::Precision precision) const {
+absl::Span<const int> DeviceLinearNorm::overwrites() const {
+  static constexpr int kY[] = {1};
+  static constexpr int kNothing[] = {kNone};
+  return program_.spec.epilogue.needs_y() ? kY : kNothing;
+}
+
+absl::Status DeviceLinearNorm::Launch(const DeviceSite& site, norm::DType dtype,
+                                      absl::Span<const DeviceSegment> segments) const {
+  norm::LinearNormSpec spec = program_.spec;
+  spec.dtype = dtype;
+  for (std::size_t i = 0; i < kPrecisionCount; ++i) {
+    spec.precision = static_cast<norm::Precision>(i);
+    absl::InlinedVector<norm::LinearNormSegment, 16> chosen;
+    for (const DeviceSegment& segment : segments) {
+      if (segment.options.precision != spec.precision) continue;
+      const std::byte* y = segment.inputs.size() > 1 ? segment.inputs[1] : nullptr;
+      chosen.push_back({segment.inputs[0], y, segment.outputs[0], segment.samples});
+    }
+    if (chosen.empty()) continue;
+    absl::Status status =
+        site.stream.LinearNorm(spec, Prepared(site.device, spec.precision), chosen.data(),
+                               chosen.size(), Workspace(site.device, site.lane));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+ConstBytes DeviceLinearNorm::Prepared(std::size_t device, norm::Precision precision) const {
   const Copy& copy = copies_[device];
   const auto index = static_cast<std::size_t>(precision);
   return ConstBytes(copy.data + copy.block.prepared_offset[index],
                     copy.block.prepared_bytes[index]);
 }
 
-MutableBytes DeviceLinearModel::workspace(std::size_t device, int lane) const {
+MutableBytes DeviceLinearNorm::Workspace(std::size_t device, int lane) const {
   const Copy& copy = copies_[device];
   return MutableBytes(copy.data + copy.block.workspace_offset +
                           static_cast<std::size_t>(lane) * copy.block.workspace_bytes,

@@ -1,4 +1,4 @@
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 
 #include <utility>
 

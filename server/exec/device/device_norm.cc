@@ -1,10 +1,10 @@
-#include "server/exec/device/device_model.h"
+#include "server/exec/device/device_norm.h"
 
 #include <array>
 #include <cstddef>
 #include <utility>
-#include <variant>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace normd {
@@ -18,8 +18,8 @@ std::array<norm::ParamVector*, 4> All(norm::NormParams& params) {
 
 }  // namespace
 
-absl::StatusOr<DeviceModel::Copy> DeviceModel::UploadTo(const norm::NormParams& host,
-                                                        std::int64_t channels, Device& device) {
+absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const norm::NormParams& host,
+                                                      std::int64_t channels, Device& device) {
   Copy copy;
   copy.params = host;
   std::array<std::size_t, 4> offsets{};
@@ -52,10 +52,9 @@ absl::StatusOr<DeviceModel::Copy> DeviceModel::UploadTo(const norm::NormParams& 
   return copy;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Upload(
-    const Model& model, absl::Span<Device* const> devices) {
-  std::unique_ptr<DeviceModel> state(new DeviceModel());
-  const NormProgram& program = std::get<NormProgram>(model.program());
+absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram& program,
+                                                               absl::Span<Device* const> devices) {
+  std::unique_ptr<DeviceNorm> state(new DeviceNorm(program));
   const std::int64_t channels = program.Spec(norm::DType::kFloat32).channels;
   for (Device* device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(program.params, channels, *device);
@@ -66,6 +65,28 @@ absl::StatusOr<std::unique_ptr<DeviceModel>> DeviceModel::Upload(
     state->copies_.push_back(*std::move(copy));
   }
   return state;
+}
+
+absl::Span<const int> DeviceNorm::overwrites() const {
+  static constexpr int kOverwrites[] = {0};
+  return kOverwrites;
+}
+
+absl::Status DeviceNorm::Launch(const DeviceSite& site, norm::DType dtype,
+                                absl::Span<const DeviceSegment> segments) const {
+  const norm::NormParams& params = copies_[site.device].params;
+  for (std::size_t at = 0; at < segments.size();) {
+    const ChannelRange channels = segments[at].channels;
+    absl::InlinedVector<norm::Segment, 16> run;
+    for (; at < segments.size() && segments[at].channels == channels; ++at) {
+      const DeviceSegment& segment = segments[at];
+      run.push_back({segment.inputs[0], segment.outputs[0], segment.samples, segment.spatial});
+    }
+    absl::Status status = site.stream.Normalize(SpecOf(program_.Spec(dtype), channels),
+                                                ParamsOf(params, channels), run.data(), run.size());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace normd
