@@ -12,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "client/health.h"
 #include "client/pending_call.h"
 #include "client/stream.h"
@@ -19,7 +20,6 @@
 #include "client/tensor/tensor.h"
 #include "client/wire.h"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/base/clock.h"
 
 namespace normd::client {
 

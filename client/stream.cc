@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "client/stream_wire.h"
 #include "grpcpp/support/slice.h"
-#include "server/base/mutex.h"
 
 namespace normd::client {
 namespace {

@@ -12,11 +12,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/shape.h"
 #include "client/stream_transport.h"
 #include "kernels/norm.h"
 #include "normd/v1/norm_service.pb.h"
-#include "server/base/clock.h"
-#include "server/base/shape.h"
 
 namespace normd::client {
 

@@ -7,12 +7,12 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
 
 namespace normd::client {
 

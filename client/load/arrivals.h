@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "client/load/rate_profile.h"
-#include "server/base/clock.h"
 
 namespace normd::load {
 

@@ -14,9 +14,9 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "client/load/sender.h"
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
 
 namespace normd::load {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::load {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd::load {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/load/histogram.h"
 #include "client/load/sender.h"
-#include "server/base/clock.h"
 
 namespace normd::load {
 

@@ -3,8 +3,8 @@
 #ifndef NORMD_CLIENT_LOAD_PACER_H_
 #define NORMD_CLIENT_LOAD_PACER_H_
 
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace normd::load {
 

@@ -11,8 +11,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "client/load/workload.h"
-#include "server/base/clock.h"
 
 namespace normd::load {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::load {
 

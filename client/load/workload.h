@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "client/tensor/random.h"
 #include "client/tensor/tensor.h"
-#include "server/base/clock.h"
 
 namespace normd::load {
 

@@ -9,9 +9,9 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "client/client.h"
 #include "client/flags/flags.h"
-#include "server/base/clock.h"
 
 namespace normd::client {
 

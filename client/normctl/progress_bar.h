@@ -7,7 +7,7 @@
 #include <ostream>
 #include <string>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::client {
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "base/shape.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/base/shape.h"
 
 namespace normd::load {
 

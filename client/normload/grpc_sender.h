@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/client.h"
 #include "client/load/backlog.h"
 #include "client/load/sender.h"
-#include "server/base/clock.h"
 
 namespace normd::load {
 

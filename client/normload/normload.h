@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::load {
 

@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::load {
 

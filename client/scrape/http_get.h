@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd::client {
 

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/shape.h"
 #include "kernels/norm.h"
-#include "server/base/shape.h"
 
 namespace normd::client {
 

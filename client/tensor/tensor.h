@@ -10,8 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/shape.h"
 #include "kernels/norm.h"
-#include "server/base/shape.h"
 
 namespace normd::client {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/batching/holders.h"
 #include "server/metrics/metrics.h"
 

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/priority.h"
 
 namespace normd {

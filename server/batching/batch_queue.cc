@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/batching/waiting_set.h"
 
 namespace normd {

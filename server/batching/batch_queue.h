@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/batch_policy.h"
 #include "server/batching/request.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"

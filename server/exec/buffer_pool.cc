@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/mutex.h"
-#include "server/base/pages.h"
+#include "base/mutex.h"
+#include "base/pages.h"
 
 namespace normd {
 namespace {

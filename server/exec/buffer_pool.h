@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/base/buffer.h"
+#include "base/buffer.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {

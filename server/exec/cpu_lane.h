@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "kernels/cpu/linear_norm.h"
 #include "kernels/cpu/normalize.h"
-#include "server/base/clock.h"
 #include "server/exec/buffer_pool.h"
 #include "server/exec/lane.h"
 #include "server/exec/slice_reader.h"

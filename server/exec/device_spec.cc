@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 

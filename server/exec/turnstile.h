@@ -3,7 +3,7 @@
 #ifndef NORMD_SERVER_EXEC_TURNSTILE_H_
 #define NORMD_SERVER_EXEC_TURNSTILE_H_
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/http/connection_limits.h"
 
 namespace normd {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 namespace {

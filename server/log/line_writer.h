@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {

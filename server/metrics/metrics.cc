@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "prometheus/text_serializer.h"
-#include "server/base/mutex.h"
 #include "server/metrics/families.h"
 #include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/metrics/stage.h"
 
 namespace prometheus {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/metrics/families.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/model_series.h"

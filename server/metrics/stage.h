@@ -6,7 +6,7 @@
 #include <array>
 #include <cstddef>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 #include "server/model/linear_norm.h"
 
 namespace normd {

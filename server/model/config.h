@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/shape.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/base/shape.h"
 #include "server/model/file.h"
 
 namespace normd {

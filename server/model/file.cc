@@ -12,7 +12,7 @@
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 namespace {

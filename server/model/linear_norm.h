@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/shape.h"
 #include "kernels/linear_norm.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/base/shape.h"
 #include "server/model/model.h"
 
 namespace normd {

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 #include "server/model/config.h"
 #include "server/model/linear_norm.h"
 #include "server/model/parameters.h"

@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/shape.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/base/shape.h"
 #include "server/metrics/metrics.h"
 #include "server/model/channel_range.h"
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 #include "server/model/safetensors.h"
 
 namespace normd {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/base/mutex.h"
-#include "server/base/printable.h"
+#include "base/mutex.h"
+#include "base/printable.h"
 #include "server/model/repository.h"
 #include "spdlog/spdlog.h"
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
 #include "server/model/model_name.h"

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 #include "server/model/config.h"
 #include "server/model/file.h"
 #include "server/model/model_name.h"

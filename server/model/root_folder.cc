@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 namespace {

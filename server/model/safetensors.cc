@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 namespace {

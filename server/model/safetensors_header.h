@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/base/shape.h"
+#include "base/shape.h"
 
 namespace normd {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/metrics/metrics.h"
 #include "server/net/connection_policy.h"
 #include "server/net/delivered_bytes.h"

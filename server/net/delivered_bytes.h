@@ -12,7 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 

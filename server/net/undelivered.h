@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 

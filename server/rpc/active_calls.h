@@ -12,8 +12,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace normd {
 

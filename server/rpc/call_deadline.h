@@ -8,8 +8,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/clock.h"
 #include "grpcpp/server_context.h"
-#include "server/base/clock.h"
 
 namespace normd {
 

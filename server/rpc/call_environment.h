@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/metrics/metrics.h"

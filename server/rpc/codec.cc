@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/shape.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/common.h"
 #include "google/protobuf/wire_format_lite.h"
-#include "server/base/shape.h"
 #include "server/rpc/slice_stream.h"
 
 namespace normd {

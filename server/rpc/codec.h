@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/shape.h"
 #include "normd/v1/model_config.pb.h"
 #include "normd/v1/norm_service.pb.h"
-#include "server/base/bytes.h"
-#include "server/base/shape.h"
 
 namespace normd {
 

@@ -3,7 +3,7 @@
 #ifndef NORMD_SERVER_RPC_CONNECTION_CLOSE_H_
 #define NORMD_SERVER_RPC_CONNECTION_CLOSE_H_
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 

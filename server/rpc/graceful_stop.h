@@ -5,8 +5,8 @@
 
 #include <chrono>
 
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/rpc/active_calls.h"

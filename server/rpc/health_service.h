@@ -9,10 +9,10 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/base/mutex.h"
 #include "server/net/delivered_bytes.h"
 
 namespace normd {

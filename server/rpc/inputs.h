@@ -10,9 +10,9 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/shape.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
-#include "server/base/shape.h"
 #include "server/model/model.h"
 #include "server/rpc/codec.h"
 

@@ -4,7 +4,7 @@
 #define NORMD_SERVER_RPC_QUEUEING_H_
 
 #include "absl/status/statusor.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/priority.h"
 #include "server/rpc/codec.h"
 

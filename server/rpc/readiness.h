@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {

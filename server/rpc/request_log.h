@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/request.h"
 #include "server/metrics/stage.h"
 #include "server/rpc/request_ids.h"

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <thread>
 
-#include "server/base/clock.h"
-#include "server/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 struct grpc_call;
 

@@ -9,9 +9,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
-#include "server/base/clock.h"
 #include "server/net/connection_loop.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/norm_service.h"

@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "base/bytes.h"
 #include "google/protobuf/io/zero_copy_stream.h"
-#include "server/base/bytes.h"
 
 namespace normd {
 

@@ -6,9 +6,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
-#include "server/base/clock.h"
 
 namespace normd {
 

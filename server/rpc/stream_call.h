@@ -35,11 +35,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/base/mutex.h"
 #include "server/batching/admission.h"
 #include "server/batching/request.h"
 #include "server/rpc/call_environment.h"

@@ -11,7 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/base/bytes.h"
+#include "base/bytes.h"
 
 namespace normd {
 

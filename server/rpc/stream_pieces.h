@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "base/bytes.h"
 #include "grpcpp/support/slice.h"
 #include "kernels/norm.h"
-#include "server/base/bytes.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 

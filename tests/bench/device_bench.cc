@@ -24,7 +24,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/cuda/cuda_device.h"
 #include "server/exec/device/device_backend.h"

@@ -26,11 +26,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/mutex.h"
 #include "client/client.h"
 #include "client/load/load_run.h"
 #include "client/normload/grpc_sender.h"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/base/mutex.h"
 
 ABSL_FLAG(int, connections, 16, "callers, each with a connection of its own");
 ABSL_FLAG(int, rows, 1, "rows of the tensor, 1 KiB each");

@@ -20,9 +20,9 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "client/stream_transport.h"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/base/mutex.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
 

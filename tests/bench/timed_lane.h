@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/exec/lane.h"
 
 namespace normd {

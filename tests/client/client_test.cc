@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "client/tensor/random.h"
 #include "grpcpp/grpcpp.h"
-#include "server/base/mutex.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 

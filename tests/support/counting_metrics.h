@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {

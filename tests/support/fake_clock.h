@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "client/verify/reference_model.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "kernels/reference.h"
 #include "normd/v1/norm_service.grpc.pb.h"
-#include "server/base/mutex.h"
 
 namespace normd::test {
 namespace {

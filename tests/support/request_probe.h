@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/batching/request.h"
 
 namespace normd {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "server/exec/lane.h"
 
 namespace normd {

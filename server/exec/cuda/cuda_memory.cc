@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/pages.h"
+#include "base/pages.h"
 
 namespace normd {
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/base/buffer.h"
+#include "base/buffer.h"
 #include "server/exec/cuda/cuda_context.h"
 #include "server/exec/device/device.h"
 

@@ -13,11 +13,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/bytes.h"
+#include "base/clock.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
-#include "server/base/buffer.h"
-#include "server/base/bytes.h"
-#include "server/base/clock.h"
 
 namespace normd {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/exec/backend.h"
 #include "server/exec/device/device.h"
 #include "server/exec/device/device_lane.h"

@@ -30,7 +30,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/exec/device/device.h"
 #include "server/exec/device/device_wave.h"
 #include "server/exec/device/pieces.h"

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "kernels/linear_norm.h"
-#include "server/base/buffer.h"
-#include "server/base/bytes.h"
 #include "server/exec/device/device.h"
 #include "server/model/model.h"
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/buffer.h"
 #include "kernels/norm.h"
-#include "server/base/buffer.h"
 #include "server/exec/device/device.h"
 #include "server/model/model.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "server/base/buffer.h"
-#include "server/base/bytes.h"
+#include "base/buffer.h"
+#include "base/bytes.h"
 #include "server/batching/request.h"
 #include "server/exec/slice_reader.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 namespace normd {
 namespace {

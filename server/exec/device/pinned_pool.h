@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "server/base/buffer.h"
+#include "base/buffer.h"
 #include "server/exec/device/device.h"
 #include "server/metrics/metrics.h"
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/batching/request.h"
 #include "server/exec/device/pinned_pool.h"
 

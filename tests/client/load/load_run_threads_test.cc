@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/load/load_run.h"
-#include "server/base/mutex.h"
 
 namespace normd::load {
 namespace {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "client/normload/normload.h"
 #include "nlohmann/json.hpp"
-#include "server/base/mutex.h"
 #include "tests/support/fake_norm_service.h"
 #include "tests/support/temp_repository.h"
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/base/mutex.h"
 #include "server/batching/batch_queue.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"

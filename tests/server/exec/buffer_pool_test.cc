@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/base/mutex.h"
 
 namespace normd {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "tests/server/http/http_peer.h"
 
 namespace normd {

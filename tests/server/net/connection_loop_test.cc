@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 #include "tests/support/counting_metrics.h"
 
 namespace normd {

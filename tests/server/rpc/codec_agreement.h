@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "server/base/bytes.h"
+#include "base/bytes.h"
 #include "server/rpc/codec.h"
 
 namespace normd::testing {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mutex.h"
 #include "nlohmann/json.hpp"
-#include "server/base/mutex.h"
 #include "server/rpc/request_ids.h"
 #include "server/rpc/request_log.h"
 #include "tests/server/rpc/stream_client.h"

@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
+#include "base/mutex.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
-#include "server/base/mutex.h"
 
 namespace normd::testing {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/base/clock.h"
+#include "base/clock.h"
 #include "server/exec/cuda/cuda_device.h"
 #include "server/exec/device/device_backend.h"
 #include "server/metrics/metrics.h"

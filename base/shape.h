@@ -1,8 +1,8 @@
 // The shape of a tensor. Every size that a client sends passes through here, so that no product of
 // dimensions is ever taken unchecked.
 
-#ifndef NORMD_SERVER_BASE_SHAPE_H_
-#define NORMD_SERVER_BASE_SHAPE_H_
+#ifndef NORMD_BASE_SHAPE_H_
+#define NORMD_BASE_SHAPE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,4 +51,4 @@ class Shape {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_SHAPE_H_
+#endif  // NORMD_BASE_SHAPE_H_

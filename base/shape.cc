@@ -1,4 +1,4 @@
-#include "server/base/shape.h"
+#include "base/shape.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,4 +1,4 @@
-#include "server/base/buffer.h"
+#include "base/buffer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,14 +1,14 @@
 // A std::mutex with clang's thread-safety annotations. The packaged abseil is not built for
 // ThreadSanitizer, so its Mutex reports races in correct programs; this one does not.
 
-#ifndef NORMD_SERVER_BASE_MUTEX_H_
-#define NORMD_SERVER_BASE_MUTEX_H_
+#ifndef NORMD_BASE_MUTEX_H_
+#define NORMD_BASE_MUTEX_H_
 
 #include <condition_variable>
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
-#include "server/base/clock.h"
+#include "base/clock.h"
 
 namespace normd {
 
@@ -63,4 +63,4 @@ class CondVar {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_MUTEX_H_
+#endif  // NORMD_BASE_MUTEX_H_

@@ -1,4 +1,4 @@
-#include "server/base/printable.h"
+#include "base/printable.h"
 
 namespace normd {
 

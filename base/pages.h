@@ -1,8 +1,8 @@
 // Memory straight from the system, in huge pages where it has them: what is large is then found
 // with few entries of the processor's tables of addresses.
 
-#ifndef NORMD_SERVER_BASE_PAGES_H_
-#define NORMD_SERVER_BASE_PAGES_H_
+#ifndef NORMD_BASE_PAGES_H_
+#define NORMD_BASE_PAGES_H_
 
 #include <cstddef>
 
@@ -18,4 +18,4 @@ void UnmapPages(std::byte* data, std::size_t bytes);
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_PAGES_H_
+#endif  // NORMD_BASE_PAGES_H_

@@ -1,4 +1,4 @@
-#include "server/base/mutex.h"
+#include "base/mutex.h"
 
 #include <gtest/gtest.h>
 

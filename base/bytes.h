@@ -1,7 +1,7 @@
 // Borrowed runs of bytes.
 
-#ifndef NORMD_SERVER_BASE_BYTES_H_
-#define NORMD_SERVER_BASE_BYTES_H_
+#ifndef NORMD_BASE_BYTES_H_
+#define NORMD_BASE_BYTES_H_
 
 #include <cstddef>
 
@@ -14,4 +14,4 @@ using MutableBytes = absl::Span<std::byte>;
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_BYTES_H_
+#endif  // NORMD_BASE_BYTES_H_

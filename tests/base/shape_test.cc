@@ -1,4 +1,4 @@
-#include "server/base/shape.h"
+#include "base/shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Memory with an owner who wants it back.
 
-#ifndef NORMD_SERVER_BASE_BUFFER_H_
-#define NORMD_SERVER_BASE_BUFFER_H_
+#ifndef NORMD_BASE_BUFFER_H_
+#define NORMD_BASE_BUFFER_H_
 
 #include <cstddef>
 #include <utility>
@@ -47,4 +47,4 @@ class Buffer {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_BUFFER_H_
+#endif  // NORMD_BASE_BUFFER_H_

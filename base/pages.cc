@@ -1,4 +1,4 @@
-#include "server/base/pages.h"
+#include "base/pages.h"
 
 #include <sys/mman.h>
 

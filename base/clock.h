@@ -1,7 +1,7 @@
 // Time as the server sees it: monotonic, and injected so that tests move it by hand.
 
-#ifndef NORMD_SERVER_BASE_CLOCK_H_
-#define NORMD_SERVER_BASE_CLOCK_H_
+#ifndef NORMD_BASE_CLOCK_H_
+#define NORMD_BASE_CLOCK_H_
 
 #include <chrono>
 
@@ -26,4 +26,4 @@ class SteadyClock final : public Clock {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_CLOCK_H_
+#endif  // NORMD_BASE_CLOCK_H_

@@ -1,7 +1,7 @@
 // Text from outside, made fit for a log line or an error message.
 
-#ifndef NORMD_SERVER_BASE_PRINTABLE_H_
-#define NORMD_SERVER_BASE_PRINTABLE_H_
+#ifndef NORMD_BASE_PRINTABLE_H_
+#define NORMD_BASE_PRINTABLE_H_
 
 #include <cstddef>
 #include <string>
@@ -17,4 +17,4 @@ std::string Printable(absl::string_view text, std::size_t max_bytes = 256);
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_BASE_PRINTABLE_H_
+#endif  // NORMD_BASE_PRINTABLE_H_
