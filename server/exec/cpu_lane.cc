@@ -1,5 +1,6 @@
 #include "server/exec/cpu_lane.h"
 
+#include <cassert>
 #include <cstddef>
 #include <utility>
 
@@ -21,6 +22,7 @@ CpuRun& CpuLane::RunFor(const CpuProgram& program) {
 
 absl::Status CpuLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint start = resources_.clock.Now();
+  assert(batch->model->backend_state() != nullptr && "the model was not prepared");
   const auto& program = static_cast<const CpuProgram&>(*batch->model->backend_state());
   CpuRun& run = RunFor(program);
   run.Begin(program, batch->dtype);

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/printable.h"
+#include "server/model/data_type.h"
 #include "server/model/field_checks.h"
-#include "server/model/model.h"
 #include "server/model/operations/operations.h"
 
 namespace normd {

@@ -16,18 +16,11 @@
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/metrics/metrics.h"
+#include "server/model/data_type.h"
 #include "server/model/operation.h"
+#include "server/model/parameter.h"
 
 namespace normd {
-
-struct Parameter {
-  std::string name;  // As in the file: "weight", or "encoder.norm1.weight".
-  norm::DType dtype = norm::DType::kFloat32;
-  Shape shape;
-  // Row-major, aligned to 64 bytes. shared: versions that reload an unchanged file and device
-  // uploads in flight may hold it while the model goes.
-  std::shared_ptr<const std::byte[]> data;
-};
 
 // What a backend keeps for a model beyond its host parameters, such as device copies.
 class BackendState {
@@ -111,10 +104,6 @@ class Model {
   std::unique_ptr<BackendState> backend_state_;
   std::shared_ptr<ModelMetrics> metrics_;  // shared: the series go with the last of the models.
 };
-
-// Between the kernels' types and the protocol's.
-absl::StatusOr<norm::DType> FromProto(v1::DataType dtype);  // InvalidArgument: "dtype: ..."
-v1::DataType ToProto(norm::DType dtype);
 
 }  // namespace normd
 

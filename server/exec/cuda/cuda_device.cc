@@ -17,11 +17,11 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::shared_ptr<CudaContext> context, std::unique_ptr<CudaMemory> memory, int ordinal)
-      : context_(std::move(context)), memory_(std::move(memory)), ordinal_(ordinal) {}
+  CudaDevice(std::shared_ptr<CudaContext> context, std::unique_ptr<CudaMemory> memory)
+      : context_(std::move(context)), memory_(std::move(memory)) {}
 
   const std::string& name() const override { return context_->name(); }
-  int ordinal() const override { return ordinal_; }
+  int ordinal() const override { return context_->index(); }
   std::string description() const override { return context_->description(); }
 
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override {
@@ -56,19 +56,9 @@ class CudaDevice final : public Device {
  private:
   const std::shared_ptr<CudaContext> context_;  // shared with its streams and its memory
   const std::unique_ptr<CudaMemory> memory_;
-  const int ordinal_;
 };
 
 }  // namespace
-
-int CudaDeviceCount() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return count;
-}
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   absl::StatusOr<std::shared_ptr<CudaContext>> context = CudaContext::Open(index);
@@ -78,11 +68,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
     return absl::FailedPreconditionError(
         absl::StrCat((*context)->name(), ": ", memory.status().message()));
   }
-  return std::make_unique<CudaDevice>(*std::move(context), *std::move(memory), index);
-}
-
-std::string CudaRuntimeVersion() {
-  return absl::StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
+  return std::make_unique<CudaDevice>(*std::move(context), *std::move(memory));
 }
 
 }  // namespace normd

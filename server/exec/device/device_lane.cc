@@ -1,6 +1,7 @@
 #include "server/exec/device/device_lane.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -26,6 +27,7 @@ std::optional<Buffer> TakePageable(std::size_t bytes) {
 }
 
 const DeviceProgram& ProgramOf(const Batch& batch) {
+  assert(batch.model->backend_state() != nullptr && "the model was not prepared");
   return static_cast<const DeviceProgram&>(*batch.model->backend_state());
 }
 
