@@ -17,7 +17,8 @@ std::string Quoted(absl::Span<const absl::string_view> names) {
 }
 
 // The place of `name` among the tensors; `tensors.size()` when it is not there.
-absl::StatusOr<std::size_t> PlaceOf(absl::string_view name, absl::Span<const TensorView> tensors) {
+absl::StatusOr<std::size_t> PlaceOf(absl::string_view name,
+                                    absl::Span<const ReceivedTensor> tensors) {
   std::size_t place = tensors.size();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name != name) continue;
@@ -30,7 +31,8 @@ absl::StatusOr<std::size_t> PlaceOf(absl::string_view name, absl::Span<const Ten
   return place;
 }
 
-absl::Status Match(absl::Span<const absl::string_view> names, absl::Span<const TensorView> tensors,
+absl::Status Match(absl::Span<const absl::string_view> names,
+                   absl::Span<const ReceivedTensor> tensors,
                    std::array<std::size_t, kMaxInputs>& places) {
   if (names.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -59,7 +61,7 @@ absl::Status For(absl::Span<const absl::string_view> names, std::size_t k,
   return absl::Status(status.code(), absl::StrCat("input \"", names[k], "\": ", status.message()));
 }
 
-absl::StatusOr<TensorType> TypeOf(const TensorView& tensor) {
+absl::StatusOr<TensorType> TypeOf(const ReceivedTensor& tensor) {
   const absl::StatusOr<norm::DType> dtype = FromProto(tensor.dtype);
   if (!dtype.ok()) return dtype.status();
   absl::StatusOr<Shape> shape = Shape::Create(tensor.shape);
@@ -67,7 +69,7 @@ absl::StatusOr<TensorType> TypeOf(const TensorView& tensor) {
   return TensorType{*dtype, *std::move(shape)};
 }
 
-absl::Status CheckBytes(const TensorView& tensor, const TensorType& type, std::int64_t wanted) {
+absl::Status CheckBytes(const ReceivedTensor& tensor, const TensorType& type, std::int64_t wanted) {
   if (tensor.data_bytes == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("data: ", tensor.data_bytes, " bytes, wanted ",
                                                  wanted, " for shape ", type.shape.ToString(),
@@ -77,7 +79,7 @@ absl::Status CheckBytes(const TensorView& tensor, const TensorType& type, std::i
 }  // namespace
 
 absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
-                                              absl::Span<const TensorView> tensors) {
+                                              absl::Span<const ReceivedTensor> tensors) {
   const absl::Span<const absl::string_view> names = model.input_names();
   CheckedInputs checked;
   if (absl::Status status = Match(names, tensors, checked.places); !status.ok()) return status;
@@ -94,7 +96,8 @@ absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
   return checked;
 }
 
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
+                                          absl::Span<const ReceivedTensor> tensors,
                                           std::int64_t max_bytes) {
   absl::StatusOr<CheckedInputs> checked = CheckInputTypes(model, tensors);
   if (!checked.ok()) return checked;

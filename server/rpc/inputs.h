@@ -14,7 +14,7 @@
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/model/model.h"
-#include "server/rpc/codec.h"
+#include "wire/tensor_message.h"
 
 namespace normd {
 
@@ -31,11 +31,12 @@ struct CheckedInputs {
 // tensor without a name is the only input of a model that has one. InvalidArgument names the field,
 // what came and what was wanted.
 absl::StatusOr<CheckedInputs> CheckInputTypes(const Model& model,
-                                              absl::Span<const TensorView> tensors);
+                                              absl::Span<const ReceivedTensor> tensors);
 
 // The same, and checks the bytes of each against its shape. InvalidArgument also when the inputs
 // together, or the output, have more than `max_bytes`.
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model, absl::Span<const TensorView> tensors,
+absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
+                                          absl::Span<const ReceivedTensor> tensors,
                                           std::int64_t max_bytes);
 
 // What the request asks for, or else the model's own. InvalidArgument: "precision: ...", for an

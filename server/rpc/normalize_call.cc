@@ -7,6 +7,8 @@
 #include "server/rpc/caller_name.h"
 #include "server/rpc/compression.h"
 #include "server/rpc/status.h"
+#include "wire/grpc_slices.h"
+#include "wire/normalize_response.h"
 
 namespace normd {
 namespace {
@@ -15,18 +17,6 @@ namespace {
 template <typename T>
 std::shared_ptr<T> Borrow(T* object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), object);
-}
-
-void Destroy(void* buffer) { delete static_cast<Buffer*>(buffer); }
-
-// A slice that owns `buffer`.
-grpc::Slice OwningSlice(Buffer buffer) {
-  auto owner = std::make_unique<Buffer>(std::move(buffer));
-  void* data = owner->data();
-  const std::size_t size = owner->size();
-  grpc::Slice slice(data, size, Destroy, owner.get());
-  (void)owner.release();  // The slice's from here on.
-  return slice;
 }
 
 }  // namespace
@@ -57,11 +47,7 @@ absl::Status NormalizeCall::Accept() {
   if (!message_.Dump(&slices_).ok()) {
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }
-  absl::InlinedVector<ConstBytes, 8> views;
-  for (const grpc::Slice& slice : slices_) {
-    views.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
-  }
-  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(views);
+  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(ViewsOf(slices_));
   if (!view.ok()) return view.status();
   absl::Status status = Check(*view);
   if (!status.ok()) return status;
@@ -147,18 +133,13 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
   head.batch_requests = completion.batch.requests;
   head.batch_bytes = completion.batch.bytes;
   head.lane = completion.batch.lane;
-  head.dtype = ToProto(inputs_.dtype);
-  head.shape = inputs_.output_shape.dims();
-  head.data_bytes = bytes;
-  const std::string encoded = EncodeNormalizeResponseHead(head);
-  if (bytes > 0) {
-    const grpc::Slice parts[] = {grpc::Slice(encoded), OwningSlice(std::move(completion.output))};
-    answer_ = grpc::ByteBuffer(parts, 2);
-  } else {
-    const grpc::Slice whole(encoded);
-    answer_ = grpc::ByteBuffer(&whole, 1);
-  }
-  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(encoded.size()) + bytes);
+  const TensorHeader output{"", ToProto(inputs_.dtype), inputs_.output_shape.dims(), bytes};
+  head.outputs = {&output, 1};
+  const EncodedMessage encoded = EncodeNormalizeResponse(head);
+  const ConstBytes computed(completion.output.data(), completion.output.size());
+  const grpc::Slice data = SliceHolding(computed, std::move(completion.output));
+  answer_ = Assemble(encoded, {&data, 1});
+  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(answer_.Length()));
   completion.stages[Stage::kEncode] = environment_.clock.Now() - begin;
   metrics_->RecordStages(completion.stages);
   return absl::OkStatus();

@@ -31,10 +31,10 @@
 #include "server/batching/request.h"
 #include "server/model/model.h"
 #include "server/rpc/call_environment.h"
-#include "server/rpc/codec.h"
 #include "server/rpc/inputs.h"
 #include "server/rpc/queueing.h"
 #include "server/rpc/request_ids.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 

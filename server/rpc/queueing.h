@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "server/batching/priority.h"
-#include "server/rpc/codec.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 

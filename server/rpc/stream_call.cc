@@ -9,9 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/caller_name.h"
-#include "server/rpc/codec.h"
 #include "server/rpc/compression.h"
 #include "server/rpc/status.h"
+#include "wire/grpc_slices.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 namespace {
@@ -252,11 +253,7 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }
   incoming_.Clear();
-  absl::InlinedVector<ConstBytes, 8> views;
-  for (const grpc::Slice& slice : slices) {
-    views.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
-  }
-  absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(views);
+  absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(ViewsOf(slices));
   if (!decoded.ok()) return decoded.status();
   part = *std::move(decoded);
   return absl::OkStatus();

@@ -44,9 +44,9 @@
 #include "server/batching/request.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/request_ids.h"
-#include "server/rpc/stream_codec.h"
 #include "server/rpc/stream_header.h"
 #include "server/rpc/stream_pieces.h"
+#include "wire/stream_part.h"
 
 namespace normd {
 

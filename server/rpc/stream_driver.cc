@@ -11,6 +11,7 @@
 #include "normd/v1/norm_service.pb.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
+#include "wire/grpc_slices.h"
 
 namespace normd {
 namespace {
@@ -19,17 +20,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 // Until a full queue is asked again. Long against a batch, short against a time-out.
 constexpr auto kQueueFullWait = std::chrono::milliseconds(5);
-
-void DropShare(void* share) { delete static_cast<std::shared_ptr<Buffer>*>(share); }
-
-// A slice of `size` bytes of `buffer`, which it keeps.
-grpc::Slice SharingSlice(std::shared_ptr<Buffer> buffer, std::int64_t offset, std::int64_t size) {
-  std::byte* data = buffer->data() + offset;
-  auto share = std::make_unique<std::shared_ptr<Buffer>>(std::move(buffer));
-  grpc::Slice slice(data, static_cast<std::size_t>(size), DropShare, share.get());
-  (void)share.release();  // The slice's from here on.
-  return slice;
-}
 
 }  // namespace
 
@@ -212,7 +202,8 @@ void StreamCall::WriteChunk() {
   const std::int64_t size = std::min(left, kChunkBytes);
   // The last chunk takes the piece's own reference along.
   std::shared_ptr<Buffer> output = size == left ? std::move(piece.output) : piece.output;
-  const grpc::Slice data = SharingSlice(std::move(output), piece.sent_bytes, size);
+  const ConstBytes chunk(output->data() + piece.sent_bytes, static_cast<std::size_t>(size));
+  const grpc::Slice data = SliceHolding(chunk, std::move(output));
   SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
   const std::int64_t answered = AnsweredBytes(piece);
   piece.sent_bytes += size;

@@ -38,8 +38,8 @@ Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& 
   return DividedUp(window * geometry.bytes, geometry.InputBytes());
 }
 
-absl::Status CheckNoData(absl::Span<const TensorView> tensors) {
-  for (const TensorView& tensor : tensors) {
+absl::Status CheckNoData(absl::Span<const ReceivedTensor> tensors) {
+  for (const ReceivedTensor& tensor : tensors) {
     if (tensor.data_bytes == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("data: ", tensor.data_bytes, " bytes in the header, wanted them in chunks"));

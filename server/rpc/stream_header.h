@@ -12,10 +12,10 @@
 #include "absl/status/statusor.h"
 #include "server/model/model.h"
 #include "server/model/registry.h"
-#include "server/rpc/codec.h"
 #include "server/rpc/inputs.h"
 #include "server/rpc/queueing.h"
 #include "server/rpc/stream_pieces.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 

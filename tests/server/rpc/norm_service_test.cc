@@ -181,11 +181,18 @@ std::vector<BadInput> BadInputs() {
        {"inputs[0].name: \"\", wanted \"x\""}},
       {"ThreeInputs",
        [](v1::NormalizeRequest& r) {
-         r.add_inputs();
-         r.add_inputs();
+         r.mutable_inputs(0)->set_name("x");
+         r.add_inputs()->set_name("x");
+         r.add_inputs()->set_name("z");
        },
        kInvalid,
-       {"inputs: more than 2"}},
+       {"inputs[2].name: \"z\", wanted \"x\""}},
+      {"MoreInputsThanAnyModelTakes",
+       [](v1::NormalizeRequest& r) {
+         for (int i = 0; i < 32; ++i) r.add_inputs();
+       },
+       kInvalid,
+       {"inputs: more than 32, wanted at most 32"}},
       {"UnknownInput",
        [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_name("q"); },
        kInvalid,

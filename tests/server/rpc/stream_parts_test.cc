@@ -1,4 +1,4 @@
-// A stream's parts without a connection: its codec, its pieces, its header.
+// A stream's parts without a connection: its pieces, its header.
 
 #include <gmock/gmock.h>
 #include <grpc/slice.h>
@@ -13,84 +13,11 @@
 #include <vector>
 
 #include "normd/v1/norm_service.pb.h"
-#include "server/rpc/stream_codec.h"
 #include "server/rpc/stream_pieces.h"
 #include "tests/support/tensor.h"
 
 namespace normd {
 namespace {
-
-using ::testing::HasSubstr;
-
-ConstBytes BytesOf(absl::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-// `wire` in slices of random sizes, some of them empty.
-std::vector<ConstBytes> Cut(absl::string_view wire, std::mt19937_64& random) {
-  std::vector<ConstBytes> slices;
-  while (!wire.empty()) {
-    const std::size_t size = std::min<std::size_t>(random() % 9, wire.size());
-    slices.push_back(BytesOf(wire.substr(0, size)));
-    wire.remove_prefix(size);
-  }
-  return slices;
-}
-
-std::string Joined(const StreamPartView& part) {
-  std::string joined;
-  for (const ConstBytes view : part.bytes) {
-    joined.append(reinterpret_cast<const char*>(view.data()), view.size());
-  }
-  return joined;
-}
-
-TEST(StreamCodecTest, ReadsWhatTheGeneratedClassWrites) {
-  std::mt19937_64 random(norm::testing::TestSeed());
-  for (int i = 0; i < 200; ++i) {
-    v1::NormalizeStreamRequest message;
-    std::string wanted;
-    if (i % 2 == 0) {
-      message.mutable_header()->set_model(std::string(random() % 40, 'm'));
-      message.mutable_header()->add_inputs()->add_shape(static_cast<std::int64_t>(random() % 1000));
-      wanted = message.header().SerializeAsString();
-    } else {
-      wanted = std::string(random() % 300, static_cast<char>('a' + i % 26));
-      message.set_chunk(wanted);
-    }
-    std::string wire = message.SerializeAsString();
-    if (i % 3 == 0) wire += std::string("\x78\x05", 2);  // An unknown field.
-    const auto part = DecodeStreamRequest(Cut(wire, random));
-    ASSERT_TRUE(part.ok()) << part.status();
-    EXPECT_EQ(part->kind,
-              i % 2 == 0 ? StreamPartView::Kind::kHeader : StreamPartView::Kind::kChunk);
-    EXPECT_EQ(Joined(*part), wanted);
-    EXPECT_EQ(part->size, static_cast<std::int64_t>(wanted.size()));
-  }
-}
-
-TEST(StreamCodecTest, RefusesEveryTruncatedMessage) {
-  v1::NormalizeStreamRequest message;
-  message.set_chunk("0123456789");
-  const std::string wire = message.SerializeAsString();
-  for (std::size_t size = 1; size < wire.size(); ++size) {
-    const std::vector<ConstBytes> slices = {BytesOf(absl::string_view(wire).substr(0, size))};
-    EXPECT_FALSE(DecodeStreamRequest(slices).ok()) << size;
-  }
-  const std::vector<ConstBytes> twice = {BytesOf(wire), BytesOf(wire)};
-  EXPECT_THAT(std::string(DecodeStreamRequest(twice).status().message()),
-              HasSubstr("part: more than one"));
-}
-
-TEST(StreamCodecTest, AChunksHeadAndItsBytesAreTheGeneratedMessage) {
-  for (const std::size_t size :
-       {std::size_t{1}, std::size_t{127}, std::size_t{128}, std::size_t{1} << 20}) {
-    const std::string bytes(size, 'y');
-    v1::NormalizeStreamResponse message;
-    message.set_chunk(bytes);
-    EXPECT_TRUE(EncodeStreamChunkHead(size) + bytes == message.SerializeAsString()) << size;
-  }
-}
 
 Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int64_t spatial) {
   Geometry geometry;

@@ -1,4 +1,4 @@
-#include "tests/server/rpc/wire_writer.h"
+#include "tests/wire/wire_writer.h"
 
 #include <algorithm>
 
@@ -58,6 +58,15 @@ std::string RandomTensor(std::mt19937_64& random) {
   return Shuffled(random, std::move(fields));
 }
 
+// A message of some of the integer fields 1 to `most`.
+std::string Numbers(std::mt19937_64& random, int most) {
+  std::vector<std::string> fields;
+  for (int field = 1; field <= most; ++field) {
+    if (Below(random, 2) == 0) fields.push_back(IntField(field, Number(random)));
+  }
+  return Shuffled(random, std::move(fields));
+}
+
 }  // namespace
 
 std::string Varint(std::uint64_t value) {
@@ -80,12 +89,27 @@ std::string RandomRequest(std::mt19937_64& random) {
   std::vector<std::string> fields;
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(1, Text(random, 40)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(2, Number(random)));
-  for (auto n = 1 + Below(random, 2); n > 0; --n) {
+  for (auto n = 1 + Below(random, 4); n > 0; --n) {
     fields.push_back(BytesField(3, RandomTensor(random)));
   }
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(4, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(5, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(6, Number(random)));
+  return Shuffled(random, std::move(fields));
+}
+
+std::string RandomResponse(std::mt19937_64& random) {
+  std::vector<std::string> fields;
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(1, Text(random, 40)));
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(2, Number(random)));
+  // Each submessage sometimes in two parts, which add up.
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(3, Numbers(random, 6)));
+  for (auto n = Below(random, 3); n > 0; --n) {
+    fields.push_back(BytesField(4, Numbers(random, 3) + BytesField(4, Text(random, 9))));
+  }
+  for (auto n = Below(random, 4); n > 0; --n) {
+    fields.push_back(BytesField(5, RandomTensor(random)));
+  }
   return Shuffled(random, std::move(fields));
 }
 

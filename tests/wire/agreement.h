@@ -1,7 +1,7 @@
-// Holds the codec against the generated messages, which are its specification.
+// Holds the decoders against the generated messages, which are their specification.
 
-#ifndef NORMD_TESTS_SERVER_RPC_CODEC_AGREEMENT_H_
-#define NORMD_TESTS_SERVER_RPC_CODEC_AGREEMENT_H_
+#ifndef NORMD_TESTS_WIRE_AGREEMENT_H_
+#define NORMD_TESTS_WIRE_AGREEMENT_H_
 
 #include <cstddef>
 #include <memory>
@@ -11,7 +11,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
-#include "server/rpc/codec.h"
 
 namespace normd::testing {
 
@@ -32,11 +31,12 @@ class Slices {
 // The views' bytes in one string.
 std::string Join(absl::Span<const ConstBytes> views);
 
-// Decodes `wire`, cut at `cuts`, with the codec and with the generated class. Empty if both accept
-// it and read the same, or both refuse it, or the codec refuses it for one of its caps; otherwise
-// what differs.
-std::string Disagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+// Decodes `wire`, cut at `cuts`, as a NormalizeRequest or a NormalizeResponse, here and with the
+// generated class. Empty if both accept it and read the same, or both refuse it, or it is refused
+// here for one of the caps; otherwise what differs.
+std::string RequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+std::string ResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
 
 }  // namespace normd::testing
 
-#endif  // NORMD_TESTS_SERVER_RPC_CODEC_AGREEMENT_H_
+#endif  // NORMD_TESTS_WIRE_AGREEMENT_H_

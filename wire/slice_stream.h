@@ -1,7 +1,7 @@
-// Received slices as protobuf's input.
+// Slices of a message as protobuf's input.
 
-#ifndef NORMD_SERVER_RPC_SLICE_STREAM_H_
-#define NORMD_SERVER_RPC_SLICE_STREAM_H_
+#ifndef NORMD_WIRE_SLICE_STREAM_H_
+#define NORMD_WIRE_SLICE_STREAM_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -13,8 +13,9 @@
 
 namespace normd {
 
-// Borrows the slices. Empty slices are passed over: the coded stream takes an empty buffer for a
-// slow source and asks again, which a message of many of them could exploit. Not thread-safe.
+// The concatenation of the slices, read where they lie; borrows them. Empty slices are passed over:
+// the coded stream takes an empty buffer for a slow source and asks again, which a message of many
+// of them could exploit. Not thread-safe.
 class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   explicit SliceStream(absl::Span<const ConstBytes> slices) : slices_(slices) {}
@@ -55,4 +56,4 @@ class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_SLICE_STREAM_H_
+#endif  // NORMD_WIRE_SLICE_STREAM_H_
