@@ -72,8 +72,8 @@ void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :y=DIMS (a second "
-            "input).");
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :NAME=DIMS (a further "
+            "input, such as :y=8x512).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
     if (!shape.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--shape: ", shape.status().message()));
     }
-    entry.shape = *std::move(shape);
+    entry.inputs.front().shape = *std::move(shape);
   }
   const absl::StatusOr<norm::DType> dtype = client::ParseDType(o.dtype);
   if (!dtype.ok()) {

@@ -1,5 +1,3 @@
-#include "client/wire.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/request.h"
+#include "client/response.h"
 #include "client/tensor/random.h"
 
 namespace normd::client {
@@ -50,16 +50,31 @@ v1::NormalizeResponse GoodResponse() {
   return message;
 }
 
+// The message of a request for model "m" with these inputs.
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(std::vector<NamedTensor> inputs) {
+  NormalizeRequest request;
+  request.model = "m";
+  request.inputs = std::move(inputs);
+  const absl::StatusOr<EncodedRequest> encoded = EncodedRequest::Create(request);
+  if (!encoded.ok()) return encoded.status();
+  return encoded->message();
+}
+
 TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {
     const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
-    const auto buffer =
-        EncodeRequest({"some_model", 7, v1::PRIORITY_LOW, 12345, v1::PRECISION_TF32},
-                      {{"", tensor.view(), tensor.owner()}});
-    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    NormalizeRequest request;
+    request.model = "some_model";
+    request.version = 7;
+    request.priority = v1::PRIORITY_LOW;
+    request.queue_timeout = Duration(12345);
+    request.precision = v1::PRECISION_TF32;
+    request.inputs = {tensor.named()};
+    const auto encoded = EncodedRequest::Create(request);
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
     v1::NormalizeRequest message;
-    ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
+    ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
     EXPECT_EQ(message.model(), "some_model");
     EXPECT_EQ(message.version(), 7);
     EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
@@ -80,7 +95,7 @@ TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
   const std::weak_ptr<const void> watch = memory;
   const TensorView view{norm::DType::kFloat32, Shape::Create({1 << 14}).value(), *memory};
   {
-    const auto buffer = EncodeRequest({"m"}, {{"", view, std::exchange(memory, nullptr)}});
+    const auto buffer = EncodeRequest({{"", view, std::exchange(memory, nullptr)}});
     ASSERT_TRUE(buffer.ok());
     std::vector<grpc::Slice> slices;
     ASSERT_TRUE(buffer->Dump(&slices).ok());
@@ -95,8 +110,7 @@ TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
       RandomTensor(norm::DType::kFloat32, Shape::Create({2, 3}).value(), 0, 1, 1).value();
   const Tensor y =
       RandomTensor(norm::DType::kFloat32, Shape::Create({2, 500}).value(), 0, 1, 2).value();
-  const auto buffer =
-      EncodeRequest({"m"}, {{"x", x.view(), x.owner()}, {"y", y.view(), y.owner()}});
+  const auto buffer = EncodeRequest({x.named("x"), y.named("y")});
   ASSERT_TRUE(buffer.ok()) << buffer.status();
   v1::NormalizeRequest message;
   ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
@@ -111,7 +125,7 @@ TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
 TEST(EncodeRequestTest, EncodesAnEmptyTensor) {
   const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
   v1::NormalizeRequest message;
-  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({"m"}, {{"", empty, nullptr}}))));
+  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({{"", empty, nullptr}}))));
   EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(0, 8));
   EXPECT_TRUE(message.inputs(0).data().empty());
 }
@@ -121,7 +135,7 @@ TEST(EncodeRequestTest, RefusesMoreThanAMessageCarries) {
   const std::byte one{};
   const TensorView huge{norm::DType::kFloat32, Shape::Create({std::int64_t{1} << 29}).value(),
                         absl::MakeConstSpan(&one, std::size_t{1} << 31)};
-  const auto buffer = EncodeRequest({"m"}, {{"", huge, nullptr}});
+  const auto buffer = EncodeRequest({{"", huge, nullptr}});
   EXPECT_EQ(buffer.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(buffer.status().message()), HasSubstr("2147483648 bytes"));
 }
@@ -138,11 +152,49 @@ TEST(DecodeResponseTest, ReadsAnySplitWithoutACopy) {
     EXPECT_EQ(decoded->stages().compute_ns(), 22);
     EXPECT_EQ(decoded->batch().requests(), 4);
     EXPECT_EQ(decoded->batch().lane(), "cpu:0");
-    EXPECT_EQ(decoded->dtype(), norm::DType::kFloat16);
-    EXPECT_EQ(decoded->shape().ToString(), "[3, 7]");
-    std::string data(decoded->size_bytes(), '\0');
-    decoded->CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+    ASSERT_EQ(decoded->outputs().size(), 1U);
+    const OutputTensor& output = decoded->outputs()[0];
+    EXPECT_EQ(output.dtype(), norm::DType::kFloat16);
+    EXPECT_EQ(output.shape().ToString(), "[3, 7]");
+    std::string data(output.size_bytes(), '\0');
+    output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
     EXPECT_EQ(data, message.outputs(0).data()) << size;
+  }
+}
+
+TEST(DecodeResponseTest, ReadsSeveralOutputsOfTheirOwnTypeAndShapeFromAnySlicesEmptyOnesAmongThem) {
+  v1::NormalizeResponse message = GoodResponse();
+  message.mutable_outputs(0)->set_name("y");
+  v1::Tensor* sum = message.add_outputs();
+  sum->set_name("sum");
+  sum->set_dtype(v1::FLOAT64);
+  sum->add_shape(2);
+  sum->set_data("sixteen bytes of");
+  v1::Tensor* none = message.add_outputs();
+  none->set_name("none");
+  none->set_dtype(v1::FLOAT32);
+  none->add_shape(0);
+  const std::string wire = message.SerializeAsString();
+  for (std::size_t size = 1; size <= wire.size(); ++size) {
+    std::vector<grpc::Slice> slices;
+    for (std::size_t at = 0; at < wire.size(); at += size) {
+      slices.emplace_back();
+      slices.emplace_back(wire.substr(at, size));
+    }
+    const auto decoded = NormalizeResponse::Decode(grpc::ByteBuffer(slices.data(), slices.size()));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_EQ(decoded->outputs().size(), 3U);
+    for (int i = 0; i < 3; ++i) {
+      const OutputTensor& got = decoded->outputs()[static_cast<std::size_t>(i)];
+      const v1::Tensor& want = message.outputs(i);
+      EXPECT_EQ(got.name(), want.name());
+      EXPECT_EQ(static_cast<int>(got.dtype()), static_cast<int>(want.dtype()));
+      EXPECT_THAT(got.shape().dims(), ::testing::ElementsAreArray(want.shape()));
+      std::string data(got.size_bytes(), '\0');
+      got.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+      EXPECT_EQ(data, want.data());
+    }
+    EXPECT_EQ(decoded->size_bytes(), 58U);
   }
 }
 
@@ -150,7 +202,7 @@ TEST(DecodeResponseTest, PiecesSurviveAMove) {
   auto decoded = NormalizeResponse::Decode(Cut(GoodResponse().SerializeAsString(), 5));
   ASSERT_TRUE(decoded.ok());
   const NormalizeResponse moved = *std::move(decoded);
-  const Tensor tensor = moved.ToTensor().value();
+  const Tensor tensor = moved.outputs()[0].ToTensor().value();
   EXPECT_EQ(std::memcmp(tensor.bytes().data(), GoodResponse().outputs(0).data().data(), 42), 0);
 }
 
@@ -173,6 +225,9 @@ TEST(DecodeResponseTest, RefusesOutputsThatContradictThemselves) {
   v1::NormalizeResponse two = GoodResponse();
   *two.add_outputs() = two.outputs(0);
   EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1"));
+  two.mutable_outputs(0)->set_name("y");
+  two.mutable_outputs(1)->set_name("y");
+  EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1 named \"y\""));
   v1::NormalizeResponse longer = GoodResponse();
   longer.mutable_outputs(0)->mutable_data()->push_back('x');
   EXPECT_THAT(error(longer), HasSubstr("43 bytes of data for float16 [3, 7]"));
@@ -196,9 +251,11 @@ TEST(DecodeResponseTest, SurvivesEveryTruncationAndEveryChangedByte) {
       changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
       const auto decoded = NormalizeResponse::Decode(Cut(changed, 9));
       if (decoded.ok()) {
-        EXPECT_EQ(static_cast<std::int64_t>(decoded->size_bytes()),
-                  TensorBytes(decoded->dtype(), decoded->shape()).value());
-        EXPECT_TRUE(decoded->ToTensor().ok());
+        for (const OutputTensor& output : decoded->outputs()) {
+          EXPECT_EQ(static_cast<std::int64_t>(output.size_bytes()),
+                    TensorBytes(output.dtype(), output.shape()).value());
+          EXPECT_TRUE(output.ToTensor().ok());
+        }
       }
     }
   }

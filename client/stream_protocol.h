@@ -1,42 +1,30 @@
-// The messages of NormalizeStream on the wire, without a copy of the tensor's bytes.
+// What both kinds of NormalizeStream call do with the messages: encode the header, and hold the
+// answers against the protocol.
 
-#ifndef NORMD_CLIENT_STREAM_WIRE_H_
-#define NORMD_CLIENT_STREAM_WIRE_H_
+#ifndef NORMD_CLIENT_STREAM_PROTOCOL_H_
+#define NORMD_CLIENT_STREAM_PROTOCOL_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "client/stream.h"
+#include "base/bytes.h"
+#include "client/stream_request.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
-#include "normd/v1/norm_service.pb.h"
 
 namespace normd::client {
 
 // The first message.
 grpc::ByteBuffer EncodeStreamHeader(const StreamRequest& request);
-// What stands before the bytes of a chunk of this size.
-std::string EncodeChunkHead(std::size_t size);
+// A message with the tensors' next bytes, which `data` holds.
+grpc::ByteBuffer EncodeStreamChunk(const grpc::Slice& data);
 
-// An answer: a header or a trailer, or the bytes of a chunk in the slices in which they came.
-struct StreamAnswer {
-  v1::NormalizeStreamResponse message;
-  std::vector<grpc::Slice> slices;
-  std::vector<absl::Span<const std::byte>> chunk;
-  std::int64_t chunk_bytes = 0;
-};
-
-// Internal for a message that is no NormalizeStreamResponse.
-absl::Status DecodeStreamAnswer(const grpc::ByteBuffer& buffer, StreamAnswer& answer);
-
-// The bytes of all inputs. InvalidArgument as TensorBytes, and for a y that has not as many samples
-// as x.
+// The bytes of all inputs. InvalidArgument for no input, as TensorBytes, and for one that has not
+// as many samples as the first.
 absl::StatusOr<std::int64_t> StreamBytes(const StreamRequest& request);
 
 struct AcceptedStream {
@@ -47,14 +35,20 @@ struct AcceptedStream {
 absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
                                                 const StreamRequest& request, StreamResult& result);
 
+// A chunk of the answer, in the slices in which it came.
+struct StreamChunk {
+  std::vector<grpc::Slice> slices;
+  absl::InlinedVector<ConstBytes, 8> pieces;  // Of the slices.
+};
+
 // Follows the answers after the header and holds them against the protocol. Not thread-safe.
 class StreamReception {
  public:
   explicit StreamReception(std::int64_t total_bytes) : total_bytes_(total_bytes) {}
 
-  // The next answer: a chunk, which is then in `answer`, or the trailer, which is then in `result`.
-  // Internal for one that has no place there.
-  absl::Status Take(const grpc::ByteBuffer& buffer, StreamAnswer& answer, StreamResult& result);
+  // The next answer: a chunk, which is then in `chunk`, or the trailer, which is then in `result`
+  // and leaves `chunk` empty. Internal for one that has no place there.
+  absl::Status Take(const grpc::ByteBuffer& buffer, StreamChunk& chunk, StreamResult& result);
 
   std::int64_t received_bytes() const { return received_bytes_; }
 
@@ -68,4 +62,4 @@ absl::Status BrokenAnswer(absl::string_view what);
 
 }  // namespace normd::client
 
-#endif  // NORMD_CLIENT_STREAM_WIRE_H_
+#endif  // NORMD_CLIENT_STREAM_PROTOCOL_H_
