@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "client/client.h"
-#include "client/flags/flags.h"
+#include "flags/flag_set.h"
 
 namespace normd::client {
 

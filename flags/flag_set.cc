@@ -1,4 +1,4 @@
-#include "client/flags/flags.h"
+#include "flags/flag_set.h"
 
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace normd::client {
+namespace normd {
 namespace {
 
 // How many letters have to come, go or change to make the one of the other.
@@ -122,6 +122,22 @@ absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
   return others;
 }
 
+void FlagSet::SetDefaults() const {
+  for (const Flag& flag : flags_) flag.set_default();
+}
+
+absl::Status FlagSet::Check() const {
+  for (const Flag& flag : flags_) {
+    if (absl::Status status = flag.check(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlagSet::Wrong(absl::string_view name, absl::string_view got,
+                            absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", got, ", wanted ", wanted));
+}
+
 std::string FlagSet::Help() const {
   constexpr std::size_t kColumn = 30;
   std::string help;
@@ -143,4 +159,4 @@ std::string FlagSet::Help() const {
   return help;
 }
 
-}  // namespace normd::client
+}  // namespace normd

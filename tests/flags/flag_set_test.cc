@@ -1,4 +1,4 @@
-#include "client/flags/flags.h"
+#include "flags/flag_set.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace normd::client {
+namespace normd {
 namespace {
 
 using ::testing::ElementsAre;
@@ -69,6 +69,34 @@ TEST_F(FlagSetTest, KeepsDefaultsAndTakesNegatedSwitches) {
   EXPECT_TRUE(watch_);
 }
 
+TEST_F(FlagSetTest, AFlagThatIsAListTakesEachOfItsOccurrences) {
+  std::vector<std::string> files;
+  flags_.Add("file", &files, "FILE", "Files.");
+  ASSERT_TRUE(flags_.Parse({"--file=a,b", "--file", "c=d", "--file="}).ok());
+  EXPECT_THAT(files, ElementsAre("a,b", "c=d", ""));
+}
+
+TEST_F(FlagSetTest, OneDeclarationHasTheDefaultAndTheCheck) {
+  std::int64_t size = -1;
+  std::string word = "other";
+  FlagSet flags;
+  flags.Add("size", &size, 5, "BYTES", "A size.",
+            [](std::int64_t value) { return value > 0 ? "" : "above 0"; });
+  flags.Add("word", &word, "default", "WORD", "A word.",
+            [](const std::string& value) { return value.size() < 9 ? "" : "a shorter one"; });
+  EXPECT_EQ(size, -1) << "a declaration sets nothing";
+  flags.SetDefaults();
+  EXPECT_EQ(size, 5);
+  EXPECT_EQ(word, "default");
+  EXPECT_TRUE(flags.Check().ok());
+  EXPECT_THAT(flags.Help(), HasSubstr("--size=BYTES                A size. (5)"));
+  ASSERT_TRUE(flags.Parse({"--size=0", "--word=much_longer"}).ok());
+  EXPECT_EQ(flags.Check(), absl::InvalidArgumentError("--size: 0, wanted above 0"));
+  ASSERT_TRUE(flags.Parse({"--size=1"}).ok());
+  EXPECT_EQ(flags.Check(),
+            absl::InvalidArgumentError("--word: \"much_longer\", wanted a shorter one"));
+}
+
 TEST_F(FlagSetTest, TwoDashesEndTheFlags) {
   EXPECT_THAT(flags_.Parse({"--", "--name=x", "-"}).value(), ElementsAre("--name=x", "-"));
   EXPECT_EQ(name_, "default");
@@ -111,4 +139,4 @@ TEST_F(FlagSetTest, HelpShowsEachFlagWithItsDefault) {
 }
 
 }  // namespace
-}  // namespace normd::client
+}  // namespace normd
