@@ -12,8 +12,9 @@ using Kind = StreamPartView::Kind;
 using Request = v1::NormalizeStreamRequest;
 using Response = v1::NormalizeStreamResponse;
 
-static_assert(Request::kHeaderFieldNumber == Response::kHeaderFieldNumber);
-static_assert(Request::kChunkFieldNumber == Response::kChunkFieldNumber);
+// Two enumerations.
+static_assert(int{Request::kHeaderFieldNumber} == int{Response::kHeaderFieldNumber});
+static_assert(int{Request::kChunkFieldNumber} == int{Response::kChunkFieldNumber});
 
 Kind RequestPart(std::uint32_t tag) {
   switch (tag) {
