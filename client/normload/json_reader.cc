@@ -67,6 +67,7 @@ ProgramOptions ReadOptions(const Json& json) {
   ProgramOptions o;
   o.server = json.at("server").get<std::string>();
   o.connections = json.at("connections").get<int>();
+  o.max_sending = json.value("max_sending", o.max_sending);
   for (const Json& entry : json.at("mix")) o.mix.push_back(ReadMixEntry(entry));
   o.version = json.value("version", o.version);
   o.seed = json.value("seed", o.seed);

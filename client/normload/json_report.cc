@@ -46,6 +46,7 @@ Json OptionsJson(const ProgramOptions& o) {
                {"load", DescribeLoad(o)},
                {"mode", o.open_loop() ? "open" : "closed"},
                {"connections", o.connections},
+               {"max_sending", o.max_sending},
                {"mix", MixJson(o.mix)},
                {"version", o.version},
                {"seed", o.seed},
