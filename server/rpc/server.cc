@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       grpc::InsecureServerCredentials());
   SetUpConnections(options.connections, builder);
   builder.RegisterService(&service);
-  auto health = std::make_unique<HealthService>();
+  auto health = std::make_unique<HealthService>(service.environment().delivered);
   builder.RegisterService(health.get());
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
