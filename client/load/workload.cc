@@ -103,10 +103,9 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
   };
   MixEntry entry;
   std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
+  std::vector<absl::string_view> options;
   for (; !fields.empty() && IsOption(fields.back()); fields.pop_back()) {
-    if (const std::string error = SetOption(fields.back(), entry); !error.empty()) {
-      return wrong(error);
-    }
+    options.push_back(fields.back());
   }
   if (fields.empty() || fields.size() > 4) {
     return wrong(absl::StrCat(fields.size(), " fields"));
@@ -129,6 +128,9 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
        entry.weight <= 0)) {
     return wrong("the weight is not a number above 0");
   }
+  for (auto option = options.rbegin(); option != options.rend(); ++option) {
+    if (const std::string error = SetOption(*option, entry); !error.empty()) return wrong(error);
+  }
   if (entry.streamed() && entry.inputs.size() > 1) {
     return wrong(absl::StrCat("normload streams no ", entry.inputs.back().name));
   }
@@ -141,6 +143,7 @@ void MixEntry::SetInput(absl::string_view name, Shape shape) {
   if (inputs.front().name.empty()) inputs.front().name = std::string(client::kFirstInput);
   for (InputShape& input : inputs) {
     if (input.name != name) continue;
+    if (&input == &inputs.front()) shape_from_model = false;
     input.shape = std::move(shape);
     return;
   }

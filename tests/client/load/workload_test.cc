@@ -56,7 +56,7 @@ TEST(ParseMixTest, ReadsTheShapeOfASecondInput) {
 }
 
 TEST(ParseMixTest, ReadsTheShapesOfAnyNumberOfNamedInputs) {
-  const auto mix = ParseMix("a:4x8:gate=4x8:residual=4x16:scale=8,b:4x8:x=2x8");
+  const auto mix = ParseMix("a:4x8:gate=4x8:residual=4x16:scale=8,b:x=2x8");
   ASSERT_TRUE(mix.ok()) << mix.status();
   const auto workload = Workload::Create(*mix, 1);
   ASSERT_TRUE(workload.ok()) << workload.status();
@@ -76,6 +76,7 @@ TEST(ParseMixTest, ReadsTheShapesOfAnyNumberOfNamedInputs) {
   EXPECT_EQ(workload->items()[0].input_bytes(), 4 * (32 + 32 + 64 + 8));
   // What the text says is parsed to the same.
   EXPECT_EQ(ParseMix((*mix)[0].ToString())->front().ToString(), (*mix)[0].ToString());
+  EXPECT_FALSE((*mix)[1].shape_from_model);
   EXPECT_EQ(workload->items()[1].inputs.size(), 1U);
   EXPECT_EQ(workload->items()[1].inputs[0].shape().ToString(), "[2, 8]");
 }
