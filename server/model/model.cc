@@ -11,6 +11,7 @@
 #include "server/model/linear_norm.h"
 #include "server/model/parameters.h"
 #include "server/model/safetensors.h"
+#include "wire/data_type.h"
 
 namespace normd {
 namespace {
@@ -191,13 +192,8 @@ absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const
 }
 
 absl::StatusOr<norm::DType> FromProto(v1::DataType dtype) {
-  switch (dtype) {
-    case v1::FLOAT32: return norm::DType::kFloat32;
-    case v1::FLOAT64: return norm::DType::kFloat64;
-    case v1::FLOAT16: return norm::DType::kFloat16;
-    case v1::BFLOAT16: return norm::DType::kBFloat16;
-    default: break;
-  }
+  const DataTypeNames* type = FindDataType(&DataTypeNames::protocol, static_cast<int>(dtype));
+  if (type != nullptr) return type->dtype;
   const std::string got = dtype == v1::DATA_TYPE_UNSPECIFIED
                               ? "missing"
                               : absl::StrCat(static_cast<int>(dtype), " is unknown");
@@ -206,13 +202,8 @@ absl::StatusOr<norm::DType> FromProto(v1::DataType dtype) {
 }
 
 v1::DataType ToProto(norm::DType dtype) {
-  switch (dtype) {
-    case norm::DType::kFloat32: return v1::FLOAT32;
-    case norm::DType::kFloat64: return v1::FLOAT64;
-    case norm::DType::kFloat16: return v1::FLOAT16;
-    case norm::DType::kBFloat16: return v1::BFLOAT16;
-  }
-  return v1::DATA_TYPE_UNSPECIFIED;
+  const DataTypeNames* type = FindDataType(&DataTypeNames::dtype, dtype);
+  return static_cast<v1::DataType>(type == nullptr ? 0 : type->protocol);
 }
 
 }  // namespace normd
