@@ -16,8 +16,6 @@
 namespace normd {
 
 inline constexpr int kMaxRank = 16;
-// The most input tensors that a request has.
-inline constexpr std::size_t kMaxInputs = 2;
 
 // a * b for a, b >= 0; nullopt when it exceeds 63 bits.
 std::optional<std::int64_t> CheckedMultiply(std::int64_t a, std::int64_t b);

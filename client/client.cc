@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "client/stream_wire.h"
+#include "client/stream_protocol.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
@@ -130,20 +130,6 @@ struct NormalizeCall final : PendingCall {
 
 }  // namespace
 
-absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& request) {
-  const RequestHead head{request.model, request.version, request.priority,
-                         std::max<std::int64_t>(request.queue_timeout.count(), 0),
-                         request.precision};
-  std::vector<RequestInput> inputs = {{"", request.input, request.input_owner}};
-  if (request.y) {
-    inputs[0].name = "x";
-    inputs.push_back({"y", *request.y, request.y_owner});
-  }
-  absl::StatusOr<grpc::ByteBuffer> message = EncodeRequest(head, inputs);
-  if (!message.ok()) return message.status();
-  return EncodedRequest(*message);
-}
-
 struct Client::Impl {
   std::shared_ptr<const Connection> connection;  // shared: with the calls in flight.
   std::unique_ptr<v1::NormService::Stub> stub;
@@ -212,7 +198,8 @@ std::shared_ptr<PendingCall> Client::NormalizeAsync(const EncodedRequest& reques
                                                     Done done) {
   // shared: the caller may cancel while the call lives, and the call may end before the caller
   // asks.
-  auto call = std::make_shared<NormalizeCall>(impl_->connection, request.message_, std::move(done));
+  auto call =
+      std::make_shared<NormalizeCall>(impl_->connection, request.message(), std::move(done));
   SetTimeout(call->context, timeout);
   impl_->generic_stub->UnaryCall(&call->context, kNormalizeMethod, grpc::StubOptions(),
                                  &call->request, &call->response,

@@ -15,16 +15,13 @@
 #include "base/clock.h"
 #include "client/health.h"
 #include "client/pending_call.h"
+#include "client/request.h"
+#include "client/response.h"
 #include "client/stream.h"
 #include "client/stream_call.h"
-#include "client/tensor/tensor.h"
-#include "client/wire.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 
 namespace normd::client {
-
-// A call's time limit; none by default.
-inline constexpr Duration kNoTimeout = Duration::max();
 
 // Without it, calls go in the clear, as normd itself takes them; with it, to a proxy before it.
 struct TlsOptions {
@@ -39,40 +36,6 @@ struct ClientOptions {
   // tests do not want it: each such call is to be counted, and being ready for it costs every call.
   bool retries = true;
   std::optional<TlsOptions> tls = std::nullopt;
-};
-
-struct NormalizeRequest {
-  std::string model;
-  std::int64_t version = 0;  // 0: the highest that is loaded.
-  TensorView input;
-  // Keeps input.bytes alive. gRPC reads them in place and drops this when it has let go of them,
-  // which after a call that met its deadline or was cancelled can be later than the call's end: a
-  // connection may hold the rest of a message that it was sending. Null: input.bytes outlive the
-  // connection (constants; buffers that live as long as the process).
-  std::shared_ptr<const void> input_owner;
-  // The input "y" of a model that takes two; `input` is then its "x". Kept alive likewise.
-  std::optional<TensorView> y;
-  std::shared_ptr<const void> y_owner;
-  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
-  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // Among requests of this model; normal.
-  // How long it may wait on the server until it is computed; then DEADLINE_EXCEEDED, naming
-  // `queue_timeout_ns`. Not above 0: as long as `timeout` allows.
-  Duration queue_timeout{0};
-  Duration timeout = kNoTimeout;
-};
-
-// A request as it goes over the wire, encoded once to be sent many times. Immutable; copies share
-// it, and hold the input's owner.
-class EncodedRequest {
- public:
-  // InvalidArgument when the message would exceed 2 GiB.
-  static absl::StatusOr<EncodedRequest> Create(const NormalizeRequest& request);
-
- private:
-  friend class Client;
-  explicit EncodedRequest(const grpc::ByteBuffer& message) : message_(message) {}
-
-  grpc::ByteBuffer message_;
 };
 
 // Thread-safe. It connects at the first call and reconnects by itself. Calls never wait for a
@@ -102,7 +65,7 @@ class Client {
   // may start further calls.
   using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;
 
-  // Starts a call; does not block. The tensor's bytes are not copied on the way to the socket.
+  // Starts a call; does not block. The tensors' bytes are not copied on the way to the socket.
   std::shared_ptr<PendingCall> NormalizeAsync(const EncodedRequest& request, Duration timeout,
                                               Done done);
   // Encodes and starts. Errors of EncodedRequest::Create come back without `done` being run.
@@ -111,8 +74,8 @@ class Client {
   // The same, and waits for the answer. Must not be called from a `done`.
   absl::StatusOr<NormalizeResponse> Normalize(const NormalizeRequest& request);
 
-  // Tensors of any size: reads the input (of two inputs a sample of each in turn) from `reader` and
-  // gives the result to `writer`, both in order and in parts, while the other goes on. The bits are
+  // Tensors of any size: reads the inputs from `reader` and gives the outputs to `writer`, both in
+  // the stream's order (StreamOrder) and in parts, while the other goes on. The bits are
   // Normalize's. Blocks. An error of the reader or the writer cancels the call and is returned as
   // it is; after any error, what the writer got is not the whole tensor. ResourceExhausted: nothing
   // was read yet; retry later.

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "client/stream_wire.h"
+#include "client/stream_protocol.h"
 #include "grpcpp/support/slice.h"
 
 namespace normd::client {
@@ -102,9 +102,7 @@ class Sender {
       const auto size = static_cast<std::size_t>(std::min(chunk_, total_ - at));
       status_ = reader_(absl::MakeSpan(buffer.get(), size));
       if (!status_.ok()) return transport_.Cancel();
-      const grpc::Slice slices[] = {grpc::Slice(EncodeChunkHead(size)),
-                                    pool_->Lend(std::move(buffer), size)};
-      if (!transport_.Write(grpc::ByteBuffer(slices, 2))) return;
+      if (!transport_.Write(EncodeStreamChunk(pool_->Lend(std::move(buffer), size)))) return;
       at += static_cast<std::int64_t>(size);
       sent_.store(at, std::memory_order_relaxed);  // Relaxed: for the progress alone.
     }
@@ -126,11 +124,11 @@ absl::Status Receive(StreamTransport& transport, const StreamRequest& request, c
                      StreamWriter writer, StreamProgress progress, StreamResult& result) {
   StreamReception reception(progress.total_bytes);
   while (const std::optional<grpc::ByteBuffer> buffer = transport.Read()) {
-    StreamAnswer answer;
-    absl::Status status = reception.Take(*buffer, answer, result);
+    StreamChunk chunk;
+    absl::Status status = reception.Take(*buffer, chunk, result);
     if (!status.ok()) return status;
-    if (answer.chunk_bytes == 0) continue;
-    for (const absl::Span<const std::byte> piece : answer.chunk) {
+    if (chunk.pieces.empty()) continue;
+    for (const ConstBytes piece : chunk.pieces) {
       if (status = writer(piece); !status.ok()) return status;
     }
     progress.received_bytes = reception.received_bytes();

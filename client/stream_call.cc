@@ -7,11 +7,11 @@
 #include <optional>
 #include <utility>
 
-#include "client/stream_wire.h"
-#include "client/wire.h"
+#include "client/stream_protocol.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/client_callback.h"
+#include "wire/grpc_slices.h"
 
 namespace normd::client {
 namespace {
@@ -71,10 +71,10 @@ class StreamCall final : public PendingCall,
       BeginChunks();
       return absl::OkStatus();
     }
-    StreamAnswer answer;
-    absl::Status status = reception_->Take(message, answer, result_);
+    StreamChunk chunk;
+    absl::Status status = reception_->Take(message, chunk, result_);
     if (!status.ok() || !handlers_.on_bytes) return status;
-    for (const absl::Span<const std::byte> piece : answer.chunk) handlers_.on_bytes(piece);
+    for (const ConstBytes piece : chunk.pieces) handlers_.on_bytes(piece);
     return absl::OkStatus();
   }
 
@@ -93,10 +93,7 @@ class StreamCall final : public PendingCall,
       return;
     }
     const std::size_t size = std::min(chunk_bytes_, total - at_);
-    const grpc::Slice slices[] = {
-        grpc::Slice(EncodeChunkHead(size)),
-        BorrowingSlice(tensor_->bytes.subspan(at_, size), tensor_->owner)};
-    outgoing_ = grpc::ByteBuffer(slices, 2);
+    outgoing_ = EncodeStreamChunk(SliceHolding(tensor_->bytes.subspan(at_, size), tensor_->owner));
     at_ += size;
     if (at_ < total) return StartWrite(&outgoing_);
     ended_ = true;

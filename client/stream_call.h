@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/pending_call.h"
-#include "client/stream.h"
+#include "client/stream_request.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/status.h"
 
@@ -20,10 +20,9 @@ namespace normd::client {
 
 struct StreamedTensor {
   StreamRequest request;  // `on_accepted` and `on_progress` are not called.
-  // In the stream's order; as many as the type and the shapes say, or it is refused.
+  // In the stream's order (StreamOrder); as many as the types and shapes say, or it is refused.
   absl::Span<const std::byte> bytes;
-  // Keeps the bytes alive, beyond the call's end if need be; NormalizeRequest::input_owner says
-  // why.
+  // Keeps the bytes alive, beyond the call's end if need be; NamedTensor::owner says why.
   std::shared_ptr<const void> owner;
 };
 

@@ -30,7 +30,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/log/server_log.h"
 #include "server/metrics/exposer.h"

@@ -1,4 +1,5 @@
-// A histogram of durations that can be merged: between workers, processes and reports.
+// A histogram of durations that can be merged: between workers, processes and reports. By hand
+// because no package of the distributions holds one that merges and is written to a report.
 
 #ifndef NORMD_CLIENT_LOAD_HISTOGRAM_H_
 #define NORMD_CLIENT_LOAD_HISTOGRAM_H_

@@ -30,8 +30,7 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
   ItemMeasurement& of_item = items[item.index];
   const auto code = std::min(static_cast<std::size_t>(outcome.code), kStatusCodes - 1);
   ++codes[code];
-  auto bytes = static_cast<std::int64_t>(item.input.bytes().size());
-  if (item.y) bytes += static_cast<std::int64_t>(item.y->bytes().size());
+  const std::int64_t bytes = item.input_bytes();
   sent_bytes += bytes;
   of_item.sent_bytes += bytes;
   if (outcome.code != absl::StatusCode::kOk) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,11 @@ std::string FormatBytes(std::int64_t bytes) {
   return absl::StrCat(bytes);
 }
 
+// Of input `k` of an entry; no other entry's first input has the seed of a further one.
+std::uint64_t SeedOf(std::uint64_t entry_seed, std::size_t k) {
+  return k == 0 ? entry_seed : ~entry_seed ^ (static_cast<std::uint64_t>(k - 1) << 32);
+}
+
 bool IsOption(absl::string_view field) {
   return absl::StrContains(field, '=') || field == "stream";
 }
@@ -64,14 +70,16 @@ std::string SetOption(absl::string_view option, MixEntry& entry) {
     entry.priority = static_cast<Priority>(name - kPriorityNames.begin());
     return "";
   }
-  if (halves.first == "y") {
+  if (halves.first != "timeout" && halves.first != "queue_timeout") {
+    // A shape begins with a digit.
+    if (halves.first.empty() || halves.second.empty() ||
+        !absl::ascii_isdigit(static_cast<unsigned char>(halves.second.front()))) {
+      return absl::StrCat("unknown option ", option);
+    }
     absl::StatusOr<Shape> shape = client::ParseShape(halves.second);
     if (!shape.ok()) return absl::StrCat(option, ": ", shape.status().message());
-    entry.y = *std::move(shape);
+    entry.SetInput(halves.first, *std::move(shape));
     return "";
-  }
-  if (halves.first != "timeout" && halves.first != "queue_timeout") {
-    return absl::StrCat("unknown option ", option);
   }
   absl::Duration time;
   if (!absl::ParseDuration(halves.second, &time) || time <= absl::ZeroDuration()) {
@@ -95,10 +103,9 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
   };
   MixEntry entry;
   std::vector<absl::string_view> fields = absl::StrSplit(text, ':');
+  std::vector<absl::string_view> options;
   for (; !fields.empty() && IsOption(fields.back()); fields.pop_back()) {
-    if (const std::string error = SetOption(fields.back(), entry); !error.empty()) {
-      return wrong(error);
-    }
+    options.push_back(fields.back());
   }
   if (fields.empty() || fields.size() > 4) {
     return wrong(absl::StrCat(fields.size(), " fields"));
@@ -109,7 +116,7 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
   if (!entry.shape_from_model) {
     absl::StatusOr<Shape> shape = client::ParseShape(fields[1]);
     if (!shape.ok()) return wrong(shape.status().message());
-    entry.shape = *std::move(shape);
+    entry.inputs.front().shape = *std::move(shape);
   }
   if (fields.size() > 2 && !fields[2].empty()) {
     const absl::StatusOr<norm::DType> dtype = client::ParseDType(fields[2]);
@@ -121,16 +128,34 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
        entry.weight <= 0)) {
     return wrong("the weight is not a number above 0");
   }
-  if (entry.streamed() && entry.y) return wrong("normload streams no y");
+  for (auto option = options.rbegin(); option != options.rend(); ++option) {
+    if (const std::string error = SetOption(*option, entry); !error.empty()) return wrong(error);
+  }
+  if (entry.streamed() && entry.inputs.size() > 1) {
+    return wrong(absl::StrCat("normload streams no ", entry.inputs.back().name));
+  }
   return entry;
 }
 
 }  // namespace
 
+void MixEntry::SetInput(absl::string_view name, Shape shape) {
+  if (inputs.front().name.empty()) inputs.front().name = std::string(client::kFirstInput);
+  for (InputShape& input : inputs) {
+    if (input.name != name) continue;
+    if (&input == &inputs.front()) shape_from_model = false;
+    input.shape = std::move(shape);
+    return;
+  }
+  inputs.push_back({std::string(name), std::move(shape)});
+}
+
 std::string MixEntry::ToString() const {
-  std::string text =
-      absl::StrCat(model, ":", absl::StrJoin(shape.dims(), "x"), ":", norm::Name(dtype));
-  if (y) absl::StrAppend(&text, ":y=", absl::StrJoin(y->dims(), "x"));
+  std::string text = absl::StrCat(model, ":", absl::StrJoin(inputs.front().shape.dims(), "x"), ":",
+                                  norm::Name(dtype));
+  for (std::size_t i = 1; i < inputs.size(); ++i) {
+    absl::StrAppend(&text, ":", inputs[i].name, "=", absl::StrJoin(inputs[i].shape.dims(), "x"));
+  }
   if (priority != Priority::kUnspecified) {
     absl::StrAppend(&text, ":priority=", kPriorityNames[static_cast<std::size_t>(priority)]);
   }
@@ -155,6 +180,22 @@ absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text) {
   return mix;
 }
 
+std::int64_t Item::input_bytes() const {
+  std::int64_t bytes = 0;
+  for (const client::Tensor& input : inputs) {
+    bytes += static_cast<std::int64_t>(input.bytes().size());
+  }
+  return bytes;
+}
+
+std::vector<client::NamedTensor> Item::NamedInputs() const {
+  std::vector<client::NamedTensor> named;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    named.push_back(inputs[i].named(entry.inputs[i].name));
+  }
+  return named;
+}
+
 absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64_t seed) {
   if (mix.empty()) return absl::InvalidArgumentError("mix: empty, wanted at least one entry");
   double total = 0;
@@ -163,20 +204,16 @@ absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64
   double sum = 0;
   for (MixEntry& entry : mix) {
     const std::size_t index = workload.items_.size();
-    absl::StatusOr<client::Tensor> input =
-        client::RandomTensor(entry.dtype, entry.shape, 0, 1, seed + index);
-    if (!input.ok()) return input.status();
-    std::optional<client::Tensor> second;
-    if (entry.y) {
-      // Of a seed that no entry's first input has.
-      absl::StatusOr<client::Tensor> y =
-          client::RandomTensor(entry.dtype, *entry.y, 0, 1, ~(seed + index));
-      if (!y.ok()) return y.status();
-      second = *std::move(y);
+    std::vector<client::Tensor> inputs;
+    for (const InputShape& input : entry.inputs) {
+      absl::StatusOr<client::Tensor> tensor =
+          client::RandomTensor(entry.dtype, input.shape, 0, 1, SeedOf(seed + index, inputs.size()));
+      if (!tensor.ok()) return tensor.status();
+      inputs.push_back(*std::move(tensor));
     }
     sum += entry.weight;
     workload.cumulative_.push_back(sum / total);
-    workload.items_.push_back({index, std::move(entry), *std::move(input), std::move(second)});
+    workload.items_.push_back({index, std::move(entry), std::move(inputs)});
   }
   workload.cumulative_.back() = 1;
   return workload;

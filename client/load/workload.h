@@ -20,21 +20,31 @@ namespace normd::load {
 // As in norm_service.proto, and with its numbers.
 enum class Priority { kUnspecified, kLow, kNormal, kHigh };
 
-// One kind of request, before its tensor is made.
+struct InputShape {
+  std::string name;  // Empty: the model's only input.
+  Shape shape;
+};
+
+// One kind of request, before its tensors are made.
 struct MixEntry {
   std::string model;
-  Shape shape;
-  bool shape_from_model = false;  // None was given: it is still to be chosen for the model.
-  norm::DType dtype = norm::DType::kFloat32;
-  std::optional<Shape> y;  // Of the second input, for a model that takes one.
-  double weight = 1;       // Its share is weight / the sum of the weights.
+  std::vector<InputShape> inputs = {{}};  // At least one.
+  // The first input's was not given: it and those of inputs that are not named are still to be
+  // chosen for the model.
+  bool shape_from_model = false;
+  norm::DType dtype = norm::DType::kFloat32;  // Of every input.
+  double weight = 1;                          // Its share is weight / the sum of the weights.
   Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
   Duration queue_timeout{0};        // How long they may wait on the server; 0: their deadline.
-  // Above 0: the tensor goes through NormalizeStream, in messages of so many of its bytes.
+  // Above 0: the only input goes through NormalizeStream, in messages of so many of its bytes.
   std::int64_t stream_chunk_bytes = 0;
 
   bool streamed() const { return stream_chunk_bytes > 0; }
+
+  // Sets the shape of an input; of one that is not there yet, adds it. A first input without a name
+  // is then kFirstInput.
+  void SetInput(absl::string_view name, Shape shape);
 
   std::string ToString() const;  // "model:2x64x56x56:float32", then what else was given.
 };
@@ -42,20 +52,23 @@ struct MixEntry {
 // "model:shape:dtype:weight", comma between several; what follows the model may be left out
 // (shape_from_model, float32, 1), and the shape may be empty.
 // After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms",
-// "y=8x512" for a model with a second input, and "stream" or "stream=256KiB" for one
-// NormalizeStream call a tensor, in messages of so many bytes (kDefaultChunkBytes).
+// "NAME=8x512", such as "y=8x512", for a further input of the model, and "stream" or
+// "stream=256KiB" for one NormalizeStream call a tensor, in messages of so many bytes
+// (kDefaultChunkBytes).
 // "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:priority=high". InvalidArgument
 // names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
 
 inline constexpr std::int64_t kDefaultChunkBytes = std::int64_t{1} << 20;
 
-// A kind of request with its tensor.
+// A kind of request with its tensors.
 struct Item {
   std::size_t index = 0;  // In Workload::items.
   MixEntry entry;
-  client::Tensor input;
-  std::optional<client::Tensor> y;
+  std::vector<client::Tensor> inputs;  // As entry.inputs.
+
+  std::int64_t input_bytes() const;
+  std::vector<client::NamedTensor> NamedInputs() const;
 };
 
 // Immutable; thread-safe.

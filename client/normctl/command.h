@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "client/client.h"
-#include "client/flags/flags.h"
+#include "flags/flag_set.h"
 
 namespace normd::client {
 
@@ -35,6 +35,7 @@ class Command {
   virtual const char* arguments() const { return ""; }  // "NAME"
   virtual const char* summary() const = 0;
   virtual int argument_count() const { return 0; }
+  virtual bool takes_further_arguments() const { return false; }  // Beyond that count.
   // Streams live until they are stopped; their time is limited only on request.
   virtual bool HasDefaultTimeout() const { return true; }
 

@@ -101,8 +101,10 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
         << flags.Help();
     return kExitOk;
   }
-  if (static_cast<int>(others->size()) != command.argument_count()) {
-    return UsageError(err, absl::StrCat(command.name(), ": ", others->size(), " arguments, wanted ",
+  const int count = static_cast<int>(others->size());
+  if (count < command.argument_count() ||
+      (count > command.argument_count() && !command.takes_further_arguments())) {
+    return UsageError(err, absl::StrCat(command.name(), ": ", count, " arguments, wanted ",
                                         command.argument_count(), " ", command.arguments()));
   }
   if (common.timeout <= absl::ZeroDuration()) {

@@ -1,7 +1,10 @@
-// `normctl normalize`: one tensor from a file to a file, in one message or as a stream.
+// `normctl normalize`: tensors from files to files, in one message or as a stream.
 
 #include <chrono>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -10,6 +13,7 @@
 #include "client/normctl/print.h"
 #include "client/normctl/progress_bar.h"
 #include "client/normctl/stream_files.h"
+#include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
@@ -51,25 +55,59 @@ std::optional<v1::Precision> ParsePrecision(absl::string_view name) {
   return std::nullopt;
 }
 
+std::vector<std::int64_t> DimsOf(const Shape& shape) {
+  return {shape.dims().begin(), shape.dims().end()};
+}
+
+nlohmann::json OutputsJson(absl::Span<const TensorSpec> outputs) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const TensorSpec& output : outputs) {
+    json.push_back({{"name", output.name},
+                    {"dtype", norm::Name(output.dtype)},
+                    {"shape", DimsOf(output.shape)}});
+  }
+  return json;
+}
+
+std::vector<TensorSpec> SpecsOf(const NormalizeResponse& response) {
+  std::vector<TensorSpec> specs;
+  for (const OutputTensor& output : response.outputs()) specs.push_back(output.spec());
+  return specs;
+}
+
+absl::Status WriteOutput(const std::string& path, const OutputTensor& output) {
+  absl::StatusOr<NpyWriter> writer = NpyWriter::Create(path, output.dtype(), output.shape());
+  if (!writer.ok()) return writer.status();
+  std::int64_t offset = 0;
+  for (const ConstBytes piece : output.pieces()) {
+    if (absl::Status s = writer->WriteAt(offset, piece); !s.ok()) return s;
+    offset += static_cast<std::int64_t>(piece.size());
+  }
+  return writer->Close();
+}
+
 class NormalizeCommand final : public Command {
  public:
   const char* name() const override { return "normalize"; }
   const char* arguments() const override { return "IN.npy"; }
   const char* summary() const override {
-    return "normalizes a tensor: --model M in.npy -o out.npy";
+    return "normalizes a tensor: --model M in.npy -o out.npy; of several inputs each as NAME=FILE";
   }
   int argument_count() const override { return 1; }
+  bool takes_further_arguments() const override { return true; }
 
   void AddFlags(FlagSet& flags) override {
     flags.Add("model", &model_, "MODEL", "Model that normalizes; required.");
     flags.Add("version", &version_, "N", "Version; 0 is the highest loaded.");
-    flags.Add("y", &y_path_, "Y.npy", "Second input, for a model that takes one.");
+    flags.Add("y", &y_path_, "Y.npy", "Second input, for a model that takes one; as y=Y.npy.");
     flags.Add("precision", &precision_, "NAME",
               "Of a matrix product: float32, tf32, bf16, float32_strict; empty: the model's.");
     flags.Add("priority", &priority_, "LEVEL", "low, normal or high, among this model's requests.");
     flags.Add("queue_timeout", &queue_timeout_, "DURATION",
               "How long it may wait on the server; 0: as long as --timeout.");
-    flags.Add("o", &output_path_, "OUT.npy", "File for the result; without it none is written.");
+    flags.Add("o", &output_paths_, "OUT.npy",
+              "File for the result; without it none is written. Of several results NAME=OUT.npy, "
+              "once for each that is wanted.");
     flags.Add("stream", &stream_, "WHEN",
               "always, never, or auto: files over 64 MiB. A stream needs little memory, and has no "
               "time limit but a --timeout that is given.");
@@ -105,55 +143,17 @@ class NormalizeCommand final : public Command {
   }
 
   absl::Status Run(const Context& context) override {
-    const absl::StatusOr<NpyReader> file = NpyReader::Open(context.arguments[0]);
-    if (!file.ok()) return file.status();
-    std::optional<NpyReader> y_file;
-    if (!y_path_.empty()) {
-      absl::StatusOr<NpyReader> opened = NpyReader::Open(y_path_);
-      if (!opened.ok()) return opened.status();
-      y_file = *std::move(opened);
+    std::vector<TensorPath> paths;
+    for (const std::string& argument : context.arguments) {
+      paths.push_back(ParseTensorPath(argument));
     }
-    const std::int64_t bytes = file->bytes() + (y_file ? y_file->bytes() : 0);
-    if (stream_ == "always" || (stream_ == "auto" && bytes > kStreamFromBytes)) {
-      return RunStreamed(context, {&*file, y_file ? &*y_file : nullptr});
-    }
-    const absl::StatusOr<Tensor> input = ReadNpy(context.arguments[0]);
-    if (!input.ok()) return input.status();
-    NormalizeRequest request;
-    request.model = model_;
-    request.version = version_;
-    request.priority = *ParsePriority(priority_);
-    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
-    request.input = input->view();
-    request.input_owner = input->owner();
-    absl::StatusOr<Tensor> y;
-    if (!y_path_.empty()) {
-      y = ReadNpy(y_path_);
-      if (!y.ok()) return y.status();
-      request.y = y->view();
-      request.y_owner = y->owner();
-    }
-    request.precision = *ParsePrecision(precision_);
-    request.timeout = context.timeout;
-    const SteadyClock clock{};
-    const TimePoint begin = clock.Now();
-    const absl::StatusOr<NormalizeResponse> response = context.client->Normalize(request);
-    if (!response.ok()) return response.status();
-    const Duration elapsed = clock.Now() - begin;
-
-    if (absl::Status written = Write(*response); !written.ok()) return written;
-    Comparison comparison;
-    if (verify_) {
-      const absl::StatusOr<ReferenceModel> reference =
-          ReferenceModel::Load(repository_, model_, response->version());
-      if (!reference.ok()) return reference.status();
-      const absl::StatusOr<std::vector<double>> expected =
-          reference->Compute(input->view(), request.y ? &*request.y : nullptr);
-      if (!expected.ok()) return expected.status();
-      comparison = Compare(response->dtype(), response->pieces(), *expected);
-    }
-    Print(context, *response, elapsed, comparison);
-    return Verdict(comparison);
+    if (!y_path_.empty()) paths.push_back({"y", y_path_});
+    const absl::StatusOr<std::vector<InputFile>> inputs = OpenInputs(std::move(paths));
+    if (!inputs.ok()) return inputs.status();
+    std::int64_t bytes = 0;
+    for (const InputFile& input : *inputs) bytes += input.file.bytes();
+    const bool streams = stream_ == "always" || (stream_ == "auto" && bytes > kStreamFromBytes);
+    return streams ? RunStreamed(context, *inputs) : RunInOneMessage(context, *inputs);
   }
 
  private:
@@ -162,8 +162,57 @@ class NormalizeCommand final : public Command {
     return absl::DataLossError(absl::StrCat("verification failed: ", Describe(comparison)));
   }
 
-  absl::Status RunStreamed(const Context& context, const InputFiles& input) const {
-    if (verify_ && output_path_.empty()) {
+  absl::Status RunInOneMessage(const Context& context, const std::vector<InputFile>& inputs) const {
+    NormalizeRequest request;
+    request.model = model_;
+    request.version = version_;
+    request.priority = *ParsePriority(priority_);
+    request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
+    request.precision = *ParsePrecision(precision_);
+    request.timeout = context.timeout;
+    for (const InputFile& input : inputs) {
+      const absl::StatusOr<Tensor> tensor = input.file.ReadAll();
+      if (!tensor.ok()) return tensor.status();
+      request.inputs.push_back(tensor->named(input.name));
+    }
+    const SteadyClock clock{};
+    const TimePoint begin = clock.Now();
+    const absl::StatusOr<NormalizeResponse> response = context.client->Normalize(request);
+    if (!response.ok()) return response.status();
+    const Duration elapsed = clock.Now() - begin;
+
+    if (absl::Status written = Write(*response); !written.ok()) return written;
+    absl::StatusOr<Comparison> comparison = Comparison();
+    if (verify_) comparison = Verify(request, *response);
+    if (!comparison.ok()) return comparison.status();
+    Print(context, *response, elapsed, *comparison);
+    return Verdict(*comparison);
+  }
+
+  absl::StatusOr<Comparison> Verify(const NormalizeRequest& request,
+                                    const NormalizeResponse& response) const {
+    const absl::StatusOr<ReferenceModel> reference =
+        ReferenceModel::Load(repository_, model_, response.version());
+    if (!reference.ok()) return reference.status();
+    const absl::StatusOr<std::vector<ReferenceOutput>> expected =
+        reference->Compute(request.inputs);
+    if (!expected.ok()) return expected.status();
+    std::vector<AnsweredTensor> answer;
+    for (const OutputTensor& output : response.outputs()) {
+      answer.push_back({&output.spec(), output.pieces()});
+    }
+    return CompareOutputs(answer, *expected);
+  }
+
+  // Where the outputs go, as -o says.
+  absl::StatusOr<std::vector<std::string>> PathsOf(absl::Span<const TensorSpec> outputs) const {
+    std::vector<TensorPath> given;
+    for (const std::string& path : output_paths_) given.push_back(ParseTensorPath(path));
+    return OutputPaths(outputs, given);
+  }
+
+  absl::Status RunStreamed(const Context& context, const std::vector<InputFile>& inputs) const {
+    if (verify_ && output_paths_.empty()) {
       return absl::InvalidArgumentError("--verify: a stream's result is verified in its file, -o");
     }
     const SteadyClock clock{};
@@ -174,6 +223,12 @@ class NormalizeCommand final : public Command {
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.precision = *ParsePrecision(precision_);
     if (context.timeout_given) request.timeout = context.timeout;
+    std::vector<std::string> paths;
+    const auto choose_paths = [&](absl::Span<const TensorSpec> outputs) {
+      absl::StatusOr<std::vector<std::string>> chosen = PathsOf(outputs);
+      if (chosen.ok()) paths = *chosen;
+      return chosen;
+    };
     const TimePoint begin = clock.Now();
     absl::StatusOr<StreamResult> result;
     {
@@ -181,36 +236,50 @@ class NormalizeCommand final : public Command {
       request.on_progress = [&bar](const StreamProgress& progress) {
         bar.Update(progress.received_bytes, progress.total_bytes);
       };
-      result = StreamFile(*context.client, request, input, output_path_);
+      result = StreamFiles(*context.client, request, inputs, choose_paths);
     }
     if (!result.ok()) return result.status();
     const Duration elapsed = clock.Now() - begin;
-    Comparison comparison;
-    if (verify_) {
-      const absl::StatusOr<ReferenceModel> reference =
-          ReferenceModel::Load(repository_, model_, result->version);
-      if (!reference.ok()) return reference.status();
-      const absl::StatusOr<NpyReader> output = NpyReader::Open(output_path_);
-      if (!output.ok()) return output.status();
-      const absl::StatusOr<Comparison> compared = CompareFiles(*reference, input, *output);
-      if (!compared.ok()) return compared.status();
-      comparison = *compared;
-    }
-    PrintStreamed(context, *input.x, *result, elapsed, comparison);
-    return Verdict(comparison);
+    absl::StatusOr<Comparison> comparison = Comparison();
+    if (verify_) comparison = VerifyFiles(inputs, *result, paths);
+    if (!comparison.ok()) return comparison.status();
+    PrintStreamed(context, inputs, *result, elapsed, *comparison);
+    return Verdict(*comparison);
   }
 
-  void PrintStreamed(const Context& context, const NpyReader& input, const StreamResult& result,
-                     Duration elapsed, const Comparison& comparison) const {
+  absl::StatusOr<Comparison> VerifyFiles(const std::vector<InputFile>& inputs,
+                                         const StreamResult& result,
+                                         const std::vector<std::string>& paths) const {
+    const absl::StatusOr<ReferenceModel> reference =
+        ReferenceModel::Load(repository_, model_, result.version);
+    if (!reference.ok()) return reference.status();
+    std::vector<InputFile> outputs;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      if (paths[i].empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--verify: a stream's result is verified in its file, -o ",
+                         result.outputs[i].name, "=FILE"));
+      }
+      absl::StatusOr<NpyReader> file = NpyReader::Open(paths[i]);
+      if (!file.ok()) return file.status();
+      outputs.push_back({result.outputs[i].name, *std::move(file)});
+    }
+    return CompareFiles(*reference, inputs, outputs);
+  }
+
+  void PrintStreamed(const Context& context, const std::vector<InputFile>& inputs,
+                     const StreamResult& result, Duration elapsed,
+                     const Comparison& comparison) const {
+    const NpyReader& input = inputs.front().file;
     const double seconds = std::chrono::duration<double>(elapsed).count();
     const double rate = static_cast<double>(input.bytes()) / seconds / 1e9;
     const v1::NormalizeStreamTrailer& trailer = result.trailer;
     if (context.json) {
-      const auto dims = input.shape().dims();
       nlohmann::json report = {{"model", result.model},
                                {"version", result.version},
                                {"dtype", norm::Name(input.dtype())},
-                               {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+                               {"shape", DimsOf(input.shape())},
+                               {"outputs", OutputsJson(result.outputs)},
                                {"elapsed_ms", seconds * 1e3},
                                {"gb_per_second", rate},
                                {"stages_ns", StagesJson(trailer.stages())},
@@ -226,33 +295,33 @@ class NormalizeCommand final : public Command {
         "%s version %d: %s %s streamed in %.3f s, %.2f GB/s, as %d pieces in %d batches\n  %s\n",
         result.model, result.version, norm::Name(input.dtype()), input.shape().ToString(), seconds,
         rate, trailer.pieces(), trailer.batches(), DescribeStages(trailer.stages()));
+    PrintFurther(context, result.outputs);
     PrintEnd(context, comparison);
   }
 
   absl::Status Write(const NormalizeResponse& response) const {
-    if (output_path_.empty()) return absl::OkStatus();
-    absl::StatusOr<NpyWriter> writer =
-        NpyWriter::Create(output_path_, response.dtype(), response.shape());
-    if (!writer.ok()) return writer.status();
-    std::int64_t offset = 0;
-    for (const absl::Span<const std::byte> piece : response.pieces()) {
-      if (absl::Status s = writer->WriteAt(offset, piece); !s.ok()) return s;
-      offset += static_cast<std::int64_t>(piece.size());
+    const absl::StatusOr<std::vector<std::string>> paths = PathsOf(SpecsOf(response));
+    if (!paths.ok()) return paths.status();
+    for (std::size_t i = 0; i < paths->size(); ++i) {
+      if ((*paths)[i].empty()) continue;
+      absl::Status written = WriteOutput((*paths)[i], response.outputs()[i]);
+      if (!written.ok()) return written;
     }
-    return writer->Close();
+    return absl::OkStatus();
   }
 
   void Print(const Context& context, const NormalizeResponse& response, Duration elapsed,
              const Comparison& comparison) const {
     const double ms = std::chrono::duration<double, std::milli>(elapsed).count();
     const v1::BatchInfo& batch = response.batch();
+    const OutputTensor& first = response.outputs().front();
     if (context.json) {
-      const auto dims = response.shape().dims();
       nlohmann::json report = {
           {"model", response.model()},
           {"version", response.version()},
-          {"dtype", norm::Name(response.dtype())},
-          {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+          {"dtype", norm::Name(first.dtype())},
+          {"shape", DimsOf(first.shape())},
+          {"outputs", OutputsJson(SpecsOf(response))},
           {"elapsed_ms", ms},
           {"stages_ns", StagesJson(response.stages())},
           {"batch", {{"id", batch.id()}, {"requests", batch.requests()}, {"lane", batch.lane()}}}};
@@ -262,9 +331,18 @@ class NormalizeCommand final : public Command {
     }
     *context.out << absl::StreamFormat(
         "%s version %d: %s %s in %.3f ms on %s, in a batch of %d\n  %s\n", response.model(),
-        response.version(), norm::Name(response.dtype()), response.shape().ToString(), ms,
-        batch.lane(), batch.requests(), DescribeStages(response.stages()));
+        response.version(), norm::Name(first.dtype()), first.shape().ToString(), ms, batch.lane(),
+        batch.requests(), DescribeStages(response.stages()));
+    PrintFurther(context, SpecsOf(response));
     PrintEnd(context, comparison);
+  }
+
+  // The outputs beside the first.
+  static void PrintFurther(const Context& context, absl::Span<const TensorSpec> outputs) {
+    for (const TensorSpec& output : outputs.subspan(1)) {
+      *context.out << "  and " << output.name << ": " << norm::Name(output.dtype) << " "
+                   << output.shape.ToString() << "\n";
+    }
   }
 
   void PrintEnd(const Context& context, const Comparison& comparison) const {
@@ -272,7 +350,7 @@ class NormalizeCommand final : public Command {
       *context.out << "  verified against float64: " << (comparison.ok() ? "ok, " : "FAILED, ")
                    << Describe(comparison) << "\n";
     }
-    if (!output_path_.empty()) *context.out << "  written to " << output_path_ << "\n";
+    for (const std::string& path : output_paths_) *context.out << "  written to " << path << "\n";
   }
 
   std::string model_;
@@ -281,7 +359,7 @@ class NormalizeCommand final : public Command {
   absl::Duration queue_timeout_;
   std::string y_path_;
   std::string precision_;
-  std::string output_path_;
+  std::vector<std::string> output_paths_;
   std::string stream_ = "auto";
   bool verify_ = false;
   std::string repository_;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <optional>
+#include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "client/tensor/stream_order.h"
 
 namespace normd::client {
 namespace {
@@ -63,40 +65,6 @@ class OutputFile {
   std::int64_t size_ = 0;
 };
 
-// The inputs' bytes in the stream's order: a sample of each in turn, or those of a single input.
-class StreamOrder {
- public:
-  explicit StreamOrder(const InputFiles& input)
-      : files_{input.x, input.y}, several_(input.y != nullptr) {
-    for (std::size_t i = 0; several_ && i < 2; ++i) {
-      const Shape& shape = files_[i]->shape();
-      const std::int64_t features = shape.rank() == 0 ? 1 : shape.dim(shape.rank() - 1);
-      sample_bytes_[i] = features * static_cast<std::int64_t>(norm::SizeOf(files_[i]->dtype()));
-    }
-  }
-
-  absl::Status Read(absl::Span<std::byte> out) {
-    while (!out.empty()) {
-      std::int64_t& at = at_[next_];
-      auto size = static_cast<std::int64_t>(out.size());
-      if (several_) size = std::min(size, sample_bytes_[next_] - at % sample_bytes_[next_]);
-      const auto part = out.subspan(0, static_cast<std::size_t>(size));
-      if (absl::Status status = files_[next_]->ReadAt(at, part); !status.ok()) return status;
-      out.remove_prefix(part.size());
-      at += size;
-      if (several_ && at % sample_bytes_[next_] == 0) next_ = 1 - next_;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  const NpyReader* const files_[2];
-  const bool several_;
-  std::int64_t sample_bytes_[2] = {};
-  std::int64_t at_[2] = {};
-  std::size_t next_ = 0;
-};
-
 // The tensor's samples from `first` on.
 absl::StatusOr<Tensor> ReadSamples(const NpyReader& file, std::int64_t first, std::int64_t count) {
   std::vector<std::int64_t> dims(file.shape().dims().begin(), file.shape().dims().end());
@@ -111,76 +79,142 @@ absl::StatusOr<Tensor> ReadSamples(const NpyReader& file, std::int64_t first, st
   return tensor;
 }
 
-void Add(const Comparison& part, Comparison& whole) {
-  if (part.max_error > whole.max_error || whole.worst_index < 0) {
-    whole.max_error = part.max_error;
-    whole.worst_index = part.worst_index < 0 ? -1 : whole.elements + part.worst_index;
-    whole.worst_expected = part.worst_expected;
-    whole.worst_got = part.worst_got;
+// The inputs' bytes in the stream's order.
+class InputStream {
+ public:
+  InputStream(absl::Span<const TensorSpec> specs, absl::Span<const InputFile> files)
+      : order_(specs), files_(files) {}
+
+  absl::Status Read(absl::Span<std::byte> out) {
+    while (!out.empty()) {
+      const StreamOrder::Run run = order_.Next(static_cast<std::int64_t>(out.size()));
+      const auto part = out.subspan(0, static_cast<std::size_t>(run.size));
+      if (absl::Status s = files_[run.tensor].file.ReadAt(run.offset, part); !s.ok()) return s;
+      out.remove_prefix(part.size());
+    }
+    return absl::OkStatus();
   }
-  whole.elements += part.elements;
-  whole.wrong += part.wrong;
+
+ private:
+  StreamOrder order_;
+  const absl::Span<const InputFile> files_;
+};
+
+// The outputs' files, which get their bytes in the stream's order.
+class OutputStream {
+ public:
+  static absl::StatusOr<std::unique_ptr<OutputStream>> Create(absl::Span<const TensorSpec> specs,
+                                                              absl::Span<const std::string> paths) {
+    auto stream = std::unique_ptr<OutputStream>(new OutputStream(specs));
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      stream->files_.emplace_back();
+      if (paths[i].empty()) continue;
+      auto file = OutputFile::Create(paths[i], specs[i].dtype, specs[i].shape);
+      if (!file.ok()) return file.status();
+      stream->files_.back() = *std::move(file);
+    }
+    return stream;
+  }
+
+  absl::Status Write(ConstBytes bytes) {
+    while (!bytes.empty()) {
+      const StreamOrder::Run run = order_.Next(static_cast<std::int64_t>(bytes.size()));
+      const ConstBytes part = bytes.first(static_cast<std::size_t>(run.size));
+      bytes.remove_prefix(part.size());
+      OutputFile* file = files_[run.tensor].get();
+      if (file == nullptr) continue;
+      if (absl::Status status = file->Append(part); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit() {
+    for (const std::unique_ptr<OutputFile>& file : files_) {
+      if (file == nullptr) continue;
+      if (absl::Status status = file->Commit(); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit OutputStream(absl::Span<const TensorSpec> specs) : order_(specs) {}
+
+  StreamOrder order_;
+  std::vector<std::unique_ptr<OutputFile>> files_;  // Null: dropped.
+};
+
+// The samples of every file from `first` on.
+absl::StatusOr<std::vector<Tensor>> ReadAllSamples(absl::Span<const InputFile> files,
+                                                   std::int64_t first, std::int64_t count) {
+  std::vector<Tensor> tensors;
+  for (const InputFile& file : files) {
+    absl::StatusOr<Tensor> tensor = ReadSamples(file.file, first, count);
+    if (!tensor.ok()) return tensor.status();
+    tensors.push_back(*std::move(tensor));
+  }
+  return tensors;
+}
+
+absl::StatusOr<Comparison> CompareSamples(const ReferenceModel& reference,
+                                          absl::Span<const InputFile> input_files,
+                                          absl::Span<const InputFile> output_files,
+                                          std::int64_t first, std::int64_t count) {
+  const auto inputs = ReadAllSamples(input_files, first, count);
+  if (!inputs.ok()) return inputs.status();
+  const auto outputs = ReadAllSamples(output_files, first, count);
+  if (!outputs.ok()) return outputs.status();
+  std::vector<NamedTensor> named;
+  for (std::size_t i = 0; i < inputs->size(); ++i) {
+    named.push_back((*inputs)[i].named(input_files[i].name));
+  }
+  const auto expected = reference.Compute(named);
+  if (!expected.ok()) return expected.status();
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < outputs->size(); ++i) {
+    specs.push_back((*outputs)[i].spec(output_files[i].name));
+  }
+  return CompareOutputs(AnsweredTensors(specs, *outputs).tensors(), *expected);
 }
 
 }  // namespace
 
-absl::StatusOr<StreamResult> StreamFile(Client& client, StreamRequest request,
-                                        const InputFiles& input, const std::string& output_path) {
-  request.dtype = input.x->dtype();
-  request.shape = input.x->shape();
-  if (input.y != nullptr) {
-    if (input.y->dtype() != request.dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "y: ", norm::Name(input.y->dtype()), ", wanted ", norm::Name(request.dtype), " as of x"));
-    }
-    request.y_shape = input.y->shape();
-  }
-  std::unique_ptr<OutputFile> output;
+absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
+                                         absl::Span<const InputFile> inputs,
+                                         const ChoosePaths& choose_paths) {
+  for (const InputFile& input : inputs) request.inputs.push_back(input.spec());
+  std::unique_ptr<OutputStream> output;
   request.on_accepted = [&](const StreamResult& accepted) {
-    if (output_path.empty()) return absl::OkStatus();
-    absl::StatusOr<std::unique_ptr<OutputFile>> created =
-        OutputFile::Create(output_path, request.dtype, accepted.shape);
+    const absl::StatusOr<std::vector<std::string>> paths = choose_paths(accepted.outputs);
+    if (!paths.ok()) return paths.status();
+    absl::StatusOr<std::unique_ptr<OutputStream>> created =
+        OutputStream::Create(accepted.outputs, *paths);
     if (!created.ok()) return created.status();
     output = *std::move(created);
     return absl::OkStatus();
   };
-  StreamOrder order(input);
-  const auto read = [&](absl::Span<std::byte> out) { return order.Read(out); };
-  const auto write = [&](absl::Span<const std::byte> bytes) {
-    return output == nullptr ? absl::OkStatus() : output->Append(bytes);
-  };
+  InputStream input(request.inputs, inputs);
+  const auto read = [&](absl::Span<std::byte> out) { return input.Read(out); };
+  const auto write = [&](ConstBytes bytes) { return output->Write(bytes); };
   absl::StatusOr<StreamResult> result = client.NormalizeStream(request, read, write);
-  if (!result.ok() || output == nullptr) return result;
+  if (!result.ok()) return result;
   if (absl::Status status = output->Commit(); !status.ok()) return status;
   return result;
 }
 
-absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference, const InputFiles& input,
-                                        const NpyReader& output) {
+absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
+                                        absl::Span<const InputFile> inputs,
+                                        absl::Span<const InputFile> outputs) {
   Comparison whole;
-  const NpyReader& file = *input.x;
+  const NpyReader& file = inputs.front().file;
   const std::int64_t samples = file.shape().rank() == 0 ? 0 : file.shape().dim(0);
   if (samples == 0 || file.bytes() == 0) return whole;
   const std::int64_t step =
       std::clamp<std::int64_t>(kCompareBytes / (file.bytes() / samples), 1, samples);
   for (std::int64_t first = 0; first < samples; first += step) {
-    const std::int64_t count = std::min(step, samples - first);
-    const absl::StatusOr<Tensor> x = ReadSamples(file, first, count);
-    if (!x.ok()) return x.status();
-    absl::StatusOr<Tensor> y;
-    TensorView y_view;
-    if (input.y != nullptr) {
-      y = ReadSamples(*input.y, first, count);
-      if (!y.ok()) return y.status();
-      y_view = y->view();
-    }
-    const absl::StatusOr<Tensor> got = ReadSamples(output, first, count);
-    if (!got.ok()) return got.status();
-    const absl::StatusOr<std::vector<double>> expected =
-        reference.Compute(x->view(), input.y == nullptr ? nullptr : &y_view);
-    if (!expected.ok()) return expected.status();
-    const absl::Span<const std::byte> bytes = got->bytes();
-    Add(Compare(got->dtype(), absl::MakeConstSpan(&bytes, 1), *expected), whole);
+    const absl::StatusOr<Comparison> part =
+        CompareSamples(reference, inputs, outputs, first, std::min(step, samples - first));
+    if (!part.ok()) return part.status();
+    Add(*part, whole);
   }
   return whole;
 }

@@ -1,32 +1,37 @@
-// Tensors from .npy files through a stream into another: all may be larger than memory.
+// Tensors from .npy files through a stream into others: all may be larger than memory.
 
 #ifndef NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
 #define NORMD_CLIENT_NORMCTL_STREAM_FILES_H_
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/client.h"
+#include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
 
 namespace normd::client {
 
-struct InputFiles {
-  const NpyReader* x = nullptr;
-  const NpyReader* y = nullptr;  // May be null.
-};
+// Says where each of the outputs goes, once they are known: as OutputPaths.
+using ChoosePaths =
+    std::function<absl::StatusOr<std::vector<std::string>>(absl::Span<const TensorSpec> outputs)>;
 
-// Normalizes `input` as `request` says; types and shapes are taken from the files. A regular
-// output file appears under its name when it is whole, and not at all after an error; it may be the
-// input's. An empty `output_path` drops the result.
-absl::StatusOr<StreamResult> StreamFile(Client& client, StreamRequest request,
-                                        const InputFiles& input, const std::string& output_path);
+// Normalizes `inputs` as `request` says; names, types and shapes are taken from the files. A
+// regular output file appears under its name when the whole result is there, and not at all after
+// an error; it may be an input's. An output without a path is dropped.
+absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
+                                         absl::Span<const InputFile> inputs,
+                                         const ChoosePaths& choose_paths);
 
-// Holds the output against the reference, some samples at a time.
-absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference, const InputFiles& input,
-                                        const NpyReader& output);
+// Holds the outputs, in the reference's order, against it, some samples at a time.
+absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
+                                        absl::Span<const InputFile> inputs,
+                                        absl::Span<const InputFile> outputs);
 
 }  // namespace normd::client
 

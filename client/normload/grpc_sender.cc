@@ -5,34 +5,39 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
 #include "grpcpp/alarm.h"
 
 namespace normd::load {
 namespace {
 
-// An answer, as it is verified.
-struct Answered {
-  std::int64_t version = 0;
-  norm::DType dtype = norm::DType::kFloat32;
-  Shape shape;
-  absl::Span<const absl::Span<const std::byte>> pieces;
-};
-
-// Sets the verdict, and the message of a wrong answer.
-void Verify(const Item& item, const Expectation& expectation, const Answered& answered,
-            Outcome& outcome) {
-  if (answered.version != expectation.version) return;
-  const client::Comparison comparison =
-      client::Compare(answered.dtype, answered.pieces, expectation.elements);
-  const bool same_kind = answered.dtype == item.entry.dtype && answered.shape == expectation.shape;
-  outcome.verdict = comparison.ok() && same_kind ? Verdict::kRight : Verdict::kWrong;
-  if (!same_kind) {
-    outcome.message = absl::StrCat(item.entry.ToString(), ": the answer is ",
-                                   norm::Name(answered.dtype), " ", answered.shape.ToString());
-  } else if (!comparison.ok()) {
-    outcome.message = absl::StrCat(item.entry.ToString(), ": ", client::Describe(comparison));
+// Sets the verdict, and the message of a wrong answer, which is of the expectation's version.
+void Verify(const Item& item, const Expectation& expectation,
+            absl::Span<const client::AnsweredTensor> answer, Outcome& outcome) {
+  const absl::StatusOr<client::Comparison> comparison =
+      client::CompareOutputs(answer, expectation.outputs);
+  if (comparison.ok() && comparison->ok()) {
+    outcome.verdict = Verdict::kRight;
+    return;
   }
+  outcome.verdict = Verdict::kWrong;
+  outcome.message =
+      absl::StrCat(item.entry.ToString(), ": ",
+                   comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
+}
+
+void VerifyStream(const Item& item, const Expectation& expectation,
+                  const client::StreamResult& result, absl::Span<const std::byte> stream,
+                  Outcome& outcome) {
+  const absl::StatusOr<std::vector<client::Tensor>> outputs =
+      client::SplitStream(result.outputs, stream);
+  if (!outputs.ok()) {
+    outcome.verdict = Verdict::kWrong;
+    outcome.message = absl::StrCat(item.entry.ToString(), ": ", outputs.status().message());
+    return;
+  }
+  Verify(item, expectation, client::AnsweredTensors(result.outputs, *outputs).tensors(), outcome);
 }
 
 void SetError(const absl::Status& status, Outcome& outcome) {
@@ -57,10 +62,12 @@ Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, con
   outcome.output_bytes = static_cast<std::int64_t>(response->size_bytes());
   SetStages(response->stages(), outcome);
   outcome.batch_requests = response->batch().requests();
-  if (expectation != nullptr) {
-    Verify(item, *expectation,
-           {response->version(), response->dtype(), response->shape(), response->pieces()},
-           outcome);
+  if (expectation != nullptr && response->version() == expectation->version) {
+    absl::InlinedVector<client::AnsweredTensor, 2> answer;
+    for (const client::OutputTensor& output : response->outputs()) {
+      answer.push_back({&output.spec(), output.pieces()});
+    }
+    Verify(item, *expectation, answer, outcome);
   }
   return outcome;
 }
@@ -80,14 +87,13 @@ Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item
     SetError(result.status(), outcome);
     return outcome;
   }
-  // A stream that has ended well has brought as many bytes as it took.
-  outcome.output_bytes = static_cast<std::int64_t>(item.input.bytes().size());
+  for (const client::TensorSpec& output : result->outputs) {
+    outcome.output_bytes += client::TensorBytes(output.dtype, output.shape).value_or(0);
+  }
   outcome.first_bytes = answer.first_bytes;
   SetStages(result->trailer.stages(), outcome);
-  if (answer.expectation != nullptr) {
-    const absl::Span<const std::byte> bytes = answer.bytes;
-    Verify(item, *answer.expectation,
-           {result->version, item.entry.dtype, item.entry.shape, {&bytes, 1}}, outcome);
+  if (answer.expectation != nullptr && result->version == answer.expectation->version) {
+    VerifyStream(item, *answer.expectation, *result, answer.bytes, outcome);
   }
   return outcome;
 }
@@ -101,27 +107,21 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
     client::StreamedTensor stream;
     stream.request.model = item.entry.model;
     stream.request.version = options.version;
-    stream.request.dtype = item.entry.dtype;
-    stream.request.shape = item.entry.shape;
+    stream.request.inputs = {item.inputs.front().spec()};
     stream.request.priority = priority;
     stream.request.queue_timeout = item.entry.queue_timeout;
     stream.request.timeout = item.entry.timeout.value_or(options.timeout);
     stream.request.chunk_bytes = item.entry.stream_chunk_bytes;
-    stream.bytes = item.input.bytes();
-    stream.owner = item.input.owner();
+    stream.bytes = item.inputs.front().bytes();
+    stream.owner = item.inputs.front().owner();
     return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
   }
   client::NormalizeRequest request;
   request.model = item.entry.model;
   request.version = options.version;
-  request.input = item.input.view();
-  request.input_owner = item.input.owner();
+  request.inputs = item.NamedInputs();
   request.priority = priority;
   request.queue_timeout = item.entry.queue_timeout;
-  if (item.y) {
-    request.y = item.y->view();
-    request.y_owner = item.y->owner();
-  }
   absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);
   if (!encoded.ok()) return encoded.status();
   return Prepared{*std::move(encoded), nullptr};

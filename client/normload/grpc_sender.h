@@ -12,14 +12,14 @@
 #include "client/client.h"
 #include "client/load/backlog.h"
 #include "client/load/sender.h"
+#include "client/verify/reference_model.h"
 
 namespace normd::load {
 
 // What one item's answers are held against.
 struct Expectation {
   std::int64_t version = 0;  // Answers of another version are not checked.
-  Shape shape;
-  std::vector<double> elements;
+  std::vector<client::ReferenceOutput> outputs;
 };
 
 struct GrpcSenderOptions {

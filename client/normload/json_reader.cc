@@ -30,11 +30,14 @@ T ValueOr(absl::StatusOr<T> value, const char* field) {
   throw BadValue{absl::StrCat(field, ": ", value.status().message())};
 }
 
+Shape ReadShape(const Json& json, const char* field) {
+  return ValueOr(Shape::Create(json.get<std::vector<std::int64_t>>()), field);
+}
+
 MixEntry ReadMixEntry(const Json& json) {
   MixEntry entry;
   entry.model = json.at("model").get<std::string>();
-  entry.shape =
-      ValueOr(Shape::Create(json.at("shape").get<std::vector<std::int64_t>>()), "options.mix");
+  entry.inputs.front().shape = ReadShape(json.at("shape"), "options.mix");
   entry.dtype =
       ValueOr(client::ParseDType(json.at("dtype").get<std::string>()), "options.mix.dtype");
   entry.weight = json.at("weight").get<double>();
@@ -44,9 +47,12 @@ MixEntry ReadMixEntry(const Json& json) {
   }
   entry.priority = static_cast<Priority>(priority);
   entry.queue_timeout = FromSeconds(json.value("queue_timeout_s", 0.0));
-  if (json.contains("y")) {
-    entry.y =
-        ValueOr(Shape::Create(json.at("y").get<std::vector<std::int64_t>>()), "options.mix.y");
+  // Some reports know one further input.
+  if (json.contains("y")) entry.SetInput("y", ReadShape(json.at("y"), "options.mix.y"));
+  if (json.contains("inputs")) {
+    for (const auto& [name, shape] : json.at("inputs").items()) {
+      entry.SetInput(name, ReadShape(shape, "options.mix.inputs"));
+    }
   }
   entry.stream_chunk_bytes = json.value("stream_chunk_bytes", std::int64_t{0});
   if (json.contains("timeout_s")) entry.timeout = FromSeconds(json.at("timeout_s").get<double>());
@@ -61,6 +67,7 @@ ProgramOptions ReadOptions(const Json& json) {
   ProgramOptions o;
   o.server = json.at("server").get<std::string>();
   o.connections = json.at("connections").get<int>();
+  o.max_sending = json.value("max_sending", o.max_sending);
   for (const Json& entry : json.at("mix")) o.mix.push_back(ReadMixEntry(entry));
   o.version = json.value("version", o.version);
   o.seed = json.value("seed", o.seed);

@@ -13,19 +13,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+Json DimsJson(const Shape& shape) {
+  return std::vector<std::int64_t>(shape.dims().begin(), shape.dims().end());
+}
+
 Json MixJson(const std::vector<MixEntry>& mix) {
   Json json = Json::array();
   for (const MixEntry& entry : mix) {
-    const auto dims = entry.shape.dims();
     Json one = {{"entry", entry.ToString()},
                 {"model", entry.model},
-                {"shape", std::vector<std::int64_t>(dims.begin(), dims.end())},
+                {"shape", DimsJson(entry.inputs.front().shape)},
                 {"dtype", norm::Name(entry.dtype)},
                 {"weight", entry.weight}};
-    if (entry.y) {
-      const auto y_dims = entry.y->dims();
-      one["y"] = std::vector<std::int64_t>(y_dims.begin(), y_dims.end());
+    for (std::size_t i = 1; i < entry.inputs.size(); ++i) {
+      one["inputs"][entry.inputs[i].name] = DimsJson(entry.inputs[i].shape);
     }
+    // Of schema version 1, which once knew no other further input.
+    if (one.contains("inputs") && one["inputs"].contains("y")) one["y"] = one["inputs"]["y"];
     if (entry.priority != Priority::kUnspecified) {
       one["priority"] = static_cast<int>(entry.priority);
     }
@@ -42,6 +46,7 @@ Json OptionsJson(const ProgramOptions& o) {
                {"load", DescribeLoad(o)},
                {"mode", o.open_loop() ? "open" : "closed"},
                {"connections", o.connections},
+               {"max_sending", o.max_sending},
                {"mix", MixJson(o.mix)},
                {"version", o.version},
                {"seed", o.seed},

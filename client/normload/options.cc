@@ -7,20 +7,20 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/flags/flags.h"
 #include "client/load/arrivals.h"
+#include "flags/flag_set.h"
 
 namespace normd::load {
 namespace {
 
-void AddFileFlags(ReportFiles& files, client::FlagSet& flags) {
+void AddFileFlags(ReportFiles& files, FlagSet& flags) {
   flags.Section("Reports, beside the table that is always printed:");
   flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
   flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
   flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
 }
 
-void AddServerFlags(ProgramOptions& o, client::FlagSet& flags) {
+void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("Whom to load:");
   flags.Add("server", &o.server, "HOST:PORT", "The server's gRPC address.");
   flags.Add("connections", &o.connections, "N",
@@ -30,7 +30,7 @@ void AddServerFlags(ProgramOptions& o, client::FlagSet& flags) {
             "Certificates (PEM) of those who may sign the server's; implies --tls.");
 }
 
-void AddLoadFlags(ProgramOptions& o, client::FlagSet& flags) {
+void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section(
       "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
       "wait?):");
@@ -59,7 +59,7 @@ void AddLoadFlags(ProgramOptions& o, client::FlagSet& flags) {
             "within it.");
 }
 
-void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
+void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("What to send:");
   flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
   flags.Add("shape", &o.shape, "DIMS",
@@ -72,8 +72,8 @@ void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
   flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :y=DIMS (a second "
-            "input).");
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :NAME=DIMS (a further "
+            "input, such as :y=8x512).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");
@@ -82,7 +82,7 @@ void AddRequestFlags(ProgramOptions& o, client::FlagSet& flags) {
             "How long after they left, to about a millisecond.");
 }
 
-void AddStopFlags(ProgramOptions& o, client::FlagSet& flags) {
+void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("When to stop:");
   flags.Add("duration", &o.duration, "DURATION",
             "How long to measure, each run; 5s by default with --find_max, 60s with --stable_p99, "
@@ -100,7 +100,7 @@ void AddStopFlags(ProgramOptions& o, client::FlagSet& flags) {
             "Ends the run after so many UNAVAILABLE in a row; 0 never.");
 }
 
-void AddFlags(ProgramOptions& o, client::FlagSet& flags) {
+void AddFlags(ProgramOptions& o, FlagSet& flags) {
   AddServerFlags(o, flags);
   AddRequestFlags(o, flags);
   AddLoadFlags(o, flags);
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
     if (!shape.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--shape: ", shape.status().message()));
     }
-    entry.shape = *std::move(shape);
+    entry.inputs.front().shape = *std::move(shape);
   }
   const absl::StatusOr<norm::DType> dtype = client::ParseDType(o.dtype);
   if (!dtype.ok()) {
@@ -279,7 +279,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   // Told apart from what was given.
   const absl::Duration default_duration = std::exchange(o.duration, absl::InfiniteDuration());
   const absl::Duration default_warmup = std::exchange(o.warmup, -absl::InfiniteDuration());
-  client::FlagSet flags;
+  FlagSet flags;
   AddFlags(o, flags);
   const absl::StatusOr<std::vector<std::string>> others = flags.Parse(arguments);
   if (!others.ok()) return others.status();
@@ -325,7 +325,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
 
 absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments) {
   MergeOptions options;
-  client::FlagSet flags;
+  FlagSet flags;
   AddFileFlags(options.files, flags);
   absl::StatusOr<std::vector<std::string>> reports = flags.Parse(arguments);
   if (!reports.ok()) return reports.status();
@@ -338,7 +338,7 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
 
 std::string HelpText() {
   ProgramOptions defaults;
-  client::FlagSet flags;
+  FlagSet flags;
   AddFlags(defaults, flags);
   return absl::StrCat(
       "normload loads a normd server and measures what its users would see.\n\n"

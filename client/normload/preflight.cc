@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/normload/default_shape.h"
+#include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
+#include "client/verify/default_inputs.h"
 #include "client/verify/reference_model.h"
 
 namespace normd::load {
@@ -41,46 +41,44 @@ absl::Status For(const Item& item, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(item.entry.ToString(), ": ", status.message()));
 }
 
-// An answer of either kind of call.
+// An answer of either kind of call; its outputs only where they are verified.
 struct Answer {
   std::int64_t version = 0;
-  norm::DType dtype = norm::DType::kFloat32;
-  std::vector<absl::Span<const std::byte>> pieces;  // Of one of the two below.
-  std::optional<client::NormalizeResponse> response;
-  std::vector<std::byte> bytes;
+  std::vector<client::TensorSpec> specs;
+  std::vector<client::Tensor> outputs;
 };
 
-absl::Status CallOnce(client::Client& client, const Item& item, const ProgramOptions& options,
-                      Answer& answer) {
+absl::StatusOr<Answer> CallOnce(client::Client& client, const Item& item,
+                                const ProgramOptions& options) {
   client::NormalizeRequest request;
   request.model = item.entry.model;
   request.version = options.version;
-  request.input = item.input.view();
-  request.input_owner = item.input.owner();
-  if (item.y) {
-    request.y = item.y->view();
-    request.y_owner = item.y->owner();
-  }
+  request.inputs = item.NamedInputs();
   request.timeout = CallTimeout(options);
-  absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
+  const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
-  answer.response = *std::move(response);
-  answer.version = answer.response->version();
-  answer.dtype = answer.response->dtype();
-  answer.pieces.assign(answer.response->pieces().begin(), answer.response->pieces().end());
-  return absl::OkStatus();
+  Answer answer;
+  answer.version = response->version();
+  if (!options.verify) return answer;
+  for (const client::OutputTensor& output : response->outputs()) {
+    absl::StatusOr<client::Tensor> tensor = output.ToTensor();
+    if (!tensor.ok()) return tensor.status();
+    answer.specs.push_back(output.spec());
+    answer.outputs.push_back(*std::move(tensor));
+  }
+  return answer;
 }
 
-absl::Status StreamOnce(client::Client& client, const Item& item, const ProgramOptions& options,
-                        Answer& answer) {
+absl::StatusOr<Answer> StreamOnce(client::Client& client, const Item& item,
+                                  const ProgramOptions& options) {
   client::StreamRequest request;
   request.model = item.entry.model;
   request.version = options.version;
-  request.dtype = item.entry.dtype;
-  request.shape = item.entry.shape;
+  request.inputs = {item.inputs.front().spec()};
   request.timeout = CallTimeout(options);
   request.chunk_bytes = item.entry.stream_chunk_bytes;
-  absl::Span<const std::byte> rest = item.input.bytes();
+  ConstBytes rest = item.inputs.front().bytes();
+  std::vector<std::byte> stream;
   const auto result = client.NormalizeStream(
       request,
       [&rest](absl::Span<std::byte> out) {
@@ -88,15 +86,20 @@ absl::Status StreamOnce(client::Client& client, const Item& item, const ProgramO
         rest.remove_prefix(out.size());
         return absl::OkStatus();
       },
-      [&](absl::Span<const std::byte> bytes) {
-        if (options.verify) answer.bytes.insert(answer.bytes.end(), bytes.begin(), bytes.end());
+      [&](ConstBytes bytes) {
+        if (options.verify) stream.insert(stream.end(), bytes.begin(), bytes.end());
         return absl::OkStatus();
       });
   if (!result.ok()) return result.status();
+  Answer answer;
   answer.version = result->version;
-  answer.dtype = item.entry.dtype;
-  answer.pieces = {answer.bytes};
-  return absl::OkStatus();
+  if (!options.verify) return answer;
+  absl::StatusOr<std::vector<client::Tensor>> outputs =
+      client::SplitStream(result->outputs, stream);
+  if (!outputs.ok()) return outputs.status();
+  answer.specs = result->outputs;
+  answer.outputs = *std::move(outputs);
+  return answer;
 }
 
 absl::StatusOr<Expectation> Expect(const Item& item, const Answer& answer,
@@ -106,19 +109,30 @@ absl::StatusOr<Expectation> Expect(const Item& item, const Answer& answer,
   const absl::StatusOr<client::ReferenceModel> reference =
       client::ReferenceModel::Load(repository, item.entry.model, answer.version);
   if (!reference.ok()) return reference.status();
-  const client::TensorView x = item.input.view();
-  std::optional<client::TensorView> y;
-  if (item.y) y = item.y->view();
-  expectation.shape = reference->OutputShape(x.shape);
-  absl::StatusOr<std::vector<double>> elements = reference->Compute(x, y ? &*y : nullptr);
-  if (!elements.ok()) return elements.status();
-  expectation.elements = *std::move(elements);
-  const client::Comparison comparison =
-      client::Compare(answer.dtype, answer.pieces, expectation.elements);
-  if (!comparison.ok()) {
-    return absl::DataLossError(absl::StrCat("wrong answer: ", client::Describe(comparison)));
+  absl::StatusOr<std::vector<client::ReferenceOutput>> outputs =
+      reference->Compute(item.NamedInputs());
+  if (!outputs.ok()) return outputs.status();
+  expectation.outputs = *std::move(outputs);
+  const client::AnsweredTensors answered(answer.specs, answer.outputs);
+  const absl::StatusOr<client::Comparison> comparison =
+      client::CompareOutputs(answered.tensors(), expectation.outputs);
+  if (!comparison.ok()) return comparison.status();
+  if (!comparison->ok()) {
+    return absl::DataLossError(absl::StrCat("wrong answer: ", client::Describe(*comparison)));
   }
   return expectation;
+}
+
+// Gives the entry the shapes of inputs that suit the model, but those that it names.
+void SetShapes(std::vector<client::TensorSpec> inputs, MixEntry& entry) {
+  const std::vector<InputShape> named(entry.inputs.begin() + 1, entry.inputs.end());
+  entry.inputs.clear();
+  for (client::TensorSpec& input : inputs) {
+    entry.inputs.push_back({std::move(input.name), std::move(input.shape)});
+  }
+  if (entry.inputs.size() == 1 && named.empty()) entry.inputs.front().name.clear();
+  for (const InputShape& input : named) entry.SetInput(input.name, input.shape);
+  entry.shape_from_model = false;
 }
 
 }  // namespace
@@ -128,14 +142,12 @@ absl::Status ChooseShapes(client::Client& client, ProgramOptions& options) {
     if (!entry.shape_from_model) continue;
     const auto model = client.GetModel(entry.model, options.version, CallTimeout(options));
     if (!model.ok()) return WithLoadedModels(client, model.status());
-    absl::StatusOr<DefaultShapes> shapes = DefaultShapesFor(model->config());
-    if (!shapes.ok()) {
-      return absl::Status(shapes.status().code(),
-                          absl::StrCat(entry.model, ": ", shapes.status().message()));
+    absl::StatusOr<std::vector<client::TensorSpec>> inputs = client::DefaultInputs(model->config());
+    if (!inputs.ok()) {
+      return absl::Status(inputs.status().code(),
+                          absl::StrCat(entry.model, ": ", inputs.status().message()));
     }
-    entry.shape = shapes->x;
-    if (!entry.y) entry.y = shapes->y;
-    entry.shape_from_model = false;
+    SetShapes(*std::move(inputs), entry);
   }
   return absl::OkStatus();
 }
@@ -147,12 +159,11 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
   if (!server.ok()) return server.status();
   preflight.server = *std::move(server);
   for (const Item& item : workload.items()) {
-    Answer answer;
-    const absl::Status called = item.entry.streamed() ? StreamOnce(client, item, options, answer)
-                                                      : CallOnce(client, item, options, answer);
-    if (!called.ok()) return For(item, WithLoadedModels(client, called));
+    const absl::StatusOr<Answer> answer =
+        item.entry.streamed() ? StreamOnce(client, item, options) : CallOnce(client, item, options);
+    if (!answer.ok()) return For(item, WithLoadedModels(client, answer.status()));
     if (!options.verify) continue;
-    absl::StatusOr<Expectation> expectation = Expect(item, answer, options.model_repository);
+    absl::StatusOr<Expectation> expectation = Expect(item, *answer, options.model_repository);
     if (!expectation.ok()) return For(item, expectation.status());
     preflight.expectations.push_back(*std::move(expectation));
   }

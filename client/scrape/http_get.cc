@@ -1,173 +1,113 @@
 #include "client/scrape/http_get.h"
 
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <memory>
+#include <chrono>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "boost/asio/io_context.hpp"
+#include "boost/asio/ip/tcp.hpp"
+#include "boost/beast/core/error.hpp"
+#include "boost/beast/core/flat_buffer.hpp"
+#include "boost/beast/core/tcp_stream.hpp"
+#include "boost/beast/http.hpp"
 
 namespace normd::client {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
 
-// Owns a file descriptor.
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  int get() const { return fd_; }
+constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
+constexpr unsigned kHttp10 = 10;
 
- private:
-  int fd_;
-};
-
-// Waits until the socket is ready for `events`. False: the time is over.
-bool WaitFor(const Socket& socket, short events, TimePoint deadline) {
-  while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - TimePoint(std::chrono::steady_clock::now()));
-    pollfd poll_fd = {socket.get(), events, 0};
-    const int ready =
-        ::poll(&poll_fd, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
-    if (ready > 0) return true;
-    if (ready == 0) return false;
-    if (errno != EINTR) return true;  // What is wrong shows at the next call.
-  }
+absl::Status Unavailable(absl::string_view what, const error_code& error) {
+  if (error == beast::error::timeout) return absl::DeadlineExceededError("no answer in time");
+  return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
 
-absl::Status TimedOut() { return absl::DeadlineExceededError("no answer in time"); }
-
-absl::Status Broken(const char* what, int error) {
-  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(error)));
-}
-
-absl::StatusOr<Socket> ConnectTo(const addrinfo& address, TimePoint deadline) {
-  Socket socket(::socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                         address.ai_protocol));
-  if (socket.get() < 0) return Broken("socket", errno);
-  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return socket;
-  if (errno != EINPROGRESS) return Broken("cannot connect", errno);
-  if (!WaitFor(socket, POLLOUT, deadline)) return TimedOut();
-  int error = 0;
-  socklen_t size = sizeof(error);
-  ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) return Broken("cannot connect", error);
-  return socket;
-}
-
-absl::StatusOr<Socket> Connect(const HttpUrl& url, TimePoint deadline) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(url.host.c_str(), url.port.c_str(), &hints, &found);
-      error != 0) {
-    return absl::UnavailableError(absl::StrCat("no such host: ", ::gai_strerror(error)));
+// What went wrong while the answer was read.
+absl::Status BadAnswer(const error_code& error) {
+  if (error == http::error::body_limit) {
+    return absl::InternalError(absl::StrCat("the answer has more than ", kMaxBytes, " bytes"));
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, ::freeaddrinfo);
-  absl::StatusOr<Socket> socket = absl::UnavailableError("no address");
-  for (const addrinfo* a = found; a != nullptr && !socket.ok(); a = a->ai_next) {
-    socket = ConnectTo(*a, deadline);
-  }
-  return socket;
-}
-
-absl::Status SendAll(const Socket& socket, absl::string_view text, TimePoint deadline) {
-  while (!text.empty()) {
-    const ssize_t sent = ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
-    if (sent >= 0) {
-      text.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      return Broken("cannot send", errno);
-    } else if (!WaitFor(socket, POLLOUT, deadline)) {
-      return TimedOut();
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> ReadToEnd(const Socket& socket, TimePoint deadline) {
-  std::string text;
-  char piece[16384];
-  while (text.size() <= kMaxBytes) {
-    const ssize_t got = ::recv(socket.get(), piece, sizeof(piece), 0);
-    if (got == 0) return text;
-    if (got > 0) {
-      text.append(piece, static_cast<std::size_t>(got));
-    } else if (errno != EAGAIN && errno != EINTR) {
-      return Broken("the answer broke off", errno);
-    } else if (!WaitFor(socket, POLLIN, deadline)) {
-      return TimedOut();
-    }
-  }
-  return absl::InternalError(absl::StrCat("the answer has more than ", kMaxBytes, " bytes"));
-}
-
-// The value of a header field, in any case of letters; empty when it lacks.
-absl::string_view Field(absl::string_view head, absl::string_view name) {
-  while (!head.empty()) {
-    const std::size_t end = head.find("\r\n");
-    const absl::string_view line = head.substr(0, end);
-    if (absl::StartsWithIgnoreCase(line, name) && line.substr(name.size(), 1) == ":") {
-      return absl::StripAsciiWhitespace(line.substr(name.size() + 1));
-    }
-    if (end == absl::string_view::npos) break;
-    head.remove_prefix(end + 2);
-  }
-  return "";
-}
-
-absl::StatusOr<std::string> BodyOf(const std::string& answer) {
-  const std::size_t end = answer.find("\r\n\r\n");
-  if (!absl::StartsWith(answer, "HTTP/1.") || end == std::string::npos) {
-    return absl::InternalError("the answer is no HTTP");
-  }
-  const absl::string_view head = absl::string_view(answer).substr(0, end + 2);
-  const absl::string_view status = head.substr(0, head.find("\r\n"));
-  if (status.substr(std::min(status.size(), status.find(' ')), 5) != " 200 " &&
-      !absl::EndsWith(status, " 200")) {
-    return absl::InternalError(absl::StrCat("the answer is ", status));
-  }
-  // A server that answers HTTP/1.0 with it breaks the protocol.
-  if (absl::EqualsIgnoreCase(Field(head, "transfer-encoding"), "chunked")) {
-    return absl::InternalError("the answer is in chunks, which HTTP/1.0 has not");
-  }
-  std::string body = answer.substr(end + 4);
-  std::size_t length = 0;
-  if (absl::SimpleAtoi(Field(head, "content-length"), &length) && body.size() < length) {
+  if (error == http::error::partial_message) {
     return absl::UnavailableError("the answer broke off");
   }
-  return body;
+  // Of the parser's own errors, which also say that nothing came at all.
+  if (error.category() == make_error_code(http::error::end_of_stream).category()) {
+    return absl::InternalError("the answer is no HTTP");
+  }
+  return Unavailable("the answer broke off", error);
 }
 
-absl::StatusOr<std::string> Get(const HttpUrl& url, TimePoint deadline) {
-  const absl::StatusOr<Socket> socket = Connect(url, deadline);
-  if (!socket.ok()) return socket.status();
-  const std::string request = absl::StrCat("GET ", url.path, " HTTP/1.0\r\nHost: ", url.host, ":",
-                                           url.port, "\r\nAccept: text/plain\r\n\r\n");
-  if (absl::Status status = SendAll(*socket, request, deadline); !status.ok()) return status;
-  const absl::StatusOr<std::string> answer = ReadToEnd(*socket, deadline);
-  if (!answer.ok()) return answer.status();
-  return BodyOf(*answer);
-}
+// One exchange. Its deadline is the stream's, which holds for all operations together: a server
+// that sends a byte now and then does not put it off. Each is begun, and then run to its end.
+class Exchange {
+ private:
+  // What an operation calls at its end.
+  auto Ended() {
+    return [this](const error_code& error, const auto&...) { error_ = error; };
+  }
+
+ public:
+  explicit Exchange(Duration timeout) : timeout_(timeout) {}
+
+  absl::StatusOr<std::string> Get(const HttpUrl& url) {
+    error_code error;
+    const auto addresses = asio::ip::tcp::resolver(io_).resolve(url.host, url.port, error);
+    if (error) return absl::UnavailableError(absl::StrCat("no such host: ", error.message()));
+    stream_.expires_after(timeout_);
+    stream_.async_connect(addresses, Ended());
+    if (error = Wait(); error) return Unavailable("cannot connect", error);
+
+    http::request<http::empty_body> request(http::verb::get, url.path, kHttp10);
+    request.set(http::field::host, absl::StrCat(url.host, ":", url.port));
+    request.set(http::field::accept, "text/plain");
+    http::async_write(stream_, request, Ended());
+    if (error = Wait(); error) return Unavailable("cannot send", error);
+    return ReadAnswer();
+  }
+
+ private:
+  error_code Wait() {
+    io_.restart();
+    io_.run();
+    return error_;
+  }
+
+  absl::StatusOr<std::string> ReadAnswer() {
+    beast::flat_buffer buffer;
+    http::response_parser<http::string_body> parser;
+    parser.body_limit(kMaxBytes);
+    http::async_read_header(stream_, buffer, parser, Ended());
+    if (const error_code error = Wait(); error) return BadAnswer(error);
+    const auto& answer = parser.get();
+    if (answer.result() != http::status::ok) {
+      return absl::InternalError(absl::StrCat("the answer is HTTP/", answer.version() / 10, ".",
+                                              answer.version() % 10, " ", answer.result_int(), " ",
+                                              std::string(answer.reason())));
+    }
+    // A server that answers HTTP/1.0 with it breaks the protocol.
+    if (parser.chunked()) {
+      return absl::InternalError("the answer is in chunks, which HTTP/1.0 has not");
+    }
+    http::async_read(stream_, buffer, parser, Ended());
+    if (const error_code error = Wait(); error) return BadAnswer(error);
+    return std::move(parser.get().body());
+  }
+
+  const Duration timeout_;
+  asio::io_context io_;
+  beast::tcp_stream stream_{io_};
+  error_code error_;
+};
 
 }  // namespace
 
@@ -197,8 +137,7 @@ absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text) {
 }
 
 absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout) {
-  absl::StatusOr<std::string> body =
-      Get(url, TimePoint(std::chrono::steady_clock::now()) + timeout);
+  absl::StatusOr<std::string> body = Exchange(timeout).Get(url);
   if (body.ok()) return body;
   return absl::Status(body.status().code(), absl::StrCat("http://", url.host, ":", url.port,
                                                          url.path, ": ", body.status().message()));

@@ -1,5 +1,4 @@
-// One page over HTTP, such as a server's /metrics. The few lines that this takes are less than any
-// library would bring into the client's binaries and bundle.
+// One page over HTTP, such as a server's /metrics.
 
 #ifndef NORMD_CLIENT_SCRAPE_HTTP_GET_H_
 #define NORMD_CLIENT_SCRAPE_HTTP_GET_H_

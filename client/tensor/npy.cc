@@ -100,6 +100,13 @@ absl::Status NpyReader::ReadAt(std::int64_t offset, absl::Span<std::byte> out) c
   return absl::OkStatus();
 }
 
+absl::StatusOr<Tensor> NpyReader::ReadAll() const {
+  absl::StatusOr<Tensor> tensor = Tensor::Allocate(header_.dtype, header_.shape);
+  if (!tensor.ok()) return InFile(file_.path(), tensor.status());
+  if (absl::Status read = ReadAt(0, tensor->mutable_bytes()); !read.ok()) return read;
+  return tensor;
+}
+
 absl::StatusOr<NpyWriter> NpyWriter::Create(const std::string& path, norm::DType dtype,
                                             const Shape& shape) {
   constexpr mode_t kMode = 0666;  // The process's umask takes off what it wants.
@@ -122,10 +129,7 @@ absl::Status NpyWriter::WriteAt(std::int64_t offset, absl::Span<const std::byte>
 absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
   const absl::StatusOr<NpyReader> reader = NpyReader::Open(path);
   if (!reader.ok()) return reader.status();
-  absl::StatusOr<Tensor> tensor = Tensor::Allocate(reader->dtype(), reader->shape());
-  if (!tensor.ok()) return InFile(path, tensor.status());
-  if (absl::Status read = reader->ReadAt(0, tensor->mutable_bytes()); !read.ok()) return read;
-  return tensor;
+  return reader->ReadAll();
 }
 
 absl::Status WriteNpy(const std::string& path, const TensorView& tensor) {

@@ -58,6 +58,8 @@ class NpyReader {
   // Fills `out` with the tensor's bytes from `offset` on, which must lie within bytes(). Blocks.
   // DataLoss when the file has shrunk meanwhile.
   absl::Status ReadAt(std::int64_t offset, absl::Span<std::byte> out) const;
+  // All of it. ResourceExhausted as Tensor::Allocate.
+  absl::StatusOr<Tensor> ReadAll() const;
 
  private:
   NpyReader() = default;

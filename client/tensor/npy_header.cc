@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "wire/data_type.h"
 
 namespace normd::client {
 namespace {
@@ -102,25 +103,19 @@ class LiteralReader {
 };
 
 absl::StatusOr<norm::DType> ParseDescr(absl::string_view descr) {
-  if (descr == "<f4") return norm::DType::kFloat32;
-  if (descr == "<f8") return norm::DType::kFloat64;
-  if (descr == "<f2") return norm::DType::kFloat16;
-  if (descr == "<V2" || descr == "|V2" || descr == "bfloat16") return norm::DType::kBFloat16;
-  const char* wanted = "wanted '<f4', '<f8', '<f2', or '<V2' for bfloat16";
+  // Both are written for bfloat16 too, for which the format has no name.
+  if (descr == "|V2" || descr == "bfloat16") return norm::DType::kBFloat16;
+  if (const DataTypeNames* type = FindDataType(&DataTypeNames::npy, descr)) return type->dtype;
+  const std::string wanted = absl::StrCat(
+      "wanted ", absl::StrJoin(kDataTypes, ", ", [](std::string* out, const DataTypeNames& type) {
+        const bool is_raw = absl::StartsWith(type.npy, "<V");
+        absl::StrAppend(out, is_raw ? "or '" : "'", type.npy, is_raw ? "' for " : "'",
+                        is_raw ? type.name : "");
+      }));
   if (absl::StartsWith(descr, ">")) {
     return Bad(absl::StrCat("descr: ", Quote(descr), " is big-endian, ", wanted));
   }
   return Bad(absl::StrCat("descr: ", Quote(descr), ", ", wanted));
-}
-
-absl::string_view Descr(norm::DType dtype) {
-  switch (dtype) {
-    case norm::DType::kFloat32: return "<f4";
-    case norm::DType::kFloat64: return "<f8";
-    case norm::DType::kFloat16: return "<f2";
-    case norm::DType::kBFloat16: return "<V2";
-  }
-  return "";
 }
 
 // The three entries, in any order, each once.
@@ -237,7 +232,7 @@ std::string MakeNpyHeader(norm::DType dtype, const Shape& shape) {
   constexpr std::size_t kFixed = 10;  // Magic, version and length.
   // A tuple of one needs its comma.
   std::string text =
-      absl::StrCat("{'descr': '", Descr(dtype), "', 'fortran_order': False, 'shape': (",
+      absl::StrCat("{'descr': '", NamesOf(dtype).npy, "', 'fortran_order': False, 'shape': (",
                    absl::StrJoin(shape.dims(), ", "), shape.rank() == 1 ? "," : "", "), }");
   const std::size_t total = (kFixed + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
   text.append(total - kFixed - text.size() - 1, ' ');

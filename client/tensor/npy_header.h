@@ -25,12 +25,12 @@ struct NpyHeader {
   std::int64_t data_offset = 0;  // Where the elements begin in the file.
 };
 
-// Parses the beginning of a file. `prefix` is the file's first bytes: all of it, or at least
-// kMaxNpyHeaderBytes. Types: '<f4', '<f8', '<f2', and for bfloat16, for which the format has no
-// name, what ml_dtypes writes ('<V2', also as '|V2') and the name 'bfloat16'. InvalidArgument names
-// the field for anything else: big-endian, Fortran order, other types, a header that is cut short
-// or is not the dictionary of the format. Reads nothing but `prefix` and allocates nothing by its
-// claims.
+// By hand because the libraries that read .npy believe what a header says. Parses the beginning of
+// a file. `prefix` is the file's first bytes: all of it, or at least kMaxNpyHeaderBytes. Types:
+// '<f4', '<f8', '<f2', and for bfloat16, for which the format has no name, what ml_dtypes writes
+// ('<V2', also as '|V2') and the name 'bfloat16'. InvalidArgument names the field for anything
+// else: big-endian, Fortran order, other types, a header that is cut short or is not the dictionary
+// of the format. Reads nothing but `prefix` and allocates nothing by its claims.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
 
 // The bytes before the elements, padded to a multiple of 64: version 1.0. bfloat16 is written as

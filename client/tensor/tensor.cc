@@ -8,17 +8,17 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "wire/data_type.h"
 
 namespace normd::client {
 
 absl::StatusOr<norm::DType> ParseDType(absl::string_view name) {
-  if (name == "float32" || name == "f32") return norm::DType::kFloat32;
-  if (name == "float64" || name == "f64") return norm::DType::kFloat64;
-  if (name == "float16" || name == "f16") return norm::DType::kFloat16;
-  if (name == "bfloat16" || name == "bf16") return norm::DType::kBFloat16;
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype: \"", name,
-                   "\" is none of float32, float64, float16, bfloat16 (f32, f64, f16, bf16)"));
+  const DataTypeNames* type = FindDataType(&DataTypeNames::name, name);
+  if (type == nullptr) type = FindDataType(&DataTypeNames::short_name, name);
+  if (type != nullptr) return type->dtype;
+  return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is none of ",
+                                                 ListDataTypes(&DataTypeNames::name), " (",
+                                                 ListDataTypes(&DataTypeNames::short_name), ")"));
 }
 
 absl::StatusOr<Shape> ParseShape(absl::string_view text) {

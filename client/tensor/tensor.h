@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,8 +17,8 @@
 
 namespace normd::client {
 
-// "float32", "float64", "float16", "bfloat16", or "f32", "f64", "f16", "bf16".
-// InvalidArgument for anything else.
+// One of the names or short names of wire/data_type.h, such as "float32" or "f32". InvalidArgument
+// for anything else.
 absl::StatusOr<norm::DType> ParseDType(absl::string_view name);
 
 // "2x64x512x512" or "2,64,512,512". InvalidArgument as Shape::Create, and for text that is no list
@@ -26,12 +28,33 @@ absl::StatusOr<Shape> ParseShape(absl::string_view text);
 // The bytes of a tensor. InvalidArgument when they exceed 63 bits.
 absl::StatusOr<std::int64_t> TensorBytes(norm::DType dtype, const Shape& shape);
 
+// What a tensor is called and how it is made, without its elements.
+struct TensorSpec {
+  std::string name;  // May be empty for a model's only input or output.
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+};
+
+// The input that a command line means with the tensor that it does not name, where it names others.
+inline constexpr absl::string_view kFirstInput = "x";
+
 // Borrowed memory. Whether `bytes` has the size that dtype and shape ask for is not an invariant: a
 // request that is wrong about it is the server's to refuse.
 struct TensorView {
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
   absl::Span<const std::byte> bytes;
+};
+
+// One input of a request.
+struct NamedTensor {
+  std::string name;  // May be empty for a model's only input.
+  TensorView tensor;
+  // Keeps tensor.bytes alive. gRPC reads them in place and drops this when it has let go of them,
+  // which after a call that met its deadline or was cancelled can be later than the call's end: a
+  // connection may hold the rest of a message that it was sending. Null: the bytes outlive the
+  // connection (constants; buffers that live as long as the process).
+  std::shared_ptr<const void> owner;
 };
 
 // Owns its memory, aligned to 64 bytes. Copies share it.
@@ -48,6 +71,9 @@ class Tensor {
   absl::Span<const std::byte> bytes() const { return {data_.get(), size_}; }
   absl::Span<std::byte> mutable_bytes() { return {data_.get(), size_}; }
   TensorView view() const { return {dtype_, shape_, bytes()}; }
+  TensorSpec spec(std::string name = "") const { return {std::move(name), dtype_, shape_}; }
+  // As an input, which shares the memory.
+  NamedTensor named(std::string name = "") const { return {std::move(name), view(), owner()}; }
   // Keeps the memory alive, for those who read it after this tensor is gone.
   std::shared_ptr<const void> owner() const { return data_; }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/reference.h"
 
@@ -89,6 +90,46 @@ Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byt
   result.wrong += missing;
   if (missing > 0) result.max_error = std::numeric_limits<double>::infinity();
   return result;
+}
+
+void Add(const Comparison& part, Comparison& whole) {
+  if (part.max_error > whole.max_error || whole.worst_index < 0) {
+    whole.max_error = part.max_error;
+    whole.worst_index = part.worst_index < 0 ? -1 : whole.elements + part.worst_index;
+    whole.worst_expected = part.worst_expected;
+    whole.worst_got = part.worst_got;
+  }
+  whole.elements += part.elements;
+  whole.wrong += part.wrong;
+}
+
+AnsweredTensors::AnsweredTensors(absl::Span<const TensorSpec> specs,
+                                 absl::Span<const Tensor> tensors) {
+  for (const Tensor& tensor : tensors) bytes_.push_back(tensor.bytes());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    tensors_.push_back({&specs[i], absl::MakeConstSpan(&bytes_[i], 1)});
+  }
+}
+
+absl::StatusOr<Comparison> CompareOutputs(absl::Span<const AnsweredTensor> answer,
+                                          absl::Span<const ReferenceOutput> expected) {
+  if (answer.size() != expected.size()) {
+    return absl::DataLossError(
+        absl::StrCat("the answer has ", answer.size(), " outputs, wanted ", expected.size()));
+  }
+  Comparison whole;
+  for (std::size_t i = 0; i < answer.size(); ++i) {
+    const TensorSpec& got = *answer[i].spec;
+    const TensorSpec& wanted = expected[i].spec;
+    const bool is_named = answer.size() == 1 || got.name == wanted.name;
+    if (!is_named || got.dtype != wanted.dtype || !(got.shape == wanted.shape)) {
+      return absl::DataLossError(absl::StrCat("the answer is ", got.name,
+                                              got.name.empty() ? "" : " ", norm::Name(got.dtype),
+                                              " ", got.shape.ToString()));
+    }
+    Add(Compare(got.dtype, answer[i].pieces, expected[i].elements), whole);
+  }
+  return whole;
 }
 
 std::string Describe(const Comparison& c) {

@@ -6,8 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/bytes.h"
+#include "client/tensor/tensor.h"
+#include "client/verify/reference_model.h"
 #include "kernels/norm.h"
 
 namespace normd::client {
@@ -33,6 +38,32 @@ struct Comparison {
 // an element.
 Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byte>> pieces,
                    absl::Span<const double> expected);
+
+// Takes the comparison of further elements into that of those before them.
+void Add(const Comparison& part, Comparison& whole);
+
+// One output of an answer; borrows.
+struct AnsweredTensor {
+  const TensorSpec* spec = nullptr;
+  absl::Span<const ConstBytes> pieces;
+};
+
+// An answer that lies in `tensors`; borrows both.
+class AnsweredTensors {
+ public:
+  AnsweredTensors(absl::Span<const TensorSpec> specs, absl::Span<const Tensor> tensors);
+  absl::Span<const AnsweredTensor> tensors() const { return tensors_; }
+
+ private:
+  std::vector<ConstBytes> bytes_;
+  std::vector<AnsweredTensor> tensors_;
+};
+
+// Compares all outputs of an answer, which come in the reference's order, as Compare does. An only
+// one's name does not matter. DataLoss, saying what the answer is, for outputs of other number,
+// name, type or shape.
+absl::StatusOr<Comparison> CompareOutputs(absl::Span<const AnsweredTensor> answer,
+                                          absl::Span<const ReferenceOutput> expected);
 
 // "max error 2.4e-07 over 33554432 elements", and what is wrong if anything is.
 std::string Describe(const Comparison& comparison);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "wire/data_type.h"
 
 namespace normd::client {
 namespace {
@@ -17,14 +18,6 @@ using Json = nlohmann::json;
 
 absl::Status Bad(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
-}
-
-std::optional<norm::DType> DTypeOf(const std::string& name) {
-  if (name == "F32") return norm::DType::kFloat32;
-  if (name == "F64") return norm::DType::kFloat64;
-  if (name == "F16") return norm::DType::kFloat16;
-  if (name == "BF16") return norm::DType::kBFloat16;
-  return std::nullopt;
 }
 
 // The integers of `list`; nullopt when it is anything else.
@@ -100,9 +93,11 @@ absl::StatusOr<std::map<std::string, Tensor>> ReadParameterFile(const std::strin
     if (!entry.is_object() || type == entry.end() || !type->is_string()) {
       return Bad(path, absl::StrCat(name, ": no dtype"));
     }
-    const std::optional<norm::DType> dtype = DTypeOf(type->get<std::string>());
-    if (!dtype) continue;
-    absl::StatusOr<Tensor> tensor = ReadTensor(file, *dtype, entry, data_begin, size - data_begin);
+    const DataTypeNames* names =
+        FindDataType(&DataTypeNames::safetensors, type->get<std::string>());
+    if (names == nullptr) continue;
+    absl::StatusOr<Tensor> tensor =
+        ReadTensor(file, names->dtype, entry, data_begin, size - data_begin);
     if (!tensor.ok()) return Bad(path, absl::StrCat(name, ": ", tensor.status().message()));
     tensors.emplace(name, *std::move(tensor));
   }

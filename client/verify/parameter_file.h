@@ -1,5 +1,6 @@
 // A model's parameters as a client reads them to check a server. It shares no code with the
-// server's own reader: a server that reads a file wrongly must not agree with its judge.
+// server's own reader but the types' names: a server that reads a file wrongly must not agree with
+// its judge.
 
 #ifndef NORMD_CLIENT_VERIFY_PARAMETER_FILE_H_
 #define NORMD_CLIENT_VERIFY_PARAMETER_FILE_H_

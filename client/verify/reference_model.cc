@@ -95,11 +95,50 @@ absl::StatusOr<norm::ParamVector> Pick(const std::map<std::string, Tensor>& para
   return norm::ParamVector{tensor.bytes().data(), tensor.dtype()};
 }
 
+// The inputs in the order of `names`. An only input needs no name.
+template <typename Input>
+absl::StatusOr<std::vector<const Input*>> Match(absl::Span<const std::string> names,
+                                                absl::Span<const Input> inputs) {
+  std::vector<const Input*> matched(names.size());
+  for (const Input& input : inputs) {
+    auto name = std::find(names.begin(), names.end(), input.name);
+    if (names.size() == 1 && input.name.empty()) name = names.begin();
+    if (name == names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(input.name, ": present, the model takes none"));
+    }
+    const Input*& place = matched[static_cast<std::size_t>(name - names.begin())];
+    if (place != nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(*name, ": present twice, wanted once"));
+    }
+    place = &input;
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (matched[i] != nullptr) continue;
+    return absl::InvalidArgumentError(absl::StrCat(names[i], ": missing, the model takes one"));
+  }
+  return matched;
+}
+
+absl::Status CheckBytes(const TensorView& input) {
+  const absl::StatusOr<std::int64_t> bytes = TensorBytes(input.dtype, input.shape);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes == static_cast<std::int64_t>(input.bytes.size())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data: ", input.bytes.size(), " bytes, wanted ", *bytes));
+}
+
 absl::Status FromKernels(const norm::Status& status) {
   return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.message());
 }
 
 }  // namespace
+
+std::vector<std::string> InputNames(const v1::ModelConfig& config) {
+  const v1::LinearNorm::Epilogue& epilogue = config.linear_norm().epilogue();
+  if (epilogue.add() || epilogue.multiply()) return {"x", "y"};
+  return {"x"};
+}
 
 absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& repository,
                                                     const std::string& name, std::int64_t version) {
@@ -125,6 +164,7 @@ absl::StatusOr<ReferenceModel> ReferenceModel::Load(const std::string& repositor
 absl::StatusOr<ReferenceModel> ReferenceModel::Create(const v1::ModelConfig& config,
                                                       std::map<std::string, Tensor> parameters) {
   ReferenceModel model;
+  model.input_names_ = InputNames(config);
   model.parameters_ = std::move(parameters);
   if (config.has_linear_norm()) {
     if (absl::Status status = model.TakeLinear(config); !status.ok()) return status;
@@ -268,10 +308,6 @@ absl::StatusOr<std::vector<double>> ReferenceModel::ComputeLinear(const TensorVi
         absl::StrCat("shape: ", x.shape.ToString(), ", wanted [*, ", spec.in_features, "]"));
   }
   const Shape shape = OutputShape(x.shape);
-  if (spec.epilogue.needs_y() != (y != nullptr)) {
-    return absl::InvalidArgumentError(y == nullptr ? "y: missing, the model takes one"
-                                                   : "y: present, the model takes none");
-  }
   if (y != nullptr && (y->dtype != x.dtype || !(y->shape == shape))) {
     return absl::InvalidArgumentError(absl::StrCat("y: ", norm::Name(y->dtype), " ",
                                                    y->shape.ToString(), ", wanted ",
@@ -294,19 +330,7 @@ Shape ReferenceModel::OutputShape(const Shape& x) const {
   return Shape::Create(dims).value_or(Shape());
 }
 
-absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x,
-                                                            const TensorView* y) const {
-  for (const TensorView* input : {&x, y}) {
-    if (input == nullptr) continue;
-    const absl::StatusOr<std::int64_t> bytes = TensorBytes(input->dtype, input->shape);
-    if (!bytes.ok()) return bytes.status();
-    if (*bytes != static_cast<std::int64_t>(input->bytes.size())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("data: ", input->bytes.size(), " bytes, wanted ", *bytes));
-    }
-  }
-  if (linear_) return ComputeLinear(x, y);
-  if (y != nullptr) return absl::InvalidArgumentError("y: present, the model takes none");
+absl::StatusOr<std::vector<double>> ReferenceModel::ComputeNorm(const TensorView& x) const {
   const absl::StatusOr<norm::Segment> segment = SegmentOf(x);
   if (!segment.ok()) return segment.status();
   norm::NormSpec spec = spec_;
@@ -316,6 +340,30 @@ absl::StatusOr<std::vector<double>> ReferenceModel::Compute(const TensorView& x,
   const norm::Status status = norm::NormalizeReference(spec, params_, *segment, out.data());
   if (!status.ok()) return FromKernels(status);
   return out;
+}
+
+absl::StatusOr<std::vector<ReferenceOutput>> ReferenceModel::Compute(
+    absl::Span<const NamedTensor> inputs) const {
+  const auto matched = Match(input_names_, inputs);
+  if (!matched.ok()) return matched.status();
+  for (const NamedTensor* input : *matched) {
+    if (absl::Status status = CheckBytes(input->tensor); !status.ok()) return status;
+  }
+  const TensorView& x = matched->front()->tensor;
+  const TensorView* y = matched->size() > 1 ? &(*matched)[1]->tensor : nullptr;
+  absl::StatusOr<std::vector<double>> elements = linear_ ? ComputeLinear(x, y) : ComputeNorm(x);
+  if (!elements.ok()) return elements.status();
+  std::vector<ReferenceOutput> outputs;
+  outputs.push_back({{"", x.dtype, OutputShape(x.shape)}, *std::move(elements)});
+  return outputs;
+}
+
+absl::StatusOr<std::vector<TensorSpec>> ReferenceModel::Outputs(
+    absl::Span<const TensorSpec> inputs) const {
+  const auto matched = Match(input_names_, inputs);
+  if (!matched.ok()) return matched.status();
+  const TensorSpec& x = *matched->front();
+  return std::vector<TensorSpec>{{"", x.dtype, OutputShape(x.shape)}};
 }
 
 }  // namespace normd::client

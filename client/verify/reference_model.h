@@ -1,5 +1,6 @@
 // What a model of a repository ought to answer, in float64: from its config.textproto, its
-// params.safetensors and kernels/reference.h, with nothing of the server's between them.
+// params.safetensors and kernels/reference.h, with nothing of the server's between them. Of the
+// clients' files this one alone knows which inputs and outputs an operation has.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
@@ -11,12 +12,22 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/tensor/tensor.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
 
 namespace normd::client {
+
+// The names of the inputs that a model of this config takes, in its order.
+std::vector<std::string> InputNames(const v1::ModelConfig& config);
+
+// One output, unrounded. Its name is empty where the model has no other.
+struct ReferenceOutput {
+  TensorSpec spec;
+  std::vector<double> elements;  // In the output's order.
+};
 
 // Immutable; thread-safe.
 class ReferenceModel {
@@ -30,14 +41,13 @@ class ReferenceModel {
   static absl::StatusOr<ReferenceModel> Create(const v1::ModelConfig& config,
                                                std::map<std::string, Tensor> parameters);
 
-  // One double an element of the answer, unrounded, in its order. `y`: the second input of a fused
-  // layer whose epilogue uses one, null otherwise. InvalidArgument when these are no inputs of the
-  // model or the bytes do not fit the shapes. Cost: one thread, about 10 ns an element; of a fused
-  // layer some nanoseconds for each of its multiplications.
-  absl::StatusOr<std::vector<double>> Compute(const TensorView& x,
-                                              const TensorView* y = nullptr) const;
-  // The shape of the answer to such an x.
-  Shape OutputShape(const Shape& x) const;
+  // The outputs for these inputs, which are named as in a request, in the model's order.
+  // InvalidArgument when they are not the model's inputs or the bytes do not fit the shapes. Cost:
+  // one thread, about 10 ns an element; of a fused layer some nanoseconds for each of its
+  // multiplications.
+  absl::StatusOr<std::vector<ReferenceOutput>> Compute(absl::Span<const NamedTensor> inputs) const;
+  // The outputs' names, types and shapes for inputs like these. Likewise.
+  absl::StatusOr<std::vector<TensorSpec>> Outputs(absl::Span<const TensorSpec> inputs) const;
 
  private:
   ReferenceModel() = default;
@@ -45,8 +55,12 @@ class ReferenceModel {
   absl::Status TakeOperation(const v1::ModelConfig& config);
   absl::Status TakeLinear(const v1::ModelConfig& config);
   absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
+  absl::StatusOr<std::vector<double>> ComputeNorm(const TensorView& x) const;
   absl::StatusOr<std::vector<double>> ComputeLinear(const TensorView& x, const TensorView* y) const;
+  // The shape of the output for such an x.
+  Shape OutputShape(const Shape& x) const;
 
+  std::vector<std::string> input_names_;
   norm::NormSpec spec_;                         // dtype is the request's.
   bool machine_epsilon_ = false;                // eps is the epsilon of the request's type.
   std::vector<std::int64_t> normalized_shape_;  // Of LayerNorm and RMSNorm.

@@ -25,16 +25,20 @@ absl::Status CheckOptions(const Model& model, const RequestDescription& request,
         absl::StrCat("queue_timeout_ns: ", request.queue_timeout_ns, ", wanted 0 or more"));
   }
   if (request.queue_timeout_ns > 0) accepted.queue_timeout = Duration(request.queue_timeout_ns);
-  const absl::StatusOr<norm::Precision> precision = CheckPrecision(model, request.precision);
-  if (!precision.ok()) return precision.status();
-  accepted.precision = *precision;
+  const absl::StatusOr<RequestOptions> options = model.CheckOptions(request.options);
+  if (!options.ok()) return options.status();
+  accepted.options = *options;
   return absl::OkStatus();
 }
 
 absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& model,
                          const RequestDescription& request, AcceptedRequest& accepted) {
   const std::int64_t max_bytes = environment.limits.max_request_bytes;
-  if (!request.in_chunks) return CheckData(model, request.inputs, accepted.inputs, max_bytes);
+  if (!request.in_chunks) {
+    absl::Status status = CheckData(model, request.inputs, accepted.inputs, max_bytes);
+    if (!status.ok()) return status;
+    return PlaceOutputs(model, request.outputs, accepted.inputs, accepted.outputs);
+  }
   if (absl::Status status = CheckNoData(request.inputs); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;
   limits.max_message_bytes = max_bytes;
@@ -56,8 +60,8 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
     lease =
         environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(), caller);
   } else {
-    lease = environment.admission.Admit(geometry.InputBytes() + geometry.bytes, call.metrics(),
-                                        Needs::kLane, caller);
+    lease = environment.admission.Admit(geometry.InputBytes() + geometry.OutputBytes(),
+                                        call.metrics(), Needs::kLane, caller);
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
@@ -88,33 +92,44 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->id = environment.next_request_id.fetch_add(1, std::memory_order_relaxed);
   request->model = call.model();
   request->dtype = accepted.inputs.dtype;
-  request->precision = accepted.precision;
+  request->options = accepted.options;
   request->geometry = geometry;
   request->deadline = call.deadline();
   request->priority = accepted.priority;
   request->queue_timeout = accepted.queue_timeout;
   request->holder = accepted.holder;
-  // The cost of a matrix product is not in proportion to its bytes.
-  request->may_run_inline = call.model()->linear() == nullptr;
+  request->may_run_inline = call.model()->runs_inline();
   request->cancelled = call.cancellation();
+  request->outputs = accepted.outputs;
   return request;
 }
 
 absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
                                                  const AcceptedRequest& accepted,
                                                  Completion& completion) {
-  const std::int64_t bytes = accepted.geometry().bytes;
-  if (static_cast<std::int64_t>(completion.output.size()) != bytes) {
-    return absl::InternalError(
-        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", bytes));
+  const Model& model = *call.model();
+  if (completion.outputs.size() != accepted.inputs.outputs.size()) {
+    return absl::InternalError(absl::StrCat("outputs: ", completion.outputs.size(), ", wanted ",
+                                            accepted.inputs.outputs.size()));
   }
   ResponseDescription response;
-  response.model = call.model()->name();
-  response.version = call.model()->version();
+  response.model = model.name();
+  response.version = model.version();
   response.stages = completion.stages;
   response.batch = &completion.batch;
-  response.output = {accepted.inputs.dtype, accepted.inputs.output_shape.dims(),
-                     std::move(completion.output)};
+  for (std::size_t k = 0; k < accepted.inputs.outputs.size(); ++k) {
+    const TensorType& type = accepted.inputs.outputs[k];
+    OutputDescription& output = response.outputs.emplace_back();
+    output.name = model.output_names()[k];
+    output.dtype = type.dtype;
+    output.shape = type.shape.dims();
+    output.bytes = accepted.geometry().outputs[k].bytes;
+    output.data = std::move(completion.outputs[k]);
+    const bool named = !accepted.outputs.empty() && accepted.outputs[k].bytes.data() != nullptr;
+    if (named || static_cast<std::int64_t>(output.data.size()) == output.bytes) continue;
+    return absl::InternalError(absl::StrCat("output \"", output.name, "\": ", output.data.size(),
+                                            " bytes, wanted ", output.bytes));
+  }
   return response;
 }
 

@@ -22,10 +22,12 @@ namespace normd {
 // A request that has passed every check, with its part of the budgets.
 struct AcceptedRequest {
   CheckedInputs inputs;
-  norm::Precision precision = norm::Precision::kFloat32;
+  RequestOptions options;
   Priority priority = Priority::kNormal;
   Duration queue_timeout = Duration::max();
-  std::uint64_t holder = 0;          // See Request.
+  std::uint64_t holder = 0;  // See Request.
+  // The memory that the request named, as Request::outputs.
+  absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
   Admission::Lease lease;
 
@@ -36,8 +38,10 @@ struct AcceptedRequest {
 //
 //   1. the model's name and version                  InvalidArgument, NotFound
 //   2. the inputs: names, then types and shapes      InvalidArgument
-//   3. priority, queue_timeout_ns, precision         InvalidArgument
-//   4. the data: each input's bytes, then the limit  InvalidArgument
+//   3. priority, queue_timeout_ns, the operation's   InvalidArgument
+//      options
+//   4. the data: each input's bytes, then the limit, InvalidArgument
+//      then the memory of outputs;
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone

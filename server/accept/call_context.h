@@ -44,7 +44,8 @@ class CallContext {
   const RequestIds& ids() const { return ids_; }
   const CallerName& caller() const { return caller_; }
 
-  // Whom the call is about, once that is known: its series count the call, also when it is refused.
+  // The model that the call is about, once it is known: its series count the call, also when it is
+  // refused.
   void SetModel(std::shared_ptr<const Model> model) { model_ = std::move(model); }
   const std::shared_ptr<const Model>& model() const { return model_; }
   ModelMetrics& metrics() const;

@@ -10,12 +10,12 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/buffer.h"
-#include "base/shape.h"
 #include "kernels/norm.h"
-#include "normd/v1/model_config.pb.h"
 #include "server/batching/priority.h"
 #include "server/batching/request.h"
+#include "server/model/operation.h"
 
 namespace normd {
 
@@ -25,8 +25,14 @@ struct InputDescription {
   // InvalidArgument in the protocol's own words ("dtype: 99, wanted ...") for what names no type.
   absl::StatusOr<norm::DType> dtype = norm::DType::kFloat32;
   absl::InlinedVector<std::int64_t, 6> shape;
-  ByteViews data;  // `data_bytes` in all.
+  InputMemory data;  // `data_bytes` in all.
   std::int64_t data_bytes = 0;
+};
+
+// Memory in which the client wants an output.
+struct WantedOutput {
+  std::string name;  // May be empty where the model has one output.
+  OutputMemory memory;
 };
 
 // A request as sent. AcceptRequest judges every field, so that each front end refuses the same
@@ -35,20 +41,23 @@ struct RequestDescription {
   std::string model;
   std::int64_t version = 0;  // 0: the highest that is loaded.
   absl::InlinedVector<InputDescription, 2> inputs;
+  // What is not named here comes back in memory of the server's.
+  absl::InlinedVector<WantedOutput, 1> outputs;
   // The inputs' data comes later, in chunks; their descriptions have none.
   bool in_chunks = false;
   // InvalidArgument in the protocol's own words for what names no priority.
   absl::StatusOr<Priority> priority = Priority::kNormal;
   std::int64_t queue_timeout_ns = 0;  // 0: none.
-  // The vocabulary of model configs, which protocols share; may be no enumerator.
-  v1::Precision precision = v1::PRECISION_UNSPECIFIED;
+  AskedOptions options;
 };
 
 // One tensor of a response.
 struct OutputDescription {
+  absl::string_view name;
   norm::DType dtype = norm::DType::kFloat32;
   absl::Span<const std::int64_t> shape;
-  Buffer data;
+  std::int64_t bytes = 0;
+  Buffer data;  // Empty where the request named the memory.
 };
 
 // A response. Borrows from its call.
@@ -57,7 +66,7 @@ struct ResponseDescription {
   std::int64_t version = 0;
   StageTimes stages;
   const BatchInfo* batch = nullptr;
-  OutputDescription output;
+  absl::InlinedVector<OutputDescription, kInlinedOutputs> outputs;
 };
 
 }  // namespace normd

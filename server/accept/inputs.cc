@@ -1,11 +1,12 @@
 #include "server/accept/inputs.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/printable.h"
-#include "server/model/linear_norm.h"
 
 namespace normd {
 namespace {
@@ -33,7 +34,8 @@ absl::StatusOr<std::size_t> PlaceOf(absl::string_view name,
 
 absl::Status Match(absl::Span<const absl::string_view> names,
                    absl::Span<const InputDescription> tensors,
-                   std::array<std::size_t, kMaxInputs>& places) {
+                   absl::InlinedVector<std::size_t, kInlinedInputs>& places) {
+  places.assign(names.size(), 0);
   if (names.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     bool known = false;
@@ -100,7 +102,7 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
   if (!geometry.ok()) return geometry.status();
   checked.geometry = *geometry;
   checked.dtype = checked.types.front().dtype;
-  checked.output_shape = model.OutputShape(checked.types.front().shape);
+  checked.outputs = model.Outputs(checked.types);
   return checked;
 }
 
@@ -110,12 +112,46 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
   const absl::Span<const absl::string_view> names = model.input_names();
   for (std::size_t k = 0; k < names.size(); ++k) {
     const absl::Status status =
-        CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.input_bytes[k]);
+        CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.inputs[k].bytes);
     if (!status.ok()) return For(names, k, status);
   }
   if (geometry.LargerBytes() <= max_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
+}
+
+absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wanted,
+                          const CheckedInputs& inputs,
+                          absl::InlinedVector<OutputMemory, kInlinedOutputs>& outputs) {
+  if (wanted.empty()) return absl::OkStatus();
+  const absl::Span<const absl::string_view> names = model.output_names();
+  outputs.resize(names.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const WantedOutput& output = wanted[i];
+    const bool only = names.size() == 1 && output.name.empty();
+    const std::size_t k = static_cast<std::size_t>(
+        only ? 0 : std::find(names.begin(), names.end(), output.name) - names.begin());
+    if (k == names.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "outputs[", i, "].name: \"", Printable(output.name, 32), "\", wanted ", Quoted(names)));
+    }
+    if (outputs[k].bytes.data() != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("outputs[", i, "].name: \"", names[k], "\" twice, wanted each name once"));
+    }
+    const TensorSize& size = inputs.geometry.outputs[k];
+    const MutableBytes bytes = output.memory.bytes;
+    if (static_cast<std::int64_t>(bytes.size()) != size.bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "]: memory of ", bytes.size(),
+                                                     " bytes, wanted ", size.bytes));
+    }
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % norm::SizeOf(size.dtype) != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("outputs[", i, "]: memory that is not aligned to ", norm::Name(size.dtype)));
+    }
+    outputs[k] = output.memory;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckNoData(absl::Span<const InputDescription> tensors) {
@@ -125,18 +161,6 @@ absl::Status CheckNoData(absl::Span<const InputDescription> tensors) {
         absl::StrCat("data: ", tensor.data_bytes, " bytes in the header, wanted them in chunks"));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked) {
-  const norm::LinearNormSpec* layer = model.linear();
-  if (asked == v1::PRECISION_UNSPECIFIED) {
-    return layer != nullptr ? layer->precision : norm::Precision::kFloat32;
-  }
-  absl::StatusOr<norm::Precision> precision = ToPrecision(asked);
-  if (!precision.ok() || layer != nullptr) return precision;
-  return absl::InvalidArgumentError(absl::StrCat("precision: ", v1::Precision_Name(asked),
-                                                 ", wanted none: model \"", model.name(),
-                                                 "\" has no matrix product"));
 }
 
 }  // namespace normd

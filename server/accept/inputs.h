@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_ACCEPT_INPUTS_H_
 #define NORMD_SERVER_ACCEPT_INPUTS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
-#include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "server/accept/description.h"
 #include "server/model/model.h"
@@ -20,12 +18,12 @@
 namespace normd {
 
 struct CheckedInputs {
-  norm::DType dtype = norm::DType::kFloat32;  // Of every input and of the output.
-  Shape output_shape;
+  norm::DType dtype = norm::DType::kFloat32;  // Of the first input.
   Geometry geometry;
   // For each of the model's input_names, its place among the request's tensors, and its type.
-  std::array<std::size_t, kMaxInputs> places{};
-  absl::InlinedVector<TensorType, kMaxInputs> types;
+  absl::InlinedVector<std::size_t, kInlinedInputs> places;
+  absl::InlinedVector<TensorType, kInlinedInputs> types;
+  absl::InlinedVector<TensorType, kInlinedOutputs> outputs;  // In the order of output_names.
 
   // "64 for shape [2, 8] of float32": the bytes that the inputs have together.
   std::string WantedData() const;
@@ -42,12 +40,15 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes);
 
+// Matches the memory that a request names for outputs to the model's outputs, as
+// Request::outputs: empty, or one for each. InvalidArgument names the field for an unknown output,
+// one that is named twice, and memory that is not of its size or not aligned to its elements.
+absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wanted,
+                          const CheckedInputs& inputs,
+                          absl::InlinedVector<OutputMemory, kInlinedOutputs>& outputs);
+
 // InvalidArgument when an input has data, which is to come in chunks.
 absl::Status CheckNoData(absl::Span<const InputDescription> tensors);
-
-// What the request asks for, or else the model's own. InvalidArgument: "precision: ...", for an
-// unknown value and for a model without a matrix product.
-absl::StatusOr<norm::Precision> CheckPrecision(const Model& model, v1::Precision asked);
 
 }  // namespace normd
 

@@ -3,38 +3,20 @@
 #include <algorithm>
 
 namespace normd {
-namespace {
 
-// Into how many units a sample may be cut.
-std::int64_t SampleUnits(const norm::NormSpec& spec, const Geometry& tensors,
-                         std::int64_t target_bytes) {
-  const bool cut = spec.layout == norm::Layout::kChannelsFirst && tensors.samples > 0 &&
-                   tensors.bytes / tensors.samples > target_bytes;
-  return cut ? spec.groups : 1;
-}
-
-}  // namespace
-
-PieceSequence::PieceSequence(const Geometry& tensors, std::int64_t sample_units,
-                             std::int64_t target_bytes)
+PieceSequence::PieceSequence(const CutRule& cut, const Geometry& tensors, std::int64_t target_bytes)
     : unit_(tensors) {
   if (tensors.samples == 0) return;
-  sample_units_ = sample_units;
-  units_ = tensors.samples * sample_units;
+  const bool between_rows =
+      cut.at == CutRule::At::kRow && tensors.LargerBytes() / tensors.samples > target_bytes;
+  if (between_rows) sample_units_ = cut.sample_rows;
+  unit_channels_ = cut.row_channels;
+  units_ = tensors.samples * sample_units_;
   unit_.samples = 1;
   unit_.rows /= units_;
-  unit_.bytes /= units_;
-  for (std::int64_t& bytes : unit_.input_bytes) bytes /= units_;
+  for (TensorSize& input : unit_.inputs) input.bytes /= units_;
+  for (TensorSize& output : unit_.outputs) output.bytes /= units_;
   piece_units_ = std::max<std::int64_t>(target_bytes / unit_.LargerBytes(), 1);
-}
-
-PieceSequence::PieceSequence(const Geometry& tensors, std::int64_t target_bytes)
-    : PieceSequence(tensors, 1, target_bytes) {}
-
-PieceSequence::PieceSequence(const norm::NormSpec& spec, const Geometry& tensors,
-                             std::int64_t target_bytes)
-    : PieceSequence(tensors, SampleUnits(spec, tensors, target_bytes), target_bytes) {
-  unit_channels_ = spec.channels / sample_units_;
 }
 
 Geometry PieceSequence::Next() {
@@ -48,8 +30,8 @@ Geometry PieceSequence::Next() {
     piece.channels = {first * unit_channels_, units * unit_channels_};
   }
   piece.rows *= units;
-  piece.bytes *= units;
-  for (std::int64_t& bytes : piece.input_bytes) bytes *= units;
+  for (TensorSize& input : piece.inputs) input.bytes *= units;
+  for (TensorSize& output : piece.outputs) output.bytes *= units;
   next_unit_ += units;
   return piece;
 }

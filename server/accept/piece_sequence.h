@@ -5,8 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/norm.h"
-#include "server/model/model.h"
+#include "server/model/geometry.h"
 
 namespace normd {
 
@@ -14,10 +13,8 @@ namespace normd {
 // and the target alone, never on how the bytes arrive. A value type.
 class PieceSequence {
  public:
-  // For a norm: `tensors` is what Model::Check gave for `spec`; target_bytes > 0.
-  PieceSequence(const norm::NormSpec& spec, const Geometry& tensors, std::int64_t target_bytes);
-  // For whole samples, as a fused layer needs them.
-  PieceSequence(const Geometry& tensors, std::int64_t target_bytes);
+  // `tensors` is what Model::Check gave, `cut` the model's rule; target_bytes > 0.
+  PieceSequence(const CutRule& cut, const Geometry& tensors, std::int64_t target_bytes);
 
   // What is never cut, as bytes of the inputs: a row; a sample, where rows are interleaved or a
   // sample is smaller than the target. A piece has at most the target's bytes, or one unit.
@@ -28,8 +25,6 @@ class PieceSequence {
   Geometry Next();
 
  private:
-  PieceSequence(const Geometry& tensors, std::int64_t sample_units, std::int64_t target_bytes);
-
   Geometry unit_;
   std::int64_t units_ = 0;
   std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.

@@ -16,14 +16,14 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 Wide DividedUp(Wide value, Wide by) { return (value + by - 1) / by; }
 
 bool OutputIsLarger(const Geometry& geometry) {
-  return geometry.InputBytes() > 0 && geometry.bytes > geometry.InputBytes();
+  return geometry.InputBytes() > 0 && geometry.OutputBytes() > geometry.InputBytes();
 }
 
 // So that what is made of the window's bytes is no more than a window either.
 StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
   if (OutputIsLarger(geometry)) {
     limits.window_bytes = static_cast<std::int64_t>(Wide(limits.window_bytes) *
-                                                    geometry.InputBytes() / geometry.bytes);
+                                                    geometry.InputBytes() / geometry.OutputBytes());
   }
   return limits;
 }
@@ -33,21 +33,7 @@ Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& 
   const Wide bytes = unit;
   const Wide window = bytes + std::min(DividedUp(bytes, 3), Wide(server.max_message_bytes));
   if (!OutputIsLarger(geometry)) return window;
-  return DividedUp(window * geometry.bytes, geometry.InputBytes());
-}
-
-PieceSequence PiecesOf(const Model& model, const CheckedInputs& inputs,
-                       const StreamLimits& limits) {
-  const std::int64_t target = std::min(limits.piece_bytes, limits.max_piece_bytes());
-  if (model.linear() != nullptr) return PieceSequence(inputs.geometry, target);
-  return PieceSequence(model.Spec(inputs.dtype), inputs.geometry, target);
-}
-
-// What is never cut.
-const char* UnitName(const Model& model, const CheckedInputs& inputs) {
-  const bool rows =
-      model.linear() == nullptr && model.Spec(inputs.dtype).layout == norm::Layout::kChannelsFirst;
-  return rows ? "row" : "sample";
+  return DividedUp(window * geometry.OutputBytes(), geometry.InputBytes());
 }
 
 }  // namespace
@@ -55,13 +41,15 @@ const char* UnitName(const Model& model, const CheckedInputs& inputs) {
 absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& inputs,
                                       const StreamLimits& server) {
   const StreamLimits limits = Narrow(server, inputs.geometry);
-  const PieceSequence pieces = PiecesOf(model, inputs, limits);
+  const PieceSequence pieces(model.cut(), inputs.geometry,
+                             std::min(limits.piece_bytes, limits.max_piece_bytes()));
   const std::int64_t unit = pieces.unit_bytes();
   if (unit <= limits.max_piece_bytes()) return StreamPlan{limits, pieces};
   const Wide needed = WindowFor(unit, inputs.geometry, server);
   return absl::InvalidArgumentError(absl::StrCat(
-      "shape: a ", UnitName(model, inputs), " of ", inputs.types.front().shape.ToString(), " has ",
-      unit, " bytes and needs a stream window of ", needed > Wide(kLargest) ? "more than " : "",
+      "shape: a ", model.cut().at == CutRule::At::kRow ? "row" : "sample", " of ",
+      inputs.types.front().shape.ToString(), " has ", unit, " bytes and needs a stream window of ",
+      needed > Wide(kLargest) ? "more than " : "",
       static_cast<std::int64_t>(std::min(needed, Wide(kLargest))), ", the server's is ",
       server.window_bytes, " (--stream_window_bytes)"));
 }
@@ -69,7 +57,7 @@ absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& i
 std::int64_t HeldBytes(const Geometry& geometry, std::int64_t input_bytes) {
   if (input_bytes == 0) return 0;
   return static_cast<std::int64_t>(
-      input_bytes + DividedUp(Wide(input_bytes) * geometry.bytes, geometry.InputBytes()));
+      input_bytes + DividedUp(Wide(input_bytes) * geometry.OutputBytes(), geometry.InputBytes()));
 }
 
 }  // namespace normd

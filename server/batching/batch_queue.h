@@ -5,8 +5,7 @@
 // - A request that Push accepted is completed exactly once: by the lane that took it, or by the
 //   queue (cancelled, expired, dropped, aborted), which calls `done` without holding its lock.
 // - Overload is shed where it is cheapest, before the wait: DecideArrival refuses what would be
-// late,
-//   and drops for another's request one of the holder that has most waiting.
+//   late, and drops for another's request one of the holder that has most waiting.
 // - Requests of one (model version, type) and priority leave in the order of arrival; DueAt says
 //   how priorities mix.
 // - Between model versions, among those that DecideBatch lets go, turns are fair: see Turn.
@@ -14,33 +13,16 @@
 #ifndef NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 #define NORMD_SERVER_BATCHING_BATCH_QUEUE_H_
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/batching/batch_policy.h"
+#include "server/batching/queue_options.h"
 #include "server/batching/request.h"
 
 namespace normd {
-
-struct BatchQueueOptions {
-  BatchLimits limits;                      // A model's config may override each of them.
-  std::int64_t max_queue_requests = 1024;  // Of one model version; likewise.
-  // Whether what would be late is refused, by an estimate from how fast lanes take what waits.
-  bool refuse_late = true;
-  // How much younger a request overtakes those of the next lower priority; see DueAt.
-  Duration priority_aging = std::chrono::seconds(1);
-  // The largest request that RunInlineOn's runners compute; see RunsInline.
-  std::int64_t max_inline_bytes = 0;
-  // How long one taker at a time looks out for work before it sleeps, for lanes whose batches take
-  // little longer than a thread takes to wake. It is then given what could run inline, because its
-  // core's caches are warm; requests that run inline sooner after each other than this wake a taker
-  // to look out.
-  Duration look_out{};
-};
 
 // Thread-safe. No function blocks but Take and Reap, and Push while it computes a request inline.
 class BatchQueue {

@@ -17,11 +17,17 @@ void Finish(std::unique_ptr<Request> request, Completion completion) {
 
 }  // namespace
 
-void Complete(std::unique_ptr<Request> request, Buffer output, BatchInfo batch) {
+void Complete(std::unique_ptr<Request> request, OutputBuffers outputs, BatchInfo batch) {
   Completion completion;
-  completion.output = std::move(output);
+  completion.outputs = std::move(outputs);
   completion.batch = std::move(batch);
   Finish(std::move(request), std::move(completion));
+}
+
+void Complete(std::unique_ptr<Request> request, Buffer only_output, BatchInfo batch) {
+  OutputBuffers outputs;
+  outputs.push_back(std::move(only_output));
+  Complete(std::move(request), std::move(outputs), std::move(batch));
 }
 
 void Fail(std::unique_ptr<Request> request, absl::Status status) {

@@ -1,7 +1,7 @@
 // A request between the front end that decoded it and the lane that computes it. It knows no
-// protocol: each of its inputs is a list of views of memory that the front end owns (slices of a
-// message today, a mapped region tomorrow), its output either goes to memory that the front end
-// names or comes back as a Buffer.
+// protocol and no operation: each of its inputs is a list of views of memory that the front end
+// owns (slices of a message today, a mapped region tomorrow); each of its outputs goes to memory
+// that the front end names or comes back as a Buffer.
 
 #ifndef NORMD_SERVER_BATCHING_REQUEST_H_
 #define NORMD_SERVER_BATCHING_REQUEST_H_
@@ -19,7 +19,7 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "kernels/linear_norm.h"
+#include "base/memory.h"
 #include "kernels/norm.h"
 #include "server/batching/priority.h"
 #include "server/metrics/stage.h"
@@ -35,10 +35,14 @@ struct BatchInfo {
   std::string lane;
 };
 
+using OutputBuffers = absl::InlinedVector<Buffer, kInlinedOutputs>;
+
 // What `done` receives. With an error, only `status` and `stages` mean something.
 struct Completion {
   absl::Status status;
-  Buffer output;  // geometry.bytes long; empty when Request::output named the memory.
+  // One for each of the model's output_names, of geometry.outputs; empty where Request::outputs
+  // named the memory.
+  OutputBuffers outputs;
   StageTimes stages;
   BatchInfo batch;
 };
@@ -46,28 +50,42 @@ struct Completion {
 // One tensor's bytes in order, of any split and alignment.
 using ByteViews = absl::InlinedVector<ConstBytes, 4>;
 
+// Where the bytes of an input are. Lanes read them where they lie if they can, or copy them once;
+// see Lane::access.
+struct InputMemory {
+  ByteViews views;
+  MemoryPlace place;  // Of all of them.
+};
+
+// Where an output is to go; with no bytes, the lane supplies a Buffer.
+struct OutputMemory {
+  MutableBytes bytes;
+  MemoryPlace place;
+};
+
 // Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
 // `cancelled`.
 struct Request {
   std::uint64_t id = 0;  // Unique within the server.
   std::shared_ptr<const Model> model;
-  norm::DType dtype = norm::DType::kFloat32;
-  // Of a fused layer; requests of one batch may differ in it.
-  norm::Precision precision = norm::Precision::kFloat32;
+  norm::DType dtype = norm::DType::kFloat32;  // Of the first input; one for a whole batch.
+  RequestOptions options;                     // Requests of one batch may differ in them.
   Geometry geometry;
 
-  // One for each of the model's input_names, of geometry.input_bytes. Valid while `input_owner`
-  // lives; the lane releases it as soon as it has read them all.
-  absl::InlinedVector<ByteViews, kMaxInputs> inputs;
+  // One for each of the model's input_names, of geometry.inputs. Valid while `input_owner` lives;
+  // the lane releases it as soon as it has read them all.
+  absl::InlinedVector<InputMemory, kInlinedInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
-  // Set by an InputStager: a block that every device can read and write, in which each input is one
-  // view. That of an only input is the whole block, which may then become the output. Empty: the
-  // inputs are not staged.
+  // Set by an InputStager: a block of pinned memory in which each input is one view. That of an
+  // only input is the whole block, which may then become an output. Empty: the inputs are not
+  // staged.
   Buffer staged;
 
-  // Where the result goes; empty: the lane supplies a Buffer. Element-aligned, geometry.bytes long,
-  // valid until `done`. Overlaps no input of any request, unless it is exactly this one's last.
-  MutableBytes output;
+  // Where the results go: empty, or one for each of the model's output_names. What is named is
+  // element-aligned, of geometry.outputs, and valid until `done`. It overlaps no other output and
+  // no input of any request, unless it is exactly the one of this request that the model's kernels
+  // allow to be overwritten: a norm's x, a fused layer's y.
+  absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
 
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
@@ -106,7 +124,8 @@ struct Request {
 
 // The two ways in which a request ends. Everything that it held (model, input_owner) is released
 // before `done` runs.
-void Complete(std::unique_ptr<Request> request, Buffer output, BatchInfo batch);
+void Complete(std::unique_ptr<Request> request, OutputBuffers outputs, BatchInfo batch);
+void Complete(std::unique_ptr<Request> request, Buffer only_output, BatchInfo batch);
 void Fail(std::unique_ptr<Request> request, absl::Status status);
 
 // Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.

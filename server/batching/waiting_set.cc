@@ -9,6 +9,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "server/batching/spare_node.h"
 
 namespace normd {
 namespace {
@@ -60,23 +61,9 @@ absl::Status GivesWay(const Request& request, const Arrival& arrival) {
       ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
 }
 
-// A node for a set that does not hold its element yet.
-template <typename Set>
-typename Set::node_type NewNode() {
-  Set one;
-  one.emplace();
-  return one.extract(one.begin());
-}
-
 }  // namespace
 
-WaitingSet::Waiting::Waiting()
-    : link(1, this),
-      linked(link.begin()),
-      id_node(NewNode<ById>()),
-      deadline_node(NewNode<Deadlines>()) {}
-
-WaitingSet::Holder::Holder() : rank_node(NewNode<Ranks>()), key_node(NewNode<ByHolder>()) {}
+WaitingSet::Waiting::Waiting() : id_node(NewNode<ById>()), deadline_node(NewNode<Deadlines>()) {}
 
 WaitingSet::Group::Group()
     : lane_time(std::make_shared<LaneTime>()),
@@ -130,10 +117,10 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   if (verdict == Verdict::kFindsNoRoom) added.status = NoRoom(*request, group.requests);
   if (verdict == Verdict::kIsLate) added.status = TooLate(*request, arrival);
   if (!added.ok()) return added;
-  Waiting* const gives_way = verdict == Verdict::kReplaces ? Droppable(group) : nullptr;
+  Waiting* const gives_way = verdict == Verdict::kReplaces ? &Droppable(group) : nullptr;
   if (gives_way != nullptr) added.dropped_with = GivesWay(*gives_way->request, arrival);
   if (spare_.empty()) spare_.emplace_back();
-  if (spare_holders_.empty()) spare_holders_.emplace_back();
+  HolderCounts::Reserve(spare_holders_);
   const auto waiting = spare_.begin();
 
   // Nothing fails from here on.
@@ -160,8 +147,8 @@ WaitingSet::Added WaitingSet::Add(std::unique_ptr<Request>& request, TimePoint n
   line.totals.bytes += waiting->facts.bytes;
   group.cost[static_cast<std::size_t>(request->priority)] += Cost(waiting->facts);
   request->model->metrics().AddQueued(1);
+  group.holders.Add(*waiting, request->holder, request->may_be_dropped, spare_holders_);
   waiting->request = std::move(request);
-  Count(group, *waiting);
   // A line that may already go stays where it is: its oldest is the same.
   if (line.place != Line::kReady) Place(line);
   if (gives_way != nullptr) added.dropped = Remove(gives_way->request->id, now);
@@ -182,11 +169,10 @@ Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint no
   }
   // There is room, as in most cases, or nobody to give any.
   if (!arrival.line_is_full && arrival.wait == Duration::zero()) return arrival;
-  if (request.holder == 0 || group.ranks.empty()) return arrival;
-  const Holder* const own = FindHolder(group, request.holder);
-  arrival.own_waiting = own == nullptr ? 0 : own->waiting;
-  arrival.most_waiting = group.ranks.rbegin()->first;
-  const WaitingRequest& droppable = Droppable(group)->facts;
+  if (request.holder == 0 || group.holders.MostDroppable() == 0) return arrival;
+  arrival.own_waiting = group.holders.WaitingOf(request.holder);
+  arrival.most_waiting = group.holders.MostDroppable();
+  const WaitingRequest& droppable = Droppable(group).facts;
   if (droppable.priority <= request.priority) {
     arrival.wait_instead = group.drain.TimeFor(ahead - Cost(droppable));
   }
@@ -194,56 +180,8 @@ Arrival WaitingSet::ArrivalOf(const Request& request, Group& group, TimePoint no
 }
 
 // The one that gives way to another's, if any does.
-WaitingSet::Waiting* WaitingSet::Droppable(Group& group) {
-  return group.ranks.rbegin()->second->droppable.back();
-}
-
-WaitingSet::Holder* WaitingSet::FindHolder(Group& group, std::uint64_t key) {
-  const auto found = group.by_holder.find(key);
-  return found == group.by_holder.end() ? nullptr : &*found->second;
-}
-
-// Requires a spare holder.
-void WaitingSet::Count(Group& group, Waiting& waiting) {
-  const std::uint64_t key = waiting.request->holder;
-  waiting.holder = nullptr;
-  if (key == 0) return;
-  waiting.holder = FindHolder(group, key);
-  if (waiting.holder == nullptr) {
-    const auto fresh = spare_holders_.begin();
-    group.holders.splice(group.holders.end(), spare_holders_, fresh);
-    fresh->key_node.key() = key;
-    fresh->key_node.mapped() = fresh;
-    group.by_holder.insert(std::move(fresh->key_node));
-    waiting.holder = &*fresh;
-  }
-  Holder& holder = *waiting.holder;
-  ++holder.waiting;
-  if (!waiting.request->may_be_dropped) return;
-  holder.droppable.splice(holder.droppable.end(), waiting.link);
-  Rank(group, holder, holder.droppable.size() - 1);
-}
-
-void WaitingSet::Uncount(Group& group, Waiting& waiting) {
-  if (waiting.holder == nullptr) return;
-  Holder& holder = *std::exchange(waiting.holder, nullptr);
-  if (waiting.link.empty()) {
-    waiting.link.splice(waiting.link.end(), holder.droppable, waiting.linked);
-    Rank(group, holder, holder.droppable.size() + 1);
-  }
-  if (--holder.waiting > 0) return;
-  const auto found = group.by_holder.find(waiting.request->holder);
-  spare_holders_.splice(spare_holders_.begin(), group.holders, found->second);
-  holder.key_node = group.by_holder.extract(found);
-}
-
-void WaitingSet::Rank(Group& group, Holder& holder, std::size_t count_before) {
-  if (count_before > 0) {
-    holder.rank_node = group.ranks.extract({static_cast<std::int64_t>(count_before), &holder});
-  }
-  if (holder.droppable.empty()) return;
-  holder.rank_node.value() = {static_cast<std::int64_t>(holder.droppable.size()), &holder};
-  group.ranks.insert(std::move(holder.rank_node));
+WaitingSet::Waiting& WaitingSet::Droppable(const Group& group) {
+  return static_cast<Waiting&>(group.holders.Droppable());
 }
 
 std::unique_ptr<Batch> WaitingSet::TakeInline(std::unique_ptr<Request>& request, TimePoint now) {
@@ -416,7 +354,7 @@ void WaitingSet::ForgetAll() {
 // Leaves the line's place as it is: the caller calls Place when it has extracted all it wants.
 std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoint now) {
   Line& line = *waiting->line;
-  Uncount(*line.group, *waiting);
+  line.group->holders.Remove(*waiting, waiting->request->holder, spare_holders_);
   std::unique_ptr<Request> request = std::move(waiting->request);
   waiting->id_node = by_id_.extract(request->id);
   if (waiting->expires != kNever) {

@@ -23,7 +23,8 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "server/batching/batch_policy.h"
-#include "server/batching/batch_queue.h"
+#include "server/batching/holder_counts.h"
+#include "server/batching/queue_options.h"
 #include "server/batching/request.h"
 
 namespace normd {
@@ -78,11 +79,6 @@ class WaitingSet {
   struct Group;
   struct Line;
   struct Waiting;
-  struct Holder;
-  using Holders = std::list<Holder>;
-  using ByHolder = std::map<std::uint64_t, Holders::iterator>;
-  using Ranks = std::set<std::pair<std::int64_t, Holder*>>;  // By what may be dropped.
-  using Links = std::list<Waiting*>;
   using Waitings = std::list<Waiting>;
   using Groups = std::list<Group>;
   using ById = std::map<std::uint64_t, Waitings::iterator>;
@@ -91,7 +87,7 @@ class WaitingSet {
   using Turns = std::set<std::pair<Turn, Group*>>;
   using Delays = std::set<std::pair<TimePoint, Line*>>;
 
-  struct Waiting {
+  struct Waiting : HolderCounts::Entry {
     Waiting();
     std::unique_ptr<Request> request;
     WaitingRequest facts;
@@ -99,20 +95,8 @@ class WaitingSet {
     std::uint64_t sequence = 0;
     Line* line = nullptr;
     TimePoint expires{};
-    Holder* holder = nullptr;  // Null: it counts against nobody.
-    Links link;                // Holds `this`, unless that is in Holder::droppable.
-    const Links::iterator linked;
     ById::node_type id_node;
     Deadlines::node_type deadline_node;
-  };
-
-  // Of one model version, with something waiting in it.
-  struct Holder {
-    Holder();
-    std::int64_t waiting = 0;
-    Links droppable;             // In order of arrival.
-    Ranks::node_type rank_node;  // While none of them are.
-    ByHolder::node_type key_node;
   };
 
   struct Line {
@@ -135,9 +119,7 @@ class WaitingSet {
     std::array<std::int64_t, kPriorityCount> cost{};  // Of what waits of each level.
     DrainRate drain;
     std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
-    Holders holders;
-    ByHolder by_holder;   // Of `holders`.
-    Ranks ranks;          // Of those of them with something that may be dropped.
+    HolderCounts holders;
     VirtualTime end = 0;  // Of its last batch.
     enum { kAbsent, kReady, kResting } place = kAbsent;
     Turn turn;                   // In `ready_` or `resting_`.
@@ -149,11 +131,7 @@ class WaitingSet {
 
   Group& GroupFor(const Model& model);
   Arrival ArrivalOf(const Request& request, Group& group, TimePoint now) const;
-  static Waiting* Droppable(Group& group);
-  static Holder* FindHolder(Group& group, std::uint64_t key);
-  void Count(Group& group, Waiting& waiting);
-  void Uncount(Group& group, Waiting& waiting);
-  static void Rank(Group& group, Holder& holder, std::size_t count_before);
+  static Waiting& Droppable(const Group& group);
   void Rest(Group& group);
   void Release(Group& group);
   void ForgetAll();
@@ -182,7 +160,7 @@ class WaitingSet {
   // Kept for reuse.
   Waitings spare_;
   Groups spare_groups_;
-  Holders spare_holders_;
+  HolderCounts::Spares spare_holders_;
   std::vector<WaitingRequest> prefix_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace normd {
 
-// Plain values; flags.cc holds the defaults and what each means.
+// Plain values; flags.cc declares each one's flag: its default, unit, meaning and check.
 struct ServerConfig {
   std::string model_repository;
   std::string listen;
@@ -75,13 +75,12 @@ struct CommandLine {
   ServerConfig config;   // Validated, unless one of the above.
 };
 
-// Reads `args` (without the program's name) into the flags and returns their values. Takes
+// Reads `args` (without the program's name). Takes
 // --flag=value, --flag value and a single dash. InvalidArgument for a flag that is unknown or whose
-// value cannot be read, for anything that is no flag, and for what Validate refuses. Not
-// thread-safe: flags belong to the process.
+// value cannot be read, for anything that is not a flag, and for what Validate refuses.
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args);
 
-// Every flag with its default and its meaning, for a terminal.
+// Every flag with its unit, its meaning and its default, for a terminal.
 std::string FlagHelp();
 
 }  // namespace normd

@@ -1,208 +1,316 @@
-#include <algorithm>
-#include <string>
-#include <vector>
+// The server's flags: each is declared here, with its default, its unit, its help and its check.
 
-#include "absl/flags/commandlineflag.h"
-#include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "flags/flag_set.h"
 #include "server/config/config.h"
-
-ABSL_FLAG(std::string, model_repository, "models",
-          "folder of models: <name>/config.textproto and <name>/<version>/params.safetensors");
-ABSL_FLAG(std::string, listen, "127.0.0.1:8001", "host:port of gRPC; port 0 takes a free one");
-ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8002",
-          "host:port of /metrics; port 0 takes a free one");
-ABSL_FLAG(std::string, device, "auto",
-          "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1");
-ABSL_FLAG(std::int64_t, max_request_bytes, std::int64_t{256} << 20,
-          "largest tensor of one request, in bytes");
-ABSL_FLAG(std::int64_t, max_inflight_bytes, std::int64_t{1} << 30,
-          "inputs and outputs of all requests inside at once, in bytes");
-ABSL_FLAG(std::int64_t, max_inflight_requests, 16384, "requests inside at once");
-ABSL_FLAG(
-    int, max_connection_calls, 0,
-    "calls of one connection at once, streams among them; a client's further ones wait on its "
-    "side, unsent; 0: two for each core, at least four");
-ABSL_FLAG(
-    std::int64_t, max_transport_bytes, std::int64_t{1} << 30,
-    "what gRPC may hold of messages on their way in and out, in bytes; as it fills, clients may "
-    "send less; 0: no limit");
-ABSL_FLAG(std::int64_t, max_connections, 0,
-          "open connections of the gRPC port; more are closed at once; 0: as many as there are "
-          "descriptors for (two a connection), at most 10000");
-ABSL_FLAG(std::int64_t, max_peer_connections, 0,
-          "of them, those of one address (of IPv6: of one /64); 0: three quarters");
-ABSL_FLAG(absl::Duration, handshake_timeout, absl::Seconds(10),
-          "how long a client may take to begin HTTP/2 and to acknowledge the server's settings, "
-          "such as 5s; 0: for ever");
-ABSL_FLAG(absl::Duration, message_timeout, absl::Seconds(30),
-          "how long a call's message may be half sent at less than min_message_rate before its "
-          "connection is ended, such as 10s; 0: for ever");
-ABSL_FLAG(std::int64_t, min_message_rate, 4096,
-          "bytes per second that a half-sent message must bring");
-ABSL_FLAG(absl::Duration, keepalive_time, absl::Minutes(1),
-          "how long a connection may be silent before the server pings its client, such as 30s; 0: "
-          "never");
-ABSL_FLAG(absl::Duration, keepalive_timeout, absl::Seconds(20),
-          "how long the answer to that ping may take before the connection is ended, such as 10s");
-ABSL_FLAG(absl::Duration, min_ping_interval, absl::Seconds(10),
-          "a client that pings more often, with nothing to read between, is sent away, such as 1m");
-ABSL_FLAG(absl::Duration, max_connection_idle, absl::Hours(1),
-          "how long a connection may have no call before it is closed, such as 10m; 0: for ever");
-ABSL_FLAG(absl::Duration, max_connection_age, absl::ZeroDuration(),
-          "how old a connection may get before its client is asked to make a new one, such as 1h; "
-          "0: any age");
-ABSL_FLAG(absl::Duration, max_connection_age_grace, absl::ZeroDuration(),
-          "how long its calls may then take, such as 5m; 0: as long as they like");
-ABSL_FLAG(std::int64_t, stream_window_bytes, std::int64_t{32} << 20,
-          "what the server holds at once of one stream's inputs, in bytes; a row may have three "
-          "quarters of it");
-ABSL_FLAG(absl::Duration, stream_idle_timeout, absl::Minutes(1),
-          "how long a stream's client may not send what is waited for, or not take a message that "
-          "is being sent, before it is given up, such as 10s; 0: for ever");
-ABSL_FLAG(absl::Duration, response_timeout, absl::Minutes(1),
-          "how long a client may take to take a response before it is given up, such as 10s; to it "
-          "comes a second for each MiB; 0: for ever");
-ABSL_FLAG(double, max_connection_share, 0.5,
-          "how much one connection may have of max_inflight_bytes and of max_inflight_requests: "
-          "this share of what is free and its own together; 1: no bound, for a proxy in front");
-ABSL_FLAG(double, max_peer_share, 0.75,
-          "likewise for all connections from one address, of IPv6 from one network of 64 bits");
-ABSL_FLAG(std::int64_t, max_batch_rows, std::int64_t{1} << 20,
-          "rows of one batch (a larger request makes a batch of its own)");
-ABSL_FLAG(std::int64_t, max_batch_bytes, 0,
-          "inputs of one batch, in bytes; 0: what suits the device, 256 KiB for the CPU, 2 MiB for "
-          "CUDA");
-ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(),
-          "how long a free lane waits for company for the oldest request, such as 200us");
-ABSL_FLAG(std::int64_t, max_queue_requests, 1024, "requests that wait for one model version");
-ABSL_FLAG(
-    std::int64_t, max_inline_bytes, std::int64_t{1} << 20,
-    "largest tensor that is computed on the thread that received it when nothing waits, in bytes; "
-    "with CUDA at most 256 KiB; 0: every request goes to a lane");
-ABSL_FLAG(absl::Duration, priority_aging, absl::Seconds(1),
-          "how much longer a request has waited than one of the next higher priority to go first");
-ABSL_FLAG(int, cpu_lanes, 0,
-          "batches that the CPU computes at once; 0: one for every four threads, at least two");
-ABSL_FLAG(int, cpu_threads, 0, "threads that compute on the CPU; 0: one for each core");
-ABSL_FLAG(std::int64_t, pool_bytes, std::int64_t{256} << 20,
-          "free memory kept for reuse, in bytes");
-ABSL_FLAG(int, device_lanes, 10,
-          "batches in flight on each CUDA device, each with device memory for the larger of "
-          "max_request_bytes and max_batch_bytes");
-ABSL_FLAG(int, device_small_lanes, 4,
-          "how many of them compute small batches (of up to 2 MiB, through the link) at once: more "
-          "take the cores from the threads that receive and send; 0: all");
-ABSL_FLAG(
-    absl::Duration, device_look_out, absl::Milliseconds(2),
-    "how long one lane of CUDA devices stays awake after its work, looking out for more, such "
-    "as 500us; 0: every lane sleeps at once");
-ABSL_FLAG(
-    std::int64_t, device_staging_bytes, 0,
-    "page-locked host memory through which the lanes of each CUDA device gather large inputs, "
-    "in bytes; 0: 16 MiB for each lane, with several devices 6 MiB");
-ABSL_FLAG(std::int64_t, pinned_pool_bytes, std::int64_t{512} << 20,
-          "page-locked host memory for the responses of each CUDA device, in bytes");
-ABSL_FLAG(std::int64_t, max_parameter_bytes, std::int64_t{4} << 30,
-          "largest params.safetensors, in bytes");
-ABSL_FLAG(std::int64_t, max_models, 10000, "model versions that are loaded at once");
-ABSL_FLAG(absl::Duration, lame_duck, absl::Seconds(2),
-          "how long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
-          "how long accepted requests may take to finish after that, such as 30s");
-ABSL_FLAG(
-    absl::Duration, metrics_timeout, absl::Seconds(10),
-    "how long a request to the metrics port may take to arrive, and its response to be taken, "
-    "each as a whole, such as 5s");
-ABSL_FLAG(
-    std::int64_t, max_metrics_connections, 64,
-    "connections to the metrics port; one peer may have a quarter of them; beyond, the oldest "
-    "of whoever has most makes room");
-ABSL_FLAG(std::int64_t, max_model_series, 1000,
-          "loaded model versions that have series of their own in /metrics; more are counted "
-          "together under model=\"_other\"");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning, error or off");
-ABSL_FLAG(
-    absl::Duration, slow_request_threshold, absl::ZeroDuration(),
-    "log a JSON line for each Normalize and each stream that took so long, such as 100ms; 0: none");
-ABSL_FLAG(std::int64_t, log_sample_every, 0,
-          "log a JSON line for one in so many Normalize calls and streams; 0: none");
 
 namespace normd {
 namespace {
 
-// abseil registers flags of its own; this file's are the server's.
-bool IsOurs(const absl::CommandLineFlag& flag) {
-  return absl::EndsWith(flag.Filename(), "server/config/flags.cc");
+// Protobuf and gRPC count a message's bytes in 31 bits; a request has a little beside its tensor.
+constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max() - 65536;
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kKiB = std::int64_t{1} << 10;
+constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+constexpr std::int64_t kTiB = std::int64_t{1} << 40;
+
+// What values have to be.
+
+auto From(std::int64_t low, std::int64_t high = kUnbounded) {
+  return [low, high](std::int64_t value) -> std::string {
+    if (value >= low && value <= high) return "";
+    if (high == kUnbounded) return absl::StrCat("at least ", low);
+    return absl::StrCat("from ", low, " to ", high);
+  };
 }
 
-absl::CommandLineFlag* FindOurs(absl::string_view name) {
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  return flag != nullptr && IsOurs(*flag) ? flag : nullptr;
+auto UpTo(absl::Duration high) {
+  return [high](absl::Duration value) -> std::string {
+    if (value >= absl::ZeroDuration() && value <= high) return "";
+    return absl::StrCat("from 0 to ", absl::FormatDuration(high));
+  };
 }
 
-ServerConfig ReadFlags() {
-  ServerConfig config;
-  config.model_repository = absl::GetFlag(FLAGS_model_repository);
-  config.listen = absl::GetFlag(FLAGS_listen);
-  config.metrics_listen = absl::GetFlag(FLAGS_metrics_listen);
-  config.device = absl::GetFlag(FLAGS_device);
-  config.max_request_bytes = absl::GetFlag(FLAGS_max_request_bytes);
-  config.max_inflight_bytes = absl::GetFlag(FLAGS_max_inflight_bytes);
-  config.max_connection_calls = absl::GetFlag(FLAGS_max_connection_calls);
-  config.max_transport_bytes = absl::GetFlag(FLAGS_max_transport_bytes);
-  config.max_connections = absl::GetFlag(FLAGS_max_connections);
-  config.max_peer_connections = absl::GetFlag(FLAGS_max_peer_connections);
-  config.handshake_timeout = absl::GetFlag(FLAGS_handshake_timeout);
-  config.message_timeout = absl::GetFlag(FLAGS_message_timeout);
-  config.min_message_rate = absl::GetFlag(FLAGS_min_message_rate);
-  config.keepalive_time = absl::GetFlag(FLAGS_keepalive_time);
-  config.keepalive_timeout = absl::GetFlag(FLAGS_keepalive_timeout);
-  config.min_ping_interval = absl::GetFlag(FLAGS_min_ping_interval);
-  config.max_connection_idle = absl::GetFlag(FLAGS_max_connection_idle);
-  config.max_connection_age = absl::GetFlag(FLAGS_max_connection_age);
-  config.max_connection_age_grace = absl::GetFlag(FLAGS_max_connection_age_grace);
-  config.max_inflight_requests = absl::GetFlag(FLAGS_max_inflight_requests);
-  config.stream_window_bytes = absl::GetFlag(FLAGS_stream_window_bytes);
-  config.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
-  config.response_timeout = absl::GetFlag(FLAGS_response_timeout);
-  config.max_connection_share = absl::GetFlag(FLAGS_max_connection_share);
-  config.max_peer_share = absl::GetFlag(FLAGS_max_peer_share);
-  config.max_batch_rows = absl::GetFlag(FLAGS_max_batch_rows);
-  config.max_batch_bytes = absl::GetFlag(FLAGS_max_batch_bytes);
-  config.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
-  config.max_queue_requests = absl::GetFlag(FLAGS_max_queue_requests);
-  config.max_inline_bytes = absl::GetFlag(FLAGS_max_inline_bytes);
-  config.priority_aging = absl::GetFlag(FLAGS_priority_aging);
-  config.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
-  config.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
-  config.pool_bytes = absl::GetFlag(FLAGS_pool_bytes);
-  config.device_lanes = absl::GetFlag(FLAGS_device_lanes);
-  config.device_staging_bytes = absl::GetFlag(FLAGS_device_staging_bytes);
-  config.device_small_lanes = absl::GetFlag(FLAGS_device_small_lanes);
-  config.device_look_out = absl::GetFlag(FLAGS_device_look_out);
-  config.pinned_pool_bytes = absl::GetFlag(FLAGS_pinned_pool_bytes);
-  config.max_parameter_bytes = absl::GetFlag(FLAGS_max_parameter_bytes);
-  config.max_models = absl::GetFlag(FLAGS_max_models);
-  config.lame_duck = absl::GetFlag(FLAGS_lame_duck);
-  config.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
-  config.metrics_timeout = absl::GetFlag(FLAGS_metrics_timeout);
-  config.max_metrics_connections = absl::GetFlag(FLAGS_max_metrics_connections);
-  config.max_model_series = absl::GetFlag(FLAGS_max_model_series);
-  config.log_level = absl::GetFlag(FLAGS_log_level);
-  config.slow_request_threshold = absl::GetFlag(FLAGS_slow_request_threshold);
-  config.log_sample_every = absl::GetFlag(FLAGS_log_sample_every);
-  return config;
+// A duration that is not without end.
+auto From1MsTo(absl::Duration high) {
+  return [high](absl::Duration value) -> std::string {
+    if (value >= absl::Milliseconds(1) && value <= high) return "";
+    return absl::StrCat("from 1ms to ", absl::FormatDuration(high));
+  };
+}
+
+std::string BeAShare(double value) { return value > 0 && value <= 1 ? "" : "above 0, at most 1"; }
+
+std::string BeAFolder(const std::string& value) { return value.empty() ? "a folder" : ""; }
+
+std::string BeAnAddress(const std::string& value) {
+  const std::size_t colon = value.rfind(':');
+  int port = -1;
+  const bool is_address = colon != std::string::npos && colon != 0 &&
+                          absl::SimpleAtoi(value.substr(colon + 1), &port) && port >= 0 &&
+                          port <= 65535;
+  return is_address ? "" : "host:port, such as 127.0.0.1:8001";
+}
+
+std::string BeALogLevel(const std::string& value) {
+  for (const absl::string_view known : {"trace", "debug", "info", "warning", "error", "off"}) {
+    if (value == known) return "";
+  }
+  return "trace, debug, info, warning, error or off";
+}
+
+void AddAddresses(FlagSet& flags, ServerConfig& c) {
+  flags.Section("What to serve, and where:");
+  flags.Add("model_repository", &c.model_repository, "models", "DIR",
+            "Folder of models: <name>/config.textproto and <name>/<version>/params.safetensors.",
+            BeAFolder);
+  flags.Add("listen", &c.listen, "127.0.0.1:8001", "HOST:PORT",
+            "Address of gRPC; port 0 takes a free one.", BeAnAddress);
+  flags.Add("metrics_listen", &c.metrics_listen, "127.0.0.1:8002", "HOST:PORT",
+            "Address of /metrics; port 0 takes a free one.", BeAnAddress);
+  flags.Add("device", &c.device, "auto", "DEVICE",
+            "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1.");
+}
+
+void AddBudgets(FlagSet& flags, ServerConfig& c) {
+  flags.Section("How much at once:");
+  flags.Add("max_request_bytes", &c.max_request_bytes, 256 * kMiB, "BYTES",
+            "Largest tensor of one request.", From(1, kMaxMessageBytes));
+  flags.Add("max_inflight_bytes", &c.max_inflight_bytes, kGiB, "BYTES",
+            "Inputs and outputs of all requests inside at once.", From(1));
+  flags.Add("max_inflight_requests", &c.max_inflight_requests, 16384, "N",
+            "Requests inside at once.", From(1));
+  flags.Add("max_connection_calls", &c.max_connection_calls, 0, "N",
+            "Calls of one connection at once, streams among them; a client's further ones wait on "
+            "its side, unsent; 0: two for each core, at least four.",
+            From(0, kMiB));
+  flags.Add("max_transport_bytes", &c.max_transport_bytes, kGiB, "BYTES",
+            "What gRPC may hold of messages on their way in and out; as it fills, clients may send "
+            "less; 0: no limit.",
+            From(0));
+  flags.Add("max_connection_share", &c.max_connection_share, 0.5, "SHARE",
+            "How much one connection may have of max_inflight_bytes and of max_inflight_requests: "
+            "this share of what is free and its own together; 1: no bound, for a proxy in front.",
+            BeAShare);
+  flags.Add("max_peer_share", &c.max_peer_share, 0.75, "SHARE",
+            "The same for all connections from one address, of IPv6 from one network of 64 bits.",
+            BeAShare);
+}
+
+void AddConnections(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Connections:");
+  flags.Add("max_connections", &c.max_connections, 0, "N",
+            "Open connections of the gRPC port; more are closed at once; 0: as many as there are "
+            "descriptors for (two a connection), at most 10000.",
+            From(0, kMiB));
+  flags.Add("max_peer_connections", &c.max_peer_connections, 0, "N",
+            "Those of one address (of IPv6: of one /64); 0: three quarters.", From(0, kMiB));
+  flags.Add("handshake_timeout", &c.handshake_timeout, absl::Seconds(10), "DURATION",
+            "How long a client may take to begin HTTP/2 and to acknowledge the server's settings, "
+            "such as 5s; 0: for ever.",
+            UpTo(absl::Hours(1)));
+  flags.Add("message_timeout", &c.message_timeout, absl::Seconds(30), "DURATION",
+            "How long a call's message may be half sent at less than min_message_rate before its "
+            "connection is ended, such as 10s; 0: for ever.",
+            UpTo(absl::Hours(24)));
+  flags.Add("min_message_rate", &c.min_message_rate, 4096, "BYTES",
+            "What a half-sent message must bring in a second.", From(1, kTiB));
+  flags.Add("keepalive_time", &c.keepalive_time, absl::Minutes(1), "DURATION",
+            "How long a connection may be silent before the server pings its client, such as 30s; "
+            "0: never.",
+            UpTo(absl::Hours(24)));
+  flags.Add("keepalive_timeout", &c.keepalive_timeout, absl::Seconds(20), "DURATION",
+            "How long the answer to that ping may take before the connection is ended, such as "
+            "10s.",
+            UpTo(absl::Hours(1)));
+  flags.Add("min_ping_interval", &c.min_ping_interval, absl::Seconds(10), "DURATION",
+            "A client that pings more often, with nothing to read between, is sent away, such as "
+            "1m.",
+            UpTo(absl::Hours(24)));
+  flags.Add("max_connection_idle", &c.max_connection_idle, absl::Hours(1), "DURATION",
+            "How long a connection may have no call before it is closed, such as 10m; 0: for ever.",
+            UpTo(absl::Hours(480)));
+  flags.Add("max_connection_age", &c.max_connection_age, absl::ZeroDuration(), "DURATION",
+            "How old a connection may get before its client is asked to make a new one, such as "
+            "1h; 0: any age.",
+            UpTo(absl::Hours(480)));
+  flags.Add("max_connection_age_grace", &c.max_connection_age_grace, absl::ZeroDuration(),
+            "DURATION", "How long its calls may then take, such as 5m; 0: as long as they like.",
+            UpTo(absl::Hours(480)));
+}
+
+void AddStreams(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Streams and slow clients:");
+  flags.Add("stream_window_bytes", &c.stream_window_bytes, 32 * kMiB, "BYTES",
+            "What the server holds at once of one stream's inputs; a row may have three quarters "
+            "of it.",
+            From(64 * kKiB, kTiB));
+  flags.Add("stream_idle_timeout", &c.stream_idle_timeout, absl::Minutes(1), "DURATION",
+            "How long a stream's client may not send what is waited for, or not take a message "
+            "that is being sent, before it is given up, such as 10s; 0: for ever.",
+            UpTo(absl::Hours(24)));
+  flags.Add("response_timeout", &c.response_timeout, absl::Minutes(1), "DURATION",
+            "How long a client may take to take a response before it is given up, such as 10s, and "
+            "a second more for each MiB; 0: for ever.",
+            UpTo(absl::Hours(24)));
+}
+
+void AddBatching(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Queue and batches:");
+  flags.Add("max_batch_rows", &c.max_batch_rows, kMiB, "N",
+            "Rows of one batch (a larger request makes a batch of its own).", From(1));
+  flags.Add("max_batch_bytes", &c.max_batch_bytes, 0, "BYTES",
+            "Inputs of one batch; 0: what suits the device, 256 KiB for the CPU, 2 MiB for CUDA.",
+            From(0, kTiB));
+  flags.Add("max_queue_delay", &c.max_queue_delay, absl::ZeroDuration(), "DURATION",
+            "How long a free lane waits for company for the oldest request, such as 200us.",
+            UpTo(absl::Minutes(1)));
+  flags.Add("max_queue_requests", &c.max_queue_requests, 1024, "N",
+            "Requests that wait for one model version.", From(1));
+  flags.Add("max_inline_bytes", &c.max_inline_bytes, kMiB, "BYTES",
+            "Largest tensor that is computed on the thread that received it when nothing waits; "
+            "with CUDA at most 256 KiB; 0: every request goes to a lane.",
+            From(0));
+  flags.Add("priority_aging", &c.priority_aging, absl::Seconds(1), "DURATION",
+            "How much longer a request has waited than one of the next higher priority to go "
+            "first.",
+            UpTo(absl::Hours(1)));
+}
+
+void AddCpu(FlagSet& flags, ServerConfig& c) {
+  flags.Section("The CPU:");
+  flags.Add("cpu_lanes", &c.cpu_lanes, 0, "N",
+            "Batches that the CPU computes at once; 0: one for every four threads, at least two.",
+            From(0, 1024));
+  flags.Add("cpu_threads", &c.cpu_threads, 0, "N",
+            "Threads that compute on the CPU; 0: one for each core.", From(0, 4096));
+  flags.Add("pool_bytes", &c.pool_bytes, 256 * kMiB, "BYTES", "Free memory kept for reuse.",
+            From(0));
+}
+
+void AddDevices(FlagSet& flags, ServerConfig& c) {
+  flags.Section("CUDA devices:");
+  flags.Add("device_lanes", &c.device_lanes, 10, "N",
+            "Batches in flight on each device, each with device memory for the larger of "
+            "max_request_bytes and max_batch_bytes.",
+            From(1, 64));
+  flags.Add("device_small_lanes", &c.device_small_lanes, 4, "N",
+            "At most so many lanes of a device compute small batches (of up to 2 MiB, through the "
+            "link) at once: more take the cores from the threads that receive and send; 0: all.",
+            From(0, 64));
+  flags.Add("device_staging_bytes", &c.device_staging_bytes, 0, "BYTES",
+            "Page-locked host memory through which the lanes of each device gather large inputs; "
+            "0: 16 MiB for each lane, with several devices 6 MiB.",
+            From(0));
+  flags.Add("device_look_out", &c.device_look_out, absl::Milliseconds(2), "DURATION",
+            "How long one lane of the devices spins for more work before it sleeps, such as 500us; "
+            "0: every lane sleeps at once.",
+            UpTo(absl::Seconds(1)));
+  flags.Add("pinned_pool_bytes", &c.pinned_pool_bytes, 512 * kMiB, "BYTES",
+            "Page-locked host memory for the responses of each device.", From(0, kTiB));
+}
+
+void AddModels(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Models:");
+  flags.Add("max_parameter_bytes", &c.max_parameter_bytes, 4 * kGiB, "BYTES",
+            "Largest params.safetensors.", From(1));
+  flags.Add("max_models", &c.max_models, 10000, "N", "Model versions that are loaded at once.",
+            From(1));
+}
+
+void AddStop(FlagSet& flags, ServerConfig& c) {
+  flags.Section("The stop:");
+  flags.Add("lame_duck", &c.lame_duck, absl::Seconds(2), "DURATION",
+            "How long to go on serving after SIGTERM, with health NOT_SERVING, such as 5s.",
+            UpTo(absl::Hours(1)));
+  flags.Add("drain_timeout", &c.drain_timeout, absl::Seconds(30), "DURATION",
+            "How long accepted requests may take to finish after that, such as 30s.",
+            UpTo(absl::Hours(24)));
+}
+
+void AddObservability(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Metrics and logs:");
+  flags.Add("metrics_timeout", &c.metrics_timeout, absl::Seconds(10), "DURATION",
+            "How long a request to the metrics port may take to arrive, and its response to be "
+            "taken, each as a whole, such as 5s.",
+            From1MsTo(absl::Hours(1)));
+  flags.Add("max_metrics_connections", &c.max_metrics_connections, 64, "N",
+            "Connections to the metrics port; one peer may have a quarter of them; beyond, the "
+            "oldest of whoever has most makes room.",
+            From(1, 4096));
+  flags.Add("max_model_series", &c.max_model_series, 1000, "N",
+            "Loaded model versions that have series of their own in /metrics; more are counted "
+            "together under model=\"_other\".",
+            From(0, kMiB));
+  flags.Add("log_level", &c.log_level, "info", "LEVEL",
+            "trace, debug, info, warning, error or off.", BeALogLevel);
+  flags.Add("slow_request_threshold", &c.slow_request_threshold, absl::ZeroDuration(), "DURATION",
+            "Logs a JSON line for each Normalize and each stream that took so long, such as 100ms; "
+            "0: none.",
+            UpTo(absl::Hours(1)));
+  flags.Add("log_sample_every", &c.log_sample_every, 0, "N",
+            "Logs a JSON line for one in so many Normalize calls and streams; 0: none.", From(0));
+}
+
+FlagSet ServerFlags(ServerConfig& config) {
+  FlagSet flags;
+  AddAddresses(flags, config);
+  AddBudgets(flags, config);
+  AddConnections(flags, config);
+  AddStreams(flags, config);
+  AddBatching(flags, config);
+  AddCpu(flags, config);
+  AddDevices(flags, config);
+  AddModels(flags, config);
+  AddStop(flags, config);
+  AddObservability(flags, config);
+  return flags;
+}
+
+// What two flags have to be together.
+absl::Status CheckTogether(const ServerConfig& c) {
+  // A request counts its input and its output.
+  if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
+    return FlagSet::Wrong(
+        "max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
+        absl::StrCat("at least twice --max_request_bytes, ", c.max_request_bytes));
+  }
+  if (c.max_inflight_bytes / 2 < c.stream_window_bytes) {
+    return FlagSet::Wrong(
+        "max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
+        absl::StrCat("at least twice --stream_window_bytes, ", c.stream_window_bytes));
+  }
+  // The largest message must fit, on its way in and out.
+  if (c.max_transport_bytes > 0 && c.max_transport_bytes / 2 < c.max_request_bytes) {
+    return FlagSet::Wrong(
+        "max_transport_bytes", absl::StrCat(c.max_transport_bytes),
+        absl::StrCat("0, or at least twice --max_request_bytes, ", c.max_request_bytes));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
+absl::Status Validate(const ServerConfig& config) {
+  ServerConfig checked = config;
+  absl::Status status = ServerFlags(checked).Check();
+  return status.ok() ? CheckTogether(config) : status;
+}
+
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args) {
   CommandLine line;
+  const FlagSet flags = ServerFlags(line.config);
+  flags.SetDefaults();
   for (std::size_t i = 0; i < args.size(); ++i) {
     absl::string_view arg = args[i];
     if (arg.size() < 2 || !absl::ConsumePrefix(&arg, "-")) {
@@ -220,10 +328,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
     }
     const std::size_t equals = arg.find('=');
     const absl::string_view name = arg.substr(0, equals);
-    absl::CommandLineFlag* flag = FindOurs(name);
+    const FlagSet::Flag* flag = flags.Find(name);
     if (flag == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": no such flag (--help lists them)"));
+          absl::StrCat("--", name, ": no such flag (--help lists them)", flags.Suggestion(name)));
     }
     absl::string_view value;
     if (equals != absl::string_view::npos) {
@@ -234,30 +342,19 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
       return absl::InvalidArgumentError(absl::StrCat("--", name, ": no value"));
     }
     std::string error;
-    if (!flag->ParseFrom(value, &error)) {
+    if (!flag->parse(value, &error)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": \"", value, "\" cannot be read; ", flag->Help()));
+          absl::StrCat("--", name, ": \"", value, "\" cannot be read; ", flag->help));
     }
   }
-  line.config = ReadFlags();
   absl::Status status = Validate(line.config);
   if (!status.ok()) return status;
   return line;
 }
 
 std::string FlagHelp() {
-  std::vector<const absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (IsOurs(*flag)) flags.push_back(flag);
-  }
-  std::sort(flags.begin(), flags.end(),
-            [](const auto* a, const auto* b) { return a->Name() < b->Name(); });
-  std::string help;
-  for (const absl::CommandLineFlag* flag : flags) {
-    absl::StrAppend(&help, "  --", flag->Name(), "=", flag->DefaultValue(), "\n      ",
-                    flag->Help(), "\n");
-  }
-  return help;
+  ServerConfig config;
+  return ServerFlags(config).Help();
 }
 
 }  // namespace normd

@@ -65,12 +65,6 @@ class Backend : public ModelBackend {
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"
 };
 
-// InvalidArgument for a device that cannot be parsed, FailedPrecondition for one that is named but
-// is not here or not in this build. "auto" takes every CUDA device, and without one the CPU, with
-// one line in the log that says so. `metrics` and `clock` outlive the backend.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options,
-                                                       Metrics& metrics, const Clock& clock);
-
 }  // namespace normd
 
 #endif  // NORMD_SERVER_EXEC_BACKEND_H_

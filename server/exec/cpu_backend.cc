@@ -6,7 +6,7 @@
 #include "kernels/cpu/normalize.h"
 #include "server/exec/buffer_pool.h"
 #include "server/exec/cpu_lane.h"
-#include "server/exec/cpu_model.h"
+#include "server/exec/cpu_programs.h"
 
 namespace normd {
 namespace {
@@ -24,7 +24,7 @@ class CpuBackend final : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model& model) override {
-    return CpuModel::Create(model, kernels_);
+    return MakeCpuProgram(model, kernels_);
   }
 
   std::vector<std::unique_ptr<Lane>> MakeLanes() override {

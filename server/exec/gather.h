@@ -1,4 +1,5 @@
-// A request's input as a lane reads it.
+// A request's tensors as a lane reads and writes them. What a lane cannot read where it lies is
+// copied here, once.
 
 #ifndef NORMD_SERVER_EXEC_GATHER_H_
 #define NORMD_SERVER_EXEC_GATHER_H_
@@ -7,19 +8,27 @@
 
 #include "absl/status/status.h"
 #include "server/batching/request.h"
+#include "server/exec/memory_access.h"
 
 namespace normd {
 
+// For a lane with this access. InvalidArgument, naming the tensor, the memory and what was wanted,
+// for a tensor on a device that the lane cannot address, and for an input on its own device that
+// does not lie there in one piece, aligned to its element: the host can copy neither.
+//
 // Internal, naming the field and the sizes, unless each input has as many bytes as the geometry
-// says and the output, if named, too and is aligned to its element. The front ends check what
+// says and each output that is named too, and is aligned to its element. The front ends check what
 // clients send; this keeps a mistake of theirs from becoming a stray write.
-absl::Status CheckMemory(const Request& request);
+absl::Status CheckMemory(const Request& request, const MemoryAccess& access);
 
 // The first byte of inputs[index] if its views lie in memory one after the other and begin aligned
 // to the element, so that it can be computed where it is; null otherwise, and for an empty input.
 const std::byte* InPlaceInput(const Request& request, std::size_t index);
 
-// Copies inputs[index] to `to`, which has room for its geometry.input_bytes.
+// The memory that the request names for an output; empty: none.
+MutableBytes NamedOutput(const Request& request, std::size_t index);
+
+// Copies inputs[index], which lies in the host's memory, to `to`, which has room for its bytes.
 void GatherInput(const Request& request, std::size_t index, std::byte* to);
 
 }  // namespace normd

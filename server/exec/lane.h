@@ -10,6 +10,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "server/batching/request.h"
+#include "server/exec/memory_access.h"
 
 namespace normd {
 
@@ -21,6 +22,10 @@ class Lane : public BatchRunner {
   virtual const std::string& name() const = 0;
   // "cpu", "cuda:1"; constant.
   virtual const std::string& device() const = 0;
+
+  // What it reads and writes where it lies. Other memory of the host is copied once; a request with
+  // a tensor in other memory of a device fails with INVALID_ARGUMENT.
+  virtual MemoryAccess access() const { return {}; }
 
   // Execute, beyond what it promises: requests complete during the call or from a thread of the
   // lane's own, those of a batch that failed with INTERNAL. It blocks until the lane can take

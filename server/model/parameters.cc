@@ -11,14 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/printable.h"
+#include "server/model/operations/norm_operation.h"
+#include "server/model/operations/operations.h"
 #include "server/model/safetensors.h"
 
 namespace normd {
 namespace {
-
-// What torch's norms call their parameters, and the fused layer its product's.
-constexpr absl::string_view kNormNames[] = {"weight", "bias", "running_mean", "running_var"};
-constexpr absl::string_view kLinearNames[] = {"linear.weight", "linear.bias"};
 
 std::string Quoted(absl::string_view name) { return Printable(name, 64); }
 
@@ -35,10 +33,12 @@ std::pair<absl::string_view, absl::string_view> SplitLast(absl::string_view name
 
 class Matcher {
  public:
-  Matcher(const v1::ModelConfig& config, absl::Span<const TensorEntry> tensors)
+  Matcher(const v1::ModelConfig& config, const ParameterRules& rules,
+          absl::Span<const TensorEntry> tensors)
       : config_(config),
+        rules_(rules),
         tensors_(tensors),
-        expected_(ExpectedParameters(config)),
+        expected_(rules.expected),
         used_(tensors.size(), false) {
     for (std::size_t i = 0; i < tensors.size(); ++i) by_name_.emplace(tensors[i].name, i);
   }
@@ -77,7 +77,7 @@ class Matcher {
   }
   bool Found(const ExpectedParameter& wanted) const {
     return std::any_of(matched_.begin(), matched_.end(), [&wanted](const MatchedParameter& match) {
-      return match.parameter.role == wanted.role;
+      return absl::string_view(match.parameter.name) == wanted.name;
     });
   }
 
@@ -156,14 +156,8 @@ class Matcher {
     return prefix;
   }
 
-  static bool IsNormName(absl::string_view name) {
-    return std::find(std::begin(kNormNames), std::end(kNormNames), name) != std::end(kNormNames);
-  }
-  // Whether PyTorch's module for the operation could have a parameter of this name.
-  bool IsTorchName(absl::string_view name) const {
-    return IsNormName(name) ||
-           (config_.has_linear_norm() && std::find(std::begin(kLinearNames), std::end(kLinearNames),
-                                                   name) != std::end(kLinearNames));
+  static bool IsAmong(absl::Span<const absl::string_view> names, absl::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
   }
 
   bool SomeOptionalIsMissing() const {
@@ -176,9 +170,9 @@ class Matcher {
     const bool inside = absl::StartsWith(tensor.name, config_.parameter_prefix());
     const absl::string_view name =
         inside ? absl::string_view(tensor.name).substr(config_.parameter_prefix().size()) : "";
-    if (inside && IsTorchName(name)) return Unused(tensor);
+    if (inside && IsAmong(rules_.torch_names, name)) return Unused(tensor);
     // Anything else is only suspect if it could be a parameter of this operation.
-    if (!ParameterDType(tensor.dtype) || !(tensor.shape == ParameterShape(config_))) {
+    if (!ParameterDType(tensor.dtype) || !(tensor.shape == rules_.norm_shape)) {
       return absl::OkStatus();
     }
     if (expected_.empty()) return Suspect(tensor);
@@ -187,11 +181,11 @@ class Matcher {
     if (beside && config_.parameter_names().empty() && SomeOptionalIsMissing()) {
       return Suspect(tensor);
     }
-    // In another module, when nobody has said which one is meant; or the weights of a norm below
-    // the fused layer, whose own norm has none.
+    // In another module, when nobody has said which one is meant; or the weights of a norm below an
+    // operation whose own norm has none.
     const bool unsaid =
-        !Explicit() || (config_.has_linear_norm() && inside && config_.parameter_names().empty());
-    if (unsaid && !module.empty() && IsNormName(last)) return Suspect(tensor);
+        !Explicit() || (!rules_.norm_has_parameters && inside && config_.parameter_names().empty());
+    if (unsaid && !module.empty() && IsAmong(TorchNormNames(), last)) return Suspect(tensor);
     return absl::OkStatus();
   }
 
@@ -213,7 +207,7 @@ class Matcher {
           "set affine: true",
           module.empty() ? "" : absl::StrCat(" and parameter_prefix: \"", Quoted(module), "\""),
           ", or leave params.safetensors away, which this config does not need");
-    } else if (config_.has_linear_norm()) {
+    } else if (!rules_.norm_has_parameters) {
       advice =
           "a norm with parameters needs a model of its own; parameter_names says which tensors "
           "are meant";
@@ -229,8 +223,9 @@ class Matcher {
   }
 
   const v1::ModelConfig& config_;
+  const ParameterRules& rules_;
   const absl::Span<const TensorEntry> tensors_;
-  const std::vector<ExpectedParameter> expected_;
+  const std::vector<ExpectedParameter>& expected_;
   absl::flat_hash_map<absl::string_view, std::size_t> by_name_;
   std::vector<bool> used_;
   std::vector<MatchedParameter> matched_;
@@ -239,8 +234,16 @@ class Matcher {
 }  // namespace
 
 absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
+    const v1::ModelConfig& config, const ParameterRules& rules,
+    absl::Span<const TensorEntry> tensors) {
+  return Matcher(config, rules, tensors).Run();
+}
+
+absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
     const v1::ModelConfig& config, absl::Span<const TensorEntry> tensors) {
-  return Matcher(config, tensors).Run();
+  const absl::StatusOr<std::unique_ptr<const Operation>> operation = MakeOperation(config);
+  if (!operation.ok()) return operation.status();
+  return MatchParameters(config, (*operation)->parameters(), tensors);
 }
 
 }  // namespace normd

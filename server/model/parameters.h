@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "normd/v1/model_config.pb.h"
-#include "server/model/config.h"
+#include "server/model/operation.h"
 #include "server/model/safetensors_header.h"
 
 namespace normd {
@@ -29,6 +29,10 @@ struct MatchedParameter {
 // that would not be used: a load that left them out would give other numbers than PyTorch.
 absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
     const v1::ModelConfig& config, absl::Span<const TensorEntry> tensors);
+// The same for the rules of an operation that is already made.
+absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
+    const v1::ModelConfig& config, const ParameterRules& rules,
+    absl::Span<const TensorEntry> tensors);
 
 }  // namespace normd
 

@@ -14,6 +14,7 @@
 #include "server/model/config.h"
 #include "server/model/file.h"
 #include "server/model/model_name.h"
+#include "server/model/operations/operations.h"
 #include "server/model/parameters.h"
 #include "server/model/root_folder.h"
 #include "server/model/safetensors.h"
@@ -52,8 +53,11 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   if (const absl::Status status = CheckModelConfig(*config); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("config.textproto: ", status.message()));
   }
+  const absl::StatusOr<std::unique_ptr<const Operation>> operation = MakeOperation(*config);
+  if (!operation.ok()) return operation.status();
+  const ParameterRules& rules = (*operation)->parameters();
   absl::StatusOr<InputFile> file = root.OpenFile(parameters_path, max_parameter_bytes);
-  if (absl::IsNotFound(file.status()) && ExpectedParameters(*config).empty()) {
+  if (absl::IsNotFound(file.status()) && rules.expected.empty()) {
     return Repository::Files{*std::move(config), {}};
   }
   if (!file.ok()) return file.status();
@@ -62,7 +66,7 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   if (!tensors.ok()) return tensors.status();
   // All that can be wrong is found before any data is read.
   const absl::StatusOr<std::vector<MatchedParameter>> matches =
-      MatchParameters(*config, tensors->tensors());
+      MatchParameters(*config, rules, tensors->tensors());
   if (!matches.ok()) return matches.status();
   std::vector<Parameter> parameters;
   for (const MatchedParameter& match : *matches) {

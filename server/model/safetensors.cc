@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
+#include "wire/data_type.h"
 
 namespace normd {
 namespace {
@@ -22,12 +23,6 @@ static_assert(std::endian::native == std::endian::little);
 constexpr std::int64_t kLengthBytes = 8;
 constexpr std::int64_t kMaxHeaderBytes = std::int64_t{16} << 20;
 constexpr std::align_val_t kAlignment{64};
-
-constexpr std::pair<absl::string_view, norm::DType> kParameterTypes[] = {
-    {"F32", norm::DType::kFloat32},
-    {"F64", norm::DType::kFloat64},
-    {"F16", norm::DType::kFloat16},
-    {"BF16", norm::DType::kBFloat16}};
 
 absl::Status Invalid(const InputFile& file, absl::string_view reason) {
   return absl::InvalidArgumentError(absl::StrCat(file.name(), ": ", reason));
@@ -79,17 +74,13 @@ absl::StatusOr<std::string> ReadHeader(InputFile& file) {
 }  // namespace
 
 std::optional<norm::DType> ParameterDType(absl::string_view dtype) {
-  for (const auto& [name, value] : kParameterTypes) {
-    if (name == dtype) return value;
-  }
-  return std::nullopt;
+  const DataTypeNames* type = FindDataType(&DataTypeNames::safetensors, dtype);
+  return type == nullptr ? std::nullopt : std::optional(type->dtype);
 }
 
 absl::string_view SafetensorsName(norm::DType dtype) {
-  for (const auto& [name, value] : kParameterTypes) {
-    if (value == dtype) return name;
-  }
-  return "";
+  const DataTypeNames* type = FindDataType(&DataTypeNames::dtype, dtype);
+  return type == nullptr ? "" : type->safetensors;
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(InputFile& file) {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/model/file.h"
-#include "server/model/model.h"
+#include "server/model/parameter.h"
 #include "server/model/safetensors_header.h"
 
 namespace normd {

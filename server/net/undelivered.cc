@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace normd {
 namespace {
@@ -10,24 +11,39 @@ namespace {
 constexpr std::int64_t kMessageOverhead = 9 << 10;
 // Heads of frames, of which each is rarely under 1 KiB.
 constexpr std::int64_t kFramesShare = 64;
-// Pings, acknowledgements, calls of gRPC's own services.
+// Pings and acknowledgements, for as long as the connection lasts.
+constexpr double kPingsPerSecond = 64;
+// Window updates, and calls that gRPC answers itself (reflection, unknown methods).
 constexpr std::int64_t kOverheadPerSecond = 1 << 10;
+// What a delivered message gives back of the allowance.
+constexpr std::int64_t kAllowancePerMessage = 16 << 10;
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
+// What is less than the least rate is not noticed at first, so a connection that only talks a
+// little is not taken for one that is too slow.
+std::int64_t Undelivered::Allow(std::int64_t received, Duration passed,
+                                const TrafficLimits& limits) {
+  const double seconds = std::min(Seconds(passed), 1.0);
+  const auto rate = static_cast<double>(limits.min_bytes_per_second + kOverheadPerSecond);
+  const std::int64_t free =
+      received / kFramesShare + static_cast<std::int64_t>(std::ceil(kPingsPerSecond * seconds));
+  const std::int64_t wanted = std::clamp<std::int64_t>(
+      received - free, 0, static_cast<std::int64_t>(std::min(rate * seconds, 1e9)));
+  const std::int64_t used = std::min(wanted, allowance_);
+  allowance_ -= used;
+  return free + used;
+}
+
 TrafficVerdict Undelivered::Add(const TrafficSample& sample, const TrafficLimits& limits) {
   const std::int64_t received = sample.received_bytes - last_.received_bytes;
-  // What is less than the least rate is never noticed, so a connection that only talks a little is
-  // never taken for one that is too slow.
-  const double allowed_rate = static_cast<double>(limits.min_bytes_per_second + kOverheadPerSecond);
-  const std::int64_t allowed =
-      received / kFramesShare +
-      static_cast<std::int64_t>(allowed_rate * std::min(Seconds(sample.at - last_.at), 1.0));
+  const std::int64_t messages = sample.delivered_messages - last_.delivered_messages;
+  const std::int64_t allowed = Allow(received, sample.at - last_.at, limits);
   const std::int64_t delivered =
-      sample.delivered_bytes - last_.delivered_bytes +
-      kMessageOverhead * (sample.delivered_messages - last_.delivered_messages);
+      sample.delivered_bytes - last_.delivered_bytes + kMessageOverhead * messages;
+  allowance_ = std::min(allowance_ + kAllowancePerMessage * messages, kAllowanceBytes);
   // What is allowed beyond what came is not saved up for later.
   bytes_ =
       std::max<std::int64_t>(bytes_ + std::max<std::int64_t>(received - allowed, 0) - delivered, 0);

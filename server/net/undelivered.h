@@ -37,10 +37,13 @@ enum class TrafficVerdict { kFine, kOversize, kStalled };
 // An estimate that never exceeds what is undelivered by more than kNoticeableBytes for a client
 // that sends what gRPC's clients send: frames' heads, metadata, window updates and pings are
 // allowed for generously, so that an honest connection's estimate falls back to 0 with its last
-// message. Not thread-safe.
+// message. What is allowed to a connection that delivers nothing ends at kAllowanceBytes, so a
+// message that drips in below every rate is noticed too. Not thread-safe.
 class Undelivered {
  public:
   static constexpr std::int64_t kNoticeableBytes = std::int64_t{64} << 10;
+  // Beyond the pings of an idle connection. Each message that is delivered gives some of it back.
+  static constexpr std::int64_t kAllowanceBytes = std::int64_t{1} << 20;
 
   explicit Undelivered(TimePoint begin) : last_{begin}, window_{begin}, second_{begin} {}
 
@@ -51,11 +54,13 @@ class Undelivered {
   std::int64_t old_bytes() const;
 
  private:
+  std::int64_t Allow(std::int64_t received, Duration passed, const TrafficLimits& limits);
   bool Stalled(const TrafficSample& sample, const TrafficLimits& limits);
   void AgeFloor(TimePoint now);
 
   TrafficSample last_;
   std::int64_t bytes_ = 0;
+  std::int64_t allowance_ = kAllowanceBytes;  // What is left of it.
   // Where the time began in which something was undelivered all along, or the last that was
   // judged by its rate.
   TrafficSample window_;

@@ -1,6 +1,7 @@
 #include "server/rpc/health_service.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace normd {
@@ -123,6 +124,7 @@ void HealthService::Close() {
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
+  delivered_.Record(context->peer(), static_cast<std::int64_t>(request->ByteSizeLong()));
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   if (request->service().size() > kMaxNameBytes) {
     reactor->Finish(NameTooLong());
@@ -142,7 +144,8 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 }
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
+    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
+  delivered_.Record(context->peer(), static_cast<std::int64_t>(request->ByteSizeLong()));
   auto* const watcher = new Watcher(*this, request->service());
   MutexLock lock(mutex_);
   watcher->Begin();

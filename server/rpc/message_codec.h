@@ -7,7 +7,6 @@
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/slice.h"
 #include "server/accept/description.h"
 
 namespace normd {
@@ -21,12 +20,9 @@ class MessageCodec {
   // InvalidArgument for what is no message of the protocol. AcceptRequest judges the values.
   virtual absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const = 0;
 
-  // Writes a response, into which it takes the output's memory.
+  // Writes a response, into which it takes the outputs' memory.
   virtual grpc::ByteBuffer Encode(ResponseDescription response) const = 0;
 };
-
-// A slice that owns `buffer`, for encoders.
-grpc::Slice OwningSlice(Buffer buffer);
 
 }  // namespace normd
 

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "normd/v1/norm_service.pb.h"
+#include "wire/grpc_slices.h"
+#include "wire/normalize_response.h"
 
 namespace normd {
 namespace {
@@ -21,23 +23,28 @@ absl::StatusOr<Priority> PriorityOf(v1::Priority priority) {
   }
 }
 
+// An only output needs no name, as an only input needs none.
+absl::string_view NameOnWire(absl::string_view name, std::size_t outputs) {
+  return outputs == 1 ? absl::string_view() : name;
+}
+
 }  // namespace
 
 RequestDescription Describe(NormalizeRequestView view) {
   RequestDescription request;
   request.model = std::move(view.model);
   request.version = view.version;
-  for (TensorView& tensor : view.inputs) {
+  for (ReceivedTensor& tensor : view.inputs) {
     InputDescription& input = request.inputs.emplace_back();
     input.name = std::move(tensor.name);
     input.dtype = FromProto(tensor.dtype);
     input.shape = std::move(tensor.shape);
-    input.data = std::move(tensor.data);
+    input.data.views = std::move(tensor.data);
     input.data_bytes = tensor.data_bytes;
   }
   request.priority = PriorityOf(view.priority);
   request.queue_timeout_ns = view.queue_timeout_ns;
-  request.precision = view.precision;
+  request.options.precision = view.precision;
   return request;
 }
 
@@ -59,13 +66,16 @@ grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription response) const {
   head.batch_requests = response.batch->requests;
   head.batch_bytes = response.batch->bytes;
   head.lane = response.batch->lane;
-  head.dtype = ToProto(response.output.dtype);
-  head.shape = response.output.shape;
-  head.data_bytes = static_cast<std::int64_t>(response.output.data.size());
-  const grpc::Slice encoded(EncodeNormalizeResponseHead(head));
-  if (head.data_bytes == 0) return grpc::ByteBuffer(&encoded, 1);
-  const grpc::Slice parts[] = {encoded, OwningSlice(std::move(response.output.data))};
-  return grpc::ByteBuffer(parts, 2);
+  absl::InlinedVector<TensorHeader, kInlinedOutputs> outputs;
+  absl::InlinedVector<grpc::Slice, kInlinedOutputs> data;
+  for (OutputDescription& output : response.outputs) {
+    outputs.push_back({NameOnWire(output.name, response.outputs.size()), ToProto(output.dtype),
+                       output.shape, output.bytes});
+    const ConstBytes bytes(output.data.data(), output.data.size());
+    data.push_back(SliceHolding(bytes, std::move(output.data)));
+  }
+  head.outputs = outputs;
+  return Assemble(EncodeNormalizeResponse(head), data);
 }
 
 std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accepted) {
@@ -73,9 +83,14 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
   v1::NormalizeStreamHeader& out = *response.mutable_header();
   out.set_model(model.name());
   out.set_version(model.version());
-  v1::Tensor& output = *out.add_outputs();
-  output.set_dtype(ToProto(accepted.inputs.dtype));
-  for (const std::int64_t dim : accepted.inputs.output_shape.dims()) output.add_shape(dim);
+  const absl::Span<const absl::string_view> names = model.output_names();
+  for (std::size_t k = 0; k < names.size(); ++k) {
+    const TensorType& type = accepted.inputs.outputs[k];
+    v1::Tensor& output = *out.add_outputs();
+    output.set_name(std::string(NameOnWire(names[k], names.size())));
+    output.set_dtype(ToProto(type.dtype));
+    for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
+  }
   out.set_window_bytes(accepted.stream->limits.window_bytes);
   out.set_max_chunk_bytes(accepted.stream->limits.max_chunk_bytes());
   return response.SerializeAsString();

@@ -8,8 +8,8 @@
 
 #include "server/accept/accept.h"
 #include "server/accept/call_context.h"
-#include "server/rpc/codec.h"
 #include "server/rpc/message_codec.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 
@@ -29,7 +29,7 @@ struct StreamTotals {
   StageTimes stages;
   std::int64_t pieces = 0;
   std::int64_t batches = 0;
-  std::int64_t bytes = 0;  // Of the output.
+  std::int64_t bytes = 0;  // Of the outputs.
 };
 std::string EncodeStreamTrailer(const StreamTotals& totals);
 

@@ -19,7 +19,7 @@
 namespace normd {
 
 // Every method takes its messages raw: those of tensors to decode them without copies (see
-// codec.h), the others so that a malformed message gets the error of any other bad request, where
+// wire/), the others so that a malformed message gets the error of any other bad request, where
 // gRPC's own parsing would answer UNIMPLEMENTED.
 using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
     v1::NormService::WithRawCallbackMethod_NormalizeStream<

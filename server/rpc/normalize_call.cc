@@ -36,8 +36,8 @@ absl::Status NormalizeCall::Accept() {
   accepted_ = *std::move(accepted);
 
   std::unique_ptr<Request> request = MakeRequest(accept, call_, accepted_, accepted_.geometry());
-  for (std::size_t k = 0; k < accepted_.inputs.types.size(); ++k) {
-    request->inputs.push_back(std::move(description->inputs[accepted_.inputs.places[k]].data));
+  for (const std::size_t place : accepted_.inputs.places) {
+    request->inputs.push_back(std::move(description->inputs[place].data));
   }
   // The call outlives the request's use of the slices.
   request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);

@@ -1,6 +1,7 @@
 #include "server/rpc/received_message.h"
 
 #include "server/rpc/compression.h"
+#include "wire/grpc_slices.h"
 
 namespace normd {
 
@@ -11,11 +12,7 @@ absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
   if (!message.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }
-  MessageViews views;
-  for (const grpc::Slice& slice : slices) {
-    views.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
-  }
-  return views;
+  return ViewsOf(slices);
 }
 
 }  // namespace normd

@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     builder.RegisterService(served.service);
     names.push_back(served.name);
   }
-  auto health = std::make_unique<HealthService>();
+  auto health = std::make_unique<HealthService>(environment.delivered);
   builder.RegisterService(health.get());
   SetUpMessages(options, builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();

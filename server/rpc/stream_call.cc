@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_arrival.h"
-#include "server/rpc/codec.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/received_message.h"
+#include "wire/normalize_request.h"
 
 namespace normd {
 namespace {
@@ -278,8 +278,7 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
   for (ReceivedPiece& piece : received_) {
     const std::uint64_t number = NextPiece();
     Piece& added = pieces_.emplace_back();
-    added.input_bytes = piece.geometry.InputBytes();
-    added.bytes = piece.geometry.bytes;
+    added.geometry = piece.geometry;
     added.request = MakePiece(number, std::move(piece));
     added.id = added.request->id;
   }
@@ -300,7 +299,7 @@ absl::Status StreamCall::TakeEnd() const {
 std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPiece piece) {
   std::unique_ptr<Request> request =
       MakeRequest(environment_.accept, call_, accepted_request_, piece.geometry);
-  request->inputs = std::move(piece.inputs);
+  for (ByteViews& views : piece.inputs) request->inputs.push_back({std::move(views), {}});
   request->input_owner = std::move(piece.owner);
   request->arrival = environment_.accept.clock.Now();
   request->may_be_dropped = false;  // The stream was admitted as a whole.
@@ -313,11 +312,10 @@ std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPie
 
 absl::Status StreamCall::TakeResult(std::uint64_t number, Completion& completion) {
   Piece& piece = pieces_[number - first_piece_];
-  if (static_cast<std::int64_t>(completion.output.size()) != piece.bytes) {
-    return absl::InternalError(
-        absl::StrCat("output: ", completion.output.size(), " bytes, wanted ", piece.bytes));
-  }
-  piece.output = std::make_shared<Buffer>(std::move(completion.output));
+  absl::StatusOr<PieceOutput> output =
+      PieceOutput::Create(piece.geometry, std::move(completion.outputs));
+  if (!output.ok()) return output.status();
+  piece.output = *std::move(output);
   piece.batch_id = completion.batch.id;
   for (std::size_t i = 0; i < kStageCount; ++i) {
     stages_[static_cast<Stage>(i)] += completion.stages[static_cast<Stage>(i)];

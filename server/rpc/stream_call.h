@@ -44,9 +44,10 @@
 #include "server/batching/admission.h"
 #include "server/batching/request.h"
 #include "server/rpc/call_environment.h"
-#include "server/rpc/stream_codec.h"
+#include "server/rpc/piece_output.h"
 #include "server/rpc/stream_patience.h"
 #include "server/rpc/stream_pieces.h"
+#include "wire/stream_part.h"
 
 namespace normd {
 
@@ -74,11 +75,10 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   // A run of whole rows on its way.
   struct Piece {
     std::uint64_t id = 0;
-    std::int64_t input_bytes = 0;
-    std::int64_t bytes = 0;            // Of the output.
-    std::unique_ptr<Request> request;  // Until it is pushed.
-    std::shared_ptr<Buffer> output;  // Once computed. shared: with the chunks that are being sent.
-    std::int64_t sent_bytes = 0;     // Of it, handed to gRPC.
+    Geometry geometry;
+    std::unique_ptr<Request> request;   // Until it is pushed.
+    std::optional<PieceOutput> output;  // Once computed.
+    std::int64_t sent_bytes = 0;        // Of it, handed to gRPC.
     std::int64_t batch_id = 0;
   };
   // What the driver does next, and what is dropped once the lock is released.

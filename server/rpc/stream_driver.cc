@@ -12,6 +12,7 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/status.h"
 #include "server/rpc/stream_call.h"
+#include "wire/stream_part.h"
 
 namespace normd {
 namespace {
@@ -20,17 +21,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 // Until a full queue is asked again. Long against a batch, short against a time-out.
 constexpr auto kQueueFullWait = std::chrono::milliseconds(5);
-
-void DropShare(void* share) { delete static_cast<std::shared_ptr<Buffer>*>(share); }
-
-// A slice of `size` bytes of `buffer`, which it keeps.
-grpc::Slice SharingSlice(std::shared_ptr<Buffer> buffer, std::int64_t offset, std::int64_t size) {
-  std::byte* data = buffer->data() + offset;
-  auto share = std::make_unique<std::shared_ptr<Buffer>>(std::move(buffer));
-  grpc::Slice slice(data, static_cast<std::size_t>(size), DropShare, share.get());
-  (void)share.release();  // The slice's from here on.
-  return slice;
-}
 
 }  // namespace
 
@@ -102,7 +92,7 @@ void StreamCall::NextOfFailed(Step& step) {
     step.kind = Step::Kind::kCancel;
     step.abandon = writing_ && std::exchange(abandoned_, false);
     for (std::size_t i = 0; i < pushed_; ++i) {
-      if (pieces_[i].output == nullptr) step.ids.push_back(pieces_[i].id);
+      if (!pieces_[i].output.has_value()) step.ids.push_back(pieces_[i].id);
     }
     // Destroyed with the step, after the lock is released.
     step.pieces.swap(pieces_);
@@ -182,7 +172,7 @@ bool StreamCall::NextWrite(Step& step) {
   if (!header_sent_) {
     header_sent_ = true;
     SetOutgoing({grpc::Slice(EncodeStreamHeader(*call_.model(), accepted_request_))});
-  } else if (!pieces_.empty() && pieces_.front().output != nullptr) {
+  } else if (!pieces_.empty() && pieces_.front().output.has_value()) {
     WriteChunk();
   } else if (half_closed_ && pieces_.empty()) {
     WriteTrailer();
@@ -198,19 +188,18 @@ bool StreamCall::NextWrite(Step& step) {
 
 // The inputs' share of what of the piece has been sent.
 std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
-  if (piece.sent_bytes == piece.bytes) return piece.input_bytes;
+  const std::int64_t bytes = piece.geometry.OutputBytes();
+  if (piece.sent_bytes == bytes) return piece.geometry.InputBytes();
   // In 128 bits: a piece may have as much as a window, 2^40 bytes.
-  return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.input_bytes /
-                                   piece.bytes);
+  return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.geometry.InputBytes() /
+                                   bytes);
 }
 
 void StreamCall::WriteChunk() {
   Piece& piece = pieces_.front();
-  const std::int64_t left = piece.bytes - piece.sent_bytes;
+  const std::int64_t left = piece.geometry.OutputBytes() - piece.sent_bytes;
   const std::int64_t size = std::min(left, kChunkBytes);
-  // The last chunk takes the piece's own reference along.
-  std::shared_ptr<Buffer> output = size == left ? std::move(piece.output) : piece.output;
-  const grpc::Slice data = SharingSlice(std::move(output), piece.sent_bytes, size);
+  const grpc::Slice data = piece.output->Next(size);
   SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
   const std::int64_t answered = AnsweredBytes(piece);
   piece.sent_bytes += size;
@@ -227,7 +216,7 @@ void StreamCall::WriteTrailer() {
   totals.stages = stages_;
   totals.pieces = static_cast<std::int64_t>(first_piece_);
   totals.batches = batches_;
-  totals.bytes = accepted_request_.geometry().bytes;
+  totals.bytes = accepted_request_.geometry().OutputBytes();
   SetOutgoing({grpc::Slice(EncodeStreamTrailer(totals))});
 }
 

@@ -38,14 +38,13 @@ void PieceAssembler::Begin() {
   geometry_ = pieces_.Next();
   lacking_bytes_ = geometry_.InputBytes();
   memory_ = std::make_shared<Memory>();
-  const bool several = geometry_.input_bytes[1] > 0;
-  inputs_.resize(several ? 2 : 1);
+  inputs_.resize(geometry_.inputs.size());
   BeginPart(0);
 }
 
 void PieceAssembler::BeginPart(std::size_t input) {
   part_input_ = input;
-  part_bytes_ = geometry_.input_bytes[input];
+  part_bytes_ = geometry_.inputs[input].bytes;
   if (inputs_.size() > 1) part_bytes_ /= geometry_.samples;
 }
 

@@ -23,7 +23,7 @@ namespace normd {
 // A piece whose bytes are all there.
 struct ReceivedPiece {
   Geometry geometry;
-  absl::InlinedVector<ByteViews, kMaxInputs> inputs;
+  absl::InlinedVector<ByteViews, kInlinedInputs> inputs;
   std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
 };
 
@@ -74,7 +74,7 @@ class PieceAssembler {
   std::int64_t part_bytes_ = 0;     // Lacking of the part.
   std::size_t part_input_ = 0;
   std::shared_ptr<Memory> memory_;
-  absl::InlinedVector<Input, kMaxInputs> inputs_;
+  absl::InlinedVector<Input, kInlinedInputs> inputs_;
 };
 
 }  // namespace normd

@@ -188,7 +188,7 @@ class Normd:
         """The server is afterwards what it was before: see the module's text. The latency counts in
         the long form only: other programs share the machine that runs the short one."""
         self.probe(seconds=0.3)  # So that pools and caches are filled before the first reading.
-        before = self.probe(seconds=0.3 if self.context.short else 2)
+        before = self.probe(seconds=0.3 if self.context.short else 1.2)
         memory, descriptors = self.rss_mib(), self.descriptors()
         peak = PeakMemory(self)
         yield
@@ -200,7 +200,7 @@ class Normd:
                    f"descriptors are back at {descriptors}")
         took = wait_until(lambda: self.rss_mib() <= memory + MEMORY_SLACK_MIB, settle,
                           f"memory is back at {memory:.0f} MiB + {MEMORY_SLACK_MIB}")
-        after = self.probe(seconds=0.3 if self.context.short else 2)
+        after = self.probe(seconds=0.3 if self.context.short else 1.2)
         self.context.note(f"p99 {before['p99_ms']:.2f} -> {after['p99_ms']:.2f} ms, memory "
                           f"{memory:.0f} -> {self.rss_mib():.0f} MiB after {took:.0f} s, "
                           f"peak {peak.mib():.0f}")

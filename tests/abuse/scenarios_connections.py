@@ -248,11 +248,36 @@ def continuation_flood(context):
                 begin = CALL + b"\x00\x01x\x7f" + hpack_rest((1 << 30) - 127)
                 raw.send(frame(HEADERS, 0, 1, begin))
                 block = frame(CONTINUATION, 0, 1, b"v" * 16384)
-                sent = 0
-                while sent < 600 * MIB and raw.send(block):
+                ended, sent, deadline = 0, 0, time.monotonic() + 30
+                while ended == 0 and raw.send(block):
                     sent += len(block)
+                    if sent % (64 * len(block)) == 0 or time.monotonic() > deadline:
+                        ended = server.metric("normd_connections_ended_total",
+                                              reason="message_timeout")
+                        require(ended or time.monotonic() < deadline, "the connection is ended")
+                wait_until(lambda: server.metric("normd_connections_ended_total",
+                                                 reason="message_timeout") == 1, 15, "ended")
                 context.note(f"{sent >> 20} MiB sent")
-                require(sent < 600 * MIB, "the connection is ended")
+
+
+@scenario("8", "a message that drips in below every rate is noticed, and ends its connection")
+def drip(context):
+    with context.normd("--message_timeout=1s", "--min_message_rate=1048576") as server:
+        with server.unharmed(), Connection(server.address) as client:
+            call = client.start()
+            client.send(call, framed(b"", length=64 * MIB))
+            sent = 0
+            while server.metric("normd_connections_ended_total", reason="message_timeout") == 0:
+                require(sent < 6 * MIB, f"ended: {sent >> 20} MiB are held")
+                try:
+                    client.send(call, bytes(32768))
+                except Exception:  # pylint: disable=broad-except
+                    break
+                sent += 32768
+                time.sleep(0.05)
+            wait_until(lambda: server.metric("normd_connections_ended_total",
+                                             reason="message_timeout") == 1, 5, "ended")
+            context.note(f"{sent >> 10} KiB were held")
 
 
 @scenario("8", "a flood of pings ends its connection")
@@ -293,9 +318,16 @@ def half_sent(context):
                 message = framed(b"", length=size)
                 client.send(call, message + bytes(size - 1))
             peak = server.rss_mib()
-            wait_until(lambda: server.metric("normd_connections_ended_total",
-                                             reason="message_timeout") == 4, 20, "all four ended")
-            context.note(f"held {peak:.0f} MiB")
+
+            def ended(reason):
+                return server.metric("normd_connections_ended_total", reason=reason)
+
+            # Four times 256 MiB are more than --max_transport_bytes, which one of them answers for.
+            wait_until(lambda: ended("message_timeout") + ended("transport_bytes") == 4, 20,
+                       "all four ended")
+            context.note(f"held {peak:.0f} MiB; {ended('message_timeout'):.0f} were too slow, "
+                         f"{ended('transport_bytes'):.0f} too much")
+            require(ended("message_timeout") >= 3, "the time-out ends what is within the memory")
 
 
 @scenario("8", "a slow upload above the least rate goes through")
@@ -456,7 +488,7 @@ def honest_traffic(context):
         with context.normd(f"--listen={listen}", "--message_timeout=1s",
                            "--max_transport_bytes=536870912") as server:
             for shape in ["1x64x2x2", "4x64x32x32", "1x64x256x256"]:
-                result = server.probe(seconds=1 if context.short else 5, shape=shape)
+                result = server.probe(seconds=1 if context.short else 2.5, shape=shape)
                 require(result["ok"] > 0 and result["errors"] == 0, f"{shape}: {result}")
             ended = server.metric("normd_connections_ended_total")
             require(ended == 0, f"{ended} connections ended")

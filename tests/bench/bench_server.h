@@ -15,7 +15,7 @@
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/server.h"

@@ -129,7 +129,7 @@ class Feeder {
     return {ended, took.count()};
   }
 
-  std::int64_t bytes() const { return geometry_.bytes; }
+  std::int64_t bytes() const { return geometry_.OutputBytes(); }
   bool failed() const { return failed_; }
 
  private:
@@ -146,9 +146,9 @@ class Feeder {
     request->model = model_;
     request->dtype = norm::DType::kFloat32;
     request->geometry = geometry_;
-    request->inputs.emplace_back().emplace_back(
+    request->inputs.emplace_back().views.emplace_back(
         reinterpret_cast<const std::byte*>(sources_[index].data()),
-        static_cast<std::size_t>(geometry_.bytes));
+        static_cast<std::size_t>(geometry_.OutputBytes()));
     request->arrival = clock_.Now();
     request->done = [this, index](Completion completion) {
       if (!completion.status.ok()) Fail(completion.status);
@@ -228,7 +228,7 @@ void MeasureIdle() {
         auto request = std::make_unique<Request>();
         request->model = stage.model;
         request->geometry = geometry;
-        request->inputs.emplace_back().emplace_back(
+        request->inputs.emplace_back().views.emplace_back(
             reinterpret_cast<const std::byte*>(source.data()), static_cast<std::size_t>(bytes));
         request->done = [&](Completion completion) {
           gather.push_back(1e-3 * static_cast<double>(completion.stages[Stage::kGather].count()));

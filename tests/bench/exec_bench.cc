@@ -13,9 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "benchmark/benchmark.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/buffer_pool.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/models.h"
@@ -51,10 +52,12 @@ std::unique_ptr<Request> MakeRequest(const Server& server, std::uint64_t id, std
   auto request = std::make_unique<Request>();
   request->id = id;
   request->model = server.model;
-  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, bytes, {}, {bytes}};
-  request->inputs.emplace_back(input.begin(), input.end());
+  request->geometry = {bytes / kRowBytes, 1, bytes / kRowBytes, {}, {{bytes}}, {{bytes}}};
+  request->inputs.emplace_back().views.assign(input.begin(), input.end());
   request->deadline = server.clock.Now() + std::chrono::seconds(100);
-  request->done = [](Completion completion) { benchmark::DoNotOptimize(completion.output.data()); };
+  request->done = [](Completion completion) {
+    benchmark::DoNotOptimize(completion.outputs[0].data());
+  };
   return request;
 }
 
@@ -171,6 +174,10 @@ void BM_CpuLane(State& state) {
   auto backend = CreateBackend({.device = "cpu"}, server.metrics, server.clock);
   if (!backend.ok()) return state.SkipWithError("no backend");
   const auto lanes = (*backend)->MakeLanes();
+  // The model goes with the server, after its backend: what that has made of it goes here.
+  Model& model = const_cast<Model&>(*server.model);
+  model.set_backend_state(*(*backend)->Prepare(model));
+  const absl::Cleanup forget = [&model] { model.set_backend_state(nullptr); };
   Inputs inputs = state.range(2) == kInPlace ? Inputs(bytes, bytes, false)
                                              : Inputs(bytes, std::int64_t{16} << 10, true);
   for (auto _ : state) {

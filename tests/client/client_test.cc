@@ -62,8 +62,7 @@ Tensor Random(std::vector<std::int64_t> dims, std::uint64_t seed = 1) {
 NormalizeRequest RequestOf(const Tensor& tensor) {
   NormalizeRequest request;
   request.model = "norm";
-  request.input = tensor.view();
-  request.input_owner = tensor.owner();
+  request.inputs = {tensor.named()};
   return request;
 }
 
@@ -82,9 +81,9 @@ TEST_F(ClientTest, NormalizesATensor) {
   EXPECT_EQ(response->model(), "norm");
   EXPECT_EQ(response->version(), 1);
   EXPECT_EQ(response->batch().lane(), "fake:0");
-  EXPECT_EQ(response->shape(), x.shape());
+  EXPECT_EQ(response->outputs()[0].shape(), x.shape());
   // By hand: the first row's mean is beta, whatever gamma is.
-  const Tensor y = response->ToTensor().value();
+  const Tensor y = response->outputs()[0].ToTensor().value();
   const auto* row = reinterpret_cast<const float*>(y.bytes().data());
   double sum = 0;
   for (int i = 0; i < 100; ++i) sum += static_cast<double>(row[i]);
@@ -98,14 +97,14 @@ TEST_F(ClientTest, NormalizesATensorOfManySlices) {
   const auto response = client_->Normalize(RequestOf(x));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->size_bytes(), std::size_t{4} << 20);
-  EXPECT_GT(response->pieces().size(), 1u);
+  EXPECT_GT(response->outputs()[0].pieces().size(), 1u);
 }
 
 TEST_F(ClientTest, NormalizesAnEmptyTensor) {
   const auto response = client_->Normalize(RequestOf(Random({0, 4, 3})));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->size_bytes(), 0u);
-  EXPECT_EQ(response->shape().ToString(), "[0, 4, 3]");
+  EXPECT_EQ(response->outputs()[0].shape().ToString(), "[0, 4, 3]");
 }
 
 TEST_F(ClientTest, PassesOnTheServersErrors) {
@@ -122,7 +121,7 @@ TEST_F(ClientTest, PassesOnTheServersErrors) {
 TEST_F(ClientTest, SendsBytesThatDoNotFitTheShapeAsTheyAre) {
   const Tensor x = Random({1, 4, 2});
   NormalizeRequest request = RequestOf(x);
-  request.input.bytes = request.input.bytes.first(31);
+  request.inputs[0].tensor.bytes = request.inputs[0].tensor.bytes.first(31);
   EXPECT_THAT(std::string(client_->Normalize(request).status().message()),
               HasSubstr("31 bytes, wanted 32"));
 }
@@ -160,11 +159,11 @@ TEST_F(ClientTest, LetsGoOfTheInputAfterTheCall) {
   Tensor x = Random({1, 4, 1 << 16});
   NormalizeRequest request = RequestOf(x);
   // The deleter holds the memory, and tells when it is called.
-  request.input_owner = std::shared_ptr<const void>(
+  request.inputs[0].owner = std::shared_ptr<const void>(
       x.bytes().data(), [owner = x.owner(), &released](const void*) { released.Open(); });
   x = Tensor();
   ASSERT_TRUE(client_->Normalize(request).ok());
-  request.input_owner.reset();
+  request.inputs[0].owner.reset();
   released.Wait();
 }
 
@@ -186,7 +185,8 @@ TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirAnswer) {
         return;
       }
       const auto call = client->NormalizeAsync(RequestOf(input), [this](auto response) {
-        if (!response.ok() || response->ToTensor()->bytes() != expected.bytes()) ++wrong;
+        if (!response.ok() || response->outputs()[0].ToTensor()->bytes() != expected.bytes())
+          ++wrong;
         Next();
       });
       ASSERT_TRUE(call.ok());
@@ -199,7 +199,7 @@ TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirAnswer) {
     Chain& chain = chains[static_cast<std::size_t>(i)];
     chain.client = client_.get();
     chain.input = Random({1 + i % 3, 4, 5 + i}, static_cast<std::uint64_t>(i));
-    chain.expected = client_->Normalize(RequestOf(chain.input))->ToTensor().value();
+    chain.expected = client_->Normalize(RequestOf(chain.input))->outputs()[0].ToTensor().value();
     chain.running = &running;
     chain.all_done = &all_done;
   }

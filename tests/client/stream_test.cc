@@ -32,7 +32,7 @@ class StreamTest : public ::testing::Test {
     config.mutable_instance_norm()->set_affine(true);
     server_.AddModel("norm", config, test::AffineParameters(8));
     request_.model = "norm";
-    request_.shape = x_.shape();
+    request_.inputs = {x_.spec()};
   }
 
   absl::Status ReadInput(absl::Span<std::byte> out) {
@@ -63,12 +63,11 @@ class StreamTest : public ::testing::Test {
 TEST_F(StreamTest, GivesTheBytesOfTheUnaryCallForEveryChunkSize) {
   NormalizeRequest unary;
   unary.model = "norm";
-  unary.input = x_.view();
-  unary.input_owner = x_.owner();
+  unary.inputs = {x_.named()};
   const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
   ASSERT_TRUE(response.ok()) << response.status();
-  std::vector<std::byte> expected(response->size_bytes());
-  response->CopyTo(absl::MakeSpan(expected));
+  std::vector<std::byte> expected(response->outputs()[0].size_bytes());
+  response->outputs()[0].CopyTo(absl::MakeSpan(expected));
   for (const std::int64_t chunk_bytes : {1000, 4096, 1 << 20}) {
     request_.chunk_bytes = chunk_bytes;
     read_ = 0;
@@ -144,7 +143,7 @@ TEST_F(StreamTest, EndsAtItsTimeout) {
 }
 
 TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
-  request_.shape = Shape::Create({0, 8, 3}).value();
+  request_.inputs[0].shape = Shape::Create({0, 8, 3}).value();
   ASSERT_TRUE(Run().ok());
   EXPECT_EQ(read_, 0U);
   EXPECT_TRUE(output_.empty());
@@ -163,8 +162,7 @@ class FusedStreamTest : public StreamTest {
     parameters.emplace("linear.weight", Random({10, 6}, 2));
     server_.AddModel("fused", config, std::move(parameters));
     request_.model = "fused";
-    request_.shape = x_.shape();
-    request_.y_shape = y_.shape();
+    request_.inputs = {x_.spec("x"), y_.spec("y")};
     for (std::size_t sample = 0; sample < 7; ++sample) {
       for (const Tensor* input : {&x_, &y_}) {
         const std::size_t size = input->bytes().size() / 7;
@@ -196,17 +194,16 @@ class FusedStreamTest : public StreamTest {
 TEST_F(FusedStreamTest, GivesTheBytesOfTheUnaryCallAndTheShapeBeforeThem) {
   NormalizeRequest unary;
   unary.model = "fused";
-  unary.input = x_.view();
-  unary.y = y_.view();
+  unary.inputs = {x_.named("x"), y_.named("y")};
   const absl::StatusOr<NormalizeResponse> response = client_->Normalize(unary);
   ASSERT_TRUE(response.ok()) << response.status();
-  std::vector<std::byte> expected(response->size_bytes());
-  response->CopyTo(absl::MakeSpan(expected));
+  std::vector<std::byte> expected(response->outputs()[0].size_bytes());
+  response->outputs()[0].CopyTo(absl::MakeSpan(expected));
   int accepted = 0;
   request_.on_accepted = [&](const StreamResult& result) {
     ++accepted;
     EXPECT_EQ(read_ + output_.size(), 0U);
-    EXPECT_EQ(result.shape, y_.shape());
+    EXPECT_EQ(result.outputs[0].shape, y_.shape());
     return absl::OkStatus();
   };
   request_.chunk_bytes = 100;
@@ -223,7 +220,7 @@ TEST_F(FusedStreamTest, AnErrorOnceItIsAcceptedEndsTheCall) {
 }
 
 TEST_F(FusedStreamTest, RefusesASecondInputOfOtherSamples) {
-  request_.y_shape = Shape::Create({8, 10}).value();
+  request_.inputs[1].shape = Shape::Create({8, 10}).value();
   EXPECT_THAT(std::string(Run().status().message()),
               HasSubstr("y: shape [8, 10], wanted the samples of x, which is [7, 6]"));
 }
@@ -263,7 +260,7 @@ TEST_F(StreamCallTest, GivesTheBytesOfTheBlockingCallForEveryChunkSize) {
 }
 
 TEST_F(StreamCallTest, AnEmptyTensorIsAnswered) {
-  request_.shape = Shape::Create({0, 8, 3}).value();
+  request_.inputs[0].shape = Shape::Create({0, 8, 3}).value();
   input_bytes_ = 0;
   const absl::StatusOr<StreamResult> result = RunAsync();
   EXPECT_TRUE(result.ok()) << result.status();

@@ -1,6 +1,7 @@
 #include "tests/support/fake_device.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -112,6 +113,10 @@ class FakeStream final : public DeviceStream {
                    });
   }
 
+  absl::Status Launch(std::function<void()> work) {
+    return Enqueue(DeviceCall::kNormalize, std::move(work));
+  }
+
   absl::StatusOr<Mark> AddMark() override {
     if (absl::Status status = device_.Count(DeviceCall::kAddMark); !status.ok()) return status;
     marks_.push_back(work_added_);
@@ -201,6 +206,7 @@ class FakeStream final : public DeviceStream {
 
 FakeDevice::FakeDevice(std::string name, std::int64_t memory_bytes)
     : name_(std::move(name)),
+      ordinal_(std::atoi(name_.c_str() + name_.find(':') + 1)),
       memory_bytes_(memory_bytes),
       allocated_bytes_(std::make_shared<std::atomic<std::int64_t>>(0)) {}
 
@@ -228,6 +234,10 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> FakeDevice::CreateStream(
 
 absl::StatusOr<DeviceMemoryInfo> FakeDevice::MemoryInfo() {
   return DeviceMemoryInfo{memory_bytes_ - allocated_bytes(), memory_bytes_};
+}
+
+absl::Status EnqueueOnFakeStream(DeviceStream& stream, std::function<void()> work) {
+  return static_cast<FakeStream&>(stream).Launch(std::move(work));
 }
 
 LinearSizes FakeDevice::SizesOf(const norm::LinearNormSpec& spec) const {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@ class FakeDevice final : public Device {
   std::int64_t allocated_bytes() const;
 
   const std::string& name() const override { return name_; }
+  // What follows the name's colon.
+  int ordinal() const override { return ordinal_; }
   std::string description() const override { return "host memory"; }
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override;
   absl::StatusOr<std::unique_ptr<DeviceStream>> CreateStream(
@@ -45,11 +48,15 @@ class FakeDevice final : public Device {
 
  private:
   const std::string name_;
+  const int ordinal_;
   const std::int64_t memory_bytes_;
   CallFaults faults_;
   // shared: memory that was given out returns to it, also after the device has gone.
   const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };
+
+// Enqueues what stands for a kernel on a stream of a FakeDevice; counts as kNormalize.
+absl::Status EnqueueOnFakeStream(DeviceStream& stream, std::function<void()> work);
 
 }  // namespace normd
 

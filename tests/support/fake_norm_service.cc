@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,8 +29,25 @@ norm::DType DTypeOf(v1::DataType dtype) { return static_cast<norm::DType>(dtype)
 
 struct FakeModel {
   v1::ModelInfo info;
-  client::ReferenceModel reference;
+  std::optional<client::ReferenceModel> reference;  // One of the two.
+  FakeNormService::Compute compute;
 };
+
+absl::StatusOr<client::TensorSpec> SpecOf(const v1::Tensor& tensor) {
+  absl::StatusOr<Shape> shape = Shape::Create(tensor.shape());
+  if (!shape.ok()) return shape.status();
+  return client::TensorSpec{tensor.name(), DTypeOf(tensor.dtype()), *std::move(shape)};
+}
+
+void SetSpec(const client::TensorSpec& spec, v1::Tensor* tensor) {
+  tensor->set_name(spec.name);
+  tensor->set_dtype(static_cast<v1::DataType>(spec.dtype));
+  for (const std::int64_t dim : spec.shape.dims()) tensor->add_shape(dim);
+}
+
+std::size_t SampleBytes(const v1::Tensor& tensor) {
+  return static_cast<std::size_t>(*tensor.shape().rbegin()) * norm::SizeOf(DTypeOf(tensor.dtype()));
+}
 
 class Service final : public v1::NormService::Service {
  public:
@@ -76,11 +94,9 @@ class Service final : public v1::NormService::Service {
     v1::NormalizeStreamResponse answer;
     answer.mutable_header()->set_model(request.model());
     answer.mutable_header()->set_version(1);
-    const absl::StatusOr<Shape> shape = Shape::Create(request.inputs(0).shape());
-    if (!shape.ok()) return ToGrpc(shape.status());
-    v1::Tensor* output = answer.mutable_header()->add_outputs();
-    output->set_dtype(request.inputs(0).dtype());
-    SetShape(model->reference.OutputShape(*shape), output);
+    const absl::StatusOr<std::vector<v1::Tensor>> outputs = OutputsOf(*model, request);
+    if (!outputs.ok()) return ToGrpc(outputs.status());
+    for (const v1::Tensor& output : *outputs) *answer.mutable_header()->add_outputs() = output;
     answer.mutable_header()->set_max_chunk_bytes(4096);
     stream->Write(answer);
     std::string bytes;
@@ -89,7 +105,7 @@ class Service final : public v1::NormService::Service {
     v1::NormalizeResponse response;
     const grpc::Status status = Compute(*model, request, wrong, &response);
     if (!status.ok()) return status;
-    const std::string& data = response.outputs(0).data();
+    const std::string data = Interleaved(response);
     for (std::size_t at = 0; at < data.size(); at += kAnswerBytes) {
       answer.set_chunk(data.substr(at, kAnswerBytes));
       stream->Write(answer);
@@ -180,9 +196,36 @@ class Service final : public v1::NormService::Service {
     return grpc::Status::OK;
   }
 
-  static void SetShape(const Shape& shape, v1::Tensor* tensor) {
-    tensor->clear_shape();
-    for (const std::int64_t dim : shape.dims()) tensor->add_shape(dim);
+  // The outputs without their data.
+  static absl::StatusOr<std::vector<v1::Tensor>> OutputsOf(const FakeModel& model,
+                                                           const v1::NormalizeRequest& request) {
+    if (model.compute) return model.compute(request);
+    std::vector<client::TensorSpec> inputs;
+    for (const v1::Tensor& input : request.inputs()) {
+      absl::StatusOr<client::TensorSpec> spec = SpecOf(input);
+      if (!spec.ok()) return spec.status();
+      inputs.push_back(*std::move(spec));
+    }
+    const auto specs = model.reference->Outputs(inputs);
+    if (!specs.ok()) return specs.status();
+    std::vector<v1::Tensor> outputs;
+    for (const client::TensorSpec& spec : *specs) SetSpec(spec, &outputs.emplace_back());
+    return outputs;
+  }
+
+  // Of several outputs, a sample of each in turn.
+  static std::string Interleaved(const v1::NormalizeResponse& response) {
+    if (response.outputs_size() == 1) return response.outputs(0).data();
+    std::string bytes;
+    for (std::size_t sample = 0, before = 1; before != bytes.size(); ++sample) {
+      before = bytes.size();
+      for (const v1::Tensor& output : response.outputs()) {
+        const std::size_t size = SampleBytes(output);
+        if (sample * size < output.data().size())
+          bytes += output.data().substr(sample * size, size);
+      }
+    }
+    return bytes;
   }
 
   // Of several inputs, a sample (the last dimension) of each in turn.
@@ -193,9 +236,7 @@ class Service final : public v1::NormService::Service {
     }
     while (!bytes.empty()) {
       for (v1::Tensor& input : *request.mutable_inputs()) {
-        const auto features = static_cast<std::size_t>(*input.shape().rbegin());
-        const absl::string_view sample =
-            bytes.substr(0, features * norm::SizeOf(DTypeOf(input.dtype())));
+        const absl::string_view sample = bytes.substr(0, SampleBytes(input));
         input.mutable_data()->append(sample.data(), sample.size());
         bytes.remove_prefix(sample.size());
       }
@@ -217,31 +258,14 @@ class Service final : public v1::NormService::Service {
     return tensor;
   }
 
-  // "x", or "x" and "y" in this order.
   static grpc::Status Compute(const FakeModel& model, const v1::NormalizeRequest& request,
                               bool wrong, v1::NormalizeResponse* response) {
-    std::vector<client::Tensor> inputs;
-    for (const v1::Tensor& input : request.inputs()) {
-      absl::StatusOr<client::Tensor> tensor = TensorOf(input);
-      if (!tensor.ok()) return ToGrpc(tensor.status());
-      inputs.push_back(*std::move(tensor));
-    }
-    if (inputs.empty() || inputs.size() > 2) {
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "inputs: wanted 1 or 2");
-    }
-    const client::TensorView y = inputs.back().view();
-    const absl::StatusOr<std::vector<double>> result =
-        model.reference.Compute(inputs[0].view(), inputs.size() > 1 ? &y : nullptr);
-    if (!result.ok()) return ToGrpc(result.status());
-
-    v1::Tensor* output = response->add_outputs();
-    output->set_dtype(request.inputs(0).dtype());
-    SetShape(model.reference.OutputShape(inputs[0].view().shape), output);
-    output->mutable_data()->resize(result->size() * norm::SizeOf(inputs[0].dtype()));
-    for (std::size_t i = 0; i < result->size(); ++i) {
-      const double value = wrong && i == 0 ? (*result)[i] + 1 : (*result)[i];
-      norm::StoreElement(inputs[0].dtype(), output->mutable_data()->data(),
-                         static_cast<std::int64_t>(i), value);
+    if (model.compute) {
+      for (v1::Tensor& output : model.compute(request))
+        *response->add_outputs() = std::move(output);
+    } else if (absl::Status status = ComputeReference(model, request, wrong, response);
+               !status.ok()) {
+      return ToGrpc(status);
     }
     response->set_model(request.model());
     response->set_version(1);
@@ -249,6 +273,30 @@ class Service final : public v1::NormService::Service {
     response->mutable_batch()->set_requests(2);
     response->mutable_batch()->set_lane("fake:0");
     return grpc::Status::OK;
+  }
+
+  static absl::Status ComputeReference(const FakeModel& model, const v1::NormalizeRequest& request,
+                                       bool wrong, v1::NormalizeResponse* response) {
+    std::vector<client::NamedTensor> inputs;
+    for (const v1::Tensor& input : request.inputs()) {
+      absl::StatusOr<client::Tensor> tensor = TensorOf(input);
+      if (!tensor.ok()) return tensor.status();
+      inputs.push_back(tensor->named(input.name()));
+    }
+    const absl::StatusOr<std::vector<client::ReferenceOutput>> results =
+        model.reference->Compute(inputs);
+    if (!results.ok()) return results.status();
+    for (const client::ReferenceOutput& result : *results) {
+      v1::Tensor* output = response->add_outputs();
+      SetSpec(result.spec, output);
+      output->mutable_data()->resize(result.elements.size() * norm::SizeOf(result.spec.dtype));
+      for (std::size_t i = 0; i < result.elements.size(); ++i) {
+        const double value = wrong && i == 0 ? result.elements[i] + 1 : result.elements[i];
+        norm::StoreElement(result.spec.dtype, output->mutable_data()->data(),
+                           static_cast<std::int64_t>(i), value);
+      }
+    }
+    return absl::OkStatus();
   }
 
   mutable Mutex mutex_;
@@ -301,8 +349,17 @@ void FakeNormService::AddModel(const std::string& name, const v1::ModelConfig& c
     told->set_dtype(static_cast<v1::DataType>(tensor.dtype()));
     for (const std::int64_t dim : tensor.shape().dims()) told->add_shape(dim);
   }
-  impl_->service.AddModel(
-      {std::move(info), client::ReferenceModel::Create(config, std::move(parameters)).value()});
+  impl_->service.AddModel({std::move(info),
+                           client::ReferenceModel::Create(config, std::move(parameters)).value(),
+                           nullptr});
+}
+
+void FakeNormService::AddModel(const std::string& name, Compute compute) {
+  v1::ModelInfo info;
+  info.set_name(name);
+  info.set_version(1);
+  info.set_state(v1::ModelInfo::READY);
+  impl_->service.AddModel({std::move(info), std::nullopt, std::move(compute)});
 }
 
 void FakeNormService::FailFrom(std::int64_t from, const absl::Status& status) {

@@ -5,9 +5,11 @@
 #define NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/tensor/tensor.h"
@@ -28,6 +30,11 @@ class FakeNormService {
   // Version 1 of a model; Normalize, GetModel and ListModels know it from now on.
   void AddModel(const std::string& name, const v1::ModelConfig& config,
                 std::map<std::string, client::Tensor> parameters = {});
+
+  // Version 1 of a model with any inputs and outputs. `compute` gives the outputs, without data
+  // where the inputs have none, which is how a stream's header asks. Runs on the server's threads.
+  using Compute = std::function<std::vector<v1::Tensor>(const v1::NormalizeRequest& request)>;
+  void AddModel(const std::string& name, Compute compute);
 
   // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
   // but OK refuses.

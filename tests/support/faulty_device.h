@@ -85,6 +85,7 @@ class FaultyDevice final : public Device {
   }
 
   const std::string& name() const override { return inner_->name(); }
+  int ordinal() const override { return inner_->ordinal(); }
   std::string description() const override { return inner_->description(); }
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override {
     absl::Status fault = faults_.Count(DeviceCall::kAllocate);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "google/protobuf/text_format.h"
+#include "server/exec/cpu_programs.h"
 
 namespace normd {
 namespace {
@@ -53,6 +54,15 @@ std::shared_ptr<const Model> MakeModel(const std::string& name, const std::strin
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching,
                                           const std::string& name) {
   return MakeModel(name, "instance_norm { channels: 1 } batching { " + batching + " }", metrics);
+}
+
+std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,
+                                   const norm::cpu::Executor& kernels) {
+  absl::StatusOr<std::unique_ptr<BackendState>> state = MakeCpuProgram(*model, kernels);
+  if (!state.ok()) Die(state.status().ToString());
+  // The test has made it, and nobody else has it yet.
+  const_cast<Model&>(*model).set_backend_state(*std::move(state));
+  return model;
 }
 
 }  // namespace normd

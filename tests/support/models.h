@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/normalize.h"
 #include "server/model/model.h"
 
 namespace normd {
@@ -30,6 +31,10 @@ std::shared_ptr<const Model> MakeModel(const std::string& name, const std::strin
 // `batching`: fields of BatchingConfig. `metrics` outlives the model.
 std::shared_ptr<const Model> MakeRowModel(ModelMetrics& metrics, const std::string& batching = "",
                                           const std::string& name = "rows");
+
+// The model with what the CPU backend keeps of it. `kernels` outlives it.
+std::shared_ptr<const Model> OnCpu(std::shared_ptr<const Model> model,
+                                   const norm::cpu::Executor& kernels);
 
 }  // namespace normd
 

@@ -30,9 +30,9 @@ RequestProbe::RequestProbe(std::shared_ptr<const Model> model,
   request_->model = std::move(model);
   request_->dtype = dtype;
   request_->geometry = *geometry;
-  bytes.resize(static_cast<std::size_t>(geometry->bytes));
+  bytes.resize(static_cast<std::size_t>(geometry->inputs[0].bytes));
   auto input = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  request_->inputs.push_back({ConstBytes(*input)});
+  request_->inputs.push_back({{ConstBytes(*input)}, {}});
   request_->input_owner = input;
   input_ = input;
   request_->cancelled = cancelled_;

@@ -69,7 +69,7 @@ void CompleteAll(std::unique_ptr<Batch> batch, const absl::Status& status,
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status end = request->IsCancelled() ? absl::CancelledError("cancelled") : status;
     if (end.ok()) {
-      Complete(std::move(request), Buffer(), info);
+      Complete(std::move(request), OutputBuffers(1), info);
     } else {
       Fail(std::move(request), std::move(end));
     }

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/exec/cuda/cuda_device.h"
+#include "server/exec/cuda/cuda_device_count.h"
 #include "server/exec/kernel_status.h"
 
 namespace normd {

@@ -21,6 +21,7 @@ class CudaDevice final : public Device {
       : context_(std::move(context)), memory_(std::move(memory)) {}
 
   const std::string& name() const override { return context_->name(); }
+  int ordinal() const override { return context_->index(); }
   std::string description() const override { return context_->description(); }
 
   absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) override {
@@ -59,15 +60,6 @@ class CudaDevice final : public Device {
 
 }  // namespace
 
-int CudaDeviceCount() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return 0;
-  }
-  return count;
-}
-
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
   absl::StatusOr<std::shared_ptr<CudaContext>> context = CudaContext::Open(index);
   if (!context.ok()) return context.status();
@@ -77,10 +69,6 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index) {
         absl::StrCat((*context)->name(), ": ", memory.status().message()));
   }
   return std::make_unique<CudaDevice>(*std::move(context), *std::move(memory));
-}
-
-std::string CudaRuntimeVersion() {
-  return absl::StrCat(CUDART_VERSION / 1000, ".", CUDART_VERSION % 1000 / 10);
 }
 
 }  // namespace normd

@@ -4,22 +4,16 @@
 #define NORMD_SERVER_EXEC_CUDA_CUDA_DEVICE_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "server/exec/cuda/cuda_device_count.h"
 #include "server/exec/device/device.h"
 
 namespace normd {
 
-// The number of CUDA devices; 0 also where there is no driver.
-int CudaDeviceCount();
-
 // Opens device `index`: creates its context and reads its limits, which takes a while.
 // FailedPrecondition when there is no such device or the kernels do not support it.
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(int index);
-
-// "13.0": the runtime that this build carries.
-std::string CudaRuntimeVersion();
 
 }  // namespace normd
 

@@ -16,15 +16,11 @@
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 
 namespace normd {
-
-enum class MemoryKind {
-  kDevice,  // On the device; the host must not touch it.
-  kPinned,  // Page-locked host memory that the device can also address by the same pointer.
-};
 
 // A queue of asynchronous work on one device; work runs in the order it was enqueued. Used by one
 // thread. Every enqueueing function returns before the work is done: its memory must live, and its
@@ -92,10 +88,11 @@ class Device {
   virtual ~Device() = default;
 
   virtual const std::string& name() const = 0;  // "cuda:0"
+  virtual int ordinal() const = 0;              // As MemoryPlace counts devices.
   virtual std::string description() const = 0;  // For the log: the product's name, its memory.
 
-  // At start and at model load, never on the request path. Aligned to 256 bytes. ResourceExhausted,
-  // with what was asked for and what is free.
+  // kDevice or kPinned. At start and at model load, never on the request path. Aligned to 256
+  // bytes. ResourceExhausted, with what was asked for and what is free.
   virtual absl::StatusOr<Buffer> Allocate(MemoryKind kind, std::size_t bytes) = 0;
   // Likewise. With what Normalize needs for batches of up to `largest_launch_bytes`; 0: it takes
   // copies, and fused layers, which bring their own.

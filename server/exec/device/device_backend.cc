@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/exec/device/device_linear_model.h"
-#include "server/exec/device/device_model.h"
+#include "server/exec/device/device_programs.h"
 
 namespace normd {
 namespace {
@@ -40,7 +39,7 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
     std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
     Metrics& metrics, const Clock& clock) {
   std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
-  backend->workspaces_per_device_ = options.lanes_per_device;
+  backend->lanes_per_device_ = options.lanes_per_device;
   for (std::unique_ptr<Device>& device : devices) {
     const std::string name = device->name();
     const absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
@@ -111,10 +110,7 @@ absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOp
 }
 
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
-  if (model.linear() != nullptr) {
-    return DeviceLinearModel::Upload(model, device_list_, workspaces_per_device_);
-  }
-  return DeviceModel::Upload(model, device_list_);
+  return MakeDeviceProgram(model, device_list_, lanes_per_device_);
 }
 
 std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return std::move(lanes_); }

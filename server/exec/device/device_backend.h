@@ -63,7 +63,7 @@ class DeviceBackend final : public Backend {
   absl::Status AddInlineLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
                               const Clock& clock);
 
-  int workspaces_per_device_ = 0;  // One for each lane.
+  int lanes_per_device_ = 0;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;

@@ -1,14 +1,15 @@
 #include "server/exec/device/device_lane.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "server/exec/device/device_model.h"
 #include "server/exec/gather.h"
 #include "server/exec/slice_reader.h"
 
@@ -25,9 +26,9 @@ std::optional<Buffer> TakePageable(std::size_t bytes) {
   return Buffer(data, bytes, [data] { ::operator delete(data, kAlignment); });
 }
 
-// Of the device on which the lane is.
-const norm::NormParams& ParamsOn(std::size_t device_index, const Batch& batch) {
-  return static_cast<const DeviceModel&>(*batch.model->backend_state()).params(device_index);
+const DeviceProgram& ProgramOf(const Batch& batch) {
+  assert(batch.model->backend_state() != nullptr && "the model was not prepared");
+  return static_cast<const DeviceProgram&>(*batch.model->backend_state());
 }
 
 }  // namespace
@@ -40,7 +41,8 @@ DeviceLane::DeviceLane(Device& device, PinnedPool& pool, LaneMetrics& metrics, c
       clock_(clock),
       options_(options),
       name_(options.name.empty() ? absl::StrCat(device.name(), "/", options.lane_index)
-                                 : options.name) {}
+                                 : options.name),
+      access_{false, true, device.ordinal()} {}
 
 DeviceLane::~DeviceLane() = default;
 
@@ -92,7 +94,7 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
   BatchInfo info{batch->id, 0, 0, name_};
   for (std::unique_ptr<Request>& request : batch->requests) {
     absl::Status status = CheckWanted(*request, begin);
-    if (status.ok()) status = CheckMemory(*request);
+    if (status.ok()) status = CheckMemory(*request, access_);
     if (!status.ok()) {
       Fail(std::move(request), std::move(status));
       continue;
@@ -126,17 +128,7 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     if (!status.ok()) {
       status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
     }
-    for (DeviceWave::Item& item : wave.items) {
-      if (!status.ok()) {
-        Fail(std::move(item.request), status);
-        continue;
-      }
-      for (Stage stage : {Stage::kGather, Stage::kCopyIn, Stage::kCompute, Stage::kCopyOut}) {
-        item.request->stages[stage] += wave.times[stage];
-      }
-      if (item.lent) ReturnLent(item);
-      Complete(std::move(item.request), std::move(item.block), info);
-    }
+    End(wave, status, info);
     // Any other error is the batch's own: it was refused, and the device is as before.
     if (!absl::IsInternal(status) && device_.usable()) status = absl::OkStatus();
   }
@@ -144,117 +136,156 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
   return status;
 }
 
+void DeviceLane::End(DeviceWave& wave, const absl::Status& status, const BatchInfo& info) {
+  for (DeviceWave::Item& item : wave.items) {
+    if (!status.ok()) {
+      Fail(std::move(item.request), status);
+      continue;
+    }
+    for (Stage stage : {Stage::kGather, Stage::kCopyIn, Stage::kCompute, Stage::kCopyOut}) {
+      item.request->stages[stage] += wave.times[stage];
+    }
+    OutputBuffers outputs;
+    for (DeviceWave::Output& output : item.outputs) {
+      if (output.lent) ReturnLent(*item.request, output);
+      outputs.push_back(std::move(output.block));
+    }
+    Complete(std::move(item.request), std::move(outputs), info);
+  }
+}
+
 std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, DeviceWave& wave) {
   for (; next < batch.requests.size(); ++next) {
     std::unique_ptr<Request>& request = batch.requests[next];
-    const std::size_t bytes = DeviceWave::ArenaBytes(*request);
-    if (bytes > arena_.size()) {
-      absl::Status status = absl::ResourceExhaustedError(
-          absl::StrCat("tensor: ", DeviceWave::TensorBytes(*request),
-                       " bytes, the lane's device memory holds ", arena_.size()));
-      Fail(std::move(request), std::move(status));
+    DeviceWave::Item item(std::move(request), ProgramOf(batch).overwrites(), access_);
+    if (item.arena_bytes > arena_.size()) {
+      absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+          "tensor: ", item.tensor_bytes, " bytes, the lane's device memory holds ", arena_.size()));
+      Fail(std::move(item.request), std::move(status));
       continue;
     }
-    if (wave.arena_bytes + bytes > arena_.size()) break;
-    wave.Add(std::move(request));
+    if (wave.arena_bytes + item.arena_bytes > arena_.size()) {
+      request = std::move(item.request);
+      break;
+    }
+    wave.Add(std::move(item));
   }
   return next;
 }
 
-bool DeviceLane::TakeOutputs(DeviceWave& wave) {
-  bool all_pinned = true;
+void DeviceLane::TakeOutputs(const DeviceProgram& program, DeviceWave& wave) {
   for (DeviceWave::Item& item : wave.items) {
-    const std::size_t bytes = static_cast<std::size_t>(item.request->geometry.bytes);
-    bool pinned = false;
-    item.output = item.request->output;
-    if (item.output.empty()) {
-      std::optional<Buffer> block = TakeBlock(item);
-      pinned = block.has_value();
-      item.lent = pinned && pool_.IsScarce();
-      if (!block) block = TakePageable(bytes);
-      if (!block) {
-        Fail(std::move(item.request),
-             absl::ResourceExhaustedError(absl::StrCat("output: no memory for ", bytes, " bytes")));
-        continue;
-      }
-      item.block = *std::move(block);
-      item.output = MutableBytes(item.block.data(), bytes);
+    absl::Status status;
+    for (std::size_t i = 0; i < item.outputs.size() && status.ok(); ++i) {
+      status = TakeOutput(program, item, i);
     }
-    all_pinned = all_pinned && pinned;
+    if (!status.ok()) Fail(std::move(item.request), std::move(status));
   }
   std::erase_if(wave.items, [](const DeviceWave::Item& item) { return item.request == nullptr; });
-  return all_pinned;
 }
 
-// A norm may overwrite its input. The device then writes to where the receiving thread wrote, and
-// half as much memory passes through the caches.
-std::optional<Buffer> DeviceLane::TakeBlock(DeviceWave::Item& item) {
-  Request& request = *item.request;
-  if (item.staged && request.model->linear() == nullptr) return std::move(request.staged);
-  return pool_.Take(static_cast<std::size_t>(request.geometry.bytes));
+absl::Status DeviceLane::TakeOutput(const DeviceProgram& program, DeviceWave::Item& item,
+                                    std::size_t index) {
+  DeviceWave::Output& output = item.outputs[index];
+  if (!output.memory.empty()) return absl::OkStatus();
+  std::optional<Buffer> block = TakeBlock(program, *item.request, index);
+  output.addressable = block.has_value();
+  output.lent = output.addressable && pool_.IsScarce();
+  if (!block) block = TakePageable(output.bytes);
+  if (!block) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("output: no memory for ", output.bytes, " bytes"));
+  }
+  output.block = *std::move(block);
+  output.memory = MutableBytes(output.block.data(), output.bytes);
+  return absl::OkStatus();
 }
 
-void DeviceLane::ReturnLent(DeviceWave::Item& item) {
+// Where the kernels may overwrite a staged input, the device writes to where the receiving thread
+// wrote, and half as much memory passes through the caches.
+std::optional<Buffer> DeviceLane::TakeBlock(const DeviceProgram& program, Request& request,
+                                            std::size_t index) {
+  const bool overwrites = request.inputs.size() == 1 && program.overwrites()[index] == 0;
+  if (request.IsStaged() && overwrites) return std::move(request.staged);
+  return pool_.Take(static_cast<std::size_t>(request.geometry.outputs[index].bytes));
+}
+
+void DeviceLane::ReturnLent(Request& request, DeviceWave::Output& output) {
   const TimePoint begin = clock_.Now();
-  std::optional<Buffer> copy = TakePageable(item.output.size());
+  std::optional<Buffer> copy = TakePageable(output.bytes);
   if (!copy) return;
-  std::memcpy(copy->data(), item.output.data(), item.output.size());
-  item.block = *std::move(copy);
-  item.request->stages[Stage::kCopyOut] += clock_.Now() - begin;
+  std::memcpy(copy->data(), output.memory.data(), output.bytes);
+  output.block = *std::move(copy);
+  request.stages[Stage::kCopyOut] += clock_.Now() - begin;
 }
 
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
-  const bool mapped = TakeOutputs(wave) && wave.link_bytes <= options_.mapped_bytes;
+  TakeOutputs(ProgramOf(batch), wave);
+  const bool mapped = IsMapped(wave);
   if (!mapped) LargeBatch();
-  if (batch.model->linear() == nullptr) {
-    return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
+  return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
+}
+
+// Whether the batch is small, and the kernels can address every tensor: the host gathers inputs to
+// memory that it can write itself, a chunk or the output that overwrites them.
+bool DeviceLane::IsMapped(const DeviceWave& wave) const {
+  if (wave.link_bytes > options_.mapped_bytes || wave.front_bytes > staging_->chunk_bytes()) {
+    return false;
   }
-  // The x of a mapped batch lies in a chunk.
-  return mapped && wave.front_bytes <= staging_->chunk_bytes() ? RunLinearMapped(batch, wave)
-                                                               : RunLinear(batch, wave);
+  for (const DeviceWave::Item& item : wave.items) {
+    for (const DeviceWave::Output& output : item.outputs) {
+      if (!output.addressable) return false;
+    }
+  }
+  return true;
 }
 
 absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
   const TimePoint begin = clock_.Now();
-  absl::InlinedVector<norm::Segment, 16> segments;
+  absl::InlinedVector<DeviceSegment, 16> segments;
   {
     DeviceRange range(device_, "gather");
+    std::byte* chunk = staging_->idle_chunk();
     for (DeviceWave::Item& item : wave.items) {
-      const std::byte* x = MappedInput(item, 0, item.output.data());
-      const Geometry& geometry = item.request->geometry;
-      segments.push_back({x, item.output.data(), geometry.samples, geometry.spatial});
-      if (!item.staged) item.request->ReleaseInputs();
+      Request& request = *item.request;
+      DeviceSegment& segment = segments.emplace_back();
+      for (DeviceWave::Output& output : item.outputs) {
+        segment.outputs.push_back(output.memory.data());
+      }
+      for (std::size_t i = 0; i < item.inputs.size(); ++i) {
+        segment.inputs.push_back(MappedInput(item, i, chunk));
+      }
+      const Geometry& geometry = request.geometry;
+      segment.samples = geometry.samples;
+      segment.spatial = geometry.spatial;
+      segment.channels = geometry.channels;
+      segment.options = request.options;
+      if (!item.reads_there) request.ReleaseInputs();
     }
   }
   wave.times[Stage::kGather] = clock_.Now() - begin;
-  const norm::NormSpec spec = batch.model->Spec(batch.dtype);
-  const norm::NormParams& params = ParamsOn(options_.device_index, batch);
-  return ComputeMapped(wave, [&] {
-    // One launch for each run of requests that cover the same channels.
-    absl::Status status;
-    for (std::size_t at = 0; status.ok() && at < segments.size();) {
-      const ChannelRange channels = wave.items[at].request->geometry.channels;
-      std::size_t end = at + 1;
-      while (end < segments.size() && wave.items[end].request->geometry.channels == channels) ++end;
-      status = compute_->Normalize(SpecOf(spec, channels), ParamsOf(params, channels),
-                                   segments.data() + at, end - at);
-      at = end;
-    }
-    return status;
-  });
+  return ComputeMapped(batch, segments, wave);
 }
 
-const std::byte* DeviceLane::MappedInput(const DeviceWave::Item& item, std::size_t input,
-                                         std::byte* to) {
-  if (item.staged) return item.request->inputs[input].front().data();
-  GatherInput(*item.request, input, to);
+const std::byte* DeviceLane::MappedInput(const DeviceWave::Item& item, std::size_t index,
+                                         std::byte*& chunk) {
+  const DeviceWave::Input& input = item.inputs[index];
+  if (input.there != nullptr) return input.there;
+  std::byte* to = chunk;
+  if (item.IsOverwritten(input)) {
+    to = item.outputs[static_cast<std::size_t>(input.overwritten_by)].memory.data();
+  } else {
+    chunk += DeviceWave::RoundUp(input.bytes);
+  }
+  GatherInput(*item.request, index, to);
   return to;
 }
 
-absl::Status DeviceLane::ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl::Status()> launch) {
+absl::Status DeviceLane::ComputeMapped(const Batch& batch, absl::Span<const DeviceSegment> segments,
+                                       DeviceWave& wave) {
   DeviceRange range(device_, "compute");
   const TimePoint begin = clock_.Now();
-  absl::Status status = launch();
+  absl::Status status = Launch(batch, segments);
   if (status.ok()) status = compute_->Wait();
   if (!status.ok()) {
     static_cast<void>(Drain());
@@ -262,10 +293,14 @@ absl::Status DeviceLane::ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl:
   }
   // Marks around the kernels would cost more than what they would leave out.
   wave.times[Stage::kCompute] = clock_.Now() - begin;
-  // The kernels read and write each byte once, over the link.
+  // The kernels read and write each byte once, over the link unless it is on the device.
   for (const DeviceWave::Item& item : wave.items) {
-    wave.copied_in_bytes += static_cast<std::size_t>(item.request->geometry.InputBytes());
-    wave.copied_out_bytes += item.output.size();
+    for (const DeviceWave::Input& input : item.inputs) {
+      if (!input.on_device) wave.copied_in_bytes += input.bytes;
+    }
+    for (const DeviceWave::Output& output : item.outputs) {
+      if (!output.on_device) wave.copied_out_bytes += output.bytes;
+    }
   }
   return status;
 }
@@ -274,8 +309,11 @@ absl::Status DeviceLane::RunPieces(const Batch& batch, DeviceWave& wave) {
   std::vector<Geometry> geometries;
   geometries.reserve(wave.items.size());
   for (const DeviceWave::Item& item : wave.items) geometries.push_back(item.request->geometry);
-  const std::vector<Piece> pieces = CutIntoPieces(batch.model->Spec(batch.dtype), geometries,
-                                                  static_cast<std::int64_t>(options_.piece_bytes));
+  const std::vector<Piece> pieces =
+      ProgramOf(batch).gains_from_pieces()
+          ? CutIntoPieces(batch.model->cut(), geometries,
+                          static_cast<std::int64_t>(options_.piece_bytes))
+          : CutIntoPieces(CutRule(), geometries, std::numeric_limits<std::int64_t>::max());
   std::vector<PieceMarks> marks(pieces.size());
   absl::Status status;
   for (std::size_t i = 0; i < pieces.size() && status.ok(); ++i) {
@@ -287,57 +325,85 @@ absl::Status DeviceLane::RunPieces(const Batch& batch, DeviceWave& wave) {
 absl::Status DeviceLane::EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
                                       PieceMarks& marks) {
   absl::Status status = AddMark(*in_, marks.copy_in.begin);
-  absl::InlinedVector<norm::Segment, 16> segments;
+  absl::InlinedVector<DeviceSegment, 16> segments;
   for (const PieceSegment& segment : piece.segments) {
     if (!status.ok()) return status;
-    DeviceWave::Item& item = wave.items[segment.request];
-    std::byte* rows = arena_.data() + item.x_offset + segment.request_offset;
-    segments.push_back({rows, rows, segment.samples, segment.spatial});
-    status = CopyIn(item, 0, static_cast<std::size_t>(segment.request_offset), rows,
-                    static_cast<std::size_t>(segment.bytes));
+    DeviceSegment& to = segments.emplace_back();
+    to.channels = piece.channels;
+    status = CopySegmentIn(wave.items[segment.request], segment, to);
   }
   if (status.ok()) status = staging_->Send(*in_);
   if (status.ok()) status = Pass(*in_, marks.copy_in.end, *compute_, marks.compute.begin);
   if (!status.ok()) return status;
   {
     DeviceRange range(device_, "compute");
-    status = compute_->Normalize(SpecOf(batch.model->Spec(batch.dtype), piece.channels),
-                                 ParamsOf(ParamsOn(options_.device_index, batch), piece.channels),
-                                 segments.data(), segments.size());
+    status = Launch(batch, segments);
   }
   if (status.ok()) status = Pass(*compute_, marks.compute.end, *out_, marks.copy_out.begin);
   for (const PieceSegment& segment : piece.segments) {
     if (!status.ok()) return status;
-    status = CopyOut(wave, segment.request, static_cast<std::size_t>(segment.request_offset),
-                     static_cast<std::size_t>(segment.bytes));
+    status = CopySegmentOut(wave, segment);
   }
   return status.ok() ? AddMark(*out_, marks.copy_out.end) : status;
 }
 
-absl::Status DeviceLane::CopyIn(DeviceWave::Item& item, std::size_t input, std::size_t offset,
-                                std::byte* target, std::size_t bytes) {
-  const Request& request = *item.request;
-  if (!item.staged) return staging_->Gather(item.readers[input], target, bytes, *in_);
+absl::Status DeviceLane::CopySegmentIn(DeviceWave::Item& item, const PieceSegment& from,
+                                       DeviceSegment& to) {
+  to.samples = from.samples;
+  to.spatial = from.spatial;
+  to.options = item.request->options;
+  for (const DeviceWave::Output& output : item.outputs) {
+    std::byte* const base = output.on_device ? output.memory.data() : arena_.data() + output.offset;
+    to.outputs.push_back(base + from.OffsetIn(output.bytes));
+  }
+  for (DeviceWave::Input& input : item.inputs) {
+    const std::size_t offset = from.OffsetIn(input.bytes);
+    if (input.on_device) {
+      to.inputs.push_back(input.there + offset);
+      continue;
+    }
+    std::byte* const target = arena_.data() + input.offset + offset;
+    to.inputs.push_back(target);
+    absl::Status status = CopyIn(input, offset, target, from.BytesOf(input.bytes));
+    // Between the parts of several tensors lie other parts of them, in work already.
+    if (status.ok() && item.places > 1 && from.count < from.units) status = staging_->Send(*in_);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLane::CopyIn(DeviceWave::Input& input, std::size_t offset, std::byte* target,
+                                std::size_t bytes) {
+  if (input.there == nullptr) return staging_->Gather(input.reader, target, bytes, *in_);
   DeviceRange range(device_, "copy_in");
   if (absl::Status status = staging_->Send(*in_); !status.ok() || bytes == 0) return status;
   staging_->AddCopied(bytes);
-  return in_->CopyIn(target, request.inputs[input].front().data() + offset, bytes);
+  return in_->CopyIn(target, input.there + offset, bytes);
 }
 
-absl::Status DeviceLane::CopyOut(DeviceWave& wave, std::size_t index, std::size_t offset,
-                                 std::size_t bytes) {
+absl::Status DeviceLane::CopySegmentOut(DeviceWave& wave, const PieceSegment& segment) {
   DeviceRange range(device_, "copy_out");
-  const DeviceWave::Item& item = wave.items[index];
-  absl::Status status = out_->CopyOut(item.output.data() + offset,
-                                      arena_.data() + item.result_offset + offset, bytes);
-  if (status.ok()) wave.copied_out_bytes += bytes;
-  return status;
+  for (DeviceWave::Output& output : wave.items[segment.request].outputs) {
+    if (output.on_device) continue;
+    const std::size_t offset = segment.OffsetIn(output.bytes);
+    const std::size_t bytes = segment.BytesOf(output.bytes);
+    absl::Status status =
+        out_->CopyOut(output.memory.data() + offset, arena_.data() + output.offset + offset, bytes);
+    if (!status.ok()) return status;
+    wave.copied_out_bytes += bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLane::Launch(const Batch& batch, absl::Span<const DeviceSegment> segments) {
+  const DeviceSite site = {*compute_, options_.device_index, options_.lane_index};
+  return ProgramOf(batch).Launch(site, batch.dtype, segments);
 }
 
 absl::Status DeviceLane::Finish(DeviceWave& wave, absl::Span<const PieceMarks> marks,
                                 absl::Status status) {
   for (DeviceWave::Item& item : wave.items) {
-    if (!item.staged) item.request->ReleaseInputs();
+    if (!item.reads_there) item.request->ReleaseInputs();
   }
   // Every piece ends on that stream.
   if (status.ok()) status = out_->Wait();

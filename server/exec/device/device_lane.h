@@ -1,18 +1,17 @@
 // A lane on one device.
 //
-// Large batches: the message slices are gathered into pinned staging, copied in, computed in place,
-// and copied out into pinned response blocks. The batch is cut into pieces of whole rows. Copies
-// in, kernels and copies out have a stream each, so that those of different pieces overlap and no
-// copy in waits behind a copy out; other lanes of the device overlap with them likewise.
+// Large batches: the message slices are gathered into pinned staging, copied in, computed, and
+// copied out into pinned response blocks. A batch that gains from it is cut into pieces of whole
+// rows. Copies in, kernels and copies out have a stream each, so that those of different pieces
+// overlap and no copy in waits behind a copy out; other lanes of the device overlap with them
+// likewise.
 //
-// Small batches: the slices are gathered into the response block itself, and the kernel reads and
-// writes through the link, with no copies to enqueue and one launch to wait for.
+// Small batches: the slices are gathered into the response blocks themselves, where the kernels may
+// overwrite them, or into a chunk of staging, and the kernels read and write through the link, with
+// no copies to enqueue and one wait.
 //
-// A staged input of a norm, in either kind of batch, is overwritten with the result, and its block
-// is the response's.
-//
-// A fused layer's batch is one piece, whatever its size, with one launch for each precision that
-// its requests ask for.
+// Tensors in pinned memory, or in the device's own, are read and written where they lie. The block
+// of a staged input is the response's, where the kernels may overwrite the input.
 //
 // Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
 // longer usable its other lanes retire at their next batch.
@@ -27,11 +26,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "server/exec/device/device.h"
+#include "server/exec/device/device_program.h"
 #include "server/exec/device/device_wave.h"
 #include "server/exec/device/pieces.h"
 #include "server/exec/device/pinned_pool.h"
@@ -42,8 +41,8 @@
 namespace normd {
 
 struct DeviceLaneOptions {
-  std::size_t device_index = 0;                     // Into the devices of DeviceModel.
-  int lane_index = 0;                               // Its workspace in DeviceLinearModel.
+  std::size_t device_index = 0;                     // See DeviceSite.
+  int lane_index = 0;                               // Likewise.
   std::string name;                                 // Empty: the device's and the index.
   std::size_t arena_bytes = std::size_t{80} << 20;  // Device memory; bounds what is in flight.
   std::size_t chunk_bytes = std::size_t{4} << 20;   // Of pinned staging; one gather, one copy in.
@@ -64,6 +63,7 @@ class DeviceLane final : public Lane {
 
   const std::string& name() const override { return name_; }
   const std::string& device() const override { return device_.name(); }
+  MemoryAccess access() const override { return access_; }
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
 
  private:
@@ -79,38 +79,39 @@ class DeviceLane final : public Lane {
              const DeviceLaneOptions& options);
 
   absl::Status ExecuteLive(Batch& batch, const BatchInfo& info);
+  void End(DeviceWave& wave, const absl::Status& status, const BatchInfo& info);
   // Moves requests from `next` on into the wave while the arena has room; returns the first left.
   std::size_t FillWave(Batch& batch, std::size_t next, DeviceWave& wave);
-  // True when every output is a pinned block.
-  bool TakeOutputs(DeviceWave& wave);
+  // Sees that every output has memory to go to; a request for which there is none fails.
+  void TakeOutputs(const DeviceProgram& program, DeviceWave& wave);
+  absl::Status TakeOutput(const DeviceProgram& program, DeviceWave::Item& item, std::size_t index);
   // A pinned block for the result; nullopt when none is free.
-  std::optional<Buffer> TakeBlock(DeviceWave::Item& item);
+  std::optional<Buffer> TakeBlock(const DeviceProgram& program, Request& request,
+                                  std::size_t index);
   // Gives a lent block back to the pool, for a copy in ordinary memory if there is any.
-  void ReturnLent(DeviceWave::Item& item);
+  void ReturnLent(Request& request, DeviceWave::Output& output);
   absl::Status Run(const Batch& batch, DeviceWave& wave);
+  bool IsMapped(const DeviceWave& wave) const;
 
   absl::Status RunMapped(const Batch& batch, DeviceWave& wave);
+  // An input where the device can read it: where it lies, or gathered to its output's memory or to
+  // `chunk`, which then moves on.
+  static const std::byte* MappedInput(const DeviceWave::Item& item, std::size_t index,
+                                      std::byte*& chunk);
+  // Runs the segments, on memory that both sides address.
+  absl::Status ComputeMapped(const Batch& batch, absl::Span<const DeviceSegment> segments,
+                             DeviceWave& wave);
+
   absl::Status RunPieces(const Batch& batch, DeviceWave& wave);
   absl::Status EnqueuePiece(const Batch& batch, DeviceWave& wave, const Piece& piece,
                             PieceMarks& marks);
+  // The segment on the device, with its inputs on their way there.
+  absl::Status CopySegmentIn(DeviceWave::Item& item, const PieceSegment& from, DeviceSegment& to);
+  absl::Status CopyIn(DeviceWave::Input& input, std::size_t offset, std::byte* target,
+                      std::size_t bytes);
+  absl::Status CopySegmentOut(DeviceWave& wave, const PieceSegment& segment);
+  absl::Status Launch(const Batch& batch, absl::Span<const DeviceSegment> segments);
 
-  // The input where the device can read it: as it was staged, or gathered to `to`.
-  static const std::byte* MappedInput(const DeviceWave::Item& item, std::size_t input,
-                                      std::byte* to);
-
-  absl::Status RunLinearMapped(const Batch& batch, DeviceWave& wave);
-  absl::Status RunLinear(const Batch& batch, DeviceWave& wave);
-  absl::Status EnqueueLinear(const Batch& batch, DeviceWave& wave, PieceMarks& marks);
-  // One launch for each precision; segments[i] belongs to wave.items[i].
-  absl::Status LaunchLinear(const Batch& batch, const DeviceWave& wave,
-                            absl::Span<const norm::LinearNormSegment> segments);
-
-  // Runs what `launch` enqueues for computing, on memory that both sides address.
-  absl::Status ComputeMapped(DeviceWave& wave, absl::FunctionRef<absl::Status()> launch);
-  // From the staged input or, by way of `staging_`, from the slices.
-  absl::Status CopyIn(DeviceWave::Item& item, std::size_t input, std::size_t offset,
-                      std::byte* target, std::size_t bytes);
-  absl::Status CopyOut(DeviceWave& wave, std::size_t item, std::size_t offset, std::size_t bytes);
   static absl::Status AddMark(DeviceStream& stream, DeviceStream::Mark& target);
   // The next stage of a piece: `next` goes on from there when `stream` has come so far.
   static absl::Status Pass(DeviceStream& stream, DeviceStream::Mark& end, DeviceStream& next,
@@ -126,6 +127,7 @@ class DeviceLane final : public Lane {
   const Clock& clock_;
   const DeviceLaneOptions options_;
   const std::string name_;
+  const MemoryAccess access_;
 
   Buffer arena_;
   std::unique_ptr<Staging> staging_;

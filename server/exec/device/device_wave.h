@@ -1,75 +1,81 @@
-// What a lane works on at once: the requests of a batch that fit into its device memory together.
+// What a lane works on at once: the requests of a batch that fit into its device memory together,
+// and where each of their tensors lies.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_WAVE_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "base/buffer.h"
 #include "base/bytes.h"
 #include "server/batching/request.h"
+#include "server/exec/memory_access.h"
 #include "server/exec/slice_reader.h"
 
 namespace normd {
 
 // Used by one thread.
-struct DeviceWave {
+class DeviceWave {
+ public:
   static constexpr std::size_t kAlignment = 256;
 
   static std::size_t RoundUp(std::size_t bytes) {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  struct Item {
-    std::unique_ptr<Request> request;
-    absl::InlinedVector<SliceReader, kMaxInputs> readers;  // One for each input.
-    Buffer block;              // Owns the output, unless the request names its memory.
-    MutableBytes output;       // Of the request's size.
-    bool staged = false;       // The inputs lie where the device can read them.
+  struct Input {
+    SliceReader reader;
+    std::size_t bytes = 0;
+    // Where it lies, if the device can read it there, on the device itself or in pinned memory;
+    // null: it is gathered.
+    const std::byte* there = nullptr;
+    bool on_device = false;   // Then it needs no place in the arena.
+    int overwritten_by = -1;  // The output that may take its place.
+    std::size_t offset = 0;   // In the arena.
+  };
+  struct Output {
+    std::size_t bytes = 0;
+    Buffer block;         // Owns the memory, unless the request names it.
+    MutableBytes memory;  // Where the result goes.
+    bool on_device = false;
+    bool addressable = false;  // The device can write it there.
     bool lent = false;         // The block goes back at once, and a copy of it is the response.
-    std::size_t x_offset = 0;  // Of the first input in the arena.
-    // Of the result. It takes the place of the last input that has its size: a norm's only one, a
-    // fused layer's y.
-    std::size_t result_offset = 0;
+    std::size_t offset = 0;    // In the arena; not if it lies on the device.
+  };
+  // A request with its tensors, placed as if the arena were its own.
+  struct Item {
+    // `access` is the lane's, `overwrites` the program's.
+    Item(std::unique_ptr<Request> request, absl::Span<const int> overwrites,
+         const MemoryAccess& access);
+
+    std::unique_ptr<Request> request;
+    absl::InlinedVector<Input, kInlinedInputs> inputs;
+    absl::InlinedVector<Output, kInlinedOutputs> outputs;
+    bool reads_there = false;      // Some input is read where it lies, and so kept to the end.
+    int places = 0;                // In the arena,
+    std::size_t tensor_bytes = 0;  // their bytes,
+    std::size_t arena_bytes = 0;   // and those with each rounded up.
+    std::size_t front_bytes = 0;   // Of the inputs that are gathered and not overwritten.
+
+    // Whether an output takes its place in the lane's memory, or in its block's.
+    bool IsOverwritten(const Input& input) const;
+
+   private:
+    std::size_t Place(std::size_t bytes);
   };
 
-  // What lies in front of the result: a fused layer's x, which does not have its size.
-  static std::size_t FrontBytes(const Request& request) {
-    return request.model->linear() == nullptr
-               ? 0
-               : static_cast<std::size_t>(request.geometry.input_bytes[0]);
-  }
-  static std::size_t TensorBytes(const Request& request) {
-    return FrontBytes(request) + static_cast<std::size_t>(request.geometry.bytes);
-  }
-  static std::size_t ArenaBytes(const Request& request) {
-    return RoundUp(FrontBytes(request)) + RoundUp(static_cast<std::size_t>(request.geometry.bytes));
-  }
-
-  void Add(std::unique_ptr<Request> request) {
-    const Geometry& geometry = request->geometry;
-    Item& item = items.emplace_back();
-    for (const ByteViews& input : request->inputs) {
-      item.readers.emplace_back(absl::MakeConstSpan(input));
-    }
-    item.x_offset = arena_bytes;
-    item.result_offset = arena_bytes + RoundUp(FrontBytes(*request));
-    front_bytes += RoundUp(FrontBytes(*request));
-    arena_bytes += ArenaBytes(*request);
-    link_bytes += static_cast<std::size_t>(geometry.LargerBytes());
-    item.staged = request->IsStaged();
-    item.request = std::move(request);
-  }
+  // The item goes behind what is there.
+  void Add(Item item);
 
   std::vector<Item> items;
   std::size_t arena_bytes = 0;
-  std::size_t front_bytes = 0;  // In front of results, each rounded up.
-  std::size_t link_bytes = 0;   // Of all inputs or of all results, whichever is more of each.
+  std::size_t front_bytes = 0;
+  // Of each request's inputs or of its outputs, whichever are more.
+  std::size_t link_bytes = 0;
   std::size_t copied_in_bytes = 0;
   std::size_t copied_out_bytes = 0;
   StageTimes times;

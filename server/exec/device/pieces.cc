@@ -7,14 +7,13 @@ namespace {
 
 class Cutter {
  public:
-  Cutter(const norm::NormSpec& spec, std::int64_t target_bytes)
-      : spec_(spec), target_bytes_(target_bytes) {}
+  Cutter(const CutRule& cut, std::int64_t target_bytes) : cut_(cut), target_bytes_(target_bytes) {}
 
   void Add(std::size_t request, const Geometry& geometry) {
-    if (geometry.bytes == 0) return;
-    const std::int64_t sample_bytes = geometry.bytes / geometry.samples;
+    if (geometry.LargerBytes() == 0) return;
+    const std::int64_t sample_bytes = geometry.LargerBytes() / geometry.samples;
     const bool large = sample_bytes > target_bytes_;
-    if (!geometry.channels.all() || (large && spec_.layout == norm::Layout::kChannelsFirst)) {
+    if (!geometry.channels.all() || (large && cut_.at == CutRule::At::kRow)) {
       AddSamplesInParts(request, geometry, sample_bytes);
     } else {
       AddWholeSamples(request, geometry, sample_bytes);
@@ -37,7 +36,7 @@ class Cutter {
       }
       const std::int64_t samples = std::clamp<std::int64_t>(room, 1, geometry.samples - first);
       open_.segments.push_back(
-          {request, first * sample_bytes, samples * sample_bytes, samples, geometry.spatial});
+          {request, first, samples, geometry.samples, samples, geometry.spatial});
       open_.bytes += samples * sample_bytes;
       first += samples;
     }
@@ -45,19 +44,19 @@ class Cutter {
 
   void AddSamplesInParts(std::size_t request, const Geometry& geometry, std::int64_t sample_bytes) {
     Close();
-    const std::int64_t sample_groups = SpecOf(spec_, geometry.channels).groups;
-    const std::int64_t row_bytes = sample_bytes / sample_groups;
+    const std::int64_t sample_rows =
+        geometry.channels.all() ? cut_.sample_rows : geometry.channels.count / cut_.row_channels;
+    const std::int64_t row_bytes = sample_bytes / sample_rows;
     const std::int64_t rows_a_piece = std::max<std::int64_t>(target_bytes_ / row_bytes, 1);
-    const std::int64_t group_channels = spec_.channels / spec_.groups;
     for (std::int64_t sample = 0; sample < geometry.samples; ++sample) {
-      for (std::int64_t group = 0; group < sample_groups; group += rows_a_piece) {
-        const std::int64_t groups = std::min(rows_a_piece, sample_groups - group);
+      for (std::int64_t row = 0; row < sample_rows; row += rows_a_piece) {
+        const std::int64_t rows = std::min(rows_a_piece, sample_rows - row);
         Piece piece;
-        piece.channels.first = geometry.channels.first + group * group_channels;
-        piece.channels.count = groups * group_channels;
-        piece.bytes = groups * row_bytes;
-        piece.segments.push_back(
-            {request, sample * sample_bytes + group * row_bytes, piece.bytes, 1, geometry.spatial});
+        piece.channels.first = geometry.channels.first + row * cut_.row_channels;
+        piece.channels.count = rows * cut_.row_channels;
+        piece.bytes = rows * row_bytes;
+        piece.segments.push_back({request, sample * sample_rows + row, rows,
+                                  geometry.samples * sample_rows, 1, geometry.spatial});
         pieces_.push_back(std::move(piece));
       }
     }
@@ -68,7 +67,7 @@ class Cutter {
     open_ = Piece();
   }
 
-  const norm::NormSpec& spec_;
+  const CutRule& cut_;
   const std::int64_t target_bytes_;
   Piece open_;
   std::vector<Piece> pieces_;
@@ -76,9 +75,9 @@ class Cutter {
 
 }  // namespace
 
-std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Geometry> requests,
+std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> requests,
                                  std::int64_t target_bytes) {
-  Cutter cutter(spec, target_bytes);
+  Cutter cutter(cut, target_bytes);
   for (std::size_t i = 0; i < requests.size(); ++i) cutter.Add(i, requests[i]);
   return cutter.Finish();
 }

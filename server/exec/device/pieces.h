@@ -9,18 +9,27 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "kernels/norm.h"
-#include "server/model/model.h"
+#include "server/model/geometry.h"
 
 namespace normd {
 
-// A run of whole rows of one request.
+// A run of whole rows of one request. Its tensors divide into `units` equal units, samples or rows,
+// of which the run has `count` from `first` on.
 struct PieceSegment {
-  std::size_t request = 0;          // Index into the requests that were cut.
-  std::int64_t request_offset = 0;  // Bytes from the start of the request's tensor.
-  std::int64_t bytes = 0;
+  std::size_t request = 0;  // Index into the requests that were cut.
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  std::int64_t units = 1;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
+
+  // Where the run begins in a tensor of the request that has `tensor_bytes`, and its part of them.
+  std::size_t OffsetIn(std::size_t tensor_bytes) const {
+    return tensor_bytes / static_cast<std::size_t>(units) * static_cast<std::size_t>(first);
+  }
+  std::size_t BytesOf(std::size_t tensor_bytes) const {
+    return tensor_bytes / static_cast<std::size_t>(units) * static_cast<std::size_t>(count);
+  }
 };
 
 // Segments that one launch computes. All cover the same channels: every one of them, or a range for
@@ -28,15 +37,15 @@ struct PieceSegment {
 struct Piece {
   std::vector<PieceSegment> segments;
   ChannelRange channels{};
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  // Of the inputs or of the outputs, whichever are more.
 };
 
 // Pieces of about `target_bytes`, in order; together they cover every byte of every request once.
-// Small requests share a piece; a tensor is cut between samples, and channels-first samples larger
-// than the target also between groups. A row is never cut, so a piece may be larger than the
+// Small requests share a piece; a tensor is cut between samples and, by CutRule::At::kRow, samples
+// larger than the target also between rows. A row is never cut, so a piece may be larger than the
 // target. Requests without elements appear in no piece; one that is itself a part of a sample
 // shares its pieces with none.
-std::vector<Piece> CutIntoPieces(const norm::NormSpec& spec, absl::Span<const Geometry> requests,
+std::vector<Piece> CutIntoPieces(const CutRule& cut, absl::Span<const Geometry> requests,
                                  std::int64_t target_bytes);
 
 }  // namespace normd

@@ -20,8 +20,8 @@ class PinnedStager final : public InputStager {
   PinnedStager(PinnedPool& pool, const Clock& clock, std::int64_t min_bytes, std::int64_t max_bytes)
       : pool_(pool), clock_(clock), min_bytes_(min_bytes), max_bytes_(max_bytes) {}
 
-  // Leaves alone also what finds no room in the pool, or less than a quarter of it: responses need
-  // it more.
+  // Leaves alone also requests with an input outside of host memory, and what finds no room in the
+  // pool, or less than a quarter of it: responses need it more.
   void Stage(Request& request) override;
 
  private:

@@ -11,9 +11,9 @@ TimePoint At(int ms) { return TimePoint(milliseconds(ms)); }
 
 Item ItemOf(std::int64_t elements) {
   Item item;
-  item.input =
+  item.inputs = {
       client::RandomTensor(norm::DType::kFloat32, Shape::Create({elements}).value(), 0, 1, 1)
-          .value();
+          .value()};
   return item;
 }
 

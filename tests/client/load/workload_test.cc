@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -46,12 +47,38 @@ TEST(ParseMixTest, ReadsTheShapeOfASecondInput) {
   const auto mix = ParseMix("a:4x8:f16:y=4x512:timeout=1s,b:4x8");
   ASSERT_TRUE(mix.ok()) << mix.status();
   EXPECT_EQ((*mix)[0].ToString(), "a:4x8:float16:y=4x512:timeout=1s");
-  EXPECT_FALSE((*mix)[1].y.has_value());
+  EXPECT_EQ((*mix)[1].inputs.size(), 1U);
   const auto workload = Workload::Create(*mix, 1);
   ASSERT_TRUE(workload.ok()) << workload.status();
-  EXPECT_EQ(workload->items()[0].y->bytes().size(), 4u * 512 * 2);
-  EXPECT_EQ(workload->items()[0].y->dtype(), norm::DType::kFloat16);
-  EXPECT_FALSE(workload->items()[1].y.has_value());
+  EXPECT_EQ(workload->items()[0].inputs[1].bytes().size(), 4u * 512 * 2);
+  EXPECT_EQ(workload->items()[0].inputs[1].dtype(), norm::DType::kFloat16);
+  EXPECT_EQ(workload->items()[1].inputs.size(), 1U);
+}
+
+TEST(ParseMixTest, ReadsTheShapesOfAnyNumberOfNamedInputs) {
+  const auto mix = ParseMix("a:4x8:gate=4x8:residual=4x16:scale=8,b:x=2x8");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  const auto workload = Workload::Create(*mix, 1);
+  ASSERT_TRUE(workload.ok()) << workload.status();
+  const std::vector<client::NamedTensor> inputs = workload->items()[0].NamedInputs();
+  std::map<std::string, std::string> shapes;
+  for (const client::NamedTensor& input : inputs) {
+    shapes[input.name] = input.tensor.shape.ToString();
+    for (const client::NamedTensor& other : inputs) {
+      if (other.name == input.name || other.tensor.bytes.size() != input.tensor.bytes.size())
+        continue;
+      EXPECT_NE(other.tensor.bytes, input.tensor.bytes) << input.name << " " << other.name;
+    }
+  }
+  const std::map<std::string, std::string> wanted = {
+      {"x", "[4, 8]"}, {"gate", "[4, 8]"}, {"residual", "[4, 16]"}, {"scale", "[8]"}};
+  EXPECT_EQ(shapes, wanted);
+  EXPECT_EQ(workload->items()[0].input_bytes(), 4 * (32 + 32 + 64 + 8));
+  // What the text says is parsed to the same.
+  EXPECT_EQ(ParseMix((*mix)[0].ToString())->front().ToString(), (*mix)[0].ToString());
+  EXPECT_FALSE((*mix)[1].shape_from_model);
+  EXPECT_EQ(workload->items()[1].inputs.size(), 1U);
+  EXPECT_EQ(workload->items()[1].inputs[0].shape().ToString(), "[2, 8]");
 }
 
 TEST(ParseMixTest, AShapeMayBeLeftToTheModel) {
@@ -133,8 +160,8 @@ TEST(WorkloadTest, MakesTheSameTensorsForTheSameSeed) {
   const auto one = Workload::Create(mix, 1);
   const auto same = Workload::Create(mix, 1);
   ASSERT_TRUE(one.ok() && same.ok());
-  EXPECT_EQ(one->items()[0].input.bytes(), same->items()[0].input.bytes());
-  EXPECT_NE(one->items()[0].input.bytes(), one->items()[1].input.bytes());
+  EXPECT_EQ(one->items()[0].inputs[0].bytes(), same->items()[0].inputs[0].bytes());
+  EXPECT_NE(one->items()[0].inputs[0].bytes(), one->items()[1].inputs[0].bytes());
 }
 
 TEST(WorkloadTest, RefusesAnEmptyMixAndTensorsBeyondMemory) {

@@ -11,6 +11,7 @@
 
 #include "client/normctl/commands.h"
 #include "client/normctl/progress_bar.h"
+#include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
 #include "client/tensor/random.h"
 #include "nlohmann/json.hpp"
@@ -223,6 +224,65 @@ TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
   ran = call("short.npy");
   EXPECT_EQ(ran.code, kExitFailed);
   EXPECT_THAT(ran.err, HasSubstr("y: shape [6, 10], wanted the samples of x"));
+}
+
+// Gives the inputs back in the opposite order, each under its name and "_out".
+std::vector<v1::Tensor> Turned(const v1::NormalizeRequest& request) {
+  std::vector<v1::Tensor> outputs(request.inputs().rbegin(), request.inputs().rend());
+  for (v1::Tensor& output : outputs) output.set_name(output.name() + "_out");
+  return outputs;
+}
+
+TEST_F(NormctlTest, NormalizeTakesAndWritesAnyNumberOfNamedTensorsBothWays) {
+  server_.AddModel("turn", Turned);
+  const auto write = [&](const char* name, norm::DType dtype, std::vector<std::int64_t> shape) {
+    const Tensor tensor = RandomTensor(dtype, Shape::Create(shape).value(), -1, 1, 5).value();
+    EXPECT_TRUE(WriteNpy(folder_.File(name), tensor.view()).ok());
+    return tensor;
+  };
+  const Tensor a = write("a.npy", norm::DType::kFloat32, {7, 6});
+  const Tensor b = write("b.npy", norm::DType::kFloat64, {7, 3});
+  const Tensor c = write("c.npy", norm::DType::kFloat16, {7, 11});
+  for (const char* stream : {"--stream=never", "--stream=always"}) {
+    const auto call = [&](const std::vector<std::string>& outputs) {
+      std::vector<std::string> arguments = {"normalize",
+                                            stream,
+                                            "--model=turn",
+                                            folder_.File("a.npy"),
+                                            "b=" + folder_.File("b.npy"),
+                                            "c=" + folder_.File("c.npy")};
+      for (const std::string& output : outputs) arguments.push_back("-o=" + output);
+      return Call(arguments);
+    };
+    const std::string x = folder_.File("x_out.npy");
+    const std::string c_out = folder_.File("c_out.npy");
+    Ran ran = call({"x_out=" + x, "c_out=" + c_out});
+    EXPECT_EQ(ran.code, kExitOk) << ran.err;
+    EXPECT_THAT(ran.out, AllOf(HasSubstr("and b_out: float64 [7, 3]"), HasSubstr(x)));
+    EXPECT_TRUE(ReadNpy(x)->bytes() == a.bytes());
+    EXPECT_EQ(ReadNpy(c_out)->dtype(), norm::DType::kFloat16);
+    EXPECT_TRUE(ReadNpy(c_out)->bytes() == c.bytes());
+    ran = call({x});
+    EXPECT_EQ(ran.code, kExitFailed);
+    EXPECT_THAT(ran.err, HasSubstr("wanted c_out=FILE, b_out=FILE, x_out=FILE"));
+    ran = call({"q=" + x});
+    EXPECT_THAT(ran.err, HasSubstr("-o: q=" + x + ", wanted"));
+  }
+  EXPECT_THAT(Call({"normalize", "--model=turn", folder_.File("a.npy"), folder_.File("b.npy")}).err,
+              HasSubstr("b.npy: a second input without a name, wanted NAME=FILE"));
+}
+
+TEST(TensorPathTest, ANameIsALetterOrDigitOrUnderscoreBeforeTheFirstEquals) {
+  const auto parse = [](const char* text) {
+    const TensorPath path = ParseTensorPath(text);
+    return path.name + "|" + path.path;
+  };
+  EXPECT_EQ(parse("x.npy"), "|x.npy");
+  EXPECT_EQ(parse("x=x.npy"), "x|x.npy");
+  EXPECT_EQ(parse("x=a=b.npy"), "x|a=b.npy");
+  EXPECT_EQ(parse("./a=b.npy"), "|./a=b.npy");
+  EXPECT_EQ(parse("=b.npy"), "|=b.npy");
+  EXPECT_EQ(parse("mean_2="), "mean_2|");
 }
 
 TEST_F(NormctlTest, AStreamThatFailsLeavesNoFile) {

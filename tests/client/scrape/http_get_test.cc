@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
 #include <thread>
 
@@ -16,19 +18,24 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+// Listens on a free port of loopback.
+HttpUrl ListenOn(int fd) {
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(fd, any, size), 0);
+  EXPECT_EQ(::listen(fd, 1), 0);
+  EXPECT_EQ(::getsockname(fd, any, &size), 0);
+  return {"127.0.0.1", std::to_string(ntohs(address.sin_port)), "/metrics"};
+}
+
 // Answers one connection on loopback with fixed bytes, whatever it is asked, and closes it.
 class OneAnswer {
  public:
-  explicit OneAnswer(std::string answer) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(fd_, any, size), 0);
-    EXPECT_EQ(::listen(fd_, 1), 0);
-    EXPECT_EQ(::getsockname(fd_, any, &size), 0);
-    url_ = {"127.0.0.1", std::to_string(ntohs(address.sin_port)), "/metrics"};
+  explicit OneAnswer(std::string answer)
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)), url_(ListenOn(fd_)) {
     thread_ = std::thread([this, answer = std::move(answer)] {
       const int connection = ::accept(fd_, nullptr, nullptr);
       char request[1024];
@@ -99,18 +106,47 @@ TEST(HttpGetTest, AServerThatIsNotThereIsUnavailable) {
 TEST(HttpGetTest, ASilentServerEndsWithTheTime) {
   // Listens and never accepts: the kernel takes the connection.
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  ASSERT_EQ(::bind(fd, any, size), 0);
-  ASSERT_EQ(::listen(fd, 1), 0);
-  ASSERT_EQ(::getsockname(fd, any, &size), 0);
-  const HttpUrl url = {"127.0.0.1", std::to_string(ntohs(address.sin_port)), "/"};
+  const HttpUrl url = ListenOn(fd);
   EXPECT_EQ(HttpGet(url, std::chrono::milliseconds(20)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
   ::close(fd);
+}
+
+// Answers one connection with a byte now and then, for as long as it is listened to.
+TEST(HttpGetTest, AServerThatDripsBytesEndsWithTheTimeInEveryPartOfItsAnswer) {
+  for (const std::string begin :
+       {"", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n\r\n"}) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    const HttpUrl url = ListenOn(fd);
+    std::thread server([fd, &begin] {
+      const int connection = ::accept(fd, nullptr, nullptr);
+      ssize_t sent = ::send(connection, begin.data(), begin.size(), MSG_NOSIGNAL);
+      const char* const drops = begin.empty() ? "HTTP/1.1 200 OK \r\nX: " : "x";
+      for (std::size_t i = 0; sent >= 0; ++i) {
+        const char drop = i < std::strlen(drops) ? drops[i] : 'x';
+        sent = ::send(connection, &drop, 1, MSG_NOSIGNAL);
+        pollfd hung_up = {connection, POLLRDHUP, 0};
+        if (::poll(&hung_up, 1, /*timeout_ms=*/1) > 0) break;
+      }
+      ::close(connection);
+    });
+    EXPECT_EQ(HttpGet(url, std::chrono::milliseconds(100)).status().code(),
+              absl::StatusCode::kDeadlineExceeded)
+        << begin;
+    server.join();
+    ::close(fd);
+  }
+}
+
+TEST(HttpGetTest, RefusesAnAnswerOfMoreThanItTakes) {
+  const absl::Status status = Get("HTTP/1.1 200 OK\r\ncontent-length: 67108865\r\n\r\n").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("more than 67108864 bytes"));
+}
+
+TEST(HttpGetTest, ABodyWithoutALengthEndsWithTheConnection) {
+  EXPECT_EQ(Get("HTTP/1.0 200 OK\r\n\r\nall of it").value(), "all of it");
 }
 
 TEST(ParseHttpUrlTest, ReadsItsParts) {

@@ -40,9 +40,10 @@ std::vector<double> Outputs(const std::string& config, std::map<std::string, Ten
                             const Tensor& x) {
   const auto model = ReferenceModel::Create(Config(config), std::move(parameters));
   EXPECT_TRUE(model.ok()) << model.status();
-  const auto y = model->Compute(x.view());
-  EXPECT_TRUE(y.ok()) << y.status();
-  return *y;
+  const auto outputs = model->Compute({x.named()});
+  EXPECT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ(outputs->size(), 1U);
+  return outputs->front().elements;
 }
 
 // Expected values are worked out by hand: mean 2 and variance 1 of {1, 3}, eps 0.
@@ -84,15 +85,26 @@ TEST(ReferenceModelTest, LinearNormTakesASecondInput) {
   };
   const Tensor x = tensor({1, 3}, {1, 0, 2});
   const Tensor y = tensor({1, 2}, {3, 5});
-  const TensorView y_view = y.view();
-  const auto out = model->Compute(x.view(), &y_view);
-  ASSERT_TRUE(out.ok()) << out.status();
-  EXPECT_THAT(*out, Pointwise(DoubleNear(1e-12), {6.0, 30.0}));
-  EXPECT_EQ(model->OutputShape(x.shape()).ToString(), "[1, 2]");
-  EXPECT_THAT(std::string(model->Compute(x.view()).status().message()), HasSubstr("y: missing"));
-  const TensorView x_view = x.view();
-  EXPECT_THAT(std::string(model->Compute(x.view(), &x_view).status().message()),
+  const std::vector<NamedTensor> inputs = {x.named("x"), y.named("y")};
+  const std::vector<NamedTensor> turned = {y.named("y"), x.named("x")};
+  for (const auto& in_any_order : {inputs, turned}) {
+    const auto out = model->Compute(in_any_order);
+    ASSERT_TRUE(out.ok()) << out.status();
+    EXPECT_THAT(out->front().elements, Pointwise(DoubleNear(1e-12), {6.0, 30.0}));
+    EXPECT_EQ(out->front().spec.shape.ToString(), "[1, 2]");
+  }
+  const auto outputs = model->Outputs({x.spec("x"), y.spec("y")});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_EQ(outputs->front().shape.ToString(), "[1, 2]");
+  const auto error = [&](const std::vector<NamedTensor>& wrong) {
+    return std::string(model->Compute(wrong).status().message());
+  };
+  EXPECT_THAT(error({x.named("x")}), HasSubstr("y: missing"));
+  EXPECT_THAT(error({x.named("x"), x.named("y")}),
               HasSubstr("y: float32 [1, 3], wanted float32 [1, 2]"));
+  EXPECT_THAT(error({x.named("x"), y.named("y"), y.named("z")}), HasSubstr("z: present"));
+  EXPECT_THAT(error({x.named("x"), y.named("y"), y.named("y")}), HasSubstr("y: present twice"));
+  EXPECT_THAT(error({}), HasSubstr("x: missing"));
 }
 
 TEST(ReferenceModelTest, GroupNormIsAffineUnlessToldOtherwise) {
@@ -138,7 +150,8 @@ TEST(ReferenceModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheInput) {
        {norm::DType::kFloat32, norm::DType::kFloat16, norm::DType::kBFloat16}) {
     Tensor x = Tensor::Allocate(dtype, Shape::Create({1, 2}).value()).value();
     for (const int i : {0, 1}) norm::StoreElement(dtype, x.mutable_bytes().data(), i, 1e-3);
-    EXPECT_NEAR(model.Compute(x.view()).value()[0], 0.94524479, 2e-4) << norm::Name(dtype);
+    EXPECT_NEAR(model.Compute({x.named()}).value()[0].elements[0], 0.94524479, 2e-4)
+        << norm::Name(dtype);
   }
 }
 
@@ -192,16 +205,16 @@ TEST(ReferenceModelTest, RefusesParametersThatDoNotFit) {
 
 TEST(ReferenceModelTest, RefusesInputsThatDoNotFit) {
   const auto model = ReferenceModel::Create(Config("instance_norm { channels: 2 }"), {}).value();
-  EXPECT_FALSE(model.Compute(Of({1, 3, 1}, {1, 2, 3}).view()).ok());
-  EXPECT_FALSE(model.Compute(Of({2}, {1, 2}).view()).ok());
+  EXPECT_FALSE(model.Compute({Of({1, 3, 1}, {1, 2, 3}).named()}).ok());
+  EXPECT_FALSE(model.Compute({Of({2}, {1, 2}).named()}).ok());
   const Tensor right = Of({1, 2, 1}, {1, 2});
-  TensorView cut = right.view();
-  cut.bytes = cut.bytes.first(8);
-  EXPECT_THAT(std::string(model.Compute(cut).status().message()), HasSubstr("wanted 16"));
+  NamedTensor cut = right.named();
+  cut.tensor.bytes = cut.tensor.bytes.first(8);
+  EXPECT_THAT(std::string(model.Compute({cut}).status().message()), HasSubstr("wanted 16"));
   const auto layer =
       ReferenceModel::Create(Config("layer_norm { normalized_shape: 2 affine: false }"), {})
           .value();
-  EXPECT_FALSE(layer.Compute(Of({1, 3}, {1, 2, 3}).view()).ok());
+  EXPECT_FALSE(layer.Compute({Of({1, 3}, {1, 2, 3}).named()}).ok());
 }
 
 TEST(ReferenceModelTest, LoadsFromARepository) {
@@ -211,7 +224,7 @@ TEST(ReferenceModelTest, LoadsFromARepository) {
   const auto loaded = ReferenceModel::Load(folder.path(), "m", 1);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const Tensor x = Of({1, 2, 2}, {1, 3, 2, 8});
-  EXPECT_EQ(loaded->Compute(x.view()).value(), Outputs(kInstance, parameters, x));
+  EXPECT_EQ(loaded->Compute({x.named()}).value()[0].elements, Outputs(kInstance, parameters, x));
   EXPECT_EQ(ReferenceModel::Load(folder.path(), "m", 2).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(ReferenceModel::Load(folder.path(), "n", 1).status().code(),

@@ -3,7 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace normd {
 namespace {
@@ -11,7 +16,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Flags belong to the process: each test sets those that it reads.
 absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& args) {
   return ParseCommandLine(args);
 }
@@ -43,6 +47,7 @@ TEST(ParseCommandLineTest, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(ErrorOf({"--listen"}), HasSubstr("--listen: no value"));
   // A flag of a library is none of the server's.
   EXPECT_THAT(ErrorOf({"--flagfile=x"}), HasSubstr("no such flag"));
+  EXPECT_THAT(ErrorOf({"--max_request_byte=1"}), HasSubstr("did you mean --max_request_bytes?"));
 }
 
 TEST(ParseCommandLineTest, RefusesAValueThatCannotBeRead) {
@@ -100,6 +105,52 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
                              : name.find("_share") != std::string::npos        ? "0.5"
                                                                                : "1ms";
     EXPECT_EQ(ErrorOf({(name + "=" + good).c_str()}), "") << name;
+  }
+}
+
+// The names of all flags, as the help has them.
+std::vector<std::string> AllFlags() {
+  std::vector<std::string> names;
+  for (const absl::string_view line : absl::StrSplit(FlagHelp(), '\n')) {
+    if (!absl::StartsWith(line, "  --")) continue;
+    names.emplace_back(line.substr(4, line.find('=') - 4));
+  }
+  return names;
+}
+
+TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
+  ASSERT_TRUE(Parse({"--cpu_threads=3", "--listen=0.0.0.0:81", "--max_queue_delay=1ms"}).ok());
+  const auto line = Parse({});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.cpu_threads, 0);
+  EXPECT_EQ(line->config.listen, "127.0.0.1:8001");
+  EXPECT_EQ(line->config.max_queue_delay, absl::ZeroDuration());
+}
+
+TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
+  const std::vector<std::string> names = AllFlags();
+  EXPECT_EQ(names.size(), 49U);
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
+  for (const std::string& name : names) {
+    // The device's name is read elsewhere, and any text but none may be a folder.
+    const bool is_text = name == "device" || name == "model_repository";
+    for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
+      if (name == "device" || (is_text && wrong[0] != '\0')) continue;
+      EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
+          << wrong;
+    }
+    EXPECT_THAT(ErrorOf({("--" + name).c_str()}), HasSubstr("--" + name + ": no value"));
+  }
+}
+
+TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
+  const std::string help = FlagHelp();
+  for (const std::string& name : AllFlags()) {
+    const std::size_t at = help.find("  --" + name + "=");
+    const std::string text = help.substr(at, help.find("\n  --", at + 1) - at);
+    EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+ +")) << name;
+    EXPECT_THAT(text, HasSubstr(".")) << name;
+    EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";
   }
 }
 

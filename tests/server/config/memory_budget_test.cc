@@ -8,16 +8,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Flags belong to the process: other tests may have set them.
-ServerConfig Defaults() {
-  ServerConfig config = ParseCommandLine({})->config;
-  config.max_transport_bytes = std::int64_t{1} << 30;
-  config.max_inflight_bytes = std::int64_t{1} << 30;
-  config.max_request_bytes = std::int64_t{256} << 20;
-  config.stream_window_bytes = std::int64_t{32} << 20;
-  config.pool_bytes = std::int64_t{256} << 20;
-  return config;
-}
+ServerConfig Defaults() { return ParseCommandLine({})->config; }
 
 TEST(FitToMemoryTest, ChangesNothingWhereAllFits) {
   ServerConfig config = Defaults();

@@ -1,4 +1,4 @@
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 
 #include <cstring>
 #include <memory>
@@ -65,9 +65,10 @@ TEST_F(BackendTest, ADeviceThatCannotBeParsedIsInvalidArgument) {
 TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 250;  // Per thread.
+  auto backend = *Create("cpu", 2);
   const auto model =
       MakeModel("group", "group_norm { channels: 8 groups: 2 affine: false }", metrics_.no_model);
-  auto backend = *Create("cpu", 2);
+  const_cast<Model&>(*model).set_backend_state(*backend->Prepare(*model));
   BatchQueue queue({}, clock_);
   Executor executor(backend->MakeLanes(), queue);
   executor.Start([](const absl::Status& error) { ADD_FAILURE() << error; });
@@ -114,9 +115,9 @@ TEST_F(BackendTest, ConcurrentRequestsGiveTheBitsThatEachGivesAlone) {
       ASSERT_EQ(a.status, absl::OkStatus());
       ASSERT_EQ(b.status, absl::OkStatus());
       EXPECT_EQ(b.batch.requests, 1);
-      ASSERT_EQ(a.output.size(), one.input.size());
-      EXPECT_TRUE(a.output.size() == 0 ||
-                  std::memcmp(a.output.data(), b.output.data(), a.output.size()) == 0);
+      ASSERT_EQ(a.outputs[0].size(), one.input.size());
+      EXPECT_TRUE(a.outputs[0].size() == 0 ||
+                  std::memcmp(a.outputs[0].data(), b.outputs[0].data(), a.outputs[0].size()) == 0);
     }
   }
   queue.Close();

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -63,7 +64,8 @@ std::vector<std::size_t> Cuts(Split split, std::size_t size) {
 void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split split) {
   const std::size_t size = bytes.size();
   auto memory = std::make_shared<std::vector<std::byte>>(2 * size + 4096);
-  request.inputs.assign(1, {});
+  request.inputs.resize(1);
+  request.inputs[0].views.clear();
   std::byte* to = memory->data() + (split == Split::kMisaligned ? 1 : 0);
   std::size_t from = 0;
   std::vector<std::size_t> cuts = Cuts(split, size);
@@ -71,7 +73,7 @@ void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split spl
   for (const std::size_t cut : cuts) {
     const std::size_t end = std::max(from, std::min(cut, size));
     if (end > from) std::memcpy(to, bytes.data() + from, end - from);
-    request.inputs[0].emplace_back(to, end - from);
+    request.inputs[0].views.emplace_back(to, end - from);
     to += end - from;
     if (split != Split::kAdjacent) to += 1 + end % 5;
     from = end;
@@ -88,6 +90,10 @@ class CpuLaneTest : public testing::Test {
     SplitInput(*probe->request(), BytesOf(x), split);
     return probe;
   }
+  std::shared_ptr<const Model> Load(const std::string& name, const std::string& config,
+                                    ModelMetrics& metrics, std::vector<Parameter> parameters) {
+    return OnCpu(MakeModel(name, config, metrics, std::move(parameters)), kernels_);
+  }
   // Runs the probes' requests as one batch.
   void Run(const std::vector<RequestProbe*>& probes) {
     auto batch = std::make_unique<Batch>();
@@ -100,7 +106,7 @@ class CpuLaneTest : public testing::Test {
   }
   static Tensor OutputOf(const RequestProbe& probe, const Tensor& like) {
     Tensor y(like.dtype(), like.count());
-    const Buffer& output = probe.completion().output;
+    const Buffer& output = probe.completion().outputs[0];
     EXPECT_EQ(probe.completion().status, absl::OkStatus());
     EXPECT_EQ(output.size(), y.bytes());
     if (output.size() == y.bytes() && y.bytes() > 0) {
@@ -111,8 +117,9 @@ class CpuLaneTest : public testing::Test {
   static std::string CompareToReference(const Model& model, const Tensor& x, const Tensor& y,
                                         std::int64_t samples, std::int64_t spatial) {
     std::vector<double> expected(static_cast<std::size_t>(x.count()));
+    const auto& program = std::get<NormProgram>(model.program());
     const norm::Status status =
-        norm::NormalizeReference(model.Spec(x.dtype()), model.host_params(),
+        norm::NormalizeReference(program.Spec(x.dtype()), program.params,
                                  {x.data(), nullptr, samples, spatial}, expected.data());
     if (!status.ok()) return status.message();
     return norm::testing::Compare(y, expected, norm::testing::TightTolerance(x.dtype()));
@@ -125,7 +132,7 @@ class CpuLaneTest : public testing::Test {
   BufferPool pool_{std::int64_t{64} << 20};
   CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   // Seven channels: sizes that no vector width divides.
-  std::shared_ptr<const Model> model_ = MakeModel(
+  std::shared_ptr<const Model> model_ = Load(
       "instance", "instance_norm { channels: 7 affine: true }", metrics_,
       {MakeParameter("weight", Ramp(7, 0.5F, 0.25F)), MakeParameter("bias", Ramp(7, -1.0F, 0.5F))});
 };
@@ -152,16 +159,16 @@ TEST_F(CpuLaneTest, ComputesEveryOperation) {
   const auto weight = [](std::int64_t n) { return MakeParameter("weight", Ramp(n, 0.5F, 0.1F)); };
   const auto bias = [](std::int64_t n) { return MakeParameter("bias", Ramp(n, -1.0F, 0.2F)); };
   const std::vector<std::shared_ptr<const Model>> models = {
-      MakeModel("group", "group_norm { channels: 6 groups: 2 } activation: SILU", metrics_,
-                {weight(6), bias(6)}),
-      MakeModel("layer", "layer_norm { normalized_shape: [6, 10] }", metrics_, {[] {
-                  Parameter p = MakeParameter("weight", Ramp(60, 0.5F, 0.1F));
-                  p.shape = *Shape::Create({6, 10});
-                  return p;
-                }()}),
-      MakeModel("batch", "batch_norm { channels: 6 }", metrics_,
-                {weight(6), bias(6), MakeParameter("running_mean", Ramp(6, 0.0F, 0.1F)),
-                 MakeParameter("running_var", Ramp(6, 1.0F, 0.1F))})};
+      Load("group", "group_norm { channels: 6 groups: 2 } activation: SILU", metrics_,
+           {weight(6), bias(6)}),
+      Load("layer", "layer_norm { normalized_shape: [6, 10] }", metrics_, {[] {
+             Parameter p = MakeParameter("weight", Ramp(60, 0.5F, 0.1F));
+             p.shape = *Shape::Create({6, 10});
+             return p;
+           }()}),
+      Load("batch", "batch_norm { channels: 6 }", metrics_,
+           {weight(6), bias(6), MakeParameter("running_mean", Ramp(6, 0.0F, 0.1F)),
+            MakeParameter("running_var", Ramp(6, 1.0F, 0.1F))})};
   for (const auto& model : models) {
     SCOPED_TRACE(model->name());
     const Tensor x = RandomTensor(norm::DType::kFloat32, 3 * 6 * 10, 2);
@@ -226,12 +233,8 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
     Request& request = *parts.back()->request();
     const auto begin = bytes.begin() + channels.first * channel_bytes;
     const std::vector<std::byte> part(begin, begin + channels.count * channel_bytes);
-    request.geometry = {1,
-                        spatial,
-                        channels.count,
-                        channels.count * channel_bytes,
-                        channels,
-                        {channels.count * channel_bytes}};
+    const TensorSize size = {channels.count * channel_bytes};
+    request.geometry = {1, spatial, channels.count, channels, {size}, {size}};
     SplitInput(request, part, parts.size() % 2 == 0 ? Split::kOnePiece : Split::kOddPieces);
     batch.push_back(parts.back().get());
   }
@@ -241,13 +244,14 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
   for (const auto& part : parts) ranges.push_back(part->request()->geometry.channels);
   Run(batch);
   EXPECT_TRUE(OutputOf(*beside, x).SameBytes(OutputOf(*whole, x)));
-  const std::byte* expected = whole->completion().output.data();
+  const std::byte* expected = whole->completion().outputs[0].data();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Completion& completion = parts[i]->completion();
     ASSERT_TRUE(completion.status.ok()) << completion.status;
-    ASSERT_EQ(completion.output.size(), static_cast<std::size_t>(ranges[i].count * channel_bytes));
-    EXPECT_EQ(std::memcmp(completion.output.data(), expected + ranges[i].first * channel_bytes,
-                          completion.output.size()),
+    ASSERT_EQ(completion.outputs[0].size(),
+              static_cast<std::size_t>(ranges[i].count * channel_bytes));
+    EXPECT_EQ(std::memcmp(completion.outputs[0].data(), expected + ranges[i].first * channel_bytes,
+                          completion.outputs[0].size()),
               0)
         << "part " << i;
   }
@@ -258,9 +262,9 @@ TEST_F(CpuLaneTest, WritesToTheMemoryThatTheRequestNames) {
   for (const Split split : {Split::kOnePiece, Split::kOddPieces}) {
     Tensor y(norm::DType::kFloat32, 7 * 10);
     const auto probe = Make(model_, {1, 7, 10}, x, split);
-    probe->request()->output = {static_cast<std::byte*>(y.data()), y.bytes()};
+    probe->request()->outputs = {{{static_cast<std::byte*>(y.data()), y.bytes()}, {}}};
     Run({probe.get()});
-    EXPECT_EQ(probe->completion().output.size(), 0U);
+    EXPECT_EQ(probe->completion().outputs[0].size(), 0U);
     EXPECT_EQ(CompareToReference(*model_, x, y, 1, 10), "");
     EXPECT_TRUE(y.GuardsIntact());
   }
@@ -273,8 +277,8 @@ TEST_F(CpuLaneTest, ComputesInPlaceWhenOutputIsTheInput) {
   xy.CopyFrom(x);
   const auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 7, 10});
   auto* data = static_cast<std::byte*>(xy.data());
-  probe->request()->inputs = {{ConstBytes(data, xy.bytes())}};
-  probe->request()->output = {data, xy.bytes()};
+  probe->request()->inputs[0].views = {ConstBytes(data, xy.bytes())};
+  probe->request()->outputs = {{{data, xy.bytes()}, {}}};
   Run({probe.get()});
   EXPECT_EQ(CompareToReference(*model_, x, xy, 1, 10), "");
 }
@@ -283,7 +287,7 @@ TEST_F(CpuLaneTest, AnswersAnEmptyTensorWithAnEmptyTensor) {
   RequestProbe probe(model_, {0, 7, 10});
   Run({&probe});
   EXPECT_EQ(probe.completion().status, absl::OkStatus());
-  EXPECT_EQ(probe.completion().output.size(), 0U);
+  EXPECT_EQ(probe.completion().outputs[0].size(), 0U);
 }
 
 TEST_F(CpuLaneTest, EndsWhatNobodyWantsWithoutComputing) {
@@ -315,10 +319,10 @@ TEST_F(CpuLaneTest, ARequestWhoseMemoryCannotBeHadFailsAlone) {
   const auto short_input = Make(model_, {1, 7, 10}, x);
   const auto odd_output = Make(model_, {1, 7, 10}, x);
   const auto after = Make(model_, {1, 7, 10}, x);
-  huge->request()->geometry.bytes = std::int64_t{1} << 60;
-  short_input->request()->inputs[0].back().remove_suffix(1);
+  huge->request()->geometry.outputs[0].bytes = std::int64_t{1} << 60;
+  short_input->request()->inputs[0].views.back().remove_suffix(1);
   std::vector<std::byte> memory(x.bytes() + 1);
-  odd_output->request()->output = {memory.data() + 1, x.bytes()};
+  odd_output->request()->outputs = {{{memory.data() + 1, x.bytes()}, {}}};
   Run({before.get(), huge.get(), short_input.get(), odd_output.get(), after.get()});
   EXPECT_EQ(huge->code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(short_input->code(), absl::StatusCode::kInternal);

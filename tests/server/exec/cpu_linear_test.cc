@@ -7,11 +7,11 @@
 #include <deque>
 #include <random>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "kernels/reference.h"
 #include "server/exec/cpu_lane.h"
-#include "server/exec/cpu_model.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/models.h"
@@ -50,8 +50,7 @@ std::shared_ptr<const Model> MakeLayer(const std::string& epilogue, ModelMetrics
   std::shared_ptr<Model> model =
       *Model::Create("layer", 1, config, {weight, MakeParameter("linear.bias", Values(kOut, 2))},
                      std::shared_ptr<ModelMetrics>(std::shared_ptr<void>(), &metrics));
-  model->set_backend_state(*CpuModel::Create(*model, kernels));
-  return model;
+  return OnCpu(model, kernels);
 }
 
 enum class Split { kOnePiece, kMisaligned, kPieces };
@@ -93,8 +92,8 @@ class CpuLinearTest : public ::testing::Test {
     types.resize(model_->input_names().size());
     request->geometry = *model_->Check(types);
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>(2);
-    request->inputs.push_back(ViewsOf(sent.x, split, (*memory)[0]));
-    if (types.size() > 1) request->inputs.push_back(ViewsOf(sent.y, split, (*memory)[1]));
+    request->inputs.push_back({ViewsOf(sent.x, split, (*memory)[0]), {}});
+    if (types.size() > 1) request->inputs.push_back({ViewsOf(sent.y, split, (*memory)[1]), {}});
     sent.owner = memory;
     request->input_owner = std::move(memory);
     request->done = [&sent](Completion completion) {
@@ -115,16 +114,17 @@ class CpuLinearTest : public ::testing::Test {
   void ExpectRight(const Sent& sent) {
     ASSERT_EQ(sent.done, 1);
     ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-    norm::LinearNormSpec spec = *model_->linear();
+    const auto& program = std::get<LinearNormProgram>(model_->program());
+    norm::LinearNormSpec spec = program.spec;
     spec.dtype = sent.x.dtype();
     Tensor out(spec.dtype, sent.samples * kOut);
-    ASSERT_EQ(sent.completion.output.size(), out.bytes());
+    ASSERT_EQ(sent.completion.outputs[0].size(), out.bytes());
     if (out.bytes() > 0) {
-      std::memcpy(out.data(), sent.completion.output.data(), out.bytes());
+      std::memcpy(out.data(), sent.completion.outputs[0].data(), out.bytes());
     }
     std::vector<double> expected(static_cast<std::size_t>(out.count()));
     const norm::Status status = norm::LinearNormReference(
-        spec, model_->host_linear_params(),
+        spec, program.params,
         {sent.x.data(), spec.epilogue.needs_y() ? sent.y.data() : nullptr, nullptr, sent.samples},
         expected.data());
     ASSERT_TRUE(status.ok()) << status.message();
@@ -176,10 +176,11 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
     std::vector<std::unique_ptr<Request>> one;
     one.push_back(MakeRequest(alone, Split::kOnePiece));
     Run(std::move(one));
-    const Buffer& output = alone.completion.output;
-    ASSERT_EQ(output.size(), together[i].completion.output.size());
+    const Buffer& output = alone.completion.outputs[0];
+    ASSERT_EQ(output.size(), together[i].completion.outputs[0].size());
     if (output.size() == 0) continue;
-    EXPECT_EQ(std::memcmp(output.data(), together[i].completion.output.data(), output.size()), 0);
+    EXPECT_EQ(std::memcmp(output.data(), together[i].completion.outputs[0].data(), output.size()),
+              0);
   }
 }
 
@@ -198,8 +199,8 @@ TEST_F(CpuLinearTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsOwnY) {
   out.CopyFrom(sent.y);
   auto* data = static_cast<std::byte*>(out.data());
   std::unique_ptr<Request> request = MakeRequest(sent, Split::kOnePiece);
-  request->inputs[1] = {{data, out.bytes()}};
-  request->output = {data, out.bytes()};
+  request->inputs[1].views = {{data, out.bytes()}};
+  request->outputs = {{{data, out.bytes()}, {}}};
   std::vector<std::unique_ptr<Request>> requests;
   requests.push_back(std::move(request));
   Run(std::move(requests));
@@ -208,7 +209,7 @@ TEST_F(CpuLinearTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsOwnY) {
   requests.clear();
   requests.push_back(MakeRequest(again, Split::kOnePiece));
   Run(std::move(requests));
-  EXPECT_EQ(std::memcmp(again.completion.output.data(), data, out.bytes()), 0);
+  EXPECT_EQ(std::memcmp(again.completion.outputs[0].data(), data, out.bytes()), 0);
 }
 
 TEST_F(CpuLinearTest, ARequestWithoutItsSecondInputFailsAlone) {

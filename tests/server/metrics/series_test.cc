@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "prometheus/metric_family.h"
 #include "server/metrics/metrics.h"
 #include "server/metrics/series_set.h"
@@ -137,7 +138,7 @@ TEST_F(SeriesTest, AVersionGoesAloneAndLeavesTheModelsSeries) {
 TEST_F(SeriesTest, ModelsBeyondTheLimitCountTogether) {
   std::vector<Handle> models;
   for (std::int64_t i = 0; i < kMaxSeries + 3; ++i) {
-    models.push_back(metrics_->ForModel("m" + std::to_string(i), 1));
+    models.push_back(metrics_->ForModel(absl::StrCat("m", i), 1));
     Ask(models.back());
   }
   Exposition scrape = Scrape();
@@ -169,14 +170,14 @@ TEST_F(SeriesTest, LimitOfNoneCountsEveryModelTogether) {
 TEST_F(SeriesTest, SeriesOfModelsThatAreGoneAreBoundedWhereNobodyScrapes) {
   constexpr int kModels = 5000;
   for (int i = 0; i < kModels; ++i) {
-    const Handle model = metrics_->ForModel("m" + std::to_string(i), 1);
+    const Handle model = metrics_->ForModel(absl::StrCat("m", i), 1);
     model->RecordLoad(milliseconds(1));
   }
   const Exposition scrape = Scrape();
   EXPECT_EQ(scrape.Count("normd_model_load_duration_seconds_sum"),
             static_cast<int>(SeriesSet::kMaxRetired));
   EXPECT_EQ(CountOf(scrape, "m0"), 0);
-  EXPECT_GT(CountOf(scrape, "m" + std::to_string(kModels - 1)), 0);
+  EXPECT_GT(CountOf(scrape, absl::StrCat("m", kModels - 1)), 0);
 }
 
 // Every method, stage, batch and rejection, before and after: nothing stays.
@@ -185,7 +186,7 @@ TEST_F(SeriesTest, MemoryOfModelsThatAreGoneIsFree) {
   GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
 #endif
   const auto load_and_ask = [this](int i) {
-    const Handle model = metrics_->ForModel("m" + std::to_string(i), 1);
+    const Handle model = metrics_->ForModel(absl::StrCat("m", i), 1);
     StageTimes stages;
     for (std::size_t s = 0; s < kStageCount; ++s) stages[static_cast<Stage>(s)] = milliseconds(1);
     model->RecordStages(stages);
@@ -214,7 +215,7 @@ TEST_F(SeriesTest, AModelThatWasNeverAskedTakesLittleMemory) {
   models.reserve(10'000);
   const std::size_t before = mallinfo2().uordblks;
   for (int i = 0; i < 10'000; ++i) {
-    models.push_back(metrics_->ForModel("m" + std::to_string(i), 1));
+    models.push_back(metrics_->ForModel(absl::StrCat("m", i), 1));
     models.back()->RecordLoad(milliseconds(1));
   }
   EXPECT_LT((mallinfo2().uordblks - before) / models.size(), 4096u);
@@ -244,7 +245,7 @@ TEST_F(SeriesTest, LosesNoCountWhileModelsComeAndGoOnManyThreads) {
     threads.emplace_back([this, t, &steady] {
       for (int i = 0; i < kRounds; ++i) {
         // The same names on all threads, so that some come back, some retire and some overflow.
-        const Handle model = metrics_->ForModel("m" + std::to_string((i + t) % 8), i % 2);
+        const Handle model = metrics_->ForModel(absl::StrCat("m", (i + t) % 8), i % 2);
         Ask(model);
         Ask(steady);
       }

@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <variant>
+#include <vector>
 
+#include "server/model/operations/operations.h"
 #include "server/model/root_folder.h"
 #include "tests/server/model/files.h"
 
@@ -250,6 +255,13 @@ TEST(CheckModelConfigTest, TakesTheLimits) {
   }
 }
 
+// What the kernels compute for a config on inputs of `dtype`.
+norm::NormSpec MakeSpec(const v1::ModelConfig& config, norm::DType dtype) {
+  const auto operation = MakeOperation(config);
+  EXPECT_TRUE(operation.ok()) << operation.status();
+  return std::get<NormProgram>((*operation)->MakeProgram({})).Spec(dtype);
+}
+
 TEST(MakeSpecTest, TakesTheDefaultsOfAbsentFields) {
   const norm::NormSpec spec =
       MakeSpec(Parse("group_norm { channels: 6 groups: 3 }"), norm::DType::kFloat32);
@@ -322,9 +334,15 @@ TEST(MakeSpecTest, MapsEveryActivation) {
 }
 
 TEST(NormalizedShapeTest, IsThatOfLayerNormAndRmsNormAlone) {
-  EXPECT_THAT(NormalizedShape(Parse("layer_norm { normalized_shape: [2, 3] }")), ElementsAre(2, 3));
-  EXPECT_THAT(NormalizedShape(Parse("rms_norm { normalized_shape: 7 }")), ElementsAre(7));
-  EXPECT_THAT(NormalizedShape(Parse("batch_norm { channels: 7 }")), IsEmpty());
+  const auto shape = [](const char* text) {
+    const auto operation = *MakeOperation(Parse(text));
+    const auto dims = operation->parameters().norm_shape.dims();
+    return operation->has_channels() ? std::vector<std::int64_t>()
+                                     : std::vector<std::int64_t>(dims.begin(), dims.end());
+  };
+  EXPECT_THAT(shape("layer_norm { normalized_shape: [2, 3] }"), ElementsAre(2, 3));
+  EXPECT_THAT(shape("rms_norm { normalized_shape: 7 }"), ElementsAre(7));
+  EXPECT_THAT(shape("batch_norm { channels: 7 }"), IsEmpty());
 }
 
 class ReadModelConfigTest : public ::testing::Test {

@@ -1,6 +1,6 @@
 // The fused layer's config, parameters and inputs as the model checks them.
 
-#include "server/model/linear_norm.h"
+#include "server/model/operations/linear_norm.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,11 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "server/model/config.h"
+#include "server/model/model.h"
 
 namespace normd {
 namespace {
@@ -63,22 +65,24 @@ class LinearModelTest : public ::testing::Test {
 
 TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {
   const auto model = Layer();
-  ASSERT_NE(model->linear(), nullptr);
-  EXPECT_EQ(model->linear()->in_features, 3);
-  EXPECT_EQ(model->linear()->out_features, 5);
-  EXPECT_EQ(model->linear()->eps, 1e-5);
-  EXPECT_TRUE(model->linear()->epilogue.add && model->linear()->epilogue.multiply);
-  EXPECT_EQ(model->linear()->precision, norm::Precision::kFloat32);
+  const auto* program = std::get_if<LinearNormProgram>(&model->program());
+  ASSERT_NE(program, nullptr);
+  EXPECT_EQ(program->spec.in_features, 3);
+  EXPECT_EQ(program->spec.out_features, 5);
+  EXPECT_EQ(program->spec.eps, 1e-5);
+  EXPECT_TRUE(program->spec.epilogue.add && program->spec.epilogue.multiply);
+  EXPECT_EQ(program->spec.precision, norm::Precision::kFloat32);
   EXPECT_THAT(model->input_names(), ElementsAre("x", "y"));
-  EXPECT_EQ(model->host_linear_params().weight.data, model->parameters()[0].data.get());
-  EXPECT_EQ(model->host_linear_params().weight.dtype, DType::kBFloat16);
-  EXPECT_EQ(model->host_linear_params().bias.data, model->parameters()[1].data.get());
+  EXPECT_EQ(program->params.weight.data, model->parameters()[0].data.get());
+  EXPECT_EQ(program->params.weight.dtype, DType::kBFloat16);
+  EXPECT_EQ(program->params.bias.data, model->parameters()[1].data.get());
 
   const auto plain =
       *Create(std::string(kPlain) + " activation: SILU", {MakeParameter("linear.weight", {5, 3})});
+  const auto& plain_program = std::get<LinearNormProgram>(plain->program());
   EXPECT_THAT(plain->input_names(), ElementsAre("x"));
-  EXPECT_EQ(plain->linear()->epilogue.activation, norm::Activation::kSilu);
-  EXPECT_EQ(plain->host_linear_params().bias.data, nullptr);
+  EXPECT_EQ(plain_program.spec.epilogue.activation, norm::Activation::kSilu);
+  EXPECT_EQ(plain_program.params.bias.data, nullptr);
 }
 
 TEST_F(LinearModelTest, RefusesAConfigThatIsWrong) {
@@ -122,18 +126,20 @@ TEST_F(LinearModelTest, DividesInputsOfAnyLeadingDimensions) {
   ASSERT_TRUE(geometry.ok()) << geometry.status();
   EXPECT_EQ(geometry->samples, 8);
   EXPECT_EQ(geometry->rows, 8);
-  EXPECT_EQ(geometry->bytes, 8 * 5 * 4);
-  EXPECT_THAT(geometry->input_bytes, ElementsAre(8 * 3 * 4, 8 * 5 * 4));
+  EXPECT_EQ(geometry->OutputBytes(), 8 * 5 * 4);
+  EXPECT_THAT(geometry->inputs, ElementsAre(TensorSize{8 * 3 * 4}, TensorSize{8 * 5 * 4}));
+  EXPECT_THAT(geometry->outputs, ElementsAre(TensorSize{8 * 5 * 4}));
   EXPECT_EQ(geometry->LargerBytes(), 8 * 8 * 4);
-  EXPECT_THAT(model->OutputShape(Type({2, 4, 3}).shape).dims(), ElementsAre(2, 4, 5));
+  EXPECT_THAT(model->Outputs({Type({2, 4, 3}), Type({2, 4, 5})})[0].shape.dims(),
+              ElementsAre(2, 4, 5));
 
   const auto one = model->Check({Type({3}, DType::kFloat16), Type({5}, DType::kFloat16)});
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_EQ(one->samples, 1);
-  EXPECT_EQ(one->bytes, 10);
+  EXPECT_EQ(one->OutputBytes(), 10);
   const auto none = model->Check({Type({0, 3}), Type({0, 5})});
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(none->InputBytes() + none->bytes, 0);
+  EXPECT_EQ(none->InputBytes() + none->OutputBytes(), 0);
 }
 
 TEST_F(LinearModelTest, RefusesInputsThatDoNotFit) {

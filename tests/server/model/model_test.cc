@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "server/model/config.h"
@@ -56,14 +57,15 @@ TEST_F(ModelTest, KnowsWhatItWasMadeOf) {
   ASSERT_EQ(model->parameters().size(), 2u);
   EXPECT_EQ(&model->metrics(), metrics_->ForModel("m", 3).get());
   EXPECT_EQ(model->backend_state(), nullptr);
-  const norm::NormParams& params = model->host_params();
+  const auto& program = std::get<NormProgram>(model->program());
+  const norm::NormParams& params = program.params;
   EXPECT_EQ(params.gamma.data, model->parameters()[0].data.get());
   EXPECT_EQ(params.gamma.dtype, DType::kFloat32);
   EXPECT_EQ(params.beta.data, model->parameters()[1].data.get());
   EXPECT_EQ(params.beta.dtype, DType::kFloat16);
   EXPECT_EQ(params.mean.data, nullptr);
   EXPECT_EQ(params.variance.data, nullptr);
-  const norm::NormSpec spec = model->Spec(DType::kBFloat16);
+  const norm::NormSpec spec = program.Spec(DType::kBFloat16);
   EXPECT_EQ(spec.dtype, DType::kBFloat16);
   EXPECT_EQ(spec.groups, 2);
   EXPECT_EQ(spec.activation, norm::Activation::kSilu);
@@ -99,7 +101,8 @@ TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
     ASSERT_NE(model, nullptr) << config;
     for (const DType dtype :
          {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-      const norm::Status status = norm::ValidateSpec(model->Spec(dtype), model->host_params());
+      const auto& program = std::get<NormProgram>(model->program());
+      const norm::Status status = norm::ValidateSpec(program.Spec(dtype), program.params);
       EXPECT_TRUE(status.ok()) << config << ": " << status.message();
     }
   }
@@ -137,10 +140,10 @@ TEST_F(ModelTest, RefusesATorchParameterThatTheOperationDoesNotUse) {
 
 TEST_F(ModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheRequest) {
   const auto model = MustCreate("rms_norm { normalized_shape: 4 affine: false }", {});
-  EXPECT_EQ(model->Spec(DType::kFloat64).eps, 0x1p-52);
+  EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(DType::kFloat64).eps, 0x1p-52);
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    EXPECT_EQ(model->Spec(dtype).eps, 0x1p-23);
-    EXPECT_EQ(model->Spec(dtype).dtype, dtype);
+    EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(dtype).eps, 0x1p-23);
+    EXPECT_EQ(std::get<NormProgram>(model->program()).Spec(dtype).dtype, dtype);
   }
 }
 
@@ -150,15 +153,16 @@ TEST_F(ModelTest, FindsParametersUnderTheNamesThatTheConfigGives) {
       "parameter_names { key: \"bias\" value: \"shift\" }",
       {MakeParameter("block.shift", {4}, DType::kFloat16), MakeParameter("block.weight", {4})});
   ASSERT_EQ(model->parameters().size(), 2u);
-  EXPECT_EQ(model->host_params().beta.dtype, DType::kFloat16);
-  EXPECT_EQ(model->host_params().gamma.dtype, DType::kFloat32);
+  EXPECT_EQ(std::get<NormProgram>(model->program()).params.beta.dtype, DType::kFloat16);
+  EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.dtype, DType::kFloat32);
 }
 
 TEST_F(ModelTest, LeavesOutParametersOfOtherNames) {
   const auto model = MustCreate("rms_norm { normalized_shape: 4 }",
                                 {MakeParameter("extra", {1000}), MakeParameter("weight", {4})});
   ASSERT_EQ(model->parameters().size(), 1u);
-  EXPECT_EQ(model->host_params().gamma.data, model->parameters()[0].data.get());
+  EXPECT_EQ(std::get<NormProgram>(model->program()).params.gamma.data,
+            model->parameters()[0].data.get());
 }
 
 TEST_F(ModelTest, RefusesAParameterThatComesTwice) {
@@ -176,14 +180,18 @@ class ModelCheckTest : public ModelTest {
     if (!shape.ok()) return shape.status();
     return MustCreate(config, {})->Check(dtype, *shape);
   }
+  struct Wanted {
+    std::int64_t samples, spatial, rows, bytes;
+  };
   void ExpectGeometry(const std::string& config, const std::vector<std::int64_t>& dims,
-                      const Geometry& wanted, DType dtype = DType::kFloat32) {
+                      const Wanted& wanted, DType dtype = DType::kFloat32) {
     const absl::StatusOr<Geometry> got = Check(config, dims, dtype);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->samples, wanted.samples);
     EXPECT_EQ(got->spatial, wanted.spatial);
     EXPECT_EQ(got->rows, wanted.rows);
-    EXPECT_EQ(got->bytes, wanted.bytes);
+    EXPECT_EQ(got->InputBytes(), wanted.bytes);
+    EXPECT_EQ(got->OutputBytes(), wanted.bytes);
   }
   std::string Error(const std::string& config, const std::vector<std::int64_t>& dims,
                     DType dtype = DType::kFloat32) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "server/model/config.h"
 #include "tests/support/tensor.h"
 
 namespace normd {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,7 @@ std::string Weights(float value) {
 }
 float FirstWeight(const Model& model) {
   float value = 0;
-  std::memcpy(&value, model.host_params().gamma.data, sizeof(value));
+  std::memcpy(&value, std::get<NormProgram>(model.program()).params.gamma.data, sizeof(value));
   return value;
 }
 
@@ -489,7 +490,8 @@ TEST_F(ModelRegistryTest, ConcurrentFindsSeeWholeStatesDuringReloads) {
         const auto model = registry().Find("m", 0);
         ASSERT_TRUE(model.ok()) << model.status();
         float weights[4];
-        std::memcpy(weights, (*model)->host_params().gamma.data, sizeof(weights));
+        std::memcpy(weights, std::get<NormProgram>((*model)->program()).params.gamma.data,
+                    sizeof(weights));
         for (const float weight : weights) ASSERT_EQ(weight, weights[0]);
         ASSERT_TRUE(registry().Find("other", 1).ok());
         ++finds;

@@ -140,10 +140,43 @@ TEST(UndeliveredTest, NeverGrowsOnAnHonestConnection) {
 
 TEST(UndeliveredTest, TalksALittleForEver) {
   Traffic traffic(Limits());
-  for (int tenth = 0; tenth < 100000; ++tenth) {  // Pings and health checks, nothing delivered.
-    ASSERT_EQ(traffic.After(milliseconds(100), 400), TrafficVerdict::kFine);
+  for (int second = 0; second < 1000000; ++second) {  // Pings, and their acknowledgements.
+    ASSERT_EQ(traffic.After(seconds(1), 60), TrafficVerdict::kFine);
   }
   EXPECT_LE(traffic.undelivered().bytes(), Undelivered::kNoticeableBytes);
+}
+
+TEST(UndeliveredTest, TalksMoreAsLongAsSomethingIsDelivered) {
+  Traffic traffic(Limits());
+  for (int tenth = 0; tenth < 1000000; ++tenth) {  // Health checks, and window updates beside them.
+    ASSERT_EQ(traffic.After(milliseconds(100), 450, 6, tenth % 10 == 0), TrafficVerdict::kFine);
+  }
+  EXPECT_LE(traffic.undelivered().bytes(), Undelivered::kNoticeableBytes);
+}
+
+// A half-sent message is not held for ever, however slowly it comes and however it is spread over
+// time: below the least rate the connection ends before it has sent much.
+TEST(UndeliveredTest, EndsADripOfAnyRate) {
+  for (const std::int64_t least_rate : {256, 4096, 4 << 20}) {
+    TrafficLimits limits = Limits();
+    limits.min_bytes_per_second = least_rate;
+    for (const std::int64_t period_ms : {50, 100, 1000, 7000}) {
+      for (std::int64_t rate = 100; rate < least_rate; rate = rate * 3 / 2) {
+        Traffic traffic(limits);
+        const std::int64_t step = rate * period_ms / 1000 + 1;
+        const std::int64_t most = Undelivered::kAllowanceBytes + Undelivered::kNoticeableBytes;
+        std::int64_t sent = 0;
+        std::int64_t passed_ms = 0;
+        while (traffic.After(milliseconds(period_ms), step) == TrafficVerdict::kFine) {
+          sent += step;
+          passed_ms += period_ms;
+          // Beside what pings may take, and what comes in the time until the verdict.
+          ASSERT_LE(sent, most + most / 16 + 85 * passed_ms / 1000 + 2 * 31 * rate + 2 * step)
+              << rate << " of " << least_rate << " every " << period_ms << " ms";
+        }
+      }
+    }
+  }
 }
 
 TEST(UndeliveredTest, AnHourOfSilenceIsNotSavedUp) {

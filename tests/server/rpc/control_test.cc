@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
-#include "tests/server/rpc/wire_writer.h"
+#include "tests/wire/wire_writer.h"
 
 namespace normd {
 namespace {

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/reference.h"
@@ -52,7 +53,8 @@ void ExpectRight(TestServer& server, const v1::Tensor& x_tensor, const v1::Tenso
   const auto model = *server.registry().Find(kModel, 0);
   std::vector<double> expected(y.size());
   const norm::Status status = norm::LinearNormReference(
-      *model->linear(), model->host_linear_params(),
+      std::get<LinearNormProgram>(model->program()).spec,
+      std::get<LinearNormProgram>(model->program()).params,
       {x.data(), y.data(), nullptr, static_cast<std::int64_t>(x.size()) / kFeatures},
       expected.data());
   ASSERT_TRUE(status.ok()) << status.message();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,9 +69,9 @@ TEST(NormServiceTest, AnswersWithTheNormAndTheStagesAndTheBatch) {
   std::vector<double> expected(elements);
   std::vector<float> x(elements);
   std::memcpy(x.data(), request.inputs(0).data().data(), elements * sizeof(float));
-  ASSERT_TRUE(norm::NormalizeReference((*model)->Spec(norm::DType::kFloat32),
-                                       (*model)->host_params(), {x.data(), nullptr, 2, 35},
-                                       expected.data())
+  const auto& program = std::get<NormProgram>((*model)->program());
+  ASSERT_TRUE(norm::NormalizeReference(program.Spec(norm::DType::kFloat32), program.params,
+                                       {x.data(), nullptr, 2, 35}, expected.data())
                   .ok());
   for (std::size_t i = 0; i < elements; ++i) {
     float y = 0;
@@ -181,11 +182,18 @@ std::vector<BadInput> BadInputs() {
        {"inputs[0].name: \"\", wanted \"x\""}},
       {"ThreeInputs",
        [](v1::NormalizeRequest& r) {
-         r.add_inputs();
-         r.add_inputs();
+         r.mutable_inputs(0)->set_name("x");
+         r.add_inputs()->set_name("x");
+         r.add_inputs()->set_name("z");
        },
        kInvalid,
-       {"inputs: more than 2"}},
+       {"inputs[2].name: \"z\", wanted \"x\""}},
+      {"MoreInputsThanAnyModelTakes",
+       [](v1::NormalizeRequest& r) {
+         for (int i = 0; i < 32; ++i) r.add_inputs();
+       },
+       kInvalid,
+       {"inputs: more than 32, wanted at most 32"}},
       {"UnknownInput",
        [](v1::NormalizeRequest& r) { r.mutable_inputs(0)->set_name("q"); },
        kInvalid,

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/server/rpc/wire_writer.h"
+#include "tests/wire/wire_writer.h"
 
 namespace normd::testing {
 namespace {

@@ -15,6 +15,7 @@
 #include "server/rpc/normalize_call.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
+#include "wire/grpc_slices.h"
 
 namespace normd {
 namespace {
@@ -59,16 +60,18 @@ class PlainCodec final : public MessageCodec {
       slice.remove_prefix(skipped);
       skip -= skipped;
       if (slice.empty()) continue;
-      input.data.push_back(slice);
+      input.data.views.push_back(slice);
       input.data_bytes += static_cast<std::int64_t>(slice.size());
     }
     return request;
   }
 
   grpc::ByteBuffer Encode(ResponseDescription response) const override {
-    const std::string head =
-        absl::StrCat(response.model, " ", absl::StrJoin(response.output.shape, "x"), "\n");
-    const grpc::Slice parts[] = {grpc::Slice(head), OwningSlice(std::move(response.output.data))};
+    OutputDescription& output = response.outputs[0];
+    const grpc::Slice head(
+        absl::StrCat(response.model, " ", absl::StrJoin(output.shape, "x"), "\n"));
+    const ConstBytes bytes(output.data.data(), output.data.size());
+    const grpc::Slice parts[] = {head, SliceHolding(bytes, std::move(output.data))};
     return grpc::ByteBuffer(parts, 2);
   }
 };

@@ -225,7 +225,7 @@ class StreamCrowdTest : public testing::Test {
     const std::unique_ptr<Batch> batch = std::move(batches[which]);
     batches.erase(batches.begin() + static_cast<std::ptrdiff_t>(which));
     for (std::unique_ptr<Request>& request : batch->requests) {
-      const auto size = static_cast<std::size_t>(request->geometry.bytes);
+      const auto size = static_cast<std::size_t>(request->geometry.OutputBytes());
       auto* memory = new std::byte[size];
       Buffer output(memory, size, [memory] { delete[] memory; });
       Complete(std::move(request), std::move(output), {batch->id, 1, batch->bytes, ""});

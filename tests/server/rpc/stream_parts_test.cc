@@ -1,4 +1,4 @@
-// A stream's parts without a connection: its codec, its pieces, its header.
+// A stream's parts without a connection: its pieces, its header.
 
 #include <gmock/gmock.h>
 #include <grpc/slice.h>
@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "normd/v1/norm_service.pb.h"
-#include "server/rpc/stream_codec.h"
+#include "server/model/operations/norm_operation.h"
+#include "server/rpc/piece_output.h"
 #include "server/rpc/stream_patience.h"
 #include "server/rpc/stream_pieces.h"
 #include "tests/support/tensor.h"
@@ -24,102 +25,31 @@ namespace {
 
 using ::testing::HasSubstr;
 
-ConstBytes BytesOf(absl::string_view text) {
-  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
-}
-
-// `wire` in slices of random sizes, some of them empty.
-std::vector<ConstBytes> Cut(absl::string_view wire, std::mt19937_64& random) {
-  std::vector<ConstBytes> slices;
-  while (!wire.empty()) {
-    const std::size_t size = std::min<std::size_t>(random() % 9, wire.size());
-    slices.push_back(BytesOf(wire.substr(0, size)));
-    wire.remove_prefix(size);
-  }
-  return slices;
-}
-
-std::string Joined(const StreamPartView& part) {
-  std::string joined;
-  for (const ConstBytes view : part.bytes) {
-    joined.append(reinterpret_cast<const char*>(view.data()), view.size());
-  }
-  return joined;
-}
-
-TEST(StreamCodecTest, ReadsWhatTheGeneratedClassWrites) {
-  std::mt19937_64 random(norm::testing::TestSeed());
-  for (int i = 0; i < 200; ++i) {
-    v1::NormalizeStreamRequest message;
-    std::string wanted;
-    if (i % 2 == 0) {
-      message.mutable_header()->set_model(std::string(random() % 40, 'm'));
-      message.mutable_header()->add_inputs()->add_shape(static_cast<std::int64_t>(random() % 1000));
-      wanted = message.header().SerializeAsString();
-    } else {
-      wanted = std::string(random() % 300, static_cast<char>('a' + i % 26));
-      message.set_chunk(wanted);
-    }
-    std::string wire = message.SerializeAsString();
-    if (i % 3 == 0) wire += std::string("\x78\x05", 2);  // An unknown field.
-    const auto part = DecodeStreamRequest(Cut(wire, random));
-    ASSERT_TRUE(part.ok()) << part.status();
-    EXPECT_EQ(part->kind,
-              i % 2 == 0 ? StreamPartView::Kind::kHeader : StreamPartView::Kind::kChunk);
-    EXPECT_EQ(Joined(*part), wanted);
-    EXPECT_EQ(part->size, static_cast<std::int64_t>(wanted.size()));
-  }
-}
-
-TEST(StreamCodecTest, RefusesEveryTruncatedMessage) {
-  v1::NormalizeStreamRequest message;
-  message.set_chunk("0123456789");
-  const std::string wire = message.SerializeAsString();
-  for (std::size_t size = 1; size < wire.size(); ++size) {
-    const std::vector<ConstBytes> slices = {BytesOf(absl::string_view(wire).substr(0, size))};
-    EXPECT_FALSE(DecodeStreamRequest(slices).ok()) << size;
-  }
-  const std::vector<ConstBytes> twice = {BytesOf(wire), BytesOf(wire)};
-  EXPECT_THAT(std::string(DecodeStreamRequest(twice).status().message()),
-              HasSubstr("part: more than one"));
-}
-
-TEST(StreamCodecTest, AChunksHeadAndItsBytesAreTheGeneratedMessage) {
-  for (const std::size_t size :
-       {std::size_t{1}, std::size_t{127}, std::size_t{128}, std::size_t{1} << 20}) {
-    const std::string bytes(size, 'y');
-    v1::NormalizeStreamResponse message;
-    message.set_chunk(bytes);
-    EXPECT_TRUE(EncodeStreamChunkHead(size) + bytes == message.SerializeAsString()) << size;
-  }
-}
-
 Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int64_t spatial) {
   Geometry geometry;
   geometry.samples = samples;
   geometry.spatial = spatial;
   geometry.rows = samples * spec.groups;
-  geometry.bytes = samples * spatial * spec.channels * 4;
-  geometry.input_bytes = {geometry.bytes};
+  geometry.inputs = geometry.outputs = {{samples * spatial * spec.channels * 4}};
   return geometry;
 }
 
 TEST(PieceSequenceTest, CutsLargeSamplesBetweenRowsAndSmallOnesNot) {
   const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   // A row of 3 channels x 8 elements: 96 bytes; a sample: 384.
-  PieceSequence rows(spec, MakeGeometry(spec, 2, 8), 300);
+  PieceSequence rows(CutRuleOf(spec), MakeGeometry(spec, 2, 8), 300);
   EXPECT_EQ(rows.unit_bytes(), 96);
   Geometry piece = rows.Next();
-  EXPECT_EQ(piece.bytes, 288);
+  EXPECT_EQ(piece.OutputBytes(), 288);
   EXPECT_EQ(piece.rows, 3);
   EXPECT_EQ(piece.samples, 1);
   EXPECT_EQ(piece.channels, (ChannelRange{0, 9}));
   piece = rows.Next();
-  EXPECT_EQ(piece.bytes, 96) << "a piece ends with its sample";
+  EXPECT_EQ(piece.OutputBytes(), 96) << "a piece ends with its sample";
   EXPECT_EQ(piece.channels, (ChannelRange{9, 3}));
   EXPECT_EQ(rows.Next().channels, (ChannelRange{0, 9}));
 
-  PieceSequence samples(spec, MakeGeometry(spec, 5, 8), 800);
+  PieceSequence samples(CutRuleOf(spec), MakeGeometry(spec, 5, 8), 800);
   EXPECT_EQ(samples.unit_bytes(), 384);
   piece = samples.Next();
   EXPECT_EQ(piece.samples, 2);
@@ -130,7 +60,7 @@ TEST(PieceSequenceTest, CutsLargeSamplesBetweenRowsAndSmallOnesNot) {
 TEST(PieceSequenceTest, NeverCutsAChannelsLastSample) {
   norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   spec.layout = norm::Layout::kChannelsLast;
-  PieceSequence pieces(spec, MakeGeometry(spec, 3, 8), 100);
+  PieceSequence pieces(CutRuleOf(spec), MakeGeometry(spec, 3, 8), 100);
   EXPECT_EQ(pieces.unit_bytes(), 384);
   EXPECT_EQ(pieces.Next().samples, 1);
 }
@@ -148,21 +78,21 @@ TEST(PieceSequenceTest, CoversEveryRowOnce) {
     const std::int64_t target = pick(1, 2000);
     std::int64_t bytes = 0;
     std::int64_t rows = 0;
-    for (PieceSequence pieces(spec, tensor, target); !pieces.done();) {
+    for (PieceSequence pieces(CutRuleOf(spec), tensor, target); !pieces.done();) {
       const Geometry piece = pieces.Next();
       const norm::NormSpec part = SpecOf(spec, piece.channels);
-      ASSERT_EQ(piece.bytes, piece.samples * piece.spatial * part.channels * 4);
+      ASSERT_EQ(piece.OutputBytes(), piece.samples * piece.spatial * part.channels * 4);
       ASSERT_EQ(piece.rows, piece.samples * part.groups);
-      ASSERT_EQ(piece.InputBytes(), piece.bytes);
-      ASSERT_LE(piece.bytes, std::max(target, pieces.unit_bytes()));
+      ASSERT_EQ(piece.InputBytes(), piece.OutputBytes());
+      ASSERT_LE(piece.OutputBytes(), std::max(target, pieces.unit_bytes()));
       if (!piece.channels.all()) {
-        const std::int64_t sample_bytes = tensor.bytes / tensor.samples;
+        const std::int64_t sample_bytes = tensor.OutputBytes() / tensor.samples;
         ASSERT_EQ(bytes % sample_bytes, piece.channels.first * tensor.spatial * 4);
       }
-      bytes += piece.bytes;
+      bytes += piece.OutputBytes();
       rows += piece.rows;
     }
-    ASSERT_EQ(bytes, tensor.bytes);
+    ASSERT_EQ(bytes, tensor.OutputBytes());
     ASSERT_EQ(rows, tensor.rows);
   }
 }
@@ -171,10 +101,10 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
   std::mt19937_64 random(norm::testing::TestSeed());
   const norm::NormSpec spec = norm::InstanceNormSpec(8, norm::DType::kFloat32);
   const Geometry tensor = MakeGeometry(spec, 3, 1000);  // Rows of 4000 bytes.
-  std::string bytes(static_cast<std::size_t>(tensor.bytes), '\0');
+  std::string bytes(static_cast<std::size_t>(tensor.OutputBytes()), '\0');
   for (char& byte : bytes) byte = static_cast<char>(random());
   for (const std::size_t largest : {std::size_t{5}, std::size_t{1500}, std::size_t{50000}}) {
-    PieceAssembler assembler(PieceSequence(spec, tensor, 9000),
+    PieceAssembler assembler(PieceSequence(CutRuleOf(spec), tensor, 9000),
                              static_cast<std::int64_t>(random() % 6000));
     std::vector<ReceivedPiece> pieces;
     for (std::size_t at = 0; at < bytes.size();) {
@@ -185,14 +115,14 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
       assembler.Add(slice, view, pieces);
       at += size;
     }
-    EXPECT_EQ(assembler.received_bytes(), tensor.bytes);
+    EXPECT_EQ(assembler.received_bytes(), tensor.OutputBytes());
     std::string joined;
     for (const ReceivedPiece& piece : pieces) {
       const std::size_t begin = joined.size();
       for (const ConstBytes view : piece.inputs[0]) {
         joined.append(reinterpret_cast<const char*>(view.data()), view.size());
       }
-      EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.bytes);
+      EXPECT_EQ(static_cast<std::int64_t>(joined.size() - begin), piece.geometry.OutputBytes());
       // Tiny slices are not kept one by one.
       EXPECT_LT(piece.inputs[0].size(), 40U);
     }
@@ -202,7 +132,8 @@ TEST(PieceAssemblerTest, GivesEveryByteToItsPieceHoweverTheyArrive) {
 
 TEST(PieceAssemblerTest, ThePiecesOwnTheirBytes) {
   const norm::NormSpec spec = norm::InstanceNormSpec(1, norm::DType::kFloat32);
-  PieceAssembler assembler(PieceSequence(spec, MakeGeometry(spec, 1, 1024), 1 << 20), 4096);
+  PieceAssembler assembler(PieceSequence(CutRuleOf(spec), MakeGeometry(spec, 1, 1024), 1 << 20),
+                           4096);
   std::vector<ReceivedPiece> pieces;
   bool released = false;
   {
@@ -275,14 +206,14 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
          {1, 100, 1000, 1023, 1024, 4096, 16000, 32767, 32768, 32769, 65536, 300000}) {
       for (const std::size_t beside : {0, 1, 1000, 15000, 16384, 32768, 65536, 200000}) {
         Transport transport(block);
-        PieceAssembler assembler(PieceSequence(spec, tensor, 100000));
+        PieceAssembler assembler(PieceSequence(CutRuleOf(spec), tensor, 100000));
         std::vector<ReceivedPiece> pieces;
         // Small chunks: enough of them to fill some blocks.
         const std::int64_t bytes =
-            std::min<std::int64_t>(tensor.bytes, static_cast<std::int64_t>(chunk) * 3000);
+            std::min<std::int64_t>(tensor.OutputBytes(), static_cast<std::int64_t>(chunk) * 3000);
         while (assembler.received_bytes() < bytes) {
           std::size_t size = std::min<std::size_t>(
-              chunk, static_cast<std::size_t>(tensor.bytes - assembler.received_bytes()));
+              chunk, static_cast<std::size_t>(tensor.OutputBytes() - assembler.received_bytes()));
           for (const grpc::Slice& slice : transport.Receive(size)) {
             assembler.Add(
                 slice, ConstBytes(reinterpret_cast<const std::byte*>(slice.begin()), slice.size()),
@@ -298,6 +229,86 @@ TEST(PieceAssemblerTest, KeepsNoMoreThanTwiceItsBytesWhateverComesBesideThem) {
       }
     }
   }
+}
+
+Buffer MakeBuffer(const std::string& bytes, std::int64_t& alive) {
+  auto* memory = new std::string(bytes);
+  ++alive;
+  return Buffer(reinterpret_cast<std::byte*>(memory->data()), memory->size(), [memory, &alive] {
+    delete memory;
+    --alive;
+  });
+}
+
+// Samples of `inner` bytes, each of which tells its output, its sample and its place.
+std::string Samples(int output, std::int64_t samples, std::int64_t inner) {
+  std::string bytes;
+  for (std::int64_t i = 0; i < samples * inner; ++i) {
+    bytes.push_back(static_cast<char>(output * 97 + i / inner * 31 + i % inner));
+  }
+  return bytes;
+}
+
+TEST(PieceOutputTest, GivesASampleOfEachOutputInTurnHoweverItIsCut) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t outputs = 1 + random() % 4;
+    const auto samples = static_cast<std::int64_t>(1 + random() % 5);
+    std::int64_t alive = 0;
+    Geometry piece;
+    piece.samples = samples;
+    OutputBuffers buffers;
+    std::vector<std::string> bytes;
+    std::vector<std::size_t> inner;
+    for (std::size_t k = 0; k < outputs; ++k) {
+      inner.push_back(1 + random() % 40);
+      bytes.push_back(Samples(static_cast<int>(k), samples, static_cast<std::int64_t>(inner[k])));
+      piece.outputs.push_back({static_cast<std::int64_t>(bytes[k].size())});
+      buffers.push_back(MakeBuffer(bytes[k], alive));
+    }
+    std::string wanted;
+    for (std::size_t sample = 0; sample < static_cast<std::size_t>(samples); ++sample) {
+      for (std::size_t k = 0; k < outputs; ++k) {
+        wanted += bytes[k].substr(sample * inner[k], inner[k]);
+      }
+    }
+    std::string got;
+    std::vector<grpc::Slice> sent;
+    {
+      absl::StatusOr<PieceOutput> output = PieceOutput::Create(piece, std::move(buffers));
+      ASSERT_TRUE(output.ok()) << output.status();
+      EXPECT_EQ(output->bytes(), static_cast<std::int64_t>(wanted.size()));
+      while (got.size() < wanted.size()) {
+        const std::size_t size =
+            std::min<std::size_t>(wanted.size() - got.size(), 1 + random() % 60);
+        sent.push_back(output->Next(static_cast<std::int64_t>(size)));
+        got.append(sent.back().begin(), sent.back().end());
+      }
+    }
+    EXPECT_TRUE(got == wanted);
+    sent.clear();
+    EXPECT_EQ(alive, 0) << "the outputs outlive the last slice";
+  }
+}
+
+TEST(PieceOutputTest, RefusesOutputsOfAnotherNumberOrSize) {
+  std::int64_t alive = 0;
+  Geometry piece;
+  piece.samples = 1;
+  piece.outputs = {{8}, {4}};
+  const auto create = [&](std::vector<std::size_t> sizes) {
+    OutputBuffers buffers;
+    for (const std::size_t size : sizes) {
+      buffers.push_back(MakeBuffer(std::string(size, 'x'), alive));
+    }
+    return PieceOutput::Create(piece, std::move(buffers)).status();
+  };
+  EXPECT_TRUE(create({8, 4}).ok());
+  for (const std::vector<std::size_t>& sizes :
+       std::vector<std::vector<std::size_t>>{{}, {8}, {7, 4}, {8, 5}, {4, 8}, {8, 4, 1}}) {
+    EXPECT_TRUE(absl::IsInternal(create(sizes)));
+  }
+  EXPECT_EQ(alive, 0);
 }
 
 constexpr auto kMs = std::chrono::milliseconds(1);

@@ -440,15 +440,15 @@ class Play final : public BatchRunner {
   }
 
   Buffer Output(const Request& request) {
-    const auto size = static_cast<std::size_t>(request.geometry.bytes);
+    const auto size = static_cast<std::size_t>(request.geometry.OutputBytes());
     auto* memory = new std::byte[size];
     std::vector<std::vector<std::byte>> inputs;
     for (std::size_t k = 0; k < request.inputs.size(); ++k) {
       std::vector<std::byte>& input = inputs.emplace_back();
-      for (const ConstBytes view : request.inputs[k]) {
+      for (const ConstBytes view : request.inputs[k].views) {
         input.insert(input.end(), view.begin(), view.end());
       }
-      const auto wanted = static_cast<std::size_t>(request.geometry.input_bytes[k]);
+      const auto wanted = static_cast<std::size_t>(request.geometry.inputs[k].bytes);
       if (input.size() != wanted) transport_->Broken("a piece with other bytes than its shape");
       input.resize(wanted);
     }

@@ -642,7 +642,7 @@ TEST(StreamTest, TheNeededWindowIsRightForAnyShape) {
         NormalizeRequestView view;
         view.model = model;
         for (const char* name : {"x", "y"}) {
-          TensorView& tensor = view.inputs.emplace_back();
+          ReceivedTensor& tensor = view.inputs.emplace_back();
           tensor.name = model[0] == 'f' ? name : "";
           tensor.dtype = v1::FLOAT32;
           tensor.shape.assign(shape.begin(), shape.end());

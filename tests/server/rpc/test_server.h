@@ -14,7 +14,7 @@
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/backend.h"
+#include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tests/server/exec/cuda/cuda_fixture.h"
@@ -23,12 +24,13 @@ TEST_F(CudaFaultTest, ALostContextEndsBatchesWithInternalAndRetiresEveryLane) {
   // A kernel that reads parameters from where no memory is.
   const auto stream = *device_->CreateStream(4096);
   const Buffer memory = *device_->Allocate(MemoryKind::kDevice, 4096);
-  norm::NormParams params = model->host_params();
+  const NormProgram& program = std::get<NormProgram>(model->program());
+  norm::NormParams params = program.params;
   params.gamma.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 60);
   params.beta.data = nullptr;
   auto* rows = const_cast<std::byte*>(memory.data());
   const norm::Segment segment{rows, rows, 1, 4};
-  absl::Status status = stream->Normalize(model->Spec(norm::DType::kFloat32), params, &segment, 1);
+  absl::Status status = stream->Normalize(program.Spec(norm::DType::kFloat32), params, &segment, 1);
   if (status.ok()) status = stream->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_FALSE(device_->usable());

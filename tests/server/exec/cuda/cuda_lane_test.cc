@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/reference.h"
@@ -58,7 +59,7 @@ void Execute(Lane& lane, const std::shared_ptr<const Model>& model,
 }
 
 std::vector<std::byte> Output(const RequestProbe& probe) {
-  const Buffer& output = probe.completion().output;
+  const Buffer& output = probe.completion().outputs[0];
   return {output.data(), output.data() + output.size()};
 }
 
@@ -74,17 +75,18 @@ double Tolerance(DType dtype) {
 
 void ExpectRight(const Model& model, const Input& input, const RequestProbe& probe) {
   ASSERT_TRUE(probe.completion().status.ok()) << probe.completion().status;
-  ASSERT_EQ(probe.completion().output.size(), input.tensor.bytes());
+  ASSERT_EQ(probe.completion().outputs[0].size(), input.tensor.bytes());
   const Geometry geometry = *model.Check(input.dtype, *Shape::Create(input.shape));
   std::vector<double> expected(static_cast<std::size_t>(input.tensor.count()));
   ASSERT_TRUE(
-      norm::NormalizeReference(model.Spec(input.dtype), model.host_params(),
+      norm::NormalizeReference(std::get<NormProgram>(model.program()).Spec(input.dtype),
+                               std::get<NormProgram>(model.program()).params,
                                {input.tensor.data(), nullptr, geometry.samples, geometry.spatial},
                                expected.data())
           .ok());
   for (std::int64_t i = 0; i < input.tensor.count(); ++i) {
     const double wanted = expected[static_cast<std::size_t>(i)];
-    const double got = norm::LoadElement(input.dtype, probe.completion().output.data(), i);
+    const double got = norm::LoadElement(input.dtype, probe.completion().outputs[0].data(), i);
     ASSERT_LE(std::abs(got - wanted), Tolerance(input.dtype) * std::max(1.0, std::abs(wanted)))
         << "element " << i << ": " << got << ", wanted " << wanted;
   }

@@ -11,11 +11,11 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "kernels/reference.h"
 #include "server/exec/device/device_backend.h"
-#include "server/exec/device/device_model.h"
 #include "tests/support/fake_device.h"
 
 namespace normd {
@@ -116,11 +116,11 @@ class DeviceLaneTest : public ::testing::Test {
     request->model = model_;
     request->geometry = sent.geometry;
     const auto* bytes = reinterpret_cast<const std::byte*>(sent.x.data());
-    const auto size = static_cast<std::size_t>(sent.geometry.bytes);
+    const auto size = static_cast<std::size_t>(sent.geometry.inputs[0].bytes);
     request->inputs.emplace_back();
     for (std::size_t at = 0; at < size;) {
       const std::size_t part = std::min<std::size_t>(size - at, random_() % 777 + 1);
-      request->inputs[0].emplace_back(bytes + at, part);
+      request->inputs[0].views.emplace_back(bytes + at, part);
       at += part;
     }
     request->done = [&sent](Completion completion) {
@@ -129,22 +129,24 @@ class DeviceLaneTest : public ::testing::Test {
     };
     batch.model = model_;
     batch.dtype = norm::DType::kFloat32;
-    batch.bytes += sent.geometry.bytes;
+    batch.bytes += sent.geometry.inputs[0].bytes;
     batch.requests.push_back(std::move(request));
   }
+
+  const NormProgram& Program() const { return std::get<NormProgram>(model_->program()); }
 
   void ExpectRight(const Sent& sent) {
     ASSERT_EQ(sent.done, 1);
     ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-    ASSERT_EQ(sent.completion.output.size(), sent.x.size() * sizeof(float));
+    ASSERT_EQ(sent.completion.outputs[0].size(), sent.x.size() * sizeof(float));
     std::vector<double> expected(sent.x.size());
     norm::Segment segment{sent.x.data(), nullptr, sent.geometry.samples, sent.geometry.spatial};
-    ASSERT_TRUE(norm::NormalizeReference(model_->Spec(norm::DType::kFloat32), model_->host_params(),
+    ASSERT_TRUE(norm::NormalizeReference(Program().Spec(norm::DType::kFloat32), Program().params,
                                          segment, expected.data())
                     .ok());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       float y = 0;
-      std::memcpy(&y, sent.completion.output.data() + i * sizeof(float), sizeof(float));
+      std::memcpy(&y, sent.completion.outputs[0].data() + i * sizeof(float), sizeof(float));
       ASSERT_EQ(y, static_cast<float>(expected[i])) << "element " << i;
     }
   }
@@ -225,14 +227,10 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
     for (std::size_t i = 1; i < ranges.size(); ++i) {
       Request& request = *batch->requests[i];
       const auto* x = reinterpret_cast<const std::byte*>(sent_[i].x.data());
-      request.geometry = {1,
-                          50,
-                          ranges[i].count / 2,
-                          ranges[i].count * kChannelBytes,
-                          ranges[i],
-                          {ranges[i].count * kChannelBytes}};
-      request.inputs = {{ConstBytes(x + ranges[i].first * kChannelBytes,
-                                    static_cast<std::size_t>(request.geometry.bytes))}};
+      const TensorSize size = {ranges[i].count * kChannelBytes};
+      request.geometry = {1, 50, ranges[i].count / 2, ranges[i], {size}, {size}};
+      request.inputs[0].views = {
+          ConstBytes(x + ranges[i].first * kChannelBytes, static_cast<std::size_t>(size.bytes))};
     }
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
     ExpectRight(sent_[0]);
@@ -240,15 +238,14 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
       const Sent& sent = sent_[i];
       ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
       std::vector<double> expected(sent.x.size());
-      ASSERT_TRUE(norm::NormalizeReference(model_->Spec(norm::DType::kFloat32),
-                                           model_->host_params(), {sent.x.data(), nullptr, 1, 50},
-                                           expected.data())
+      ASSERT_TRUE(norm::NormalizeReference(Program().Spec(norm::DType::kFloat32), Program().params,
+                                           {sent.x.data(), nullptr, 1, 50}, expected.data())
                       .ok());
       const auto count = static_cast<std::size_t>(ranges[i].count * 50);
-      ASSERT_EQ(sent.completion.output.size(), count * sizeof(float));
+      ASSERT_EQ(sent.completion.outputs[0].size(), count * sizeof(float));
       for (std::size_t j = 0; j < count; ++j) {
         float y = 0;
-        std::memcpy(&y, sent.completion.output.data() + j * sizeof(float), sizeof(float));
+        std::memcpy(&y, sent.completion.outputs[0].data() + j * sizeof(float), sizeof(float));
         ASSERT_EQ(y,
                   static_cast<float>(expected[static_cast<std::size_t>(ranges[i].first) * 50 + j]))
             << "part " << i << ", element " << j;
@@ -306,7 +303,7 @@ TEST_F(DeviceLaneTest, AStagedInputsBlockBecomesTheOutputs) {
     const std::byte* const block = batch->requests[0]->staged.data();
     ASSERT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
     ExpectRight(sent_[0]);
-    EXPECT_EQ(sent_[0].completion.output.data(), block);
+    EXPECT_EQ(sent_[0].completion.outputs[0].data(), block);
   }
 }
 

@@ -10,12 +10,13 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
 #include "server/exec/device/device_backend.h"
-#include "server/exec/device/device_linear_model.h"
+#include "server/exec/device/device_linear_norm.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/models.h"
 
@@ -88,13 +89,16 @@ class DeviceLinearTest : public ::testing::Test {
     const_cast<Model&>(*model_).set_backend_state(*std::move(state));
   }
 
+  const LinearNormProgram& Program() const {
+    return std::get<LinearNormProgram>(model_->program());
+  }
   bool HasY() const { return model_->input_names().size() > 1; }
 
   // In slices of odd lengths.
   void AddInput(Request& request, const std::vector<float>& values) {
     const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
     const std::size_t size = values.size() * sizeof(float);
-    ByteViews& views = request.inputs.emplace_back();
+    ByteViews& views = request.inputs.emplace_back().views;
     for (std::size_t at = 0; at < size;) {
       const std::size_t part = std::min<std::size_t>(size - at, random_() % 77 + 1);
       views.emplace_back(bytes + at, part);
@@ -115,7 +119,7 @@ class DeviceLinearTest : public ::testing::Test {
     auto request = std::make_unique<Request>();
     request->id = sent_.size();
     request->model = model_;
-    request->precision = precision;
+    request->options.precision = precision;
     request->geometry = *model_->Check(types);
     AddInput(*request, sent.x);
     if (HasY()) AddInput(*request, sent.y);
@@ -131,15 +135,15 @@ class DeviceLinearTest : public ::testing::Test {
     ASSERT_EQ(sent.done, 1);
     ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
     const auto count = static_cast<std::size_t>(sent.samples * kOutFeatures);
-    ASSERT_EQ(sent.completion.output.size(), count * sizeof(float));
+    ASSERT_EQ(sent.completion.outputs[0].size(), count * sizeof(float));
     std::vector<double> expected(count);
     const norm::Status status = norm::LinearNormReference(
-        *model_->linear(), model_->host_linear_params(),
+        Program().spec, Program().params,
         {sent.x.data(), HasY() ? sent.y.data() : nullptr, nullptr, sent.samples}, expected.data());
     ASSERT_TRUE(status.ok()) << status.message();
     for (std::size_t i = 0; i < count; ++i) {
       float out = 0;
-      std::memcpy(&out, sent.completion.output.data() + i * sizeof(float), sizeof(float));
+      std::memcpy(&out, sent.completion.outputs[0].data() + i * sizeof(float), sizeof(float));
       ASSERT_EQ(out, static_cast<float>(expected[i])) << "element " << i;
     }
   }
@@ -242,7 +246,7 @@ TEST_F(DeviceLinearTest, AFaultOfItsLaunchEndsTheBatchWithInternal) {
 TEST_F(DeviceLinearTest, ItsMemoryIsThatOfItsBlockAndComesBackWithTheModel) {
   const std::int64_t before = device_->allocated_bytes();
   Load();
-  const LinearBlock block = MakeLinearBlock(*model_->linear(), *device_, 2);
+  const LinearBlock block = MakeLinearBlock(Program().spec, *device_, 2);
   EXPECT_EQ(device_->allocated_bytes() - before, static_cast<std::int64_t>(block.bytes));
   model_.reset();
   EXPECT_EQ(device_->allocated_bytes(), before);
@@ -270,8 +274,8 @@ TEST_F(DeviceLinearTest, TheBlockHoldsEveryPrecisionAndAWorkspaceForEachLane) {
 
 TEST_F(DeviceLinearTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
   const std::shared_ptr<const Model> model = NewModel("");
-  const auto wanted =
-      static_cast<std::int64_t>(MakeLinearBlock(*model->linear(), *device_, 2).bytes);
+  const auto wanted = static_cast<std::int64_t>(
+      MakeLinearBlock(std::get<LinearNormProgram>(model->program()).spec, *device_, 2).bytes);
   const std::int64_t free = wanted - 1;
   const Buffer taken = *device_->Allocate(
       MemoryKind::kDevice, static_cast<std::size_t>(device_->MemoryInfo()->free_bytes - free));

@@ -8,6 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "server/model/operations/norm_operation.h"
+
 namespace normd {
 namespace {
 
@@ -19,9 +21,21 @@ Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int
   geometry.samples = samples;
   geometry.spatial = spatial;
   geometry.rows = samples * spec.groups;
-  geometry.bytes =
+  const std::int64_t bytes =
       samples * spatial * spec.channels * static_cast<std::int64_t>(norm::SizeOf(spec.dtype));
+  geometry.inputs = geometry.outputs = {{bytes, spec.dtype}};
   return geometry;
+}
+
+// Where a segment lies in the tensor of its request, and how much of it that is.
+std::size_t TensorBytes(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return static_cast<std::size_t>(requests[segment.request].inputs[0].bytes);
+}
+std::size_t OffsetOf(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return segment.OffsetIn(TensorBytes(segment, requests));
+}
+std::size_t BytesOf(const PieceSegment& segment, const std::vector<Geometry>& requests) {
+  return segment.BytesOf(TensorBytes(segment, requests));
 }
 
 // How often the pieces cover each byte of each request.
@@ -29,12 +43,12 @@ std::vector<std::vector<int>> Cover(const std::vector<Piece>& pieces,
                                     const std::vector<Geometry>& requests) {
   std::vector<std::vector<int>> cover;
   for (const Geometry& geometry : requests) {
-    cover.emplace_back(static_cast<std::size_t>(geometry.bytes), 0);
+    cover.emplace_back(static_cast<std::size_t>(geometry.inputs[0].bytes), 0);
   }
   for (const Piece& piece : pieces) {
     for (const PieceSegment& segment : piece.segments) {
-      for (std::int64_t i = 0; i < segment.bytes; ++i) {
-        ++cover[segment.request][static_cast<std::size_t>(segment.request_offset + i)];
+      for (std::size_t i = 0; i < BytesOf(segment, requests); ++i) {
+        ++cover[segment.request][OffsetOf(segment, requests) + i];
       }
     }
   }
@@ -44,7 +58,7 @@ std::vector<std::vector<int>> Cover(const std::vector<Piece>& pieces,
 TEST(PiecesTest, SmallRequestsShareAPiece) {
   const norm::NormSpec spec = norm::GroupNormSpec(8, 4, norm::DType::kFloat32);
   const std::vector<Geometry> requests = {MakeGeometry(spec, 2, 3), MakeGeometry(spec, 1, 5)};
-  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 4096);
+  const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 4096);
   ASSERT_EQ(pieces.size(), 1);
   EXPECT_EQ(pieces[0].segments.size(), 2);
   EXPECT_TRUE(pieces[0].channels.all());
@@ -53,10 +67,10 @@ TEST(PiecesTest, SmallRequestsShareAPiece) {
 TEST(PiecesTest, CutsBetweenSamplesAtTheTarget) {
   const norm::NormSpec spec = norm::LayerNormSpec(16, norm::DType::kFloat32);
   const std::vector<Geometry> requests = {MakeGeometry(spec, 10, 1)};  // 64 bytes a row
-  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 256);
+  const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 256);
   ASSERT_EQ(pieces.size(), 3);
   EXPECT_EQ(pieces[0].segments[0].samples, 4);
-  EXPECT_EQ(pieces[1].segments[0].request_offset, 256);
+  EXPECT_EQ(OffsetOf(pieces[1].segments[0], requests), 256u);
   EXPECT_EQ(pieces[2].segments[0].samples, 2);
 }
 
@@ -64,18 +78,18 @@ TEST(PiecesTest, CutsALargeChannelsFirstSampleBetweenGroups) {
   const norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   // A row of 3 channels x 8 elements: 96 bytes; a sample: 384.
   const std::vector<Geometry> requests = {MakeGeometry(spec, 2, 8)};
-  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 200);
+  const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 200);
   ASSERT_EQ(pieces.size(), 4);
   EXPECT_EQ(pieces[1].channels, (ChannelRange{6, 6}));
   EXPECT_EQ(pieces[2].channels, (ChannelRange{0, 6}));
-  EXPECT_EQ(pieces[2].segments[0].request_offset, 384);
+  EXPECT_EQ(OffsetOf(pieces[2].segments[0], requests), 384u);
 }
 
 TEST(PiecesTest, NeverCutsAChannelsLastSample) {
   norm::NormSpec spec = norm::GroupNormSpec(12, 4, norm::DType::kFloat32);
   spec.layout = norm::Layout::kChannelsLast;
   const std::vector<Geometry> requests = {MakeGeometry(spec, 3, 8)};
-  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 100);
+  const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 100);
   ASSERT_EQ(pieces.size(), 3);
   EXPECT_EQ(pieces[0].bytes, 384);
 }
@@ -85,25 +99,25 @@ TEST(PiecesTest, APartOfASampleIsCutWithinItsChannels) {
   Geometry part = MakeGeometry(spec, 1, 8);
   part.channels = {3, 9};
   part.rows = 3;
-  part.bytes = 3 * 96;
+  part.inputs = part.outputs = {{3 * 96}};
   const std::vector<Geometry> requests = {MakeGeometry(spec, 1, 1), part, MakeGeometry(spec, 1, 1)};
-  const std::vector<Piece> whole = CutIntoPieces(spec, requests, 4096);
+  const std::vector<Piece> whole = CutIntoPieces(CutRuleOf(spec), requests, 4096);
   ASSERT_EQ(whole.size(), 3) << "a part shares no piece";
   EXPECT_TRUE(whole[0].channels.all());
   EXPECT_EQ(whole[1].channels, (ChannelRange{3, 9}));
-  EXPECT_EQ(whole[1].bytes, part.bytes);
+  EXPECT_EQ(whole[1].bytes, 3 * 96);
   EXPECT_TRUE(whole[2].channels.all());
-  const std::vector<Piece> cut = CutIntoPieces(spec, {part}, 200);
+  const std::vector<Piece> cut = CutIntoPieces(CutRuleOf(spec), {part}, 200);
   ASSERT_EQ(cut.size(), 2);
   EXPECT_EQ(cut[0].channels, (ChannelRange{3, 6}));
   EXPECT_EQ(cut[1].channels, (ChannelRange{9, 3}));
-  EXPECT_EQ(cut[1].segments[0].request_offset, 192);
+  EXPECT_EQ(OffsetOf(cut[1].segments[0], {part}), 192u);
 }
 
 TEST(PiecesTest, RequestsWithoutElementsAppearInNoPiece) {
   const norm::NormSpec spec = norm::InstanceNormSpec(4, norm::DType::kFloat16);
   const std::vector<Geometry> requests = {MakeGeometry(spec, 0, 9), MakeGeometry(spec, 1, 9)};
-  const std::vector<Piece> pieces = CutIntoPieces(spec, requests, 64);
+  const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, 64);
   for (const Piece& piece : pieces) {
     for (const PieceSegment& segment : piece.segments) EXPECT_EQ(segment.request, 1);
   }
@@ -139,14 +153,16 @@ TEST(PiecesTest, CoversEveryByteOnceForRandomBatches) {
     std::vector<Geometry> requests;
     for (int i = pick(1, 5); i > 0; --i)
       requests.push_back(MakeGeometry(spec, pick(0, 5), pick(1, 9)));
-    const std::vector<Piece> pieces = CutIntoPieces(spec, requests, pick(1, 2000));
+    const std::vector<Piece> pieces = CutIntoPieces(CutRuleOf(spec), requests, pick(1, 2000));
     for (const std::vector<int>& bytes : Cover(pieces, requests)) {
       ASSERT_THAT(bytes, Each(Eq(1)));
     }
     for (const Piece& piece : pieces) {
-      const std::int64_t sum = std::accumulate(
-          piece.segments.begin(), piece.segments.end(), std::int64_t{0},
-          [](std::int64_t total, const PieceSegment& segment) { return total + segment.bytes; });
+      const std::int64_t sum =
+          std::accumulate(piece.segments.begin(), piece.segments.end(), std::int64_t{0},
+                          [&](std::int64_t total, const PieceSegment& segment) {
+                            return total + static_cast<std::int64_t>(BytesOf(segment, requests));
+                          });
       ASSERT_EQ(sum, piece.bytes);
     }
   }

@@ -1,0 +1,51 @@
+// A Normalize request of a client, and its message, which refers to the tensors in place.
+
+#ifndef NORMD_CLIENT_REQUEST_H_
+#define NORMD_CLIENT_REQUEST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "client/tensor/tensor.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd::client {
+
+// A call's time limit; none by default.
+inline constexpr Duration kNoTimeout = Duration::max();
+
+struct NormalizeRequest {
+  std::string model;
+  std::int64_t version = 0;  // 0: the highest that is loaded.
+  // By the model's names, in any order; a model's only input needs no name.
+  std::vector<NamedTensor> inputs;
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // Among requests of this model; normal.
+  // How long it may wait on the server until it is computed; then DEADLINE_EXCEEDED, naming
+  // `queue_timeout_ns`. Not above 0: as long as `timeout` allows.
+  Duration queue_timeout{0};
+  Duration timeout = kNoTimeout;
+};
+
+// A request as it goes over the wire, encoded once to be sent many times. Immutable; copies share
+// it, and hold the inputs' owners until gRPC has let go of them.
+class EncodedRequest {
+ public:
+  // InvalidArgument when the message would exceed 2 GiB.
+  static absl::StatusOr<EncodedRequest> Create(const NormalizeRequest& request);
+
+  const grpc::ByteBuffer& message() const { return message_; }
+
+ private:
+  explicit EncodedRequest(const grpc::ByteBuffer& message) : message_(message) {}
+
+  grpc::ByteBuffer message_;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_REQUEST_H_

@@ -1,0 +1,80 @@
+// The response to a Normalize request, whose tensors stay in the slices in which they arrived.
+
+#ifndef NORMD_CLIENT_RESPONSE_H_
+#define NORMD_CLIENT_RESPONSE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "client/tensor/tensor.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd::client {
+
+// One output. Borrows from its response.
+class OutputTensor {
+ public:
+  OutputTensor(TensorSpec spec, absl::InlinedVector<ConstBytes, 4> pieces, std::int64_t size_bytes)
+      : spec_(std::move(spec)),
+        pieces_(std::move(pieces)),
+        size_bytes_(static_cast<std::size_t>(size_bytes)) {}
+
+  const TensorSpec& spec() const { return spec_; }
+  const std::string& name() const { return spec_.name; }  // May be empty for an only output.
+  norm::DType dtype() const { return spec_.dtype; }
+  const Shape& shape() const { return spec_.shape; }
+  std::size_t size_bytes() const { return size_bytes_; }
+  // The bytes in order, of any split and alignment. Valid as long as the response lives; a move of
+  // that keeps them.
+  absl::Span<const ConstBytes> pieces() const { return pieces_; }
+  // Copies the bytes to `out`, which is size_bytes() long.
+  void CopyTo(absl::Span<std::byte> out) const;
+  // A tensor of its own memory. ResourceExhausted as Tensor::Allocate.
+  absl::StatusOr<Tensor> ToTensor() const;
+
+ private:
+  TensorSpec spec_;
+  absl::InlinedVector<ConstBytes, 4> pieces_;
+  std::size_t size_bytes_ = 0;
+};
+
+// Owns the memory of the answer.
+class NormalizeResponse {
+ public:
+  // Internal, saying what is wrong, for a message that is not a NormalizeResponse with at least one
+  // output, each of another name and with bytes that fit its type and shape.
+  static absl::StatusOr<NormalizeResponse> Decode(const grpc::ByteBuffer& message);
+
+  const std::string& model() const { return model_; }
+  std::int64_t version() const { return version_; }
+  const v1::StageTimes& stages() const { return stages_; }
+  const v1::BatchInfo& batch() const { return batch_; }
+  // At least one, in the model's order.
+  absl::Span<const OutputTensor> outputs() const { return outputs_; }
+  // Of all outputs.
+  std::size_t size_bytes() const;
+
+ private:
+  NormalizeResponse() = default;
+
+  std::string model_;
+  std::int64_t version_ = 0;
+  v1::StageTimes stages_;
+  v1::BatchInfo batch_;
+  // The vector's elements do not move with the object, so that short slices, which hold their bytes
+  // inside themselves, keep their addresses.
+  std::vector<grpc::Slice> slices_;
+  absl::InlinedVector<OutputTensor, 1> outputs_;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_RESPONSE_H_

@@ -1,0 +1,55 @@
+// What a NormalizeStream call is asked for, and what it comes to.
+
+#ifndef NORMD_CLIENT_STREAM_REQUEST_H_
+#define NORMD_CLIENT_STREAM_REQUEST_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "client/tensor/tensor.h"
+#include "normd/v1/norm_service.pb.h"
+
+namespace normd::client {
+
+// Of the inputs' bytes, sent to the server; of the outputs', received from it and in all.
+struct StreamProgress {
+  std::int64_t sent_bytes = 0;
+  std::int64_t received_bytes = 0;
+  std::int64_t total_bytes = 0;
+};
+
+struct StreamResult {
+  std::string model;
+  std::int64_t version = 0;
+  std::vector<TensorSpec> outputs;  // At least one; several come in the order of StreamOrder.
+  std::int64_t window_bytes = 0;
+  v1::NormalizeStreamTrailer trailer;
+  bool complete = false;  // The trailer has come, and the whole tensors before it.
+};
+
+struct StreamRequest {
+  std::string model;
+  std::int64_t version = 0;  // 0: the highest that is loaded.
+  // In the model's order, in which the stream carries them (StreamOrder); a model's only input
+  // needs no name.
+  std::vector<TensorSpec> inputs;
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
+  // Of each run of rows that the server computes; norm_service.proto says what each means.
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
+  Duration queue_timeout{0};
+  Duration timeout = Duration::max();                // Of the whole call; none by default.
+  std::int64_t chunk_bytes = std::int64_t{1} << 20;  // Of a message; less if the server says so.
+  // Called once, when the server has taken the header and before anything is read or written, on
+  // the caller's thread, with what is known of the result. May be empty.
+  std::function<absl::Status(const StreamResult&)> on_accepted;
+  // Called after each chunk of the answer, on the caller's thread. May be empty.
+  std::function<void(const StreamProgress&)> on_progress;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_STREAM_REQUEST_H_

@@ -1,0 +1,48 @@
+// How one stream of bytes carries several tensors.
+
+#ifndef NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
+#define NORMD_CLIENT_TENSOR_STREAM_ORDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/tensor/tensor.h"
+
+namespace normd::client {
+
+// A sample (the last dimension) of each tensor in turn, in the order given; a single tensor as it
+// is. Walks the stream from its beginning. A value type.
+class StreamOrder {
+ public:
+  // Requires at least one tensor, and of several that all have as many samples.
+  explicit StreamOrder(absl::Span<const TensorSpec> tensors);
+
+  // Bytes that follow each other in the stream and in the tensor.
+  struct Run {
+    std::size_t tensor = 0;
+    std::int64_t offset = 0;  // In the tensor.
+    std::int64_t size = 0;
+  };
+  // The next bytes of the stream, at least one and at most `most`. Requires that there are `most`.
+  Run Next(std::int64_t most);
+
+ private:
+  struct Position {
+    std::int64_t sample_bytes = 0;
+    std::int64_t at = 0;
+  };
+  std::vector<Position> tensors_;
+  std::size_t next_ = 0;
+};
+
+// The tensors that a stream carried. InvalidArgument when `stream` has another number of bytes than
+// they; ResourceExhausted as Tensor::Allocate.
+absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> tensors,
+                                                absl::Span<const std::byte> stream);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_TENSOR_STREAM_ORDER_H_

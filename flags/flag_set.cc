@@ -1,0 +1,162 @@
+#include "flags/flag_set.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace normd {
+namespace {
+
+// How many letters have to come, go or change to make the one of the other.
+std::size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({changed, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row.back();
+}
+
+// Breaks `text` at spaces, so that it fits between `left` and the right margin.
+std::string Wrap(absl::string_view text, std::size_t left) {
+  constexpr std::size_t kRight = 100;
+  std::string wrapped;
+  std::size_t column = left;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (column > left && column + 1 + word.size() > kRight) {
+      absl::StrAppend(&wrapped, "\n", std::string(left, ' '));
+      column = left;
+    } else if (column > left) {
+      wrapped += ' ';
+      ++column;
+    }
+    absl::StrAppend(&wrapped, word);
+    column += word.size();
+  }
+  return wrapped;
+}
+
+}  // namespace
+
+const FlagSet::Flag* FlagSet::Find(absl::string_view name) const {
+  std::string underscored(name);
+  std::replace(underscored.begin(), underscored.end(), '-', '_');
+  const auto it = std::find_if(flags_.begin(), flags_.end(),
+                               [&](const Flag& f) { return f.name == underscored; });
+  return it == flags_.end() ? nullptr : &*it;
+}
+
+std::string FlagSet::Suggestion(absl::string_view name) const {
+  constexpr std::size_t kNear = 2;
+  const Flag* nearest = nullptr;
+  std::size_t least = kNear + 1;
+  for (const Flag& flag : flags_) {
+    const std::size_t distance = EditDistance(name, flag.name);
+    // Two letters of a short name are another name.
+    if (distance >= least || 2 * distance >= flag.name.size()) continue;
+    nearest = &flag;
+    least = distance;
+  }
+  return nearest == nullptr ? "" : absl::StrCat("; did you mean --", nearest->name, "?");
+}
+
+std::string FlagSet::Wanted(const Flag& flag) {
+  return absl::StrCat(flag.placeholder, flag.kind.empty() ? "" : ", ", flag.kind);
+}
+
+absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
+    absl::Span<const std::string> arguments) const {
+  std::vector<std::string> others;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    absl::string_view text = arguments[i];
+    if (text == "--") {
+      others.insert(others.end(), arguments.begin() + i + 1, arguments.end());
+      break;
+    }
+    if (text.size() < 2 || text.front() != '-') {
+      others.emplace_back(text);
+      continue;
+    }
+    if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
+    const std::size_t equals = text.find('=');
+    const absl::string_view name = text.substr(0, equals);
+    std::optional<absl::string_view> value;
+    if (equals != absl::string_view::npos) value = text.substr(equals + 1);
+
+    const Flag* flag = Find(name);
+    absl::string_view positive = name;
+    if (flag == nullptr && !value && absl::ConsumePrefix(&positive, "no")) {
+      flag = Find(positive);
+      if (flag != nullptr && !flag->is_bool) flag = nullptr;
+      value = "false";
+    }
+    if (flag == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown flag ", arguments[i], Suggestion(name)));
+    }
+    if (!value && flag->is_bool) value = "true";
+    if (!value) {
+      if (++i == arguments.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--", flag->name, ": wants a value, ", Wanted(*flag)));
+      }
+      value = arguments[i];
+    }
+    std::string error;
+    if (!flag->parse(*value, &error)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag->name, ": \"", *value,
+                                                     "\", wanted ", Wanted(*flag),
+                                                     error.empty() ? "" : ": ", error));
+    }
+  }
+  return others;
+}
+
+void FlagSet::SetDefaults() const {
+  for (const Flag& flag : flags_) flag.set_default();
+}
+
+absl::Status FlagSet::Check() const {
+  for (const Flag& flag : flags_) {
+    if (absl::Status status = flag.check(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FlagSet::Wrong(absl::string_view name, absl::string_view got,
+                            absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", got, ", wanted ", wanted));
+}
+
+std::string FlagSet::Help() const {
+  constexpr std::size_t kColumn = 30;
+  std::string help;
+  absl::string_view section;
+  for (const Flag& flag : flags_) {
+    if (flag.section != section) {
+      section = flag.section;
+      absl::StrAppend(&help, help.empty() ? "" : "\n", section, section.empty() ? "" : "\n");
+    }
+    std::string left = absl::StrCat(flag.name.size() == 1 ? "  -" : "  --", flag.name,
+                                    flag.is_bool ? "" : absl::StrCat("=", flag.placeholder));
+    left.append(left.size() < kColumn ? kColumn - left.size() : 1, ' ');
+    std::string text = flag.help;
+    if (!flag.is_bool && !flag.default_value.empty()) {
+      absl::StrAppend(&text, " (", flag.default_value, ")");
+    }
+    absl::StrAppend(&help, left, Wrap(text, kColumn), "\n");
+  }
+  return help;
+}
+
+}  // namespace normd

@@ -1,0 +1,29 @@
+// The contract of kernels/norm.h on the CPU.
+
+#ifndef NORMD_SERVER_EXEC_CPU_NORM_H_
+#define NORMD_SERVER_EXEC_CPU_NORM_H_
+
+#include <memory>
+
+#include "server/exec/cpu_program.h"
+
+namespace normd {
+
+// What lies in whole samples in one piece is computed from where it is into the output; the samples
+// that are cut are first copied into the output and computed there. So the host copies a tensor at
+// most once on the way in, most rows not at all, and never on the way out.
+class CpuNorm final : public CpuProgram {
+ public:
+  // The model that owns the program owns this.
+  explicit CpuNorm(const NormProgram& program) : program_(program) {}
+
+  const NormProgram& program() const { return program_; }
+  std::unique_ptr<CpuRun> MakeRun(const CpuResources& resources) const override;
+
+ private:
+  const NormProgram& program_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_NORM_H_

@@ -1,0 +1,88 @@
+// What a CPU lane computes for one model: an implementation of one of the kernels' contracts. Each
+// contract has a pair of files that derive from the two classes here.
+
+#ifndef NORMD_SERVER_EXEC_CPU_PROGRAM_H_
+#define NORMD_SERVER_EXEC_CPU_PROGRAM_H_
+
+#include <cstddef>
+#include <memory>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "base/clock.h"
+#include "kernels/cpu/normalize.h"
+#include "server/batching/request.h"
+#include "server/exec/buffer_pool.h"
+#include "server/model/model.h"
+
+namespace normd {
+
+// What a lane lends to its runs; all of it outlives them.
+struct CpuResources {
+  const norm::cpu::Executor& kernels;
+  BufferPool& pool;
+  const Clock& clock;
+};
+
+// A request in a lane's hands.
+struct CpuItem {
+  std::unique_ptr<Request> request;
+  OutputBuffers buffers;  // Own the outputs that the request does not name.
+  absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;  // Where each of them goes.
+  absl::InlinedVector<Buffer, 1> gathered;                   // Inputs that had to be copied.
+};
+
+// Takes one batch after the other through the kernels. Used by one thread; keeps its memory from
+// one batch to the next.
+class CpuRun {
+ public:
+  explicit CpuRun(const CpuResources& resources) : resources_(resources) {}
+  virtual ~CpuRun() = default;
+  CpuRun(const CpuRun&) = delete;
+  CpuRun& operator=(const CpuRun&) = delete;
+
+  // Begins a batch of the model that has `state`, which is of the class that made this run.
+  void Begin(const BackendState& state, norm::DType dtype);
+  // Prepares the request's computation, and releases its inputs if they are not read where they
+  // lie. What is placed is computed by the next Compute, or by the run itself before that. On
+  // failure the item is as it was.
+  virtual absl::Status Place(CpuItem& item) = 0;
+  // Computes what is placed. After an error nothing more of the batch is computed.
+  void Compute();
+
+  // Of the batch: the first error, the time in the kernels, and when they returned last.
+  const absl::Status& status() const { return status_; }
+  Duration compute_time() const { return compute_time_; }
+  TimePoint computed() const { return computed_; }
+
+ protected:
+  const CpuResources& resources() const { return resources_; }
+  // inputs[index] of the item in one piece that is aligned to its element: where it lies, if it
+  // lies so, which sets `in_place`; otherwise copied to `spare` or, if that is null, to memory of
+  // the pool. Null for an empty input.
+  absl::StatusOr<const std::byte*> InOnePiece(CpuItem& item, std::size_t index, std::byte* spare,
+                                              bool& in_place) const;
+
+ private:
+  virtual void Start(const BackendState& state, norm::DType dtype) = 0;
+  // Computes all segments, and forgets them.
+  virtual absl::Status Launch() = 0;
+  virtual void Forget() = 0;
+
+  const CpuResources resources_;
+  absl::Status status_;
+  Duration compute_time_{};
+  TimePoint computed_{};
+};
+
+// Immutable.
+class CpuProgram : public BackendState {
+ public:
+  // A run for batches of every model whose program is of this class.
+  virtual std::unique_ptr<CpuRun> MakeRun(const CpuResources& resources) const = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_CPU_PROGRAM_H_

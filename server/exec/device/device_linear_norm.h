@@ -1,0 +1,71 @@
+// The contract of kernels/linear_norm.h on devices.
+
+#ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
+#define NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "base/bytes.h"
+#include "kernels/linear_norm.h"
+#include "server/exec/device/device.h"
+#include "server/exec/device/device_program.h"
+
+namespace normd {
+
+inline constexpr std::size_t kPrecisionCount = 4;
+
+// Where a layer's parts lie in its block of a device's memory; offsets and sizes in bytes.
+struct LinearBlock {
+  std::array<std::size_t, kPrecisionCount> prepared_offset{};  // In the order of norm::Precision.
+  std::array<std::size_t, kPrecisionCount> prepared_bytes{};
+  std::size_t workspace_offset = 0;  // Of the first lane's; the others' follow.
+  std::size_t workspace_bytes = 0;   // Of one lane.
+  std::size_t bytes = 0;
+};
+// Of what `device` says of each precision. Pure.
+LinearBlock MakeLinearBlock(const norm::LinearNormSpec& spec, const Device& device, int lanes);
+
+// A request may ask for any precision, so the weights are there in the form of each; and because
+// nothing is allocated on the way of a request, so is a workspace for each lane.
+class DeviceLinearNorm final : public DeviceProgram {
+ public:
+  // Uploads and prepares the weights on every device; blocks until they are there. For a while a
+  // device also holds them as they are in the file. `program` is the model's that will own this.
+  // ResourceExhausted, with the numbers, when one of the devices has no room.
+  static absl::StatusOr<std::unique_ptr<DeviceLinearNorm>> Upload(const LinearNormProgram& program,
+                                                                  absl::Span<Device* const> devices,
+                                                                  int lanes_per_device);
+
+  // The output may take the place of y.
+  absl::Span<const int> overwrites() const override;
+  // The product wants all samples in one launch.
+  bool gains_from_pieces() const override { return false; }
+  // One launch for each precision that the segments ask for.
+  absl::Status Launch(const DeviceSite& site, norm::DType dtype,
+                      absl::Span<const DeviceSegment> segments) const override;
+
+ private:
+  struct Copy {
+    Buffer memory;
+    std::byte* data = nullptr;  // The memory's.
+    LinearBlock block;
+  };
+  explicit DeviceLinearNorm(const LinearNormProgram& program) : program_(program) {}
+  static absl::StatusOr<Copy> UploadTo(const LinearNormProgram& program, Device& device, int lanes);
+  ConstBytes Prepared(std::size_t device, norm::Precision precision) const;
+  // The workspace of that device's lane.
+  MutableBytes Workspace(std::size_t device, int lane) const;
+
+  const LinearNormProgram& program_;
+  std::vector<Copy> copies_;  // One for each device.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_EXEC_DEVICE_DEVICE_LINEAR_NORM_H_

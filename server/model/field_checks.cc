@@ -1,0 +1,40 @@
+#include "server/model/field_checks.h"
+
+#include <cstddef>
+#include <string>
+
+#include "base/shape.h"
+#include "server/model/operation.h"
+
+namespace normd {
+
+absl::Status InvalidField(absl::string_view field, absl::string_view got,
+                          absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", got, ", wanted ", wanted));
+}
+
+absl::Status CheckChannels(absl::string_view operation, std::int64_t channels) {
+  if (channels < 1 || channels > kMaxChannels) {
+    return InvalidField(absl::StrCat(operation, ".channels"), absl::StrCat(channels),
+                        absl::StrCat("1 to ", kMaxChannels));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNormalizedShape(absl::string_view operation,
+                                  absl::Span<const std::int64_t> dims) {
+  const std::string field = absl::StrCat(operation, ".normalized_shape");
+  if (dims.empty()) return InvalidField(field, "missing", "at least one dimension");
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] < 1) {
+      return InvalidField(absl::StrCat(field, "[", i, "]"), absl::StrCat(dims[i]), "at least 1");
+    }
+  }
+  const absl::StatusOr<Shape> shape = Shape::Create(dims);
+  if (!shape.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", shape.status().message()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace normd

@@ -1,0 +1,77 @@
+// How a request's tensors divide into the rows that kernels compute, and where they may be cut.
+
+#ifndef NORMD_SERVER_MODEL_GEOMETRY_H_
+#define NORMD_SERVER_MODEL_GEOMETRY_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/container/inlined_vector.h"
+#include "base/shape.h"
+#include "kernels/norm.h"
+#include "server/model/channel_range.h"
+
+namespace normd {
+
+// What a request says of one input tensor, and an operation of one output.
+struct TensorType {
+  norm::DType dtype = norm::DType::kFloat32;
+  Shape shape;
+};
+
+// The element type of a tensor, or of a part of one, and its size.
+struct TensorSize {
+  std::int64_t bytes = 0;
+  norm::DType dtype = norm::DType::kFloat32;
+
+  friend bool operator==(const TensorSize&, const TensorSize&) = default;
+};
+
+// Lists of tensors have no maximum; up to these counts they need no allocation.
+inline constexpr std::size_t kInlinedInputs = 2;
+inline constexpr std::size_t kInlinedOutputs = 2;
+
+// How the tensors of a request divide into segments of the kernels' contract. Every tensor of a
+// request, input or output, has the same number of samples.
+struct Geometry {
+  std::int64_t samples = 0;
+  std::int64_t spatial = 1;
+  std::int64_t rows = 0;  // What batch limits count.
+  // For a part of one sample (samples is 1): the channels that it covers. Model::Check gives all.
+  ChannelRange channels{};
+  absl::InlinedVector<TensorSize, kInlinedInputs> inputs;    // In the order of input_names.
+  absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;  // In the order of output_names.
+
+  std::int64_t InputBytes() const { return Sum(inputs); }
+  std::int64_t OutputBytes() const { return Sum(outputs); }
+  // The bytes of all inputs or of all outputs, whichever is more: what limits of bytes count.
+  std::int64_t LargerBytes() const { return std::max(InputBytes(), OutputBytes()); }
+
+ private:
+  // Model::Check has seen to it that this fits.
+  template <typename Tensors>
+  static std::int64_t Sum(const Tensors& tensors) {
+    std::int64_t sum = 0;
+    for (const TensorSize& tensor : tensors) sum += tensor.bytes;
+    return sum;
+  }
+};
+
+// Where the tensors of a request may be cut into parts that are computed apart, each with the bits
+// that it has in the whole.
+struct CutRule {
+  enum class At {
+    kSample,  // Only between samples.
+    kRow,     // Also between the rows of a sample, which lie in memory one after the other.
+  };
+  At at = At::kSample;
+  // With kRow: the rows of a sample, and the channels that each of them covers. Operations with
+  // several inputs or outputs cut between samples alone: streams carry a sample of each in turn.
+  std::int64_t sample_rows = 1;
+  std::int64_t row_channels = 0;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_GEOMETRY_H_

@@ -1,0 +1,37 @@
+// What backends compute for a model: one of the kernels' contracts, with its spec and parameters.
+
+#ifndef NORMD_SERVER_MODEL_KERNEL_PROGRAM_H_
+#define NORMD_SERVER_MODEL_KERNEL_PROGRAM_H_
+
+#include <array>
+#include <cstddef>
+#include <variant>
+
+#include "kernels/linear_norm.h"
+#include "kernels/norm.h"
+
+namespace normd {
+
+// The contract of kernels/norm.h: one input, one output.
+struct NormProgram {
+  // One for each type, in the order of its values from 1.
+  std::array<norm::NormSpec, 4> specs;
+  norm::NormParams params;  // Host memory, alive as long as the model.
+
+  const norm::NormSpec& Spec(norm::DType dtype) const {
+    return specs[static_cast<std::size_t>(dtype) - 1];
+  }
+};
+
+// The contract of kernels/linear_norm.h: x, y where the epilogue needs it, and one output.
+struct LinearNormProgram {
+  norm::LinearNormSpec spec;      // Its dtype is ignored; a request may ask for another precision.
+  norm::LinearNormParams params;  // Host memory, alive as long as the model.
+};
+
+// A backend has an implementation of each alternative; see server/exec.
+using KernelProgram = std::variant<NormProgram, LinearNormProgram>;
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_KERNEL_PROGRAM_H_

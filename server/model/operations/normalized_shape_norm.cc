@@ -1,0 +1,42 @@
+#include "server/model/operations/normalized_shape_norm.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace normd {
+
+std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
+  std::int64_t product = 1;
+  for (const std::int64_t dim : normalized) product *= dim;
+  return product;
+}
+
+NormalizedShapeNorm::NormalizedShapeNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
+                                         const NormParameters& parameters,
+                                         absl::Span<const std::int64_t> normalized)
+    : NormOperation(config, spec, parameters, Shape::Create(normalized).value_or(Shape())),
+      normalized_(Shape::Create(normalized).value_or(Shape())) {}
+
+// Every leading index is a sample, and any of them may be zero.
+absl::Status NormalizedShapeNorm::Divide(const Shape& x, Geometry& geometry) const {
+  const int leading = x.rank() - normalized_.rank();
+  const auto wanted = [this] {
+    return absl::StrCat("[*, ", absl::StrJoin(normalized_.dims(), ", "), "]");
+  };
+  if (leading < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shape: ", x.ToString(), " has ", x.rank(),
+                                                   x.rank() == 1 ? " dimension" : " dimensions",
+                                                   ", wanted ", wanted()));
+  }
+  for (int i = leading; i < x.rank(); ++i) {
+    if (x.dim(i) != normalized_.dim(i - leading)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape[", i, "]: ", x.dim(i), " in ", x.ToString(), ", wanted ", wanted()));
+    }
+  }
+  geometry.samples = x.Product(0, leading);
+  geometry.spatial = 1;
+  return absl::OkStatus();
+}
+
+}  // namespace normd

@@ -1,0 +1,48 @@
+#include "server/model/operations/operations.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "server/model/field_checks.h"
+#include "server/model/operations/batch_norm.h"
+#include "server/model/operations/group_norm.h"
+#include "server/model/operations/instance_norm.h"
+#include "server/model/operations/layer_norm.h"
+#include "server/model/operations/linear_norm.h"
+#include "server/model/operations/rms_norm.h"
+
+namespace normd {
+namespace {
+
+struct Entry {
+  v1::ModelConfig::OperationCase operation;
+  const char* name;  // Of the field of ModelConfig.
+  absl::StatusOr<std::unique_ptr<Operation>> (*make)(const v1::ModelConfig&);
+};
+
+constexpr Entry kOperations[] = {
+    {v1::ModelConfig::kInstanceNorm, "instance_norm", MakeInstanceNorm},
+    {v1::ModelConfig::kGroupNorm, "group_norm", MakeGroupNorm},
+    {v1::ModelConfig::kLayerNorm, "layer_norm", MakeLayerNorm},
+    {v1::ModelConfig::kRmsNorm, "rms_norm", MakeRmsNorm},
+    {v1::ModelConfig::kBatchNorm, "batch_norm", MakeBatchNorm},
+    {v1::ModelConfig::kLinearNorm, "linear_norm", MakeLinearNorm},
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const Operation>> MakeOperation(const v1::ModelConfig& config) {
+  for (const Entry& entry : kOperations) {
+    if (entry.operation != config.operation_case()) continue;
+    absl::StatusOr<std::unique_ptr<Operation>> operation = entry.make(config);
+    if (!operation.ok()) return operation.status();
+    return std::unique_ptr<const Operation>(*std::move(operation));
+  }
+  const auto name = [](std::string* out, const Entry& entry) { out->append(entry.name); };
+  return InvalidField("operation", "missing",
+                      absl::StrCat("one of ", absl::StrJoin(kOperations, ", ", name)));
+}
+
+}  // namespace normd

@@ -1,0 +1,19 @@
+// Every operation that a config may name.
+
+#ifndef NORMD_SERVER_MODEL_OPERATIONS_OPERATIONS_H_
+#define NORMD_SERVER_MODEL_OPERATIONS_OPERATIONS_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/model/operation.h"
+
+namespace normd {
+
+// The operation that `config` names. InvalidArgument when it names none, or with the first of the
+// operation's own fields that is wrong. Fields beside it are not checked: CheckModelConfig does.
+absl::StatusOr<std::unique_ptr<const Operation>> MakeOperation(const v1::ModelConfig& config);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_OPERATIONS_OPERATIONS_H_

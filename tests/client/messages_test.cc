@@ -1,0 +1,265 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/request.h"
+#include "client/response.h"
+#include "client/tensor/random.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Flatten(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  EXPECT_TRUE(buffer.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// The bytes in slices of `size` each.
+grpc::ByteBuffer Cut(const std::string& bytes, std::size_t size) {
+  std::vector<grpc::Slice> slices;
+  for (std::size_t at = 0; at < bytes.size(); at += size)
+    slices.emplace_back(bytes.substr(at, size));
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+v1::NormalizeResponse GoodResponse() {
+  v1::NormalizeResponse message;
+  message.set_model("m");
+  message.set_version(3);
+  message.mutable_stages()->set_queue_ns(11);
+  message.mutable_stages()->set_compute_ns(22);
+  message.mutable_batch()->set_requests(4);
+  message.mutable_batch()->set_lane("cpu:0");
+  v1::Tensor* output = message.add_outputs();
+  output->set_dtype(v1::FLOAT16);
+  output->add_shape(3);
+  output->add_shape(7);
+  for (int i = 0; i < 42; ++i) output->mutable_data()->push_back(static_cast<char>(i));
+  return message;
+}
+
+// The message of a request for model "m" with these inputs.
+absl::StatusOr<grpc::ByteBuffer> EncodeRequest(std::vector<NamedTensor> inputs) {
+  NormalizeRequest request;
+  request.model = "m";
+  request.inputs = std::move(inputs);
+  const absl::StatusOr<EncodedRequest> encoded = EncodedRequest::Create(request);
+  if (!encoded.ok()) return encoded.status();
+  return encoded->message();
+}
+
+TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
+  for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
+                                  norm::DType::kFloat16, norm::DType::kBFloat16}) {
+    const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
+    NormalizeRequest request;
+    request.model = "some_model";
+    request.version = 7;
+    request.priority = v1::PRIORITY_LOW;
+    request.queue_timeout = Duration(12345);
+    request.precision = v1::PRECISION_TF32;
+    request.inputs = {tensor.named()};
+    const auto encoded = EncodedRequest::Create(request);
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    v1::NormalizeRequest message;
+    ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
+    EXPECT_EQ(message.model(), "some_model");
+    EXPECT_EQ(message.version(), 7);
+    EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
+    EXPECT_EQ(message.queue_timeout_ns(), 12345);
+    EXPECT_EQ(message.precision(), v1::PRECISION_TF32);
+    ASSERT_EQ(message.inputs_size(), 1);
+    EXPECT_EQ(static_cast<int>(message.inputs(0).dtype()), static_cast<int>(dtype));
+    EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
+    EXPECT_EQ(
+        std::memcmp(message.inputs(0).data().data(), tensor.bytes().data(), tensor.bytes().size()),
+        0);
+    EXPECT_EQ(message.inputs(0).data().size(), tensor.bytes().size());
+  }
+}
+
+TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
+  auto memory = std::make_shared<std::vector<std::byte>>(1 << 16);
+  const std::weak_ptr<const void> watch = memory;
+  const TensorView view{norm::DType::kFloat32, Shape::Create({1 << 14}).value(), *memory};
+  {
+    const auto buffer = EncodeRequest({{"", view, std::exchange(memory, nullptr)}});
+    ASSERT_TRUE(buffer.ok());
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(buffer->Dump(&slices).ok());
+    EXPECT_EQ(slices.back().begin(), reinterpret_cast<const std::uint8_t*>(view.bytes.data()));
+    EXPECT_FALSE(watch.expired());
+  }
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(EncodeRequestTest, EncodesTwoNamedInputs) {
+  const Tensor x =
+      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 3}).value(), 0, 1, 1).value();
+  const Tensor y =
+      RandomTensor(norm::DType::kFloat32, Shape::Create({2, 500}).value(), 0, 1, 2).value();
+  const auto buffer = EncodeRequest({x.named("x"), y.named("y")});
+  ASSERT_TRUE(buffer.ok()) << buffer.status();
+  v1::NormalizeRequest message;
+  ASSERT_TRUE(message.ParseFromString(Flatten(*buffer)));
+  ASSERT_EQ(message.inputs_size(), 2);
+  EXPECT_EQ(message.inputs(0).name(), "x");
+  EXPECT_EQ(message.inputs(1).name(), "y");
+  EXPECT_THAT(message.inputs(1).shape(), ::testing::ElementsAre(2, 500));
+  ASSERT_EQ(message.inputs(1).data().size(), y.bytes().size());
+  EXPECT_EQ(std::memcmp(message.inputs(1).data().data(), y.bytes().data(), y.bytes().size()), 0);
+}
+
+TEST(EncodeRequestTest, EncodesAnEmptyTensor) {
+  const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
+  v1::NormalizeRequest message;
+  ASSERT_TRUE(message.ParseFromString(Flatten(*EncodeRequest({{"", empty, nullptr}}))));
+  EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(0, 8));
+  EXPECT_TRUE(message.inputs(0).data().empty());
+}
+
+TEST(EncodeRequestTest, RefusesMoreThanAMessageCarries) {
+  // Nothing reads the bytes of a request that is refused.
+  const std::byte one{};
+  const TensorView huge{norm::DType::kFloat32, Shape::Create({std::int64_t{1} << 29}).value(),
+                        absl::MakeConstSpan(&one, std::size_t{1} << 31)};
+  const auto buffer = EncodeRequest({{"", huge, nullptr}});
+  EXPECT_EQ(buffer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(buffer.status().message()), HasSubstr("2147483648 bytes"));
+}
+
+TEST(DecodeResponseTest, ReadsAnySplitWithoutACopy) {
+  const v1::NormalizeResponse message = GoodResponse();
+  const std::string bytes = message.SerializeAsString();
+  for (std::size_t size = 1; size <= bytes.size(); ++size) {
+    const auto decoded = NormalizeResponse::Decode(Cut(bytes, size));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->model(), "m");
+    EXPECT_EQ(decoded->version(), 3);
+    EXPECT_EQ(decoded->stages().queue_ns(), 11);
+    EXPECT_EQ(decoded->stages().compute_ns(), 22);
+    EXPECT_EQ(decoded->batch().requests(), 4);
+    EXPECT_EQ(decoded->batch().lane(), "cpu:0");
+    ASSERT_EQ(decoded->outputs().size(), 1U);
+    const OutputTensor& output = decoded->outputs()[0];
+    EXPECT_EQ(output.dtype(), norm::DType::kFloat16);
+    EXPECT_EQ(output.shape().ToString(), "[3, 7]");
+    std::string data(output.size_bytes(), '\0');
+    output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+    EXPECT_EQ(data, message.outputs(0).data()) << size;
+  }
+}
+
+TEST(DecodeResponseTest, ReadsSeveralOutputsOfTheirOwnTypeAndShapeFromAnySlicesEmptyOnesAmongThem) {
+  v1::NormalizeResponse message = GoodResponse();
+  message.mutable_outputs(0)->set_name("y");
+  v1::Tensor* sum = message.add_outputs();
+  sum->set_name("sum");
+  sum->set_dtype(v1::FLOAT64);
+  sum->add_shape(2);
+  sum->set_data("sixteen bytes of");
+  v1::Tensor* none = message.add_outputs();
+  none->set_name("none");
+  none->set_dtype(v1::FLOAT32);
+  none->add_shape(0);
+  const std::string wire = message.SerializeAsString();
+  for (std::size_t size = 1; size <= wire.size(); ++size) {
+    std::vector<grpc::Slice> slices;
+    for (std::size_t at = 0; at < wire.size(); at += size) {
+      slices.emplace_back();
+      slices.emplace_back(wire.substr(at, size));
+    }
+    const auto decoded = NormalizeResponse::Decode(grpc::ByteBuffer(slices.data(), slices.size()));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    ASSERT_EQ(decoded->outputs().size(), 3U);
+    for (int i = 0; i < 3; ++i) {
+      const OutputTensor& got = decoded->outputs()[static_cast<std::size_t>(i)];
+      const v1::Tensor& want = message.outputs(i);
+      EXPECT_EQ(got.name(), want.name());
+      EXPECT_EQ(static_cast<int>(got.dtype()), static_cast<int>(want.dtype()));
+      EXPECT_THAT(got.shape().dims(), ::testing::ElementsAreArray(want.shape()));
+      std::string data(got.size_bytes(), '\0');
+      got.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+      EXPECT_EQ(data, want.data());
+    }
+    EXPECT_EQ(decoded->size_bytes(), 58U);
+  }
+}
+
+TEST(DecodeResponseTest, PiecesSurviveAMove) {
+  auto decoded = NormalizeResponse::Decode(Cut(GoodResponse().SerializeAsString(), 5));
+  ASSERT_TRUE(decoded.ok());
+  const NormalizeResponse moved = *std::move(decoded);
+  const Tensor tensor = moved.outputs()[0].ToTensor().value();
+  EXPECT_EQ(std::memcmp(tensor.bytes().data(), GoodResponse().outputs(0).data().data(), 42), 0);
+}
+
+TEST(DecodeResponseTest, SkipsFieldsThatItDoesNotKnow) {
+  // Field 100, a string; field 101, a varint; then the message.
+  const std::string unknown("\xa2\x06\x02hi\xa8\x06\x05", 8);
+  EXPECT_TRUE(NormalizeResponse::Decode(Cut(unknown + GoodResponse().SerializeAsString(), 7)).ok());
+}
+
+TEST(DecodeResponseTest, RefusesOutputsThatContradictThemselves) {
+  const auto error = [](const v1::NormalizeResponse& message) {
+    const absl::Status status =
+        NormalizeResponse::Decode(Cut(message.SerializeAsString(), 1000)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    return std::string(status.message());
+  };
+  v1::NormalizeResponse none = GoodResponse();
+  none.clear_outputs();
+  EXPECT_THAT(error(none), HasSubstr("0 outputs, wanted 1"));
+  v1::NormalizeResponse two = GoodResponse();
+  *two.add_outputs() = two.outputs(0);
+  EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1"));
+  two.mutable_outputs(0)->set_name("y");
+  two.mutable_outputs(1)->set_name("y");
+  EXPECT_THAT(error(two), HasSubstr("2 outputs, wanted 1 named \"y\""));
+  v1::NormalizeResponse longer = GoodResponse();
+  longer.mutable_outputs(0)->mutable_data()->push_back('x');
+  EXPECT_THAT(error(longer), HasSubstr("43 bytes of data for float16 [3, 7]"));
+  v1::NormalizeResponse untyped = GoodResponse();
+  untyped.mutable_outputs(0)->clear_dtype();
+  EXPECT_THAT(error(untyped), HasSubstr("dtype: unknown value 0"));
+  v1::NormalizeResponse negative = GoodResponse();
+  negative.mutable_outputs(0)->set_shape(0, -3);
+  EXPECT_THAT(error(negative), HasSubstr("negative"));
+  v1::NormalizeResponse deep = GoodResponse();
+  for (int i = 0; i < 1000; ++i) deep.mutable_outputs(0)->add_shape(1);
+  EXPECT_THAT(error(deep), HasSubstr("not a NormalizeResponse"));
+}
+
+TEST(DecodeResponseTest, SurvivesEveryTruncationAndEveryChangedByte) {
+  const std::string good = GoodResponse().SerializeAsString();
+  for (std::size_t i = 0; i < good.size(); ++i) {
+    EXPECT_FALSE(NormalizeResponse::Decode(Cut(good.substr(0, i), 9)).ok()) << i;
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = good;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      const auto decoded = NormalizeResponse::Decode(Cut(changed, 9));
+      if (decoded.ok()) {
+        for (const OutputTensor& output : decoded->outputs()) {
+          EXPECT_EQ(static_cast<std::int64_t>(output.size_bytes()),
+                    TensorBytes(output.dtype(), output.shape()).value());
+          EXPECT_TRUE(output.ToTensor().ok());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace normd::client

@@ -1,0 +1,149 @@
+// Calls with any number of named inputs and outputs, each of its own type and shape.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/tensor/random.h"
+#include "client/tensor/stream_order.h"
+#include "tests/support/fake_norm_service.h"
+
+namespace normd::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+Tensor Random(norm::DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t seed) {
+  return RandomTensor(dtype, Shape::Create(shape).value(), -1, 1, seed).value();
+}
+
+// Gives the inputs back in the opposite order, each under its name and "_out".
+std::vector<v1::Tensor> Turned(const v1::NormalizeRequest& request) {
+  std::vector<v1::Tensor> outputs(request.inputs().rbegin(), request.inputs().rend());
+  for (v1::Tensor& output : outputs) output.set_name(output.name() + "_out");
+  return outputs;
+}
+
+class SeveralTensorsTest : public ::testing::Test {
+ protected:
+  SeveralTensorsTest() : client_(Client::Create(server_.target()).value()) {
+    server_.AddModel("turn", Turned);
+  }
+
+  // Five samples each, of which one has no elements.
+  const std::vector<Tensor> inputs_ = {
+      Random(norm::DType::kFloat32, {5, 7}, 1), Random(norm::DType::kFloat64, {5, 3}, 2),
+      Random(norm::DType::kFloat16, {5, 0}, 3), Random(norm::DType::kBFloat16, {5, 300}, 4)};
+  const std::vector<std::string> names_ = {"x", "residual", "nothing", "gate"};
+
+  void ExpectTurned(const std::vector<TensorSpec>& specs, const std::vector<Tensor>& outputs) {
+    ASSERT_EQ(outputs.size(), inputs_.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const std::size_t from = inputs_.size() - 1 - i;
+      EXPECT_EQ(specs[i].name, names_[from] + "_out");
+      EXPECT_EQ(specs[i].dtype, inputs_[from].dtype());
+      EXPECT_EQ(specs[i].shape, inputs_[from].shape());
+      EXPECT_TRUE(outputs[i].bytes() == inputs_[from].bytes()) << specs[i].name;
+    }
+  }
+
+  test::FakeNormService server_;
+  const std::unique_ptr<Client> client_;
+};
+
+TEST_F(SeveralTensorsTest, ACallTakesAndGivesThemByName) {
+  NormalizeRequest request;
+  request.model = "turn";
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    request.inputs.push_back(inputs_[i].named(names_[i]));
+  }
+  const absl::StatusOr<NormalizeResponse> response = client_->Normalize(request);
+  ASSERT_TRUE(response.ok()) << response.status();
+  std::vector<TensorSpec> specs;
+  std::vector<Tensor> outputs;
+  for (const OutputTensor& output : response->outputs()) {
+    specs.push_back(output.spec());
+    outputs.push_back(output.ToTensor().value());
+  }
+  ExpectTurned(specs, outputs);
+}
+
+TEST_F(SeveralTensorsTest, AStreamCarriesASampleOfEachInTurn) {
+  std::vector<TensorSpec> specs;
+  std::string stream;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) specs.push_back(inputs_[i].spec(names_[i]));
+  for (std::size_t sample = 0; sample < 5; ++sample) {
+    for (const Tensor& input : inputs_) {
+      const std::size_t size = input.bytes().size() / 5;
+      stream.append(reinterpret_cast<const char*>(input.bytes().data()) + sample * size, size);
+    }
+  }
+  for (const std::int64_t chunk_bytes : {1, 13, 1000, 1 << 20}) {
+    StreamRequest request;
+    request.model = "turn";
+    request.inputs = specs;
+    request.chunk_bytes = chunk_bytes;
+    std::size_t read = 0;
+    std::vector<std::byte> received;
+    const absl::StatusOr<StreamResult> result = client_->NormalizeStream(
+        request,
+        [&](absl::Span<std::byte> out) {
+          std::memcpy(out.data(), stream.data() + read, out.size());
+          read += out.size();
+          return absl::OkStatus();
+        },
+        [&](absl::Span<const std::byte> bytes) {
+          received.insert(received.end(), bytes.begin(), bytes.end());
+          return absl::OkStatus();
+        });
+    ASSERT_TRUE(result.ok()) << result.status();
+    const absl::StatusOr<std::vector<Tensor>> outputs = SplitStream(result->outputs, received);
+    ASSERT_TRUE(outputs.ok()) << outputs.status();
+    ExpectTurned(result->outputs, *outputs);
+  }
+}
+
+TEST_F(SeveralTensorsTest, AStreamRefusesInputsOfOtherSamplesAndNoInputs) {
+  StreamRequest request;
+  request.model = "turn";
+  const auto error = [&] {
+    return std::string(client_
+                           ->NormalizeStream(
+                               request, [](absl::Span<std::byte>) { return absl::OkStatus(); },
+                               [](absl::Span<const std::byte>) { return absl::OkStatus(); })
+                           .status()
+                           .message());
+  };
+  EXPECT_EQ(error(), "inputs: none, wanted at least one");
+  request.inputs = {inputs_[0].spec("x"), inputs_[1].spec("residual"),
+                    Random(norm::DType::kFloat32, {4, 3}, 1).spec("gate")};
+  EXPECT_EQ(error(), "gate: shape [4, 3], wanted the samples of x, which is [5, 7]");
+}
+
+TEST_F(SeveralTensorsTest, AStreamWhoseServerNamesAnUnknownTypeIsRefused) {
+  server_.AddModel("odd", [](const v1::NormalizeRequest& request) {
+    std::vector<v1::Tensor> outputs = Turned(request);
+    outputs.back().set_dtype(static_cast<v1::DataType>(99));
+    return outputs;
+  });
+  StreamRequest request;
+  request.model = "odd";
+  request.inputs = {inputs_[0].spec("x")};
+  const absl::Status status =
+      client_
+          ->NormalizeStream(
+              request, [](absl::Span<std::byte>) { return absl::OkStatus(); },
+              [](absl::Span<const std::byte>) { return absl::OkStatus(); })
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("an output of another type or shape"));
+}
+
+}  // namespace
+}  // namespace normd::client

@@ -1,0 +1,186 @@
+// A front end without a protocol: what AcceptRequest makes of a description.
+
+#include "server/accept/accept.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
+
+namespace normd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class NoBackend final : public ModelBackend {
+ public:
+  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
+};
+
+class AcceptTest : public ::testing::Test {
+ protected:
+  AcceptTest() { EXPECT_TRUE(registry_.LoadAll().ok()); }
+  ~AcceptTest() override {
+    queue_.Close();
+    std::filesystem::remove_all(root_);
+  }
+
+  static std::string MakeRepository() {
+    std::string root = (std::filesystem::temp_directory_path() / "normd_accept_XXXXXX").string();
+    if (mkdtemp(root.data()) == nullptr) std::abort();
+    std::filesystem::create_directories(root + "/rows/1");
+    std::ofstream(root + "/rows/config.textproto") << "instance_norm { channels: 2 affine: false }";
+    return root;
+  }
+
+  CallArrival Arrival() const {
+    CallArrival arrival;
+    arrival.at = clock_.Now();
+    arrival.connection = "ipv4:192.0.2.1:4711";
+    arrival.deadline = clock_.Now() + std::chrono::seconds(3);
+    return arrival;
+  }
+  // Two samples of two rows of two elements.
+  RequestDescription Describe() {
+    RequestDescription request;
+    request.model = "rows";
+    InputDescription& input = request.inputs.emplace_back();
+    input.shape = {2, 2, 2};
+    input.data.views.push_back(BytesOf(x_));
+    input.data_bytes = sizeof(x_);
+    return request;
+  }
+  template <typename Values>
+  static MutableBytes BytesOf(Values& values) {
+    return {reinterpret_cast<std::byte*>(values.data()), sizeof(values)};
+  }
+  std::string Refusal(const RequestDescription& request) {
+    CallContext call(accept_, Arrival());
+    return std::string(AcceptRequest(accept_, call, request).status().message());
+  }
+
+  FakeClock clock_;
+  CountingMetrics metrics_;
+  NoBackend backend_;
+  const std::string root_ = MakeRepository();
+  ModelRegistry registry_{{.root = root_, .on_change = {}}, backend_, metrics_, clock_};
+  Admission admission_{{}, metrics_};
+  BatchQueue queue_{{}, clock_};
+  AcceptEnvironment accept_{{}, registry_, admission_, queue_, metrics_, clock_};
+  std::array<float, 8> x_{};
+  std::array<float, 8> y_{};
+};
+
+TEST_F(AcceptTest, TheQueueGetsWhatTheRequestSays) {
+  CallContext call(accept_, Arrival());
+  RequestDescription description = Describe();
+  description.priority = Priority::kHigh;
+  description.queue_timeout_ns = 5;
+  const auto accepted = AcceptRequest(accept_, call, description);
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_EQ(admission_.inflight_requests(), 1);
+  EXPECT_EQ(admission_.inflight_bytes(), 64) << "the input and the output";
+  const std::unique_ptr<Request> request =
+      MakeRequest(accept_, call, *accepted, accepted->geometry());
+  EXPECT_EQ(request->model->name(), "rows");
+  EXPECT_EQ(request->priority, Priority::kHigh);
+  EXPECT_EQ(request->queue_timeout, Duration(5));
+  EXPECT_EQ(request->deadline, call.deadline());
+  EXPECT_EQ(request->geometry.rows, 4);
+  EXPECT_EQ(request->holder, HolderOf(call.caller().caller()));
+  EXPECT_TRUE(request->outputs.empty());
+  EXPECT_NE(MakeRequest(accept_, call, *accepted, accepted->geometry())->id, request->id);
+  EXPECT_FALSE(request->IsCancelled());
+  call.Cancel();
+  EXPECT_TRUE(request->IsCancelled());
+}
+
+TEST_F(AcceptTest, AnOutputGoesToTheMemoryThatTheRequestNames) {
+  CallContext call(accept_, Arrival());
+  RequestDescription description = Describe();
+  description.outputs.push_back({"", {BytesOf(y_), {MemoryKind::kPinned}}});
+  const auto accepted = AcceptRequest(accept_, call, description);
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  const std::unique_ptr<Request> request =
+      MakeRequest(accept_, call, *accepted, accepted->geometry());
+  ASSERT_EQ(request->outputs.size(), 1U);
+  EXPECT_EQ(request->outputs[0].bytes.data(), BytesOf(y_).data());
+  EXPECT_EQ(request->outputs[0].place.kind, MemoryKind::kPinned);
+  // The lane has written it there, so the response brings no buffer.
+  Completion completion;
+  completion.outputs.resize(1);
+  const auto response = MakeResponse(call, *accepted, completion);
+  ASSERT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(response->outputs[0].bytes, 32);
+  EXPECT_EQ(response->outputs[0].data.size(), 0U);
+}
+
+TEST_F(AcceptTest, NamesWhatIsWrongWithTheMemoryOfAnOutput) {
+  const MutableBytes bytes = BytesOf(y_);
+  const auto refusal = [&](std::vector<WantedOutput> outputs) {
+    RequestDescription request = Describe();
+    request.outputs.assign(outputs.begin(), outputs.end());
+    return Refusal(request);
+  };
+  EXPECT_THAT(refusal({{"q", {bytes, {}}}}), HasSubstr("outputs[0].name: \"q\", wanted"));
+  EXPECT_THAT(refusal({{"", {bytes, {}}}, {"", {bytes, {}}}}), HasSubstr("outputs[1].name"));
+  EXPECT_THAT(refusal({{"", {bytes.subspan(0, 28), {}}}}),
+              HasSubstr("outputs[0]: memory of 28 bytes, wanted 32"));
+  std::array<std::byte, 64> raw{};
+  const std::size_t odd = reinterpret_cast<std::uintptr_t>(raw.data()) % 4 == 1 ? 2 : 1;
+  EXPECT_THAT(refusal({{"", {MutableBytes(raw.data() + odd, 32), {}}}}),
+              HasSubstr("not aligned to float32"));
+  EXPECT_EQ(refusal({{"", {bytes, {}}}}), "");
+  EXPECT_EQ(admission_.inflight_requests(), 0);
+}
+
+TEST_F(AcceptTest, ADecodersOwnErrorsComeInTheirTurn) {
+  RequestDescription request = Describe();
+  request.priority = absl::InvalidArgumentError("urgency: 11");
+  EXPECT_EQ(Refusal(request), "urgency: 11");
+  request.inputs[0].dtype = absl::InvalidArgumentError("datatype: FP8");
+  EXPECT_EQ(Refusal(request), "datatype: FP8");
+  request.model = "nothing";
+  EXPECT_THAT(Refusal(request), HasSubstr("model: nothing"));
+}
+
+TEST_F(AcceptTest, AChunkedRequestHoldsNothingBeforeItsChunks) {
+  CallContext call(accept_, Arrival());
+  RequestDescription request = Describe();
+  request.in_chunks = true;
+  EXPECT_THAT(Refusal(request), HasSubstr("data: 32 bytes in the header"));
+  request.inputs[0].data = {};
+  request.inputs[0].data_bytes = 0;
+  const auto accepted = AcceptRequest(accept_, call, request);
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  ASSERT_TRUE(accepted->stream.has_value());
+  EXPECT_EQ(admission_.inflight_bytes(), 0);
+  EXPECT_EQ(admission_.chunk_bytes(), 64);
+}
+
+TEST_F(AcceptTest, ACallIsActiveUntilItsContextGoes) {
+  {
+    CallContext call(accept_, Arrival());
+    EXPECT_EQ(accept_.active.count(), 1);
+    EXPECT_EQ(call.End(absl::UnknownError("a secret")).message(),
+              "the server failed to compute this; its log says why");
+    EXPECT_EQ(call.code(), absl::StatusCode::kInternal);
+    clock_.Advance(std::chrono::milliseconds(7));
+    EXPECT_EQ(call.Record(), std::chrono::milliseconds(7));
+  }
+  EXPECT_EQ(accept_.active.count(), 0);
+}
+
+}  // namespace
+}  // namespace normd

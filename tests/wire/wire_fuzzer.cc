@@ -1,0 +1,31 @@
+// libFuzzer over the decoders, held against the generated classes. Built with -DNORMD_FUZZ=ON
+// (clang). The first byte of the input says whether a request or a response is read and how many
+// cuts follow, one byte each; the rest is the message.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "google/protobuf/stubs/logging.h"
+#include "tests/wire/agreement.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // Protobuf logs each text that is not UTF-8.
+  static const google::protobuf::LogSilencer silencer;
+  const std::size_t cut_count = size == 0 ? 0 : data[0] % 8;
+  if (size < 1 + cut_count || size == 0) return 0;
+  std::vector<std::size_t> cuts(data + 1, data + 1 + cut_count);
+  std::sort(cuts.begin(), cuts.end());
+  const std::string wire(reinterpret_cast<const char*>(data) + 1 + cut_count, size - 1 - cut_count);
+  const bool is_response = (data[0] & 8) != 0;
+  const std::string differences = is_response ? normd::testing::ResponseDisagreement(wire, cuts)
+                                              : normd::testing::RequestDisagreement(wire, cuts);
+  if (!differences.empty()) {
+    std::fprintf(stderr, "%s\n", differences.c_str());
+    std::abort();
+  }
+  return 0;
+}

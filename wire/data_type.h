@@ -1,0 +1,59 @@
+// The element types of tensors and what each is called: in the protocol, in text, in files. This
+// table is the only place that knows these names; what a type is, kernels/norm.h says.
+
+#ifndef NORMD_WIRE_DATA_TYPE_H_
+#define NORMD_WIRE_DATA_TYPE_H_
+
+#include <string>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "kernels/norm.h"
+
+namespace normd {
+
+struct DataTypeNames {
+  norm::DType dtype;
+  int protocol;                   // The number of normd.v1.DataType.
+  absl::string_view name;         // As norm::Name.
+  absl::string_view short_name;   // On command lines.
+  absl::string_view npy;          // "descr" of an .npy file.
+  absl::string_view safetensors;  // "dtype" of a safetensors file.
+};
+
+// NumPy has no name for bfloat16: ml_dtypes writes two raw bytes an element.
+inline constexpr DataTypeNames kDataTypes[] = {
+    {norm::DType::kFloat32, 1, "float32", "f32", "<f4", "F32"},
+    {norm::DType::kFloat64, 2, "float64", "f64", "<f8", "F64"},
+    {norm::DType::kFloat16, 3, "float16", "f16", "<f2", "F16"},
+    {norm::DType::kBFloat16, 4, "bfloat16", "bf16", "<V2", "BF16"},
+};
+
+// The type that has `value` in this column, or null: FindDataType(&DataTypeNames::npy, "<f4").
+template <typename T>
+constexpr const DataTypeNames* FindDataType(T DataTypeNames::*column,
+                                            const std::type_identity_t<T>& value) {
+  for (const DataTypeNames& type : kDataTypes) {
+    if (type.*column == value) return &type;
+  }
+  return nullptr;
+}
+
+// Requires one of norm::DType's enumerators.
+constexpr const DataTypeNames& NamesOf(norm::DType dtype) {
+  return *FindDataType(&DataTypeNames::dtype, dtype);
+}
+
+// "float32, float64, float16, bfloat16": what an error says was wanted.
+inline std::string ListDataTypes(absl::string_view DataTypeNames::*column) {
+  std::string list;
+  for (const DataTypeNames& type : kDataTypes) {
+    absl::StrAppend(&list, list.empty() ? "" : ", ", type.*column);
+  }
+  return list;
+}
+
+}  // namespace normd
+
+#endif  // NORMD_WIRE_DATA_TYPE_H_

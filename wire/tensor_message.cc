@@ -1,0 +1,100 @@
+#include "wire/tensor_message.h"
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "normd/v1/norm_service.pb.h"
+#include "wire/data_type.h"
+
+namespace normd {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+static_assert(NamesOf(norm::DType::kFloat32).protocol == v1::FLOAT32);
+static_assert(NamesOf(norm::DType::kFloat64).protocol == v1::FLOAT64);
+static_assert(NamesOf(norm::DType::kFloat16).protocol == v1::FLOAT16);
+static_assert(NamesOf(norm::DType::kBFloat16).protocol == v1::BFLOAT16);
+static_assert(v1::DataType_MAX == v1::BFLOAT16, "a type that wire/data_type.h does not name");
+
+absl::Status ReadDimension(MessageReader& reader, ReceivedTensor& tensor) {
+  std::int64_t dim = 0;
+  absl::Status status = reader.ReadInt(".shape", dim);
+  if (!status.ok()) return status;
+  if (tensor.shape.size() == kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
+  }
+  tensor.shape.push_back(dim);
+  return absl::OkStatus();
+}
+
+absl::Status ReadField(MessageReader& reader, std::uint32_t tag, ReceivedTensor& tensor) {
+  switch (tag) {
+    case DelimitedTag(v1::Tensor::kNameFieldNumber):
+      return reader.ReadText(".name", kMaxNameBytes, tensor.name);
+    case VarintTag(v1::Tensor::kDtypeFieldNumber): return reader.ReadEnum(".dtype", tensor.dtype);
+    case VarintTag(v1::Tensor::kShapeFieldNumber): return ReadDimension(reader, tensor);
+    case DelimitedTag(v1::Tensor::kShapeFieldNumber):
+      return reader.ReadPacked(".shape", [&] { return ReadDimension(reader, tensor); });
+    case DelimitedTag(v1::Tensor::kDataFieldNumber):
+      return reader.ReadViews(".data", tensor.data, tensor.data_bytes);
+    default: return reader.SkipUnknown(tag);
+  }
+}
+
+std::size_t ShapeSize(const TensorHeader& tensor) {
+  std::size_t size = 0;
+  for (const std::int64_t dim : tensor.shape) size += WireFormatLite::Int64Size(dim);
+  return size;
+}
+
+std::size_t SizeOf(const TensorHeader& tensor) {
+  return BytesFieldSize(tensor.name.size()) + IntFieldSize(tensor.dtype) +
+         BytesFieldSize(ShapeSize(tensor)) +
+         BytesFieldSize(static_cast<std::size_t>(tensor.data_bytes));
+}
+
+}  // namespace
+
+v1::DataType ToProtocol(norm::DType dtype) {
+  return static_cast<v1::DataType>(NamesOf(dtype).protocol);
+}
+
+absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors) {
+  if (tensors.size() == kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
+  }
+  const std::size_t index = tensors.size();
+  ReceivedTensor& tensor = tensors.emplace_back();
+  return reader.ReadElement(list, index,
+                            [&](std::uint32_t tag) { return ReadField(reader, tag, tensor); });
+}
+
+TensorsSize SizeOfTensors(absl::Span<const TensorHeader> tensors) {
+  TensorsSize size;
+  for (const TensorHeader& tensor : tensors) {
+    size.total += SubmessageSize(SizeOf(tensor));
+    size.data_bytes += static_cast<std::size_t>(tensor.data_bytes);
+  }
+  return size;
+}
+
+void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char* begin,
+                  MessageWriter& writer, absl::InlinedVector<std::size_t, 4>& ends) {
+  for (const TensorHeader& tensor : tensors) {
+    writer.WriteLength(field, SizeOf(tensor));
+    writer.WriteText(v1::Tensor::kNameFieldNumber, tensor.name);
+    writer.WriteInt(v1::Tensor::kDtypeFieldNumber, tensor.dtype);
+    if (!tensor.shape.empty()) {
+      writer.WriteLength(v1::Tensor::kShapeFieldNumber, ShapeSize(tensor));
+      for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
+    }
+    if (tensor.data_bytes > 0) {
+      writer.WriteLength(v1::Tensor::kDataFieldNumber, static_cast<std::size_t>(tensor.data_bytes));
+    }
+    ends.push_back(static_cast<std::size_t>(writer.position() - begin));
+  }
+}
+
+}  // namespace normd

@@ -1,0 +1,85 @@
+// The Tensor message, read as views of what was received and written up to bytes that lie
+// elsewhere.
+
+#ifndef NORMD_WIRE_TENSOR_MESSAGE_H_
+#define NORMD_WIRE_TENSOR_MESSAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/shape.h"
+#include "kernels/norm.h"
+#include "normd/v1/model_config.pb.h"
+#include "wire/message_reader.h"
+#include "wire/message_writer.h"
+
+namespace normd {
+
+// The longest name of a model or a tensor that is read at all.
+inline constexpr int kMaxNameBytes = 128;
+// The most tensors of one message that are read at all. No operation takes so many: the bound is
+// for hostile messages, in which an empty tensor takes two bytes and its views a hundred times
+// that.
+inline constexpr std::size_t kMaxTensors = 32;
+
+v1::DataType ToProtocol(norm::DType dtype);
+
+// A Tensor message that was received. `data` are views of the slices, in order, of any split and
+// alignment.
+struct ReceivedTensor {
+  std::string name;
+  v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;  // As sent: may be no enumerator.
+  absl::InlinedVector<std::int64_t, 6> shape;      // As sent, at most kMaxRank.
+  absl::InlinedVector<ConstBytes, 4> data;
+  std::int64_t data_bytes = 0;
+};
+
+// One or two are the rule, and then take no memory of their own.
+using ReceivedTensors = absl::InlinedVector<ReceivedTensor, 2>;
+
+// Reads the next element of the repeated Tensor field `list` and appends it. InvalidArgument for
+// more than kMaxTensors, for more dimensions than kMaxRank and for a name over kMaxNameBytes.
+absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors);
+
+// A Tensor message to send, but for its data.
+struct TensorHeader {
+  absl::string_view name;
+  v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;
+  absl::Span<const std::int64_t> shape;  // No dimension is negative.
+  std::int64_t data_bytes = 0;           // May be 0.
+};
+
+// A message to send, but for its tensors' data. The message is `bytes` up to ends[0], the first
+// tensor's data, `bytes` from there to ends[1], the second's data, and so on; it ends with the last
+// tensor's data. Without tensors it is `bytes`.
+struct EncodedMessage {
+  std::string bytes;
+  absl::InlinedVector<std::size_t, 4> ends;
+
+  absl::string_view Part(std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends[i - 1];
+    return absl::string_view(bytes).substr(begin, ends[i] - begin);
+  }
+};
+
+// The size of the repeated field with these tensors, of which their data is `data_bytes`.
+struct TensorsSize {
+  std::size_t total = 0;
+  std::size_t data_bytes = 0;
+};
+TensorsSize SizeOfTensors(absl::Span<const TensorHeader> tensors);
+
+// Writes the repeated Tensor field, the message's last, up to the data of each; appends to `ends`.
+// `begin`: where the message begins.
+void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char* begin,
+                  MessageWriter& writer, absl::InlinedVector<std::size_t, 4>& ends);
+
+}  // namespace normd
+
+#endif  // NORMD_WIRE_TENSOR_MESSAGE_H_
