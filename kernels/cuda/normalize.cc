@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/linear/linear_launch.h"
+#include "kernels/cuda/plan.h"
 
 namespace normd::norm::cuda {
 namespace {

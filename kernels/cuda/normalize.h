@@ -52,7 +52,8 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 // are the same in every batch, on every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
 // say; OutOfMemory if the workspace is too small; Unsupported for a residual input, and if
-// options.forced cannot compute a row. DeviceError: a launch was refused; what was enqueued before it still runs.
+// options.forced cannot compute a row. DeviceError: a launch was refused; what was enqueued before
+// it still runs.
 Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                  std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
 
