@@ -10,6 +10,7 @@
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/cache_policy.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
@@ -21,41 +22,16 @@ namespace normd::norm::cuda {
 
 constexpr int kChunk = 4;  // Granules that are waited for together.
 
-__device__ inline unsigned SharedAddress(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
 // Copies a granule into shared memory; asynchronously if it is aligned.
 template <typename T, bool kAligned>
 __device__ inline void CopyGranule(Granule* slot, const char* address, int present, int width) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kAligned) {
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(SharedAddress(slot)),
-        "l"(address), "l"(KeepPolicy())
-        : "memory");
+    CopyToShared(SharedAddress(slot), address, KeepPolicy());
     return;
   }
 #endif
   *slot = LoadColumn<T>(address, present, width);
-}
-
-__device__ inline void EndCopyChunk() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Waits until at most `pending` of the thread's last chunks are on their way.
-__device__ inline void AwaitChunks(int pending) {
-#if __CUDA_ARCH__ >= 800
-  switch (pending) {
-    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
-  }
-#endif
 }
 
 // A strip, found. Its bytes begin at x and y; one position's lie position_bytes behind the last's.
@@ -223,20 +199,20 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
         CopyGranule<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
       }
       address += column.step;
-      if (i % kChunk == kChunk - 1) EndCopyChunk();
+      if (i % kChunk == kChunk - 1) EndCopyGroup();
     }
-    if (slots % kChunk != 0) EndCopyChunk();
+    if (slots % kChunk != 0) EndCopyGroup();
   }
 
   for (std::uint32_t index = first_strip;;) {
-    if constexpr (kHeld == 0) AwaitChunks(chunks - 1);
+    if constexpr (kHeld == 0) AwaitCopyGroups(chunks - 1);
     Sums sums(batch.centered, thread.left_in_group, kHeld > 0 ? held[0] : *slot);
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (i < column.count) sums.Add(held[i]);
     }
     for (int chunk = 0; chunk < chunks; ++chunk) {
-      AwaitChunks(chunks - 1 - chunk);
+      AwaitCopyGroups(chunks - 1 - chunk);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         const int at = chunk * kChunk + i;
@@ -324,10 +300,10 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
         }
         to += column.step;
         from += next.step;
-        if (i % kChunk == kChunk - 1) EndCopyChunk();
+        if (i % kChunk == kChunk - 1) EndCopyGroup();
       }
     });
-    if (slots % kChunk != 0) EndCopyChunk();
+    if (slots % kChunk != 0) EndCopyGroup();
     if (index >= batch.rows) break;
     column = next;
   }

@@ -9,6 +9,9 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/interleaved/channels_last.h"
 #include "kernels/cuda/interleaved/strips.cuh"
@@ -27,27 +30,20 @@ class ClusterMeeting {
   __device__ ClusterMeeting(std::uint64_t* arrived, Moments<A>* partials, const StripPlan& plan,
                             int rank)
       : arrived_(arrived), partials_(partials), blocks_(plan.blocks), rank_(rank) {
-#if __CUDA_ARCH__ >= 900
     if (blocks_ == 1) return;
     if (threadIdx.x == 0) {
-      const auto bytes = static_cast<unsigned>(plan.groups * blocks_ * sizeof(Moments<A>));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedAddress(arrived_)));
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile(
-          "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(arrived_)),
-          "r"(bytes)
-          : "memory");
+      const auto bytes = static_cast<int>(plan.groups * blocks_ * sizeof(Moments<A>));
+      InitBarrier(SharedAddress(arrived_), 1);
+      PublishBarriers();
+      ArriveExpecting(SharedAddress(arrived_), bytes);
     }
     // Tells the cluster that this block's barrier exists; Send waits for the others'.
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
+    ArriveAtClusterRelaxed();
   }
 
   // All threads of the block, before the first Send.
   __device__ void AwaitPeers() {
-#if __CUDA_ARCH__ >= 900
-    if (blocks_ > 1) asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-#endif
+    if (blocks_ > 1) AwaitCluster();
   }
 
   __device__ void Send(int group, const Moments<A>& moments) {
@@ -58,47 +54,23 @@ class ClusterMeeting {
       __syncwarp();
       return;
     }
-#if __CUDA_ARCH__ >= 900
     if (lane >= blocks_) return;
-    unsigned remote, barrier;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(remote)
-        : "r"(SharedAddress(place)), "r"(lane));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(barrier)
-        : "r"(SharedAddress(arrived_)), "r"(lane));
-    constexpr int kPieces = static_cast<int>(sizeof(Moments<A>) / 16);
-    struct Pieces {
-      uint4 piece[kPieces];
+    const std::uint32_t there = PlaceInBlock(SharedAddress(place), lane);
+    const std::uint32_t barrier = PlaceInBlock(SharedAddress(arrived_), lane);
+    constexpr int kWords = static_cast<int>(sizeof(Moments<A>) / sizeof(uint4));
+    struct Words {
+      uint4 word[kWords];
     };
-    const auto pieces = BitCast<Pieces>(moments);
+    const auto words = BitCast<Words>(moments);
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      asm volatile(
-          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-          "[%5];" ::"r"(remote + 16 * i),
-          "r"(pieces.piece[i].x), "r"(pieces.piece[i].y), "r"(pieces.piece[i].z),
-          "r"(pieces.piece[i].w), "r"(barrier)
-          : "memory");
+    for (int i = 0; i < kWords; ++i) {
+      StoreInBlock(there + i * static_cast<int>(sizeof(uint4)), words.word[i], barrier);
     }
-#endif
   }
 
   __device__ Moments<A> Receive(int group, A) {
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
-#if __CUDA_ARCH__ >= 900
-    if (blocks_ > 1) {
-      unsigned done = 0;
-      while (done == 0) {
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; "
-            "selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(SharedAddress(arrived_))
-            : "memory");
-      }
-    }
-#endif
+    if (blocks_ > 1) AwaitBarrierOfCluster(SharedAddress(arrived_), 0);
     return lane < blocks_ ? partials_[group * blocks_ + lane] : Moments<A>();
   }
 

@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/exchange_slots.cuh"
+#include "kernels/cuda/device/relaxed_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/interleaved/channels_last.h"
 #include "kernels/cuda/interleaved/strips.cuh"
@@ -26,10 +27,7 @@ template <typename A>
 __device__ inline void StoreSlot(MeetingSlot<A>* to, const MeetingSlot<A>& slot) {
 #pragma unroll
   for (int i = 0; i < MeetingSlot<A>::kWords; ++i) {
-    const uint4& word = slot.words[i];
-    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(&to->words[i]),
-                 "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
-                 : "memory");
+    StoreRelaxed(&to->words[i], slot.words[i]);
   }
 }
 
@@ -38,11 +36,7 @@ __device__ inline MeetingSlot<A> LoadSlot(const MeetingSlot<A>* from) {
   MeetingSlot<A> slot;
 #pragma unroll
   for (int i = 0; i < MeetingSlot<A>::kWords; ++i) {
-    uint4& word = slot.words[i];
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                 : "l"(&from->words[i])
-                 : "memory");
+    slot.words[i] = LoadRelaxed(&from->words[i]);
   }
   return slot;
 }

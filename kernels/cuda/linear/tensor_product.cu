@@ -18,8 +18,11 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/device/bulk_copy.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/linear/linear_launch.h"
 #include "kernels/cuda/linear/tensor_product.cuh"
 #include "kernels/cuda/linear/tensor_store.cuh"
@@ -27,9 +30,6 @@
 namespace normd::norm::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT(build/namespaces)
-
-constexpr int kLanes = 32;
 constexpr std::uint16_t kBothBlocks = 3;  // Of a cluster.
 constexpr int kStepProducts = 4;          // Of 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
@@ -119,7 +119,7 @@ __device__ void Produce(const ProductTask& task, const Tiles<S>& tiles, const Sh
       if (asked > 0) {
         --asked;
       } else {
-        AwaitPhase(shared.Empty(at.stage), at.parity ^ 1);
+        AwaitBarrierInline(shared.Empty(at.stage), at.parity ^ 1);
         operands.CopyWeights(step, at.stage);
       }
       operands.CopyX(step, at.stage);
@@ -155,7 +155,7 @@ __device__ inline void MultiplyStep(float (&d)[S::kRegisters], std::uint32_t wei
 template <typename S>
 __device__ inline void Release(const Shared<S>& shared, int stage) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  if (lane < S::kCluster) ArriveAt(shared.Empty(stage), lane);
+  if (lane < S::kCluster) ArriveInBlock(shared.Empty(stage), lane);
 }
 
 // Multiplies `steps` stages, at least one, into d, which it overwrites.
@@ -166,7 +166,7 @@ __device__ inline void MultiplySteps(const Shared<S>& shared, int group, std::in
   Pin(d);
 #pragma unroll 1
   for (std::int64_t step = 0; step < steps; ++step) {
-    AwaitPhase(shared.Full(at->stage), at->parity);
+    AwaitBarrierInline(shared.Full(at->stage), at->parity);
     BeginProducts();
     MultiplyStep<S>(d, shared.Weight(at->stage, group), shared.X(at->stage), step > 0);
     EndProducts();
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   __syncthreads();
   // No block sends before all barriers of its cluster are there, and none ends before its cluster
   // has stopped sending.
-  if constexpr (S::kCluster > 1) ClusterSync();
+  if constexpr (S::kCluster > 1) SyncClusterRelaxed();
   shared.rank = S::kCluster > 1 ? ClusterRank() : 0;
   const Tiles<S> tiles(task, shared.rank);
   if (threadIdx.x < S::kGroups * kWarpgroup) {
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
   }
   if constexpr (S::kCluster > 1) {
     __syncwarp();
-    ClusterSync();
+    SyncClusterRelaxed();
   }
 }
 

@@ -4,7 +4,6 @@
 #ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
 #define NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
 
-#include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/linear/linear_launch.h"
 
 namespace normd::norm::cuda {

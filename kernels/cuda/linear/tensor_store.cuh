@@ -9,7 +9,7 @@
 #ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_STORE_CUH_
 #define NORMD_KERNELS_CUDA_LINEAR_TENSOR_STORE_CUH_
 
-#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/linear/linear_launch.h"
 #include "kernels/cuda/linear/tensor_product.cuh"
 
@@ -49,13 +49,13 @@ template <typename S>
 __device__ inline void LoadScales(const ProductTask& task, const Tile& tile, int group,
                                   float2* scales) {
   if constexpr (S::kScaled) {
-    hopper::SyncThreads(1 + group, kWarpgroup);
+    SyncThreads(1 + group, kWarpgroup);
     for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < S::kColumns; i += kWarpgroup) {
       const int sample = tile.samples + i;
       const bool scaled = task.x != nullptr && sample < task.samples;
       scales[i] = Unscaling(scaled ? __ldcg(task.x_exponents + sample) : 0);
     }
-    hopper::SyncThreads(1 + group, kWarpgroup);
+    SyncThreads(1 + group, kWarpgroup);
   }
 }
 

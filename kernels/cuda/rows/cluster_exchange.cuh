@@ -10,19 +10,13 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_CLUSTER_EXCHANGE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_CLUSTER_EXCHANGE_CUH_
 
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/exchange_slots.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/numeric.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 
 namespace normd::norm::cuda {
-
-// All threads of all blocks of a cluster call it, at one place.
-[[maybe_unused]] __device__ inline void SyncCluster() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 
 // The warps of a cluster that share rows, as one of them sees them.
 struct ClusterTeam {
@@ -49,43 +43,18 @@ class ClusterMeeting {
 
   // Sends the warp's partial. `next` is the row of the next turn, as the warp of rank 0 knows it.
   __device__ void Send(const Moments<float>& own, std::uint32_t next, std::uint32_t turn) const {
-#if __CUDA_ARCH__ >= 900
     const std::uint32_t barrier = Barrier(turn);
-    if (team_.warp == 0 && lane_ == 0) {
-      asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                   "r"(team_.size() * kGranuleBytes)
-                   : "memory");
-    }
+    if (team_.warp == 0 && lane_ == 0) ArriveExpecting(barrier, team_.size() * kGranuleBytes);
     if (lane_ >= team_.blocks) return;
     const uint4 word = EncodeSlot(own, next).words[0];
-    std::uint32_t slot_there, barrier_there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;"
-        : "=r"(slot_there)
-        : "r"(Slot(turn, team_.rank())), "r"(lane_));
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier_there) : "r"(barrier), "r"(lane_));
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
-        "[%5];" ::"r"(slot_there),
-        "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w), "r"(barrier_there)
-        : "memory");
-#endif
+    const std::uint32_t slot_there = PlaceInBlock(Slot(turn, team_.rank()), lane_);
+    StoreInBlock(slot_there, word, PlaceInBlock(barrier, lane_));
   }
 
   // Waits for the partials of all warps and merges them. *next is the row of the next turn.
   __device__ Moments<float> Collect(const BlockShares& shares, std::uint32_t turn,
                                     std::uint32_t* next) const {
-#if __CUDA_ARCH__ >= 900
-    std::uint32_t passed = 0;
-    while (passed == 0) {
-      asm volatile(
-          "{ .reg .pred p;"
-          "  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
-          "  selp.u32 %0, 1, 0, p; }"
-          : "=r"(passed)
-          : "r"(Barrier(turn)), "r"(turn / 2 % 2)
-          : "memory");
-    }
-#endif
+    AwaitBarrierOfCluster(Barrier(turn), turn / 2 % 2);
     LaneSlots<float, kMaxTeamWarps / kLanes> own = {};
 #pragma unroll
     for (int i = 0; i < kMaxTeamWarps / kLanes; ++i) {

@@ -23,8 +23,11 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/moments.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/rows/cluster_exchange.cuh"
 #include "kernels/cuda/rows/cluster_warp.cuh"
@@ -66,6 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                             SharedAddress(barriers[number])};
   if (threadIdx.x < kClusterWarps * 2) {
     InitBarrier(SharedAddress(barriers[0]) + threadIdx.x * sizeof(std::uint64_t), 1);
+    PublishBarriers();
   }
   const std::uint32_t clusters = gridDim.x / shape.blocks;
   const std::uint32_t first = number * clusters + blockIdx.x / shape.blocks;

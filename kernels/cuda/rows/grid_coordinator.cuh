@@ -3,8 +3,9 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_COORDINATOR_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_COORDINATOR_CUH_
 
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/moments.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/grid_exchange.cuh"
 #include "kernels/cuda/rows/grid_shared.cuh"

@@ -13,6 +13,7 @@
 #define NORMD_KERNELS_CUDA_ROWS_GRID_EXCHANGE_CUH_
 
 #include "kernels/cuda/device/exchange_slots.cuh"
+#include "kernels/cuda/device/relaxed_memory.cuh"
 #include "kernels/cuda/rows/row_plan.h"
 #include "kernels/cuda/rows/staging_ring.cuh"
 #include "kernels/cuda/rows/work_counter.cuh"
@@ -85,20 +86,6 @@ class GridMeeting {
 
  private:
   static constexpr int kLaneSlots = kMaxRowBlocks / kLanes + 1;
-
-  __device__ static void StoreRelaxed(uint4* to, const uint4& word) {
-    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x),
-                 "r"(word.y), "r"(word.z), "r"(word.w)
-                 : "memory");
-  }
-  __device__ static uint4 LoadRelaxed(const uint4* from) {
-    uint4 word;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-                 : "l"(from)
-                 : "memory");
-    return word;
-  }
 
   __device__ uint4* Slots(std::uint32_t turn) const {
     return room_->words + team_ * TeamWords<A>(blocks_) +

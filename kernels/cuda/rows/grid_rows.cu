@@ -23,8 +23,9 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/moments.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/rows/grid_any_warp.cuh"
 #include "kernels/cuda/rows/grid_coordinator.cuh"
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < 2) {
     InitBarrier(SharedAddress(&board.summed[threadIdx.x]), kGridWarps * kLanes);
     InitBarrier(SharedAddress(&board.scaled[threadIdx.x]), kLanes);
+    PublishBarriers();
   }
   __syncthreads();
   if (warp == kGridWarps) {

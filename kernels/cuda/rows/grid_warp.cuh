@@ -4,9 +4,10 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/moments.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/chunk_moments.cuh"
 #include "kernels/cuda/rows/row_plan.h"

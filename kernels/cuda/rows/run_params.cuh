@@ -9,9 +9,10 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/cache_policy.cuh"
 #include "kernels/cuda/device/moments.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/rows/row_plan.h"

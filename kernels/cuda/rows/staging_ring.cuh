@@ -9,10 +9,13 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_STAGING_RING_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_STAGING_RING_CUH_
 
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/bulk_copy.cuh"
 #include "kernels/cuda/device/cache_policy.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/numeric.cuh"
-#include "kernels/cuda/device/shared_barrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
 
@@ -38,24 +41,14 @@ inline constexpr int kSlotArrivals =
   __syncwarp();
 #if __CUDA_ARCH__ >= 900
   if (lane == 0) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-    if (bytes > 0) {
-      asm volatile(
-          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-          "[%0], [%1], %2, [%3], %4;" ::"r"(slot),
-          "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
-          : "memory");
-    }
+    ArriveExpecting(barrier, bytes);
+    if (bytes > 0) CopyBulk(slot, from, bytes, barrier, policy);
   }
-#elif __CUDA_ARCH__ >= 800
+#else
   for (int at = lane * kGranuleBytes; at < bytes; at += kStepBytes) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(
-                     slot + static_cast<std::uint32_t>(at)),
-                 "l"(from + at), "l"(policy)
-                 : "memory");
+    CopyToShared(slot + static_cast<std::uint32_t>(at), from + at, policy);
   }
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+  ArriveWithCopies(barrier);
 #endif
 }
 
@@ -133,6 +126,7 @@ class Landing {
         free_(place.slots) {
     for (int i = lane_; i < place.slots; i += kLanes) {
       InitBarrier(place.barriers + i * 8, kSlotArrivals);
+      PublishBarriers();
     }
     __syncwarp();
   }

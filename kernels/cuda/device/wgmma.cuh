@@ -1,110 +1,13 @@
-// What only compute capability 9.0 has, one instruction to a function: barriers that count bytes,
-// bulk copies into the shared memory of a cluster, and matrix products of a warpgroup out of shared
-// memory. Compiled for 9.0a alone. PTX ISA 9.0, "Asynchronous Warpgroup Level Matrix
-// Multiply-Accumulate Operations", "mbarrier", "cp.async.bulk".
+// Matrix products of a warpgroup out of shared memory (wgmma): D[64, N] += A[64, 16] B[N, 16]^T.
+// One instruction to a function. Compiled for 9.0a alone. PTX ISA 9.0, "Asynchronous Warpgroup
+// Level Matrix Multiply-Accumulate Operations".
 
-#ifndef NORMD_KERNELS_CUDA_DEVICE_HOPPER_CUH_
-#define NORMD_KERNELS_CUDA_DEVICE_HOPPER_CUH_
+#ifndef NORMD_KERNELS_CUDA_DEVICE_WGMMA_CUH_
+#define NORMD_KERNELS_CUDA_DEVICE_WGMMA_CUH_
 
 #include <cstdint>
 
-namespace normd::norm::cuda::hopper {
-
-__device__ inline std::uint32_t SharedAddress(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// ---- Barriers in shared memory, by address. What they order here is read and written by the copy
-// engine and the tensor cores alone, so arrivals and waits keep the scope of a block: that of a
-// cluster would cost a fence of all the device's memory at each.
-
-__device__ inline void InitBarrier(std::uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-// Makes initialised barriers known to the cluster and to the copy engine.
-__device__ inline void PublishBarriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-// Arrives, and keeps the phase open until `bytes` have come.
-__device__ inline void ArriveExpecting(std::uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-// Arrives at the barrier in the same place of block `rank` of the cluster.
-__device__ inline void ArriveAt(std::uint32_t barrier, int rank) {
-  asm volatile(
-      "{ .reg .b32 remote;"
-      "  mapa.shared::cluster.u32 remote, %0, %1;"
-      "  mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-// Waits for the end of the phase of this parity.
-__device__ inline void AwaitPhase(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done;"
-      "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;"
-      "  @!done bra AGAIN; }" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// ---- Clusters.
-
-__device__ inline int ClusterRank() {
-  std::uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-// Orders barriers that were published, and no data: that would wait for all stores to global
-// memory.
-__device__ inline void ClusterSync() {
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// ---- Copies of contiguous runs: addresses and bytes are multiples of 16. The barrier counts them.
-
-__device__ inline void CopyBulk(std::uint32_t to, const void* from, int bytes,
-                                std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-      "[%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-// To the same place in every block of `blocks` (bit r: rank r), each counting at its own barrier.
-__device__ inline void CopyBulkToAll(std::uint32_t to, const void* from, int bytes,
-                                     std::uint32_t barrier, std::uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-
-// ---- Copies of a box that a tensor map describes, from `row` and `column` on; the barrier counts
-// all of its bytes. `map` is a kernel's parameter.
-
-__device__ inline void CopyBox(std::uint32_t to, const void* map, int column, int row,
-                               std::uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%2, %3}], [%4];" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier)
-      : "memory");
-}
-// To the same place in every block of `blocks`, as CopyBulkToAll does.
-__device__ inline void CopyBoxToAll(std::uint32_t to, const void* map, int column, int row,
-                                    std::uint32_t barrier, std::uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
-      : "memory");
-}
-
-// ---- Matrix products. D[64, N] += A[64, 16] B[N, 16]^T, both operands in shared memory.
+namespace normd::norm::cuda {
 
 // Rows of 128 bytes, 8 of them to 1024 aligned bytes whose 16-byte pieces are swizzled: piece p of
 // row r lies at p ^ (r % 8). A product of 16 elements further along the rows starts 32 bytes later.
@@ -231,6 +134,6 @@ __device__ inline void Multiply(float (&d)[kRegisters], std::uint64_t a, std::ui
 #undef NORMD_PRODUCT_128
 #undef NORMD_PRODUCT_256
 
-}  // namespace normd::norm::cuda::hopper
+}  // namespace normd::norm::cuda
 
-#endif  // NORMD_KERNELS_CUDA_DEVICE_HOPPER_CUH_
+#endif  // NORMD_KERNELS_CUDA_DEVICE_WGMMA_CUH_
