@@ -93,6 +93,9 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
     return InvalidArgument("layout: unknown value");
   }
   if (Status status = CheckActivation(spec.activation); !status.ok()) return status;
+  if (spec.residual_out && !spec.residual) {
+    return InvalidArgument("residual_out: set without residual, of which it is the sum");
+  }
   const bool given = spec.statistics == Statistics::kGiven;
   if (given != (params.mean.data != nullptr) || given != (params.variance.data != nullptr)) {
     return InvalidArgument(given ? "mean and variance: missing, the statistics are given"
@@ -105,6 +108,37 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
   }
   return Status();
 }
+
+namespace {
+
+// InvalidArgument unless each tensor is there exactly when it is wanted, and aligned.
+Status CheckTensors(const NormSpec& spec, const Segment& segment, std::size_t index,
+                    InputAlignment input) {
+  struct Tensor {
+    const char* name;
+    const void* data;
+    bool wanted;
+    bool aligned;
+  };
+  const bool aligned = input == InputAlignment::kElement;
+  const Tensor tensors[] = {{"x", segment.x, true, aligned},
+                            {"y", segment.y, true, true},
+                            {"residual", segment.residual, spec.residual, aligned},
+                            {"residual_out", segment.residual_out, spec.residual_out, true}};
+  for (const Tensor& tensor : tensors) {
+    const auto refused = [&](const char* why) {
+      return InvalidArgument("segments[" + std::to_string(index) + "]." + tensor.name + ": " + why);
+    };
+    if (tensor.wanted && tensor.data == nullptr) return refused("null");
+    if (!tensor.wanted && tensor.data != nullptr) return refused("set, but the spec has none");
+    if (tensor.aligned && !IsAligned(tensor.data, spec.dtype)) {
+      return refused("not aligned to its element");
+    }
+  }
+  return Status();
+}
+
+}  // namespace
 
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input) {
@@ -127,13 +161,10 @@ Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size
       if (factor > limit) return InvalidArgument(where("samples") + "bytes overflow 63 bits");
       limit /= factor;
     }
-    if (segment.x == nullptr || segment.y == nullptr) {
-      return InvalidArgument(where(segment.x == nullptr ? "x" : "y") + "null");
-    }
-    if ((input == InputAlignment::kElement &&
-         reinterpret_cast<std::uintptr_t>(segment.x) % alignment != 0) ||
-        reinterpret_cast<std::uintptr_t>(segment.y) % alignment != 0) {
-      return InvalidArgument(where("x, y") + "not aligned to their element");
+    if (Status status = CheckTensors(spec, segment, i, input); !status.ok()) return status;
+    if (segment.params == nullptr) continue;
+    if (Status status = ValidateSpec(spec, *segment.params); !status.ok()) {
+      return InvalidArgument(where("params") + status.message());
     }
   }
   return Status();

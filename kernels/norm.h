@@ -16,10 +16,14 @@
 // y = activation((x - mean) * rstd * gamma + beta), rstd = 1 / sqrt(variance + eps); for mean of
 // squares the mean is taken as 0. The variance is the population variance (divided by the count).
 //
-// A batch is a list of segments, one per request. Segments of one batch share the spec and the
-// parameters and differ in sample count and spatial size. A row's result depends on the row, its
-// length, the spec and the parameters alone: never on the batch it is in, on how many threads or
-// blocks compute it, or on the alignment of its memory.
+// With a residual input, v = x + residual is rounded to x's type and normalized in x's place; it
+// can also be written, so that what comes next adds to what was normalized (the pre-norm residual
+// stream of language models; `fused_add_rms_norm` in vLLM and FlashInfer).
+//
+// A batch is a list of segments, one per request. Segments of one batch share the spec, differ in
+// sample count and spatial size, and may bring parameters of their own. A row's result depends on
+// the row, its length, the spec and the parameters alone: never on the batch it is in, on how many
+// threads or blocks compute it, or on the alignment of its memory.
 //
 // This header is C++17 and needs no library: host code and .cu files share it.
 
@@ -76,6 +80,8 @@ struct NormSpec {
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
   double leaky_slope = 0.01;  // Of kLeakyRelu; rounded to float where the accumulation is.
+  bool residual = false;      // Each segment has one: v = x + residual takes the place of x.
+  bool residual_out = false;  // v is also written. Only with `residual`.
 };
 
 NormSpec InstanceNormSpec(std::int64_t channels, DType dtype);
@@ -98,16 +104,21 @@ struct NormParams {
   ParamVector variance;  // Likewise. Negative values are not rejected; they give NaN as in PyTorch.
 };
 
-// One request's tensor in a batch. Borrowed: x and y outlive the computation.
-// x and y are aligned to their element, but on the CPU x may begin at any byte; wider alignment is
-// never needed, 64 bytes is fastest. y is either exactly x (in place) or does not overlap any x of
-// the batch. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may then be
-// null.
+// One request's tensors in a batch, all of the same shape and type. Borrowed: they outlive the
+// computation.
+// Inputs (x, residual) and outputs (y, residual_out) are aligned to their element, but on the CPU
+// inputs may begin at any byte; wider alignment is never needed, 64 bytes is fastest. An output is
+// either exactly an input of its segment (in place) or overlaps no input of the batch, and overlaps
+// no other output. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may
+// then be null.
 struct Segment {
   const void* x = nullptr;
   void* y = nullptr;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
+  const void* residual = nullptr;      // With NormSpec::residual, and only then.
+  void* residual_out = nullptr;        // With NormSpec::residual_out, and only then.
+  const NormParams* params = nullptr;  // In place of the batch's; null: the batch's.
 };
 
 // The length of a row, (channels / groups) * spatial. The spec and the product must be valid.
@@ -122,8 +133,10 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params);
 // What a backend asks of x.
 enum class InputAlignment { kElement, kByte };
 
-// InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, or a pointer of a
-// segment with elements is null or not aligned: y to its element, x as `input` says.
+// InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, a pointer of a
+// segment with elements is null, is there although the spec has no use for it, or is not aligned
+// (outputs to their element, inputs as `input` says), or if its own parameters are not those of the
+// spec.
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input = InputAlignment::kElement);
 

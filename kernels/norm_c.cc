@@ -1,7 +1,9 @@
 #include "kernels/norm_c.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 
 #include "kernels/norm_c_convert.h"
 
@@ -10,6 +12,22 @@ namespace {
 
 // A fixed buffer, so that reporting that memory is out needs none.
 thread_local char last_error[512] = "";
+
+// What the first version of each structure had: no caller has less.
+constexpr std::size_t kFirstSpec = offsetof(norm_spec, leaky_slope_double);
+constexpr std::size_t kFirstParams = offsetof(norm_params, variance) + sizeof(norm_vector);
+constexpr std::size_t kFirstLinearSpec = offsetof(norm_linear_spec, reserved) + 3;
+constexpr std::size_t kFirstLinearParams = offsetof(norm_linear_params, bias) + sizeof(norm_vector);
+constexpr std::size_t kFirstBatch = offsetof(norm_batch, count) + sizeof(std::size_t);
+constexpr std::size_t kFirstTensors = offsetof(norm_tensors, params) + sizeof(void*);
+
+// What the caller has of a structure, and zeros for what it does not know.
+template <typename T>
+T Known(const void* in, std::size_t size) {
+  T known{};
+  std::memcpy(&known, in, std::min(size, sizeof(T)));
+  return known;
+}
 
 ParamVector ToVector(const norm_vector& v) {
   // Out of range values stay out of range in eight bits.
@@ -41,26 +59,26 @@ Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted) {
 
 Status ToSpec(const norm_spec* in, NormSpec* out) {
   if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
-  // What versions 1 to 3 had.
-  Status status = CheckStructSize("spec", in->struct_size, offsetof(norm_spec, leaky_slope_double));
+  Status status = CheckStructSize("spec", in->struct_size, kFirstSpec);
   if (!status.ok()) return status;
-  out->statistics = static_cast<Statistics>(in->statistics);
-  out->dtype = static_cast<DType>(in->dtype);
-  out->layout = static_cast<Layout>(in->layout);
-  out->activation = static_cast<Activation>(in->activation);
-  out->channels = in->channels;
-  out->groups = in->groups;
-  out->eps = in->eps;
-  out->leaky_slope = static_cast<double>(in->leaky_slope);
-  if (in->struct_size >= sizeof(norm_spec) && in->leaky_slope_double != 0) {
-    out->leaky_slope = in->leaky_slope_double;
-  }
+  const auto spec = Known<norm_spec>(in, in->struct_size);
+  out->statistics = static_cast<Statistics>(spec.statistics);
+  out->dtype = static_cast<DType>(spec.dtype);
+  out->layout = static_cast<Layout>(spec.layout);
+  out->activation = static_cast<Activation>(spec.activation);
+  out->channels = spec.channels;
+  out->groups = spec.groups;
+  out->eps = spec.eps;
+  out->leaky_slope = spec.leaky_slope_double != 0 ? spec.leaky_slope_double
+                                                  : static_cast<double>(spec.leaky_slope);
+  out->residual = spec.residual != 0;
+  out->residual_out = spec.residual_out != 0;
   return Status();
 }
 
 Status ToParams(const norm_params* in, NormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
-  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_params));
+  Status status = CheckStructSize("params", in->struct_size, kFirstParams);
   if (!status.ok()) return status;
   *out = {ToVector(in->gamma), ToVector(in->beta), ToVector(in->mean), ToVector(in->variance)};
   return Status();
@@ -68,7 +86,7 @@ Status ToParams(const norm_params* in, NormParams* out) {
 
 Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out) {
   if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
-  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_linear_spec));
+  Status status = CheckStructSize("spec", in->struct_size, kFirstLinearSpec);
   if (!status.ok()) return status;
   out->in_features = in->in_features;
   out->out_features = in->out_features;
@@ -84,7 +102,7 @@ Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out) {
 
 Status ToLinearParams(const norm_linear_params* in, LinearNormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
-  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_linear_params));
+  Status status = CheckStructSize("params", in->struct_size, kFirstLinearParams);
   if (!status.ok()) return status;
   *out = {ToVector(in->weight), ToVector(in->bias)};
   return Status();
@@ -92,6 +110,43 @@ Status ToLinearParams(const norm_linear_params* in, LinearNormParams* out) {
 
 Status CheckSegments(const void* segments, std::size_t count) {
   return count == 0 ? Status() : CheckNotNull("segments", segments);
+}
+
+Segment* Segments::Resize(std::size_t count) {
+  count_ = count;
+  if (count > kInline) many_ = std::make_unique<Segment[]>(count);
+  return count > kInline ? many_.get() : inline_;
+}
+
+Status Segments::Take(const norm_segment* segments, std::size_t count) {
+  if (Status status = CheckSegments(segments, count); !status.ok()) return status;
+  Segment* const out = Resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    out[i] = {segments[i].x, segments[i].y, segments[i].samples, segments[i].spatial};
+  }
+  return Status();
+}
+
+Status Segments::Take(const norm_batch* batch) {
+  if (Status status = CheckNotNull("batch", batch); !status.ok()) return status;
+  Status status = CheckStructSize("batch", batch->struct_size, kFirstBatch);
+  if (!status.ok()) return status;
+  if (batch->count == 0) return Status();
+  if (status = CheckNotNull("batch.tensors", batch->tensors); !status.ok()) return status;
+  if (batch->tensors_size < kFirstTensors) {
+    return InvalidArgument("batch.tensors_size: " + std::to_string(batch->tensors_size) +
+                           ", wanted at least " + std::to_string(kFirstTensors));
+  }
+  Segment* const out = Resize(batch->count);
+  const char* at = reinterpret_cast<const char*>(batch->tensors);
+  for (std::size_t i = 0; i < batch->count; ++i, at += batch->tensors_size) {
+    const auto in = Known<norm_tensors>(at, batch->tensors_size);
+    out[i] = {in.x, in.y, in.samples, in.spatial, in.residual, in.residual_out};
+    if (in.params == nullptr) continue;
+    if (status = ToParams(in.params, &params_.emplace_back()); !status.ok()) return status;
+    out[i].params = &params_.back();
+  }
+  return Status();
 }
 
 }  // namespace normd::norm::c

@@ -9,7 +9,9 @@
  * and must outlive the calls that use them.
  *
  * Compatibility: structures with a struct_size grow at their end alone; the caller sets struct_size
- * to its own sizeof, and what it does not know is taken as zero. The other structures never change.
+ * to its own sizeof, and what it does not know is taken as zero. norm_batch says how large the
+ * caller's segments are, which grow likewise. The other structures never change. A caller that was
+ * compiled against any version works with every later one.
  * All functions are there in every build; those of a backend that the build lacks return
  * NORM_UNSUPPORTED. */
 
@@ -26,7 +28,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 4
+#define NORM_C_ABI_VERSION 5
 
 typedef int32_t norm_result;
 enum {
@@ -62,6 +64,11 @@ typedef struct norm_spec {
   uint32_t reserved; /* 0 */
   /* From version 4 on. If it is not 0, the slope, in place of leaky_slope. */
   double leaky_slope_double;
+  /* From version 5 on. 1: each segment has a residual, and v = x + residual, rounded to dtype,
+   * takes the place of x. */
+  uint8_t residual;
+  uint8_t residual_out; /* 1: v is also written. Only with residual. */
+  uint8_t reserved2[6]; /* 0 */
 } norm_spec;
 
 /* One element per channel; data == NULL: absent. */
@@ -87,6 +94,24 @@ typedef struct norm_segment {
   int64_t samples;
   int64_t spatial;
 } norm_segment;
+
+/* From version 5 on: a tensor of the batch with all that it may bring. */
+typedef struct norm_tensors {
+  const void* x;
+  void* y;
+  int64_t samples;
+  int64_t spatial;
+  const void* residual;      /* With norm_spec.residual, and only then. */
+  void* residual_out;        /* With norm_spec.residual_out, and only then. */
+  const norm_params* params; /* In place of the batch's; NULL: the batch's. */
+} norm_tensors;
+
+typedef struct norm_batch {
+  uint32_t struct_size;  /* sizeof(norm_batch) */
+  uint32_t tensors_size; /* sizeof(norm_tensors): the step from one to the next. */
+  const norm_tensors* tensors;
+  size_t count;
+} norm_batch;
 
 /* The fused layer of kernels/linear_norm.h; from version 2 on. */
 enum {
@@ -141,6 +166,11 @@ NORM_C_API norm_result norm_cpu_normalize(const norm_cpu_executor* executor, con
                                           const norm_params* params, const norm_segment* segments,
                                           size_t count);
 
+/* The same for a batch; from version 5 on. */
+NORM_C_API norm_result norm_cpu_normalize_batch(const norm_cpu_executor* executor,
+                                                const norm_spec* spec, const norm_params* params,
+                                                const norm_batch* batch);
+
 /* A layer with its weight packed for the products; the parameters are not needed after create,
  * the executor is needed until destroy. */
 typedef struct norm_cpu_linear norm_cpu_linear;
@@ -180,6 +210,16 @@ typedef struct norm_cuda_launch {
 NORM_C_API norm_result norm_cuda_normalize(const norm_cuda_device* device, const norm_spec* spec,
                                            const norm_params* params, const norm_segment* segments,
                                            size_t count, const norm_cuda_launch* launch);
+
+/* The same for a batch; from version 5 on. A residual is NORM_UNSUPPORTED. */
+NORM_C_API norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device* device,
+                                                       const norm_spec* spec,
+                                                       const norm_batch* batch,
+                                                       const char* strategy, size_t* out);
+NORM_C_API norm_result norm_cuda_normalize_batch(const norm_cuda_device* device,
+                                                 const norm_spec* spec, const norm_params* params,
+                                                 const norm_batch* batch,
+                                                 const norm_cuda_launch* launch);
 
 /* The fused layer, from version 3 on; kernels/cuda/linear_norm.h says more. Bytes of the device
  * memory, aligned to 256 bytes, that prepare fills with the weights for this spec. */

@@ -4,7 +4,9 @@
 #define NORMD_KERNELS_NORM_C_CONVERT_H_
 
 #include <cstddef>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <new>
 #include <type_traits>
 
@@ -14,17 +16,29 @@
 
 namespace normd::norm::c {
 
-// The caller's segments are used in place.
-static_assert(sizeof(norm_segment) == sizeof(Segment) && alignof(norm_segment) == alignof(Segment));
-static_assert(std::is_standard_layout_v<Segment> &&
-              offsetof(Segment, x) == offsetof(norm_segment, x) &&
-              offsetof(Segment, y) == offsetof(norm_segment, y) &&
-              offsetof(Segment, samples) == offsetof(norm_segment, samples) &&
-              offsetof(Segment, spatial) == offsetof(norm_segment, spatial));
-inline const Segment* ToSegments(const norm_segment* segments) {
-  return reinterpret_cast<const Segment*>(segments);
-}
+// A caller's tensors as segments, with the parameters that some of them bring.
+class Segments {
+ public:
+  // Both may allocate. InvalidArgument for a null array, a batch that is smaller than its first
+  // version had it, and parameters that are.
+  Status Take(const norm_segment* segments, std::size_t count);
+  Status Take(const norm_batch* batch);
 
+  const Segment* data() const { return count_ <= kInline ? inline_ : many_.get(); }
+  std::size_t size() const { return count_; }
+
+ private:
+  // A call for a few tensors allocates nothing.
+  static constexpr std::size_t kInline = 8;
+  Segment* Resize(std::size_t count);
+
+  std::size_t count_ = 0;
+  Segment inline_[kInline];
+  std::unique_ptr<Segment[]> many_;
+  std::deque<NormParams> params_;  // A deque: what segments point to stays where it is.
+};
+
+// The caller's segments are used in place.
 static_assert(sizeof(norm_linear_segment) == sizeof(LinearNormSegment) &&
               alignof(norm_linear_segment) == alignof(LinearNormSegment));
 static_assert(std::is_standard_layout_v<LinearNormSegment> &&

@@ -31,19 +31,35 @@ norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** ou
 
 void norm_cpu_executor_destroy(norm_cpu_executor* executor) { delete executor; }
 
-norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spec* spec,
-                               const norm_params* params, const norm_segment* segments,
-                               size_t count) {
+namespace {
+
+template <typename... Tensors>
+norm_result Normalize(const norm_cpu_executor* executor, const norm_spec* spec,
+                      const norm_params* params, Tensors... tensors) {
   return norm::c::Guarded([&]() -> Status {
     norm::NormSpec cpp_spec;
     norm::NormParams cpp_params;
+    norm::c::Segments segments;
     for (Status status :
          {norm::c::CheckNotNull("executor", executor), norm::c::ToSpec(spec, &cpp_spec),
-          norm::c::ToParams(params, &cpp_params), norm::c::CheckSegments(segments, count)}) {
+          norm::c::ToParams(params, &cpp_params), segments.Take(tensors...)}) {
       if (!status.ok()) return status;
     }
-    return executor->executor.Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count);
+    return executor->executor.Normalize(cpp_spec, cpp_params, segments.data(), segments.size());
   });
+}
+
+}  // namespace
+
+norm_result norm_cpu_normalize(const norm_cpu_executor* executor, const norm_spec* spec,
+                               const norm_params* params, const norm_segment* segments,
+                               size_t count) {
+  return Normalize(executor, spec, params, segments, count);
+}
+
+norm_result norm_cpu_normalize_batch(const norm_cpu_executor* executor, const norm_spec* spec,
+                                     const norm_params* params, const norm_batch* batch) {
+  return Normalize(executor, spec, params, batch);
 }
 
 norm_result norm_cpu_linear_create(const norm_cpu_executor* executor, const norm_linear_spec* spec,

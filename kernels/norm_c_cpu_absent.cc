@@ -17,6 +17,10 @@ norm_result norm_cpu_normalize(const norm_cpu_executor*, const norm_spec*, const
                                const norm_segment*, size_t) {
   return NoCpu();
 }
+norm_result norm_cpu_normalize_batch(const norm_cpu_executor*, const norm_spec*, const norm_params*,
+                                     const norm_batch*) {
+  return NoCpu();
+}
 norm_result norm_cpu_linear_create(const norm_cpu_executor*, const norm_linear_spec*,
                                    const norm_linear_params*, norm_cpu_linear**) {
   return NoCpu();

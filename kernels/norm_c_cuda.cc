@@ -1,5 +1,7 @@
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+
 #include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
 #include "kernels/norm_c_convert.h"
@@ -13,23 +15,29 @@ struct norm_cuda_device {
 
 namespace {
 
+// What the first version of the structure had.
+constexpr std::size_t kFirstLaunch = offsetof(norm_cuda_launch, strategy) + sizeof(void*);
+
 Status ParseStrategy(const char* name, norm::cuda::Strategy* strategy) {
   *strategy = norm::cuda::Strategy::kAuto;
   return name == nullptr ? Status() : norm::cuda::ParseStrategy(name, strategy);
 }
 
 // Validates all but the addresses, which need not be known when the workspace is allocated.
-Status CheckCounts(const norm::NormSpec& spec, const norm_segment* segments, size_t count) {
+Status CheckCounts(const norm::NormSpec& spec, const norm::c::Segments& segments) {
   alignas(8) static const double kAnyAddress = 0;
   norm::NormParams params;
   if (spec.statistics == norm::Statistics::kGiven) {
     params.mean.data = params.variance.data = &kAnyAddress;
   }
   if (Status status = norm::ValidateSpec(spec, params); !status.ok()) return status;
-  for (size_t i = 0; i < count; ++i) {
-    norm::Segment segment = norm::c::ToSegments(segments)[i];
+  for (size_t i = 0; i < segments.size(); ++i) {
+    norm::Segment segment = segments.data()[i];
     segment.x = &kAnyAddress;
     segment.y = const_cast<double*>(&kAnyAddress);
+    segment.residual = spec.residual ? &kAnyAddress : nullptr;
+    segment.residual_out = spec.residual_out ? segment.y : nullptr;
+    segment.params = nullptr;
     if (Status status = norm::ValidateSegments(spec, &segment, 1); !status.ok()) return status;
   }
   return Status();
@@ -49,6 +57,56 @@ Status ParseTile(const char* name, norm::cuda::LinearTile* tile) {
   return name == nullptr ? Status() : norm::cuda::ParseLinearTile(name, tile);
 }
 
+Status ToOptions(const norm_cuda_launch& launch, norm::cuda::LaunchOptions* options) {
+  for (Status status : {norm::c::CheckStructSize("launch", launch.struct_size, kFirstLaunch),
+                        ParseStrategy(launch.strategy, &options->forced)}) {
+    if (!status.ok()) return status;
+  }
+  options->stream = static_cast<cudaStream_t>(launch.stream);
+  options->workspace = launch.workspace;
+  options->workspace_bytes = launch.workspace_bytes;
+  return Status();
+}
+
+template <typename... Tensors>
+norm_result WorkspaceBytes(const norm_cuda_device* device, const norm_spec* spec,
+                           const char* strategy, size_t* out, Tensors... tensors) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::NormSpec cpp_spec;
+    norm::cuda::Strategy forced;
+    norm::c::Segments segments;
+    for (Status status : {norm::c::CheckNotNull("device", device),
+                          norm::c::CheckNotNull("out", out), norm::c::ToSpec(spec, &cpp_spec),
+                          segments.Take(tensors...), ParseStrategy(strategy, &forced)}) {
+      if (!status.ok()) return status;
+    }
+    if (Status status = CheckCounts(cpp_spec, segments); !status.ok()) return status;
+    *out = norm::cuda::WorkspaceBytes(cpp_spec, segments.data(), segments.size(), device->limits,
+                                      forced);
+    return Status();
+  });
+}
+
+template <typename... Tensors>
+norm_result Normalize(const norm_cuda_device* device, const norm_spec* spec,
+                      const norm_params* params, const norm_cuda_launch* launch,
+                      Tensors... tensors) {
+  return norm::c::Guarded([&]() -> Status {
+    norm::NormSpec cpp_spec;
+    norm::NormParams cpp_params;
+    norm::c::Segments segments;
+    for (Status status : {norm::c::CheckNotNull("device", device),
+                          norm::c::CheckNotNull("launch", launch), norm::c::ToSpec(spec, &cpp_spec),
+                          norm::c::ToParams(params, &cpp_params), segments.Take(tensors...)}) {
+      if (!status.ok()) return status;
+    }
+    norm::cuda::LaunchOptions options;
+    if (Status status = ToOptions(*launch, &options); !status.ok()) return status;
+    return norm::cuda::Normalize(cpp_spec, cpp_params, segments.data(), segments.size(),
+                                 device->limits, options);
+  });
+}
+
 }  // namespace
 
 norm_result norm_cuda_device_open(int32_t ordinal, norm_cuda_device** out) {
@@ -66,20 +124,13 @@ void norm_cuda_device_close(norm_cuda_device* device) { delete device; }
 norm_result norm_cuda_workspace_bytes(const norm_cuda_device* device, const norm_spec* spec,
                                       const norm_segment* segments, size_t count,
                                       const char* strategy, size_t* out) {
-  return norm::c::Guarded([&]() -> Status {
-    norm::NormSpec cpp_spec;
-    norm::cuda::Strategy forced;
-    for (Status status :
-         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("out", out),
-          norm::c::ToSpec(spec, &cpp_spec), norm::c::CheckSegments(segments, count),
-          ParseStrategy(strategy, &forced)}) {
-      if (!status.ok()) return status;
-    }
-    if (Status status = CheckCounts(cpp_spec, segments, count); !status.ok()) return status;
-    *out = norm::cuda::WorkspaceBytes(cpp_spec, norm::c::ToSegments(segments), count,
-                                      device->limits, forced);
-    return Status();
-  });
+  return WorkspaceBytes(device, spec, strategy, out, segments, count);
+}
+
+norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device* device, const norm_spec* spec,
+                                            const norm_batch* batch, const char* strategy,
+                                            size_t* out) {
+  return WorkspaceBytes(device, spec, strategy, out, batch);
 }
 
 norm_result norm_cuda_workspace_init(void* workspace, size_t bytes, void* stream) {
@@ -91,27 +142,13 @@ norm_result norm_cuda_workspace_init(void* workspace, size_t bytes, void* stream
 norm_result norm_cuda_normalize(const norm_cuda_device* device, const norm_spec* spec,
                                 const norm_params* params, const norm_segment* segments,
                                 size_t count, const norm_cuda_launch* launch) {
-  return norm::c::Guarded([&]() -> Status {
-    norm::NormSpec cpp_spec;
-    norm::NormParams cpp_params;
-    for (Status status :
-         {norm::c::CheckNotNull("device", device), norm::c::CheckNotNull("launch", launch),
-          norm::c::ToSpec(spec, &cpp_spec), norm::c::ToParams(params, &cpp_params),
-          norm::c::CheckSegments(segments, count)}) {
-      if (!status.ok()) return status;
-    }
-    norm::cuda::LaunchOptions options;
-    for (Status status :
-         {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
-          ParseStrategy(launch->strategy, &options.forced)}) {
-      if (!status.ok()) return status;
-    }
-    options.stream = static_cast<cudaStream_t>(launch->stream);
-    options.workspace = launch->workspace;
-    options.workspace_bytes = launch->workspace_bytes;
-    return norm::cuda::Normalize(cpp_spec, cpp_params, norm::c::ToSegments(segments), count,
-                                 device->limits, options);
-  });
+  return Normalize(device, spec, params, launch, segments, count);
+}
+
+norm_result norm_cuda_normalize_batch(const norm_cuda_device* device, const norm_spec* spec,
+                                      const norm_params* params, const norm_batch* batch,
+                                      const norm_cuda_launch* launch) {
+  return Normalize(device, spec, params, launch, batch);
 }
 
 norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
@@ -171,9 +208,8 @@ norm_result norm_cuda_linear_norm(const norm_cuda_device* device, const norm_lin
       if (!status.ok()) return status;
     }
     norm::cuda::LinearLaunchOptions options;
-    for (Status status :
-         {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
-          ParseTile(launch->strategy, &options.forced)}) {
+    for (Status status : {norm::c::CheckStructSize("launch", launch->struct_size, kFirstLaunch),
+                          ParseTile(launch->strategy, &options.forced)}) {
       if (!status.ok()) return status;
     }
     options.stream = static_cast<cudaStream_t>(launch->stream);

@@ -23,6 +23,14 @@ norm_result norm_cuda_normalize(const norm_cuda_device*, const norm_spec*, const
                                 const norm_segment*, size_t, const norm_cuda_launch*) {
   return NoCuda();
 }
+norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device*, const norm_spec*,
+                                            const norm_batch*, const char*, size_t*) {
+  return NoCuda();
+}
+norm_result norm_cuda_normalize_batch(const norm_cuda_device*, const norm_spec*, const norm_params*,
+                                      const norm_batch*, const norm_cuda_launch*) {
+  return NoCuda();
+}
 norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device*, const norm_linear_spec*,
                                           size_t*) {
   return NoCuda();

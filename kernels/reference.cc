@@ -107,12 +107,22 @@ void StoreElement(DType dtype, void* data, std::int64_t index, double value) {
   }
 }
 
+double NormalizedElement(const NormSpec& spec, const Segment& segment, std::int64_t index) {
+  const double x = LoadElement(spec.dtype, segment.x, index);
+  if (!spec.residual) return x;
+  double sum = 0;  // Of which StoreElement fills as much as the type has.
+  StoreElement(spec.dtype, &sum, 0, x + LoadElement(spec.dtype, segment.residual, index));
+  return LoadElement(spec.dtype, &sum, 0);
+}
+
 Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
                           double* y) {
   if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
   Segment checked = segment;
   if (checked.y == nullptr) checked.y = const_cast<void*>(checked.x);
+  if (spec.residual_out && checked.residual_out == nullptr) checked.residual_out = checked.y;
   if (Status status = ValidateSegments(spec, &checked, 1); !status.ok()) return status;
+  const NormParams& own = segment.params != nullptr ? *segment.params : params;
 
   const std::int64_t spatial = segment.spatial;
   const std::int64_t group_channels = spec.channels / spec.groups;
@@ -133,24 +143,24 @@ Status NormalizeReference(const NormSpec& spec, const NormParams& params, const 
         }
       };
       if (spec.statistics == Statistics::kMeanVariance) {
-        for_row([&](auto, auto i) { mean += LoadElement(spec.dtype, segment.x, i); });
+        for_row([&](auto, auto i) { mean += NormalizedElement(spec, segment, i); });
         mean /= row_length;
       }
       if (spec.statistics != Statistics::kGiven) {
         for_row([&](auto, auto i) {
-          const double deviation = LoadElement(spec.dtype, segment.x, i) - mean;
+          const double deviation = NormalizedElement(spec, segment, i) - mean;
           variance += deviation * deviation;
         });
         variance /= row_length;
       }
       for_row([&](std::int64_t c, std::int64_t i) {
         if (spec.statistics == Statistics::kGiven) {
-          mean = LoadElement(params.mean.dtype, params.mean.data, c);
-          variance = LoadElement(params.variance.dtype, params.variance.data, c);
+          mean = LoadElement(own.mean.dtype, own.mean.data, c);
+          variance = LoadElement(own.variance.dtype, own.variance.data, c);
         }
-        const double v = (LoadElement(spec.dtype, segment.x, i) - mean) /
-                             std::sqrt(variance + spec.eps) * LoadOr(params.gamma, c, 1) +
-                         LoadOr(params.beta, c, 0);
+        const double v = (NormalizedElement(spec, segment, i) - mean) /
+                             std::sqrt(variance + spec.eps) * LoadOr(own.gamma, c, 1) +
+                         LoadOr(own.beta, c, 0);
         y[i] = Activate(spec.activation, spec.leaky_slope, v);
       });
     }

@@ -16,9 +16,14 @@ double LoadElement(DType dtype, const void* data, std::int64_t index);
 // NaN.
 void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 
+// Element `index` of what is normalized: x, or the sum with the residual, rounded to the type. What
+// a backend writes to residual_out has these values exactly.
+double NormalizedElement(const NormSpec& spec, const Segment& segment, std::int64_t index);
+
 // Computes one segment of host memory in float64 with two passes (mean, then squared deviations),
 // whatever spec.dtype is. `y` is samples * channels * spatial doubles, in x's layout, and is the
-// unrounded result; segment.y is not used. Cost: one thread, about 10 ns an element.
+// unrounded result; segment.y and segment.residual_out are not used. Cost: one thread, about 10 ns
+// an element.
 Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
                           double* y);
 

@@ -211,7 +211,7 @@ def main():
     parser.add_argument("--only", default="", help="keeps the lines that contain it")
     parser.add_argument("--features", type=int, default=8192)
     parser.add_argument("--samples", default="1,2,7,16,64,256,1024")
-    parser.add_argument("--tile", help="auto, narrow32, wide: see kernels/cuda/linear_plan.h")
+    parser.add_argument("--tile", help="auto, narrow32, wide: see kernels/cuda/linear/linear_plan.h")
     parser.add_argument("--json", help="writes the rows as a list of objects")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--mode", help="torch.compile's, such as max-autotune-no-cudagraphs")

@@ -34,6 +34,25 @@ HWY_INLINE double LostCenter(double center, double scale) {
   return std::isfinite(lost) ? lost * scale : 0.0;
 }
 
+template <class Format>
+void Add(const void* x, const void* residual, void* out, std::int64_t count) {
+  const AccTag<Format> d;
+  using Lane = typename Format::Lane;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto* a = static_cast<const Lane*>(x);
+  const auto* b = static_cast<const Lane*>(residual);
+  auto* sum = static_cast<Lane*>(out);
+  std::int64_t at = 0;
+  for (; at + lanes <= count; at += lanes) {
+    Store(Format(), d, hn::Add(Load(Format(), d, a + at), Load(Format(), d, b + at)), sum + at);
+  }
+  if (at == count) return;
+  const auto left = static_cast<std::size_t>(count - at);
+  StorePart(Format(), d,
+            hn::Add(LoadPart(Format(), d, a + at, left), LoadPart(Format(), d, b + at, left)),
+            sum + at, left);
+}
+
 // Each Map below turns vector v of elements [i, i + Lanes) of a run into the value before the
 // activation; Part does it where only n lanes exist.
 

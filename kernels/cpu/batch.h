@@ -19,17 +19,35 @@ struct CacheSizes {
   std::int64_t last_level_bytes = 0;
 };
 
-// Constant while the batch is computed, and shared by all its threads.
-struct Batch {
-  NormSpec spec;
-  const SimdKernels* kernels = nullptr;
+// Parameters in the form that the loops take. Borrows from its source.
+struct Params {
+  Params(const NormSpec& spec, const NormParams& source)
+      : gamma(source.gamma, spec.channels),
+        beta(source.beta, spec.channels),
+        mean(source.mean, spec.channels),
+        variance(source.variance, spec.channels) {}
+
+  // For segments whose normalization is elementwise.
+  void PrepareElements(DType dtype) {
+    element_gamma = gamma.AsAccumulationType(dtype);
+    element_beta = beta.AsAccumulationType(dtype);
+  }
+
   Param gamma;
   Param beta;
   Param mean;
   Param variance;
-  // gamma and beta in the accumulation type, where the normalization is elementwise.
+  // gamma and beta in the accumulation type, once prepared.
   const void* element_gamma = nullptr;
   const void* element_beta = nullptr;
+};
+
+// One segment with what it shares with others. Constant while it is computed, and used by all its
+// threads.
+struct Batch {
+  const NormSpec& spec;
+  const Params& params;
+  const SimdKernels* kernels = nullptr;
   Parallel parallel;
   CacheSizes caches;
   bool exceeds_caches = false;
@@ -49,12 +67,30 @@ inline RowStatistics Finish(const Moments& moments, double eps) {
 
 // The channel's transformation, given statistics included.
 inline Affine ChannelAffine(const Batch& batch, const RowStatistics& row, std::int64_t channel) {
-  return {row.mean, row.rstd * batch.gamma.At(channel, 1), batch.beta.At(channel, 0)};
+  return {row.mean, row.rstd * batch.params.gamma.At(channel, 1), batch.params.beta.At(channel, 0)};
 }
 inline Affine GivenAffine(const Batch& batch, std::int64_t channel) {
-  const double variance = batch.variance.At(channel, 1);
-  const RowStatistics row{batch.mean.At(channel, 0), 1 / std::sqrt(variance + batch.spec.eps)};
+  const double variance = batch.params.variance.At(channel, 1);
+  const RowStatistics row{batch.params.mean.At(channel, 0),
+                          1 / std::sqrt(variance + batch.spec.eps)};
   return ChannelAffine(batch, row, channel);
+}
+
+// Where the elements lie that are normalized: with a residual input, where AddResidual writes them.
+inline const void* Source(const Batch& batch, const Segment& segment) {
+  if (!batch.spec.residual) return segment.x;
+  return batch.spec.residual_out ? segment.residual_out : segment.y;
+}
+
+// Makes elements [first, first + count) of Source, which must be done before they are read.
+inline void AddResidual(const Batch& batch, const Segment& segment, std::int64_t first,
+                        std::int64_t count) {
+  if (!batch.spec.residual) return;
+  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+  void* const sum = const_cast<void*>(Source(batch, segment));
+  batch.kernels->add(static_cast<const char*>(segment.x) + offset,
+                     static_cast<const char*>(segment.residual) + offset,
+                     static_cast<char*>(sum) + offset, count);
 }
 
 // A run with the batch's epilogue; elements are counted from the segment's first.
@@ -62,12 +98,12 @@ inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t firs
                    std::int64_t count) {
   const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
   Run run;
-  run.x = static_cast<const char*>(segment.x) + offset;
+  run.x = static_cast<const char*>(Source(batch, segment)) + offset;
   run.y = static_cast<char*>(segment.y) + offset;
   run.count = count;
   run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
   // In place, the lines are in the cache already and a store past it would only throw them out.
-  run.stream = batch.exceeds_caches && segment.x != segment.y;
+  run.stream = batch.exceeds_caches && Source(batch, segment) != segment.y;
   return run;
 }
 

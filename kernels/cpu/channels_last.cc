@@ -98,6 +98,7 @@ class Samples {
     const std::int64_t begin = slice * slice_positions_;
     const std::int64_t positions = std::min(slice_positions_, segment_.spatial - begin);
     const std::int64_t first = sample * elements() + begin * channels_;
+    AddResidual(batch_, segment_, first, positions * channels_);
     if (groups_ == 1) {
       const std::int64_t count = positions * channels_;
       *out = batch_.kernels->moments(MakeRun(batch_, segment_, first, count).x, count,
@@ -219,6 +220,7 @@ void NormalizeGiven(const Batch& batch, const Segment& segment) {
   batch.parallel.For(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kTaskElements;
     const std::int64_t count = std::min(end * kTaskElements, elements) - first;
+    AddResidual(batch, segment, first, count);
     batch.kernels->apply_cyclic(MakeRun(batch, segment, first, count), table.From(first));
     FlushStreams();
   });

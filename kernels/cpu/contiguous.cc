@@ -50,6 +50,7 @@ class Rows {
   Moments PartMoments(std::int64_t row, std::int64_t part) const {
     const std::int64_t begin = part * kPartElements;
     const std::int64_t count = std::min(kPartElements, length_ - begin);
+    AddResidual(batch_, segment_, row * length_ + begin, count);
     return batch_.kernels->moments(At(row, begin), count, IsCentered(batch_.spec));
   }
 
@@ -73,6 +74,7 @@ class Rows {
     Moments next;
     for (std::int64_t begin = part * kPartElements; begin < end; begin += kChunkElements) {
       const std::int64_t count = std::min(kChunkElements, end - begin);
+      AddResidual(batch_, segment_, (row + 1) * length_ + begin, count);
       next = Merge(next, ApplyChunkAlong(row, statistics, begin, count));
     }
     return next;
@@ -104,6 +106,8 @@ class Rows {
   // Elements [begin, end) of the row.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
+    // Given statistics are the only ones that have not read the row before.
+    if (given_) AddResidual(batch_, segment_, row * length_ + begin, end - begin);
     if (segment_.spatial == 1 && !given_) {
       batch_.kernels->apply_elements(MakeRun(batch_, segment_, row * length_ + begin, end - begin),
                                      ElementsAt(row, statistics, begin));
@@ -148,8 +152,8 @@ class Rows {
     ElementAffine affine;
     affine.center = statistics.mean;
     affine.scale = statistics.rstd;
-    affine.gamma = from(batch_.element_gamma);
-    affine.beta = from(batch_.element_beta);
+    affine.gamma = from(batch_.params.element_gamma);
+    affine.beta = from(batch_.params.element_beta);
     return affine;
   }
 

@@ -36,6 +36,13 @@ std::int64_t TotalBytes(const NormSpec& spec, const Segment* segments, std::size
   return static_cast<std::int64_t>(std::min(total, 9e18));
 }
 
+// Whether a segment's gamma and beta are read in the accumulation type, element by element.
+bool TakesElements(const NormSpec& spec, const Segment* segments, std::size_t count) {
+  return spec.statistics != Statistics::kGiven &&
+         std::any_of(segments, segments + count,
+                     [](const Segment& segment) { return segment.spatial == 1; });
+}
+
 void NormalizeSegment(const Batch& batch, const Segment& segment) {
   if (segment.samples == 0 || segment.spatial == 0) return;
   const bool given = batch.spec.statistics == Statistics::kGiven;
@@ -49,6 +56,15 @@ void NormalizeSegment(const Batch& batch, const Segment& segment) {
   } else {
     NormalizeContiguous(batch, segment);
   }
+}
+
+void NormalizeWithOwnParams(const Batch& batch, const Segment& segment) {
+  if (segment.params == nullptr) return NormalizeSegment(batch, segment);
+  Params own(batch.spec, *segment.params);
+  if (TakesElements(batch.spec, &segment, 1)) own.PrepareElements(batch.spec.dtype);
+  NormalizeSegment(
+      {batch.spec, own, batch.kernels, batch.parallel, batch.caches, batch.exceeds_caches},
+      segment);
 }
 
 }  // namespace
@@ -72,28 +88,19 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   if (bytes == 0) return Status();
   try {
     const bool serial = impl_->threads == 1 || bytes <= kSerialBytes;
-    Batch batch{.spec = spec,
-                .kernels = &KernelsFor(spec.dtype),
-                .gamma = Param(params.gamma, spec.channels),
-                .beta = Param(params.beta, spec.channels),
-                .mean = Param(params.mean, spec.channels),
-                .variance = Param(params.variance, spec.channels),
-                .parallel = Parallel(serial ? 1 : impl_->threads),
-                .caches = impl_->caches,
-                .exceeds_caches = bytes > impl_->caches.last_level_bytes};
-    const bool elementwise = spec.statistics != Statistics::kGiven &&
-                             std::any_of(segments, segments + count, [](const Segment& segment) {
-                               return segment.spatial == 1;
-                             });
-    if (elementwise) {
-      batch.element_gamma = batch.gamma.AsAccumulationType(spec.dtype);
-      batch.element_beta = batch.beta.AsAccumulationType(spec.dtype);
-    }
+    Params shared(spec, params);
+    if (TakesElements(spec, segments, count)) shared.PrepareElements(spec.dtype);
+    const Batch batch{.spec = spec,
+                      .params = shared,
+                      .kernels = &KernelsFor(spec.dtype),
+                      .parallel = Parallel(serial ? 1 : impl_->threads),
+                      .caches = impl_->caches,
+                      .exceeds_caches = bytes > impl_->caches.last_level_bytes};
     const auto run = [&] {
       batch.parallel.For(static_cast<std::int64_t>(count), 1,
                          [&](std::int64_t begin, std::int64_t end) {
                            for (std::int64_t i = begin; i < end; ++i) {
-                             NormalizeSegment(batch, segments[i]);
+                             NormalizeWithOwnParams(batch, segments[i]);
                            }
                          });
     };

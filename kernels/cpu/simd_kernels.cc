@@ -21,9 +21,9 @@ namespace HWY_NAMESPACE {
 template <class Format>
 const SimdKernels& Table() {
   static constexpr SimdKernels kTable = {
-      ContiguousMoments<Format>, ChannelMoments<Format>, Apply<Format>,
-      ApplyElements<Format>,     ApplyCyclic<Format>,    ApplyAlong<Format>,
-      ApplyElementsAlong<Format>};
+      Add<Format>,        ContiguousMoments<Format>, ChannelMoments<Format>,
+      Apply<Format>,      ApplyElements<Format>,     ApplyCyclic<Format>,
+      ApplyAlong<Format>, ApplyElementsAlong<Format>};
   return kTable;
 }
 

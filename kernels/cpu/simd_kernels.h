@@ -86,6 +86,9 @@ struct ChannelBlock {
 };
 
 struct SimdKernels {
+  // out = x + residual, rounded to the type; any of the three may be the same memory.
+  void (*add)(const void* x, const void* residual, void* out, std::int64_t count);
+
   // The moments of `count` > 0 contiguous elements, merged over chunks of kChunkElements. Without
   // `centered` the mean is 0 and m2 the sum of squares.
   Moments (*moments)(const void* x, std::int64_t count, bool centered);

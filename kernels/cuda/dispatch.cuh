@@ -10,9 +10,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/numeric.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/row_batch.cuh"
 
 namespace normd::norm::cuda {
 

@@ -5,9 +5,9 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/moments.cuh"
-#include "kernels/cuda/numeric.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/row_batch.cuh"
 
 namespace normd::norm::cuda {
 

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-#include "kernels/cuda/plan.h"
+#include "kernels/cuda/strategy.h"
 #include "kernels/norm.h"
 
 namespace normd::norm::cuda {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/linear_launch.h"
-#include "kernels/cuda/linear_map.h"
+#include "kernels/cuda/linear/linear_launch.h"
+#include "kernels/cuda/linear/tensor_map.h"
 
 namespace normd::norm::cuda {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/linear_plan.h"
-#include "kernels/cuda/plan.h"
+#include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/cuda/strategy.h"
 #include "kernels/linear_norm.h"
 
 namespace normd::norm::cuda {

@@ -7,16 +7,18 @@
 #include <vector>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/linear_launch.h"
+#include "kernels/cuda/linear/linear_launch.h"
+#include "kernels/cuda/plan.h"
 
 namespace normd::norm::cuda {
 namespace {
 
 constexpr std::size_t kScratchAlignment = 256;
 
-// The segments of a batch that share a plan.
+// The segments of a batch that share a plan and their parameters.
 struct PlannedSegments {
   Plan plan;
+  const NormParams* params;  // Null: the batch's.
   std::vector<Segment> segments;
 };
 
@@ -29,9 +31,11 @@ Status PlanSegments(const NormSpec& spec, const Segment* segments, std::size_t c
     if (Status status = MakePlan(spec, segments[i].spatial, limits, forced, &plan); !status.ok()) {
       return status;
     }
-    auto same = std::find_if(planned->begin(), planned->end(),
-                             [&](const PlannedSegments& other) { return other.plan == plan; });
-    if (same == planned->end()) same = planned->insert(same, PlannedSegments{plan, {}});
+    const NormParams* const params = segments[i].params;
+    auto same = std::find_if(planned->begin(), planned->end(), [&](const PlannedSegments& other) {
+      return other.plan == plan && other.params == params;
+    });
+    if (same == planned->end()) same = planned->insert(same, PlannedSegments{plan, params, {}});
     same->segments.push_back(segments[i]);
   }
   return Status();
@@ -140,6 +144,9 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
     return Status(StatusCode::kUnsupported,
                   "groups: " + std::to_string(spec.groups) + ", wanted fewer than 2^31");
   }
+  if (spec.residual) {
+    return Status(StatusCode::kUnsupported, "residual: set, CUDA devices do not compute it");
+  }
   std::vector<PlannedSegments> planned;
   if (Status status = PlanSegments(spec, segments, count, limits, options.forced, &planned);
       !status.ok()) {
@@ -152,7 +159,7 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
   char* const workspace = static_cast<char*>(options.workspace);
   for (const PlannedSegments& part : planned) {
     const Launch launch = {spec,
-                           params,
+                           part.params != nullptr ? *part.params : params,
                            limits,
                            part.plan,
                            part.segments.data(),

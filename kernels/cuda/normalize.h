@@ -42,6 +42,7 @@ inline constexpr std::size_t kWorkspaceBase = 64 << 10;
 Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 
 // Enqueues the normalization of a batch in device memory on options.stream and returns.
+// Segments with parameters of their own are launched apart from those of the batch.
 // The current device is the one of the stream and of `limits`. `segments` and `params` themselves
 // are host memory and are not needed after the call returns; what they point to in device memory
 // must live, and x stay unchanged, until the enqueued work is done.
@@ -50,8 +51,9 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 // squares overflow the accumulation type give NaN. A row's bits
 // are the same in every batch, on every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
-// say; OutOfMemory if the workspace is too small; Unsupported if options.forced cannot compute a
-// row. DeviceError: a launch was refused; what was enqueued before it still runs.
+// say; OutOfMemory if the workspace is too small; Unsupported for a residual input, and if
+// options.forced cannot compute a row. DeviceError: a launch was refused; what was enqueued before
+// it still runs.
 Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                  std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
 

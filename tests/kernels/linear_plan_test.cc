@@ -1,6 +1,6 @@
 // How the fused layer is computed, on devices that need not be there.
 
-#include "kernels/cuda/linear_plan.h"
+#include "kernels/cuda/linear/linear_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/cuda/linear_plan.h"
+#include "kernels/cuda/linear/linear_plan.h"
 
 namespace normd::norm::cuda {
 namespace {

@@ -7,8 +7,14 @@
 #include <thread>
 #include <vector>
 
+extern "C" {
+int call_as_version_1(const float* x, float* y, int64_t samples, int64_t elements, float slope);
+int call_as_version_4(const float* x, float* y, int64_t samples, int64_t elements, float slope);
+}
+
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -124,6 +130,112 @@ TEST_F(NormCCpuTest, TakesALeakySlopeInDouble) {
   EXPECT_EQ(SlopeOf(executor_, spec), static_cast<double>(0.1f));
   spec.leaky_slope_double = 0.1;
   EXPECT_EQ(SlopeOf(executor_, spec), 0.1);
+}
+
+// Compiled in C against the headers of those versions, as they were.
+TEST_F(NormCCpuTest, CallersOfEveryVersionGetTheirResults) {
+  const std::vector<float> x = {1, 3, 5, 7, -1, 0, 0, 1, 2, 2, 4, 4, 9, 8, 7, 6};
+  std::vector<float> expected(16, NAN);
+  const std::vector<float> gamma = {2, 2, 2, 2};
+  norm_spec spec = LayerNorm(4);
+  spec.activation = NORM_LEAKY_RELU;
+  spec.leaky_slope = 0.25f;
+  norm_params params = NoParams();
+  params.gamma = {gamma.data(), NORM_FLOAT32, 0};
+  const norm_segment segment = {x.data(), expected.data(), 4, 1};
+  ASSERT_EQ(norm_cpu_normalize(executor_, &spec, &params, &segment, 1), NORM_OK);
+  for (const auto call : {call_as_version_1, call_as_version_4}) {
+    std::vector<float> y(16, NAN);
+    EXPECT_EQ(call(x.data(), y.data(), 2, 4, 0.25f), NORM_OK) << norm_last_error();
+    EXPECT_EQ(y, expected);
+  }
+}
+
+TEST_F(NormCCpuTest, ABatchTakesResidualsAndParametersOfItsOwn) {
+  const std::vector<float> x = {1, 2, 3, 4};
+  const std::vector<float> residual = {2, 2, 1, 0};
+  const std::vector<float> two = {2, 2};
+  const std::vector<float> three = {3, 3};
+  std::vector<float> y(4, NAN);
+  std::vector<float> sum(4, NAN);
+  norm_spec spec = LayerNorm(2);
+  spec.statistics = NORM_MEAN_SQUARE;
+  spec.residual = spec.residual_out = 1;
+  norm_params params = NoParams();
+  params.gamma = {two.data(), NORM_FLOAT32, 0};
+  norm_params own = NoParams();
+  own.gamma = {three.data(), NORM_FLOAT32, 0};
+  // Tensors of a later version are larger, and what is new in them is not looked at.
+  struct Later {
+    norm_tensors known;
+    double added[3];
+  } tensors[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    tensors[i].known = {&x[2 * i], &y[2 * i], 1, 1, &residual[2 * i], &sum[2 * i], nullptr};
+    tensors[i].added[0] = NAN;
+  }
+  tensors[1].known.params = &own;
+  const norm_batch batch = {sizeof(batch), sizeof(Later), &tensors[0].known, 2};
+  ASSERT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, &batch), NORM_OK)
+      << norm_last_error();
+  EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
+  const double rms = std::sqrt(12.5);
+  EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
+  EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
+  EXPECT_NEAR(y[2], 3, 1e-6);
+  EXPECT_NEAR(y[3], 3, 1e-6);
+}
+
+TEST_F(NormCCpuTest, ABatchOfManyTensorsIsTakenWhole) {
+  constexpr std::size_t kTensors = 1000;
+  std::vector<float> x(2 * kTensors);
+  std::vector<float> y(2 * kTensors, NAN);
+  std::vector<norm_tensors> tensors(kTensors);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    x[2 * i] = static_cast<float>(i);
+    x[2 * i + 1] = static_cast<float>(i) + 2;
+    tensors[i] = {&x[2 * i], &y[2 * i], 1, 1, nullptr, nullptr, nullptr};
+  }
+  const norm_spec spec = LayerNorm(2);
+  const norm_params params = NoParams();
+  const norm_batch batch = {sizeof(batch), sizeof(norm_tensors), tensors.data(), kTensors};
+  ASSERT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, &batch), NORM_OK);
+  for (std::size_t i = 0; i < kTensors; ++i) {
+    EXPECT_NEAR(y[2 * i], -1, 1e-6) << i;
+    EXPECT_NEAR(y[2 * i + 1], 1, 1e-6) << i;
+  }
+}
+
+TEST_F(NormCCpuTest, RefusesABatchThatIsWrong) {
+  const norm_spec spec = LayerNorm(2);
+  const norm_params params = NoParams();
+  float x[2] = {};
+  norm_params small = NoParams();
+  small.struct_size = 8;
+  norm_tensors tensors = {x, x, 1, 1, nullptr, nullptr, nullptr};
+  norm_batch batch = {sizeof(batch), sizeof(tensors), &tensors, 1};
+  const auto refused = [&](const norm_batch* wrong) {
+    EXPECT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, wrong), NORM_INVALID_ARGUMENT);
+    return std::string(norm_last_error());
+  };
+  EXPECT_THAT(refused(nullptr), HasSubstr("batch: null"));
+  batch.struct_size = 8;
+  EXPECT_THAT(refused(&batch), HasSubstr("batch.struct_size: 8, wanted at least"));
+  batch.struct_size = sizeof(batch);
+  batch.tensors_size = 32;
+  EXPECT_THAT(refused(&batch), HasSubstr("batch.tensors_size: 32, wanted at least"));
+  batch.tensors_size = sizeof(tensors);
+  batch.tensors = nullptr;
+  EXPECT_THAT(refused(&batch), HasSubstr("batch.tensors: null"));
+  batch.tensors = &tensors;
+  tensors.residual = x;
+  EXPECT_THAT(refused(&batch), HasSubstr("segments[0].residual: set"));
+  tensors.residual = nullptr;
+  tensors.params = &small;
+  EXPECT_THAT(refused(&batch), HasSubstr("params.struct_size: 8"));
+  batch.count = 0;
+  batch.tensors = nullptr;
+  EXPECT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, &batch), NORM_OK);
 }
 
 TEST_F(NormCCpuTest, RefusesNullPointers) {

@@ -98,10 +98,47 @@ TEST(ValidateSegmentsTest, NamesTheSegmentThatIsWrong) {
   ExpectInvalid(status_of({nullptr, x, 1, 2}), "segments[1].x");
   ExpectInvalid(status_of({x, nullptr, 1, 2}), "segments[1].y");
   const Segment odd{reinterpret_cast<char*>(x) + 1, x, 1, 2};
-  ExpectInvalid(status_of(odd), "segments[1].x, y");
+  ExpectInvalid(status_of(odd), "segments[1].x: not aligned");
   EXPECT_TRUE(ValidateSegments(spec, &odd, 1, InputAlignment::kByte).ok());
   const Segment odd_output{x, reinterpret_cast<char*>(x) + 1, 1, 2};
-  ExpectInvalid(ValidateSegments(spec, &odd_output, 1, InputAlignment::kByte), "segments[0].x, y");
+  ExpectInvalid(ValidateSegments(spec, &odd_output, 1, InputAlignment::kByte), "segments[0].y");
+}
+
+TEST(ValidateSegmentsTest, WantsTheResidualsThatTheSpecSays) {
+  NormSpec spec = RmsNormSpec(4, DType::kFloat32);
+  float x[4] = {};
+  float residual[4] = {};
+  char* const odd = reinterpret_cast<char*>(residual) + 1;
+  const auto status_of = [&](const Segment& segment) {
+    return ValidateSegments(spec, &segment, 1, InputAlignment::kByte);
+  };
+  ExpectInvalid(status_of({x, x, 1, 1, residual}), "segments[0].residual: set");
+  ExpectInvalid(status_of({x, x, 1, 1, nullptr, residual}), "segments[0].residual_out: set");
+  spec.residual_out = true;
+  ExpectInvalid(ValidateSpec(spec, {}), "residual_out: set without residual");
+  spec.residual = true;
+  EXPECT_TRUE(ValidateSpec(spec, {}).ok());
+  EXPECT_TRUE(status_of({x, x, 1, 1, residual, residual}).ok());
+  ExpectInvalid(status_of({x, x, 1, 1, nullptr, residual}), "segments[0].residual: null");
+  ExpectInvalid(status_of({x, x, 1, 1, residual, nullptr}), "segments[0].residual_out: null");
+  EXPECT_TRUE(status_of({x, x, 1, 1, odd, residual}).ok());
+  ExpectInvalid(status_of({x, x, 1, 1, residual, odd}), "segments[0].residual_out: not aligned");
+  spec.residual_out = false;
+  ExpectInvalid(status_of({x, x, 1, 1, residual, residual}), "segments[0].residual_out: set");
+}
+
+TEST(ValidateSegmentsTest, ChecksASegmentsOwnParameters) {
+  NormSpec spec = BatchNormSpec(2, DType::kFloat32);
+  const float ones[2] = {1, 1};
+  float x[4] = {};
+  NormParams own;
+  Segment segment{x, x, 1, 2};
+  segment.params = &own;
+  ExpectInvalid(ValidateSegments(spec, &segment, 1), "segments[0].params: mean and variance");
+  own.mean.data = own.variance.data = ones;
+  EXPECT_TRUE(ValidateSegments(spec, &segment, 1).ok());
+  own.gamma = {ones, static_cast<DType>(9)};
+  ExpectInvalid(ValidateSegments(spec, &segment, 1), "segments[0].params: gamma: dtype 9");
 }
 
 TEST(ValidateSegmentsTest, RefusesBytesBeyond63Bits) {

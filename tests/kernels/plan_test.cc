@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/rows/row_plan.h"
 
 namespace normd::norm::cuda {
 namespace {

@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,18 +32,17 @@ class CudaKernelBackend : public KernelBackend {
     if (Status status = ValidateSegments(spec, segments, count); !status.ok()) return status;
     DeviceMirror mirror;
     cudaError_t error = cudaSuccess;
-    NormParams device_params;
-    for (auto [from, to] : {std::pair(&params.gamma, &device_params.gamma),
-                            std::pair(&params.beta, &device_params.beta),
-                            std::pair(&params.mean, &device_params.mean),
-                            std::pair(&params.variance, &device_params.variance)}) {
-      const std::size_t bytes = static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
-      *to = {mirror.Copy(from->data, bytes, &error), from->dtype};
-    }
+    const NormParams device_params = Copy(spec, params, mirror, &error);
+    std::deque<NormParams> own;
     std::vector<Segment> device(segments, segments + count);
     for (std::size_t i = 0; i < count; ++i) {
-      device[i].x = mirror.Copy(segments[i].x, Bytes(spec, segments[i]), &error);
-      device[i].y = mirror.Copy(segments[i].y, Bytes(spec, segments[i]), &error);
+      const std::size_t bytes = Bytes(spec, segments[i]);
+      device[i].x = mirror.Copy(segments[i].x, bytes, &error);
+      device[i].y = mirror.Copy(segments[i].y, bytes, &error);
+      device[i].residual = mirror.Copy(segments[i].residual, bytes, &error);
+      device[i].residual_out = mirror.Copy(segments[i].residual_out, bytes, &error);
+      if (segments[i].params == nullptr) continue;
+      device[i].params = &own.emplace_back(Copy(spec, *segments[i].params, mirror, &error));
     }
     const std::size_t workspace_bytes = cuda::WorkspaceBytes(spec, device.data(), count, limits_);
     cuda::LaunchOptions options;
@@ -62,6 +62,17 @@ class CudaKernelBackend : public KernelBackend {
   }
 
  private:
+  static NormParams Copy(const NormSpec& spec, const NormParams& params, DeviceMirror& mirror,
+                         cudaError_t* error) {
+    NormParams copied;
+    for (auto [from, to] :
+         {std::pair(&params.gamma, &copied.gamma), std::pair(&params.beta, &copied.beta),
+          std::pair(&params.mean, &copied.mean), std::pair(&params.variance, &copied.variance)}) {
+      const std::size_t bytes = static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
+      *to = {mirror.Copy(from->data, bytes, error), from->dtype};
+    }
+    return copied;
+  }
   static std::size_t Bytes(const NormSpec& spec, const Segment& segment) {
     return static_cast<std::size_t>(segment.samples * segment.spatial * spec.channels) *
            SizeOf(spec.dtype);

@@ -1,0 +1,277 @@
+// Given statistics, channels last or without trailing dimensions: a matrix of positions x channels.
+//
+// Phases: a block asks for its first granules, four of each thread's column, works out how its
+// channels are scaled while they come, leaves that in shared memory, and after one barrier each
+// thread reads what its column's channels need, scales and stores. Blocks of few positions go on
+// for some steps, so that parameters are a small part of what they read; they ask for a step's
+// granules before they store those of the step before.
+// Bytes: each element is read once and written once; the parameters come from the caches.
+// Occupancy: three blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
+// their way; up to 24 KiB of shared memory in a block.
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/elementwise/elementwise.cuh"
+#include "kernels/cuda/interleaved/tiles.cuh"
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMinBlocks = 3;
+// Positions that a block wants to scale with what it works out for its channels.
+constexpr std::int64_t kWantedPositions = 32;
+
+// Whether a step's granules are asked for before those of the step before are stored. With 16-bit
+// elements the registers are needed for eight channels' factors.
+template <typename T>
+inline constexpr bool kAhead = sizeof(T) >= 4;
+
+struct ColumnsSegment {
+  const char* x;
+  char* y;
+  std::int64_t positions;
+};
+
+struct ColumnsBatch {
+  int segment_count;
+  std::int64_t channels;
+  int column_blocks;
+  int columns;  // Granules of one position in a block; the last column block may have fewer.
+  int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
+  int steps;    // Of a block.
+  GivenStatistics given;
+  ColumnsSegment segments[kMaxRowSegments];
+};
+static_assert(sizeof(ColumnsBatch) <= 4000, "kernel parameters hold 4096 bytes");
+
+// One thread's granules of one segment, a step at a time.
+template <typename T, bool kAligned>
+class ColumnWalk {
+ public:
+  // From `position` on; `channel` is the column's first, of which `present` exist.
+  __device__ ColumnWalk(const ColumnsBatch& batch, const ColumnsSegment& segment,
+                        std::int64_t position, std::int64_t channel, int present)
+      : present_(present), rows_(batch.rows) {
+    const std::int64_t position_bytes = batch.channels * static_cast<std::int64_t>(sizeof(T));
+    const std::int64_t offset =
+        position * position_bytes + channel * static_cast<std::int64_t>(sizeof(T));
+    x_ = segment.x + offset;
+    y_ = segment.y + offset;
+    row_bytes_ = rows_ * position_bytes;
+    to_load_ = to_store_ = present > 0 ? segment.positions - position : 0;
+    x_width_ = AccessWidth(segment.x, position_bytes, 0);
+    y_width_ = AccessWidth(segment.y, position_bytes, 0);
+  }
+
+  __device__ bool done() const { return to_store_ <= 0; }
+
+  // Loads the granules of the next step.
+  __device__ void Load(Granule (&granules)[kTileUnroll]) {
+#pragma unroll
+    for (int i = 0; i < kTileUnroll; ++i) {
+      if (i * rows_ >= to_load_) continue;
+      const char* const x = x_ + i * row_bytes_;
+      granules[i] = kAligned ? LoadGranule(x) : LoadColumn<T>(x, present_, x_width_);
+    }
+    x_ += kTileUnroll * row_bytes_;
+    to_load_ -= kTileUnroll * rows_;
+  }
+
+  // Stores apply(granule) for each granule of the next step.
+  template <typename Function>
+  __device__ void Store(const Granule (&granules)[kTileUnroll], Function apply) {
+#pragma unroll
+    for (int i = 0; i < kTileUnroll; ++i) {
+      if (i * rows_ >= to_store_) continue;
+      char* const y = y_ + i * row_bytes_;
+      if constexpr (kAligned) {
+        StoreGranule(y, apply(granules[i]));
+      } else {
+        StoreColumn<T>(y, apply(granules[i]), present_, y_width_);
+      }
+    }
+    y_ += kTileUnroll * row_bytes_;
+    to_store_ -= kTileUnroll * rows_;
+  }
+
+ private:
+  const char* x_;           // Of the first granule that is to be loaded,
+  char* y_;                 // and stored.
+  std::int64_t row_bytes_;  // From one granule to the next.
+  std::int64_t to_load_;    // Positions from these granules' on.
+  std::int64_t to_store_;
+  int present_;
+  int rows_;  // Positions from one granule to the next.
+  int x_width_;
+  int y_width_;
+};
+
+// How the channels of a block are scaled.
+template <typename T>
+struct ColumnScales {
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  A mean[kThreads * kCount];
+  A factor[kThreads * kCount];
+  A offset[kThreads * kCount];
+
+  // For the channels of a column, of which `present` exist.
+  __device__ void Set(const GivenStatistics& given, int column, std::int64_t channel, int present) {
+    const NormParams& params = given.params;
+    A values[4][kCount];
+    LoadParams(params.mean, channel, present, A(0), values[0]);
+    LoadParams(params.variance, channel, present, A(1), values[1]);
+    LoadParams(params.gamma, channel, present, A(1), values[2]);
+    LoadParams(params.beta, channel, present, A(0), values[3]);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      mean[column * kCount + i] = values[0][i];
+      factor[column * kCount + i] = ReciprocalRoot(values[1][i], given.eps) * values[2][i];
+      offset[column * kCount + i] = values[3][i];
+    }
+  }
+  __device__ ColumnScale<T, kCount> OfColumn(int column) const {
+    ColumnScale<T, kCount> scale;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      scale.mean[i] = mean[column * kCount + i];
+      scale.factor[i] = factor[column * kCount + i];
+      scale.offset[i] = offset[column * kCount + i];
+    }
+    return scale;
+  }
+};
+
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    ElementwiseColumns(const __grid_constant__ ColumnsBatch batch) {
+  constexpr int kCount = kPerGranule<T>;
+  __shared__ __align__(kGranuleBytes) ColumnScales<T> scales;
+  const unsigned block = blockIdx.x / batch.column_blocks;
+  const unsigned column_block = blockIdx.x - block * batch.column_blocks;
+  const auto row = static_cast<int>(threadIdx.x / batch.columns);
+  const auto column = static_cast<int>(threadIdx.x - row * batch.columns);
+  const std::int64_t channel = (std::int64_t{column_block} * batch.columns + column) * kCount;
+  const auto present =
+      row < batch.rows ? static_cast<int>(min(std::int64_t{kCount}, batch.channels - channel)) : 0;
+  const std::int64_t position = std::int64_t{block} * batch.steps * kTileUnroll * batch.rows + row;
+
+  Granule granules[kTileUnroll];
+  ColumnWalk<T, kAligned> walk(batch, batch.segments[0], position, channel, present);
+  AwaitPreviousKernel();
+  walk.Load(granules);
+  if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
+  __syncthreads();
+  const ColumnScale<T, kCount> scale = scales.OfColumn(column);
+  WithActivation(batch.given.activation, [&](auto activation) {
+    for (int i = 0; i < batch.segment_count; ++i) {
+      if (i > 0) {
+        walk = {batch, batch.segments[i], position, channel, present};
+        walk.Load(granules);
+      }
+      for (int j = 0; j < batch.steps && !walk.done(); ++j) {
+        const bool goes_on = j + 1 < batch.steps;
+        Granule next[kTileUnroll] = {};
+        if (kAhead<T> && goes_on) walk.Load(next);
+        walk.Store(granules, [&](const Granule& granule) {
+          return scale.template Apply<decltype(activation)::value>(
+              granule, batch.given.leaky_slope.template As<Accumulator<T>>());
+        });
+        if (!kAhead<T> && goes_on) walk.Load(next);
+#pragma unroll
+        for (int k = 0; k < kTileUnroll; ++k) granules[k] = next[k];
+      }
+    }
+  });
+}
+
+bool IsAligned(const ColumnsBatch& batch, DType dtype) {
+  auto bits = static_cast<std::uintptr_t>(batch.channels) * SizeOf(dtype);
+  for (int i = 0; i < batch.segment_count; ++i) {
+    bits |= reinterpret_cast<std::uintptr_t>(batch.segments[i].x) |
+            reinterpret_cast<std::uintptr_t>(batch.segments[i].y);
+  }
+  return bits % kGranuleBytes == 0;
+}
+
+cudaError_t EnqueueColumns(const Launch& launch, ColumnsBatch* batch) {
+  std::int64_t positions = 0;
+  for (int i = 0; i < batch->segment_count; ++i) {
+    positions = std::max(positions, batch->segments[i].positions);
+  }
+  const std::int64_t step = std::int64_t{batch->rows} * kTileUnroll;
+  const std::int64_t steps = (positions + step - 1) / step;
+  const std::int64_t resident =
+      std::max<std::int64_t>(1, kMinBlocks * launch.limits.multiprocessors / batch->column_blocks);
+  constexpr std::int64_t kMaxBlocks = std::int64_t{1} << 30;
+  const std::int64_t wanted = std::min((kWantedPositions + step - 1) / step, steps / resident);
+  const std::int64_t fewest = steps * batch->column_blocks / kMaxBlocks + 1;
+  batch->steps = static_cast<int>(std::max(wanted, fewest));
+  const std::int64_t blocks = (steps + batch->steps - 1) / batch->steps * batch->column_blocks;
+  return WithElementType(launch.spec.dtype, [&](auto element) {
+    using T = typename decltype(element)::Type;
+    const auto kernel = IsAligned(*batch, launch.spec.dtype) ? ElementwiseColumns<T, true>
+                                                             : ElementwiseColumns<T, false>;
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, static_cast<unsigned>(blocks),
+                             kThreads, *batch);
+  });
+}
+
+}  // namespace
+
+Status LaunchElementwiseColumns(const Launch& launch) {
+  const std::int64_t per_granule =
+      kGranuleBytes / static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
+  const std::int64_t columns = (launch.spec.channels + per_granule - 1) / per_granule;
+  ColumnsBatch batch = {};
+  batch.channels = launch.spec.channels;
+  batch.column_blocks = static_cast<int>((columns + kThreads - 1) / kThreads);
+  batch.columns = static_cast<int>((columns + batch.column_blocks - 1) / batch.column_blocks);
+  batch.rows = kThreads / batch.columns;
+  batch.given = GivenStatistics(launch.spec, launch.params);
+  for (std::size_t i = 0; i < launch.count; ++i) {
+    const Segment& segment = launch.segments[i];
+    batch.segments[batch.segment_count++] = {static_cast<const char*>(segment.x),
+                                             static_cast<char*>(segment.y),
+                                             segment.samples * segment.spatial};
+    if (batch.segment_count < kMaxRowSegments && i + 1 < launch.count) continue;
+    Status status = ToStatus(EnqueueColumns(launch, &batch), "elementwise columns");
+    if (!status.ok()) return status;
+    batch.segment_count = 0;
+  }
+  return Status();
+}
+
+Status LaunchElementwise(const Launch& launch) {
+  // Without trailing dimensions both layouts are one. One channel is one run.
+  std::vector<Segment> first, columns;
+  for (std::size_t i = 0; i < launch.count; ++i) {
+    const Segment& segment = launch.segments[i];
+    // A single element has no tile of its own there: it would count as 2048 channels.
+    if (launch.spec.channels == 1 && segment.samples * segment.spatial > 1) {
+      first.push_back({segment.x, segment.y, 1, segment.samples * segment.spatial});
+      continue;
+    }
+    const bool is_matrix = launch.spec.layout == Layout::kChannelsLast || segment.spatial == 1;
+    (is_matrix ? columns : first).push_back(segment);
+  }
+  const auto part = [&](const std::vector<Segment>& segments) {
+    Launch half = launch;
+    half.segments = segments.data();
+    half.count = segments.size();
+    return half;
+  };
+  if (!first.empty()) {
+    if (Status status = LaunchElementwiseFirst(part(first)); !status.ok()) return status;
+  }
+  return columns.empty() ? Status() : LaunchElementwiseColumns(part(columns));
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,271 @@
+// What the channels-last kernels share: where a thread's granules are, and sums per channel.
+
+#ifndef NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
+#define NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
+
+#include "kernels/cuda/device/cache_policy.cuh"
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/interleaved/strip_plan.h"
+
+namespace normd::norm::cuda {
+
+// The largest power of two up to 16 that divides the address of every granule of positions
+// `position_bytes` apart and runs `run_bytes` apart: the width of the widest accesses that fit them
+// all.
+__device__ inline int AccessWidth(const char* address, std::int64_t position_bytes,
+                                  std::int64_t run_bytes) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) |
+                    static_cast<std::uintptr_t>(position_bytes | run_bytes | kGranuleBytes);
+  return static_cast<int>(bits & -bits);
+}
+
+// The first `present` elements at `address`, zero behind them, by accesses of `width` bytes: a
+// power of two from the element's size to 16 that divides the address.
+template <typename T>
+__device__ inline Granule LoadColumn(const char* address, int present, int width) {
+  constexpr int kCount = kPerGranule<T>;
+  if (present == kCount && width == kGranuleBytes) return LoadGranule(address);
+  if (present == kCount && width == 8) {
+    const uint2 low = LoadKept(reinterpret_cast<const uint2*>(address));
+    const uint2 high = LoadKept(reinterpret_cast<const uint2*>(address) + 1);
+    return make_uint4(low.x, low.y, high.x, high.y);
+  }
+  if (present == kCount && width == 4) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(address);
+    return make_uint4(LoadKept(words), LoadKept(words + 1), LoadKept(words + 2),
+                      LoadKept(words + 3));
+  }
+  Accumulator<T> values[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = i < present ? Widen(reinterpret_cast<const T*>(address)[i]) : Accumulator<T>(0);
+  }
+  return Pack<T>(values);
+}
+
+template <typename T>
+__device__ inline void StoreColumn(char* address, const Granule& granule, int present, int width) {
+  constexpr int kCount = kPerGranule<T>;
+  if (present == kCount && width == kGranuleBytes) {
+    StoreGranule(address, granule);
+  } else if (present == kCount && width == 8) {
+    reinterpret_cast<uint2*>(address)[0] = make_uint2(granule.x, granule.y);
+    reinterpret_cast<uint2*>(address)[1] = make_uint2(granule.z, granule.w);
+  } else if (present == kCount && width == 4) {
+    auto* const words = reinterpret_cast<unsigned*>(address);
+    words[0] = granule.x;
+    words[1] = granule.y;
+    words[2] = granule.z;
+    words[3] = granule.w;
+  } else {
+    StoreSpan<T>(address, granule, 0, present * static_cast<int>(sizeof(T)));
+  }
+}
+
+// A thread's sums over its column, relative to the column's own first elements so that a large mean
+// cancels nothing (see moments.cuh), in kParts partials:
+//   1             all of the column belongs to one group
+//   2             channels before `boundary` belong to one group, the others to the next
+//   kPerGranule   each channel has its own
+template <typename T, int kParts>
+class ColumnSums {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  // `first` is the column's first granule; it is still to be added.
+  __device__ ColumnSums(bool centered, int boundary, const Granule& first)
+      : centered_(centered), boundary_(min(boundary, kCount)) {
+    if (!centered) return;
+    A values[kCount];
+    Unpack<T>(first, values);
+    if constexpr (kParts == 2) {
+      A second = values[kCount - 1];
+#pragma unroll
+      for (int i = kCount - 2; i > 0; --i) second = i >= boundary_ ? values[i] : second;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) reference_[i] = i < boundary_ ? values[0] : second;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kReferences; ++i) reference_[i] = values[i];
+    }
+  }
+
+  __device__ void Add(const Granule& granule) {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const A difference = values[i] - reference_[kParts == 1 ? 0 : i];
+      sum_[i] += difference;
+      squares_[i] = Fma(difference, difference, squares_[i]);
+    }
+  }
+
+  // The sums of `granules` granules that were added.
+  __device__ void Finish(int granules, Moments<A> (&parts)[kParts]) {
+    if constexpr (kParts == kCount) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) parts[i] = Part(granules, i, i + 1);
+    } else {
+      parts[0] = Part(granules, 0, kParts == 1 ? kCount : boundary_);
+      if constexpr (kParts == 2) parts[1] = Part(granules, boundary_, kCount);
+    }
+  }
+
+ private:
+  static constexpr int kReferences = kParts == 1 ? 1 : kCount;
+
+  // Of channels [begin, end) of the column.
+  __device__ Moments<A> Part(int granules, int begin, int end) const {
+    Moments<A> part;
+    part.count = static_cast<A>(granules * max(end - begin, 0));
+    A sum = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < begin || i >= end) continue;
+      if (i == begin) part.reference = reference_[kParts == 1 ? 0 : i];
+      sum += sum_[i];
+      part.m2 += squares_[i];
+    }
+    if (part.count == 0) return Moments<A>();
+    if (!centered_) return part;
+    part.mean = Quotient(sum, part.count);
+    part.m2 = Fma(-sum, part.mean, part.m2);
+    return part;
+  }
+
+  bool centered_;
+  int boundary_;
+  A reference_[kReferences] = {};
+  A sum_[kCount] = {};
+  A squares_[kCount] = {};
+};
+
+// Where the partials of a group are among those of one row of columns.
+template <typename T, int kParts>
+class GroupParts {
+ public:
+  // Of channels [begin, end) of the columns.
+  __device__ GroupParts(int begin, int end) : begin_(begin) {
+    constexpr int kCount = kPerGranule<T>;
+    first_ = kParts == kCount ? begin : begin / kCount;
+    count_ = kParts == kCount ? end - begin : (end - 1) / kCount - first_ + 1;
+  }
+  __device__ int count() const { return count_; }
+  __device__ int Place(int i) const {
+    if constexpr (kParts == 2 && kPerGranule<T> != 2) {
+      // A column that begins before the group does has the group behind its boundary.
+      return 2 * (first_ + i) + ((first_ + i) * kPerGranule<T> < begin_ ? 1 : 0);
+    } else {
+      return first_ + i;
+    }
+  }
+
+ private:
+  int begin_;
+  int first_;
+  int count_;
+};
+
+// Merges a group's partials over `rows` rows of `stride` partials, with one warp. The first partial
+// has elements if any has.
+template <typename T, int kParts>
+__device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>>* partials,
+                                                    const GroupParts<T, kParts>& group, int rows,
+                                                    int stride) {
+  using A = Accumulator<T>;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int row_step = kLanes / group.count();
+  const int part_step = kLanes - row_step * group.count();
+  // Calls visit(partial) for the lane's share.
+  const auto for_share = [&](auto visit) {
+    int row = lane / group.count();
+    int part = lane - row * group.count();
+    while (row < rows) {
+      visit(partials[row * stride + group.Place(part)]);
+      row += row_step;
+      part += part_step;
+      if (part >= group.count()) {
+        part -= group.count();
+        ++row;
+      }
+    }
+  };
+  Moments<A> merged;
+  merged.reference = partials[group.Place(0)].reference;
+  A sum = 0;
+  for_share([&](const Moments<A>& partial) {
+    merged.count += partial.count;
+    sum = Fma(partial.count, (partial.reference - merged.reference) + partial.mean, sum);
+  });
+  merged.count = GroupSum(merged.count, kLanes);
+  sum = GroupSum(sum, kLanes);
+  if (merged.count != 0) merged.mean = Quotient(sum, merged.count);
+  for_share([&](const Moments<A>& partial) {
+    if (partial.count == 0) return;
+    const A deviation = ((partial.reference - merged.reference) + partial.mean) - merged.mean;
+    merged.m2 += Fma(partial.count * deviation, deviation, partial.m2);
+  });
+  merged.m2 = GroupSum(merged.m2, kLanes);
+  return merged;
+}
+
+// Merges two partials; an empty one changes nothing (Chan, Golub and LeVeque, "Updating Formulae
+// and a Pairwise Algorithm for Computing Sample Variances", 1979).
+template <typename A>
+__device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
+  if (b.count == 0) return a;
+  if (a.count == 0) return b;
+  const A delta = (b.reference - a.reference) + (b.mean - a.mean);
+  Moments<A> merged;
+  merged.reference = a.reference;
+  merged.count = a.count + b.count;
+  const A weight = Quotient(b.count, merged.count);
+  merged.mean = Fma(delta, weight, a.mean);
+  merged.m2 = Fma(delta * delta * a.count, weight, a.m2 + b.m2);
+  return merged;
+}
+
+// How a thread scales the channels of its column: y = (x - mean) * factor + offset.
+template <typename T, int kParts>
+struct ColumnScale {
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  A mean[kParts == 1 ? 1 : kCount];
+  A factor[kCount];  // Loaded with gamma, and the offset with beta, before Set.
+  A offset[kCount];
+
+  __device__ void Set(int i, const RowScale<A>& scale) {
+    mean[kParts == 1 ? 0 : i] = scale.mean;
+    factor[i] *= scale.rstd;
+    offset[i] = Fma(-scale.residue, factor[i], offset[i]);
+  }
+
+  template <Activation kActivation>
+  __device__ Granule Apply(const Granule& granule, A leaky_slope) const {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = Fma(values[i] - mean[kParts == 1 ? 0 : i], factor[i], offset[i]);
+      values[i] = Activate<T, kActivation>(values[i], leaky_slope);
+    }
+    return Pack<T>(values);
+  }
+  __device__ Granule Apply(const Granule& granule, Activation activation, A leaky_slope) const {
+    Granule result;
+    WithActivation(activation, [&](auto constant) {
+      result = Apply<decltype(constant)::value>(granule, leaky_slope);
+    });
+    return result;
+  }
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_

@@ -1,0 +1,341 @@
+// The body of the two kernels that hold channels-last strips on chip (strip_plan.h). They
+// differ in how the blocks that share a strip exchange their partial statistics.
+//
+// Phases, strip after strip: each thread sums its granules as they arrive and leaves one partial
+// per group; a warp per group merges the block's partials and gives the result to the other blocks,
+// then merges theirs in the order of the blocks; each thread scales and stores its granules, and
+// asks for a granule of the next strip into each place that it has emptied, so that loads and
+// stores flow together. Places are the thread's own: only the partials need barriers.
+
+#ifndef NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
+#define NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/cache_policy.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/interleaved/columns.cuh"
+#include "kernels/cuda/interleaved/strip_plan.h"
+#include "kernels/cuda/row_batch.cuh"
+
+namespace normd::norm::cuda {
+
+constexpr int kChunk = 4;  // Granules that are waited for together.
+
+// Copies a granule into shared memory; asynchronously if it is aligned.
+template <typename T, bool kAligned>
+__device__ inline void CopyGranule(Granule* slot, const char* address, int present, int width) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (kAligned) {
+    CopyToShared(SharedAddress(slot), address, KeepPolicy());
+    return;
+  }
+#endif
+  *slot = LoadColumn<T>(address, present, width);
+}
+
+// A strip, found. Its bytes begin at x and y; one position's lie position_bytes behind the last's.
+struct Strip {
+  const char* x;
+  char* y;
+  std::int64_t spatial;
+  std::int64_t position_bytes;
+  std::int64_t first_channel;
+};
+
+// The batch's rows are the strips: its groups are the strips of a sample.
+template <typename T>
+__device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
+  const Row row = FindRow(batch, index);
+  // FindRow counts as if strips lay one behind the other: right for the sample, not for the strip.
+  const auto element = static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t in_sample = row.first_channel / batch.channels_per_group;
+  const std::int64_t correction = (in_sample * row.elements - row.first_channel) * element;
+  return {row.x - correction, row.y - correction, row.spatial,
+          batch.channels_per_group * element * batch.groups.value(), row.first_channel};
+}
+
+// A block's dynamic shared memory.
+template <typename A>
+struct StripShared {
+  Granule* slots;       // [granules behind the held ones][threads]
+  Moments<A>* threads;  // [rows][columns][parts]
+  Moments<A>* blocks;   // [groups][blocks of the strip], for those that meet here
+  A* gamma;             // [channels], of the strip
+  A* beta;              // [channels]
+  RowScale<A>* scales;  // [groups]
+
+  __device__ StripShared(char* memory, const StripPlan& plan, int channels, int parts) {
+    slots = reinterpret_cast<Granule*>(memory);
+    threads = reinterpret_cast<Moments<A>*>(slots + (plan.granules - plan.held) * plan.threads);
+    blocks = threads + plan.rows * plan.columns * parts;
+    gamma = reinterpret_cast<A*>(blocks + plan.groups * plan.blocks);
+    beta = gamma + channels;
+    scales = reinterpret_cast<RowScale<A>*>(beta + channels);
+  }
+};
+
+// One thread's granules of a strip.
+struct StripColumn {
+  const char* x;  // The first granule.
+  char* y;
+  std::int64_t step;  // Bytes from one granule to the next.
+  int count;
+  int x_width;  // Of the accesses that fit every granule, if they are not known to be aligned.
+  int y_width;
+};
+
+// What a thread does in every strip.
+struct StripThread {
+  int row;
+  int first_channel;  // Of the strip.
+  int present;        // Elements of a granule that exist.
+  int first_group;    // Of the strip.
+  int left_in_group;  // Channels of that group, from first_channel on.
+};
+
+template <typename T>
+__device__ inline StripThread MakeStripThread(const StripPlan& plan, int channels) {
+  constexpr int kCount = kPerGranule<T>;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group_channels = channels / plan.groups;
+  StripThread out;
+  out.row = thread / plan.columns;
+  out.first_channel = (thread - out.row * plan.columns) * kCount;
+  out.present = min(kCount, channels - out.first_channel);
+  out.first_group = out.first_channel / group_channels;
+  out.left_in_group = (out.first_group + 1) * group_channels - out.first_channel;
+  return out;
+}
+
+struct Positions {
+  std::int64_t begin;
+  int count;
+};
+
+// Of block `rank`; none for ranks that do not exist.
+__device__ inline Positions PositionsOfBlock(const StripPlan& plan, std::int64_t spatial,
+                                             int rank) {
+  const std::int64_t per_block = (spatial + plan.blocks - 1) / plan.blocks;
+  const std::int64_t begin = min(rank * per_block, spatial);
+  return {begin, static_cast<int>(min(per_block, spatial - begin))};
+}
+
+template <typename T>
+__device__ inline StripColumn FindStripColumn(const StripPlan& plan, const StripThread& thread,
+                                              const Strip& strip, int rank) {
+  const Positions positions = PositionsOfBlock(plan, strip.spatial, rank);
+  const std::int64_t offset = (positions.begin + thread.row) * strip.position_bytes +
+                              thread.first_channel * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t strip_bytes = strip.first_channel * static_cast<std::int64_t>(sizeof(T));
+  StripColumn out;
+  out.x = strip.x + offset;
+  out.y = strip.y + offset;
+  out.step = plan.rows * strip.position_bytes;
+  out.count = thread.row >= plan.rows || positions.count <= thread.row
+                  ? 0
+                  : (positions.count - thread.row + plan.rows - 1) / plan.rows;
+  out.x_width = AccessWidth(strip.x, strip.position_bytes, strip_bytes);
+  out.y_width = AccessWidth(strip.y, strip.position_bytes, strip_bytes);
+  return out;
+}
+
+// The first `present` of N values in shared memory; aligned ones lie on a multiple of 16 bytes.
+template <bool kAligned, typename A, int N>
+__device__ inline void LoadShared(const A* values, int present, A (&out)[N]) {
+  if constexpr (kAligned) {
+    struct alignas(16) Values {
+      A value[N];
+    };
+    const Values all = *reinterpret_cast<const Values*>(values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = all.value[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (i < present) out[i] = values[i];
+    }
+  }
+}
+
+// `Meeting` exchanges partials. One warp for each group calls Send(group, the block's partial), and
+// after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
+// partial of block k; all threads call AwaitPeers before the first Send and Next behind each strip.
+template <typename T, int kParts, bool kAligned, int kHeld, typename Meeting>
+__device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& plan, char* memory,
+                                     std::uint32_t first_strip, std::uint32_t strip_step, int rank,
+                                     Meeting& meeting) {
+  using A = Accumulator<T>;
+  using Sums = ColumnSums<T, kParts>;
+  constexpr int kCount = kPerGranule<T>;
+  const auto channels = static_cast<int>(batch.channels_per_group);
+  const StripShared<A> shared(memory, plan, channels, kParts);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const int warps = static_cast<int>(blockDim.x) / kLanes;
+  const int group_channels = channels / plan.groups;
+  const StripThread thread = MakeStripThread<T>(plan, channels);
+  const int present = kAligned ? kCount : thread.present;
+  const int slots = plan.granules - kHeld;
+  const int chunks = (slots + kChunk - 1) / kChunk;
+  Granule* const slot = shared.slots + threadIdx.x;
+  std::int64_t params_of = -1;  // First channel of the parameters in shared memory.
+
+  Strip strip = FindStrip<T>(batch, first_strip);
+  StripColumn column = FindStripColumn<T>(plan, thread, strip, rank);
+  const auto load = [&](const StripColumn& from, const char* address) {
+    return kAligned ? LoadGranule(address) : LoadColumn<T>(address, present, from.x_width);
+  };
+  Granule held[kHeld > 0 ? kHeld : 1];
+  {
+    const char* address = column.x;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      held[i] = i < column.count ? load(column, address) : make_uint4(0, 0, 0, 0);
+      address += column.step;
+    }
+    for (int i = 0; i < slots; ++i) {
+      if (i + kHeld < column.count) {
+        CopyGranule<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
+      }
+      address += column.step;
+      if (i % kChunk == kChunk - 1) EndCopyGroup();
+    }
+    if (slots % kChunk != 0) EndCopyGroup();
+  }
+
+  for (std::uint32_t index = first_strip;;) {
+    if constexpr (kHeld == 0) AwaitCopyGroups(chunks - 1);
+    Sums sums(batch.centered, thread.left_in_group, kHeld > 0 ? held[0] : *slot);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < column.count) sums.Add(held[i]);
+    }
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      AwaitCopyGroups(chunks - 1 - chunk);
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        const int at = chunk * kChunk + i;
+        if (at + kHeld < column.count) sums.Add(slot[at * plan.threads]);
+      }
+    }
+    if (thread.row < plan.rows) {
+      Moments<A> partials[kParts];
+      sums.Finish(column.count, partials);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        shared.threads[threadIdx.x * kParts + i] = partials[i];
+      }
+    }
+    __syncthreads();
+    if (index == first_strip) meeting.AwaitPeers();
+    for (int group = warp; group < plan.groups; group += warps) {
+      const GroupParts<T, kParts> parts(group * group_channels, (group + 1) * group_channels);
+      meeting.Send(group, MergeRows(shared.threads, parts, plan.rows, plan.columns * kParts));
+    }
+    if (strip.first_channel != params_of) {
+      params_of = strip.first_channel;
+      for (int i = static_cast<int>(threadIdx.x); i < channels; i += static_cast<int>(blockDim.x)) {
+        shared.gamma[i] = LoadParam(batch.gamma, params_of + i, A(1));
+        shared.beta[i] = LoadParam(batch.beta, params_of + i, A(0));
+      }
+    }
+    const A elements = static_cast<A>(group_channels) * static_cast<A>(strip.spatial);
+    for (int group = warp; group < plan.groups; group += warps) {
+      const A count = static_cast<A>(group_channels) *
+                      static_cast<A>(PositionsOfBlock(plan, strip.spatial, lane).count);
+      const Moments<A> merged = MergeLanes(meeting.Receive(group, count), elements, kLanes);
+      if (lane == 0) shared.scales[group] = FinishRow(merged, batch.eps);
+    }
+    meeting.Next();
+    __syncthreads();
+
+    ColumnScale<T, kParts> scale;
+    if (thread.row < plan.rows) {
+      LoadShared<kAligned>(shared.gamma + thread.first_channel, present, scale.factor);
+      LoadShared<kAligned>(shared.beta + thread.first_channel, present, scale.offset);
+      RowScale<A> row = shared.scales[thread.first_group];
+      int group = thread.first_group;
+      int left = thread.left_in_group;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        if (i < present) scale.Set(i, row);
+        if (kParts > 1 && --left == 0 && i + 1 < present) {
+          row = shared.scales[++group];
+          left = group_channels;
+        }
+      }
+    }
+
+    index += strip_step;
+    StripColumn next = {};
+    if (index < batch.rows) {
+      strip = FindStrip<T>(batch, index);
+      next = FindStripColumn<T>(plan, thread, strip, rank);
+    }
+    WithActivation(batch.activation, [&](auto activation) {
+      const char* from = next.x;
+      char* to = column.y;
+      const auto store = [&](const Granule& granule) {
+        const Granule result = scale.template Apply<decltype(activation)::value>(
+            granule, batch.leaky_slope.template As<A>());
+        if constexpr (kAligned) {
+          StoreGranule(to, result);
+        } else {
+          StoreColumn<T>(to, result, present, column.y_width);
+        }
+      };
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (i < column.count) store(held[i]);
+        if (i < next.count) held[i] = load(next, from);
+        to += column.step;
+        from += next.step;
+      }
+#pragma unroll 2
+      for (int i = 0; i < slots; ++i) {
+        if (i + kHeld < column.count) store(slot[i * plan.threads]);
+        if (i + kHeld < next.count) {
+          CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
+        }
+        to += column.step;
+        from += next.step;
+        if (i % kChunk == kChunk - 1) EndCopyGroup();
+      }
+    });
+    if (slots % kChunk != 0) EndCopyGroup();
+    if (index >= batch.rows) break;
+    column = next;
+  }
+}
+
+// Host side: calls enqueue(ElementType<T>(), parts, aligned, batch) for batches whose rows are
+// strips; parts is an integral_constant, kParts of ColumnSums.
+template <typename Enqueue>
+Status ForEachStripBatch(const Launch& launch, const StripPlan& plan, const char* what,
+                         Enqueue enqueue) {
+  NormSpec spec = launch.spec;
+  spec.groups /= plan.groups;
+  Launch strips = {spec,         launch.params, launch.limits,  launch.plan,   launch.segments,
+                   launch.count, launch.stream, launch.meeting, launch.scratch};
+  const auto strip_bytes =
+      spec.channels / spec.groups * static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const std::int64_t group_channels = launch.spec.channels / launch.spec.groups;
+  return ForEachRowBatch(strips, what, [&](auto element, auto rows_aligned, const RowBatch& batch) {
+    constexpr int kCount = kPerGranule<typename decltype(element)::Type>;
+    const auto with_parts = [&](auto aligned) {
+      const int parts = PartsOfColumn(group_channels, kCount);
+      if (parts == 1) return enqueue(element, std::integral_constant<int, 1>(), aligned, batch);
+      if (parts == 2) return enqueue(element, std::integral_constant<int, 2>(), aligned, batch);
+      return enqueue(element, std::integral_constant<int, kCount>(), aligned, batch);
+    };
+    if (decltype(rows_aligned)::value && strip_bytes % kGranuleBytes == 0) {
+      return with_parts(std::true_type());
+    }
+    return with_parts(std::false_type());
+  });
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_

@@ -1,0 +1,92 @@
+// What the kernels of the fused layer offer to linear_norm.cc. Internal.
+
+#ifndef NORMD_KERNELS_CUDA_LINEAR_LINEAR_LAUNCH_H_
+#define NORMD_KERNELS_CUDA_LINEAR_LINEAR_LAUNCH_H_
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/linear/linear_plan.h"
+#include "kernels/linear_norm.h"
+
+namespace normd::norm::cuda {
+
+// Some samples of one segment, numbered through a launch.
+struct LinearRows {
+  const char* x;
+  const char* y;  // Null if the epilogue uses none.
+  char* out;
+  std::int32_t end;  // Samples of the launch up to and with these.
+};
+// What fits into the 4 KiB of kernel parameters that every device has.
+inline constexpr int kMaxLinearSegments = 96;
+struct LinearBatch {
+  LinearRows segments[kMaxLinearSegments];
+  std::int32_t segment_count;
+  std::int32_t samples;
+};
+
+// Rows of elements, and the operand that is made of them: the rows of `data`, or those of the
+// batch's x where `data` is null.
+struct OperandTask {
+  ParamVector source;  // Row-major.
+  LinearBatch batch;
+  std::int64_t columns;  // Of a row of the source.
+  std::int64_t present;  // Rows of the source; those behind it are zeros.
+  std::int64_t rows;     // To write.
+  std::int64_t k;        // Elements of a row of the operand; those behind `columns` are zeros.
+  int block_rows;        // Of the tensor path.
+  int parts;             // Likewise.
+  OperandFormat format;
+  DType dtype;  // Of the source.
+  void* operand;
+  int* exponents;  // [rows]
+};
+cudaError_t LaunchOperand(const OperandTask& task, cudaStream_t stream);
+// bias[f] as float32; 0 where it is absent and for `present` <= f < rows.
+cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int64_t rows,
+                       float* bias, cudaStream_t stream);
+
+// z[s, f] = sum over k of x[s, k] w[f, k], times 2^-(x_exponents[s] + w_exponents[f]), plus
+// bias[f].
+struct ProductTask {
+  CUtensorMap x_map;  // Where x is null: the rows in their own form; their exponents are 0.
+  const char* x;
+  const int* x_exponents;
+  const char* weight;
+  const int* weight_exponents;
+  const float* bias;
+  float* z;
+  std::int64_t z_pitch;
+  std::int64_t k;  // A multiple of kStepElements.
+  std::int32_t samples;
+  std::int32_t features;
+  int clusters;  // Of the plan's size that are resident at once.
+};
+// With an operand x, the kernel before it in the stream is that of the operand, which it overlaps:
+// it asks for weights meanwhile.
+cudaError_t LaunchTensorProduct(const LinearPlan& plan, const ProductTask& task,
+                                cudaStream_t stream);
+cudaError_t LaunchPlainProduct(const LinearPlan& plan, const ProductTask& task,
+                               cudaStream_t stream);
+// Lets the tensor kernels use the current device's shared memory.
+cudaError_t PrepareTensorProduct();
+
+// out = activation(epilogue(norm of the rows of z, y)).
+struct FinishTask {
+  LinearBatch batch;
+  const float* z;
+  std::int64_t z_pitch;
+  std::int32_t features;
+  float eps;
+  DType dtype;
+  Epilogue epilogue;
+};
+// `overlaps`: the kernel before it in the stream is the tensor product, which it may overlap.
+cudaError_t LaunchFinish(const FinishTask& task, bool overlaps, cudaStream_t stream);
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_LINEAR_LINEAR_LAUNCH_H_

@@ -1,0 +1,103 @@
+// The rows of one launch: what a kernel is told of the segments and parameters.
+
+#ifndef NORMD_KERNELS_CUDA_ROW_BATCH_CUH_
+#define NORMD_KERNELS_CUDA_ROW_BATCH_CUH_
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/norm.h"
+
+namespace normd::norm::cuda {
+
+// Division of a number below 2^31 by a constant, as a multiplication (Granlund and Montgomery,
+// "Division by Invariant Integers using Multiplication", 1994).
+class Divisor {
+ public:
+  Divisor() = default;
+  explicit Divisor(std::uint32_t value) : value_(value) {
+    while ((std::uint64_t{1} << shift_) < value) ++shift_;
+    const std::uint64_t power = std::uint64_t{1} << shift_;
+    factor_ = static_cast<std::uint32_t>(((power - value) << 32) / value + 1);
+  }
+  __device__ std::uint32_t Divide(std::uint32_t dividend) const {
+    return (__umulhi(dividend, factor_) + dividend) >> shift_;
+  }
+  __device__ std::uint32_t value() const { return value_; }
+
+ private:
+  std::uint32_t value_ = 1;
+  std::uint32_t factor_ = 1;
+  std::uint32_t shift_ = 0;
+};
+
+struct RowSegment {
+  const char* x;
+  char* y;
+  std::int64_t elements;  // Of a row.
+  std::int64_t row_bytes;
+  std::int64_t spatial;     // Elements that share a channel.
+  std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
+  Divisor spatial_divisor;  // Valid if elements < 2^31.
+};
+
+// Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
+inline constexpr int kMaxRowSegments = 48;
+
+// A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. What
+// a row needs first stands together in front: constant memory comes in lines, one after the other.
+struct RowBatch {
+  int segment_count;
+  std::uint32_t rows;  // Below 2^31.
+  Divisor groups;
+  std::int64_t channels_per_group;
+  ParamVector gamma;
+  ParamVector beta;
+  double eps;
+  LeakySlope leaky_slope;
+  Activation activation;
+  bool centered;  // Statistics::kMeanVariance.
+  RowSegment segments[kMaxRowSegments];
+};
+static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");
+
+// One row, found.
+struct Row {
+  const char* x;
+  char* y;
+  std::int64_t elements;
+  std::int64_t bytes;
+  std::int64_t spatial;
+  Divisor spatial_divisor;
+  std::int64_t first_channel;
+};
+
+// Row `local` of a segment.
+__device__ inline Row RowOf(const RowBatch& batch, const RowSegment& segment, std::uint32_t local) {
+  const std::uint32_t group = local - batch.groups.Divide(local) * batch.groups.value();
+  const std::int64_t offset = static_cast<std::int64_t>(local) * segment.row_bytes;
+  return {segment.x + offset,
+          segment.y + offset,
+          segment.elements,
+          segment.row_bytes,
+          segment.spatial,
+          segment.spatial_divisor,
+          group * batch.channels_per_group};
+}
+
+__device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {
+  if (batch.segment_count == 1) return RowOf(batch, batch.segments[0], index);
+  int low = 0;
+  for (int high = batch.segment_count - 1; low < high;) {
+    const int middle = (low + high) / 2;
+    if (index < batch.segments[middle].end_row) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return RowOf(batch, batch.segments[low],
+               index - (low == 0 ? 0 : batch.segments[low - 1].end_row));
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROW_BATCH_CUH_

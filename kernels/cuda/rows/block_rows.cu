@@ -1,0 +1,119 @@
+// Rows in the registers of a block: rows of 2 KiB to 64 KiB, and to 128 KiB where rows do not share
+// gamma and beta element by element.
+//
+// Phases: every lane loads its granules of the row; lanes merge their sums by shuffles; each warp
+// writes its partial to shared memory, and after one barrier every warp merges all partials for
+// itself; every lane scales what it holds and stores it.
+// Bytes: each element is read once and written once; gamma and beta per element come from the L1
+// cache, which only the blocks' parameters stay in.
+// Occupancy: as many blocks as registers hold, 70 to 128 KiB of rows on a multiprocessor of 256 KiB
+// of registers: while one waits for its loads or its barrier, others load and store. The hardware
+// hands out rows, so that multiprocessors with a larger share of the bandwidth get more of them.
+// Determinism: places and merge orders follow from the row's length; no atomics.
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/scalar_tile.cuh"
+#include "kernels/cuda/rows/vector_tile.cuh"
+
+namespace normd::norm::cuda {
+namespace {
+
+// Blocks of a multiprocessor that the compiler leaves registers for: as many as it can without
+// moving registers to memory, which costs more than it wins. The plan counts with the registers
+// that this leaves the leanest, those of elements' gamma and beta (PlanBlock).
+template <typename T, bool kAligned, typename Params>
+constexpr int WantedBlocks(int granules, int threads) {
+  if (granules != kBlockFewGranules) {
+    return granules == kBlockManyGranules || !std::is_same_v<Params, AnyParams> ? 1408 / threads
+                                                                                : 1;
+  }
+  if (std::is_same_v<Params, AnyParams>) return 4;
+  if (kIsAhead<Params>) return 2;
+  return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
+}
+
+template <typename T, bool kAligned, typename Params, int G, int kThreads>
+__global__ void __launch_bounds__(kThreads,
+                                  MinBlocks(WantedBlocks<T, kAligned, Params>(G, kThreads),
+                                            kThreads))
+    BlockRows(const __grid_constant__ RowBatch batch) {
+  using A = Accumulator<T>;
+  constexpr int kWarps = kThreads / kLanes;
+  constexpr int kMergeLanes = kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
+  constexpr int kRunBytes = G * kLanes * kGranuleBytes;
+  __shared__ Moments<A> partials[kWarps];
+  const int lane = static_cast<int>(threadIdx.x % kLanes);
+  // What follows from the warp's number would take AnyParams more registers.
+  constexpr bool kOfWarp = !std::is_same_v<Params, AnyParams>;
+  const std::uint32_t number = threadIdx.x / kLanes;
+  const int warp = static_cast<int>(kOfWarp ? OfWarp(number) : number);
+  const int begin = warp * kRunBytes;
+  const Row row = FindRow(batch, blockIdx.x);
+  const int row_bytes = static_cast<int>(row.bytes);
+  const int left = ClampToRun(row_bytes - begin, kRunBytes);
+  const int bytes = min(left, kRunBytes);
+
+  Granule granules[G];
+  const HeldRun<T, kAligned, G> held(row, begin, left, lane, kLanes);
+  AwaitPreviousKernel();
+  held.Load(granules);
+  const auto params = held.Ask(Params(), batch);
+  const Moments<A> own = held.Sum(granules, batch.centered);
+  const A count = static_cast<A>(bytes / static_cast<int>(sizeof(T)));
+  const Moments<A> run = MergeLanes(own, count, kLanes, batch.centered);
+  if (lane == 0) partials[warp] = run;
+  __syncthreads();
+  const int other = lane % kMergeLanes;
+  const bool is_warp = other < static_cast<int>(blockDim.x / kLanes);
+  const Moments<A> partial = is_warp ? partials[other] : Moments<A>();
+  const A elements = static_cast<A>(row_bytes / static_cast<int>(sizeof(T)));
+  const RowScale<A> scale =
+      FinishRow(MergeLanes(partial, elements, kMergeLanes, batch.centered), batch.eps);
+  held.Finish(params, batch, scale, granules);
+}
+
+template <typename T, bool kAligned, int G, int kThreads, typename Params>
+cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
+  const auto threads = static_cast<unsigned>(launch.plan.warps * kLanes);
+  return LaunchOverlapping(launch.limits, launch.stream,
+                           BlockRows<T, kAligned, Params, G, kThreads>, batch.rows, threads, batch);
+}
+
+}  // namespace
+
+Status LaunchBlockRows(const Launch& launch) {
+  return ForEachRowBatch(launch, "block rows", [&](auto element, auto aligned, const auto& batch) {
+    using T = typename decltype(element)::Type;
+    constexpr bool kAligned = decltype(aligned)::value;
+    constexpr int kFew = kBlockFewGranules;
+    constexpr int kMany = kBlockManyGranules;
+    if (launch.plan.warps > kBlockWarps && launch.plan.granules == kMany) {
+      constexpr int kThreads = kBlockMaxWarps * kLanes;
+      return AreRowParams(batch)
+                 ? Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams())
+                 : Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
+    }
+    return WithParams<T>(launch, batch, [&](auto params) {
+      if (launch.plan.granules == kMany) {
+        return Enqueue<T, kAligned, kMany, kBlockWarps * kLanes>(launch, batch, params);
+      }
+      if (launch.plan.granules == kBlockSomeGranules) {
+        return Enqueue<T, kAligned, kBlockSomeGranules, kBlockSomeWarps * kLanes>(launch, batch,
+                                                                                  params);
+      }
+      const std::int64_t warps = std::int64_t{launch.plan.warps} * batch.rows;
+      return WithAhead<kAligned>(launch, warps, params, [&](auto chosen) {
+        return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, chosen);
+      });
+    });
+  });
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,88 @@
+// Statistics of a lane's part of a run that comes in chunks.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_CHUNK_MOMENTS_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_CHUNK_MOMENTS_CUH_
+
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/rows/staging_ring.cuh"
+
+namespace normd::norm::cuda {
+
+// Elements of T that a lane has of a run, or of what is left of one: `left` bytes from the lane's
+// first granule on, of which it has the first 16 of every kStepBytes. Not positive: none.
+template <typename T>
+__device__ inline int LaneElements(int left) {
+  if (left <= 0) return 0;
+  const int steps = left / kStepBytes;
+  return (steps * kGranuleBytes + min(left - steps * kStepBytes, kGranuleBytes)) /
+         static_cast<int>(sizeof(T));
+}
+
+// Sums a lane's elements and their squares relative to the mean of its first chunk: an outlier
+// moves that reference by a 16th of its own size, and then widens the variance with it, so that
+// what cancels is small beside what is left.
+template <typename T>
+class ChunkMoments {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ explicit ChunkMoments(bool centered) : centered_(centered) {}
+
+  // The first `present` elements of each granule of the first chunk, then how many they were in
+  // all; before Add.
+  __device__ void AddToReference(const Granule& granule, int present = kCount) {
+    ForElements(granule, present, [&](A value, int i) { sums_[i % 2] += value; });
+  }
+  __device__ void SetReference(int elements) {
+    if (centered_ && elements > 0) {
+      reference_ = Quotient(sums_[0] + sums_[1], static_cast<A>(elements));
+    }
+    sums_[0] = sums_[1] = 0;
+  }
+
+  // The first `present` elements of a granule.
+  __device__ void Add(const Granule& granule, int present = kCount) {
+    ForElements(granule, present, [&](A value, int i) {
+      const A deviation = value - reference_;
+      sums_[i % 2] += deviation;
+      squares_[i % 2] = Fma(deviation, deviation, squares_[i % 2]);
+    });
+  }
+
+  // `elements` is how many were added.
+  __device__ Moments<A> Result(int elements) const {
+    Moments<A> result;
+    if (elements == 0) return result;
+    result.count = static_cast<A>(elements);
+    result.m2 = squares_[0] + squares_[1];
+    if (!centered_) return result;
+    const A sum = sums_[0] + sums_[1];
+    const A mean = Quotient(sum, result.count);
+    result.m2 = Fma(-sum, mean, result.m2);
+    result.reference = TwoSum(reference_, mean, &result.mean);
+    return result;
+  }
+
+ private:
+  static constexpr int kCount = kPerGranule<T>;
+
+  template <typename Function>
+  __device__ static void ForElements(const Granule& granule, int present, Function function) {
+    A values[kCount];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < present) function(values[i], i);
+    }
+  }
+
+  const bool centered_;
+  A reference_ = 0;
+  A sums_[2] = {0, 0};
+  A squares_[2] = {0, 0};
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_CHUNK_MOMENTS_CUH_

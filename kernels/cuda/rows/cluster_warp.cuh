@@ -1,0 +1,164 @@
+// A warp of the cluster kernels: its run of a row, in registers from the load to the store.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_CLUSTER_WARP_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_CLUSTER_WARP_CUH_
+
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/run_params.cuh"
+#include "kernels/cuda/rows/scalar_tile.cuh"
+#include "kernels/cuda/rows/vector_tile.cuh"
+
+namespace normd::norm::cuda {
+
+// Rows that are aligned, with parameters of a known kind.
+template <typename T, bool kAligned, typename Params>
+class ClusterWarp {
+ public:
+  using A = Accumulator<T>;
+
+  // `params` is where those of the warp's run stay in shared memory, or 0.
+  __device__ ClusterWarp(const RowBatch& batch, const RunPlace& place, std::uint32_t params)
+      : batch_(batch),
+        place_(place),
+        lane_(static_cast<int>(threadIdx.x) % kLanes),
+        params_(batch, place, params) {}
+
+  // Asks for the parameters that stay (RunElements::Fetch).
+  __device__ void FetchParams() const { params_.Fetch(); }
+
+  // Asks for the run of row `index`; no bytes if there is no such row.
+  __device__ void Load(std::uint32_t index) {
+    run_ = Find(index);
+    Ask(run_, 0, kClusterGranules);
+  }
+
+  __device__ std::int64_t row_elements() const { return run_.elements; }
+
+  __device__ Moments<A> Sum() const {
+    return MergeLanes(SumRun<T, true>(granules_, run_.bytes, lane_, kLanes, batch_.centered),
+                      static_cast<A>(run_.bytes / static_cast<int>(sizeof(T))), kLanes);
+  }
+
+  // Asks for what Finish needs, while the others' partials are under way.
+  __device__ void Prepare() { params_.Load(run_.params, run_.bytes); }
+
+  // Scales and stores the run; asks for that of row `next` in its place.
+  __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
+    params_.Use(scale);
+    const Run then = Find(next);
+    const int left = run_.bytes - lane_ * kGranuleBytes;
+    char* out = run_.y + lane_ * kGranuleBytes;
+    asm volatile("" : "+l"(out));  // One address for all stores, not one for each.
+#pragma unroll
+    for (int i = 0; i < kClusterGranules / kChunkGranules; ++i) {
+      if (i * kChunkBytes < run_.bytes) {
+        Granule chunk[kChunkGranules];
+#pragma unroll
+        for (int k = 0; k < kChunkGranules; ++k) {
+          chunk[k] = granules_[i * kChunkGranules + k];
+          Repack(chunk[k]);
+        }
+        params_.Scale(run_.params, i, left, lane_, chunk);
+#pragma unroll
+        for (int k = 0; k < kChunkGranules; ++k) {
+          const int offset = i * kChunkBytes + k * kStepBytes;
+          if (offset < left) StoreGranule(out + offset, chunk[k]);
+        }
+      }
+      Ask(then, i * kChunkGranules, kChunkGranules);
+    }
+    run_ = then;
+  }
+
+ private:
+  struct Run {
+    const char* x = nullptr;
+    char* y = nullptr;
+    int bytes = 0;
+    std::int64_t elements = 0;  // Of the row.
+    typename Params::Place params;
+  };
+
+  __device__ Run Find(std::uint32_t index) const {
+    Run run;
+    if (index >= batch_.rows) return run;
+    const Row row = FindRow(batch_, index);
+    run.x = row.x + place_.begin;
+    run.y = row.y + place_.begin;
+    run.bytes = min(ClampToRun(row.bytes - place_.begin, place_.bytes), place_.bytes);
+    run.elements = row.elements;
+    run.params = params_.Find(row, run.bytes);
+    return run;
+  }
+
+  __device__ void Ask(const Run& run, int first, int count) {
+    const int left = run.bytes - lane_ * kGranuleBytes;
+    const char* in = run.x + lane_ * kGranuleBytes;
+    asm volatile("" : "+l"(in));
+#pragma unroll
+    for (int i = 0; i < kClusterGranules; ++i) {
+      if (i < first || i >= first + count) continue;
+      if (i * kStepBytes < left) granules_[i] = LoadGranule(in + i * kStepBytes);
+    }
+  }
+
+  const RowBatch& batch_;
+  const RunPlace place_;
+  const int lane_;
+  Params params_;
+  Run run_;
+  Granule granules_[kClusterGranules];
+};
+
+// Any rows and parameters.
+template <typename T, bool kAligned>
+class ClusterWarp<T, kAligned, RunAny> {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ ClusterWarp(const RowBatch& batch, const RunPlace& place, std::uint32_t)
+      : batch_(batch), place_(place), lane_(static_cast<int>(threadIdx.x) % kLanes) {}
+
+  __device__ void FetchParams() const {}
+
+  __device__ void Load(std::uint32_t index) {
+    if (index >= batch_.rows) return;
+    row_ = FindRow(batch_, index);
+    bytes_ = min(ClampToRun(row_.bytes - place_.begin, place_.bytes), place_.bytes);
+    run().Load(granules_);
+  }
+
+  __device__ std::int64_t row_elements() const { return row_.elements; }
+
+  __device__ Moments<A> Sum() {
+    return MergeLanes(run().Sum(granules_, batch_.centered),
+                      static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
+  }
+
+  __device__ void Prepare() {}
+
+  __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
+    run().Finish(AnyParams(), batch_, scale, granules_);
+    Load(next);
+  }
+
+ private:
+  // What follows the run's bytes is another warp's, even where a lane has room for more.
+  __device__ HeldRun<T, kAligned, kClusterGranules> run() const {
+    return {row_, static_cast<int>(place_.begin), bytes_, lane_, kLanes};
+  }
+
+  const RowBatch& batch_;
+  const RunPlace place_;
+  const int lane_;
+  Row row_ = {};
+  int bytes_ = 0;
+  Granule granules_[kClusterGranules];
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_CLUSTER_WARP_CUH_

@@ -1,0 +1,180 @@
+// A warp of the grid kernels that holds rows: sums its run of a row where it landed, moves it into
+// registers, scales and stores it.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/chunk_moments.cuh"
+#include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/run_params.cuh"
+#include "kernels/cuda/rows/staging_ring.cuh"
+
+namespace normd::norm::cuda {
+
+inline constexpr int kMaxChunks = kGridGranules / kChunkGranules;
+
+// A warp's run of one row, in registers. Registers have no index at run time: Take and Put branch
+// to the code of one chunk.
+class HeldRow {
+ public:
+  __device__ void Get(int index, Granule (&chunk)[kChunkGranules]) const {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) {
+      chunk[i] = granules_[index * kChunkGranules + i];
+      Repack(chunk[i]);
+    }
+  }
+  __device__ void Set(int index, const Granule (&chunk)[kChunkGranules]) {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) granules_[index * kChunkGranules + i] = chunk[i];
+  }
+  __device__ void Take(int index, Granule (&chunk)[kChunkGranules]) const {
+#pragma unroll
+    for (int c = 0; c < kMaxChunks; ++c) {
+      if (c == index) Get(c, chunk);
+    }
+  }
+  __device__ void Put(int index, const Granule (&chunk)[kChunkGranules]) {
+#pragma unroll
+    for (int c = 0; c < kMaxChunks; ++c) {
+      if (c == index) Set(c, chunk);
+    }
+  }
+
+ private:
+  Granule granules_[kGridGranules];
+};
+
+// One warp's work on rows that are aligned, with parameters of a known kind. Its loops over chunks
+// are unrolled, so that chunks overlap.
+template <typename T, bool kAligned, typename Params>
+class GridWarp {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ GridWarp(const RowBatch& batch, const LandingPlace& place, const RowQueue& queue,
+                      std::uint32_t params)
+      : batch_(batch),
+        place_(place),
+        lane_(static_cast<int>(threadIdx.x) % kLanes),
+        landing_(batch, place, queue),
+        params_(batch, {place.begin, place.run_bytes}, params) {
+    params_.Fetch();
+    landing_.Fill(kLookahead - 1);
+    AwaitCopies();
+  }
+
+  // Sums the run of a row, which stays where it landed; every lane gets the result.
+  __device__ Moments<A> Sum(std::uint32_t index) {
+    const Row row = FindRow(batch_, index);
+    next_.y = row.y + place_.begin;
+    next_.bytes = landing_.RunOf(row).bytes;
+    next_.params = params_.Find(row, next_.bytes);
+    const int left = next_.bytes - lane_ * kGranuleBytes;
+    const int whole = next_.bytes / kChunkBytes;
+    ChunkMoments<T> moments(batch_.centered);
+#pragma unroll
+    for (int i = 0; i < kMaxChunks; ++i) {
+      if (i >= whole) break;
+      Granule chunk[kChunkGranules];
+      Read(landing_.Await(), chunk);
+      if (i == 0) {
+#pragma unroll
+        for (const Granule& granule : chunk) moments.AddToReference(granule);
+        moments.SetReference(kChunkGranules * kPerGranule<T>);
+      }
+#pragma unroll
+      for (const Granule& granule : chunk) moments.Add(granule);
+    }
+    if (whole * kChunkBytes < next_.bytes) {
+      SumRest(landing_.Await(), left - whole * kChunkBytes, whole == 0, &moments);
+    }
+    return MergeLanes(moments.Result(LaneElements<T>(left)),
+                      static_cast<A>(next_.bytes / static_cast<int>(sizeof(T))), kLanes);
+  }
+
+  // Before Turn: asks for what it needs of the row that the registers hold.
+  __device__ void Prepare() { params_.Load(held_.params, held_.bytes); }
+
+  // Scales and stores the row that the registers hold, if they hold any, and moves the row that was
+  // summed there. Asks for rows up to those of turn `known`.
+  __device__ void Turn(std::uint32_t, const RowScale<A>& scale, std::uint32_t,
+                       std::uint32_t known) {
+    params_.Use(scale);
+    const int left = held_.bytes - lane_ * kGranuleBytes;
+    char* out = held_.y + lane_ * kGranuleBytes;
+    asm volatile("" : "+l"(out));  // One address for all stores, not one for each.
+#pragma unroll
+    for (int i = 0; i < kMaxChunks; ++i) {
+      if (i * kChunkBytes < held_.bytes) {
+        Granule chunk[kChunkGranules];
+        row_.Get(i, chunk);
+        params_.Scale(held_.params, i, left, lane_, chunk);
+#pragma unroll
+        for (int k = 0; k < kChunkGranules; ++k) {
+          const int offset = i * kChunkBytes + k * kStepBytes;
+          // Ahead of gamma and beta, where these come from the L2 cache too.
+          if (offset < left) __stcs(reinterpret_cast<uint4*>(out + offset), chunk[k]);
+        }
+      }
+      if (i * kChunkBytes < next_.bytes) {
+        Granule chunk[kChunkGranules];
+        Read(landing_.Again(), chunk);
+        row_.Set(i, chunk);
+        landing_.Free(chunk);
+        landing_.AskForOne();
+      }
+    }
+    landing_.Fill(known);
+    held_ = next_;
+    next_.bytes = 0;
+  }
+
+ private:
+  // The run of a row.
+  struct HeldRun {
+    char* y = nullptr;
+    int bytes = 0;
+    typename Params::Place params;
+  };
+
+  // The run's last chunk, which is not whole: `rest` bytes from the lane's first granule on.
+  __device__ void SumRest(std::uint32_t slot, int rest, bool first,
+                          ChunkMoments<T>* moments) const {
+    const std::uint32_t place = slot + lane_ * kGranuleBytes;
+    if (first) {
+#pragma unroll 1
+      for (int at = 0; at < rest; at += kStepBytes) {
+        moments->AddToReference(ReadShared(place + at));
+      }
+      moments->SetReference(LaneElements<T>(rest));
+    }
+#pragma unroll 1
+    for (int at = 0; at < rest; at += kStepBytes) moments->Add(ReadShared(place + at));
+  }
+
+  __device__ void Read(std::uint32_t slot, Granule (&chunk)[kChunkGranules]) const {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) {
+      chunk[i] = ReadShared(slot + i * kStepBytes + lane_ * kGranuleBytes);
+    }
+  }
+
+  const RowBatch& batch_;
+  const LandingPlace place_;
+  const int lane_;
+  Landing<true> landing_;
+  Params params_;
+  HeldRow row_;
+  HeldRun held_;  // In registers.
+  HeldRun next_;  // The one that is summed.
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_

@@ -1,0 +1,246 @@
+#include "kernels/cuda/rows/row_plan.h"
+
+#include <algorithm>
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr std::int64_t kGranuleBytes = 16;
+constexpr int kLanes = 32;
+constexpr std::int64_t kBlockBytes = 64 << 10;
+constexpr int kSmallCluster = 2;  // Blocks.
+constexpr int kMostTeams = 4;     // Of a cluster's blocks.
+
+constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
+  std::int64_t power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// What the choice looks at.
+struct Row {
+  std::int64_t granules = 0;
+  // Gamma and beta are element by element, and of one group every row meets the same. How many
+  // groups there are does not count: a stream computes a run of a sample's groups in a call of its
+  // own, and a row's bits must not tell.
+  bool shared_params = false;
+  bool lean = false;    // Kernels that need few registers can find its parameters.
+  bool ragged = false;  // Rows begin and end between granules.
+  int element_bytes = 0;
+};
+
+Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
+  Row row;
+  row.granules = CeilDiv(RowLength(spec, spatial),
+                         kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
+  row.shared_params = spatial == 1;
+  row.lean = row.shared_params || spec.groups == spec.channels;
+  row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
+  row.ragged =
+      RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kGranuleBytes != 0;
+  return row;
+}
+
+bool PlanWarp(const Row& row, Plan* plan) {
+  if (row.granules > kLanes * kWarpMaxGranules) return false;
+  plan->strategy = Strategy::kWarp;
+  plan->lanes_per_row =
+      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.granules)));
+  plan->granules = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.granules, kLanes)));
+  return true;
+}
+
+// Blocks that a multiprocessor of 64 Ki registers holds, which warps take 256 at a time from a
+// quarter each.
+int ResidentBlocks(int warps, int registers) {
+  return std::min({512 / registers * 4 / warps, 64 / warps, 32});
+}
+
+// Bytes of rows on a multiprocessor that keep its memory busy. Elements of 16 bits take more
+// instructions for a byte, and so more warps.
+std::int64_t EnoughBytes(const Row& row) { return (row.element_bytes == 2 ? 80 : 70) << 10; }
+
+// Few granules to a lane if enough rows are then on a multiprocessor, or else as many as leave the
+// most there. Ragged rows of narrow elements are bound by instructions, of which more granules take
+// less. Kernels that are not lean need 64 registers in any shape. Where every row reads all of
+// gamma and beta, a block of the most warps would wait for them: they exceed what the first cache
+// holds.
+bool PlanBlock(const Row& row, Plan* plan) {
+  struct {
+    int granules;
+    int warps;
+    int registers;
+  } const shapes[] = {{kBlockFewGranules, kBlockFewWarps, 40},
+                      {kBlockSomeGranules, row.lean ? kBlockSomeWarps : 0, 48},
+                      {kBlockManyGranules, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
+  const bool prefer_many = row.lean && row.ragged && row.element_bytes == 2;
+  int most = 0;
+  for (const auto& shape : shapes) {
+    const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
+    if (warps > shape.warps) continue;
+    const int resident = ResidentBlocks(static_cast<int>(warps), shape.registers);
+    if (resident < most || (resident == most && !prefer_many)) continue;
+    most = resident;
+    plan->strategy = Strategy::kBlock;
+    plan->warps = static_cast<int>(warps);
+    plan->granules = shape.granules;
+    if (prefer_many || shape.granules != kBlockFewGranules) continue;
+    if (!row.lean || resident * row.granules * kGranuleBytes >= EnoughBytes(row)) break;
+  }
+  return most > 0;
+}
+
+// Whether the gamma and beta of a block's slice fit into its shared memory, as float32 at least:
+// the plan does not know their type.
+bool ClusterParamsFit(const Row& row, const DeviceLimits& limits, int blocks,
+                      std::int64_t block_granules) {
+  if (!row.shared_params) return true;
+  const std::int64_t elements = block_granules * kGranuleBytes / row.element_bytes;
+  const auto bytes = static_cast<std::size_t>(2 * elements * std::max(row.element_bytes, 4));
+  return kReservedSharedBytes + ClusterSlotBytes(blocks) + bytes <= limits.shared_bytes_per_block;
+}
+
+// The smallest cluster whose blocks have room for two teams, each with a row's slice in registers,
+// and for the slice's parameters; shorter slices make more teams, which wait at different times.
+bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  if (limits.compute_capability < 90 || row.element_bytes == 8) return false;
+  for (int blocks = 2; blocks <= kMaxClusterBlocks; blocks *= 2) {
+    if (limits.resident_clusters[static_cast<std::size_t>(blocks)] == 0) continue;
+    const std::int64_t steps = CeilDiv(row.granules, std::int64_t{kLanes} * blocks);
+    const std::int64_t fewest = CeilDiv(steps, kClusterGranules);
+    if (fewest > kClusterWarps / kClusterTeams) continue;
+    const std::int64_t teams = std::min<std::int64_t>(kClusterWarps / fewest, kMostTeams);
+    const std::int64_t warps = kClusterWarps / teams;
+    const std::int64_t granules = CeilDiv(steps, warps);
+    const std::int64_t block_granules =
+        warps * kLanes * CeilDiv(granules, kChunkGranules) * kChunkGranules;
+    if (!ClusterParamsFit(row, limits, blocks, block_granules)) continue;
+    plan->strategy = Strategy::kCluster;
+    plan->warps = static_cast<int>(warps);
+    plan->granules = static_cast<int>(granules);
+    plan->blocks_per_row = blocks;
+    return true;
+  }
+  return false;
+}
+
+std::int64_t Chunks(int granules) { return CeilDiv(granules, kChunkGranules); }
+
+// Of each warp's run of gamma and beta, in elements of the row's type.
+int GridParamBytes(int granules) { return 2 * granules * kLanes * static_cast<int>(kGranuleBytes); }
+
+// Of all warps: a slot of each with its barrier, which is given as much room as a granule.
+std::size_t SlotRoom(bool aligned) {
+  return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kGranuleBytes);
+}
+
+int GridSlots(const DeviceLimits& limits, bool aligned, int param_bytes) {
+  const std::size_t taken =
+      kReservedSharedBytes + static_cast<std::size_t>(kGridWarps) * param_bytes;
+  if (limits.shared_bytes_per_block <= taken) return 0;
+  return static_cast<int>((limits.shared_bytes_per_block - taken) / SlotRoom(aligned));
+}
+
+// The most granules of a lane that leave a third of the slots, and one at least, to rows that are
+// coming; 0 if there is no room.
+int SliceGranules(const DeviceLimits& limits, bool with_params) {
+  for (int granules = kGridGranules; granules > 0; granules -= kChunkGranules) {
+    const int slots = GridSlots(limits, false, with_params ? GridParamBytes(granules) : 0);
+    if (slots - Chunks(granules) >= std::max(1, slots / 3)) return granules;
+  }
+  return 0;
+}
+
+std::int64_t FewestBlocks(const Row& row, int granules) {
+  return CeilDiv(row.granules, std::int64_t{kGridWarps} * kLanes * granules);
+}
+
+// Multiprocessors that teams of so many blocks keep busy.
+std::int64_t BusyBlocks(const DeviceLimits& limits, std::int64_t blocks) {
+  return limits.multiprocessors / blocks * blocks;
+}
+
+// Chunks that a warp of each of so many blocks has, if the row is cut over them.
+std::int64_t TeamChunks(const Row& row, std::int64_t blocks) {
+  return blocks * CeilDiv(row.granules, blocks * kGridWarps * kLanes * kChunkGranules);
+}
+
+// Cuts a row over as few blocks as hold it, or up to twice as many where that keeps more
+// multiprocessors busy, or as many busy and fills its chunks better.
+bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan* plan) {
+  const int most_granules = SliceGranules(limits, with_params);
+  const std::int64_t most = std::min(limits.multiprocessors, kMaxRowBlocks);
+  if (most_granules == 0 || FewestBlocks(row, most_granules) > most) return false;
+  const std::int64_t fewest = FewestBlocks(row, most_granules);
+  std::int64_t blocks = fewest;
+  for (std::int64_t more = fewest + 1; more <= std::min(2 * fewest, most); ++more) {
+    const std::int64_t gain = BusyBlocks(limits, more) - BusyBlocks(limits, blocks);
+    if (gain > 0 || (gain == 0 && TeamChunks(row, more) < TeamChunks(row, blocks))) blocks = more;
+  }
+  plan->strategy = Strategy::kGrid;
+  plan->warps = kGridWarps;
+  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * kGridWarps * kLanes));
+  plan->blocks_per_row = static_cast<int>(FewestBlocks(row, plan->granules));
+  plan->params_in_shared = with_params;
+  return true;
+}
+
+bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  if (limits.compute_capability < 80 || !limits.cooperative_launch) return false;
+  return (row.shared_params && CutGrid(row, limits, true, plan)) ||
+         CutGrid(row, limits, false, plan);
+}
+
+bool PlanRow(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan* plan) {
+  *plan = Plan();
+  switch (strategy) {
+    case Strategy::kWarp: return PlanWarp(row, plan);
+    case Strategy::kBlock: return PlanBlock(row, plan);
+    case Strategy::kCluster: return PlanCluster(row, limits, plan);
+    case Strategy::kGrid: return PlanGrid(row, limits, plan);
+    case Strategy::kSplit: plan->strategy = Strategy::kSplit; return true;
+    default: return false;
+  }
+}
+
+// The first of the list that takes the row; kSplit takes any. Two rows over a pair of blocks keep a
+// multiprocessor busier than one long row in one block. Larger clusters leave multiprocessors idle
+// if there are few rows, which pays for parameters of elements alone. Ragged rows need more
+// registers than a cluster's warps have.
+void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
+  if (PlanRow(row, limits, Strategy::kWarp, plan)) return;
+  const bool block = PlanRow(row, limits, Strategy::kBlock, plan);
+  if (block && row.granules * kGranuleBytes <= kBlockBytes) return;
+  Plan cluster;
+  if (!row.ragged && PlanRow(row, limits, Strategy::kCluster, &cluster) &&
+      (cluster.blocks_per_row <= kSmallCluster || row.shared_params)) {
+    *plan = cluster;
+    return;
+  }
+  if (block || PlanRow(row, limits, Strategy::kGrid, plan)) return;
+  PlanRow(row, limits, Strategy::kSplit, plan);
+}
+
+}  // namespace
+
+GridMemory DivideGridMemory(const DeviceLimits& limits, int granules, bool aligned,
+                            int param_bytes) {
+  GridMemory memory;
+  memory.param_bytes = GridSlots(limits, aligned, param_bytes) > Chunks(granules) ? param_bytes : 0;
+  memory.slots = GridSlots(limits, aligned, memory.param_bytes);
+  memory.bytes =
+      SlotRoom(aligned) * memory.slots + static_cast<std::size_t>(kGridWarps) * memory.param_bytes;
+  return memory;
+}
+
+bool PlanRows(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+              Strategy forced, Plan* plan) {
+  const Row row = DescribeRow(spec, spatial);
+  if (forced != Strategy::kAuto) return PlanRow(row, limits, forced, plan);
+  ChooseRows(row, limits, plan);
+  return true;
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,324 @@
+// How the kernels of rows over several blocks find gamma and beta. The kind is a template argument,
+// so that the loops over a chunk hold nothing but their own arithmetic:
+//   RunChannels<T, kActivation>  a run of a warp meets one channel, or two that meet at a granule's
+//                                boundary;
+//   RunElements<T, P>            gamma and perhaps beta for each element, of type P, in 16-byte
+//                                loads; no activation;
+//   RunAny                       everything else, and rows that are not aligned.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/cache_policy.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/staging_ring.cuh"
+#include "kernels/cuda/rows/vector_tile.cuh"
+
+namespace normd::norm::cuda {
+
+// The same run of every row.
+struct RunPlace {
+  std::int64_t begin;  // In bytes.
+  int bytes;           // A multiple of kStepBytes.
+};
+
+// Each knows how many bytes of parameters a warp's run has that every row meets alike.
+struct RunAny {
+  static int RunParamBytes(const Launch&) { return 0; }
+};
+
+template <typename T, Activation kActivation>
+class RunChannels {
+ public:
+  using A = Accumulator<T>;
+
+  static int RunParamBytes(const Launch&) { return 0; }
+
+  // Where a run's parameters are.
+  struct Place {
+    int channel = 0;
+    int second = 0;  // The byte of the run where the next channel begins.
+  };
+
+  __device__ RunChannels(const RowBatch& batch, const RunPlace& place, std::uint32_t)
+      : batch_(batch), place_(place) {}
+
+  __device__ void Fetch() const {}
+
+  __device__ Place Find(const Row& row, int bytes) const {
+    Place found = {static_cast<int>(row.first_channel), bytes};
+    if (batch_.channels_per_group == 1 || bytes == 0) return found;
+    const auto begin = static_cast<std::uint32_t>(place_.begin / static_cast<int>(sizeof(T)));
+    const std::uint32_t channel = row.spatial_divisor.Divide(begin);
+    const std::int64_t end = (channel + 1) * row.spatial * static_cast<int>(sizeof(T));
+    found.channel += static_cast<int>(channel);
+    found.second = static_cast<int>(min(end - place_.begin, std::int64_t{bytes}));
+    return found;
+  }
+
+  // Asks for a run's parameters.
+  __device__ void Load(const Place& found, int bytes) {
+    const int next = found.channel + (found.second < bytes ? 1 : 0);
+    first_ = {LoadParam(batch_.gamma, found.channel, A(1)),
+              LoadParam(batch_.beta, found.channel, A(0))};
+    second_ = {LoadParam(batch_.gamma, next, A(1)), LoadParam(batch_.beta, next, A(0))};
+  }
+
+  __device__ void Use(const RowScale<A>& scale) {
+    scale_ = RunScale<T>(scale);
+    first_ = scale_.Factors(first_.factor, first_.offset);
+    second_ = scale_.Factors(second_.factor, second_.offset);
+  }
+
+  // Turns a lane's part of chunk `index` into results.
+  __device__ void Scale(const Place& found, int index, int, int lane,
+                        Granule (&chunk)[kChunkGranules]) const {
+#pragma unroll
+    for (int i = 0; i < kChunkGranules; ++i) {
+      const int offset = index * kChunkBytes + i * kStepBytes + lane * kGranuleBytes;
+      const bool beyond = offset >= found.second;
+      const ChannelFactors<A> factors = {beyond ? second_.factor : first_.factor,
+                                         beyond ? second_.offset : first_.offset};
+      A values[kPerGranule<T>];
+      Unpack<T>(chunk[i], values);
+#pragma unroll
+      for (A& value : values) {
+        value =
+            Activate<T, kActivation>(scale_.ByChannel(value, factors), batch_.leaky_slope.As<A>());
+      }
+      chunk[i] = Pack<T>(values);
+    }
+  }
+
+ private:
+  const RowBatch& batch_;
+  const RunPlace place_;
+  RunScale<T> scale_{RowScale<A>()};
+  ChannelFactors<A> first_;  // Gamma and beta, until Use.
+  ChannelFactors<A> second_;
+};
+
+// kResident: they are in shared memory in every launch, with zeros for a beta that is absent, so
+// that the loops have no branches, behind which loads would be waited for.
+template <typename T, typename P, bool kResident = false>
+class RunElements {
+ public:
+  using A = Accumulator<T>;
+
+  static int RunParamBytes(const Launch& launch) {
+    if (launch.spec.groups > 1) return 0;
+    const int vectors = launch.params.beta.data == nullptr && !kResident ? 1 : 2;
+    return vectors * WholeChunks(launch.plan.granules) * kParts * kStepBytes;
+  }
+
+  struct Place {
+    std::int64_t element = 0;  // Of gamma and beta, the run's first.
+  };
+
+  // Where `memory`, an address in shared memory, is not 0, every row meets the same parameters, and
+  // they stay there.
+  __device__ RunElements(const RowBatch& batch, const RunPlace& place, std::uint32_t memory)
+      : batch_(batch), place_(place), memory_(memory) {}
+
+  // Asks for the parameters that stay: they are there after AwaitCopies for the lane that called
+  // this, and after a barrier behind it for the same lane of other warps with the same run.
+  __device__ void Fetch() const {
+    if (!kResident && memory_ == 0) return;
+    const Row row = FindRow(batch_, 0);
+    const int lane = static_cast<int>(threadIdx.x) % kLanes;
+    const std::int64_t begin = place_.begin / static_cast<int>(sizeof(T));
+    const int steps = WholeChunks(place_.bytes / kStepBytes);
+    for (int i = 0; i < steps; ++i) {
+      const std::int64_t element = begin + (i * kLanes + lane) * kPerGranule<T>;
+      if (element >= row.elements) break;
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        const std::uint32_t to = SharedPlace(i, k, lane);
+        CopyToShared(to, Address(batch_.gamma, element, k));
+        const std::uint32_t beta = to + steps * kParts * kStepBytes;
+        if (batch_.beta.data != nullptr) {
+          CopyToShared(beta, Address(batch_.beta, element, k));
+        } else if (kResident) {
+          WriteShared(beta, make_uint4(0, 0, 0, 0));
+        }
+      }
+    }
+  }
+
+  __device__ Place Find(const Row& row, int) const {
+    return {row.first_channel + place_.begin / static_cast<int>(sizeof(T))};
+  }
+  __device__ void Load(const Place&, int) {}
+  __device__ void Use(const RowScale<A>& scale) { scale_ = scale; }
+
+  // `left`: bytes of the run from the lane's first granule on.
+  __device__ void Scale(const Place& found, int index, int left, int lane,
+                        Granule (&chunk)[kChunkGranules]) const {
+#pragma unroll
+    for (int first = 0; first < kChunkGranules; first += kStride) {
+      const int step = index * kChunkGranules + first;
+      Granule gamma[kStride][kParts], beta[kStride][kParts];
+      Read(found, step, left, lane, gamma, beta);
+#pragma unroll
+      for (int i = 0; i < kStride; ++i) {
+        A gammas[kPerGranule<T>], betas[kPerGranule<T>];
+        Widened(gamma[i], gammas);
+        Widened(beta[i], betas);
+        chunk[first + i] = Scaled(chunk[first + i], gammas, betas);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;  // Granules of P for one of T.
+  // Granules that are scaled at a time: more would have no registers for their parameters.
+  static constexpr int kStride = kChunkGranules / kParts;
+
+  static constexpr int WholeChunks(int granules) {
+    return (granules + kChunkGranules - 1) / kChunkGranules * kChunkGranules;
+  }
+
+  __device__ std::uint32_t SharedPlace(int step, int part, int lane) const {
+    return memory_ + (step * kParts + part) * kStepBytes + lane * kGranuleBytes;
+  }
+  __device__ static const uint4* Address(const ParamVector& param, std::int64_t element, int part) {
+    return reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) + part;
+  }
+
+  // The parameters of kStride granules of a lane.
+  __device__ void Read(const Place& found, int step, int left, int lane,
+                       Granule (&gamma)[kStride][kParts], Granule (&beta)[kStride][kParts]) const {
+    const int steps = WholeChunks(place_.bytes / kStepBytes);
+    if constexpr (kResident) {
+      // What lies behind the row's end is read too, and then not stored.
+      ReadAll(SharedPlace(step, 0, lane), gamma);
+      ReadAll(SharedPlace(step, 0, lane) + steps * kParts * kStepBytes, beta);
+    } else {
+      const bool has_beta = batch_.beta.data != nullptr;
+      if (memory_ != 0) {
+        const std::uint32_t from = SharedPlace(step, 0, lane);
+        ReadAll(from, gamma);
+        if (has_beta) ReadAll(from + steps * kParts * kStepBytes, beta);
+      } else {
+        const std::int64_t element = found.element + (step * kLanes + lane) * kPerGranule<T>;
+        const int rest = left - step * kStepBytes;
+        LoadAll(batch_.gamma, element, rest, gamma);
+        if (has_beta) LoadAll(batch_.beta, element, rest, beta);
+      }
+      if (has_beta) return;
+#pragma unroll
+      for (auto& parts : beta) {
+#pragma unroll
+        for (Granule& part : parts) part = make_uint4(0, 0, 0, 0);
+      }
+    }
+  }
+  __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kStride][kParts]) {
+#pragma unroll
+    for (int i = 0; i < kStride * kParts; ++i) {
+      values[i / kParts][i % kParts] = ReadShared(from + i * kStepBytes);
+    }
+  }
+  // Those of granules that exist: `rest` bytes do from the lane's first one on.
+  __device__ static void LoadAll(const ParamVector& param, std::int64_t element, int rest,
+                                 Granule (&values)[kStride][kParts]) {
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        values[i][k] = make_uint4(0, 0, 0, 0);
+        if (i * kStepBytes >= rest) continue;
+        values[i][k] = LoadKept(Address(param, element + i * kLanes * kPerGranule<T>, k));
+      }
+    }
+  }
+  __device__ static void Widened(const Granule (&parts)[kParts], A (&values)[kPerGranule<T>]) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      Accumulator<P> part[kPerGranule<P>];
+      Unpack<P>(parts[k], part);
+#pragma unroll
+      for (int j = 0; j < kPerGranule<P>; ++j) {
+        values[k * kPerGranule<P> + j] = static_cast<A>(part[j]);
+      }
+    }
+  }
+
+  __device__ Granule Scaled(const Granule& granule, const A (&gammas)[kPerGranule<T>],
+                            const A (&betas)[kPerGranule<T>]) const {
+    const RunScale<T> scale(scale_);
+    A values[kPerGranule<T>];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (int j = 0; j < kPerGranule<T>; ++j) {
+      values[j] = scale.ByElement(values[j], gammas[j], betas[j]);
+    }
+    return Pack<T>(values);
+  }
+
+  const RowBatch& batch_;
+  const RunPlace place_;
+  const std::uint32_t memory_;
+  RowScale<A> scale_;
+};
+
+// Whether RunChannels<T, ...> serves the batch, apart from the activation.
+template <typename T>
+bool AreRunChannels(const Launch& launch, const RowBatch& batch) {
+  if (launch.spec.channels > std::numeric_limits<std::int32_t>::max()) return false;
+  if (batch.channels_per_group == 1) return true;
+  for (int i = 0; i < batch.segment_count; ++i) {
+    const std::int64_t bytes = batch.segments[i].spatial * static_cast<std::int64_t>(sizeof(T));
+    if (bytes < launch.plan.granules * kStepBytes || bytes % kGranuleBytes != 0) return false;
+  }
+  return true;
+}
+
+// Calls function(kind) with a RunKind<Params> for the parameters of an aligned batch.
+template <typename Params>
+struct RunKind {
+  using Type = Params;
+};
+
+template <typename T, typename Function>
+cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
+  const bool plain = launch.spec.activation == Activation::kNone;
+  if (plain && AreElementParams<T>(launch, batch)) return function(RunKind<RunElements<T, T>>());
+  if constexpr (sizeof(T) == 2) {
+    if (plain && AreElementParams<float>(launch, batch)) {
+      return function(RunKind<RunElements<T, float>>());
+    }
+  }
+  if (AreRunChannels<T>(launch, batch)) {
+    if (plain) {
+      return function(RunKind<RunChannels<T, Activation::kNone>>());
+    }
+    if (launch.spec.activation == Activation::kSilu) {
+      return function(RunKind<RunChannels<T, Activation::kSilu>>());
+    }
+  }
+  return function(RunKind<RunAny>());
+}
+
+// Calls function for every kind that WithRunKind knows, until one returns an error.
+template <typename T, typename Function>
+cudaError_t ForEachRunKind(Function function) {
+  cudaError_t error = function(RunKind<RunAny>());
+  const auto next = [&](auto kind) {
+    if (error == cudaSuccess) error = function(kind);
+  };
+  next(RunKind<RunChannels<T, Activation::kNone>>());
+  next(RunKind<RunChannels<T, Activation::kSilu>>());
+  next(RunKind<RunElements<T, T>>());
+  if constexpr (sizeof(T) == 2) next(RunKind<RunElements<T, float>>());
+  return error;
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_

@@ -1,0 +1,449 @@
+// Rows that begin or end between 16-byte boundaries, in registers.
+//
+// Where the length of a row is no multiple of 16 bytes, most rows of a tensor begin elsewhere in a
+// granule than their neighbours. So lanes do not hold the row's granules but its units: a unit is
+// an element, or a pair of elements of 16 bits, and unit k of a lane is the run's unit
+// k * width + lane. A warp's accesses are then consecutive words wherever the row begins, in memory
+// and among gamma and beta, and nothing moves between lanes. Only pairs that begin between two
+// words (2 bytes off) take their halves from a word and from the next lane's.
+//
+// Rows of whole granules that begin elsewhere are loaded and stored in the same way, but summed as
+// the lanes hold them where they are aligned: bits do not depend on addresses.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_SCALAR_TILE_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_SCALAR_TILE_CUH_
+
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/vector_tile.cuh"
+
+namespace normd::norm::cuda {
+
+// What one lane of `width` holds of a run of a row: G granules of units. The run begins at byte
+// `begin` of the row, from where on `bytes` of it exist (ClampToRun). In steps of a granule a lane,
+// all but the last are whole; the last one is in granules[G - 1], wherever the run ends. All 32
+// lanes call every function together; with G > 1 `width` is 32 and they have the same row.
+template <typename T, int G>
+class UnitRun {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kUnitBytes = sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T));
+  static constexpr int kUnits = kGranuleBytes / kUnitBytes;  // Of a granule.
+  static constexpr int kPair = kUnitBytes / static_cast<int>(sizeof(T));
+
+  __device__ UnitRun(const Row& row, int begin, int bytes, int lane, int width)
+      : row_(row),
+        begin_(begin),
+        left_(bytes),
+        bytes_(min(bytes, G * width * kGranuleBytes)),
+        lead_(G > 1 ? max(bytes_ - 1, 0) / (kLanes * kGranuleBytes) : 0),
+        lane_(lane),
+        width_(width),
+        whole_granules_(static_cast<int>(row.bytes) % kGranuleBytes == 0) {}
+
+  __device__ void Load(Granule (&granules)[G]) const {
+    const int shift = Shift(row_.x);
+    const char* const own = row_.x + begin_ - shift + lane_ * kUnitBytes;
+#pragma unroll
+    for (int i = 0; i + 1 < G; ++i) {
+      granules[i] = make_uint4(0, 0, 0, 0);
+      if (i < lead_) granules[i] = LoadStep<true>(own + i * Step(), 0);
+    }
+    Granule& last = granules[G - 1];
+    const char* const own_last = own + lead_ * Step();
+    const int end = left_ == 0 ? 0 : left_ + shift - lead_ * Step();
+    if (G > 1 && end >= Step()) {
+      last = LoadStep<true>(own_last, 0);
+    } else {
+      last = LoadStep<false>(own_last, end);
+    }
+    if constexpr (sizeof(T) == 2) {
+      if (G > 1 ? shift == 0 : !__any_sync(kAllLanes, shift != 0)) return;
+      Unit beyond = 0;
+      if (lane_ == 0 && shift != 0) beyond = LoadUnit(own_last + Step(), end - Step());
+#pragma unroll
+      for (int i = 0; i + 1 < G; ++i) {
+        const Unit following = i + 1 < lead_ ? granules[i + 1].x : last.x;
+        if (i < lead_) MoveDown(granules[i], following, shift);
+      }
+      MoveDown(last, beyond, shift);
+    }
+  }
+
+  __device__ Moments<A> Sum(Granule (&granules)[G], bool centered) const {
+    if (G > 1 ? !whole_granules_ : !__any_sync(kAllLanes, whole_granules_)) {
+      return SumElements<T, G - 1>(granules, lead_, granules[G - 1], ElementsOfLast(), centered);
+    }
+    const bool gather = G > 1 || whole_granules_;
+    if (G > 1) Put(granules, lead_, granules[G - 1]);
+    InTurn(granules,
+           [&](int, const Granule& granule) { return Select(gather, Gather(granule), granule); });
+    const int whole = gather ? ShareOfLane(bytes_ / kGranuleBytes, lane_, width_) : 0;
+    const Moments<A> moments = SumElements<T, G>(granules, whole, granules[G - 1],
+                                                 gather ? 0 : ElementsOfLast(), centered);
+    InTurn(granules,
+           [&](int, const Granule& granule) { return Select(gather, Scatter(granule), granule); });
+    if (G > 1) granules[G - 1] = Pick(granules, lead_);
+    return moments;
+  }
+
+  // As GranuleRun's.
+  template <typename Params>
+  __device__ Params Ask(Params params, const RowBatch&) const {
+    return params;
+  }
+  __device__ RowParamValues<A> Ask(RowParams, const RowBatch& batch) const { return {batch, row_}; }
+
+  // Turns the run into results and stores them; leaves the granules in any state.
+  template <typename P, bool kActivated>
+  __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
+    RepackAll(granules);
+    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
+      ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
+    });
+  }
+
+  __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
+    Finish(RowParamValues<A>(batch, row_), batch, scale, granules);
+  }
+  __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
+    RepackAll(granules);
+    const RowResult<T> result(batch, params, scale);
+    WithActivation(batch.activation, [&](auto activation) {
+      Store(granules, [&](const Granule& granule, int, auto) {
+        return result.template Of<decltype(activation)::value>(granule);
+      });
+    });
+  }
+
+  __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
+    RepackAll(granules);
+    const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
+    const RunEpilogue<T> epilogue(batch, row_, scale, first,
+                                  first + bytes_ / static_cast<int>(sizeof(T)));
+    InTurn(granules, [&](int i, const Granule& units) {
+      const int offset = (i + 1 < G ? i : lead_) * Step() + lane_ * kGranuleBytes;
+      const int present = i < lead_ || i + 1 == G ? ElementsPresent<T>(bytes_, offset) : 0;
+      Granule granule = Gather(units);
+      if (present > 0) {
+        granule = epilogue.Apply(granule, first + offset / static_cast<int>(sizeof(T)), present);
+      }
+      return Scatter(granule);
+    });
+    Store(granules, [](const Granule& granule, int, auto) { return granule; });
+  }
+
+ private:
+  using Unit = Bits<std::conditional_t<kUnitBytes == 4, float, double>>;
+  // Whether lines leave the L2 cache first: of float32 rows with the most granules to a lane (0.92
+  // of a copy's speed so at 16383 elements, and 0.86 without); others lose by it.
+  static constexpr bool kPasses = std::is_same_v<T, float> && G == kBlockManyGranules;
+
+  // How far the run's words lie behind those of memory, in bytes: 0, or 2 with 16-bit elements.
+  __device__ static int Shift(const void* row) {
+    return sizeof(T) == 2 ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) & 2) : 0;
+  }
+  // Bytes of a step, and from a unit of the lane to its next one.
+  __device__ int Step() const { return width_ * kGranuleBytes; }
+  __device__ int Stride() const { return width_ * kUnitBytes; }
+  // Bytes of the run in its last step.
+  __device__ int Rest() const { return bytes_ - lead_ * Step(); }
+
+  // Has an address worked out once, and not for each granule anew: with 16-bit elements, where
+  // instructions are scarcer than registers.
+  template <typename Pointer>
+  __device__ static void KeepAddress(Pointer* address) {
+    if constexpr (sizeof(T) == 2) asm volatile("" : "+l"(*address));
+  }
+
+  // Replaces the granules by function(i, granule) in a loop that passes them on from place to
+  // place, because the code is large.
+  template <typename Function>
+  __device__ static void InTurn(Granule (&granules)[G], Function function) {
+#pragma unroll 1
+    for (int i = 0; i < G; ++i) {
+      const Granule done = function(i, granules[0]);
+#pragma unroll
+      for (int k = 0; k + 1 < G; ++k) granules[k] = granules[k + 1];
+      granules[G - 1] = done;
+    }
+  }
+
+  __device__ static Unit GetUnit(const Granule& granule, int k) {
+    if constexpr (kUnitBytes == 4) {
+      return Word(granule, k);
+    } else {
+      return k == 0 ? granule.x | static_cast<Unit>(granule.y) << 32
+                    : granule.z | static_cast<Unit>(granule.w) << 32;
+    }
+  }
+  __device__ static void PutUnit(Granule& granule, int k, Unit unit) {
+    if constexpr (kUnitBytes == 4) {
+      (k == 0 ? granule.x : k == 1 ? granule.y : k == 2 ? granule.z : granule.w) = unit;
+    } else {
+      (k == 0 ? granule.x : granule.z) = static_cast<std::uint32_t>(unit);
+      (k == 0 ? granule.y : granule.w) = static_cast<std::uint32_t>(unit >> 32);
+    }
+  }
+
+  __device__ static Unit LoadWhole(const char* address) {
+    if constexpr (kPasses) {
+      return __ldcs(reinterpret_cast<const Unit*>(address));
+    } else if constexpr (kUnitBytes == 4) {
+      return LoadKept(reinterpret_cast<const std::uint32_t*>(address));
+    } else {
+      return BitCast<Unit>(LoadKept(reinterpret_cast<const uint2*>(address)));
+    }
+  }
+  // What exists of a unit, of which so many bytes do.
+  __device__ static Unit LoadUnit(const char* address, int bytes) {
+    if (bytes >= kUnitBytes) return LoadWhole(address);
+    if (kPair == 2 && bytes > 0) return *reinterpret_cast<const std::uint16_t*>(address);
+    return 0;
+  }
+  // The lane's units of a step of which, unless it is whole, `bytes` exist.
+  template <bool kWhole>
+  __device__ Granule LoadStep(const char* own, int bytes) const {
+    const int left = bytes - lane_ * kUnitBytes;
+    Granule granule = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if (kWhole || left - k * Stride() >= kUnitBytes) {
+        PutUnit(granule, k, LoadWhole(own + k * Stride()));
+      }
+    }
+    if (!kWhole && kPair == 2 && bytes % kUnitBytes != 0) {
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        if (left - k * Stride() == static_cast<int>(sizeof(T))) {
+          PutUnit(granule, k, *reinterpret_cast<const std::uint16_t*>(own + k * Stride()));
+        }
+      }
+    }
+    return granule;
+  }
+
+  // A lane's words become pairs that begin `shift` bytes further on. `following`: what follows the
+  // granule's last words, in lane 0.
+  __device__ void MoveDown(Granule& granule, Unit following, int shift) const {
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      const Unit word = Word(granule, k);
+      const Unit after = k + 1 < kUnits ? Word(granule, k + 1) : following;
+      const Unit next =
+          __shfl_sync(kAllLanes, lane_ == 0 ? after : word, (lane_ + 1) & (width_ - 1), width_);
+      PutUnit(granule, k, __funnelshift_r(word, next, shift * 8));
+    }
+  }
+  // And back: `carry` holds what precedes the granule's first words, in the last lane, and then
+  // what precedes those that follow.
+  __device__ void MoveUp(Granule& granule, Unit* carry, int shift) const {
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      const Unit pair = Word(granule, k);
+      const Unit previous = __shfl_sync(kAllLanes, lane_ == width_ - 1 ? *carry : pair,
+                                        (lane_ + width_ - 1) & (width_ - 1), width_);
+      *carry = pair;
+      PutUnit(granule, k, __funnelshift_l(previous, pair, shift * 8));
+    }
+  }
+
+  // Elements of the last step that the lane holds.
+  __device__ int ElementsOfLast() const {
+    const int units = Rest() / kUnitBytes;
+    const bool half = Rest() % kUnitBytes != 0 && (units & (width_ - 1)) == lane_;
+    return ShareOfLane(units, lane_, width_) * kPair + (kPair == 2 && half ? 1 : 0);
+  }
+
+  // The lane's granule of the step whose units the lanes hold, and the way back.
+  __device__ Granule Gather(const Granule& units) const {
+    Granule result;
+#pragma unroll
+    for (int m = 0; m < kUnits; ++m) {
+      const int index = lane_ * kUnits + m;
+      Unit taken = 0;
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        const Unit unit = __shfl_sync(kAllLanes, GetUnit(units, k), index & (width_ - 1), width_);
+        if (index - (index & (width_ - 1)) == k * width_) taken = unit;
+      }
+      PutUnit(result, m, taken);
+    }
+    return result;
+  }
+  __device__ Granule Scatter(const Granule& granule) const {
+    Granule result;
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      const int index = k * width_ + lane_;
+      Unit taken = 0;
+#pragma unroll
+      for (int m = 0; m < kUnits; ++m) {
+        const Unit unit = __shfl_sync(kAllLanes, GetUnit(granule, m), index / kUnits, width_);
+        if (index % kUnits == m) taken = unit;
+      }
+      PutUnit(result, k, taken);
+    }
+    return result;
+  }
+
+  // A parameter's elements for the units of a step, as they lie in memory.
+  template <typename P>
+  struct ParamUnits {
+    static constexpr int kBytes = kPair * static_cast<int>(sizeof(P));
+    using Raw = Bits<std::conditional_t<kBytes == 4, float, double>>;
+    Raw raw[kUnits] = {};
+
+    // From the lane's first element on, of which `left` exist unless all do.
+    template <bool kWhole>
+    __device__ void Load(const P* own, int left, int width, bool odd) {
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        const int at = k * width * kPair;
+        if (kWhole || at + kPair <= left) raw[k] = __ldg(reinterpret_cast<const Raw*>(own + at));
+      }
+      if (!kWhole && kPair == 2 && odd) {
+#pragma unroll
+        for (int k = 0; k < kUnits; ++k) {
+          const int at = k * width * kPair;
+          if (at + 1 == left) raw[k] = __ldg(reinterpret_cast<const Bits<P>*>(own + at));
+        }
+      }
+    }
+
+    __device__ void Unpack(A (&values)[kCount]) const {
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        if constexpr (kPair == 1) {
+          values[k] = static_cast<A>(BitCast<P>(raw[k]));
+        } else if constexpr (sizeof(P) == 2) {
+          const float2 pair = UnpackPair<P>(raw[k]);
+          values[2 * k] = pair.x;
+          values[2 * k + 1] = pair.y;
+        } else {
+          values[2 * k] = __uint_as_float(static_cast<std::uint32_t>(raw[k]));
+          values[2 * k + 1] = __uint_as_float(static_cast<std::uint32_t>(raw[k] >> 32));
+        }
+      }
+    }
+  };
+
+  template <typename P, Activation kActivation>
+  __device__ void ScaleByElement(const RowBatch& batch, const RowScale<A>& scale,
+                                 Granule (&granules)[G]) const {
+    const RunScale<T> run_scale(scale);
+    const std::int64_t first =
+        row_.first_channel + begin_ / static_cast<int>(sizeof(T)) + lane_ * kPair;
+    const P* gamma = static_cast<const P*>(batch.gamma.data) + first;
+    const P* beta = static_cast<const P*>(batch.beta.data) + first;
+    const bool has_beta = batch.beta.data != nullptr;
+    KeepAddress(&gamma);
+    KeepAddress(&beta);
+    const int left = Rest() / static_cast<int>(sizeof(T)) - lane_ * kPair;
+    const bool odd = Rest() % kUnitBytes != 0;
+    Store(granules, [&](const Granule& granule, int i, auto whole) {
+      constexpr bool kWhole = decltype(whole)::value;
+      ParamUnits<P> raw_gamma, raw_beta;
+      const int elements = i * width_ * kCount;
+      raw_gamma.template Load<kWhole>(gamma + elements, left, width_, odd);
+      if (has_beta) raw_beta.template Load<kWhole>(beta + elements, left, width_, odd);
+      A g[kCount], b[kCount], values[kCount];
+      raw_gamma.Unpack(g);
+      raw_beta.Unpack(b);
+      Unpack<T>(granule, values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
+                                             batch.leaky_slope.As<A>());
+      }
+      return Pack<T>(values);
+    });
+  }
+
+  // Stores result(granule, i, whole) of each step i in turn; `whole` is std::true_type where the
+  // step needs no checks.
+  template <typename Function>
+  __device__ void Store(const Granule (&granules)[G], Function result) const {
+    char* own = row_.y + begin_ - Shift(row_.y) + lane_ * kUnitBytes;
+    KeepAddress(&own);
+    Unit carry = 0;
+#pragma unroll
+    for (int i = 0; i + 1 < G; ++i) {
+      if (i < lead_) {
+        StoreStep<true>(own + i * Step(), i, result(granules[i], i, std::true_type()), &carry);
+      }
+    }
+    char* const own_last = own + lead_ * Step();
+    if (G > 1 && Rest() == Step()) {
+      StoreStep<true>(own_last, lead_, result(granules[G - 1], lead_, std::true_type()), &carry);
+    } else {
+      StoreStep<false>(own_last, lead_, result(granules[G - 1], lead_, std::false_type()), &carry);
+    }
+    // The last pair's second half lies in the step that follows.
+    if (sizeof(T) == 2 && Shift(row_.y) != 0 && Rest() == Step() && lane_ == width_ - 1) {
+      *reinterpret_cast<std::uint16_t*>(own_last + Stride() * (kUnits - 1) + kUnitBytes) =
+          static_cast<std::uint16_t>(carry >> 16);
+    }
+  }
+
+  // Stores the results of step i, from the address of the lane's first word on.
+  template <bool kWhole>
+  __device__ void StoreStep(char* own, int i, Granule granule, Unit* carry) const {
+    const int shift = Shift(row_.y);
+    if constexpr (sizeof(T) == 2) {
+      if (G > 1 ? shift != 0 : __any_sync(kAllLanes, shift != 0)) MoveUp(granule, carry, shift);
+    }
+    const int end = Rest() == 0 ? 0 : Rest() + shift;
+    const int left = end - lane_ * kUnitBytes;
+    // What precedes the run is not ours.
+    const bool begins = sizeof(T) == 2 && i == 0 && shift != 0 && lane_ == 0;
+    if (begins && end > 0) {
+      *reinterpret_cast<std::uint16_t*>(own + 2) = static_cast<std::uint16_t>(granule.x >> 16);
+    }
+#pragma unroll
+    for (int k = 0; k < kUnits; ++k) {
+      if ((kWhole || left - k * Stride() >= kUnitBytes) && (k > 0 || !begins)) {
+        auto* const unit = reinterpret_cast<Unit*>(own + k * Stride());
+        if constexpr (kPasses) {
+          __stcs(unit, GetUnit(granule, k));
+        } else {
+          *unit = GetUnit(granule, k);
+        }
+      }
+    }
+    if (!kWhole && kPair == 2 && end % kUnitBytes != 0) {
+#pragma unroll
+      for (int k = 0; k < kUnits; ++k) {
+        if (left - k * Stride() == static_cast<int>(sizeof(T))) {
+          *reinterpret_cast<std::uint16_t*>(own + k * Stride()) =
+              static_cast<std::uint16_t>(GetUnit(granule, k));
+        }
+      }
+    }
+  }
+
+  const Row& row_;
+  const int begin_;
+  const int left_;   // Of the row, from the run's begin on, to 16 more than the run has.
+  const int bytes_;  // Of the run.
+  const int lead_;   // Steps before the last.
+  const int lane_;
+  const int width_;
+  const bool whole_granules_;
+};
+
+template <typename T, bool kAligned, int G>
+using HeldRun = std::conditional_t<kAligned, GranuleRun<T, G>, UnitRun<T, G>>;
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_SCALAR_TILE_CUH_

@@ -1,0 +1,364 @@
+// A run in registers (memory.cuh) from its statistics to its results: what the kernels that hold
+// rows in registers share.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_VECTOR_TILE_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_VECTOR_TILE_CUH_
+
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/dispatch.cuh"
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/row_batch.cuh"
+
+namespace normd::norm::cuda {
+
+// How a kernel finds gamma and beta, fixed when it is compiled so that the common case is short.
+// One gamma and perhaps one beta for each element, of type P, where 16-byte loads can fetch them
+// from each row's first channel on; an activation if kActivated. With kAhead they are asked for
+// before the row's statistics are known, which takes registers and hides one wait behind another:
+// for launches so small that nothing else hides it (IsSmall).
+template <typename P, bool kActivated, bool kAhead = false>
+struct ElementParams {};
+// One gamma and one beta for all of a row, or none.
+struct RowParams {};
+// Any others.
+struct AnyParams {};
+
+template <typename T>
+inline constexpr DType kDTypeOf = std::is_same_v<T, float>    ? DType::kFloat32
+                                  : std::is_same_v<T, double> ? DType::kFloat64
+                                  : std::is_same_v<T, Half>   ? DType::kFloat16
+                                                              : DType::kBFloat16;
+
+// Whether the parameters that are there can be ElementParams of P.
+template <typename P>
+bool AreElementParams(const Launch& launch, const RowBatch& batch) {
+  const auto fits = [](const ParamVector& param) {
+    return param.data == nullptr ||
+           (param.dtype == kDTypeOf<P> &&
+            reinterpret_cast<std::uintptr_t>(param.data) % kGranuleBytes == 0);
+  };
+  bool one_position = true;
+  for (int i = 0; i < batch.segment_count; ++i) one_position &= batch.segments[i].spatial == 1;
+  return one_position && batch.gamma.data != nullptr && fits(batch.gamma) && fits(batch.beta) &&
+         (launch.spec.groups == 1 ||
+          batch.channels_per_group * static_cast<std::int64_t>(sizeof(P)) % kGranuleBytes == 0);
+}
+
+// Whether they are RowParams, in any type.
+inline bool AreRowParams(const RowBatch& batch) {
+  return batch.channels_per_group == 1 ||
+         (batch.gamma.data == nullptr && batch.beta.data == nullptr);
+}
+
+// Whether so many warps leave the multiprocessors little else to do than to wait for one row each.
+// Measured on an H200: 8 warps on a multiprocessor, or 16, gain 0.5 to 0.9 us of 3; 32 lose.
+inline bool IsSmall(const Launch& launch, std::int64_t warps) {
+  constexpr std::int64_t kWarpsOfMultiprocessor = 16;
+  return warps <= kWarpsOfMultiprocessor * launch.limits.multiprocessors;
+}
+
+// Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) as the
+// launch's parameters are.
+template <typename T, typename Function>
+auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
+  const bool activated = launch.spec.activation != Activation::kNone;
+  if (AreElementParams<T>(launch, batch)) {
+    return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (AreElementParams<float>(launch, batch)) {
+      return activated ? function(ElementParams<float, true>())
+                       : function(ElementParams<float, false>());
+    }
+  }
+  return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
+}
+
+template <typename Params>
+inline constexpr bool kIsAhead = false;
+template <typename P>
+inline constexpr bool kIsAhead<ElementParams<P, false, true>> = true;
+
+// Calls function(params), or for a small launch of aligned rows, `warps` in all, with ElementParams
+// and no activation the same with kAhead.
+template <bool kAligned, typename P, typename Function>
+cudaError_t WithAhead(const Launch& launch, std::int64_t warps, ElementParams<P, false> params,
+                      Function function) {
+  if constexpr (kAligned) {
+    if (IsSmall(launch, warps)) return function(ElementParams<P, false, true>());
+  }
+  return function(params);
+}
+template <bool kAligned, typename Params, typename Function>
+cudaError_t WithAhead(const Launch&, std::int64_t, Params params, Function function) {
+  return function(params);
+}
+
+// kPerGranule<T> elements of an element parameter, from an address that 16-byte loads like.
+template <typename T, typename P>
+__device__ inline void LoadElementParams(const P* address,
+                                         Accumulator<T> (&values)[kPerGranule<T>]) {
+  constexpr int kCount = kPerGranule<T>;
+  static_assert(kCount % kPerGranule<P> == 0, "16-byte loads");
+#pragma unroll
+  for (int i = 0; i < kCount; i += kPerGranule<P>) {
+    Accumulator<P> part[kPerGranule<P>];
+    Unpack<P>(__ldg(reinterpret_cast<const uint4*>(address + i)), part);
+#pragma unroll
+    for (int j = 0; j < kPerGranule<P>; ++j) values[i + j] = static_cast<Accumulator<T>>(part[j]);
+  }
+}
+
+// RowParams, loaded.
+template <typename A>
+struct RowParamValues {
+  A gamma;
+  A beta;
+
+  __device__ RowParamValues(const RowBatch& batch, const Row& row)
+      : gamma(LoadParam(batch.gamma, row.first_channel, A(1))),
+        beta(LoadParam(batch.beta, row.first_channel, A(0))) {}
+};
+
+// The results of a row with RowParams.
+template <typename T>
+class RowResult {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ RowResult(const RowBatch& batch, const RowParamValues<A>& params,
+                       const RowScale<A>& scale)
+      : scale_(scale),
+        factors_(scale_.Factors(params.gamma, params.beta)),
+        leaky_slope_(batch.leaky_slope.As<A>()) {}
+
+  template <Activation kActivation>
+  __device__ Granule Of(const Granule& granule) const {
+    A values[kPerGranule<T>];
+    Unpack<T>(granule, values);
+#pragma unroll
+    for (A& value : values) {
+      value = Activate<T, kActivation>(scale_.ByChannel(value, factors_), leaky_slope_);
+    }
+    return Pack<T>(values);
+  }
+
+ private:
+  const RunScale<T> scale_;
+  const ChannelFactors<A> factors_;
+  const A leaky_slope_;
+};
+
+// Packs what a lane holds anew: without this the elements stay unpacked from the sums on, in twice
+// the registers.
+template <int G>
+__device__ inline void RepackAll(Granule (&granules)[G]) {
+#pragma unroll
+  for (int i = 0; i < G; ++i) Repack(granules[i]);
+}
+
+// WithActivation where the kernel has activations at all; otherwise function(...kNone...).
+template <bool kActivated, typename Function>
+__device__ inline void WithActivationIf(Activation activation, Function function) {
+  if constexpr (kActivated) {
+    WithActivation(activation, function);
+  } else {
+    function(std::integral_constant<Activation, Activation::kNone>());
+  }
+}
+
+// Of ElementParams with kAhead: the granules of gamma and beta for G granules of T.
+template <typename T, typename P, int G>
+struct ElementParamValues {
+  static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;
+  Granule gamma[G][kParts];
+  Granule beta[G][kParts];
+
+  __device__ void Unpacked(const Granule (&parts)[kParts],
+                           Accumulator<T> (&values)[kPerGranule<T>]) const {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      Accumulator<P> part[kPerGranule<P>];
+      Unpack<P>(parts[k], part);
+#pragma unroll
+      for (int j = 0; j < kPerGranule<P>; ++j) {
+        values[k * kPerGranule<P> + j] = static_cast<Accumulator<T>>(part[j]);
+      }
+    }
+  }
+};
+
+// What one lane of `width` holds of a run of a row: G granules, as memory.cuh assigns them. The run
+// begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows begin and
+// end at multiples of 16 bytes.
+template <typename T, int G>
+class GranuleRun {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerGranule<T>;
+
+  __device__ GranuleRun(const Row& row, int begin, int bytes, int lane, int width)
+      : row_(row),
+        begin_(begin),
+        bytes_(min(bytes, G * width * kGranuleBytes)),
+        lane_(lane),
+        width_(width) {}
+
+  __device__ void Load(Granule (&granules)[G]) const {
+    LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, granules);
+  }
+
+  __device__ Moments<A> Sum(const Granule (&granules)[G], bool centered) const {
+    return SumRun<T, true>(granules, bytes_, lane_, width_, centered);
+  }
+
+  // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
+  template <typename Params>
+  __device__ Params Ask(Params params, const RowBatch&) const {
+    return params;
+  }
+  __device__ RowParamValues<A> Ask(RowParams, const RowBatch& batch) const { return {batch, row_}; }
+  template <typename P>
+  __device__ ElementParamValues<T, P, G> Ask(ElementParams<P, false, true>,
+                                             const RowBatch& batch) const {
+    ElementParamValues<T, P, G> params = {};
+    const std::int64_t element =
+        row_.first_channel + begin_ / static_cast<int>(sizeof(T)) + lane_ * kCount;
+    AskFor<P>(static_cast<const P*>(batch.gamma.data) + element, params.gamma);
+    if (batch.beta.data != nullptr) {
+      AskFor<P>(static_cast<const P*>(batch.beta.data) + element, params.beta);
+    }
+    return params;
+  }
+
+  // Turns the run into results and stores them; leaves the granules in any state.
+  template <typename P, bool kActivated>
+  __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
+    RepackAll(granules);
+    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
+      ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
+    });
+  }
+
+  template <typename P>
+  __device__ void Finish(const ElementParamValues<T, P, G>& params, const RowBatch&,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
+    RepackAll(granules);
+    const RunScale<T> run_scale(scale);
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      const int offset = (i * width_ + lane_) * kGranuleBytes;
+      if (offset >= bytes_) continue;
+      A g[kCount], b[kCount], values[kCount];
+      params.Unpacked(params.gamma[i], g);
+      params.Unpacked(params.beta[i], b);
+      Unpack<T>(granules[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] = run_scale.ByElement(values[j], g[j], b[j]);
+      StoreGranule(row_.y + begin_ + offset, Pack<T>(values));
+    }
+  }
+
+  __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
+    Finish(RowParamValues<A>(batch, row_), batch, scale, granules);
+  }
+  __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Granule (&granules)[G]) const {
+    RepackAll(granules);
+    const RowResult<T> result(batch, params, scale);
+    WithActivation(batch.activation, [&](auto activation) {
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        const int offset = (i * width_ + lane_) * kGranuleBytes;
+        if (offset >= bytes_) continue;
+        StoreGranule(row_.y + begin_ + offset,
+                     result.template Of<decltype(activation)::value>(granules[i]));
+      }
+    });
+  }
+
+  __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Granule (&granules)[G]) const {
+    RepackAll(granules);
+    const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
+    const RunEpilogue<T> epilogue(batch, row_, scale, first,
+                                  first + bytes_ / static_cast<int>(sizeof(T)));
+    const std::int64_t element = first + lane_ * kCount;
+    if (epilogue.few_channels()) {
+      const int of_first = epilogue.GranulesOfFirst(element, width_ * kCount, G);
+      WithActivation(batch.activation, [&](auto activation) {
+#pragma unroll
+        for (int i = 0; i < G; ++i) {
+          granules[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(granules[i],
+                                                                                      i < of_first);
+        }
+      });
+    } else {
+      // A loop that passes the granules on from place to place, because this code is large.
+#pragma unroll 1
+      for (int index = 0; index < G; ++index) {
+        Granule done = granules[0];
+        if ((index * width_ + lane_) * kGranuleBytes < bytes_) {
+          done = epilogue.Apply(granules[0], element + index * width_ * kCount, kCount);
+        }
+#pragma unroll
+        for (int i = 0; i + 1 < G; ++i) granules[i] = granules[i + 1];
+        granules[G - 1] = done;
+      }
+    }
+    StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, granules);
+  }
+
+ private:
+  // The parameters of the lane's granules that exist, from those of its first one on.
+  template <typename P, int kParts>
+  __device__ void AskFor(const P* first, Granule (&params)[G][kParts]) const {
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      if ((i * width_ + lane_) * kGranuleBytes >= bytes_) continue;
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        params[i][k] = __ldg(reinterpret_cast<const uint4*>(first + i * width_ * kCount) + k);
+      }
+    }
+  }
+
+  template <typename P, Activation kActivation>
+  __device__ void ScaleByElement(const RowBatch& batch, const RowScale<A>& scale,
+                                 Granule (&granules)[G]) const {
+    const int lane_element = begin_ / static_cast<int>(sizeof(T)) + lane_ * kCount;
+    const P* const gamma = static_cast<const P*>(batch.gamma.data) + row_.first_channel;
+    const P* const beta = static_cast<const P*>(batch.beta.data) + row_.first_channel;
+    char* const y = row_.y + begin_ + lane_ * kGranuleBytes;
+    const bool has_beta = batch.beta.data != nullptr;
+    const RunScale<T> run_scale(scale);
+    const int whole = bytes_ / kGranuleBytes;
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      if (i * width_ + lane_ >= whole) continue;
+      A g[kCount], b[kCount] = {}, values[kCount];
+      LoadElementParams<T>(gamma + (lane_element + i * width_ * kCount), g);
+      if (has_beta) LoadElementParams<T>(beta + (lane_element + i * width_ * kCount), b);
+      Unpack<T>(granules[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
+                                             batch.leaky_slope.As<A>());
+      }
+      StoreGranule(y + i * width_ * kGranuleBytes, Pack<T>(values));
+    }
+  }
+
+  const Row& row_;
+  const int begin_;
+  const int bytes_;
+  const int lane_;
+  const int width_;
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_VECTOR_TILE_CUH_

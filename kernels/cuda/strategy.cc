@@ -1,0 +1,62 @@
+#include "kernels/cuda/strategy.h"
+
+#include <array>
+#include <utility>
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr std::array<std::pair<Strategy, const char*>, 8> kNames = {{
+    {Strategy::kAuto, "auto"},
+    {Strategy::kWarp, "warp"},
+    {Strategy::kBlock, "block"},
+    {Strategy::kCluster, "cluster"},
+    {Strategy::kGrid, "grid"},
+    {Strategy::kSplit, "split"},
+    {Strategy::kChannelsLast, "channels_last"},
+    {Strategy::kElementwise, "elementwise"},
+}};
+
+}  // namespace
+
+const char* Name(Strategy strategy) {
+  for (const auto& [value, name] : kNames) {
+    if (value == strategy) return name;
+  }
+  return "invalid";
+}
+
+Status ParseStrategy(const std::string& name, Strategy* strategy) {
+  std::string known;
+  for (const auto& [value, text] : kNames) {
+    if (name == text) {
+      *strategy = value;
+      return Status();
+    }
+    known += known.empty() ? text : std::string(", ") + text;
+  }
+  return InvalidArgument("strategy: '" + name + "' is not one of " + known);
+}
+
+std::string Describe(const Plan& plan) {
+  std::string text = Name(plan.strategy);
+  const auto number = [](auto value) { return std::to_string(value); };
+  switch (plan.strategy) {
+    case Strategy::kWarp:
+      return text + ": " + number(plan.lanes_per_row) + " lanes x " + number(plan.granules) +
+             " granules";
+    case Strategy::kBlock:
+      return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
+    case Strategy::kCluster:
+    case Strategy::kGrid:
+      return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +
+             " warps x " + number(plan.granules) + " granules";
+    case Strategy::kChannelsLast:
+      return text + ": strips, " + Name(plan.strips) +
+             (plan.strips == Strategy::kSplit ? ""
+                                              : " of " + number(plan.blocks_per_row) + " blocks");
+    default: return text;
+  }
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,73 @@
+// What a plan says: which kernel computes a row, how it is cut, and what the device has for it.
+//
+// Host code without a CUDA dependency, so that it is tested on any machine.
+
+#ifndef NORMD_KERNELS_CUDA_STRATEGY_H_
+#define NORMD_KERNELS_CUDA_STRATEGY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/norm.h"
+
+namespace normd::norm::cuda {
+
+enum class Strategy : std::uint8_t {
+  kAuto = 0,
+  kWarp = 1,          // A row in the registers of one warp or of a part of it.
+  kBlock = 2,         // A row in the registers of one block.
+  kCluster = 3,       // A row in the registers of a thread-block cluster, or strips of
+                      // interleaved rows in its shared memory.
+  kGrid = 4,          // A row in the registers and shared memory of co-resident blocks.
+  kSplit = 5,         // Two passes: partial statistics, then the normalization.
+  kChannelsLast = 6,  // Rows that interleave in memory, in strips (strip_plan.h).
+  kElementwise = 7,   // Given statistics: no rows at all.
+};
+
+// "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise".
+const char* Name(Strategy strategy);
+// The inverse of Name; InvalidArgument lists the names.
+Status ParseStrategy(const std::string& name, Strategy* strategy);
+
+inline constexpr int kMaxClusterBlocks = 16;
+// What static shared memory and the system take of a block's.
+inline constexpr std::size_t kReservedSharedBytes = 4 << 10;
+
+// What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
+struct DeviceLimits {
+  int compute_capability = 0;              // 10 * major + minor, such as 90.
+  int multiprocessors = 0;                 // That a launch may use.
+  std::size_t shared_bytes_per_block = 0;  // The opt-in maximum.
+  // resident_clusters[k]: clusters of k blocks, one to a multiprocessor, that the device holds at
+  // once; 0 if it knows no clusters of that size.
+  std::array<int, kMaxClusterBlocks + 1> resident_clusters = {};
+  bool cooperative_launch = false;  // Co-resident blocks are guaranteed.
+};
+
+// How one row is computed. Segments whose plans are equal share a launch. The fields that a
+// strategy does not use keep their defaults.
+struct Plan {
+  Strategy strategy = Strategy::kAuto;
+  int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
+  int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
+  int granules = 0;                   // 16-byte pieces of a row that one lane holds.
+  int blocks_per_row = 1;             // kCluster, kGrid, and strips.
+  bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
+  Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
+
+  friend bool operator==(const Plan& a, const Plan& b) {
+    return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
+           a.granules == b.granules && a.blocks_per_row == b.blocks_per_row &&
+           a.params_in_shared == b.params_in_shared && a.strips == b.strips;
+  }
+  friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
+};
+
+// One line for people, such as "grid: 12 blocks x 11 warps x 16 granules".
+std::string Describe(const Plan& plan);
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STRATEGY_H_

@@ -1,0 +1,185 @@
+// Every backend: what a segment brings beside x and y, a residual input, the sum as a second
+// output, and parameters of its own.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/reference.h"
+#include "tests/support/kernel_backend.h"
+#include "tests/support/tensor.h"
+
+namespace normd::norm::testing {
+namespace {
+
+// Where the outputs go: a letter each for y and residual_out; x and r are in place of the inputs.
+enum class Placement { kApart, kYInX, kYInResidual, kBothInPlace, kCrossed, kNoSum, kNoSumInX };
+
+constexpr Placement kPlacements[] = {
+    Placement::kApart,   Placement::kYInX,  Placement::kYInResidual, Placement::kBothInPlace,
+    Placement::kCrossed, Placement::kNoSum, Placement::kNoSumInX};
+
+struct Shape {
+  const char* name;
+  NormSpec (*spec)(std::int64_t length, DType dtype);
+  std::int64_t (*spatial)(std::int64_t length);
+};
+
+const Shape kShapes[] = {
+    {"RmsNorm", [](std::int64_t n, DType t) { return RmsNormSpec(n, t); },
+     [](std::int64_t) { return std::int64_t{1}; }},
+    {"LayerNorm", [](std::int64_t n, DType t) { return LayerNormSpec(n, t); },
+     [](std::int64_t) { return std::int64_t{1}; }},
+    {"GroupNorm", [](std::int64_t, DType t) { return GroupNormSpec(6, 3, t); },
+     [](std::int64_t n) { return (n + 1) / 2; }},
+    {"GroupNormOfElements", [](std::int64_t n, DType t) { return GroupNormSpec(2 * n, 2, t); },
+     [](std::int64_t) { return std::int64_t{1}; }},
+    {"InstanceNorm", [](std::int64_t, DType t) { return InstanceNormSpec(5, t); },
+     [](std::int64_t n) { return n; }},
+    {"BatchNorm", [](std::int64_t, DType t) { return BatchNormSpec(5, t); },
+     [](std::int64_t n) { return n; }},
+    {"BatchNormOfElements", [](std::int64_t n, DType t) { return BatchNormSpec(n, t); },
+     [](std::int64_t) { return std::int64_t{1}; }},
+};
+
+// Around the CPU backend's vectors, runs, chunks and parts.
+const std::int64_t kLengths[] = {1, 2, 7, 16, 33, 255, 256, 257, 2048, 2049, 16383, 16385, 65537};
+// Longer rows are tried in two of the placements.
+constexpr std::int64_t kShortLength = 300;
+
+class SegmentTest : public ::testing::TestWithParam<std::tuple<int, DType, Layout>> {
+ protected:
+  void SetUp() override {
+    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
+  }
+
+  const Shape& shape() const { return kShapes[std::get<0>(GetParam())]; }
+  NormSpec Spec(std::int64_t length) const {
+    NormSpec spec = shape().spec(length, std::get<1>(GetParam()));
+    spec.layout = std::get<2>(GetParam());
+    return spec;
+  }
+  std::int64_t Draw(std::int64_t from, std::int64_t to) {
+    return std::uniform_int_distribution<std::int64_t>(from, to)(generator_);
+  }
+
+  // The bits of a call without a residual, whose x is the sum.
+  void CheckResidual(NormSpec spec, std::int64_t spatial, Placement placement) {
+    const std::int64_t samples = Draw(1, spatial * spec.channels > 20000 ? 2 : 5);
+    const std::int64_t count = samples * spec.channels * spatial;
+    Tensor x(spec.dtype, count, Draw(0, 1) * Draw(1, 9));
+    Tensor residual(spec.dtype, count, Draw(0, 1) * Draw(1, 9));
+    x.Fill(Data::kNormal, TestSeed() + 1);
+    residual.Fill(Data::kHalfOverflow, TestSeed() + 2);
+    const ParamSet params(spec, Draw(0, 1) == 0 ? DType::kFloat32 : spec.dtype, TestSeed() + 3,
+                          Draw(0, 3) != 0);
+
+    Tensor sum(spec.dtype, count);
+    for (std::int64_t i = 0; i < count; ++i) sum.Set(i, x.Get(i) + residual.Get(i));
+    Tensor expected(spec.dtype, count);
+    expected.Poison();
+    const Segment summed{sum.data(), expected.data(), samples, spatial};
+    ASSERT_TRUE(backend_->Normalize(spec, params.View(), &summed, 1).ok());
+
+    spec.residual = true;
+    spec.residual_out = placement != Placement::kNoSum && placement != Placement::kNoSumInX;
+    Tensor y(spec.dtype, count, Draw(0, 1) * Draw(1, 9));
+    Tensor out(spec.dtype, count, Draw(0, 1) * Draw(1, 9));
+    y.Poison();
+    out.Poison();
+    Tensor* to_y = &y;
+    Tensor* to_sum = &out;
+    if (placement == Placement::kYInX || placement == Placement::kBothInPlace ||
+        placement == Placement::kNoSumInX) {
+      to_y = &x;
+    }
+    if (placement == Placement::kYInResidual || placement == Placement::kCrossed) to_y = &residual;
+    if (placement == Placement::kBothInPlace) to_sum = &residual;
+    if (placement == Placement::kCrossed) to_sum = &x;
+    Segment segment{x.data(), to_y->data(), samples, spatial, residual.data()};
+    if (spec.residual_out) segment.residual_out = to_sum->data();
+    const Status status = backend_->Normalize(spec, params.View(), &segment, 1);
+    if (status.code() == StatusCode::kUnsupported) {
+      ASSERT_EQ(backend_->Name().substr(0, 4), "cuda") << status.message();
+      GTEST_SKIP() << status.message();
+    }
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(to_y->SameBytes(expected)) << "y";
+    if (spec.residual_out) {
+      EXPECT_TRUE(to_sum->SameBytes(sum)) << "residual_out";
+    }
+    for (const Tensor* tensor : {&x, &residual, &y, &out}) EXPECT_TRUE(tensor->GuardsIntact());
+  }
+
+  std::mt19937_64 generator_{TestSeed() + 50};
+  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(3);
+};
+
+TEST_P(SegmentTest, AResidualIsAddedBeforeTheRowIsLookedAt) {
+  for (const std::int64_t length : kLengths) {
+    const std::int64_t skipped = length > kShortLength ? Draw(0, 3) : 0;
+    for (const Placement placement : kPlacements) {
+      if (length > kShortLength && static_cast<std::int64_t>(placement) % 4 != skipped) continue;
+      NormSpec spec = Spec(length);
+      if (Draw(0, 2) == 0) spec.activation = Activation::kSilu;
+      SCOPED_TRACE(::testing::Message()
+                   << "row of " << length << ", placement " << static_cast<int>(placement)
+                   << ", activation " << static_cast<int>(spec.activation));
+      CheckResidual(spec, shape().spatial(length), placement);
+      if (HasFatalFailure() || IsSkipped()) return;
+    }
+  }
+}
+
+TEST_P(SegmentTest, ParametersOfItsOwnTakeThePlaceOfTheBatchs) {
+  for (const std::int64_t length : {1, 33, 257, 2049, 16385}) {
+    SCOPED_TRACE(length);
+    const NormSpec spec = Spec(length);
+    const std::int64_t spatial = shape().spatial(length);
+    const std::int64_t count = spec.channels * spatial;
+    constexpr std::size_t kSegments = 4;
+    std::vector<ParamSet> params;
+    std::vector<NormParams> views;
+    std::vector<Tensor> x;
+    std::vector<Tensor> y;
+    for (std::size_t i = 0; i < kSegments; ++i) {
+      params.emplace_back(spec, i % 2 == 0 ? DType::kFloat32 : spec.dtype, TestSeed() + 10 + i);
+      x.emplace_back(spec.dtype, count);
+      y.emplace_back(spec.dtype, count);
+      x.back().Fill(Data::kNormal, TestSeed() + 20 + i);
+      y.back().Poison();
+    }
+    for (const ParamSet& set : params) views.push_back(set.View());
+    std::vector<Segment> batch;
+    for (std::size_t i = 0; i < kSegments; ++i) {
+      batch.push_back({x[i].data(), y[i].data(), 1, spatial});
+      if (i > 0) batch.back().params = &views[i / 2];  // Two share theirs.
+    }
+    ASSERT_TRUE(backend_->Normalize(spec, views[3], batch.data(), batch.size()).ok());
+    for (std::size_t i = 0; i < kSegments; ++i) {
+      Tensor expected(spec.dtype, count);
+      const Segment alone{x[i].data(), expected.data(), 1, spatial};
+      ASSERT_TRUE(backend_->Normalize(spec, i > 0 ? views[i / 2] : views[3], &alone, 1).ok());
+      EXPECT_TRUE(y[i].SameBytes(expected)) << "segment " << i;
+    }
+  }
+}
+
+std::string SegmentTestName(const ::testing::TestParamInfo<std::tuple<int, DType, Layout>>& info) {
+  return std::string(kShapes[std::get<0>(info.param)].name) + "_" + Name(std::get<1>(info.param)) +
+         (std::get<2>(info.param) == Layout::kChannelsFirst ? "_first" : "_last");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, SegmentTest,
+    ::testing::Combine(::testing::Range(0, static_cast<int>(std::size(kShapes))),
+                       ::testing::Values(DType::kFloat32, DType::kFloat64, DType::kFloat16,
+                                         DType::kBFloat16),
+                       ::testing::Values(Layout::kChannelsFirst, Layout::kChannelsLast)),
+    SegmentTestName);
+
+}  // namespace
+}  // namespace normd::norm::testing
