@@ -39,7 +39,7 @@ inline bool IsAligned(const RowBatch& batch) {
     const auto bits = reinterpret_cast<std::uintptr_t>(segment.x) |
                       reinterpret_cast<std::uintptr_t>(segment.y) |
                       static_cast<std::uintptr_t>(segment.row_bytes);
-    if (bits % kGranuleBytes != 0) return false;
+    if (bits % kVectorBytes != 0) return false;
   }
   return true;
 }

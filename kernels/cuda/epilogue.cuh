@@ -33,14 +33,14 @@ template <typename P, int N, typename A>
 __device__ inline void LoadParamsOf(const void* data, std::int64_t index, int present,
                                     A (&values)[N]) {
   const P* const address = static_cast<const P*>(data) + index;
-  constexpr int kPart = kPerGranule<P> < N ? kPerGranule<P> : N;
-  const bool aligned = reinterpret_cast<std::uintptr_t>(address) % kGranuleBytes == 0;
-  if (kPart == kPerGranule<P> && present == N && aligned) {
+  constexpr int kPart = kPerVector<P> < N ? kPerVector<P> : N;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(address) % kVectorBytes == 0;
+  if (kPart == kPerVector<P> && present == N && aligned) {
 #pragma unroll
     for (int i = 0; i < N / kPart; ++i) {
-      const Granule granule = __ldg(reinterpret_cast<const uint4*>(address) + i);
-      Accumulator<P> part[kPerGranule<P>];
-      Unpack<P>(granule, part);
+      const Vector vector = __ldg(reinterpret_cast<const uint4*>(address) + i);
+      Accumulator<P> part[kPerVector<P>];
+      Unpack<P>(vector, part);
 #pragma unroll
       for (int j = 0; j < kPart; ++j) values[i * kPart + j] = static_cast<A>(part[j]);
     }
@@ -233,7 +233,7 @@ template <typename T>
 class RunScale {
  public:
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
   __device__ explicit RunScale(const RowScale<A>& row)
       : mean_(row.mean), rstd_(row.rstd), shift_(-row.residue * row.rstd) {}
@@ -259,7 +259,7 @@ template <typename T>
 class RunEpilogue {
  public:
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
   __device__ RunEpilogue(const RowBatch& batch, const Row& row, const RowScale<A>& scale,
                          std::int64_t begin, std::int64_t end)
@@ -277,21 +277,21 @@ class RunEpilogue {
     second_ = channels_ == 2 ? FactorsOf(first + 1) : first_;
   }
 
-  // Whether the run has one channel or two, and each whole granule one of them.
+  // Whether the run has one channel or two, and each whole vector one of them.
   __device__ bool few_channels() const {
     return channels_ == 1 || (channels_ == 2 && row_.spatial % kCount == 0);
   }
-  // With few channels: how many of the granules at `element`, `element + stride`, ... have the
-  // first one, if they are no more than `count`, and the results of a granule of either.
-  __device__ int GranulesOfFirst(std::int64_t element, int stride, int count) const {
+  // With few channels: how many of the vectors at `element`, `element + stride`, ... have the
+  // first one, if they are no more than `count`, and the results of a vector of either.
+  __device__ int VectorsOfFirst(std::int64_t element, int stride, int count) const {
     const std::int64_t before = min(boundary_ - element, std::int64_t{stride} * count);
     return channels_ == 1 ? count : (max(static_cast<int>(before), 0) + stride - 1) / stride;
   }
   template <Activation kActivation>
-  __device__ Granule ApplyInChannel(const Granule& granule, bool is_first) const {
+  __device__ Vector ApplyInChannel(const Vector& vector, bool is_first) const {
     const ChannelFactors<A> factors = is_first ? first_ : second_;
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       values[i] = Activate<T, kActivation>(scale_.ByChannel(values[i], factors),
@@ -300,11 +300,11 @@ class RunEpilogue {
     return Pack<T>(values);
   }
 
-  // Turns the granule of elements [element, element + kCount) of the row, of which `present` exist,
+  // Turns the vector of elements [element, element + kCount) of the row, of which `present` exist,
   // into results; those that do not exist become anything.
-  __device__ Granule Apply(const Granule& granule, std::int64_t element, int present) const {
+  __device__ Vector Apply(const Vector& vector, std::int64_t element, int present) const {
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
     Scale(element, present, values);
     if (batch_.activation != Activation::kNone) {
       Activate<T>(batch_.activation, batch_.leaky_slope.As<A>(), values);
@@ -355,7 +355,7 @@ class RunEpilogue {
       for (int i = 0; i < kCount; ++i) values[i] = scale_.ByChannel(values[i], factors);
       return;
     }
-    // Several channels in one granule are rare; a loop that is not unrolled keeps the code small.
+    // Several channels in one vector are rare; a loop that is not unrolled keeps the code small.
     A each[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) each[i] = values[i];

@@ -13,9 +13,9 @@
 
 namespace normd::norm::cuda {
 
-// The head of every workspace: zero between launches. Kernels whose blocks meet use it and leave it
-// zeroed. What follows it is scratch, in any state.
-inline constexpr std::size_t kMeetingBytes = 48 << 10;
+// The head of every workspace: zero between launches. Kernels whose blocks exchange partials use it
+// and leave it zeroed. What follows it is scratch, in any state.
+inline constexpr std::size_t kExchangeBytes = 48 << 10;
 
 // One family's part of a batch: valid spec, params and segments, all segments non-empty and with
 // plans equal to `plan`. Borrowed for the call; the families copy what their kernels need into
@@ -28,8 +28,8 @@ struct Launch {
   const Segment* segments;
   std::size_t count;
   cudaStream_t stream;
-  void* meeting;  // kMeetingBytes
-  void* scratch;  // What the family's ScratchBytes asks for, aligned to 256.
+  void* exchange;  // kExchangeBytes
+  void* scratch;   // What the family's ScratchBytes asks for, aligned to 256.
 };
 
 // DeviceError with `what` and CUDA's name for the error, or OK.

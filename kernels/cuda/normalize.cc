@@ -60,7 +60,7 @@ std::size_t WorkspaceBytes(const NormSpec& spec, const DeviceLimits& limits,
   for (const PlannedSegments& part : planned) {
     scratch = std::max(scratch, ScratchBytes(spec, limits, part));
   }
-  return planned.empty() ? 0 : kMeetingBytes + scratch;
+  return planned.empty() ? 0 : kExchangeBytes + scratch;
 }
 
 Status Enqueue(const Launch& launch) {
@@ -93,7 +93,7 @@ Status CheckWorkspace(const LaunchOptions& options, std::size_t wanted) {
 
 }  // namespace
 
-static_assert(kMeetingBytes <= kWorkspaceBase);
+static_assert(kExchangeBytes <= kWorkspaceBase);
 
 Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   *limits = DeviceLimits();
@@ -132,7 +132,7 @@ std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::s
 
 Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream) {
   if (workspace == nullptr) return Status();
-  return ToStatus(cudaMemsetAsync(workspace, 0, std::min(bytes, kMeetingBytes), stream),
+  return ToStatus(cudaMemsetAsync(workspace, 0, std::min(bytes, kExchangeBytes), stream),
                   "InitWorkspace");
 }
 
@@ -166,7 +166,7 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
                            part.segments.size(),
                            options.stream,
                            workspace,
-                           workspace == nullptr ? nullptr : workspace + kMeetingBytes};
+                           workspace == nullptr ? nullptr : workspace + kExchangeBytes};
     if (Status status = Enqueue(launch); !status.ok()) return status;
   }
   return Status();

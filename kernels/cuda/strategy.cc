@@ -43,14 +43,14 @@ std::string Describe(const Plan& plan) {
   const auto number = [](auto value) { return std::to_string(value); };
   switch (plan.strategy) {
     case Strategy::kWarp:
-      return text + ": " + number(plan.lanes_per_row) + " lanes x " + number(plan.granules) +
-             " granules";
+      return text + ": " + number(plan.lanes_per_row) + " lanes x " + number(plan.vectors) +
+             " vectors";
     case Strategy::kBlock:
-      return text + ": " + number(plan.warps) + " warps x " + number(plan.granules) + " granules";
+      return text + ": " + number(plan.warps) + " warps x " + number(plan.vectors) + " vectors";
     case Strategy::kCluster:
     case Strategy::kGrid:
       return text + ": " + number(plan.blocks_per_row) + " blocks x " + number(plan.warps) +
-             " warps x " + number(plan.granules) + " granules";
+             " warps x " + number(plan.vectors) + " vectors";
     case Strategy::kChannelsLast:
       return text + ": strips, " + Name(plan.strips) +
              (plan.strips == Strategy::kSplit ? ""

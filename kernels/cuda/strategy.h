@@ -52,20 +52,20 @@ struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
   int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
-  int granules = 0;                   // 16-byte pieces of a row that one lane holds.
+  int vectors = 0;                    // 16-byte pieces of a row that one lane holds.
   int blocks_per_row = 1;             // kCluster, kGrid, and strips.
   bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
-           a.granules == b.granules && a.blocks_per_row == b.blocks_per_row &&
+           a.vectors == b.vectors && a.blocks_per_row == b.blocks_per_row &&
            a.params_in_shared == b.params_in_shared && a.strips == b.strips;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };
 
-// One line for people, such as "grid: 12 blocks x 11 warps x 16 granules".
+// One line for people, such as "grid: 12 blocks x 11 warps x 16 vectors".
 std::string Describe(const Plan& plan);
 
 }  // namespace normd::norm::cuda

@@ -39,7 +39,7 @@ TEST(ChannelsLastPlanTest, BlocksOfAStripHoldAllItsPositions) {
             StripPlan plan;
             if (!(grid ? PlanGridStrips : PlanClusterStrips)(spec, spatial, limits, &plan))
               continue;
-            const std::int64_t steps = static_cast<std::int64_t>(plan.rows) * plan.granules;
+            const std::int64_t steps = static_cast<std::int64_t>(plan.rows) * plan.vectors;
             EXPECT_GE(steps * plan.blocks, spatial);
             EXPECT_EQ(spec.groups % plan.groups, 0);
             EXPECT_GE(plan.threads, plan.rows * plan.columns);

@@ -302,15 +302,15 @@ TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
   }
 }
 
-// Lengths around every number of lanes, granules and warps that the plan distinguishes.
+// Lengths around every number of lanes, vectors and warps that the plan distinguishes.
 TEST_F(CudaStrategiesTest, RowsOfEveryLengthHaveTheSameBitsAtEveryAddress) {
   for (const DType dtype : kTypes) {
-    const auto granule = static_cast<std::int64_t>(16 / SizeOf(dtype));
-    for (const std::int64_t granules :
+    const auto vector = static_cast<std::int64_t>(16 / SizeOf(dtype));
+    for (const std::int64_t vectors :
          {1, 2, 5, 8, 16, 32, 64, 100, 128, 192, 256, 288, 384, 513, 1024, 1153, 2050, 4096}) {
       for (const std::int64_t more : {-1, 0, 1, 2, 3}) {
-        const std::int64_t length = granules * granule + more;
-        if (length < 1 || granules + more > 4096) continue;
+        const std::int64_t length = vectors * vector + more;
+        if (length < 1 || vectors + more > 4096) continue;
         for (const DType param_dtype : {DType::kFloat32, dtype}) {
           ExpectSameBitsAtEveryAddress(this, LayerNormSpec(length, dtype), 1, Strategy::kAuto,
                                        param_dtype);

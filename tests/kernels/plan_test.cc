@@ -66,9 +66,8 @@ Plan PlanFor(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& lim
 
 // Bytes of a row that the plan's blocks hold; the split holds any.
 std::int64_t Capacity(const Plan& plan) {
-  if (plan.strategy == Strategy::kWarp)
-    return std::int64_t{plan.lanes_per_row} * plan.granules * 16;
-  return std::int64_t{plan.blocks_per_row} * plan.warps * 32 * plan.granules * 16;
+  if (plan.strategy == Strategy::kWarp) return std::int64_t{plan.lanes_per_row} * plan.vectors * 16;
+  return std::int64_t{plan.blocks_per_row} * plan.warps * 32 * plan.vectors * 16;
 }
 
 TEST(PlanTest, EveryRowHasPlanThatHoldsIt) {
@@ -99,20 +98,20 @@ TEST(PlanTest, PlansKeepToDevice) {
           EXPECT_LE(plan.blocks_per_row, std::min(limits.multiprocessors, kMaxRowBlocks));
           if (forced == Strategy::kCluster) {
             EXPECT_GT(limits.resident_clusters[plan.blocks_per_row], 0);
-            EXPECT_LE(plan.granules, kClusterGranules);
-            const std::size_t slice = std::size_t{16} * 32 * plan.warps * plan.granules;
+            EXPECT_LE(plan.vectors, kClusterVectors);
+            const std::size_t slice = std::size_t{16} * 32 * plan.warps * plan.vectors;
             EXPECT_LE(2 * slice / SizeOf(dtype) * 4 + ClusterSlotBytes(plan.blocks_per_row) +
                           kReservedSharedBytes,
                       limits.shared_bytes_per_block);
           }
           if (forced == Strategy::kGrid) {
-            EXPECT_LE(plan.granules, kGridGranules);
+            EXPECT_LE(plan.vectors, kGridVectors);
             // With any parameters, a whole row and a part of another land at once.
-            for (const int param_bytes : {0, 32 * 16 * plan.granules, 128 * 16 * plan.granules}) {
+            for (const int param_bytes : {0, 32 * 16 * plan.vectors, 128 * 16 * plan.vectors}) {
               for (const bool aligned : {false, true}) {
                 const GridMemory memory =
-                    DivideGridMemory(limits, plan.granules, aligned, param_bytes);
-                EXPECT_GT(memory.slots * kChunkGranules, plan.granules);
+                    DivideGridMemory(limits, plan.vectors, aligned, param_bytes);
+                EXPECT_GT(memory.slots * kChunkVectors, plan.vectors);
                 EXPECT_LE(memory.bytes + kReservedSharedBytes, limits.shared_bytes_per_block);
               }
             }
@@ -126,7 +125,7 @@ TEST(PlanTest, PlansKeepToDevice) {
 TEST(PlanTest, LongerRowsNeverGetSmallerStrategy) {
   for (const DeviceLimits& limits : Devices()) {
     for (DType dtype : kTypes) {
-      Strategy last_of[2] = {Strategy::kWarp, Strategy::kWarp};  // Of whole granules, ragged.
+      Strategy last_of[2] = {Strategy::kWarp, Strategy::kWarp};  // Of whole vectors, ragged.
       for (std::int64_t length : Lengths()) {
         Strategy& last = last_of[length * static_cast<std::int64_t>(SizeOf(dtype)) % 16 != 0];
         const Strategy strategy = PlanFor(LayerNormSpec(length, dtype), 1, limits).strategy;
@@ -166,9 +165,8 @@ TEST(PlanTest, TeamsKeepMultiprocessorsBusy) {
 TEST(PlanTest, RowsAreCutSoThatParametersOfElementsStayOnChip) {
   const Plan layer = PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper(), Strategy::kGrid);
   EXPECT_TRUE(layer.params_in_shared);
-  const int param_bytes = 2 * layer.granules * 32 * 16;
-  EXPECT_EQ(DivideGridMemory(Hopper(), layer.granules, false, param_bytes).param_bytes,
-            param_bytes);
+  const int param_bytes = 2 * layer.vectors * 32 * 16;
+  EXPECT_EQ(DivideGridMemory(Hopper(), layer.vectors, false, param_bytes).param_bytes, param_bytes);
   EXPECT_FALSE(PlanFor(InstanceNormSpec(4, DType::kFloat32), 1 << 16, Hopper(), Strategy::kGrid)
                    .params_in_shared);
   // Three times 16 MiB are more than all multiprocessors hold.
@@ -179,16 +177,16 @@ TEST(PlanTest, BlocksHaveTheShapeOfWhichEnoughRowsAreResident) {
   const auto shape = [](std::int64_t elements, DType dtype) {
     return Describe(PlanFor(LayerNormSpec(elements, dtype), 1, Hopper()));
   };
-  EXPECT_EQ(shape(4096, DType::kFloat32), "block: 8 warps x 4 granules");
-  EXPECT_EQ(shape(4097, DType::kFloat32), "block: 6 warps x 6 granules");
-  EXPECT_EQ(shape(4100, DType::kFloat32), "block: 6 warps x 6 granules");
-  EXPECT_EQ(shape(8192, DType::kFloat32), "block: 8 warps x 8 granules");
-  EXPECT_EQ(shape(16384, DType::kFloat32), "block: 16 warps x 8 granules");
-  EXPECT_EQ(shape(1032, DType::kBFloat16), "block: 1 warps x 6 granules");
-  EXPECT_EQ(shape(2048, DType::kBFloat16), "block: 2 warps x 4 granules");
-  // Ragged rows of 16-bit elements take as many granules to a lane as leave them resident.
-  EXPECT_EQ(shape(4095, DType::kBFloat16), "block: 2 warps x 8 granules");
-  EXPECT_EQ(shape(4097, DType::kBFloat16), "block: 3 warps x 6 granules");
+  EXPECT_EQ(shape(4096, DType::kFloat32), "block: 8 warps x 4 vectors");
+  EXPECT_EQ(shape(4097, DType::kFloat32), "block: 6 warps x 6 vectors");
+  EXPECT_EQ(shape(4100, DType::kFloat32), "block: 6 warps x 6 vectors");
+  EXPECT_EQ(shape(8192, DType::kFloat32), "block: 8 warps x 8 vectors");
+  EXPECT_EQ(shape(16384, DType::kFloat32), "block: 16 warps x 8 vectors");
+  EXPECT_EQ(shape(1032, DType::kBFloat16), "block: 1 warps x 6 vectors");
+  EXPECT_EQ(shape(2048, DType::kBFloat16), "block: 2 warps x 4 vectors");
+  // Ragged rows of 16-bit elements take as many vectors to a lane as leave them resident.
+  EXPECT_EQ(shape(4095, DType::kBFloat16), "block: 2 warps x 8 vectors");
+  EXPECT_EQ(shape(4097, DType::kBFloat16), "block: 3 warps x 6 vectors");
 }
 
 TEST(PlanTest, ClustersAreSmallestWhoseBlocksHoldTwoRows) {
@@ -303,9 +301,9 @@ TEST(PlanTest, DescriptionNamesShape) {
   EXPECT_THAT(Describe(PlanFor(LayerNormSpec(1 << 18, DType::kFloat32), 1, Ampere())),
               HasSubstr("grid: "));
   EXPECT_EQ(Describe(PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper())),
-            "cluster: 4 blocks x 8 warps x 16 granules");
+            "cluster: 4 blocks x 8 warps x 16 vectors");
   EXPECT_EQ(Describe(PlanFor(LayerNormSpec(64, DType::kFloat32), 1, Hopper())),
-            "warp: 16 lanes x 1 granules");
+            "warp: 16 lanes x 1 vectors");
 }
 
 }  // namespace

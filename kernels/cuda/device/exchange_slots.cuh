@@ -18,14 +18,14 @@ namespace normd::norm::cuda {
 // A block's partial with a tag: an epoch, or the number of a row. In float it takes one word of 16
 // bytes, in double, which rounds the mean to one number, two.
 template <typename A>
-struct MeetingSlot {
+struct ExchangeSlot {
   static constexpr int kWords = sizeof(A) == sizeof(double) ? 2 : 1;
   uint4 words[kWords];
 };
 
 template <typename A>
-__device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint32_t tag) {
-  MeetingSlot<A> slot;
+__device__ inline ExchangeSlot<A> EncodeSlot(const Moments<A>& partial, std::uint32_t tag) {
+  ExchangeSlot<A> slot;
   if constexpr (sizeof(A) == sizeof(double)) {
     const double mean = partial.reference + partial.mean;
     slot.words[0] = make_uint4(__double2loint(mean), __double2hiint(mean), tag, 0);
@@ -38,7 +38,7 @@ __device__ inline MeetingSlot<A> EncodeSlot(const Moments<A>& partial, std::uint
 }
 
 template <typename A>
-__device__ inline bool HasEpoch(const MeetingSlot<A>& slot, std::uint32_t epoch) {
+__device__ inline bool HasEpoch(const ExchangeSlot<A>& slot, std::uint32_t epoch) {
   if constexpr (sizeof(A) == sizeof(double)) {
     return slot.words[0].z == epoch && slot.words[1].z == epoch;
   } else {
@@ -47,7 +47,7 @@ __device__ inline bool HasEpoch(const MeetingSlot<A>& slot, std::uint32_t epoch)
 }
 
 template <typename A>
-__device__ inline Moments<A> DecodeSlot(const MeetingSlot<A>& slot, A count) {
+__device__ inline Moments<A> DecodeSlot(const ExchangeSlot<A>& slot, A count) {
   Moments<A> partial;
   if constexpr (sizeof(A) == sizeof(double)) {
     partial.reference = __hiloint2double(slot.words[0].y, slot.words[0].x);
@@ -76,7 +76,7 @@ struct BlockShares {
 // A lane's part of the slots of many writers: those of ranks lane, lane + 32, ...
 template <typename A, int kCount>
 struct LaneSlots {
-  MeetingSlot<A> slots[kCount];
+  ExchangeSlot<A> slots[kCount];
 };
 
 // Merges slots in a fixed order; every lane gets the row's moments.

@@ -3,11 +3,11 @@
 // A run is what `width` lanes (a power of two, at most 32) hold of a row: G steps, in step i lane l
 // holds the 16 bytes at (i * width + l) * 16 from the run's begin. That assignment counts from the
 // row, so it is the same at every address, and with it the order of every sum. Where the address is
-// no multiple of 16, the lanes, which are then a whole warp, load the aligned granules that cover
+// no multiple of 16, the lanes, which are then a whole warp, load the aligned vectors that cover
 // the run and pass bytes to their neighbours: device memory sees 16-byte accesses all the same. A
-// load may touch up to 15 bytes before the run, in the granule that the run begins in, and none
+// load may touch up to 15 bytes before the run, in the vector that the run begins in, and none
 // behind its end. That takes as many instructions as all the rest: rows that stay in registers are
-// moved unit by unit instead (scalar_tile.cuh).
+// moved word by word instead (word_tile.cuh).
 //
 // kAligned: the address and the length of every row are multiples of 16, so none of that is needed.
 
@@ -20,21 +20,21 @@
 
 namespace normd::norm::cuda {
 
-__device__ inline Granule LoadGranule(const char* address) {
+__device__ inline Vector LoadVector(const char* address) {
   return LoadKept(reinterpret_cast<const uint4*>(address));
 }
-__device__ inline void StoreGranule(char* address, const Granule& granule) {
-  *reinterpret_cast<uint4*>(address) = granule;
+__device__ inline void StoreVector(char* address, const Vector& vector) {
+  *reinterpret_cast<uint4*>(address) = vector;
 }
 
 __device__ inline int Misalignment(const void* address) {
-  return static_cast<int>(reinterpret_cast<std::uintptr_t>(address) % kGranuleBytes);
+  return static_cast<int>(reinterpret_cast<std::uintptr_t>(address) % kVectorBytes);
 }
 
-// Word i of a granule. By value: a choice between elements of an array by reference would put the
+// Word i of a vector. By value: a choice between elements of an array by reference would put the
 // array into memory.
-__device__ inline std::uint32_t Word(const Granule& granule, int i) {
-  return i == 0 ? granule.x : i == 1 ? granule.y : i == 2 ? granule.z : granule.w;
+__device__ inline std::uint32_t WordOf(const Vector& vector, int i) {
+  return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
 }
 
 // Calls function(std::integral_constant<int, S>()) for the whole words S of a shift in bytes.
@@ -48,10 +48,10 @@ __device__ inline void WithWords(int shift, Function function) {
   }
 }
 
-// Two granules as eight words, of which four are taken: S words and `bits` (0 or 16) further on.
+// Two vectors as eight words, of which four are taken: S words and `bits` (0 or 16) further on.
 // The words that are not asked for need not be there.
 template <int S, bool kHalfWords>
-__device__ inline Granule TakeWords(const std::uint32_t (&words)[8], int bits) {
+__device__ inline Vector TakeWords(const std::uint32_t (&words)[8], int bits) {
   std::uint32_t taken[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -63,64 +63,65 @@ __device__ inline Granule TakeWords(const std::uint32_t (&words)[8], int bits) {
 
 // Bytes [shift, shift + 16) of low followed by high; shift is 0 to 15.
 template <typename T>
-__device__ inline Granule ShiftDown(const Granule& low, const Granule& high, int shift) {
+__device__ inline Vector ShiftDown(const Vector& low, const Vector& high, int shift) {
   const std::uint32_t words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  Granule result;
+  Vector result;
   WithWords(shift, [&](auto whole) {
     result = TakeWords<decltype(whole)::value, sizeof(T) == 2>(words, shift % 4 * 8);
   });
   return result;
 }
 
-__device__ inline Granule Select(bool first, const Granule& a, const Granule& b) {
+__device__ inline Vector Select(bool first, const Vector& a, const Vector& b) {
   return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
 }
 
-// A warp's run moves down by S words and `bits`: the begin of the next lane's granule comes into
+// A warp's run moves down by S words and `bits`: the begin of the next lane's vector comes into
 // each. `beyond` is what follows the run, in lane 0.
 template <int S, bool kHalfWords, int G>
-__device__ inline void MoveDown(Granule (&granules)[G], const Granule& beyond, int bits, int lane) {
+__device__ inline void MoveDown(Vector (&vectors)[G], const Vector& beyond, int bits, int lane) {
   constexpr int kWanted = S + (kHalfWords ? 1 : 0);
 #pragma unroll
   for (int i = 0; i < G; ++i) {
-    const Granule& following = i + 1 < G ? granules[i + 1 < G ? i + 1 : i] : beyond;
+    const Vector& following = i + 1 < G ? vectors[i + 1 < G ? i + 1 : i] : beyond;
     std::uint32_t words[8];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      words[k] = Word(granules[i], k);
+      words[k] = WordOf(vectors[i], k);
       if (k < kWanted) {
-        words[k + 4] = __shfl_sync(kAllLanes, lane == 0 ? Word(following, k) : words[k], lane + 1);
+        words[k + 4] =
+            __shfl_sync(kAllLanes, lane == 0 ? WordOf(following, k) : words[k], lane + 1);
       }
     }
-    granules[i] = TakeWords<S, kHalfWords>(words, bits);
+    vectors[i] = TakeWords<S, kHalfWords>(words, bits);
   }
 }
 
 // A warp's run moves up by four words less S words and `bits`: the end of the previous lane's
-// granule comes into each. Lane 0 takes zeros in front of the run; returns what follows it, in the
+// vector comes into each. Lane 0 takes zeros in front of the run; returns what follows it, in the
 // last lane.
 template <int S, bool kHalfWords, int G>
-__device__ inline Granule MoveUp(Granule (&granules)[G], int bits, int lane) {
-  Granule beyond;
+__device__ inline Vector MoveUp(Vector (&vectors)[G], int bits, int lane) {
+  Vector beyond;
 #pragma unroll
   for (int i = G; i >= 0; --i) {
-    const Granule& own = granules[i < G ? i : G - 1];
-    const Granule& before = granules[i > 0 ? i - 1 : 0];
+    const Vector& own = vectors[i < G ? i : G - 1];
+    const Vector& before = vectors[i > 0 ? i - 1 : 0];
     std::uint32_t words[8];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       if (i == G) {
-        words[k] = Word(own, k);
+        words[k] = WordOf(own, k);
         words[k + 4] = 0;
       } else {
-        words[k + 4] = Word(own, k);
+        words[k + 4] = WordOf(own, k);
         if (k >= S) {
-          words[k] = __shfl_sync(kAllLanes, lane == kLanes - 1 ? Word(before, k) : words[k + 4],
+          words[k] = __shfl_sync(kAllLanes, lane == kLanes - 1 ? WordOf(before, k) : words[k + 4],
                                  lane + kLanes - 1);
         }
       }
     }
-    (i < G ? granules[i < G ? i : 0] : beyond) = TakeWords<S, kHalfWords>(words, bits);
+    (i < G ? vectors[i < G ? i : 0] : beyond) = TakeWords<S, kHalfWords>(words, bits);
   }
   return beyond;
 }
@@ -131,12 +132,12 @@ using Bits =
     std::conditional_t<sizeof(T) == 2, std::uint16_t,
                        std::conditional_t<sizeof(T) == 4, std::uint32_t, unsigned long long>>;
 
-// The elements of a granule in bytes [0, end) of it, one by one; zero elsewhere.
+// The elements of a vector in bytes [0, end) of it, one by one; zero elsewhere.
 template <typename T>
-__device__ inline Granule LoadHead(const char* address, int end) {
+__device__ inline Vector LoadHead(const char* address, int end) {
   unsigned long long half[2] = {0, 0};
 #pragma unroll
-  for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
+  for (int at = 0; at < kVectorBytes; at += static_cast<int>(sizeof(T))) {
     if (at < end) {
       const unsigned long long bits = *reinterpret_cast<const Bits<T>*>(address + at);
       half[at / 8] |= bits << (at % 8 * 8);
@@ -146,13 +147,13 @@ __device__ inline Granule LoadHead(const char* address, int end) {
                     static_cast<unsigned>(half[1]), static_cast<unsigned>(half[1] >> 32));
 }
 
-// Stores the elements of a granule in bytes [begin, end) of it, one by one.
+// Stores the elements of a vector in bytes [begin, end) of it, one by one.
 template <typename T>
-__device__ inline void StoreSpan(char* address, const Granule& granule, int begin, int end) {
-  const unsigned long long half[2] = {granule.x | static_cast<unsigned long long>(granule.y) << 32,
-                                      granule.z | static_cast<unsigned long long>(granule.w) << 32};
+__device__ inline void StoreSpan(char* address, const Vector& vector, int begin, int end) {
+  const unsigned long long half[2] = {vector.x | static_cast<unsigned long long>(vector.y) << 32,
+                                      vector.z | static_cast<unsigned long long>(vector.w) << 32};
 #pragma unroll
-  for (int at = 0; at < kGranuleBytes; at += static_cast<int>(sizeof(T))) {
+  for (int at = 0; at < kVectorBytes; at += static_cast<int>(sizeof(T))) {
     if (at >= begin && at < end) {
       *reinterpret_cast<Bits<T>*>(address + at) =
           static_cast<Bits<T>>(half[at / 8] >> (at % 8 * 8));
@@ -163,113 +164,113 @@ __device__ inline void StoreSpan(char* address, const Granule& granule, int begi
 // How many of a run's bytes a row holds that has `left` bytes from the run's begin on: at most 16
 // more than the run has, which is all that LoadRun wants to know.
 __device__ inline int ClampToRun(std::int64_t left, int run_bytes) {
-  const std::int64_t most = run_bytes + kGranuleBytes;
+  const std::int64_t most = run_bytes + kVectorBytes;
   return static_cast<int>(left < 0 ? 0 : left < most ? left : most);
 }
 
-// How many elements of the run's granule at `offset` exist, given ClampToRun's bytes.
+// How many elements of the run's vector at `offset` exist, given ClampToRun's bytes.
 template <typename T>
 __device__ inline int ElementsPresent(int bytes, int offset) {
   const int left = bytes - offset;
-  return (left < 0 ? 0 : left < kGranuleBytes ? left : kGranuleBytes) / static_cast<int>(sizeof(T));
+  return (left < 0 ? 0 : left < kVectorBytes ? left : kVectorBytes) / static_cast<int>(sizeof(T));
 }
 
-// granules[index], by selections: an index that is no constant would put the array into memory.
+// vectors[index], by selections: an index that is no constant would put the array into memory.
 template <int G>
-__device__ inline Granule Pick(const Granule (&granules)[G], int index) {
-  Granule picked = granules[0];
+__device__ inline Vector Pick(const Vector (&vectors)[G], int index) {
+  Vector picked = vectors[0];
 #pragma unroll
-  for (int i = 1; i < G; ++i) picked = Select(i == index, granules[i], picked);
+  for (int i = 1; i < G; ++i) picked = Select(i == index, vectors[i], picked);
   return picked;
 }
 template <int G>
-__device__ inline void Put(Granule (&granules)[G], int index, const Granule& granule) {
+__device__ inline void Put(Vector (&vectors)[G], int index, const Vector& vector) {
 #pragma unroll
-  for (int i = 0; i < G; ++i) granules[i] = Select(i == index, granule, granules[i]);
+  for (int i = 0; i < G; ++i) vectors[i] = Select(i == index, vector, vectors[i]);
 }
 
-// The granule that a run ends in, if it ends inside one that the caller's lane holds.
+// The vector that a run ends in, if it ends inside one that the caller's lane holds.
 template <typename T>
 struct RunTail {
-  int index = 0;    // Of the lane's granules.
-  int present = 0;  // Elements of it that exist; 0: no such granule.
+  int index = 0;    // Of the lane's vectors.
+  int present = 0;  // Elements of it that exist; 0: no such vector.
 
   __device__ RunTail(int bytes, int lane, int width) {
-    const int granule = bytes / kGranuleBytes;
-    if ((granule & (width - 1)) != lane) return;
-    index = granule / width;
-    present = bytes % kGranuleBytes / static_cast<int>(sizeof(T));
+    const int vector = bytes / kVectorBytes;
+    if ((vector & (width - 1)) != lane) return;
+    index = vector / width;
+    present = bytes % kVectorBytes / static_cast<int>(sizeof(T));
   }
 };
 
 // Loads a run of which `bytes` exist (ClampToRun); the rest is zero. All 32 lanes call it together.
 template <typename T, bool kAligned, int G>
 __device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
-                               Granule (&granules)[G]) {
+                               Vector (&vectors)[G]) {
   const int shift = kAligned ? 0 : Misalignment(run);
   const int end = bytes == 0 ? 0 : bytes + shift;
   const char* const origin = run - shift;
-  const int step = width * kGranuleBytes;
+  const int step = width * kVectorBytes;
 #pragma unroll
   for (int i = 0; i < G; ++i) {
-    const int offset = i * step + lane * kGranuleBytes;
-    granules[i] = make_uint4(0, 0, 0, 0);
-    if (kAligned ? offset < end : offset + kGranuleBytes <= end) {
-      granules[i] = LoadGranule(origin + offset);
+    const int offset = i * step + lane * kVectorBytes;
+    vectors[i] = make_uint4(0, 0, 0, 0);
+    if (kAligned ? offset < end : offset + kVectorBytes <= end) {
+      vectors[i] = LoadVector(origin + offset);
     }
   }
   if constexpr (kAligned) return;
 
   const RunTail<T> tail(end, lane, width);
   if (tail.present > 0 && tail.index < G) {
-    Put(granules, tail.index,
-        LoadHead<T>(origin + (tail.index * width + lane) * kGranuleBytes, end % kGranuleBytes));
+    Put(vectors, tail.index,
+        LoadHead<T>(origin + (tail.index * width + lane) * kVectorBytes, end % kVectorBytes));
   }
   if (shift == 0) return;
 
-  Granule beyond = make_uint4(0, 0, 0, 0);
+  Vector beyond = make_uint4(0, 0, 0, 0);
   if (lane == 0) {
-    if (end >= G * step + kGranuleBytes) {
-      beyond = LoadGranule(origin + G * step);
+    if (end >= G * step + kVectorBytes) {
+      beyond = LoadVector(origin + G * step);
     } else if (end > G * step) {
       beyond = LoadHead<T>(origin + G * step, end - G * step);
     }
   }
   WithWords(shift, [&](auto whole) {
-    MoveDown<decltype(whole)::value, sizeof(T) == 2>(granules, beyond, shift % 4 * 8, lane);
+    MoveDown<decltype(whole)::value, sizeof(T) == 2>(vectors, beyond, shift % 4 * 8, lane);
   });
 }
 
-// Stores what exists of a run, whose granules it leaves in any state. Bytes around it are not
+// Stores what exists of a run, whose vectors it leaves in any state. Bytes around it are not
 // written.
 template <typename T, bool kAligned, int G>
-__device__ inline void StoreRun(char* run, int bytes, int lane, int width, Granule (&granules)[G]) {
+__device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vector (&vectors)[G]) {
   const int shift = kAligned ? 0 : Misalignment(run);
-  const int step = width * kGranuleBytes;
+  const int step = width * kVectorBytes;
   char* const origin = run - shift;
   const int end = bytes == 0 ? 0 : min(bytes, G * step) + shift;
-  Granule beyond = make_uint4(0, 0, 0, 0);
+  Vector beyond = make_uint4(0, 0, 0, 0);
   if (!kAligned && shift != 0) {
-    const int down = kGranuleBytes - shift;
+    const int down = kVectorBytes - shift;
     WithWords(down, [&](auto whole) {
-      beyond = MoveUp<decltype(whole)::value, sizeof(T) == 2>(granules, down % 4 * 8, lane);
+      beyond = MoveUp<decltype(whole)::value, sizeof(T) == 2>(vectors, down % 4 * 8, lane);
     });
   }
 #pragma unroll
   for (int i = 0; i < G; ++i) {
-    const int offset = i * step + lane * kGranuleBytes;
+    const int offset = i * step + lane * kVectorBytes;
     if constexpr (kAligned) {
-      if (offset < end) StoreGranule(origin + offset, granules[i]);
+      if (offset < end) StoreVector(origin + offset, vectors[i]);
     } else {
       const int begin = offset == 0 ? shift : 0;  // What precedes is not ours.
-      if (offset + kGranuleBytes <= end && begin == 0) {
-        StoreGranule(origin + offset, granules[i]);
+      if (offset + kVectorBytes <= end && begin == 0) {
+        StoreVector(origin + offset, vectors[i]);
       } else if (offset + begin < end) {
-        StoreSpan<T>(origin + offset, granules[i], begin, min(end - offset, kGranuleBytes));
+        StoreSpan<T>(origin + offset, vectors[i], begin, min(end - offset, kVectorBytes));
       }
     }
   }
-  // The last granule's upper bytes reach past the last aligned one.
+  // The last vector's upper bytes reach past the last aligned one.
   if (!kAligned && lane == width - 1 && end > G * step) {
     StoreSpan<T>(origin + G * step, beyond, 0, end - G * step);
   }
@@ -280,21 +281,21 @@ __device__ inline int ShareOfLane(int count, int lane, int width) {
   return (count + width - 1 - lane) >> (31 - __clz(width));
 }
 
-// The statistics of a lane's first `whole` granules, which are at most kMost, and of the first
+// The statistics of a lane's first `whole` vectors, which are at most kMost, and of the first
 // `present` elements of `last`.
 template <typename T, int kMost, int G>
-__device__ inline Moments<Accumulator<T>> SumElements(const Granule (&granules)[G], int whole,
-                                                      const Granule& last, int present,
+__device__ inline Moments<Accumulator<T>> SumElements(const Vector (&vectors)[G], int whole,
+                                                      const Vector& last, int present,
                                                       bool centered) {
   using A = Accumulator<T>;
-  constexpr int kCount = kPerGranule<T>;
+  constexpr int kCount = kPerVector<T>;
   const int count = whole * kCount + present;
   A reference = 0;
   if (centered && kMeanReference<T>) {
     A sum[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < kMost; ++i) {
-      if (i < whole) AddElements<T>(granules[i], kCount, sum);
+      if (i < whole) AddElements<T>(vectors[i], kCount, sum);
     }
     if (present == kCount) {
       AddElements<T>(last, kCount, sum);
@@ -303,12 +304,12 @@ __device__ inline Moments<Accumulator<T>> SumElements(const Granule (&granules)[
     }
     if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
   } else if (centered) {
-    reference = FirstElement<T>(whole > 0 ? granules[0] : last);
+    reference = FirstElement<T>(whole > 0 ? vectors[0] : last);
   }
   LaneSums<T> sums(reference);
 #pragma unroll
   for (int i = 0; i < kMost; ++i) {
-    if (i < whole) sums.Add(granules[i], kCount, i % 2);
+    if (i < whole) sums.Add(vectors[i], kCount, i % 2);
   }
   if (present == kCount) {
     sums.Add(last, kCount);
@@ -320,13 +321,13 @@ __device__ inline Moments<Accumulator<T>> SumElements(const Granule (&granules)[
 
 // Those of what a lane holds of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.
 template <typename T, bool kAligned, int G>
-__device__ inline Moments<Accumulator<T>> SumRun(const Granule (&granules)[G], int bytes, int lane,
+__device__ inline Moments<Accumulator<T>> SumRun(const Vector (&vectors)[G], int bytes, int lane,
                                                  int width, bool centered) {
-  bytes = min(bytes, G * width * kGranuleBytes);
-  const int whole = ShareOfLane(bytes / kGranuleBytes, lane, width);
-  if constexpr (kAligned) return SumElements<T, G>(granules, whole, granules[0], 0, centered);
+  bytes = min(bytes, G * width * kVectorBytes);
+  const int whole = ShareOfLane(bytes / kVectorBytes, lane, width);
+  if constexpr (kAligned) return SumElements<T, G>(vectors, whole, vectors[0], 0, centered);
   const int present = RunTail<T>(bytes, lane, width).present;
-  return SumElements<T, G>(granules, whole, Pick(granules, whole), present, centered);
+  return SumElements<T, G>(vectors, whole, Pick(vectors, whole), present, centered);
 }
 
 }  // namespace normd::norm::cuda

@@ -52,24 +52,24 @@ template <typename T>
 inline constexpr bool kMeanReference = sizeof(T) >= 4;
 
 template <typename T>
-__device__ inline Accumulator<T> FirstElement(const Granule& granule) {
-  Accumulator<T> values[kPerGranule<T>];
-  Unpack<T>(granule, values);
+__device__ inline Accumulator<T> FirstElement(const Vector& vector) {
+  Accumulator<T> values[kPerVector<T>];
+  Unpack<T>(vector, values);
   return values[0];
 }
 
-// Adds the first `present` elements of a granule to sum[0] and sum[1] in turn.
+// Adds the first `present` elements of a vector to sum[0] and sum[1] in turn.
 template <typename T>
-__device__ inline void AddElements(const Granule& granule, int present, Accumulator<T> (&sum)[2]) {
-  Accumulator<T> values[kPerGranule<T>];
-  Unpack<T>(granule, values);
+__device__ inline void AddElements(const Vector& vector, int present, Accumulator<T> (&sum)[2]) {
+  Accumulator<T> values[kPerVector<T>];
+  Unpack<T>(vector, values);
 #pragma unroll
-  for (int i = 0; i < kPerGranule<T>; ++i) {
+  for (int i = 0; i < kPerVector<T>; ++i) {
     if (i < present) sum[i % 2] += values[i];
   }
 }
 
-// Sums a lane's granules in the order of the calls, relative to a reference.
+// Sums a lane's vectors in the order of the calls, relative to a reference.
 template <typename T>
 class LaneSums {
  public:
@@ -77,12 +77,12 @@ class LaneSums {
 
   __device__ explicit LaneSums(A reference) : reference_(reference) {}
 
-  // Adds the first `present` elements of a granule to one of two pairs of sums, 0 or 1, a constant
+  // Adds the first `present` elements of a vector to one of two pairs of sums, 0 or 1, a constant
   // at best. Where the reference is a mean, elements are added in pairs of pairs: sums of equal
   // elements are then exact, and a constant row loses nothing.
-  __device__ void Add(const Granule& granule, int present = kCount, int pair = 0) {
+  __device__ void Add(const Vector& vector, int present = kCount, int pair = 0) {
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = i < present ? values[i] - reference_ : A(0);
     if constexpr (kMeanReference<T>) {
@@ -118,7 +118,7 @@ class LaneSums {
   }
 
  private:
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
   const A reference_;
   A sum_[2] = {0, 0};
   A squares_[2] = {0, 0};

@@ -1,6 +1,6 @@
-// Elements and granules: conversion between what memory holds and what the kernels compute with.
+// Elements and vectors: conversion between what memory holds and what the kernels compute with.
 //
-// A granule is 16 bytes of consecutive elements, the widest access of one lane. Arithmetic is in
+// A vector is 16 bytes of consecutive elements, the widest access of one lane. Arithmetic is in
 // Accumulator<T>: float, for double double. Conversions round to nearest even; a half that
 // overflows becomes an infinity, a NaN stays a NaN.
 
@@ -20,9 +20,9 @@ namespace normd::norm::cuda {
 
 using Half = __half;
 using BFloat = __nv_bfloat16;
-using Granule = uint4;
+using Vector = uint4;
 
-constexpr int kGranuleBytes = 16;
+constexpr int kVectorBytes = 16;
 constexpr int kLanes = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -48,7 +48,7 @@ __device__ inline std::uint32_t OfWarp(std::uint32_t value) {
 }
 
 template <typename T>
-inline constexpr int kPerGranule = kGranuleBytes / static_cast<int>(sizeof(T));
+inline constexpr int kPerVector = kVectorBytes / static_cast<int>(sizeof(T));
 
 template <typename T>
 struct AccumulatorOf {
@@ -119,8 +119,8 @@ __device__ inline float2 UnpackPair(std::uint32_t word) {
 }
 
 template <typename T>
-__device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[kPerGranule<T>]) {
-  const std::uint32_t words[4] = {granule.x, granule.y, granule.z, granule.w};
+__device__ inline void Unpack(const Vector& vector, Accumulator<T> (&values)[kPerVector<T>]) {
+  const std::uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
   if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
@@ -138,7 +138,7 @@ __device__ inline void Unpack(const Granule& granule, Accumulator<T> (&values)[k
 }
 
 template <typename T>
-__device__ inline Granule Pack(const Accumulator<T> (&values)[kPerGranule<T>]) {
+__device__ inline Vector Pack(const Accumulator<T> (&values)[kPerVector<T>]) {
   std::uint32_t words[4];
   if constexpr (std::is_same_v<T, float>) {
 #pragma unroll
@@ -163,10 +163,10 @@ __device__ inline Granule Pack(const Accumulator<T> (&values)[kPerGranule<T>]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Hides from the compiler that a granule is unchanged. Without it values that are unpacked twice
-// stay in registers in between, twice what the packed granule takes.
-__device__ inline void Repack(Granule& granule) {
-  asm volatile("" : "+r"(granule.x), "+r"(granule.y), "+r"(granule.z), "+r"(granule.w));
+// Hides from the compiler that a vector is unchanged. Without it values that are unpacked twice
+// stay in registers in between, twice what the packed vector takes.
+__device__ inline void Repack(Vector& vector) {
+  asm volatile("" : "+r"(vector.x), "+r"(vector.y), "+r"(vector.z), "+r"(vector.w));
 }
 
 }  // namespace normd::norm::cuda

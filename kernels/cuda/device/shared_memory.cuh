@@ -18,16 +18,16 @@ __device__ inline T* SharedPointer(std::uint32_t address) {
 }
 
 // 16 bytes at a multiple of 16. Reads and writes stay in order with each other and with barriers.
-[[maybe_unused]] __device__ inline Granule ReadShared(std::uint32_t address) {
-  Granule granule;
+[[maybe_unused]] __device__ inline Vector ReadShared(std::uint32_t address) {
+  Vector vector;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(granule.x), "=r"(granule.y), "=r"(granule.z), "=r"(granule.w)
+               : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
                : "r"(address));
-  return granule;
+  return vector;
 }
-[[maybe_unused]] __device__ inline void WriteShared(std::uint32_t address, const Granule& granule) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(granule.x),
-               "r"(granule.y), "r"(granule.z), "r"(granule.w));
+[[maybe_unused]] __device__ inline void WriteShared(std::uint32_t address, const Vector& vector) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(vector.x),
+               "r"(vector.y), "r"(vector.z), "r"(vector.w));
 }
 
 }  // namespace normd::norm::cuda

@@ -1,10 +1,10 @@
 // Given statistics, channels last or without trailing dimensions: a matrix of positions x channels.
 //
-// Phases: a block asks for its first granules, four of each thread's column, works out how its
+// Phases: a block asks for its first vectors, four of each thread's column, works out how its
 // channels are scaled while they come, leaves that in shared memory, and after one barrier each
 // thread reads what its column's channels need, scales and stores. Blocks of few positions go on
 // for some steps, so that parameters are a small part of what they read; they ask for a step's
-// granules before they store those of the step before.
+// vectors before they store those of the step before.
 // Bytes: each element is read once and written once; the parameters come from the caches.
 // Occupancy: three blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
 // their way; up to 24 KiB of shared memory in a block.
@@ -27,7 +27,7 @@ constexpr int kMinBlocks = 3;
 // Positions that a block wants to scale with what it works out for its channels.
 constexpr std::int64_t kWantedPositions = 32;
 
-// Whether a step's granules are asked for before those of the step before are stored. With 16-bit
+// Whether a step's vectors are asked for before those of the step before are stored. With 16-bit
 // elements the registers are needed for eight channels' factors.
 template <typename T>
 inline constexpr bool kAhead = sizeof(T) >= 4;
@@ -42,7 +42,7 @@ struct ColumnsBatch {
   int segment_count;
   std::int64_t channels;
   int column_blocks;
-  int columns;  // Granules of one position in a block; the last column block may have fewer.
+  int columns;  // Vectors of one position in a block; the last column block may have fewer.
   int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
   int steps;    // Of a block.
   GivenStatistics given;
@@ -50,7 +50,7 @@ struct ColumnsBatch {
 };
 static_assert(sizeof(ColumnsBatch) <= 4000, "kernel parameters hold 4096 bytes");
 
-// One thread's granules of one segment, a step at a time.
+// One thread's vectors of one segment, a step at a time.
 template <typename T, bool kAligned>
 class ColumnWalk {
  public:
@@ -71,29 +71,29 @@ class ColumnWalk {
 
   __device__ bool done() const { return to_store_ <= 0; }
 
-  // Loads the granules of the next step.
-  __device__ void Load(Granule (&granules)[kTileUnroll]) {
+  // Loads the vectors of the next step.
+  __device__ void Load(Vector (&vectors)[kTileUnroll]) {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
       if (i * rows_ >= to_load_) continue;
       const char* const x = x_ + i * row_bytes_;
-      granules[i] = kAligned ? LoadGranule(x) : LoadColumn<T>(x, present_, x_width_);
+      vectors[i] = kAligned ? LoadVector(x) : LoadColumn<T>(x, present_, x_width_);
     }
     x_ += kTileUnroll * row_bytes_;
     to_load_ -= kTileUnroll * rows_;
   }
 
-  // Stores apply(granule) for each granule of the next step.
+  // Stores apply(vector) for each vector of the next step.
   template <typename Function>
-  __device__ void Store(const Granule (&granules)[kTileUnroll], Function apply) {
+  __device__ void Store(const Vector (&vectors)[kTileUnroll], Function apply) {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
       if (i * rows_ >= to_store_) continue;
       char* const y = y_ + i * row_bytes_;
       if constexpr (kAligned) {
-        StoreGranule(y, apply(granules[i]));
+        StoreVector(y, apply(vectors[i]));
       } else {
-        StoreColumn<T>(y, apply(granules[i]), present_, y_width_);
+        StoreColumn<T>(y, apply(vectors[i]), present_, y_width_);
       }
     }
     y_ += kTileUnroll * row_bytes_;
@@ -101,13 +101,13 @@ class ColumnWalk {
   }
 
  private:
-  const char* x_;           // Of the first granule that is to be loaded,
+  const char* x_;           // Of the first vector that is to be loaded,
   char* y_;                 // and stored.
-  std::int64_t row_bytes_;  // From one granule to the next.
-  std::int64_t to_load_;    // Positions from these granules' on.
+  std::int64_t row_bytes_;  // From one vector to the next.
+  std::int64_t to_load_;    // Positions from these vectors' on.
   std::int64_t to_store_;
   int present_;
-  int rows_;  // Positions from one granule to the next.
+  int rows_;  // Positions from one vector to the next.
   int x_width_;
   int y_width_;
 };
@@ -116,7 +116,7 @@ class ColumnWalk {
 template <typename T>
 struct ColumnScales {
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
   A mean[kThreads * kCount];
   A factor[kThreads * kCount];
@@ -152,8 +152,8 @@ struct ColumnScales {
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     ElementwiseColumns(const __grid_constant__ ColumnsBatch batch) {
-  constexpr int kCount = kPerGranule<T>;
-  __shared__ __align__(kGranuleBytes) ColumnScales<T> scales;
+  constexpr int kCount = kPerVector<T>;
+  __shared__ __align__(kVectorBytes) ColumnScales<T> scales;
   const unsigned block = blockIdx.x / batch.column_blocks;
   const unsigned column_block = blockIdx.x - block * batch.column_blocks;
   const auto row = static_cast<int>(threadIdx.x / batch.columns);
@@ -163,10 +163,10 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
       row < batch.rows ? static_cast<int>(min(std::int64_t{kCount}, batch.channels - channel)) : 0;
   const std::int64_t position = std::int64_t{block} * batch.steps * kTileUnroll * batch.rows + row;
 
-  Granule granules[kTileUnroll];
+  Vector vectors[kTileUnroll];
   ColumnWalk<T, kAligned> walk(batch, batch.segments[0], position, channel, present);
   AwaitPreviousKernel();
-  walk.Load(granules);
+  walk.Load(vectors);
   if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
   __syncthreads();
   const ColumnScale<T, kCount> scale = scales.OfColumn(column);
@@ -174,19 +174,19 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     for (int i = 0; i < batch.segment_count; ++i) {
       if (i > 0) {
         walk = {batch, batch.segments[i], position, channel, present};
-        walk.Load(granules);
+        walk.Load(vectors);
       }
       for (int j = 0; j < batch.steps && !walk.done(); ++j) {
         const bool goes_on = j + 1 < batch.steps;
-        Granule next[kTileUnroll] = {};
+        Vector next[kTileUnroll] = {};
         if (kAhead<T> && goes_on) walk.Load(next);
-        walk.Store(granules, [&](const Granule& granule) {
+        walk.Store(vectors, [&](const Vector& vector) {
           return scale.template Apply<decltype(activation)::value>(
-              granule, batch.given.leaky_slope.template As<Accumulator<T>>());
+              vector, batch.given.leaky_slope.template As<Accumulator<T>>());
         });
         if (!kAhead<T> && goes_on) walk.Load(next);
 #pragma unroll
-        for (int k = 0; k < kTileUnroll; ++k) granules[k] = next[k];
+        for (int k = 0; k < kTileUnroll; ++k) vectors[k] = next[k];
       }
     }
   });
@@ -198,7 +198,7 @@ bool IsAligned(const ColumnsBatch& batch, DType dtype) {
     bits |= reinterpret_cast<std::uintptr_t>(batch.segments[i].x) |
             reinterpret_cast<std::uintptr_t>(batch.segments[i].y);
   }
-  return bits % kGranuleBytes == 0;
+  return bits % kVectorBytes == 0;
 }
 
 cudaError_t EnqueueColumns(const Launch& launch, ColumnsBatch* batch) {
@@ -227,9 +227,9 @@ cudaError_t EnqueueColumns(const Launch& launch, ColumnsBatch* batch) {
 }  // namespace
 
 Status LaunchElementwiseColumns(const Launch& launch) {
-  const std::int64_t per_granule =
-      kGranuleBytes / static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
-  const std::int64_t columns = (launch.spec.channels + per_granule - 1) / per_granule;
+  const std::int64_t per_vector =
+      kVectorBytes / static_cast<std::int64_t>(SizeOf(launch.spec.dtype));
+  const std::int64_t columns = (launch.spec.channels + per_vector - 1) / per_vector;
   ColumnsBatch batch = {};
   batch.channels = launch.spec.channels;
   batch.column_blocks = static_cast<int>((columns + kThreads - 1) / kThreads);

@@ -1,7 +1,7 @@
 // Given statistics, channels first: no rows, only elements and their channels.
 //
 // Phases: a block asks for its tile of the tensor, 16 KiB, and works out while it comes how the
-// tile's channels are scaled. Where a warp's run of it meets two channels at most, every warp does
+// tile's channels are scaled. Where a warp's run of it covers two channels at most, every warp does
 // that for itself; else the block leaves all of the tile's in shared memory. Then it scales and
 // stores.
 // Bytes: each element is read once and written once; the parameters come from the caches.
@@ -29,8 +29,8 @@ constexpr int kWantedBlocks = 5;
 constexpr int kMaxTileChannels = 1026;
 constexpr std::int64_t kFullTileSpatial = 8;
 
-template <int kGranules>
-inline constexpr int kTileBytes = kThreads* kGranules* kGranuleBytes;
+template <int kVectors>
+inline constexpr int kTileBytes = kThreads* kVectors* kVectorBytes;
 
 struct FlatSegment {
   const char* x;
@@ -78,16 +78,16 @@ __device__ inline std::int64_t ChannelOf(const FlatBatch& batch, std::int64_t ro
   return small - batch.channels_divisor.Divide(small) * batch.channels_divisor.value();
 }
 
-// The results of a granule whose first `before` elements are scaled by `first`, the others by
+// The results of a vector whose first `before` elements are scaled by `first`, the others by
 // `second`.
 template <typename T, Activation kActivation>
-__device__ inline Granule ScaleParts(const Granule& granule, int before,
-                                     const ChannelScale<Accumulator<T>>& first,
-                                     const ChannelScale<Accumulator<T>>& second,
-                                     Accumulator<T> leaky_slope) {
-  constexpr int kCount = kPerGranule<T>;
+__device__ inline Vector ScaleParts(const Vector& vector, int before,
+                                    const ChannelScale<Accumulator<T>>& first,
+                                    const ChannelScale<Accumulator<T>>& second,
+                                    Accumulator<T> leaky_slope) {
+  constexpr int kCount = kPerVector<T>;
   Accumulator<T> values[kCount];
-  Unpack<T>(granule, values);
+  Unpack<T>(vector, values);
   if (before <= 0 || before >= kCount) {
     const ChannelScale<Accumulator<T>> scale = before > 0 ? first : second;
 #pragma unroll
@@ -101,20 +101,20 @@ __device__ inline Granule ScaleParts(const Granule& granule, int before,
   return Pack<T>(values);
 }
 
-// Scales a run of which a granule may meet any number of channels: `offset` is that of the lane's
-// first granule behind the begin of the first channel that `scales` has.
-template <typename T, int kGranules>
+// Scales a run of which a vector may cover any number of channels: `offset` is that of the lane's
+// first vector behind the begin of the first channel that `scales` has.
+template <typename T, int kVectors>
 __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& segment,
                                     const ChannelScale<Accumulator<T>>* scales, int offset,
-                                    Granule (&granules)[kGranules]) {
-  constexpr int kCount = kPerGranule<T>;
+                                    Vector (&vectors)[kVectors]) {
+  constexpr int kCount = kPerVector<T>;
   const auto spatial = static_cast<int>(segment.spatial);
 #pragma unroll
-  for (int i = 0; i < kGranules; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     const int element = offset + i * kLanes * kCount;
     auto index = static_cast<int>(segment.spatial_divisor.Divide(element));
     Accumulator<T> values[kCount];
-    Unpack<T>(granules[i], values);
+    Unpack<T>(vectors[i], values);
     int until = (index + 1) * spatial - element;
     ChannelScale<Accumulator<T>> scale = scales[index];
     if (until >= kCount) {
@@ -131,16 +131,16 @@ __device__ inline void ScaleByTable(const FlatBatch& batch, const FlatSegment& s
       }
     }
     Activate<T>(batch.given.activation, batch.given.leaky_slope.As<Accumulator<T>>(), values);
-    granules[i] = Pack<T>(values);
+    vectors[i] = Pack<T>(values);
   }
 }
 
-template <typename T, bool kAligned, int kGranules>
+template <typename T, bool kAligned, int kVectors>
 __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
     Elementwise(const __grid_constant__ FlatBatch batch) {
   using A = Accumulator<T>;
-  constexpr int kCount = kPerGranule<T>;
-  constexpr int kRunBytes = kGranules * kLanes * kGranuleBytes;
+  constexpr int kCount = kPerVector<T>;
+  constexpr int kRunBytes = kVectors * kLanes * kVectorBytes;
   constexpr int kRunElements = kRunBytes / static_cast<int>(sizeof(T));
   constexpr int kTileElements = kRunElements * (kThreads / kLanes);
   __shared__ ChannelScale<A> scales[kMaxTileChannels];
@@ -150,13 +150,13 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
   while (blockIdx.x >= batch.segments[found].end_block) ++found;
   const FlatSegment& segment = batch.segments[found];
   const std::uint32_t block = blockIdx.x - (found == 0 ? 0 : batch.segments[found - 1].end_block);
-  const std::int64_t tile = static_cast<std::int64_t>(block) * kTileBytes<kGranules>;
+  const std::int64_t tile = static_cast<std::int64_t>(block) * kTileBytes<kVectors>;
   const std::int64_t begin = min(tile + warp * kRunBytes, segment.bytes);
 
-  Granule granules[kGranules];
+  Vector vectors[kVectors];
   const auto bytes = static_cast<int>(min(std::int64_t{kRunBytes}, segment.bytes - begin));
   AwaitPreviousKernel();
-  LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, granules);
+  LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, vectors);
   const std::int64_t tile_element = tile / static_cast<int>(sizeof(T));
   if (segment.spatial >= kRunElements) {
     const FlatPosition run = PositionOf<T>(segment, tile_element + warp * kRunElements);
@@ -167,9 +167,9 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
     const int before = static_cast<int>(min(left, std::int64_t{kRunElements})) - lane * kCount;
     WithActivation(batch.given.activation, [&](auto activation) {
 #pragma unroll
-      for (int i = 0; i < kGranules; ++i) {
-        granules[i] = ScaleParts<T, decltype(activation)::value>(
-            granules[i], before - i * kLanes * kCount, first, second,
+      for (int i = 0; i < kVectors; ++i) {
+        vectors[i] = ScaleParts<T, decltype(activation)::value>(
+            vectors[i], before - i * kLanes * kCount, first, second,
             batch.given.leaky_slope.As<Accumulator<T>>());
       }
     });
@@ -181,9 +181,9 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
       scales[i] = ChannelScale<A>(batch.given, ChannelOf(batch, start.row + i));
     }
     __syncthreads();
-    ScaleByTable<T>(batch, segment, scales, offset + warp * kRunElements + lane * kCount, granules);
+    ScaleByTable<T>(batch, segment, scales, offset + warp * kRunElements + lane * kCount, vectors);
   }
-  StoreRun<T, kAligned>(segment.y + begin, bytes, lane, kLanes, granules);
+  StoreRun<T, kAligned>(segment.y + begin, bytes, lane, kLanes, vectors);
 }
 
 bool IsAligned(const FlatBatch& batch) {
@@ -194,10 +194,10 @@ bool IsAligned(const FlatBatch& batch) {
             reinterpret_cast<std::uintptr_t>(segment.y) |
             static_cast<std::uintptr_t>(segment.bytes);
   }
-  return bits % kGranuleBytes == 0;
+  return bits % kVectorBytes == 0;
 }
 
-template <int kGranules>
+template <int kVectors>
 Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
   constexpr std::int64_t kMaxBytes = std::int64_t{1} << 31;  // At most 2^30 elements.
   FlatBatch batch = {};
@@ -210,7 +210,7 @@ Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
     const cudaError_t error = WithElementType(launch.spec.dtype, [&](auto element) {
       using T = typename decltype(element)::Type;
       const auto kernel =
-          IsAligned(batch) ? Elementwise<T, true, kGranules> : Elementwise<T, false, kGranules>;
+          IsAligned(batch) ? Elementwise<T, true, kVectors> : Elementwise<T, false, kVectors>;
       return LaunchOverlapping(launch.limits, launch.stream, kernel, batch.blocks, kThreads, batch);
     });
     batch.segment_count = 0;
@@ -234,8 +234,8 @@ Status LaunchTiles(const Launch& launch, const std::vector<Segment>& segments) {
       if (segment.spatial < (std::int64_t{1} << 31)) {
         entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
       }
-      batch.blocks += static_cast<std::uint32_t>((entry.bytes + kTileBytes<kGranules> - 1) /
-                                                 kTileBytes<kGranules>);
+      batch.blocks += static_cast<std::uint32_t>((entry.bytes + kTileBytes<kVectors> - 1) /
+                                                 kTileBytes<kVectors>);
       entry.end_block = batch.blocks;
     }
   }

@@ -35,7 +35,7 @@ std::vector<StripSegments> PlanSegments(const NormSpec& spec, const DeviceLimits
     if (part == parts.end()) part = parts.insert(part, {strips, {}, 0});
     part->segments.push_back(segments[i]);
     part->samples += segments[i].samples;
-    part->plan.granules = std::max(part->plan.granules, strips.granules);
+    part->plan.vectors = std::max(part->plan.vectors, strips.vectors);
     part->plan.shared_bytes = std::max(part->plan.shared_bytes, strips.shared_bytes);
   }
   return parts;

@@ -10,7 +10,7 @@
 
 namespace normd::norm::cuda {
 
-// All segments of the launch must have `plan`, except for its granules and shared bytes, which are
+// All segments of the launch must have `plan`, except for its vectors and shared bytes, which are
 // the largest of the segments'. The grid's scratch is ChannelsLastGridScratchBytes.
 Status LaunchChannelsLastCluster(const Launch& launch, const StripPlan& plan);
 Status LaunchChannelsLastGrid(const Launch& launch, const StripPlan& plan);

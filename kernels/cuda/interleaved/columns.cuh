@@ -1,4 +1,4 @@
-// What the channels-last kernels share: where a thread's granules are, and sums per channel.
+// What the channels-last kernels share: where a thread's vectors are, and sums per channel.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
 #define NORMD_KERNELS_CUDA_INTERLEAVED_COLUMNS_CUH_
@@ -12,22 +12,22 @@
 
 namespace normd::norm::cuda {
 
-// The largest power of two up to 16 that divides the address of every granule of positions
+// The largest power of two up to 16 that divides the address of every vector of positions
 // `position_bytes` apart and runs `run_bytes` apart: the width of the widest accesses that fit them
 // all.
 __device__ inline int AccessWidth(const char* address, std::int64_t position_bytes,
                                   std::int64_t run_bytes) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) |
-                    static_cast<std::uintptr_t>(position_bytes | run_bytes | kGranuleBytes);
+                    static_cast<std::uintptr_t>(position_bytes | run_bytes | kVectorBytes);
   return static_cast<int>(bits & -bits);
 }
 
 // The first `present` elements at `address`, zero behind them, by accesses of `width` bytes: a
 // power of two from the element's size to 16 that divides the address.
 template <typename T>
-__device__ inline Granule LoadColumn(const char* address, int present, int width) {
-  constexpr int kCount = kPerGranule<T>;
-  if (present == kCount && width == kGranuleBytes) return LoadGranule(address);
+__device__ inline Vector LoadColumn(const char* address, int present, int width) {
+  constexpr int kCount = kPerVector<T>;
+  if (present == kCount && width == kVectorBytes) return LoadVector(address);
   if (present == kCount && width == 8) {
     const uint2 low = LoadKept(reinterpret_cast<const uint2*>(address));
     const uint2 high = LoadKept(reinterpret_cast<const uint2*>(address) + 1);
@@ -47,21 +47,21 @@ __device__ inline Granule LoadColumn(const char* address, int present, int width
 }
 
 template <typename T>
-__device__ inline void StoreColumn(char* address, const Granule& granule, int present, int width) {
-  constexpr int kCount = kPerGranule<T>;
-  if (present == kCount && width == kGranuleBytes) {
-    StoreGranule(address, granule);
+__device__ inline void StoreColumn(char* address, const Vector& vector, int present, int width) {
+  constexpr int kCount = kPerVector<T>;
+  if (present == kCount && width == kVectorBytes) {
+    StoreVector(address, vector);
   } else if (present == kCount && width == 8) {
-    reinterpret_cast<uint2*>(address)[0] = make_uint2(granule.x, granule.y);
-    reinterpret_cast<uint2*>(address)[1] = make_uint2(granule.z, granule.w);
+    reinterpret_cast<uint2*>(address)[0] = make_uint2(vector.x, vector.y);
+    reinterpret_cast<uint2*>(address)[1] = make_uint2(vector.z, vector.w);
   } else if (present == kCount && width == 4) {
     auto* const words = reinterpret_cast<unsigned*>(address);
-    words[0] = granule.x;
-    words[1] = granule.y;
-    words[2] = granule.z;
-    words[3] = granule.w;
+    words[0] = vector.x;
+    words[1] = vector.y;
+    words[2] = vector.z;
+    words[3] = vector.w;
   } else {
-    StoreSpan<T>(address, granule, 0, present * static_cast<int>(sizeof(T)));
+    StoreSpan<T>(address, vector, 0, present * static_cast<int>(sizeof(T)));
   }
 }
 
@@ -69,15 +69,15 @@ __device__ inline void StoreColumn(char* address, const Granule& granule, int pr
 // cancels nothing (see moments.cuh), in kParts partials:
 //   1             all of the column belongs to one group
 //   2             channels before `boundary` belong to one group, the others to the next
-//   kPerGranule   each channel has its own
+//   kPerVector   each channel has its own
 template <typename T, int kParts>
 class ColumnSums {
  public:
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
-  // `first` is the column's first granule; it is still to be added.
-  __device__ ColumnSums(bool centered, int boundary, const Granule& first)
+  // `first` is the column's first vector; it is still to be added.
+  __device__ ColumnSums(bool centered, int boundary, const Vector& first)
       : centered_(centered), boundary_(min(boundary, kCount)) {
     if (!centered) return;
     A values[kCount];
@@ -94,9 +94,9 @@ class ColumnSums {
     }
   }
 
-  __device__ void Add(const Granule& granule) {
+  __device__ void Add(const Vector& vector) {
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const A difference = values[i] - reference_[kParts == 1 ? 0 : i];
@@ -105,14 +105,14 @@ class ColumnSums {
     }
   }
 
-  // The sums of `granules` granules that were added.
-  __device__ void Finish(int granules, Moments<A> (&parts)[kParts]) {
+  // The sums of `vectors` vectors that were added.
+  __device__ void Finish(int vectors, Moments<A> (&parts)[kParts]) {
     if constexpr (kParts == kCount) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) parts[i] = Part(granules, i, i + 1);
+      for (int i = 0; i < kCount; ++i) parts[i] = Part(vectors, i, i + 1);
     } else {
-      parts[0] = Part(granules, 0, kParts == 1 ? kCount : boundary_);
-      if constexpr (kParts == 2) parts[1] = Part(granules, boundary_, kCount);
+      parts[0] = Part(vectors, 0, kParts == 1 ? kCount : boundary_);
+      if constexpr (kParts == 2) parts[1] = Part(vectors, boundary_, kCount);
     }
   }
 
@@ -120,9 +120,9 @@ class ColumnSums {
   static constexpr int kReferences = kParts == 1 ? 1 : kCount;
 
   // Of channels [begin, end) of the column.
-  __device__ Moments<A> Part(int granules, int begin, int end) const {
+  __device__ Moments<A> Part(int vectors, int begin, int end) const {
     Moments<A> part;
-    part.count = static_cast<A>(granules * max(end - begin, 0));
+    part.count = static_cast<A>(vectors * max(end - begin, 0));
     A sum = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -151,15 +151,15 @@ class GroupParts {
  public:
   // Of channels [begin, end) of the columns.
   __device__ GroupParts(int begin, int end) : begin_(begin) {
-    constexpr int kCount = kPerGranule<T>;
+    constexpr int kCount = kPerVector<T>;
     first_ = kParts == kCount ? begin : begin / kCount;
     count_ = kParts == kCount ? end - begin : (end - 1) / kCount - first_ + 1;
   }
   __device__ int count() const { return count_; }
   __device__ int Place(int i) const {
-    if constexpr (kParts == 2 && kPerGranule<T> != 2) {
+    if constexpr (kParts == 2 && kPerVector<T> != 2) {
       // A column that begins before the group does has the group behind its boundary.
-      return 2 * (first_ + i) + ((first_ + i) * kPerGranule<T> < begin_ ? 1 : 0);
+      return 2 * (first_ + i) + ((first_ + i) * kPerVector<T> < begin_ ? 1 : 0);
     } else {
       return first_ + i;
     }
@@ -234,7 +234,7 @@ __device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
 template <typename T, int kParts>
 struct ColumnScale {
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
   A mean[kParts == 1 ? 1 : kCount];
   A factor[kCount];  // Loaded with gamma, and the offset with beta, before Set.
@@ -247,9 +247,9 @@ struct ColumnScale {
   }
 
   template <Activation kActivation>
-  __device__ Granule Apply(const Granule& granule, A leaky_slope) const {
+  __device__ Vector Apply(const Vector& vector, A leaky_slope) const {
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       values[i] = Fma(values[i] - mean[kParts == 1 ? 0 : i], factor[i], offset[i]);
@@ -257,10 +257,10 @@ struct ColumnScale {
     }
     return Pack<T>(values);
   }
-  __device__ Granule Apply(const Granule& granule, Activation activation, A leaky_slope) const {
-    Granule result;
+  __device__ Vector Apply(const Vector& vector, Activation activation, A leaky_slope) const {
+    Vector result;
     WithActivation(activation, [&](auto constant) {
-      result = Apply<decltype(constant)::value>(granule, leaky_slope);
+      result = Apply<decltype(constant)::value>(vector, leaky_slope);
     });
     return result;
   }

@@ -4,7 +4,7 @@
 // and group in the scratch memory; a warp per row merges the row's partials in the order of its
 // tiles; blocks scale the tiles, the last one first, since the cache still holds the end.
 // Bytes: each element is read twice and written once, less what the second pass finds in the cache.
-// Occupancy: 256 threads with four granules each on their way.
+// Occupancy: 256 threads with four vectors each on their way.
 // Determinism: fixed places, one writer per partial, a fixed merge order; no atomics.
 
 #include <cuda_runtime.h>
@@ -20,8 +20,8 @@ constexpr std::int64_t kTileColumns = 8;
 constexpr std::int64_t kMinTilePositions = 1024;
 // Scratch bytes are at most this part of the tensor's, a little more where a tile ends early.
 constexpr std::int64_t kScratchRatio = 320;
-constexpr int kGranulesPerSum = 16;  // Longer columns are merged from sums of so many granules.
-constexpr int kRowsPerBlock = 8;     // That the merging kernel takes, one per warp.
+constexpr int kVectorsPerSum = 16;  // Longer columns are merged from sums of so many vectors.
+constexpr int kRowsPerBlock = 8;    // That the merging kernel takes, one per warp.
 
 // How the partials of a launch lie in the scratch memory: [tile][slot] and [sample][group].
 struct SplitLayout {
@@ -51,18 +51,18 @@ __host__ __device__ inline GroupRange GroupsOf(std::int64_t first_channel,
 template <typename T, int kParts>
 __device__ inline void SumColumn(const TileColumn& column, bool centered, int boundary,
                                  Moments<Accumulator<T>> (&total)[kParts]) {
-  Granule granules[kTileUnroll];
-  for (std::int64_t begin = 0; begin < column.count; begin += kGranulesPerSum) {
-    const std::int64_t end = min(begin + kGranulesPerSum, column.count);
-    LoadColumnPart<T>(column, begin, granules);
-    ColumnSums<T, kParts> sums(centered, boundary, granules[0]);
+  Vector vectors[kTileUnroll];
+  for (std::int64_t begin = 0; begin < column.count; begin += kVectorsPerSum) {
+    const std::int64_t end = min(begin + kVectorsPerSum, column.count);
+    LoadColumnPart<T>(column, begin, vectors);
+    ColumnSums<T, kParts> sums(centered, boundary, vectors[0]);
     for (std::int64_t at = begin; at < end;) {
 #pragma unroll
       for (int i = 0; i < kTileUnroll; ++i) {
-        if (at + i < end) sums.Add(granules[i]);
+        if (at + i < end) sums.Add(vectors[i]);
       }
       at += kTileUnroll;
-      LoadColumnPart<T>(column, at, granules);
+      LoadColumnPart<T>(column, at, vectors);
     }
     Moments<Accumulator<T>> partials[kParts];
     sums.Finish(static_cast<int>(end - begin), partials);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int warp = static_cast<int>(threadIdx.x) / kLanes;
-  const std::int64_t block_channels = std::int64_t{batch.columns} * kPerGranule<T>;
+  const std::int64_t block_channels = std::int64_t{batch.columns} * kPerVector<T>;
   const std::int64_t first_channel =
       static_cast<std::int64_t>(blockIdx.x) % batch.column_blocks * block_channels;
   const std::int64_t end_channel = min(first_channel + block_channels, batch.channels);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kTileThreads)
 template <typename A>
 __global__ void __launch_bounds__(kRowsPerBlock* kLanes)
     MergeTiles(const __grid_constant__ TileBatch batch, const SplitLayout layout,
-               int granule_channels, const Moments<A>* partials, RowScale<A>* scales) {
+               int vector_channels, const Moments<A>* partials, RowScale<A>* scales) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock +
                            static_cast<int>(threadIdx.x) / kLanes;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kLanes)
   const std::uint32_t first_tile = index == 0 ? 0 : batch.segments[index - 1].end_tile;
   const std::int64_t tiles_per_sample = segment.tiles_per_sample.value();
   const std::int64_t tile = first_tile + (sample - first_sample) * tiles_per_sample;
-  const std::int64_t block_channels = std::int64_t{batch.columns} * granule_channels;
+  const std::int64_t block_channels = std::int64_t{batch.columns} * vector_channels;
   const std::int64_t first_block = group * layout.group_channels / block_channels;
   const std::int64_t blocks =
       ((group + 1) * layout.group_channels - 1) / block_channels - first_block + 1;
@@ -150,18 +150,18 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   using A = Accumulator<T>;
   const TileColumn column = FindTileColumn<T>(batch, gridDim.x - 1 - blockIdx.x);
   if (column.count == 0) return;
-  Granule granules[kTileUnroll];
-  LoadColumnPart<T>(column, 0, granules);
+  Vector vectors[kTileUnroll];
+  LoadColumnPart<T>(column, 0, vectors);
   ColumnScale<T, kParts> scale;
   LoadParams(params.gamma, column.first_channel, column.present, A(1), scale.factor);
   LoadParams(params.beta, column.first_channel, column.present, A(0), scale.offset);
 #pragma unroll
-  for (int i = 0; i < kPerGranule<T>; ++i) {
+  for (int i = 0; i < kPerVector<T>; ++i) {
     if (i >= column.present) continue;
     const std::int64_t group = (column.first_channel + i) / layout.group_channels;
     scale.Set(i, scales[static_cast<std::int64_t>(column.sample) * layout.groups + group]);
   }
-  ScaleColumn(column, scale, layout.activation, layout.leaky_slope.As<A>(), granules);
+  ScaleColumn(column, scale, layout.activation, layout.leaky_slope.As<A>(), vectors);
 }
 
 // What the cut depends on: the spec alone.
@@ -169,15 +169,15 @@ struct SplitCut {
   explicit SplitCut(const NormSpec& spec) : batch(EmptyTileBatch(spec, kTileColumns)) {
     const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
     group_channels = spec.channels / spec.groups;
-    parts = PartsOfColumn(group_channels, kGranuleBytes / element);
+    parts = PartsOfColumn(group_channels, kVectorBytes / element);
     moments_bytes =
         spec.dtype == DType::kFloat64 ? sizeof(Moments<double>) : sizeof(Moments<float>);
     scale_bytes =
         spec.dtype == DType::kFloat64 ? sizeof(RowScale<double>) : sizeof(RowScale<float>);
-    const std::int64_t tile_channels = batch.columns * (kGranuleBytes / element);
+    const std::int64_t tile_channels = batch.columns * (kVectorBytes / element);
     slots = std::min(spec.groups, (tile_channels - 1) / group_channels + 2);
     const std::int64_t for_scratch =
-        kScratchRatio * slots * moments_bytes / (batch.columns * kGranuleBytes);
+        kScratchRatio * slots * moments_bytes / (batch.columns * kVectorBytes);
     wanted_positions = std::max(kMinTilePositions, for_scratch);
   }
 
@@ -215,7 +215,7 @@ cudaError_t Enqueue(const Launch& launch, const SplitCut& cut, const TileBatch& 
   const std::int64_t rows = batch.samples * launch.spec.groups;
   const auto merge_blocks = static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
   MergeTiles<A><<<merge_blocks, kRowsPerBlock * kLanes, 0, launch.stream>>>(
-      batch, layout, kPerGranule<T>, partials, scales);
+      batch, layout, kPerVector<T>, partials, scales);
   ScaleTiles<T, kParts>
       <<<batch.tiles, kTileThreads, 0, launch.stream>>>(batch, layout, launch.params, scales);
   return cudaGetLastError();
@@ -241,7 +241,7 @@ Status LaunchChannelsLastSplit(const Launch& launch) {
           using T = typename decltype(element)::Type;
           if (cut.parts == 1) return Enqueue<T, 1>(launch, cut, batch, samples);
           if (cut.parts == 2) return Enqueue<T, 2>(launch, cut, batch, samples);
-          return Enqueue<T, kPerGranule<T>>(launch, cut, batch, samples);
+          return Enqueue<T, kPerVector<T>>(launch, cut, batch, samples);
         });
       });
 }

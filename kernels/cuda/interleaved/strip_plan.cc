@@ -5,7 +5,7 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::int64_t kGranuleBytes = 16;
+constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
 // Of shared memory, taken from each block by the system and by a kernel's own variables.
 constexpr std::int64_t kSystemBytes = (1 << 10) + 64;
@@ -35,9 +35,9 @@ std::int64_t GroupBytes(const NormSpec& spec) {
 std::int64_t StatisticsBytes(const NormSpec& spec, const StripPlan& plan) {
   const std::int64_t scalar = spec.dtype == DType::kFloat64 ? 8 : 4;
   const std::int64_t group_channels = spec.channels / spec.groups;
-  const auto per_granule = kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const auto per_vector = kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype));
   return (static_cast<std::int64_t>(plan.rows) * plan.columns *
-              PartsOfColumn(group_channels, per_granule) +
+              PartsOfColumn(group_channels, per_vector) +
           static_cast<std::int64_t>(plan.groups) * plan.blocks) *
              4 * scalar +
          plan.groups * (3 + 2 * group_channels) * scalar;
@@ -46,7 +46,7 @@ std::int64_t StatisticsBytes(const NormSpec& spec, const StripPlan& plan) {
 // The threads of a block over strips of `groups` groups. False if they are too wide.
 bool PlanThreads(const NormSpec& spec, std::int64_t spatial, std::int64_t groups,
                  std::int64_t max_threads, StripPlan* plan) {
-  const std::int64_t columns = CeilDiv(groups * GroupBytes(spec), kGranuleBytes);
+  const std::int64_t columns = CeilDiv(groups * GroupBytes(spec), kVectorBytes);
   if (columns > max_threads) return false;
   plan->groups = static_cast<int>(groups);
   plan->columns = static_cast<int>(columns);
@@ -62,11 +62,11 @@ bool PlanBlocks(const NormSpec& spec, std::int64_t spatial, std::int64_t blocks,
   plan->blocks = static_cast<int>(blocks);
   plan->held = held;
   const std::int64_t steps = CeilDiv(CeilDiv(spatial, blocks), plan->rows);
-  const std::int64_t granules = std::max<std::int64_t>(steps, held);
+  const std::int64_t vectors = std::max<std::int64_t>(steps, held);
   const std::int64_t bytes =
-      (granules - held) * plan->threads * kGranuleBytes + StatisticsBytes(spec, *plan);
+      (vectors - held) * plan->threads * kVectorBytes + StatisticsBytes(spec, *plan);
   if (bytes > max_bytes) return false;
-  plan->granules = static_cast<int>(granules);
+  plan->vectors = static_cast<int>(vectors);
   plan->shared_bytes = static_cast<std::size_t>(bytes);
   return true;
 }
@@ -84,7 +84,7 @@ bool PlanClusterWidth(const NormSpec& spec, std::int64_t spatial, const DeviceLi
   const std::int64_t max_bytes =
       static_cast<std::int64_t>(limits.shared_bytes_per_block) / kClusterBlocksPerMultiprocessor -
       kSystemBytes;
-  const std::int64_t strip_bytes = spatial * plan.columns * kGranuleBytes;
+  const std::int64_t strip_bytes = spatial * plan.columns * kVectorBytes;
   for (std::int64_t blocks = 1; HoldsClusters(limits, blocks); blocks *= 2) {
     const bool spread =
         strip_bytes <= blocks * kWantedSlabBytes || !HoldsClusters(limits, 2 * blocks);
@@ -95,9 +95,9 @@ bool PlanClusterWidth(const NormSpec& spec, std::int64_t spatial, const DeviceLi
   return false;
 }
 
-// Whether strips of so many groups begin between elements of two granules.
-bool CutsGranules(const NormSpec& spec, std::int64_t groups) {
-  return groups != spec.groups && groups * GroupBytes(spec) % kGranuleBytes != 0;
+// Whether strips of so many groups begin between elements of two vectors.
+bool CutsVectors(const NormSpec& spec, std::int64_t groups) {
+  return groups != spec.groups && groups * GroupBytes(spec) % kVectorBytes != 0;
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ bool PlanClusterStrips(const NormSpec& spec, std::int64_t spatial, const DeviceL
   std::int64_t run_bytes = 0;
   // The narrowest strip that is wide enough; failing that, the widest there is.
   for (std::int64_t groups = 1; groups <= spec.groups; ++groups) {
-    if (spec.groups % groups != 0 || CutsGranules(spec, groups)) continue;
+    if (spec.groups % groups != 0 || CutsVectors(spec, groups)) continue;
     if (!PlanClusterWidth(spec, spatial, limits, groups, plan)) break;
     found = true;
     run_bytes = groups * GroupBytes(spec);
@@ -128,13 +128,13 @@ bool PlanGridStrips(const NormSpec& spec, std::int64_t spatial, const DeviceLimi
   bool found = false;
   for (std::int64_t groups = 1; groups <= spec.groups; ++groups) {
     const std::int64_t run_bytes = groups * GroupBytes(spec);
-    if (spec.groups % groups != 0 || CutsGranules(spec, groups)) continue;
+    if (spec.groups % groups != 0 || CutsVectors(spec, groups)) continue;
     if (run_bytes < kMinGridRunBytes && groups != spec.groups) continue;
     StripPlan plan;
     if (!PlanThreads(spec, spatial, groups, kGridThreads, &plan)) break;
     bool fits = false;
     for (std::int64_t blocks = 1; blocks <= max_blocks && !fits; ++blocks) {
-      fits = PlanBlocks(spec, spatial, blocks, kGridHeldGranules, max_bytes, &plan);
+      fits = PlanBlocks(spec, spatial, blocks, kGridHeldVectors, max_bytes, &plan);
     }
     if (!fits) break;
     *out = plan;

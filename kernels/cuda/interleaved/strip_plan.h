@@ -1,9 +1,9 @@
 // How a channels-last tensor is cut for the kernels whose rows interleave in memory.
 //
 // A position is one spatial index of one sample: `channels` consecutive elements. A *strip* is a
-// range of whole groups over all positions of a sample. A thread of a block takes one granule of
-// a position, its column, and meets that column again every `rows` positions: so each thread keeps
-// its channels, and memory sees runs as long as the strip is wide.
+// range of whole groups over all positions of a sample. A thread of a block takes one vector of
+// a position, its column, and comes back to that column every `rows` positions: so each thread
+// keeps its channels, and memory sees runs as long as the strip is wide.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -20,10 +20,10 @@ namespace normd::norm::cuda {
 
 struct StripPlan {
   int groups = 0;                // Per strip; divides the spec's.
-  int columns = 0;               // Granules of a strip at one position.
+  int columns = 0;               // Vectors of a strip at one position.
   int rows = 0;                  // Positions that a block's threads touch in one step.
   int blocks = 0;                // That share a strip's positions.
-  int granules = 0;              // That one thread holds at most,
+  int vectors = 0;               // That one thread holds at most,
   int held = 0;                  // of which so many in its registers, the rest in shared memory.
   int threads = 0;               // Per block, whole warps.
   std::size_t shared_bytes = 0;  // Dynamic shared memory per block.
@@ -37,7 +37,7 @@ constexpr int PartsOfColumn(std::int64_t group_channels, std::int64_t count) {
 }
 
 // Blocks of the grid's kernel: what its registers allow, and the slots that a warp can read.
-inline constexpr int kGridHeldGranules = 4;
+inline constexpr int kGridHeldVectors = 4;
 inline constexpr int kGridBlocksPerMultiprocessor = 2;
 inline constexpr int kGridMaxBlocksPerStrip = 32;
 

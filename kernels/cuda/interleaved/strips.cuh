@@ -1,10 +1,10 @@
 // The body of the two kernels that hold channels-last strips on chip (strip_plan.h). They
 // differ in how the blocks that share a strip exchange their partial statistics.
 //
-// Phases, strip after strip: each thread sums its granules as they arrive and leaves one partial
+// Phases, strip after strip: each thread sums its vectors as they arrive and leaves one partial
 // per group; a warp per group merges the block's partials and gives the result to the other blocks,
-// then merges theirs in the order of the blocks; each thread scales and stores its granules, and
-// asks for a granule of the next strip into each place that it has emptied, so that loads and
+// then merges theirs in the order of the blocks; each thread scales and stores its vectors, and
+// asks for a vector of the next strip into each place that it has emptied, so that loads and
 // stores flow together. Places are the thread's own: only the partials need barriers.
 
 #ifndef NORMD_KERNELS_CUDA_INTERLEAVED_STRIPS_CUH_
@@ -20,11 +20,11 @@
 
 namespace normd::norm::cuda {
 
-constexpr int kChunk = 4;  // Granules that are waited for together.
+constexpr int kChunk = 4;  // Vectors that are waited for together.
 
-// Copies a granule into shared memory; asynchronously if it is aligned.
+// Copies a vector into shared memory; asynchronously if it is aligned.
 template <typename T, bool kAligned>
-__device__ inline void CopyGranule(Granule* slot, const char* address, int present, int width) {
+__device__ inline void CopyVector(Vector* slot, const char* address, int present, int width) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (kAligned) {
     CopyToShared(SharedAddress(slot), address, KeepPolicy());
@@ -58,16 +58,16 @@ __device__ inline Strip FindStrip(const RowBatch& batch, std::uint32_t index) {
 // A block's dynamic shared memory.
 template <typename A>
 struct StripShared {
-  Granule* slots;       // [granules behind the held ones][threads]
+  Vector* slots;        // [vectors behind the held ones][threads]
   Moments<A>* threads;  // [rows][columns][parts]
-  Moments<A>* blocks;   // [groups][blocks of the strip], for those that meet here
+  Moments<A>* blocks;   // [groups][blocks of the strip], for those that exchange here
   A* gamma;             // [channels], of the strip
   A* beta;              // [channels]
   RowScale<A>* scales;  // [groups]
 
   __device__ StripShared(char* memory, const StripPlan& plan, int channels, int parts) {
-    slots = reinterpret_cast<Granule*>(memory);
-    threads = reinterpret_cast<Moments<A>*>(slots + (plan.granules - plan.held) * plan.threads);
+    slots = reinterpret_cast<Vector*>(memory);
+    threads = reinterpret_cast<Moments<A>*>(slots + (plan.vectors - plan.held) * plan.threads);
     blocks = threads + plan.rows * plan.columns * parts;
     gamma = reinterpret_cast<A*>(blocks + plan.groups * plan.blocks);
     beta = gamma + channels;
@@ -75,13 +75,13 @@ struct StripShared {
   }
 };
 
-// One thread's granules of a strip.
+// One thread's vectors of a strip.
 struct StripColumn {
-  const char* x;  // The first granule.
+  const char* x;  // The first vector.
   char* y;
-  std::int64_t step;  // Bytes from one granule to the next.
+  std::int64_t step;  // Bytes from one vector to the next.
   int count;
-  int x_width;  // Of the accesses that fit every granule, if they are not known to be aligned.
+  int x_width;  // Of the accesses that fit every vector, if they are not known to be aligned.
   int y_width;
 };
 
@@ -89,14 +89,14 @@ struct StripColumn {
 struct StripThread {
   int row;
   int first_channel;  // Of the strip.
-  int present;        // Elements of a granule that exist.
+  int present;        // Elements of a vector that exist.
   int first_group;    // Of the strip.
   int left_in_group;  // Channels of that group, from first_channel on.
 };
 
 template <typename T>
 __device__ inline StripThread MakeStripThread(const StripPlan& plan, int channels) {
-  constexpr int kCount = kPerGranule<T>;
+  constexpr int kCount = kPerVector<T>;
   const int thread = static_cast<int>(threadIdx.x);
   const int group_channels = channels / plan.groups;
   StripThread out;
@@ -158,16 +158,16 @@ __device__ inline void LoadShared(const A* values, int present, A (&out)[N]) {
   }
 }
 
-// `Meeting` exchanges partials. One warp for each group calls Send(group, the block's partial), and
-// after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
+// `Exchange` exchanges partials. One warp for each group calls Send(group, the block's partial),
+// and after all its Sends Receive(group, elements of block k for lane k), which gives lane k the
 // partial of block k; all threads call AwaitPeers before the first Send and Next behind each strip.
-template <typename T, int kParts, bool kAligned, int kHeld, typename Meeting>
+template <typename T, int kParts, bool kAligned, int kHeld, typename Exchange>
 __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& plan, char* memory,
                                      std::uint32_t first_strip, std::uint32_t strip_step, int rank,
-                                     Meeting& meeting) {
+                                     Exchange& exchange) {
   using A = Accumulator<T>;
   using Sums = ColumnSums<T, kParts>;
-  constexpr int kCount = kPerGranule<T>;
+  constexpr int kCount = kPerVector<T>;
   const auto channels = static_cast<int>(batch.channels_per_group);
   const StripShared<A> shared(memory, plan, channels, kParts);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -176,17 +176,17 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
   const int group_channels = channels / plan.groups;
   const StripThread thread = MakeStripThread<T>(plan, channels);
   const int present = kAligned ? kCount : thread.present;
-  const int slots = plan.granules - kHeld;
+  const int slots = plan.vectors - kHeld;
   const int chunks = (slots + kChunk - 1) / kChunk;
-  Granule* const slot = shared.slots + threadIdx.x;
+  Vector* const slot = shared.slots + threadIdx.x;
   std::int64_t params_of = -1;  // First channel of the parameters in shared memory.
 
   Strip strip = FindStrip<T>(batch, first_strip);
   StripColumn column = FindStripColumn<T>(plan, thread, strip, rank);
   const auto load = [&](const StripColumn& from, const char* address) {
-    return kAligned ? LoadGranule(address) : LoadColumn<T>(address, present, from.x_width);
+    return kAligned ? LoadVector(address) : LoadColumn<T>(address, present, from.x_width);
   };
-  Granule held[kHeld > 0 ? kHeld : 1];
+  Vector held[kHeld > 0 ? kHeld : 1];
   {
     const char* address = column.x;
 #pragma unroll
@@ -196,7 +196,7 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
     }
     for (int i = 0; i < slots; ++i) {
       if (i + kHeld < column.count) {
-        CopyGranule<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
+        CopyVector<T, kAligned>(slot + i * plan.threads, address, present, column.x_width);
       }
       address += column.step;
       if (i % kChunk == kChunk - 1) EndCopyGroup();
@@ -228,10 +228,10 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
       }
     }
     __syncthreads();
-    if (index == first_strip) meeting.AwaitPeers();
+    if (index == first_strip) exchange.AwaitPeers();
     for (int group = warp; group < plan.groups; group += warps) {
       const GroupParts<T, kParts> parts(group * group_channels, (group + 1) * group_channels);
-      meeting.Send(group, MergeRows(shared.threads, parts, plan.rows, plan.columns * kParts));
+      exchange.Send(group, MergeRows(shared.threads, parts, plan.rows, plan.columns * kParts));
     }
     if (strip.first_channel != params_of) {
       params_of = strip.first_channel;
@@ -244,10 +244,10 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
     for (int group = warp; group < plan.groups; group += warps) {
       const A count = static_cast<A>(group_channels) *
                       static_cast<A>(PositionsOfBlock(plan, strip.spatial, lane).count);
-      const Moments<A> merged = MergeLanes(meeting.Receive(group, count), elements, kLanes);
+      const Moments<A> merged = MergeLanes(exchange.Receive(group, count), elements, kLanes);
       if (lane == 0) shared.scales[group] = FinishRow(merged, batch.eps);
     }
-    meeting.Next();
+    exchange.Next();
     __syncthreads();
 
     ColumnScale<T, kParts> scale;
@@ -276,11 +276,11 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
     WithActivation(batch.activation, [&](auto activation) {
       const char* from = next.x;
       char* to = column.y;
-      const auto store = [&](const Granule& granule) {
-        const Granule result = scale.template Apply<decltype(activation)::value>(
-            granule, batch.leaky_slope.template As<A>());
+      const auto store = [&](const Vector& vector) {
+        const Vector result = scale.template Apply<decltype(activation)::value>(
+            vector, batch.leaky_slope.template As<A>());
         if constexpr (kAligned) {
-          StoreGranule(to, result);
+          StoreVector(to, result);
         } else {
           StoreColumn<T>(to, result, present, column.y_width);
         }
@@ -296,7 +296,7 @@ __device__ inline void ComputeStrips(const RowBatch& batch, const StripPlan& pla
       for (int i = 0; i < slots; ++i) {
         if (i + kHeld < column.count) store(slot[i * plan.threads]);
         if (i + kHeld < next.count) {
-          CopyGranule<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
+          CopyVector<T, kAligned>(slot + i * plan.threads, from, present, next.x_width);
         }
         to += column.step;
         from += next.step;
@@ -316,20 +316,20 @@ Status ForEachStripBatch(const Launch& launch, const StripPlan& plan, const char
                          Enqueue enqueue) {
   NormSpec spec = launch.spec;
   spec.groups /= plan.groups;
-  Launch strips = {spec,         launch.params, launch.limits,  launch.plan,   launch.segments,
-                   launch.count, launch.stream, launch.meeting, launch.scratch};
+  Launch strips = {spec,         launch.params, launch.limits,   launch.plan,   launch.segments,
+                   launch.count, launch.stream, launch.exchange, launch.scratch};
   const auto strip_bytes =
       spec.channels / spec.groups * static_cast<std::int64_t>(SizeOf(spec.dtype));
   const std::int64_t group_channels = launch.spec.channels / launch.spec.groups;
   return ForEachRowBatch(strips, what, [&](auto element, auto rows_aligned, const RowBatch& batch) {
-    constexpr int kCount = kPerGranule<typename decltype(element)::Type>;
+    constexpr int kCount = kPerVector<typename decltype(element)::Type>;
     const auto with_parts = [&](auto aligned) {
       const int parts = PartsOfColumn(group_channels, kCount);
       if (parts == 1) return enqueue(element, std::integral_constant<int, 1>(), aligned, batch);
       if (parts == 2) return enqueue(element, std::integral_constant<int, 2>(), aligned, batch);
       return enqueue(element, std::integral_constant<int, kCount>(), aligned, batch);
     };
-    if (decltype(rows_aligned)::value && strip_bytes % kGranuleBytes == 0) {
+    if (decltype(rows_aligned)::value && strip_bytes % kVectorBytes == 0) {
       return with_parts(std::true_type());
     }
     return with_parts(std::false_type());

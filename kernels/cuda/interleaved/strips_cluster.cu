@@ -24,11 +24,11 @@ constexpr int kMinBlocks = 3;
 
 // Used for one strip, then no more.
 template <typename A>
-class ClusterMeeting {
+class StripClusterExchange {
  public:
   // All threads of the block. `arrived` and `partials` are shared memory: [groups][blocks].
-  __device__ ClusterMeeting(std::uint64_t* arrived, Moments<A>* partials, const StripPlan& plan,
-                            int rank)
+  __device__ StripClusterExchange(std::uint64_t* arrived, Moments<A>* partials,
+                                  const StripPlan& plan, int rank)
       : arrived_(arrived), partials_(partials), blocks_(plan.blocks), rank_(rank) {
     if (blocks_ == 1) return;
     if (threadIdx.x == 0) {
@@ -92,9 +92,9 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   __shared__ std::uint64_t arrived;
   const StripShared<A> shared(memory, plan, static_cast<int>(batch.channels_per_group), kParts);
   const int rank = static_cast<int>(blockIdx.x) % plan.blocks;
-  ClusterMeeting<A> meeting(&arrived, shared.blocks, plan, rank);
+  StripClusterExchange<A> exchange(&arrived, shared.blocks, plan, rank);
   ComputeStrips<T, kParts, kAligned, 0>(batch, plan, memory, blockIdx.x / plan.blocks, batch.rows,
-                                        rank, meeting);
+                                        rank, exchange);
 }
 
 template <typename T, int kParts, bool kAligned>

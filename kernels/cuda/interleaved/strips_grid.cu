@@ -1,10 +1,10 @@
 // Channels-last strips spread over co-resident blocks (strips.cuh): strips that no
 // cluster holds at a width that memory likes.
 //
-// Exchange: teams of blocks, each with its strips in turn, meet in global memory
+// Exchange: teams of blocks, each with its strips in turn, use slots in global memory
 // (exchange_slots.cuh): each block publishes one slot per group with one store, and a warp per
 // group polls the team's. Bytes: each element is read once and written once. Occupancy: two blocks
-// of 512 threads on a multiprocessor, 128 KiB of data in each: 12 granules of a thread in shared
+// of 512 threads on a multiprocessor, 128 KiB of data in each: 12 vectors of a thread in shared
 // memory, 4 in its registers. One block moves data while the other exchanges. Determinism: fixed
 // places, one writer per slot, a fixed merge order; no atomics. The launch is cooperative, so that
 // a team's blocks wait only for blocks that run.
@@ -24,28 +24,28 @@ constexpr int kThreads = 512;
 constexpr int kMinBlocks = kGridBlocksPerMultiprocessor;
 
 template <typename A>
-__device__ inline void StoreSlot(MeetingSlot<A>* to, const MeetingSlot<A>& slot) {
+__device__ inline void StoreSlot(ExchangeSlot<A>* to, const ExchangeSlot<A>& slot) {
 #pragma unroll
-  for (int i = 0; i < MeetingSlot<A>::kWords; ++i) {
+  for (int i = 0; i < ExchangeSlot<A>::kWords; ++i) {
     StoreRelaxed(&to->words[i], slot.words[i]);
   }
 }
 
 template <typename A>
-__device__ inline MeetingSlot<A> LoadSlot(const MeetingSlot<A>* from) {
-  MeetingSlot<A> slot;
+__device__ inline ExchangeSlot<A> LoadSlot(const ExchangeSlot<A>* from) {
+  ExchangeSlot<A> slot;
 #pragma unroll
-  for (int i = 0; i < MeetingSlot<A>::kWords; ++i) {
+  for (int i = 0; i < ExchangeSlot<A>::kWords; ++i) {
     slot.words[i] = LoadRelaxed(&from->words[i]);
   }
   return slot;
 }
 
 template <typename A>
-class GridMeeting {
+class StripGridExchange {
  public:
   // `slots`: [2][groups][blocks] of the team, never yet used or all zero.
-  __device__ GridMeeting(MeetingSlot<A>* slots, const StripPlan& plan, int rank)
+  __device__ StripGridExchange(ExchangeSlot<A>* slots, const StripPlan& plan, int rank)
       : slots_(slots), groups_(plan.groups), blocks_(plan.blocks), rank_(rank) {}
 
   __device__ void AwaitPeers() {}
@@ -58,7 +58,7 @@ class GridMeeting {
   __device__ Moments<A> Receive(int group, A count) {
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     if (lane >= blocks_) return Moments<A>();
-    MeetingSlot<A> slot;
+    ExchangeSlot<A> slot;
     do {
       slot = LoadSlot(&Place(group)[lane]);
     } while (!HasEpoch(slot, epoch_));
@@ -68,21 +68,21 @@ class GridMeeting {
   __device__ void Next() { ++epoch_; }
 
  private:
-  __device__ MeetingSlot<A>* Place(int group) const {
+  __device__ ExchangeSlot<A>* Place(int group) const {
     return slots_ + (static_cast<int>(epoch_ % 2) * groups_ + group) * blocks_;
   }
 
-  MeetingSlot<A>* const slots_;
+  ExchangeSlot<A>* const slots_;
   const int groups_;
   const int blocks_;
   const int rank_;
   std::uint32_t epoch_ = 1;
 };
 
-// The second half of the teams begins when the first half meets for the first time: with two blocks
-// on a multiprocessor, one then moves data while the other exchanges.
+// The second half of the teams begins when the first half has published for the first time: with
+// two blocks on a multiprocessor, one then moves data while the other exchanges.
 template <typename A>
-__device__ inline void AwaitTurn(const MeetingSlot<A>* slots, const StripPlan& plan,
+__device__ inline void AwaitTurn(const ExchangeSlot<A>* slots, const StripPlan& plan,
                                  std::uint32_t strips, int team, int teams, int rank) {
   const int half = (teams + 1) / 2;
   if (team < half || strips <= static_cast<std::uint32_t>(teams)) return;
@@ -97,15 +97,16 @@ __device__ inline void AwaitTurn(const MeetingSlot<A>* slots, const StripPlan& p
 template <typename T, int kParts, bool kAligned>
 __global__ void __launch_bounds__(kThreads, kMinBlocks)
     ChannelsLastGrid(const __grid_constant__ RowBatch batch, const __grid_constant__ StripPlan plan,
-                     MeetingSlot<Accumulator<T>>* slots) {
+                     ExchangeSlot<Accumulator<T>>* slots) {
   extern __shared__ __align__(16) char memory[];
   const int team = static_cast<int>(blockIdx.x) / plan.blocks;
   const int teams = static_cast<int>(gridDim.x) / plan.blocks;
   const int rank = static_cast<int>(blockIdx.x) - team * plan.blocks;
   AwaitTurn(slots, plan, batch.rows, team, teams, rank);
-  GridMeeting<Accumulator<T>> meeting(slots + team * 2 * plan.groups * plan.blocks, plan, rank);
-  ComputeStrips<T, kParts, kAligned, kGridHeldGranules>(batch, plan, memory, team, teams, rank,
-                                                        meeting);
+  StripGridExchange<Accumulator<T>> exchange(slots + team * 2 * plan.groups * plan.blocks, plan,
+                                             rank);
+  ComputeStrips<T, kParts, kAligned, kGridHeldVectors>(batch, plan, memory, team, teams, rank,
+                                                       exchange);
 }
 
 // Teams that run at once, at most one for each strip.
@@ -120,7 +121,7 @@ cudaError_t Enqueue(const RowBatch& batch, const StripPlan& plan, const Launch& 
   cudaError_t error = AllowSharedBytes(kernel, launch.limits);
   if (error != cudaSuccess) return error;
   const auto teams = static_cast<unsigned>(Teams(launch.limits, plan, batch.rows));
-  using Slot = MeetingSlot<Accumulator<T>>;
+  using Slot = ExchangeSlot<Accumulator<T>>;
   const std::size_t slots = static_cast<std::size_t>(teams) * 2 * plan.groups * plan.blocks;
   error = cudaMemsetAsync(launch.scratch, 0, slots * sizeof(Slot), launch.stream);
   if (error != cudaSuccess) return error;
@@ -152,7 +153,7 @@ std::size_t ChannelsLastGridScratchBytes(const NormSpec& spec, const DeviceLimit
                                          const StripPlan& plan, std::int64_t samples) {
   const std::int64_t teams = Teams(limits, plan, samples * (spec.groups / plan.groups));
   const std::size_t slot =
-      spec.dtype == DType::kFloat64 ? sizeof(MeetingSlot<double>) : sizeof(MeetingSlot<float>);
+      spec.dtype == DType::kFloat64 ? sizeof(ExchangeSlot<double>) : sizeof(ExchangeSlot<float>);
   return static_cast<std::size_t>(teams * 2 * plan.groups * plan.blocks) * slot;
 }
 

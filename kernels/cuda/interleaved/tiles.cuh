@@ -30,17 +30,17 @@ struct TileBatch {
   std::uint32_t samples;
   std::int64_t channels;
   int column_blocks;
-  int columns;  // Granules of one position in a tile; the last column block may have fewer.
+  int columns;  // Vectors of one position in a tile; the last column block may have fewer.
   int rows;     // Positions that a block's threads touch in one step.
 };
 
 // One thread's part of a tile.
 struct TileColumn {
-  const char* x;  // Its first granule.
+  const char* x;  // Its first vector.
   char* y;
-  std::int64_t step;   // Bytes from one granule to the next.
-  std::int64_t count;  // Granules.
-  int present;         // Elements of a granule that exist.
+  std::int64_t step;   // Bytes from one vector to the next.
+  std::int64_t count;  // Vectors.
+  int present;         // Elements of a vector that exist.
   int x_width;
   int y_width;
   std::uint32_t sample;  // Of the launch.
@@ -50,7 +50,7 @@ struct TileColumn {
 
 template <typename T>
 __device__ inline TileColumn FindTileColumn(const TileBatch& batch, std::uint32_t tile) {
-  constexpr int kCount = kPerGranule<T>;
+  constexpr int kCount = kPerVector<T>;
   const int thread = static_cast<int>(threadIdx.x);
   int index = 0;
   while (tile >= batch.segments[index].end_tile) ++index;
@@ -66,7 +66,7 @@ __device__ inline TileColumn FindTileColumn(const TileBatch& batch, std::uint32_
   const std::int64_t end = min((chunk + 1) * segment.tile_positions, segment.positions);
   const std::int64_t position_bytes = batch.channels * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t offset =
-      (sample * segment.positions + position) * position_bytes + column * kGranuleBytes;
+      (sample * segment.positions + position) * position_bytes + column * kVectorBytes;
   TileColumn out;
   out.x = segment.x + offset;
   out.y = segment.y + offset;
@@ -84,44 +84,44 @@ __device__ inline TileColumn FindTileColumn(const TileBatch& batch, std::uint32_
   return out;
 }
 
-constexpr int kTileUnroll = 4;  // Granules of a thread that are on their way at once.
+constexpr int kTileUnroll = 4;  // Vectors of a thread that are on their way at once.
 
-// Loads granules [begin, begin + kTileUnroll) of a thread's column, those that exist.
+// Loads vectors [begin, begin + kTileUnroll) of a thread's column, those that exist.
 template <typename T>
 __device__ inline void LoadColumnPart(const TileColumn& column, std::int64_t begin,
-                                      Granule (&granules)[kTileUnroll]) {
+                                      Vector (&vectors)[kTileUnroll]) {
 #pragma unroll
   for (int i = 0; i < kTileUnroll; ++i) {
     if (begin + i >= column.count) continue;
-    granules[i] =
+    vectors[i] =
         LoadColumn<T>(column.x + (begin + i) * column.step, column.present, column.x_width);
   }
 }
 
-// Scales and stores a thread's column. `granules` holds the first part: the caller loads it before
+// Scales and stores a thread's column. `vectors` holds the first part: the caller loads it before
 // what the scale needs.
 template <typename T, int kParts>
 __device__ inline void ScaleColumn(const TileColumn& column, const ColumnScale<T, kParts>& scale,
                                    Activation activation, Accumulator<T> leaky_slope,
-                                   Granule (&granules)[kTileUnroll]) {
+                                   Vector (&vectors)[kTileUnroll]) {
   for (std::int64_t begin = 0;;) {
 #pragma unroll
     for (int i = 0; i < kTileUnroll; ++i) {
       if (begin + i >= column.count) continue;
       StoreColumn<T>(column.y + (begin + i) * column.step,
-                     scale.Apply(granules[i], activation, leaky_slope), column.present,
+                     scale.Apply(vectors[i], activation, leaky_slope), column.present,
                      column.y_width);
     }
     begin += kTileUnroll;
     if (begin >= column.count) break;
-    LoadColumnPart<T>(column, begin, granules);
+    LoadColumnPart<T>(column, begin, vectors);
   }
 }
 
-// Host side: an empty batch whose tiles are at most `max_columns` granules wide.
+// Host side: an empty batch whose tiles are at most `max_columns` vectors wide.
 inline TileBatch EmptyTileBatch(const NormSpec& spec, std::int64_t max_columns) {
-  const std::int64_t per_granule = kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const std::int64_t columns = (spec.channels + per_granule - 1) / per_granule;
+  const std::int64_t per_vector = kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const std::int64_t columns = (spec.channels + per_vector - 1) / per_vector;
   TileBatch batch = {};
   batch.channels = spec.channels;
   batch.column_blocks = static_cast<int>((columns + max_columns - 1) / max_columns);

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kLanes;
-constexpr int kVector = 4;
-constexpr int kHeld = 8;  // Vectors of a thread.
-constexpr int kResident = kThreads * kVector * kHeld;
+constexpr int kQuad = 4;
+constexpr int kHeld = 8;  // Quads of elements that a thread holds.
+constexpr int kResident = kThreads * kQuad * kHeld;
 
 struct Sample {
   const float* z;
@@ -41,7 +41,7 @@ using Word = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
 
 template <typename T>
 __device__ inline bool IsWhole(const char* address, int present) {
-  return present == kVector && reinterpret_cast<std::uintptr_t>(address) % sizeof(Word<T>) == 0;
+  return present == kQuad && reinterpret_cast<std::uintptr_t>(address) % sizeof(Word<T>) == 0;
 }
 
 // Elements [index, index + 4) of an array of T, of which `present` exist, as they are.
@@ -49,9 +49,9 @@ template <typename T>
 __device__ inline Word<T> LoadWord(const char* data, int index, int present) {
   const char* const address = data + std::int64_t{index} * sizeof(T);
   if (IsWhole<T>(address, present)) return __ldcs(reinterpret_cast<const Word<T>*>(address));
-  T elements[kVector];
+  T elements[kQuad];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
+  for (int i = 0; i < kQuad; ++i) {
     elements[i] = i < present ? reinterpret_cast<const T*>(address)[i] : Narrow<T>(0);
   }
   Word<T> word;
@@ -60,26 +60,24 @@ __device__ inline Word<T> LoadWord(const char* data, int index, int present) {
 }
 
 template <typename T>
-__device__ inline void WidenWord(const Word<T>& word, float (&values)[kVector]) {
-  T elements[kVector];
+__device__ inline void WidenWord(const Word<T>& word, float (&values)[kQuad]) {
+  T elements[kQuad];
   memcpy(elements, &word, sizeof(word));
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) values[i] = Widen(elements[i]);
+  for (int i = 0; i < kQuad; ++i) values[i] = Widen(elements[i]);
 }
 
 template <typename T>
-__device__ inline void LoadVector(const char* data, int index, int present,
-                                  float (&values)[kVector]) {
+__device__ inline void LoadQuad(const char* data, int index, int present, float (&values)[kQuad]) {
   WidenWord<T>(LoadWord<T>(data, index, present), values);
 }
 
 template <typename T>
-__device__ inline void StoreVector(char* data, int index, int present,
-                                   const float (&values)[kVector]) {
+__device__ inline void StoreQuad(char* data, int index, int present, const float (&values)[kQuad]) {
   char* const address = data + std::int64_t{index} * sizeof(T);
-  T elements[kVector];
+  T elements[kQuad];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) elements[i] = Narrow<T>(values[i]);
+  for (int i = 0; i < kQuad; ++i) elements[i] = Narrow<T>(values[i]);
   if (IsWhole<T>(address, present)) {
     Word<T> word;
     memcpy(&word, elements, sizeof(word));
@@ -87,7 +85,7 @@ __device__ inline void StoreVector(char* data, int index, int present,
     return;
   }
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
+  for (int i = 0; i < kQuad; ++i) {
     if (i < present) reinterpret_cast<T*>(address)[i] = elements[i];
   }
 }
@@ -104,17 +102,17 @@ __device__ inline float2 BlockSum(float2 value, float2* warps) {
 }
 
 __device__ inline int Present(const FinishTask& task, int index) {
-  return max(0, min(kVector, task.features - index));
+  return max(0, min(kQuad, task.features - index));
 }
 
-__device__ inline int VectorIndex(int i) {
-  return (i * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+__device__ inline int QuadIndex(int i) {
+  return (i * kThreads + static_cast<int>(threadIdx.x)) * kQuad;
 }
 
-__device__ inline void AddDeviations(float (&values)[kVector], float mean, int present,
+__device__ inline void AddDeviations(float (&values)[kQuad], float mean, int present,
                                      float2* sums) {
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
+  for (int i = 0; i < kQuad; ++i) {
     values[i] = i < present ? values[i] - mean : 0.f;
     sums->x += values[i];
     sums->y = Fma(values[i], values[i], sums->y);
@@ -135,11 +133,11 @@ __device__ inline Scale FinishScale(const FinishTask& task, float2 sums) {
 }
 
 template <typename T>
-__device__ inline void Apply(const FinishTask& task, const Scale& scale, const float (&y)[kVector],
-                             float (&values)[kVector]) {
+__device__ inline void Apply(const FinishTask& task, const Scale& scale, const float (&y)[kQuad],
+                             float (&values)[kQuad]) {
   const Epilogue& epilogue = task.epilogue;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
+  for (int i = 0; i < kQuad; ++i) {
     // -0 changes no product.
     float v = Fma(values[i] - scale.residue, scale.rstd, epilogue.add ? y[i] : -0.0f);
     if (epilogue.multiply) v *= y[i];
@@ -159,40 +157,40 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<T>)
     FinishResidentKernel(const __grid_constant__ FinishTask task) {
   __shared__ float2 warps[2][kWarps];
   const Sample sample = FindSample(task, sizeof(T));
-  float values[kHeld][kVector];
+  float values[kHeld][kQuad];
   Word<T> words[kHeld] = {};  // Of y.
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int index = VectorIndex(i);
+    const int index = QuadIndex(i);
     if (sample.y != nullptr) words[i] = LoadWord<T>(sample.y, index, Present(task, index));
   }
   AwaitPreviousKernel();
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int index = VectorIndex(i);
-    LoadVector<float>(reinterpret_cast<const char*>(sample.z), index, Present(task, index),
-                      values[i]);
+    const int index = QuadIndex(i);
+    LoadQuad<float>(reinterpret_cast<const char*>(sample.z), index, Present(task, index),
+                    values[i]);
   }
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) sum.x += values[i][j];
+    for (int j = 0; j < kQuad; ++j) sum.x += values[i][j];
   }
   const float mean = BlockSum(sum, warps[0]).x / static_cast<float>(task.features);
   sum = make_float2(0, 0);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    AddDeviations(values[i], mean, Present(task, VectorIndex(i)), &sum);
+    AddDeviations(values[i], mean, Present(task, QuadIndex(i)), &sum);
   }
   const Scale scale = FinishScale(task, BlockSum(sum, warps[1]));
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int index = VectorIndex(i);
-    float y[kVector];
+    const int index = QuadIndex(i);
+    float y[kQuad];
     WidenWord<T>(words[i], y);
     Apply<T>(task, scale, y, values[i]);
-    StoreVector<T>(sample.out, index, Present(task, index), values[i]);
+    StoreQuad<T>(sample.out, index, Present(task, index), values[i]);
   }
 }
 
@@ -202,32 +200,32 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float2 warps[2][kWarps];
   const Sample sample = FindSample(task, sizeof(T));
   const char* const z = reinterpret_cast<const char*>(sample.z);
-  const int vectors = (task.features - 1) / (kThreads * kVector) + 1;
-  float values[kVector];
+  const int quads = (task.features - 1) / (kThreads * kQuad) + 1;
+  float values[kQuad];
   float2 sum = make_float2(0, 0);
   AwaitPreviousKernel();
-  for (int i = 0; i < vectors; ++i) {
-    LoadVector<float>(z, VectorIndex(i), Present(task, VectorIndex(i)), values);
+  for (int i = 0; i < quads; ++i) {
+    LoadQuad<float>(z, QuadIndex(i), Present(task, QuadIndex(i)), values);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) sum.x += values[j];
+    for (int j = 0; j < kQuad; ++j) sum.x += values[j];
   }
   const float mean = BlockSum(sum, warps[0]).x / static_cast<float>(task.features);
   sum = make_float2(0, 0);
-  for (int i = 0; i < vectors; ++i) {
-    const int index = VectorIndex(i);
-    LoadVector<float>(z, index, Present(task, index), values);
+  for (int i = 0; i < quads; ++i) {
+    const int index = QuadIndex(i);
+    LoadQuad<float>(z, index, Present(task, index), values);
     AddDeviations(values, mean, Present(task, index), &sum);
   }
   const Scale scale = FinishScale(task, BlockSum(sum, warps[1]));
-  for (int i = 0; i < vectors; ++i) {
-    const int index = VectorIndex(i);
-    float y[kVector] = {};
-    LoadVector<float>(z, index, Present(task, index), values);
-    if (sample.y != nullptr) LoadVector<T>(sample.y, index, Present(task, index), y);
+  for (int i = 0; i < quads; ++i) {
+    const int index = QuadIndex(i);
+    float y[kQuad] = {};
+    LoadQuad<float>(z, index, Present(task, index), values);
+    if (sample.y != nullptr) LoadQuad<T>(sample.y, index, Present(task, index), y);
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) values[j] -= mean;
+    for (int j = 0; j < kQuad; ++j) values[j] -= mean;
     Apply<T>(task, scale, y, values);
-    StoreVector<T>(sample.out, index, Present(task, index), values);
+    StoreQuad<T>(sample.out, index, Present(task, index), values);
   }
 }
 

@@ -69,7 +69,7 @@ __device__ inline float RoundPlain(float value, OperandFormat format) {
 }
 
 // Splits values into float16 and what its rounding leaves.
-__device__ inline void Split(const float (&values)[kPiece], Granule* high, Granule* low) {
+__device__ inline void Split(const float (&values)[kPiece], Vector* high, Vector* low) {
   float rest[kPiece];
   *high = Pack<Half>(values);
   Unpack<Half>(*high, rest);
@@ -93,17 +93,17 @@ class RowPlace {
 
   __device__ void Store(std::int64_t column, float scale, float (&values)[kPiece]) const {
     if (task_.format == OperandFormat::kBFloat16) {
-      *reinterpret_cast<Granule*>(At(column)) = Pack<BFloat>(values);
+      *reinterpret_cast<Vector*>(At(column)) = Pack<BFloat>(values);
       return;
     }
     if (task_.format == OperandFormat::kSplitFloat16) {
 #pragma unroll
       for (int i = 0; i < kPiece; ++i) values[i] *= scale;
-      Granule high, low;
+      Vector high, low;
       Split(values, &high, &low);
       char* const place = At(column);
-      *reinterpret_cast<Granule*>(place) = high;
-      if (task_.parts == 2) *reinterpret_cast<Granule*>(place + part_bytes_) = low;
+      *reinterpret_cast<Vector*>(place) = high;
+      if (task_.parts == 2) *reinterpret_cast<Vector*>(place + part_bytes_) = low;
       return;
     }
 #pragma unroll
@@ -118,7 +118,7 @@ class RowPlace {
   __device__ char* At(std::int64_t column) const {
     const int piece = static_cast<int>(column % kStepElements) / kPiece;
     return tensor_ + column / kStepElements * task_.parts * part_bytes_ +
-           (piece ^ swizzle_) * kGranuleBytes;
+           (piece ^ swizzle_) * kVectorBytes;
   }
 
   const OperandTask& task_;

@@ -44,7 +44,7 @@ class Operands {
         shared_(shared),
         steps_(task.k / kStepElements),
         // Rows of the operand behind the last sample are not asked for. What lies in their place
-        // only meets columns that are not stored.
+        // only reaches columns that are not stored.
         rows_(task.x == nullptr ? S::kColumns
                                 : min((task.samples - tile.samples + 7) / 8 * 8, S::kColumns)),
         weight_(task.weight + tile.features / kWeightBlockRows * steps_ * S::kWeightGroupBytes),

@@ -1,7 +1,7 @@
 // Rows in the registers of a block: rows of 2 KiB to 64 KiB, and to 128 KiB where rows do not share
 // gamma and beta element by element.
 //
-// Phases: every lane loads its granules of the row; lanes merge their sums by shuffles; each warp
+// Phases: every lane loads its vectors of the row; lanes merge their sums by shuffles; each warp
 // writes its partial to shared memory, and after one barrier every warp merges all partials for
 // itself; every lane scales what it holds and stores it.
 // Bytes: each element is read once and written once; gamma and beta per element come from the L1
@@ -19,8 +19,8 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
-#include "kernels/cuda/rows/scalar_tile.cuh"
 #include "kernels/cuda/rows/vector_tile.cuh"
+#include "kernels/cuda/rows/word_tile.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -29,10 +29,9 @@ namespace {
 // moving registers to memory, which costs more than it wins. The plan counts with the registers
 // that this leaves the leanest, those of elements' gamma and beta (PlanBlock).
 template <typename T, bool kAligned, typename Params>
-constexpr int WantedBlocks(int granules, int threads) {
-  if (granules != kBlockFewGranules) {
-    return granules == kBlockManyGranules || !std::is_same_v<Params, AnyParams> ? 1408 / threads
-                                                                                : 1;
+constexpr int WantedBlocks(int vectors, int threads) {
+  if (vectors != kBlockFewVectors) {
+    return vectors == kBlockManyVectors || !std::is_same_v<Params, AnyParams> ? 1408 / threads : 1;
   }
   if (std::is_same_v<Params, AnyParams>) return 4;
   if (kIsAhead<Params>) return 2;
@@ -47,7 +46,7 @@ __global__ void __launch_bounds__(kThreads,
   using A = Accumulator<T>;
   constexpr int kWarps = kThreads / kLanes;
   constexpr int kMergeLanes = kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
-  constexpr int kRunBytes = G * kLanes * kGranuleBytes;
+  constexpr int kRunBytes = G * kLanes * kVectorBytes;
   __shared__ Moments<A> partials[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   // What follows from the warp's number would take AnyParams more registers.
@@ -60,12 +59,12 @@ __global__ void __launch_bounds__(kThreads,
   const int left = ClampToRun(row_bytes - begin, kRunBytes);
   const int bytes = min(left, kRunBytes);
 
-  Granule granules[G];
-  const HeldRun<T, kAligned, G> held(row, begin, left, lane, kLanes);
+  Vector vectors[G];
+  const RegisterTile<T, kAligned, G> held(row, begin, left, lane, kLanes);
   AwaitPreviousKernel();
-  held.Load(granules);
+  held.Load(vectors);
   const auto params = held.Ask(Params(), batch);
-  const Moments<A> own = held.Sum(granules, batch.centered);
+  const Moments<A> own = held.Sum(vectors, batch.centered);
   const A count = static_cast<A>(bytes / static_cast<int>(sizeof(T)));
   const Moments<A> run = MergeLanes(own, count, kLanes, batch.centered);
   if (lane == 0) partials[warp] = run;
@@ -76,7 +75,7 @@ __global__ void __launch_bounds__(kThreads,
   const A elements = static_cast<A>(row_bytes / static_cast<int>(sizeof(T)));
   const RowScale<A> scale =
       FinishRow(MergeLanes(partial, elements, kMergeLanes, batch.centered), batch.eps);
-  held.Finish(params, batch, scale, granules);
+  held.Finish(params, batch, scale, vectors);
 }
 
 template <typename T, bool kAligned, int G, int kThreads, typename Params>
@@ -92,21 +91,21 @@ Status LaunchBlockRows(const Launch& launch) {
   return ForEachRowBatch(launch, "block rows", [&](auto element, auto aligned, const auto& batch) {
     using T = typename decltype(element)::Type;
     constexpr bool kAligned = decltype(aligned)::value;
-    constexpr int kFew = kBlockFewGranules;
-    constexpr int kMany = kBlockManyGranules;
-    if (launch.plan.warps > kBlockWarps && launch.plan.granules == kMany) {
+    constexpr int kFew = kBlockFewVectors;
+    constexpr int kMany = kBlockManyVectors;
+    if (launch.plan.warps > kBlockWarps && launch.plan.vectors == kMany) {
       constexpr int kThreads = kBlockMaxWarps * kLanes;
       return AreRowParams(batch)
                  ? Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams())
                  : Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
     }
     return WithParams<T>(launch, batch, [&](auto params) {
-      if (launch.plan.granules == kMany) {
+      if (launch.plan.vectors == kMany) {
         return Enqueue<T, kAligned, kMany, kBlockWarps * kLanes>(launch, batch, params);
       }
-      if (launch.plan.granules == kBlockSomeGranules) {
-        return Enqueue<T, kAligned, kBlockSomeGranules, kBlockSomeWarps * kLanes>(launch, batch,
-                                                                                  params);
+      if (launch.plan.vectors == kBlockSomeVectors) {
+        return Enqueue<T, kAligned, kBlockSomeVectors, kBlockSomeWarps * kLanes>(launch, batch,
+                                                                                 params);
       }
       const std::int64_t warps = std::int64_t{launch.plan.warps} * batch.rows;
       return WithAhead<kAligned>(launch, warps, params, [&](auto chosen) {

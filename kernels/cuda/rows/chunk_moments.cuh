@@ -10,12 +10,12 @@
 namespace normd::norm::cuda {
 
 // Elements of T that a lane has of a run, or of what is left of one: `left` bytes from the lane's
-// first granule on, of which it has the first 16 of every kStepBytes. Not positive: none.
+// first vector on, of which it has the first 16 of every kStepBytes. Not positive: none.
 template <typename T>
 __device__ inline int LaneElements(int left) {
   if (left <= 0) return 0;
   const int steps = left / kStepBytes;
-  return (steps * kGranuleBytes + min(left - steps * kStepBytes, kGranuleBytes)) /
+  return (steps * kVectorBytes + min(left - steps * kStepBytes, kVectorBytes)) /
          static_cast<int>(sizeof(T));
 }
 
@@ -29,10 +29,10 @@ class ChunkMoments {
 
   __device__ explicit ChunkMoments(bool centered) : centered_(centered) {}
 
-  // The first `present` elements of each granule of the first chunk, then how many they were in
+  // The first `present` elements of each vector of the first chunk, then how many they were in
   // all; before Add.
-  __device__ void AddToReference(const Granule& granule, int present = kCount) {
-    ForElements(granule, present, [&](A value, int i) { sums_[i % 2] += value; });
+  __device__ void AddToReference(const Vector& vector, int present = kCount) {
+    ForElements(vector, present, [&](A value, int i) { sums_[i % 2] += value; });
   }
   __device__ void SetReference(int elements) {
     if (centered_ && elements > 0) {
@@ -41,9 +41,9 @@ class ChunkMoments {
     sums_[0] = sums_[1] = 0;
   }
 
-  // The first `present` elements of a granule.
-  __device__ void Add(const Granule& granule, int present = kCount) {
-    ForElements(granule, present, [&](A value, int i) {
+  // The first `present` elements of a vector.
+  __device__ void Add(const Vector& vector, int present = kCount) {
+    ForElements(vector, present, [&](A value, int i) {
       const A deviation = value - reference_;
       sums_[i % 2] += deviation;
       squares_[i % 2] = Fma(deviation, deviation, squares_[i % 2]);
@@ -65,12 +65,12 @@ class ChunkMoments {
   }
 
  private:
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
   template <typename Function>
-  __device__ static void ForElements(const Granule& granule, int present, Function function) {
+  __device__ static void ForElements(const Vector& vector, int present, Function function) {
     A values[kCount];
-    Unpack<T>(granule, values);
+    Unpack<T>(vector, values);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i < present) function(values[i], i);

@@ -1,5 +1,5 @@
-// Where the warps that share a row over a thread-block cluster meet: in slots of every block's
-// shared memory (exchange_slots.cuh).
+// How the warps that share a row over a thread-block cluster exchange partials: through slots in
+// every block's shared memory (exchange_slots.cuh).
 //
 // Each warp sends its partial to each block of the cluster (st.async), 16 bytes that carry the
 // team's next row with them; a block's barrier counts the bytes that have come, so nothing is
@@ -36,15 +36,15 @@ struct ClusterTeam {
 inline constexpr int kMaxTeamWarps = 128;
 
 // One for each warp of the team, which calls it with all lanes.
-class ClusterMeeting {
+class ClusterExchange {
  public:
-  __device__ explicit ClusterMeeting(const ClusterTeam& team)
+  __device__ explicit ClusterExchange(const ClusterTeam& team)
       : team_(team), lane_(static_cast<int>(threadIdx.x) % kLanes) {}
 
   // Sends the warp's partial. `next` is the row of the next turn, as the warp of rank 0 knows it.
   __device__ void Send(const Moments<float>& own, std::uint32_t next, std::uint32_t turn) const {
     const std::uint32_t barrier = Barrier(turn);
-    if (team_.warp == 0 && lane_ == 0) ArriveExpecting(barrier, team_.size() * kGranuleBytes);
+    if (team_.warp == 0 && lane_ == 0) ArriveExpecting(barrier, team_.size() * kVectorBytes);
     if (lane_ >= team_.blocks) return;
     const uint4 word = EncodeSlot(own, next).words[0];
     const std::uint32_t slot_there = PlaceInBlock(Slot(turn, team_.rank()), lane_);
@@ -70,7 +70,7 @@ class ClusterMeeting {
     return team_.barriers + turn % 2 * static_cast<std::uint32_t>(sizeof(std::uint64_t));
   }
   __device__ std::uint32_t Slot(std::uint32_t turn, int rank) const {
-    return team_.slots + turn % 2 * team_.set_bytes + rank * kGranuleBytes;
+    return team_.slots + turn % 2 * team_.set_bytes + rank * kVectorBytes;
   }
 
   const ClusterTeam& team_;

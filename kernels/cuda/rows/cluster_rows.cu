@@ -13,11 +13,11 @@
 // Bytes: each element is read once and written once. Gamma and beta per element, of the rows' type
 // or float32 and without an activation, stay in shared memory, one slice for all teams of a block;
 // others come from the caches. Occupancy: one block of 16 warps with all the
-// registers, half of which hold rows: 128 KiB. Rows are handed out by tickets (work_counter.cuh).
+// registers, half of which hold rows: 128 KiB. A work counter hands out rows (work_counter.cuh).
 // Determinism: places and merge orders follow from the row's length; no atomics touch the sums.
 //
 // Blocks wait for none but those of their own cluster, which the hardware starts together, so
-// clusters that find no room start later and take what rows are left.
+// clusters that do not fit yet start later and take what rows are left.
 
 #include <cuda_runtime.h>
 
@@ -50,21 +50,21 @@ struct ClusterShape {
 template <typename T, bool kAligned, typename Params>
 __global__ void __launch_bounds__(kThreads, 1)
     ClusterRows(const __grid_constant__ RowBatch batch, const __grid_constant__ ClusterShape shape,
-                MeetingRoom* room) {
+                ExchangeArea* area) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   using A = Accumulator<T>;
-  extern __shared__ __align__(128) Granule memory[];
+  extern __shared__ __align__(128) Vector memory[];
   __shared__ std::uint64_t barriers[kClusterWarps][2];
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kLanes, 0);
   const int teams = kClusterWarps / shape.warps;
   const int number = warp / shape.warps;
-  const std::uint32_t set_bytes = kClusterWarps * shape.blocks * kGranuleBytes;
+  const std::uint32_t set_bytes = kClusterWarps * shape.blocks * kVectorBytes;
   const std::uint32_t slots = SharedAddress(memory);
   const ClusterTeam team = {shape.blocks,
                             shape.warps,
                             static_cast<int>(blockIdx.x) % shape.blocks,
                             warp % shape.warps,
-                            slots + number * shape.warps * shape.blocks * kGranuleBytes,
+                            slots + number * shape.warps * shape.blocks * kVectorBytes,
                             set_bytes,
                             SharedAddress(barriers[number])};
   if (threadIdx.x < kClusterWarps * 2) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const std::uint32_t clusters = gridDim.x / shape.blocks;
   const std::uint32_t first = number * clusters + blockIdx.x / shape.blocks;
   std::uint32_t row = number < teams ? first : batch.rows;  // Some warps may be left over.
-  TeamRows rows(&room->next_ticket, first, clusters * teams);
+  RowScheduler rows(&area->next_row, first, clusters * teams);
   const RunPlace place = {std::int64_t{team.rank()} * shape.run_bytes, shape.run_bytes};
   ClusterWarp<T, kAligned, Params> worker(
       batch, place,
@@ -84,14 +84,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   AwaitCopies();
   __syncthreads();
   SyncCluster();
-  const ClusterMeeting meeting(team);
+  const ClusterExchange exchange(team);
   for (std::uint32_t turn = 0; row < batch.rows; ++turn) {
     const Moments<A> partial = worker.Sum();
-    meeting.Send(partial, team.rank() == 0 ? rows.After(turn) : 0, turn);
+    exchange.Send(partial, team.rank() == 0 ? rows.After(turn) : 0, turn);
     worker.Prepare();
     const BlockShares shares = {worker.row_elements(),
                                 shape.run_bytes / static_cast<int>(sizeof(T))};
-    const Moments<A> whole = meeting.Collect(shares, turn, &row);
+    const Moments<A> whole = exchange.Collect(shares, turn, &row);
     worker.Finish(FinishRow(whole, batch.eps), row);
   }
   if (team.rank() == 0 && first < batch.rows && number < teams) rows.Leave(batch.rows);
@@ -110,7 +110,7 @@ struct ClusterKind<RunElements<T, P>> {
   static constexpr bool kElements = true;
 };
 
-// Of a block, for the slots of a meeting and parameters of so many bytes for each warp's run.
+// Of a block, for the slots of an exchange and parameters of so many bytes for each warp's run.
 std::size_t SharedBytes(const Plan& plan, int param_bytes) {
   return ClusterSlotBytes(plan.blocks_per_row) + static_cast<std::size_t>(plan.warps) * param_bytes;
 }
@@ -119,7 +119,7 @@ template <typename T, bool kAligned, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes) {
   const Plan& plan = launch.plan;
   const auto blocks = static_cast<unsigned>(plan.blocks_per_row);
-  const ClusterShape shape = {plan.blocks_per_row, plan.warps, plan.granules * kStepBytes,
+  const ClusterShape shape = {plan.blocks_per_row, plan.warps, plan.vectors * kStepBytes,
                               param_bytes};
   const auto held = static_cast<unsigned>(launch.limits.resident_clusters[blocks]);
   cudaLaunchAttribute cluster = {};
@@ -135,7 +135,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, int param_bytes
   config.attrs = &cluster;
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, &ClusterRows<T, kAligned, Params>, batch, shape,
-                            static_cast<MeetingRoom*>(launch.meeting));
+                            static_cast<ExchangeArea*>(launch.exchange));
 }
 
 // Rows that are aligned. Parameters of elements that cannot stay in shared memory are for RunAny.

@@ -8,8 +8,8 @@
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
 #include "kernels/cuda/rows/run_params.cuh"
-#include "kernels/cuda/rows/scalar_tile.cuh"
 #include "kernels/cuda/rows/vector_tile.cuh"
+#include "kernels/cuda/rows/word_tile.cuh"
 
 namespace normd::norm::cuda {
 
@@ -32,13 +32,13 @@ class ClusterWarp {
   // Asks for the run of row `index`; no bytes if there is no such row.
   __device__ void Load(std::uint32_t index) {
     run_ = Find(index);
-    Ask(run_, 0, kClusterGranules);
+    Ask(run_, 0, kClusterVectors);
   }
 
   __device__ std::int64_t row_elements() const { return run_.elements; }
 
   __device__ Moments<A> Sum() const {
-    return MergeLanes(SumRun<T, true>(granules_, run_.bytes, lane_, kLanes, batch_.centered),
+    return MergeLanes(SumRun<T, true>(vectors_, run_.bytes, lane_, kLanes, batch_.centered),
                       static_cast<A>(run_.bytes / static_cast<int>(sizeof(T))), kLanes);
   }
 
@@ -49,26 +49,26 @@ class ClusterWarp {
   __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
     params_.Use(scale);
     const Run then = Find(next);
-    const int left = run_.bytes - lane_ * kGranuleBytes;
-    char* out = run_.y + lane_ * kGranuleBytes;
+    const int left = run_.bytes - lane_ * kVectorBytes;
+    char* out = run_.y + lane_ * kVectorBytes;
     asm volatile("" : "+l"(out));  // One address for all stores, not one for each.
 #pragma unroll
-    for (int i = 0; i < kClusterGranules / kChunkGranules; ++i) {
+    for (int i = 0; i < kClusterVectors / kChunkVectors; ++i) {
       if (i * kChunkBytes < run_.bytes) {
-        Granule chunk[kChunkGranules];
+        Vector chunk[kChunkVectors];
 #pragma unroll
-        for (int k = 0; k < kChunkGranules; ++k) {
-          chunk[k] = granules_[i * kChunkGranules + k];
+        for (int k = 0; k < kChunkVectors; ++k) {
+          chunk[k] = vectors_[i * kChunkVectors + k];
           Repack(chunk[k]);
         }
         params_.Scale(run_.params, i, left, lane_, chunk);
 #pragma unroll
-        for (int k = 0; k < kChunkGranules; ++k) {
+        for (int k = 0; k < kChunkVectors; ++k) {
           const int offset = i * kChunkBytes + k * kStepBytes;
-          if (offset < left) StoreGranule(out + offset, chunk[k]);
+          if (offset < left) StoreVector(out + offset, chunk[k]);
         }
       }
-      Ask(then, i * kChunkGranules, kChunkGranules);
+      Ask(then, i * kChunkVectors, kChunkVectors);
     }
     run_ = then;
   }
@@ -95,13 +95,13 @@ class ClusterWarp {
   }
 
   __device__ void Ask(const Run& run, int first, int count) {
-    const int left = run.bytes - lane_ * kGranuleBytes;
-    const char* in = run.x + lane_ * kGranuleBytes;
+    const int left = run.bytes - lane_ * kVectorBytes;
+    const char* in = run.x + lane_ * kVectorBytes;
     asm volatile("" : "+l"(in));
 #pragma unroll
-    for (int i = 0; i < kClusterGranules; ++i) {
+    for (int i = 0; i < kClusterVectors; ++i) {
       if (i < first || i >= first + count) continue;
-      if (i * kStepBytes < left) granules_[i] = LoadGranule(in + i * kStepBytes);
+      if (i * kStepBytes < left) vectors_[i] = LoadVector(in + i * kStepBytes);
     }
   }
 
@@ -110,7 +110,7 @@ class ClusterWarp {
   const int lane_;
   Params params_;
   Run run_;
-  Granule granules_[kClusterGranules];
+  Vector vectors_[kClusterVectors];
 };
 
 // Any rows and parameters.
@@ -128,26 +128,26 @@ class ClusterWarp<T, kAligned, RunAny> {
     if (index >= batch_.rows) return;
     row_ = FindRow(batch_, index);
     bytes_ = min(ClampToRun(row_.bytes - place_.begin, place_.bytes), place_.bytes);
-    run().Load(granules_);
+    run().Load(vectors_);
   }
 
   __device__ std::int64_t row_elements() const { return row_.elements; }
 
   __device__ Moments<A> Sum() {
-    return MergeLanes(run().Sum(granules_, batch_.centered),
+    return MergeLanes(run().Sum(vectors_, batch_.centered),
                       static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
   }
 
   __device__ void Prepare() {}
 
   __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
-    run().Finish(AnyParams(), batch_, scale, granules_);
+    run().Finish(AnyParams(), batch_, scale, vectors_);
     Load(next);
   }
 
  private:
   // What follows the run's bytes is another warp's, even where a lane has room for more.
-  __device__ HeldRun<T, kAligned, kClusterGranules> run() const {
+  __device__ RegisterTile<T, kAligned, kClusterVectors> run() const {
     return {row_, static_cast<int>(place_.begin), bytes_, lane_, kLanes};
   }
 
@@ -156,7 +156,7 @@ class ClusterWarp<T, kAligned, RunAny> {
   const int lane_;
   Row row_ = {};
   int bytes_ = 0;
-  Granule granules_[kClusterGranules];
+  Vector vectors_[kClusterVectors];
 };
 
 }  // namespace normd::norm::cuda

@@ -19,33 +19,33 @@ class GridWarp<T, kAligned, RunAny> {
  public:
   using A = Accumulator<T>;
 
-  __device__ GridWarp(const RowBatch& batch, const LandingPlace& place, const RowQueue& queue,
+  __device__ GridWarp(const RowBatch& batch, const StagingPlace& place, const RowQueue& queue,
                       std::uint32_t)
       : batch_(batch),
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
-        landing_(batch, place, queue) {
-    landing_.Fill(kLookahead - 1);
+        ring_(batch, place, queue) {
+    ring_.Fill(kLookahead - 1);
   }
 
   __device__ Moments<A> Sum(std::uint32_t index) {
-    const Run run = landing_.RunOf(FindRow(batch_, index));
-    const int left = run.bytes - lane_ * kGranuleBytes;
+    const Run run = ring_.RunOf(FindRow(batch_, index));
+    const int left = run.bytes - lane_ * kVectorBytes;
     const int chunks = run.chunks();
     ChunkMoments<T> moments(batch_.centered);
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
-      Granule chunk[kChunkGranules];
-      run.template Read<T>(landing_.Await(), i, lane_, chunk);
+      Vector chunk[kChunkVectors];
+      run.template Read<T>(ring_.Await(), i, lane_, chunk);
       const int rest = left - i * kChunkBytes;
       if (i == 0) {
-        ForGranules(chunk, rest, [&](const Granule& granule, int present) {
-          moments.AddToReference(granule, present);
+        ForVectors(chunk, rest, [&](const Vector& vector, int present) {
+          moments.AddToReference(vector, present);
         });
         moments.SetReference(LaneElements<T>(min(rest, kChunkBytes)));
       }
-      ForGranules(chunk, rest,
-                  [&](const Granule& granule, int present) { moments.Add(granule, present); });
+      ForVectors(chunk, rest,
+                 [&](const Vector& vector, int present) { moments.Add(vector, present); });
     }
     return MergeLanes(moments.Result(LaneElements<T>(left)),
                       static_cast<A>(run.bytes / static_cast<int>(sizeof(T))), kLanes);
@@ -57,42 +57,42 @@ class GridWarp<T, kAligned, RunAny> {
   __device__ void Turn(std::uint32_t index, const RowScale<A>& scale, std::uint32_t next,
                        std::uint32_t known) {
     const Row row = FindRow(batch_, index < batch_.rows ? index : 0);
-    const int bytes = index < batch_.rows ? landing_.RunOf(row).bytes : 0;
+    const int bytes = index < batch_.rows ? ring_.RunOf(row).bytes : 0;
     Run next_run;
-    if (next < batch_.rows) next_run = landing_.RunOf(FindRow(batch_, next));
+    if (next < batch_.rows) next_run = ring_.RunOf(FindRow(batch_, next));
     const int chunks = max(bytes, next_run.bytes);
 #pragma unroll 1
     for (int i = 0; i * kChunkBytes < chunks; ++i) {
-      Granule chunk[kChunkGranules];
+      Vector chunk[kChunkVectors];
       row_.Take(i, chunk);
       if (i * kChunkBytes < next_run.bytes) {
-        Granule fresh[kChunkGranules];
-        next_run.template Read<T>(landing_.Again(), i, lane_, fresh);
+        Vector fresh[kChunkVectors];
+        next_run.template Read<T>(ring_.Again(), i, lane_, fresh);
         row_.Put(i, fresh);
-        landing_.Free(fresh);
-        landing_.AskForOne();
+        ring_.Free(fresh);
+        ring_.AskForOne();
       }
       const int left = bytes - i * kChunkBytes;
       if (left <= 0) continue;
       Scale(row, scale, i, left, chunk);
       StoreRun<T, kAligned>(row.y + place_.begin + i * kChunkBytes, left, lane_, kLanes, chunk);
     }
-    landing_.Fill(known);
+    ring_.Fill(known);
   }
 
  private:
-  using Run = LandingRun<kAligned>;
+  using Run = StagedRun<kAligned>;
 
-  // function(granule, present) for the granules of a lane's part of a chunk of which elements
-  // exist; `rest` bytes do from the lane's first granule on.
+  // function(vector, present) for the vectors of a lane's part of a chunk of which elements
+  // exist; `rest` bytes do from the lane's first vector on.
   template <typename Function>
-  __device__ static void ForGranules(const Granule (&chunk)[kChunkGranules], int rest,
-                                     Function function) {
+  __device__ static void ForVectors(const Vector (&chunk)[kChunkVectors], int rest,
+                                    Function function) {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
+    for (int i = 0; i < kChunkVectors; ++i) {
       const int here = rest - i * kStepBytes;
-      if (here >= kGranuleBytes) {
-        function(chunk[i], kPerGranule<T>);
+      if (here >= kVectorBytes) {
+        function(chunk[i], kPerVector<T>);
       } else if (!kAligned && here > 0) {
         function(chunk[i], here / static_cast<int>(sizeof(T)));
       }
@@ -101,16 +101,16 @@ class GridWarp<T, kAligned, RunAny> {
 
   // Turns chunk `index` of the run, of which `bytes` exist from its begin on, into results.
   __device__ void Scale(const Row& row, const RowScale<A>& scale, int index, int bytes,
-                        Granule (&chunk)[kChunkGranules]) const {
+                        Vector (&chunk)[kChunkVectors]) const {
     const std::int64_t element = (place_.begin + index * kChunkBytes) / static_cast<int>(sizeof(T));
     RunEpilogue<T> epilogue(batch_, row, scale, element,
                             element + min(bytes, kChunkBytes) / static_cast<int>(sizeof(T)));
-    const std::int64_t first = element + lane_ * kPerGranule<T>;
+    const std::int64_t first = element + lane_ * kPerVector<T>;
     if (epilogue.few_channels()) {
-      const int of_first = epilogue.GranulesOfFirst(first, kLanes * kPerGranule<T>, kChunkGranules);
+      const int of_first = epilogue.VectorsOfFirst(first, kLanes * kPerVector<T>, kChunkVectors);
       WithActivation(batch_.activation, [&](auto activation) {
 #pragma unroll
-        for (int i = 0; i < kChunkGranules; ++i) {
+        for (int i = 0; i < kChunkVectors; ++i) {
           chunk[i] =
               epilogue.template ApplyInChannel<decltype(activation)::value>(chunk[i], i < of_first);
         }
@@ -118,17 +118,17 @@ class GridWarp<T, kAligned, RunAny> {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      chunk[i] = epilogue.Apply(chunk[i], first + i * kLanes * kPerGranule<T>,
-                                ElementsPresent<T>(bytes, i * kStepBytes + lane_ * kGranuleBytes));
+    for (int i = 0; i < kChunkVectors; ++i) {
+      chunk[i] = epilogue.Apply(chunk[i], first + i * kLanes * kPerVector<T>,
+                                ElementsPresent<T>(bytes, i * kStepBytes + lane_ * kVectorBytes));
     }
   }
 
   const RowBatch& batch_;
-  const LandingPlace place_;
+  const StagingPlace place_;
   const int lane_;
-  Landing<kAligned> landing_;
-  HeldRow row_;
+  StagingRing<kAligned> ring_;
+  RegisterRow row_;
 };
 
 }  // namespace normd::norm::cuda

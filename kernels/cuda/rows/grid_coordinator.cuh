@@ -1,4 +1,5 @@
-// The warp of a block of the grid kernels that holds no rows: it meets the other blocks.
+// The coordinator warp of a block of the grid kernels: it holds no rows and exchanges partials with
+// the other blocks.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_COORDINATOR_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_GRID_COORDINATOR_CUH_
@@ -14,23 +15,23 @@
 
 namespace normd::norm::cuda {
 
-// In turn t it publishes the block's partial of row t, and hands out the
-// scale of row t - 1, upon which the other warps store that row.
+// In turn t it publishes the block's partial of row t and hands out the scale of row t - 1, which
+// lets the other warps store that row.
 template <typename T>
-class GridHost {
+class GridCoordinator {
  public:
   using A = Accumulator<T>;
 
-  __device__ GridHost(const RowBatch& batch, const GridShape& shape, MeetingRoom* room,
-                      GridBoard<A>* board)
+  __device__ GridCoordinator(const RowBatch& batch, const GridShape& shape, ExchangeArea* area,
+                             GridShared<A>* shared)
       : batch_(batch),
         shape_(shape),
-        board_(board),
+        shared_(shared),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
-        meeting_(room, shape.blocks_per_row, batch.rows) {}
+        exchange_(area, shape.blocks_per_row, batch.rows) {}
 
   __device__ void Run() {
-    std::uint32_t row = board_->queue.OfTurn(0), last = batch_.rows;
+    std::uint32_t row = shared_->queue.OfTurn(0), last = batch_.rows;
     for (std::uint32_t turn = 0; row < batch_.rows || last < batch_.rows; ++turn) {
       bool published = row >= batch_.rows, handed_out = last >= batch_.rows, known = handed_out;
       RowScale<A> scale;
@@ -44,7 +45,7 @@ class GridHost {
           Publish(row, turn);
           published = true;
         }
-        if (!known && meeting_.Ask(turn - 1)) {
+        if (!known && exchange_.Ask(turn - 1)) {
           scale = Finish(last);
           known = true;
         }
@@ -54,43 +55,43 @@ class GridHost {
         }
       }
       last = row;
-      if (row < batch_.rows) row = board_->queue.OfTurn(turn + 1);
+      if (row < batch_.rows) row = shared_->queue.OfTurn(turn + 1);
     }
   }
 
  private:
   __device__ std::uint32_t Summed(std::uint32_t turn) const {
-    return SharedAddress(&board_->summed[turn % 2]);
+    return SharedAddress(&shared_->summed[turn % 2]);
   }
   __device__ BlockShares SharesOf(std::uint32_t row) const {
     return {FindRow(batch_, row).elements,
-            std::int64_t{kGridWarps} * shape_.granules * kLanes * kPerGranule<T>};
+            std::int64_t{kGridWarps} * shape_.vectors * kLanes * kPerVector<T>};
   }
 
   __device__ void Publish(std::uint32_t row, std::uint32_t turn) {
-    const Moments<A> mine = lane_ < kGridWarps ? board_->partials[turn % 2][lane_] : Moments<A>();
+    const Moments<A> mine = lane_ < kGridWarps ? shared_->partials[turn % 2][lane_] : Moments<A>();
     const int rank = static_cast<int>(blockIdx.x) % shape_.blocks_per_row;
-    meeting_.Publish(MergeLanes(mine, SharesOf(row).template Count<A>(rank), kLanes), turn);
+    exchange_.Publish(MergeLanes(mine, SharesOf(row).template Count<A>(rank), kLanes), turn);
   }
 
   // Of a row that all blocks have published.
   __device__ RowScale<A> Finish(std::uint32_t row) {
-    return FinishRow(meeting_.Collect(SharesOf(row), &ahead_), batch_.eps);
+    return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps);
   }
 
   __device__ void HandOut(std::uint32_t turn, const RowScale<A>& scale) {
     if (lane_ == 0) {
-      board_->scales[turn % 2] = scale;
-      board_->queue.rows[(turn + kLookahead) % 8] = ahead_;
+      shared_->scales[turn % 2] = scale;
+      shared_->queue.rows[(turn + kLookahead) % 8] = ahead_;
     }
-    ArriveAtBarrier(SharedAddress(&board_->scaled[turn % 2]));
+    ArriveAtBarrier(SharedAddress(&shared_->scaled[turn % 2]));
   }
 
   const RowBatch& batch_;
   const GridShape& shape_;
-  GridBoard<A>* const board_;
+  GridShared<A>* const shared_;
   const int lane_;
-  GridMeeting<A> meeting_;
+  GridExchange<A> exchange_;
   std::uint32_t ahead_ = 0;  // The row of kLookahead turns later.
 };
 

@@ -1,4 +1,4 @@
-// Where the blocks of a row meet: in slots of global memory (exchange_slots.cuh).
+// How the blocks of a row exchange partials: through slots in global memory (exchange_slots.cuh).
 //
 // A block publishes its partial of turn t before it collects those of turn t - 1, which by then
 // have been under way for a turn: nobody waits unless another block is a turn behind. So a block
@@ -22,26 +22,26 @@ namespace normd::norm::cuda {
 
 inline constexpr int kSlotSets = 4;
 
-// Words of the room that a team of `blocks` uses: a slot for each block, and one for the row that
+// Words of the area that a team of `blocks` uses: a slot for each block, and one for the row that
 // rank 0 announces.
 template <typename A>
 constexpr unsigned TeamWords(unsigned blocks) {
-  return kSlotSets * (blocks + 1) * MeetingSlot<A>::kWords;
+  return kSlotSets * (blocks + 1) * ExchangeSlot<A>::kWords;
 }
 
 // One warp of each block calls it.
 template <typename A>
-class GridMeeting {
+class GridExchange {
  public:
-  using Slot = MeetingSlot<A>;
+  using Slot = ExchangeSlot<A>;
 
-  __device__ GridMeeting(MeetingRoom* room, int blocks, std::uint32_t rows)
-      : room_(room),
+  __device__ GridExchange(ExchangeArea* area, int blocks, std::uint32_t rows)
+      : area_(area),
         blocks_(blocks),
         rank_(static_cast<int>(blockIdx.x) % blocks),
         team_(blockIdx.x / blocks),
         teams_(gridDim.x / blocks),
-        tickets_(rows > (kLookahead + 2) * (gridDim.x / blocks)) {}
+        dynamic_(rows > (kLookahead + 2) * (gridDim.x / blocks)) {}
 
   // Announces the block's partial, and the row of turn + kLookahead.
   __device__ void Publish(const Moments<A>& own, std::uint32_t turn) {
@@ -88,7 +88,7 @@ class GridMeeting {
   static constexpr int kLaneSlots = kMaxRowBlocks / kLanes + 1;
 
   __device__ uint4* Slots(std::uint32_t turn) const {
-    return room_->words + team_ * TeamWords<A>(blocks_) +
+    return area_->words + team_ * TeamWords<A>(blocks_) +
            turn % kSlotSets * (blocks_ + 1) * Slot::kWords;
   }
 
@@ -101,26 +101,26 @@ class GridMeeting {
     }
   }
 
-  // A team's first rows follow from its number, the others from tickets (work_counter.cuh). A
-  // ticket is fetched two turns before it is announced.
+  // A team's first rows follow from its number, the others from the work counter
+  // (work_counter.cuh), drawn two turns before they are announced.
   __device__ std::uint32_t RowAhead(std::uint32_t turn) {
     const std::uint32_t own = team_ + (turn + kLookahead) * teams_;
-    if (!tickets_) return own;
-    const unsigned ticket = older_ticket_;
-    older_ticket_ = newer_ticket_;
-    if (threadIdx.x % kLanes == 0) newer_ticket_ = atomicAdd(&room_->next_ticket, 1);
-    return turn < 2 ? own : (kLookahead + 2) * teams_ + ticket;
+    if (!dynamic_) return own;
+    const unsigned drawn = older_;
+    older_ = newer_;
+    if (threadIdx.x % kLanes == 0) newer_ = atomicAdd(&area_->next_row, 1);
+    return turn < 2 ? own : (kLookahead + 2) * teams_ + drawn;
   }
 
-  MeetingRoom* const room_;
+  ExchangeArea* const area_;
   const int blocks_;
   const int rank_;
   const std::uint32_t team_;
   const std::uint32_t teams_;
-  const bool tickets_;
+  const bool dynamic_;
   LaneSlots<A, kLaneSlots> asked_;
-  unsigned newer_ticket_ = 0;  // Being fetched.
-  unsigned older_ticket_ = 0;
+  unsigned newer_ = 0;  // Being fetched.
+  unsigned older_ = 0;
 };
 
 }  // namespace normd::norm::cuda

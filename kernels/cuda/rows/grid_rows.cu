@@ -1,15 +1,15 @@
-// Rows spread over co-resident blocks that meet in global memory (grid_exchange.cuh).
+// Rows spread over co-resident blocks that exchange partials in global memory (grid_exchange.cuh).
 //
 // The blocks of a launch form teams of blocks_per_row; a team takes rows, each block the same slice
-// of each, cut into the runs of 11 warps; a 12th merges the warps' partials and meets the other
-// blocks. A row is in three places in turn: it lands in shared memory (staging_ring.cuh) and is
-// summed there; it moves into registers while the row before is stored from them; it is stored. In
-// turn t a warp
+// of each, cut into the runs of 11 warps; a 12th (the coordinator) merges the warps' partials and
+// exchanges them with the other blocks. A row is in three places in turn: it arrives in shared
+// memory (staging_ring.cuh) and is summed there; it moves into registers while the row before is
+// stored from them; it is stored. In turn t a warp
 //   sums its run of row t,
-//   waits for the statistics of row t - 1, which the 12th warp has collected in the meantime,
+//   waits for the statistics of row t - 1, which the coordinator has collected in the meantime,
 //   scales and stores row t - 1 out of registers, chunk by chunk, moves row t there in its place,
 //   and asks for chunks of later rows in the slots that this frees.
-// So nobody waits for a meeting unless another block is a turn behind, and loads and stores are
+// So nobody waits for an exchange unless another block is a turn behind, and loads and stores are
 // under way in every phase.
 //
 // Bytes: each element is read once and written once. Where rows share gamma and beta element by
@@ -42,63 +42,63 @@ namespace {
 
 constexpr int kThreads = (kGridWarps + 1) * kLanes;
 constexpr int kEagerBlocks = 16;
-constexpr int kEagerGranules = 12;
+constexpr int kEagerVectors = 12;
 
 // The work of the others.
 template <typename T, typename Warp>
 __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
-                            GridBoard<Accumulator<T>>* board) {
+                            GridShared<Accumulator<T>>* shared) {
   using A = Accumulator<T>;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  std::uint32_t row = board->queue.OfTurn(0),
+  std::uint32_t row = shared->queue.OfTurn(0),
                 last = batch.rows;  // Of this turn and the one before.
   for (std::uint32_t turn = 0; row < batch.rows || last < batch.rows; ++turn) {
     if (last < batch.rows) worker->Prepare();
     if (row < batch.rows) {
       const std::uint32_t side = turn % 2;
       const Moments<A> partial = worker->Sum(row);
-      if (lane == 0) board->partials[side][warp] = partial;
-      ArriveAtBarrier(SharedAddress(&board->summed[side]));
+      if (lane == 0) shared->partials[side][warp] = partial;
+      ArriveAtBarrier(SharedAddress(&shared->summed[side]));
     }
     RowScale<A> scale;
     if (last < batch.rows) {
       const std::uint32_t before = turn - 1;
-      AwaitBarrier(SharedAddress(&board->scaled[before % 2]), before / 2 % 2);
-      scale = board->scales[before % 2];
+      AwaitBarrier(SharedAddress(&shared->scaled[before % 2]), before / 2 % 2);
+      scale = shared->scales[before % 2];
     }
     worker->Turn(last, scale, row, turn + kLookahead - 1);
     last = row;
-    if (row < batch.rows) row = board->queue.OfTurn(turn + 1);
+    if (row < batch.rows) row = shared->queue.OfTurn(turn + 1);
   }
 }
 
 template <typename T, bool kAligned, typename Params>
 __global__ void __launch_bounds__(kThreads, 1)
     GridRows(const __grid_constant__ RowBatch batch, const __grid_constant__ GridShape shape,
-             MeetingRoom* room) {
+             ExchangeArea* area) {
   using A = Accumulator<T>;
-  extern __shared__ __align__(128) Granule memory[];
-  __shared__ GridBoard<A> board;
+  extern __shared__ __align__(128) Vector memory[];
+  __shared__ GridShared<A> shared;
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kLanes, 0);
   const std::uint32_t teams = gridDim.x / shape.blocks_per_row;
   const std::uint32_t team = blockIdx.x / shape.blocks_per_row;
-  if (threadIdx.x < kLookahead) board.queue.rows[threadIdx.x] = team + threadIdx.x * teams;
+  if (threadIdx.x < kLookahead) shared.queue.rows[threadIdx.x] = team + threadIdx.x * teams;
   if (threadIdx.x < 2) {
-    InitBarrier(SharedAddress(&board.summed[threadIdx.x]), kGridWarps * kLanes);
-    InitBarrier(SharedAddress(&board.scaled[threadIdx.x]), kLanes);
+    InitBarrier(SharedAddress(&shared.summed[threadIdx.x]), kGridWarps * kLanes);
+    InitBarrier(SharedAddress(&shared.scaled[threadIdx.x]), kLanes);
     PublishBarriers();
   }
   __syncthreads();
   if (warp == kGridWarps) {
-    GridHost<T>(batch, shape, room, &board).Run();
+    GridCoordinator<T>(batch, shape, area, &shared).Run();
   } else {
     const int rank = static_cast<int>(blockIdx.x) % shape.blocks_per_row;
-    const int run_bytes = shape.granules * kStepBytes;
+    const int run_bytes = shape.vectors * kStepBytes;
     constexpr int kSlotBytes = SlotBytes(kAligned);
     const std::uint32_t ring = SharedAddress(memory);
     const std::uint32_t barriers = ring + kGridWarps * shape.slots * kSlotBytes;
-    const std::uint32_t params = ring + kGridWarps * shape.slots * (kSlotBytes + kGranuleBytes);
-    const LandingPlace place = {std::int64_t{rank * kGridWarps + warp} * run_bytes,
+    const std::uint32_t params = ring + kGridWarps * shape.slots * (kSlotBytes + kVectorBytes);
+    const StagingPlace place = {std::int64_t{rank * kGridWarps + warp} * run_bytes,
                                 run_bytes,
                                 shape.slots,
                                 static_cast<std::uint32_t>(shape.slots) >> 16,
@@ -106,17 +106,17 @@ __global__ void __launch_bounds__(kThreads, 1)
                                 barriers + warp * shape.slots * 8,
                                 shape.rows_pass ? PassPolicy() : KeepPolicy()};
     GridWarp<T, kAligned, Params> worker(
-        batch, place, board.queue, shape.param_bytes == 0 ? 0 : params + warp * shape.param_bytes);
-    ComputeRows<T>(batch, warp, &worker, &board);
+        batch, place, shared.queue, shape.param_bytes == 0 ? 0 : params + warp * shape.param_bytes);
+    ComputeRows<T>(batch, warp, &worker, &shared);
   }
-  LeaveRoom(room, teams * TeamWords<A>(shape.blocks_per_row));
+  LeaveExchange(area, teams * TeamWords<A>(shape.blocks_per_row));
 }
 
 template <typename T>
 std::uint32_t MostTeams(const Launch& launch) {
   const auto blocks = static_cast<unsigned>(launch.plan.blocks_per_row);
   const unsigned held = static_cast<unsigned>(launch.limits.multiprocessors) / blocks;
-  constexpr unsigned kWords = sizeof(MeetingRoom::words) / sizeof(uint4);
+  constexpr unsigned kWords = sizeof(ExchangeArea::words) / sizeof(uint4);
   return std::min(held, kWords / TeamWords<Accumulator<T>>(blocks));
 }
 
@@ -124,12 +124,12 @@ template <typename T, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   const Plan& plan = launch.plan;
   const int param_bytes = Params::RunParamBytes(launch);
-  const GridMemory memory = DivideGridMemory(launch.limits, plan.granules, aligned, param_bytes);
+  const GridMemory memory = DivideGridMemory(launch.limits, plan.vectors, aligned, param_bytes);
   const GridShape shape = {plan.blocks_per_row,
-                           plan.granules,
+                           plan.vectors,
                            memory.slots,
                            memory.param_bytes,
-                           plan.blocks_per_row <= kEagerBlocks || plan.granules <= kEagerGranules,
+                           plan.blocks_per_row <= kEagerBlocks || plan.vectors <= kEagerVectors,
                            param_bytes > 0 && memory.param_bytes == 0};
   const std::uint32_t teams = std::min<std::uint32_t>(batch.rows, MostTeams<T>(launch));
   cudaLaunchConfig_t config = {};
@@ -144,7 +144,7 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, bool aligned) {
   config.numAttrs = 1;
   const auto kernel = aligned ? &GridRows<T, true, Params> : &GridRows<T, false, RunAny>;
   return cudaLaunchKernelEx(&config, kernel, batch, shape,
-                            static_cast<MeetingRoom*>(launch.meeting));
+                            static_cast<ExchangeArea*>(launch.exchange));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace normd::norm::cuda {
 // How a launch cuts rows and shared memory.
 struct GridShape {
   int blocks_per_row;
-  int granules;
+  int vectors;
   int slots;
   int param_bytes;  // Of gamma and beta in shared memory, of each warp; 0 if they are not there.
   // Rows are stored as soon as their scale is known. Otherwise after the next row's partial is
@@ -23,7 +23,7 @@ struct GridShape {
 
 // What the warps of a block tell each other, for even and odd turns.
 template <typename A>
-struct GridBoard {
+struct GridShared {
   Moments<A> partials[2][kGridWarps];
   RowScale<A> scales[2];
   // Barriers, at which every lane arrives for what it has read and written itself.

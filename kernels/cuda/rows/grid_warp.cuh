@@ -1,4 +1,4 @@
-// A warp of the grid kernels that holds rows: sums its run of a row where it landed, moves it into
+// A warp of the grid kernels that holds rows: sums its run of a row where it arrived, moves it into
 // registers, scales and stores it.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_GRID_WARP_CUH_
@@ -16,30 +16,30 @@
 
 namespace normd::norm::cuda {
 
-inline constexpr int kMaxChunks = kGridGranules / kChunkGranules;
+inline constexpr int kMaxChunks = kGridVectors / kChunkVectors;
 
 // A warp's run of one row, in registers. Registers have no index at run time: Take and Put branch
 // to the code of one chunk.
-class HeldRow {
+class RegisterRow {
  public:
-  __device__ void Get(int index, Granule (&chunk)[kChunkGranules]) const {
+  __device__ void Get(int index, Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      chunk[i] = granules_[index * kChunkGranules + i];
+    for (int i = 0; i < kChunkVectors; ++i) {
+      chunk[i] = vectors_[index * kChunkVectors + i];
       Repack(chunk[i]);
     }
   }
-  __device__ void Set(int index, const Granule (&chunk)[kChunkGranules]) {
+  __device__ void Set(int index, const Vector (&chunk)[kChunkVectors]) {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) granules_[index * kChunkGranules + i] = chunk[i];
+    for (int i = 0; i < kChunkVectors; ++i) vectors_[index * kChunkVectors + i] = chunk[i];
   }
-  __device__ void Take(int index, Granule (&chunk)[kChunkGranules]) const {
+  __device__ void Take(int index, Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
     for (int c = 0; c < kMaxChunks; ++c) {
       if (c == index) Get(c, chunk);
     }
   }
-  __device__ void Put(int index, const Granule (&chunk)[kChunkGranules]) {
+  __device__ void Put(int index, const Vector (&chunk)[kChunkVectors]) {
 #pragma unroll
     for (int c = 0; c < kMaxChunks; ++c) {
       if (c == index) Set(c, chunk);
@@ -47,7 +47,7 @@ class HeldRow {
   }
 
  private:
-  Granule granules_[kGridGranules];
+  Vector vectors_[kGridVectors];
 };
 
 // One warp's work on rows that are aligned, with parameters of a known kind. Its loops over chunks
@@ -57,42 +57,42 @@ class GridWarp {
  public:
   using A = Accumulator<T>;
 
-  __device__ GridWarp(const RowBatch& batch, const LandingPlace& place, const RowQueue& queue,
+  __device__ GridWarp(const RowBatch& batch, const StagingPlace& place, const RowQueue& queue,
                       std::uint32_t params)
       : batch_(batch),
         place_(place),
         lane_(static_cast<int>(threadIdx.x) % kLanes),
-        landing_(batch, place, queue),
+        ring_(batch, place, queue),
         params_(batch, {place.begin, place.run_bytes}, params) {
     params_.Fetch();
-    landing_.Fill(kLookahead - 1);
+    ring_.Fill(kLookahead - 1);
     AwaitCopies();
   }
 
-  // Sums the run of a row, which stays where it landed; every lane gets the result.
+  // Sums the run of a row, which stays where it arrived; every lane gets the result.
   __device__ Moments<A> Sum(std::uint32_t index) {
     const Row row = FindRow(batch_, index);
     next_.y = row.y + place_.begin;
-    next_.bytes = landing_.RunOf(row).bytes;
+    next_.bytes = ring_.RunOf(row).bytes;
     next_.params = params_.Find(row, next_.bytes);
-    const int left = next_.bytes - lane_ * kGranuleBytes;
+    const int left = next_.bytes - lane_ * kVectorBytes;
     const int whole = next_.bytes / kChunkBytes;
     ChunkMoments<T> moments(batch_.centered);
 #pragma unroll
     for (int i = 0; i < kMaxChunks; ++i) {
       if (i >= whole) break;
-      Granule chunk[kChunkGranules];
-      Read(landing_.Await(), chunk);
+      Vector chunk[kChunkVectors];
+      Read(ring_.Await(), chunk);
       if (i == 0) {
 #pragma unroll
-        for (const Granule& granule : chunk) moments.AddToReference(granule);
-        moments.SetReference(kChunkGranules * kPerGranule<T>);
+        for (const Vector& vector : chunk) moments.AddToReference(vector);
+        moments.SetReference(kChunkVectors * kPerVector<T>);
       }
 #pragma unroll
-      for (const Granule& granule : chunk) moments.Add(granule);
+      for (const Vector& vector : chunk) moments.Add(vector);
     }
     if (whole * kChunkBytes < next_.bytes) {
-      SumRest(landing_.Await(), left - whole * kChunkBytes, whole == 0, &moments);
+      SumRest(ring_.Await(), left - whole * kChunkBytes, whole == 0, &moments);
     }
     return MergeLanes(moments.Result(LaneElements<T>(left)),
                       static_cast<A>(next_.bytes / static_cast<int>(sizeof(T))), kLanes);
@@ -106,47 +106,47 @@ class GridWarp {
   __device__ void Turn(std::uint32_t, const RowScale<A>& scale, std::uint32_t,
                        std::uint32_t known) {
     params_.Use(scale);
-    const int left = held_.bytes - lane_ * kGranuleBytes;
-    char* out = held_.y + lane_ * kGranuleBytes;
+    const int left = held_.bytes - lane_ * kVectorBytes;
+    char* out = held_.y + lane_ * kVectorBytes;
     asm volatile("" : "+l"(out));  // One address for all stores, not one for each.
 #pragma unroll
     for (int i = 0; i < kMaxChunks; ++i) {
       if (i * kChunkBytes < held_.bytes) {
-        Granule chunk[kChunkGranules];
+        Vector chunk[kChunkVectors];
         row_.Get(i, chunk);
         params_.Scale(held_.params, i, left, lane_, chunk);
 #pragma unroll
-        for (int k = 0; k < kChunkGranules; ++k) {
+        for (int k = 0; k < kChunkVectors; ++k) {
           const int offset = i * kChunkBytes + k * kStepBytes;
           // Ahead of gamma and beta, where these come from the L2 cache too.
           if (offset < left) __stcs(reinterpret_cast<uint4*>(out + offset), chunk[k]);
         }
       }
       if (i * kChunkBytes < next_.bytes) {
-        Granule chunk[kChunkGranules];
-        Read(landing_.Again(), chunk);
+        Vector chunk[kChunkVectors];
+        Read(ring_.Again(), chunk);
         row_.Set(i, chunk);
-        landing_.Free(chunk);
-        landing_.AskForOne();
+        ring_.Free(chunk);
+        ring_.AskForOne();
       }
     }
-    landing_.Fill(known);
+    ring_.Fill(known);
     held_ = next_;
     next_.bytes = 0;
   }
 
  private:
   // The run of a row.
-  struct HeldRun {
+  struct RegisterTile {
     char* y = nullptr;
     int bytes = 0;
     typename Params::Place params;
   };
 
-  // The run's last chunk, which is not whole: `rest` bytes from the lane's first granule on.
+  // The run's last chunk, which is not whole: `rest` bytes from the lane's first vector on.
   __device__ void SumRest(std::uint32_t slot, int rest, bool first,
                           ChunkMoments<T>* moments) const {
-    const std::uint32_t place = slot + lane_ * kGranuleBytes;
+    const std::uint32_t place = slot + lane_ * kVectorBytes;
     if (first) {
 #pragma unroll 1
       for (int at = 0; at < rest; at += kStepBytes) {
@@ -158,21 +158,21 @@ class GridWarp {
     for (int at = 0; at < rest; at += kStepBytes) moments->Add(ReadShared(place + at));
   }
 
-  __device__ void Read(std::uint32_t slot, Granule (&chunk)[kChunkGranules]) const {
+  __device__ void Read(std::uint32_t slot, Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      chunk[i] = ReadShared(slot + i * kStepBytes + lane_ * kGranuleBytes);
+    for (int i = 0; i < kChunkVectors; ++i) {
+      chunk[i] = ReadShared(slot + i * kStepBytes + lane_ * kVectorBytes);
     }
   }
 
   const RowBatch& batch_;
-  const LandingPlace place_;
+  const StagingPlace place_;
   const int lane_;
-  Landing<true> landing_;
+  StagingRing<true> ring_;
   Params params_;
-  HeldRow row_;
-  HeldRun held_;  // In registers.
-  HeldRun next_;  // The one that is summed.
+  RegisterRow row_;
+  RegisterTile held_;  // In registers.
+  RegisterTile next_;  // The one that is summed.
 };
 
 }  // namespace normd::norm::cuda

@@ -5,7 +5,7 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::int64_t kGranuleBytes = 16;
+constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
 constexpr std::int64_t kBlockBytes = 64 << 10;
 constexpr int kSmallCluster = 2;  // Blocks.
@@ -21,34 +21,34 @@ constexpr std::int64_t RoundUpToPowerOfTwo(std::int64_t value) {
 
 // What the choice looks at.
 struct Row {
-  std::int64_t granules = 0;
-  // Gamma and beta are element by element, and of one group every row meets the same. How many
+  std::int64_t vectors = 0;
+  // Gamma and beta are element by element, and all rows of one group share them. How many
   // groups there are does not count: a stream computes a run of a sample's groups in a call of its
   // own, and a row's bits must not tell.
   bool shared_params = false;
   bool lean = false;    // Kernels that need few registers can find its parameters.
-  bool ragged = false;  // Rows begin and end between granules.
+  bool ragged = false;  // Rows begin and end between vectors.
   int element_bytes = 0;
 };
 
 Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   Row row;
-  row.granules = CeilDiv(RowLength(spec, spatial),
-                         kGranuleBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
+  row.vectors = CeilDiv(RowLength(spec, spatial),
+                        kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
   row.shared_params = spatial == 1;
   row.lean = row.shared_params || spec.groups == spec.channels;
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =
-      RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kGranuleBytes != 0;
+      RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kVectorBytes != 0;
   return row;
 }
 
 bool PlanWarp(const Row& row, Plan* plan) {
-  if (row.granules > kLanes * kWarpMaxGranules) return false;
+  if (row.vectors > kLanes * kWarpMaxVectors) return false;
   plan->strategy = Strategy::kWarp;
   plan->lanes_per_row =
-      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.granules)));
-  plan->granules = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.granules, kLanes)));
+      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.vectors)));
+  plan->vectors = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.vectors, kLanes)));
   return true;
 }
 
@@ -62,32 +62,32 @@ int ResidentBlocks(int warps, int registers) {
 // instructions for a byte, and so more warps.
 std::int64_t EnoughBytes(const Row& row) { return (row.element_bytes == 2 ? 80 : 70) << 10; }
 
-// Few granules to a lane if enough rows are then on a multiprocessor, or else as many as leave the
-// most there. Ragged rows of narrow elements are bound by instructions, of which more granules take
+// Few vectors to a lane if enough rows are then on a multiprocessor, or else as many as leave the
+// most there. Ragged rows of narrow elements are bound by instructions, of which more vectors take
 // less. Kernels that are not lean need 64 registers in any shape. Where every row reads all of
 // gamma and beta, a block of the most warps would wait for them: they exceed what the first cache
 // holds.
 bool PlanBlock(const Row& row, Plan* plan) {
   struct {
-    int granules;
+    int vectors;
     int warps;
     int registers;
-  } const shapes[] = {{kBlockFewGranules, kBlockFewWarps, 40},
-                      {kBlockSomeGranules, row.lean ? kBlockSomeWarps : 0, 48},
-                      {kBlockManyGranules, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
+  } const shapes[] = {{kBlockFewVectors, kBlockFewWarps, 40},
+                      {kBlockSomeVectors, row.lean ? kBlockSomeWarps : 0, 48},
+                      {kBlockManyVectors, row.shared_params ? kBlockWarps : kBlockMaxWarps, 64}};
   const bool prefer_many = row.lean && row.ragged && row.element_bytes == 2;
   int most = 0;
   for (const auto& shape : shapes) {
-    const std::int64_t warps = CeilDiv(row.granules, std::int64_t{kLanes} * shape.granules);
+    const std::int64_t warps = CeilDiv(row.vectors, std::int64_t{kLanes} * shape.vectors);
     if (warps > shape.warps) continue;
     const int resident = ResidentBlocks(static_cast<int>(warps), shape.registers);
     if (resident < most || (resident == most && !prefer_many)) continue;
     most = resident;
     plan->strategy = Strategy::kBlock;
     plan->warps = static_cast<int>(warps);
-    plan->granules = shape.granules;
-    if (prefer_many || shape.granules != kBlockFewGranules) continue;
-    if (!row.lean || resident * row.granules * kGranuleBytes >= EnoughBytes(row)) break;
+    plan->vectors = shape.vectors;
+    if (prefer_many || shape.vectors != kBlockFewVectors) continue;
+    if (!row.lean || resident * row.vectors * kVectorBytes >= EnoughBytes(row)) break;
   }
   return most > 0;
 }
@@ -95,9 +95,9 @@ bool PlanBlock(const Row& row, Plan* plan) {
 // Whether the gamma and beta of a block's slice fit into its shared memory, as float32 at least:
 // the plan does not know their type.
 bool ClusterParamsFit(const Row& row, const DeviceLimits& limits, int blocks,
-                      std::int64_t block_granules) {
+                      std::int64_t block_vectors) {
   if (!row.shared_params) return true;
-  const std::int64_t elements = block_granules * kGranuleBytes / row.element_bytes;
+  const std::int64_t elements = block_vectors * kVectorBytes / row.element_bytes;
   const auto bytes = static_cast<std::size_t>(2 * elements * std::max(row.element_bytes, 4));
   return kReservedSharedBytes + ClusterSlotBytes(blocks) + bytes <= limits.shared_bytes_per_block;
 }
@@ -108,32 +108,32 @@ bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (limits.compute_capability < 90 || row.element_bytes == 8) return false;
   for (int blocks = 2; blocks <= kMaxClusterBlocks; blocks *= 2) {
     if (limits.resident_clusters[static_cast<std::size_t>(blocks)] == 0) continue;
-    const std::int64_t steps = CeilDiv(row.granules, std::int64_t{kLanes} * blocks);
-    const std::int64_t fewest = CeilDiv(steps, kClusterGranules);
+    const std::int64_t steps = CeilDiv(row.vectors, std::int64_t{kLanes} * blocks);
+    const std::int64_t fewest = CeilDiv(steps, kClusterVectors);
     if (fewest > kClusterWarps / kClusterTeams) continue;
     const std::int64_t teams = std::min<std::int64_t>(kClusterWarps / fewest, kMostTeams);
     const std::int64_t warps = kClusterWarps / teams;
-    const std::int64_t granules = CeilDiv(steps, warps);
-    const std::int64_t block_granules =
-        warps * kLanes * CeilDiv(granules, kChunkGranules) * kChunkGranules;
-    if (!ClusterParamsFit(row, limits, blocks, block_granules)) continue;
+    const std::int64_t vectors = CeilDiv(steps, warps);
+    const std::int64_t block_vectors =
+        warps * kLanes * CeilDiv(vectors, kChunkVectors) * kChunkVectors;
+    if (!ClusterParamsFit(row, limits, blocks, block_vectors)) continue;
     plan->strategy = Strategy::kCluster;
     plan->warps = static_cast<int>(warps);
-    plan->granules = static_cast<int>(granules);
+    plan->vectors = static_cast<int>(vectors);
     plan->blocks_per_row = blocks;
     return true;
   }
   return false;
 }
 
-std::int64_t Chunks(int granules) { return CeilDiv(granules, kChunkGranules); }
+std::int64_t Chunks(int vectors) { return CeilDiv(vectors, kChunkVectors); }
 
 // Of each warp's run of gamma and beta, in elements of the row's type.
-int GridParamBytes(int granules) { return 2 * granules * kLanes * static_cast<int>(kGranuleBytes); }
+int GridParamBytes(int vectors) { return 2 * vectors * kLanes * static_cast<int>(kVectorBytes); }
 
-// Of all warps: a slot of each with its barrier, which is given as much room as a granule.
+// Of all warps: a slot of each with its barrier, which is given as much room as a vector.
 std::size_t SlotRoom(bool aligned) {
-  return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kGranuleBytes);
+  return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kVectorBytes);
 }
 
 int GridSlots(const DeviceLimits& limits, bool aligned, int param_bytes) {
@@ -143,18 +143,18 @@ int GridSlots(const DeviceLimits& limits, bool aligned, int param_bytes) {
   return static_cast<int>((limits.shared_bytes_per_block - taken) / SlotRoom(aligned));
 }
 
-// The most granules of a lane that leave a third of the slots, and one at least, to rows that are
+// The most vectors of a lane that leave a third of the slots, and one at least, to rows that are
 // coming; 0 if there is no room.
-int SliceGranules(const DeviceLimits& limits, bool with_params) {
-  for (int granules = kGridGranules; granules > 0; granules -= kChunkGranules) {
-    const int slots = GridSlots(limits, false, with_params ? GridParamBytes(granules) : 0);
-    if (slots - Chunks(granules) >= std::max(1, slots / 3)) return granules;
+int SliceVectors(const DeviceLimits& limits, bool with_params) {
+  for (int vectors = kGridVectors; vectors > 0; vectors -= kChunkVectors) {
+    const int slots = GridSlots(limits, false, with_params ? GridParamBytes(vectors) : 0);
+    if (slots - Chunks(vectors) >= std::max(1, slots / 3)) return vectors;
   }
   return 0;
 }
 
-std::int64_t FewestBlocks(const Row& row, int granules) {
-  return CeilDiv(row.granules, std::int64_t{kGridWarps} * kLanes * granules);
+std::int64_t FewestBlocks(const Row& row, int vectors) {
+  return CeilDiv(row.vectors, std::int64_t{kGridWarps} * kLanes * vectors);
 }
 
 // Multiprocessors that teams of so many blocks keep busy.
@@ -164,16 +164,16 @@ std::int64_t BusyBlocks(const DeviceLimits& limits, std::int64_t blocks) {
 
 // Chunks that a warp of each of so many blocks has, if the row is cut over them.
 std::int64_t TeamChunks(const Row& row, std::int64_t blocks) {
-  return blocks * CeilDiv(row.granules, blocks * kGridWarps * kLanes * kChunkGranules);
+  return blocks * CeilDiv(row.vectors, blocks * kGridWarps * kLanes * kChunkVectors);
 }
 
 // Cuts a row over as few blocks as hold it, or up to twice as many where that keeps more
 // multiprocessors busy, or as many busy and fills its chunks better.
 bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan* plan) {
-  const int most_granules = SliceGranules(limits, with_params);
+  const int most_vectors = SliceVectors(limits, with_params);
   const std::int64_t most = std::min(limits.multiprocessors, kMaxRowBlocks);
-  if (most_granules == 0 || FewestBlocks(row, most_granules) > most) return false;
-  const std::int64_t fewest = FewestBlocks(row, most_granules);
+  if (most_vectors == 0 || FewestBlocks(row, most_vectors) > most) return false;
+  const std::int64_t fewest = FewestBlocks(row, most_vectors);
   std::int64_t blocks = fewest;
   for (std::int64_t more = fewest + 1; more <= std::min(2 * fewest, most); ++more) {
     const std::int64_t gain = BusyBlocks(limits, more) - BusyBlocks(limits, blocks);
@@ -181,8 +181,8 @@ bool CutGrid(const Row& row, const DeviceLimits& limits, bool with_params, Plan*
   }
   plan->strategy = Strategy::kGrid;
   plan->warps = kGridWarps;
-  plan->granules = static_cast<int>(CeilDiv(row.granules, blocks * kGridWarps * kLanes));
-  plan->blocks_per_row = static_cast<int>(FewestBlocks(row, plan->granules));
+  plan->vectors = static_cast<int>(CeilDiv(row.vectors, blocks * kGridWarps * kLanes));
+  plan->blocks_per_row = static_cast<int>(FewestBlocks(row, plan->vectors));
   plan->params_in_shared = with_params;
   return true;
 }
@@ -212,7 +212,7 @@ bool PlanRow(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan
 void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (PlanRow(row, limits, Strategy::kWarp, plan)) return;
   const bool block = PlanRow(row, limits, Strategy::kBlock, plan);
-  if (block && row.granules * kGranuleBytes <= kBlockBytes) return;
+  if (block && row.vectors * kVectorBytes <= kBlockBytes) return;
   Plan cluster;
   if (!row.ragged && PlanRow(row, limits, Strategy::kCluster, &cluster) &&
       (cluster.blocks_per_row <= kSmallCluster || row.shared_params)) {
@@ -225,10 +225,10 @@ void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
 
 }  // namespace
 
-GridMemory DivideGridMemory(const DeviceLimits& limits, int granules, bool aligned,
+GridMemory DivideGridMemory(const DeviceLimits& limits, int vectors, bool aligned,
                             int param_bytes) {
   GridMemory memory;
-  memory.param_bytes = GridSlots(limits, aligned, param_bytes) > Chunks(granules) ? param_bytes : 0;
+  memory.param_bytes = GridSlots(limits, aligned, param_bytes) > Chunks(vectors) ? param_bytes : 0;
   memory.slots = GridSlots(limits, aligned, memory.param_bytes);
   memory.bytes =
       SlotRoom(aligned) * memory.slots + static_cast<std::size_t>(kGridWarps) * memory.param_bytes;

@@ -14,46 +14,45 @@
 
 namespace normd::norm::cuda {
 
-// kWarp and kBlock: granules (16 bytes) of a row that a lane may hold in registers, and warps of a
+// kWarp and kBlock: vectors (16 bytes) of a row that a lane may hold in registers, and warps of a
 // block.
-inline constexpr int kWarpMaxGranules = 4;
-inline constexpr int kBlockFewGranules = 4;   // Six blocks of kBlockFewWarps share 64 Ki registers,
-inline constexpr int kBlockSomeGranules = 6;  // two of kBlockSomeWarps,
-inline constexpr int kBlockManyGranules = 8;  // two of kBlockWarps, or one of kBlockMaxWarps.
+inline constexpr int kWarpMaxVectors = 4;
+inline constexpr int kBlockFewVectors = 4;   // Six blocks of kBlockFewWarps share 64 Ki registers,
+inline constexpr int kBlockSomeVectors = 6;  // two of kBlockSomeWarps,
+inline constexpr int kBlockManyVectors = 8;  // two of kBlockWarps, or one of kBlockMaxWarps.
 inline constexpr int kBlockFewWarps = 8;
 inline constexpr int kBlockSomeWarps = 20;
 inline constexpr int kBlockWarps = 16;
 inline constexpr int kBlockMaxWarps = 32;
-// kCluster: warps of a block, which are two teams or more that take different rows; granules of a
+// kCluster: warps of a block, which are two teams or more that take different rows; vectors of a
 // row that a lane holds in registers. A team's partials of two rows take shared memory.
 inline constexpr int kClusterWarps = 16;
-inline constexpr int kClusterGranules = 16;
+inline constexpr int kClusterVectors = 16;
 inline constexpr int kClusterTeams = 2;
 constexpr std::size_t ClusterSlotBytes(int blocks) {
   return std::size_t{2} * 16 * kClusterWarps * static_cast<std::size_t>(blocks);
 }
 
-// kGrid: warps of a block that hold rows, granules of a row that a lane holds in registers, blocks
-// that can share a row. Rows land in slots of a chunk, which is some granules of each lane of a
-// warp. Where rows are not aligned a slot has room for one granule more, because a run that begins
+// kGrid: warps of a block that hold rows, vectors of a row that a lane holds in registers, blocks
+// that can share a row. Rows arrive in slots of a chunk, which is some vectors of each lane of a
+// warp. Where rows are not aligned a slot has room for one vector more, because a run that begins
 // between 16-byte boundaries touches it.
 inline constexpr int kGridWarps = 11;
-inline constexpr int kGridGranules = 24;
+inline constexpr int kGridVectors = 24;
 inline constexpr int kMaxRowBlocks = 191;
-inline constexpr int kChunkGranules = 4;
-constexpr int SlotBytes(bool aligned) { return kChunkGranules * 32 * 16 + (aligned ? 0 : 128); }
+inline constexpr int kChunkVectors = 4;
+constexpr int SlotBytes(bool aligned) { return kChunkVectors * 32 * 16 + (aligned ? 0 : 128); }
 
 // How a block of the grid strategy divides its shared memory.
 struct GridMemory {
-  int slots = 0;        // Of each warp: chunks of rows that can land.
+  int slots = 0;        // Of each warp: chunks of rows that can arrive.
   int param_bytes = 0;  // Of each warp's run; 0 if they do not fit.
   std::size_t bytes = 0;
 };
 
-// For rows of so many granules a lane, whose parameters take `param_bytes` for a warp's run. There
+// For rows of so many vectors a lane, whose parameters take `param_bytes` for a warp's run. There
 // is always room for a row and a chunk more, where the plan is the device's.
-GridMemory DivideGridMemory(const DeviceLimits& limits, int granules, bool aligned,
-                            int param_bytes);
+GridMemory DivideGridMemory(const DeviceLimits& limits, int vectors, bool aligned, int param_bytes);
 
 // Chooses how rows of `spec` with this `spatial` size, which are contiguous, are computed, or takes
 // `forced`. False if `forced` cannot compute them on this device, and for strategies of other rows.

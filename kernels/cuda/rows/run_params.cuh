@@ -1,6 +1,6 @@
 // How the kernels of rows over several blocks find gamma and beta. The kind is a template argument,
 // so that the loops over a chunk hold nothing but their own arithmetic:
-//   RunChannels<T, kActivation>  a run of a warp meets one channel, or two that meet at a granule's
+//   RunChannels<T, kActivation>  a warp's run covers one channel, or two that join at a vector's
 //                                boundary;
 //   RunElements<T, P>            gamma and perhaps beta for each element, of type P, in 16-byte
 //                                loads; no activation;
@@ -27,7 +27,7 @@ struct RunPlace {
   int bytes;           // A multiple of kStepBytes.
 };
 
-// Each knows how many bytes of parameters a warp's run has that every row meets alike.
+// Each knows how many bytes of parameters a warp's run has that all rows share.
 struct RunAny {
   static int RunParamBytes(const Launch&) { return 0; }
 };
@@ -77,14 +77,14 @@ class RunChannels {
 
   // Turns a lane's part of chunk `index` into results.
   __device__ void Scale(const Place& found, int index, int, int lane,
-                        Granule (&chunk)[kChunkGranules]) const {
+                        Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      const int offset = index * kChunkBytes + i * kStepBytes + lane * kGranuleBytes;
+    for (int i = 0; i < kChunkVectors; ++i) {
+      const int offset = index * kChunkBytes + i * kStepBytes + lane * kVectorBytes;
       const bool beyond = offset >= found.second;
       const ChannelFactors<A> factors = {beyond ? second_.factor : first_.factor,
                                          beyond ? second_.offset : first_.offset};
-      A values[kPerGranule<T>];
+      A values[kPerVector<T>];
       Unpack<T>(chunk[i], values);
 #pragma unroll
       for (A& value : values) {
@@ -112,15 +112,15 @@ class RunElements {
 
   static int RunParamBytes(const Launch& launch) {
     if (launch.spec.groups > 1) return 0;
-    const int vectors = launch.params.beta.data == nullptr && !kResident ? 1 : 2;
-    return vectors * WholeChunks(launch.plan.granules) * kParts * kStepBytes;
+    const int arrays = launch.params.beta.data == nullptr && !kResident ? 1 : 2;
+    return arrays * WholeChunks(launch.plan.vectors) * kParts * kStepBytes;
   }
 
   struct Place {
     std::int64_t element = 0;  // Of gamma and beta, the run's first.
   };
 
-  // Where `memory`, an address in shared memory, is not 0, every row meets the same parameters, and
+  // Where `memory`, an address in shared memory, is not 0, all rows share the parameters, and
   // they stay there.
   __device__ RunElements(const RowBatch& batch, const RunPlace& place, std::uint32_t memory)
       : batch_(batch), place_(place), memory_(memory) {}
@@ -134,7 +134,7 @@ class RunElements {
     const std::int64_t begin = place_.begin / static_cast<int>(sizeof(T));
     const int steps = WholeChunks(place_.bytes / kStepBytes);
     for (int i = 0; i < steps; ++i) {
-      const std::int64_t element = begin + (i * kLanes + lane) * kPerGranule<T>;
+      const std::int64_t element = begin + (i * kLanes + lane) * kPerVector<T>;
       if (element >= row.elements) break;
 #pragma unroll
       for (int k = 0; k < kParts; ++k) {
@@ -156,17 +156,17 @@ class RunElements {
   __device__ void Load(const Place&, int) {}
   __device__ void Use(const RowScale<A>& scale) { scale_ = scale; }
 
-  // `left`: bytes of the run from the lane's first granule on.
+  // `left`: bytes of the run from the lane's first vector on.
   __device__ void Scale(const Place& found, int index, int left, int lane,
-                        Granule (&chunk)[kChunkGranules]) const {
+                        Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
-    for (int first = 0; first < kChunkGranules; first += kStride) {
-      const int step = index * kChunkGranules + first;
-      Granule gamma[kStride][kParts], beta[kStride][kParts];
+    for (int first = 0; first < kChunkVectors; first += kStride) {
+      const int step = index * kChunkVectors + first;
+      Vector gamma[kStride][kParts], beta[kStride][kParts];
       Read(found, step, left, lane, gamma, beta);
 #pragma unroll
       for (int i = 0; i < kStride; ++i) {
-        A gammas[kPerGranule<T>], betas[kPerGranule<T>];
+        A gammas[kPerVector<T>], betas[kPerVector<T>];
         Widened(gamma[i], gammas);
         Widened(beta[i], betas);
         chunk[first + i] = Scaled(chunk[first + i], gammas, betas);
@@ -175,24 +175,24 @@ class RunElements {
   }
 
  private:
-  static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;  // Granules of P for one of T.
-  // Granules that are scaled at a time: more would have no registers for their parameters.
-  static constexpr int kStride = kChunkGranules / kParts;
+  static constexpr int kParts = kPerVector<T> / kPerVector<P>;  // Vectors of P for one of T.
+  // Vectors that are scaled at a time: more would have no registers for their parameters.
+  static constexpr int kStride = kChunkVectors / kParts;
 
-  static constexpr int WholeChunks(int granules) {
-    return (granules + kChunkGranules - 1) / kChunkGranules * kChunkGranules;
+  static constexpr int WholeChunks(int vectors) {
+    return (vectors + kChunkVectors - 1) / kChunkVectors * kChunkVectors;
   }
 
   __device__ std::uint32_t SharedPlace(int step, int part, int lane) const {
-    return memory_ + (step * kParts + part) * kStepBytes + lane * kGranuleBytes;
+    return memory_ + (step * kParts + part) * kStepBytes + lane * kVectorBytes;
   }
   __device__ static const uint4* Address(const ParamVector& param, std::int64_t element, int part) {
     return reinterpret_cast<const uint4*>(static_cast<const P*>(param.data) + element) + part;
   }
 
-  // The parameters of kStride granules of a lane.
+  // The parameters of kStride vectors of a lane.
   __device__ void Read(const Place& found, int step, int left, int lane,
-                       Granule (&gamma)[kStride][kParts], Granule (&beta)[kStride][kParts]) const {
+                       Vector (&gamma)[kStride][kParts], Vector (&beta)[kStride][kParts]) const {
     const int steps = WholeChunks(place_.bytes / kStepBytes);
     if constexpr (kResident) {
       // What lies behind the row's end is read too, and then not stored.
@@ -205,7 +205,7 @@ class RunElements {
         ReadAll(from, gamma);
         if (has_beta) ReadAll(from + steps * kParts * kStepBytes, beta);
       } else {
-        const std::int64_t element = found.element + (step * kLanes + lane) * kPerGranule<T>;
+        const std::int64_t element = found.element + (step * kLanes + lane) * kPerVector<T>;
         const int rest = left - step * kStepBytes;
         LoadAll(batch_.gamma, element, rest, gamma);
         if (has_beta) LoadAll(batch_.beta, element, rest, beta);
@@ -214,48 +214,48 @@ class RunElements {
 #pragma unroll
       for (auto& parts : beta) {
 #pragma unroll
-        for (Granule& part : parts) part = make_uint4(0, 0, 0, 0);
+        for (Vector& part : parts) part = make_uint4(0, 0, 0, 0);
       }
     }
   }
-  __device__ static void ReadAll(std::uint32_t from, Granule (&values)[kStride][kParts]) {
+  __device__ static void ReadAll(std::uint32_t from, Vector (&values)[kStride][kParts]) {
 #pragma unroll
     for (int i = 0; i < kStride * kParts; ++i) {
       values[i / kParts][i % kParts] = ReadShared(from + i * kStepBytes);
     }
   }
-  // Those of granules that exist: `rest` bytes do from the lane's first one on.
+  // Those of vectors that exist: `rest` bytes do from the lane's first one on.
   __device__ static void LoadAll(const ParamVector& param, std::int64_t element, int rest,
-                                 Granule (&values)[kStride][kParts]) {
+                                 Vector (&values)[kStride][kParts]) {
 #pragma unroll
     for (int i = 0; i < kStride; ++i) {
 #pragma unroll
       for (int k = 0; k < kParts; ++k) {
         values[i][k] = make_uint4(0, 0, 0, 0);
         if (i * kStepBytes >= rest) continue;
-        values[i][k] = LoadKept(Address(param, element + i * kLanes * kPerGranule<T>, k));
+        values[i][k] = LoadKept(Address(param, element + i * kLanes * kPerVector<T>, k));
       }
     }
   }
-  __device__ static void Widened(const Granule (&parts)[kParts], A (&values)[kPerGranule<T>]) {
+  __device__ static void Widened(const Vector (&parts)[kParts], A (&values)[kPerVector<T>]) {
 #pragma unroll
     for (int k = 0; k < kParts; ++k) {
-      Accumulator<P> part[kPerGranule<P>];
+      Accumulator<P> part[kPerVector<P>];
       Unpack<P>(parts[k], part);
 #pragma unroll
-      for (int j = 0; j < kPerGranule<P>; ++j) {
-        values[k * kPerGranule<P> + j] = static_cast<A>(part[j]);
+      for (int j = 0; j < kPerVector<P>; ++j) {
+        values[k * kPerVector<P> + j] = static_cast<A>(part[j]);
       }
     }
   }
 
-  __device__ Granule Scaled(const Granule& granule, const A (&gammas)[kPerGranule<T>],
-                            const A (&betas)[kPerGranule<T>]) const {
+  __device__ Vector Scaled(const Vector& vector, const A (&gammas)[kPerVector<T>],
+                           const A (&betas)[kPerVector<T>]) const {
     const RunScale<T> scale(scale_);
-    A values[kPerGranule<T>];
-    Unpack<T>(granule, values);
+    A values[kPerVector<T>];
+    Unpack<T>(vector, values);
 #pragma unroll
-    for (int j = 0; j < kPerGranule<T>; ++j) {
+    for (int j = 0; j < kPerVector<T>; ++j) {
       values[j] = scale.ByElement(values[j], gammas[j], betas[j]);
     }
     return Pack<T>(values);
@@ -274,7 +274,7 @@ bool AreRunChannels(const Launch& launch, const RowBatch& batch) {
   if (batch.channels_per_group == 1) return true;
   for (int i = 0; i < batch.segment_count; ++i) {
     const std::int64_t bytes = batch.segments[i].spatial * static_cast<std::int64_t>(sizeof(T));
-    if (bytes < launch.plan.granules * kStepBytes || bytes % kGranuleBytes != 0) return false;
+    if (bytes < launch.plan.vectors * kStepBytes || bytes % kVectorBytes != 0) return false;
   }
   return true;
 }

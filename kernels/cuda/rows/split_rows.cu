@@ -4,7 +4,7 @@
 // Phases: one block per chunk of 64 KiB takes the chunk's statistics; one block per row merges
 // them; one block per chunk scales and stores it, the last chunks first, which the L2 cache may
 // still hold. Bytes: each element is read twice and written once, so at best two thirds of a copy's
-// speed. Occupancy: 512 threads with 8 granules (32 registers) of data per lane. Determinism:
+// speed. Occupancy: 512 threads with 8 vectors (32 registers) of data per lane. Determinism:
 // chunks count from the row's begin, and their partials are merged in order.
 
 #include <cuda_runtime.h>
@@ -20,8 +20,8 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kLanes;
-constexpr int kGranules = 8;
-constexpr int kRunBytes = kGranules * kLanes * kGranuleBytes;
+constexpr int kVectors = 8;
+constexpr int kRunBytes = kVectors * kLanes * kVectorBytes;
 constexpr int kChunkBytes = kWarps * kRunBytes;
 
 std::int64_t ChunksPerRow(std::int64_t elements, std::int64_t element_bytes) {
@@ -63,9 +63,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
 
-  Granule granules[kGranules];
-  LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, granules);
-  const Moments<A> own = SumRun<T, kAligned>(granules, bytes, lane, kLanes, batch.centered);
+  Vector vectors[kVectors];
+  LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
+  const Moments<A> own = SumRun<T, kAligned>(vectors, bytes, lane, kLanes, batch.centered);
   const Moments<A> warp = MergeLanes(own, static_cast<A>(present), kLanes);
   if (lane == 0) warps[threadIdx.x / kLanes] = warp;
   __syncthreads();
@@ -109,17 +109,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int bytes = ClampToRun(row.bytes - run.begin, kRunBytes);
   const int present = min(bytes, kRunBytes) / static_cast<int>(sizeof(T));
 
-  Granule granules[kGranules];
-  LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, granules);
+  Vector vectors[kVectors];
+  LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
   const std::int64_t element = run.begin / static_cast<int>(sizeof(T));
   RunEpilogue<T> epilogue(batch, row, scales[run.row], element, element + present);
 #pragma unroll
-  for (int i = 0; i < kGranules; ++i) {
-    const int offset = (i * kLanes + lane) * kGranuleBytes;
-    granules[i] = epilogue.Apply(granules[i], element + offset / static_cast<int>(sizeof(T)),
-                                 ElementsPresent<T>(bytes, offset));
+  for (int i = 0; i < kVectors; ++i) {
+    const int offset = (i * kLanes + lane) * kVectorBytes;
+    vectors[i] = epilogue.Apply(vectors[i], element + offset / static_cast<int>(sizeof(T)),
+                                ElementsPresent<T>(bytes, offset));
   }
-  StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, granules);
+  StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, vectors);
 }
 
 template <typename T, bool kAligned>

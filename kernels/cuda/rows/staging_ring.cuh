@@ -1,9 +1,9 @@
-// Where rows arrive: one warp's ring of chunks in shared memory.
+// A staging ring: where one warp's rows arrive, chunk by chunk, in shared memory.
 //
-// A warp computes the same run of each row that it meets, in chunks of kChunkGranules granules a
+// A warp computes the same run of each of its rows, in chunks of kChunkVectors vectors a
 // lane. It asks for chunks of rows to come as soon as it has freed a slot, so loads are under way
 // while it waits for other blocks and while it stores. On 9.0 and later one lane asks for a whole
-// chunk (cp.async.bulk), elsewhere each lane for its granules (cp.async). A barrier for each slot
+// chunk (cp.async.bulk), elsewhere each lane for its vectors (cp.async). A barrier for each slot
 // counts what has come.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_STAGING_RING_CUH_
@@ -21,8 +21,8 @@
 
 namespace normd::norm::cuda {
 
-inline constexpr int kStepBytes = kLanes * kGranuleBytes;  // A granule of each lane.
-inline constexpr int kChunkBytes = kChunkGranules * kStepBytes;
+inline constexpr int kStepBytes = kLanes * kVectorBytes;  // A vector of each lane.
+inline constexpr int kChunkBytes = kChunkVectors * kStepBytes;
 
 // Arrivals that end a phase of a slot's barrier.
 inline constexpr int kSlotArrivals =
@@ -45,7 +45,7 @@ inline constexpr int kSlotArrivals =
     if (bytes > 0) CopyBulk(slot, from, bytes, barrier, policy);
   }
 #else
-  for (int at = lane * kGranuleBytes; at < bytes; at += kStepBytes) {
+  for (int at = lane * kVectorBytes; at < bytes; at += kStepBytes) {
     CopyToShared(slot + static_cast<std::uint32_t>(at), from + at, policy);
   }
   ArriveWithCopies(barrier);
@@ -54,45 +54,45 @@ inline constexpr int kSlotArrivals =
 
 // One warp's run of one row.
 template <bool kAligned>
-struct LandingRun {
+struct StagedRun {
   const char* x = nullptr;
   int bytes = 0;   // Of the run that exist.
-  int shift = 0;   // Where the run begins in its first aligned granule.
-  int landed = 0;  // From that granule on: the whole granules that hold the run's bytes.
+  int shift = 0;   // Where the run begins in its first aligned vector.
+  int staged = 0;  // From that vector on: the whole vectors that hold the run's bytes.
 
-  LandingRun() = default;
-  __device__ LandingRun(const Row& row, std::int64_t begin, int run_bytes) : x(row.x + begin) {
+  StagedRun() = default;
+  __device__ StagedRun(const Row& row, std::int64_t begin, int run_bytes) : x(row.x + begin) {
     const int most = ClampToRun(row.bytes - begin, run_bytes);
     bytes = min(most, run_bytes);
     if (kAligned) return;
     shift = bytes == 0 ? 0 : Misalignment(x);
-    landed = min(most + shift, run_bytes + (shift == 0 ? 0 : kGranuleBytes)) & -kGranuleBytes;
+    staged = min(most + shift, run_bytes + (shift == 0 ? 0 : kVectorBytes)) & -kVectorBytes;
   }
 
   __device__ int chunks() const { return (bytes + kChunkBytes - 1) / kChunkBytes; }
 
-  // A lane's granules of chunk `index`, which has come; what lies behind the run is anything where
+  // A lane's vectors of chunk `index`, which has come; what lies behind the run is anything where
   // rows are aligned, and zero otherwise.
   template <typename T>
   __device__ void Read(std::uint32_t slot, int index, int lane,
-                       Granule (&chunk)[kChunkGranules]) const {
+                       Vector (&chunk)[kChunkVectors]) const {
 #pragma unroll
-    for (int i = 0; i < kChunkGranules; ++i) {
-      const int place = i * kStepBytes + lane * kGranuleBytes;
+    for (int i = 0; i < kChunkVectors; ++i) {
+      const int place = i * kStepBytes + lane * kVectorBytes;
       const int offset = index * kChunkBytes + place;
-      // The last elements of a row may lie in a granule that is not its own alone.
-      if (!kAligned && offset + kGranuleBytes + shift > landed) {
-        chunk[i] = LoadHead<T>(x + offset, max(0, min(bytes - offset, kGranuleBytes)));
+      // The last elements of a row may lie in a vector that is not its own alone.
+      if (!kAligned && offset + kVectorBytes + shift > staged) {
+        chunk[i] = LoadHead<T>(x + offset, max(0, min(bytes - offset, kVectorBytes)));
         continue;
       }
       chunk[i] = ReadShared(slot + place);
       if (kAligned || shift == 0) continue;
-      chunk[i] = ShiftDown<T>(chunk[i], ReadShared(slot + place + kGranuleBytes), shift);
+      chunk[i] = ShiftDown<T>(chunk[i], ReadShared(slot + place + kVectorBytes), shift);
     }
   }
 };
 
-// The rows that a block meets, by turn. Those of the next kLookahead turns are always known.
+// The rows of a block, by turn. Those of the next kLookahead turns are always known.
 inline constexpr int kLookahead = 5;
 struct RowQueue {
   std::uint32_t rows[8];
@@ -103,22 +103,22 @@ struct RowQueue {
 };
 
 // Which part of each row a warp computes, and where its ring is.
-struct LandingPlace {
+struct StagingPlace {
   std::int64_t begin;  // Of the warp's run in every row, in bytes.
   int run_bytes;
   int slots;
   std::uint32_t none;      // 0, which the compiler does not know.
   std::uint32_t ring;      // Slots of SlotBytes in shared memory.
   std::uint32_t barriers;  // One of 8 bytes for each.
-  std::uint64_t policy;    // Of the L2 cache, for what lands.
+  std::uint64_t policy;    // Of the L2 cache, for what arrives.
 };
 
 // Every lane of the warp holds the same. What each chunk costs is on the way of every load, so a
 // free slot is asked for with few instructions; what a row costs is paid once a row.
 template <bool kAligned>
-class Landing {
+class StagingRing {
  public:
-  __device__ Landing(const RowBatch& batch, const LandingPlace& place, const RowQueue& queue)
+  __device__ StagingRing(const RowBatch& batch, const StagingPlace& place, const RowQueue& queue)
       : batch_(batch),
         place_(place),
         queue_(queue),
@@ -131,8 +131,8 @@ class Landing {
     __syncwarp();
   }
 
-  __device__ LandingRun<kAligned> RunOf(const Row& row) const {
-    return LandingRun<kAligned>(row, place_.begin, place_.run_bytes);
+  __device__ StagedRun<kAligned> RunOf(const Row& row) const {
+    return StagedRun<kAligned>(row, place_.begin, place_.run_bytes);
   }
 
   // Asks for what the free slots hold, of rows up to those of turn `known`, and finds the row that
@@ -155,13 +155,13 @@ class Landing {
       next_.bytes = 0;
     }
     const int bytes = min(asked_.bytes, kChunkBytes);
-    int landed = bytes;
+    int staged = bytes;
     if constexpr (!kAligned) {
-      landed = max(0, min(asked_.landed, kChunkBytes + asked_.beyond));
-      asked_.landed -= kChunkBytes;
+      staged = max(0, min(asked_.staged, kChunkBytes + asked_.beyond));
+      asked_.staged -= kChunkBytes;
     }
     AskForChunk(place_.ring + ask_slot_ * kSlotBytes + read_, place_.barriers + ask_slot_ * 8,
-                asked_.from, landed, lane_, place_.policy);
+                asked_.from, staged, lane_, place_.policy);
     asked_.from += kChunkBytes;
     asked_.bytes -= bytes;
     ask_slot_ = Next(ask_slot_);
@@ -181,10 +181,10 @@ class Landing {
   __device__ std::uint32_t Again() const { return place_.ring + free_slot_ * kSlotBytes; }
   // And frees it, once every lane has read `chunk` from it. Loads are over when their results are
   // used, so the address that is asked for next is made to depend on them, by nothing.
-  __device__ void Free(const Granule (&chunk)[kChunkGranules]) {
+  __device__ void Free(const Vector (&chunk)[kChunkVectors]) {
     read_ = 0;
 #pragma unroll
-    for (const Granule& granule : chunk) read_ |= granule.w;
+    for (const Vector& vector : chunk) read_ |= vector.w;
     read_ &= place_.none;
     free_slot_ = Next(free_slot_);
     ++free_;
@@ -195,15 +195,15 @@ class Landing {
   struct Asked {
     const char* from = nullptr;  // Aligned to 16.
     int bytes = 0;               // Of the run, from there on.
-    int landed = 0;              // Whole granules.
+    int staged = 0;              // Whole vectors.
     int beyond = 0;              // Bytes behind a chunk that it needs.
 
     Asked() = default;
-    __device__ explicit Asked(const LandingRun<kAligned>& run)
+    __device__ explicit Asked(const StagedRun<kAligned>& run)
         : from(run.x - run.shift),
           bytes(run.bytes),
-          landed(run.landed),
-          beyond(run.shift == 0 ? 0 : kGranuleBytes) {}
+          staged(run.staged),
+          beyond(run.shift == 0 ? 0 : kVectorBytes) {}
   };
 
   static constexpr int kSlotBytes = SlotBytes(kAligned);
@@ -211,7 +211,7 @@ class Landing {
   __device__ int Next(int slot) const { return slot + 1 == place_.slots ? 0 : slot + 1; }
 
   const RowBatch& batch_;
-  const LandingPlace place_;
+  const StagingPlace place_;
   const RowQueue& queue_;
   const int lane_;
   Asked asked_;

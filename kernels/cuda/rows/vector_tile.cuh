@@ -36,13 +36,13 @@ bool AreElementParams(const Launch& launch, const RowBatch& batch) {
   const auto fits = [](const ParamVector& param) {
     return param.data == nullptr ||
            (param.dtype == kDTypeOf<P> &&
-            reinterpret_cast<std::uintptr_t>(param.data) % kGranuleBytes == 0);
+            reinterpret_cast<std::uintptr_t>(param.data) % kVectorBytes == 0);
   };
   bool one_position = true;
   for (int i = 0; i < batch.segment_count; ++i) one_position &= batch.segments[i].spatial == 1;
   return one_position && batch.gamma.data != nullptr && fits(batch.gamma) && fits(batch.beta) &&
          (launch.spec.groups == 1 ||
-          batch.channels_per_group * static_cast<std::int64_t>(sizeof(P)) % kGranuleBytes == 0);
+          batch.channels_per_group * static_cast<std::int64_t>(sizeof(P)) % kVectorBytes == 0);
 }
 
 // Whether they are RowParams, in any type.
@@ -95,18 +95,18 @@ cudaError_t WithAhead(const Launch&, std::int64_t, Params params, Function funct
   return function(params);
 }
 
-// kPerGranule<T> elements of an element parameter, from an address that 16-byte loads like.
+// kPerVector<T> elements of an element parameter, from an address that 16-byte loads like.
 template <typename T, typename P>
 __device__ inline void LoadElementParams(const P* address,
-                                         Accumulator<T> (&values)[kPerGranule<T>]) {
-  constexpr int kCount = kPerGranule<T>;
-  static_assert(kCount % kPerGranule<P> == 0, "16-byte loads");
+                                         Accumulator<T> (&values)[kPerVector<T>]) {
+  constexpr int kCount = kPerVector<T>;
+  static_assert(kCount % kPerVector<P> == 0, "16-byte loads");
 #pragma unroll
-  for (int i = 0; i < kCount; i += kPerGranule<P>) {
-    Accumulator<P> part[kPerGranule<P>];
+  for (int i = 0; i < kCount; i += kPerVector<P>) {
+    Accumulator<P> part[kPerVector<P>];
     Unpack<P>(__ldg(reinterpret_cast<const uint4*>(address + i)), part);
 #pragma unroll
-    for (int j = 0; j < kPerGranule<P>; ++j) values[i + j] = static_cast<Accumulator<T>>(part[j]);
+    for (int j = 0; j < kPerVector<P>; ++j) values[i + j] = static_cast<Accumulator<T>>(part[j]);
   }
 }
 
@@ -134,9 +134,9 @@ class RowResult {
         leaky_slope_(batch.leaky_slope.As<A>()) {}
 
   template <Activation kActivation>
-  __device__ Granule Of(const Granule& granule) const {
-    A values[kPerGranule<T>];
-    Unpack<T>(granule, values);
+  __device__ Vector Of(const Vector& vector) const {
+    A values[kPerVector<T>];
+    Unpack<T>(vector, values);
 #pragma unroll
     for (A& value : values) {
       value = Activate<T, kActivation>(scale_.ByChannel(value, factors_), leaky_slope_);
@@ -153,9 +153,9 @@ class RowResult {
 // Packs what a lane holds anew: without this the elements stay unpacked from the sums on, in twice
 // the registers.
 template <int G>
-__device__ inline void RepackAll(Granule (&granules)[G]) {
+__device__ inline void RepackAll(Vector (&vectors)[G]) {
 #pragma unroll
-  for (int i = 0; i < G; ++i) Repack(granules[i]);
+  for (int i = 0; i < G; ++i) Repack(vectors[i]);
 }
 
 // WithActivation where the kernel has activations at all; otherwise function(...kNone...).
@@ -168,49 +168,49 @@ __device__ inline void WithActivationIf(Activation activation, Function function
   }
 }
 
-// Of ElementParams with kAhead: the granules of gamma and beta for G granules of T.
+// Of ElementParams with kAhead: the vectors of gamma and beta for G vectors of T.
 template <typename T, typename P, int G>
 struct ElementParamValues {
-  static constexpr int kParts = kPerGranule<T> / kPerGranule<P>;
-  Granule gamma[G][kParts];
-  Granule beta[G][kParts];
+  static constexpr int kParts = kPerVector<T> / kPerVector<P>;
+  Vector gamma[G][kParts];
+  Vector beta[G][kParts];
 
-  __device__ void Unpacked(const Granule (&parts)[kParts],
-                           Accumulator<T> (&values)[kPerGranule<T>]) const {
+  __device__ void Unpacked(const Vector (&parts)[kParts],
+                           Accumulator<T> (&values)[kPerVector<T>]) const {
 #pragma unroll
     for (int k = 0; k < kParts; ++k) {
-      Accumulator<P> part[kPerGranule<P>];
+      Accumulator<P> part[kPerVector<P>];
       Unpack<P>(parts[k], part);
 #pragma unroll
-      for (int j = 0; j < kPerGranule<P>; ++j) {
-        values[k * kPerGranule<P> + j] = static_cast<Accumulator<T>>(part[j]);
+      for (int j = 0; j < kPerVector<P>; ++j) {
+        values[k * kPerVector<P> + j] = static_cast<Accumulator<T>>(part[j]);
       }
     }
   }
 };
 
-// What one lane of `width` holds of a run of a row: G granules, as memory.cuh assigns them. The run
+// What one lane of `width` holds of a run of a row: G vectors, as memory.cuh assigns them. The run
 // begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows begin and
 // end at multiples of 16 bytes.
 template <typename T, int G>
-class GranuleRun {
+class VectorTile {
  public:
   using A = Accumulator<T>;
-  static constexpr int kCount = kPerGranule<T>;
+  static constexpr int kCount = kPerVector<T>;
 
-  __device__ GranuleRun(const Row& row, int begin, int bytes, int lane, int width)
+  __device__ VectorTile(const Row& row, int begin, int bytes, int lane, int width)
       : row_(row),
         begin_(begin),
-        bytes_(min(bytes, G * width * kGranuleBytes)),
+        bytes_(min(bytes, G * width * kVectorBytes)),
         lane_(lane),
         width_(width) {}
 
-  __device__ void Load(Granule (&granules)[G]) const {
-    LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, granules);
+  __device__ void Load(Vector (&vectors)[G]) const {
+    LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, vectors);
   }
 
-  __device__ Moments<A> Sum(const Granule (&granules)[G], bool centered) const {
-    return SumRun<T, true>(granules, bytes_, lane_, width_, centered);
+  __device__ Moments<A> Sum(const Vector (&vectors)[G], bool centered) const {
+    return SumRun<T, true>(vectors, bytes_, lane_, width_, centered);
   }
 
   // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
@@ -232,93 +232,93 @@ class GranuleRun {
     return params;
   }
 
-  // Turns the run into results and stores them; leaves the granules in any state.
+  // Turns the run into results and stores them; leaves the vectors in any state.
   template <typename P, bool kActivated>
   __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
-                         const RowScale<A>& scale, Granule (&granules)[G]) const {
-    RepackAll(granules);
+                         const RowScale<A>& scale, Vector (&vectors)[G]) const {
+    RepackAll(vectors);
     WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
-      ScaleByElement<P, decltype(activation)::value>(batch, scale, granules);
+      ScaleByElement<P, decltype(activation)::value>(batch, scale, vectors);
     });
   }
 
   template <typename P>
   __device__ void Finish(const ElementParamValues<T, P, G>& params, const RowBatch&,
-                         const RowScale<A>& scale, Granule (&granules)[G]) const {
-    RepackAll(granules);
+                         const RowScale<A>& scale, Vector (&vectors)[G]) const {
+    RepackAll(vectors);
     const RunScale<T> run_scale(scale);
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      const int offset = (i * width_ + lane_) * kGranuleBytes;
+      const int offset = (i * width_ + lane_) * kVectorBytes;
       if (offset >= bytes_) continue;
       A g[kCount], b[kCount], values[kCount];
       params.Unpacked(params.gamma[i], g);
       params.Unpacked(params.beta[i], b);
-      Unpack<T>(granules[i], values);
+      Unpack<T>(vectors[i], values);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) values[j] = run_scale.ByElement(values[j], g[j], b[j]);
-      StoreGranule(row_.y + begin_ + offset, Pack<T>(values));
+      StoreVector(row_.y + begin_ + offset, Pack<T>(values));
     }
   }
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
-                         Granule (&granules)[G]) const {
-    Finish(RowParamValues<A>(batch, row_), batch, scale, granules);
+                         Vector (&vectors)[G]) const {
+    Finish(RowParamValues<A>(batch, row_), batch, scale, vectors);
   }
   __device__ void Finish(const RowParamValues<A>& params, const RowBatch& batch,
-                         const RowScale<A>& scale, Granule (&granules)[G]) const {
-    RepackAll(granules);
+                         const RowScale<A>& scale, Vector (&vectors)[G]) const {
+    RepackAll(vectors);
     const RowResult<T> result(batch, params, scale);
     WithActivation(batch.activation, [&](auto activation) {
 #pragma unroll
       for (int i = 0; i < G; ++i) {
-        const int offset = (i * width_ + lane_) * kGranuleBytes;
+        const int offset = (i * width_ + lane_) * kVectorBytes;
         if (offset >= bytes_) continue;
-        StoreGranule(row_.y + begin_ + offset,
-                     result.template Of<decltype(activation)::value>(granules[i]));
+        StoreVector(row_.y + begin_ + offset,
+                    result.template Of<decltype(activation)::value>(vectors[i]));
       }
     });
   }
 
   __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
-                         Granule (&granules)[G]) const {
-    RepackAll(granules);
+                         Vector (&vectors)[G]) const {
+    RepackAll(vectors);
     const std::int64_t first = begin_ / static_cast<int>(sizeof(T));
     const RunEpilogue<T> epilogue(batch, row_, scale, first,
                                   first + bytes_ / static_cast<int>(sizeof(T)));
     const std::int64_t element = first + lane_ * kCount;
     if (epilogue.few_channels()) {
-      const int of_first = epilogue.GranulesOfFirst(element, width_ * kCount, G);
+      const int of_first = epilogue.VectorsOfFirst(element, width_ * kCount, G);
       WithActivation(batch.activation, [&](auto activation) {
 #pragma unroll
         for (int i = 0; i < G; ++i) {
-          granules[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(granules[i],
-                                                                                      i < of_first);
+          vectors[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(vectors[i],
+                                                                                     i < of_first);
         }
       });
     } else {
-      // A loop that passes the granules on from place to place, because this code is large.
+      // A loop that passes the vectors on from place to place, because this code is large.
 #pragma unroll 1
       for (int index = 0; index < G; ++index) {
-        Granule done = granules[0];
-        if ((index * width_ + lane_) * kGranuleBytes < bytes_) {
-          done = epilogue.Apply(granules[0], element + index * width_ * kCount, kCount);
+        Vector done = vectors[0];
+        if ((index * width_ + lane_) * kVectorBytes < bytes_) {
+          done = epilogue.Apply(vectors[0], element + index * width_ * kCount, kCount);
         }
 #pragma unroll
-        for (int i = 0; i + 1 < G; ++i) granules[i] = granules[i + 1];
-        granules[G - 1] = done;
+        for (int i = 0; i + 1 < G; ++i) vectors[i] = vectors[i + 1];
+        vectors[G - 1] = done;
       }
     }
-    StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, granules);
+    StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, vectors);
   }
 
  private:
-  // The parameters of the lane's granules that exist, from those of its first one on.
+  // The parameters of the lane's vectors that exist, from those of its first one on.
   template <typename P, int kParts>
-  __device__ void AskFor(const P* first, Granule (&params)[G][kParts]) const {
+  __device__ void AskFor(const P* first, Vector (&params)[G][kParts]) const {
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      if ((i * width_ + lane_) * kGranuleBytes >= bytes_) continue;
+      if ((i * width_ + lane_) * kVectorBytes >= bytes_) continue;
 #pragma unroll
       for (int k = 0; k < kParts; ++k) {
         params[i][k] = __ldg(reinterpret_cast<const uint4*>(first + i * width_ * kCount) + k);
@@ -328,27 +328,27 @@ class GranuleRun {
 
   template <typename P, Activation kActivation>
   __device__ void ScaleByElement(const RowBatch& batch, const RowScale<A>& scale,
-                                 Granule (&granules)[G]) const {
+                                 Vector (&vectors)[G]) const {
     const int lane_element = begin_ / static_cast<int>(sizeof(T)) + lane_ * kCount;
     const P* const gamma = static_cast<const P*>(batch.gamma.data) + row_.first_channel;
     const P* const beta = static_cast<const P*>(batch.beta.data) + row_.first_channel;
-    char* const y = row_.y + begin_ + lane_ * kGranuleBytes;
+    char* const y = row_.y + begin_ + lane_ * kVectorBytes;
     const bool has_beta = batch.beta.data != nullptr;
     const RunScale<T> run_scale(scale);
-    const int whole = bytes_ / kGranuleBytes;
+    const int whole = bytes_ / kVectorBytes;
 #pragma unroll
     for (int i = 0; i < G; ++i) {
       if (i * width_ + lane_ >= whole) continue;
       A g[kCount], b[kCount] = {}, values[kCount];
       LoadElementParams<T>(gamma + (lane_element + i * width_ * kCount), g);
       if (has_beta) LoadElementParams<T>(beta + (lane_element + i * width_ * kCount), b);
-      Unpack<T>(granules[i], values);
+      Unpack<T>(vectors[i], values);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
         values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
                                              batch.leaky_slope.As<A>());
       }
-      StoreGranule(y + i * width_ * kGranuleBytes, Pack<T>(values));
+      StoreVector(y + i * width_ * kVectorBytes, Pack<T>(values));
     }
   }
 

@@ -1,9 +1,9 @@
 // Rows in the registers of one warp, or of 1 to 16 of its lanes: rows up to 2 KiB.
 //
-// Phases: every lane loads its granules of the row; lanes merge their sums by shuffles; every lane
+// Phases: every lane loads its vectors of the row; lanes merge their sums by shuffles; every lane
 // scales what it holds and stores it. No shared memory, no barrier.
 // Bytes: each element is read once and written once; gamma and beta come from the L1 cache.
-// Occupancy: 256 threads; at most 4 granules (16 registers) of data per lane, so 32 or more warps
+// Occupancy: 256 threads; at most 4 vectors (16 registers) of data per lane, so 32 or more warps
 // per multiprocessor, whose loads, sums and stores overlap each other. Determinism: the lane that
 // holds an element and the order of the merge follow from its place in the row alone.
 
@@ -15,8 +15,8 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
-#include "kernels/cuda/rows/scalar_tile.cuh"
 #include "kernels/cuda/rows/vector_tile.cuh"
+#include "kernels/cuda/rows/word_tile.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -46,15 +46,15 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(),
   const Row row = FindRow(batch, exists ? index : batch.rows - 1);
   const int bytes = exists ? static_cast<int>(row.bytes) : 0;
 
-  Granule granules[G];
-  const HeldRun<T, kAligned, G> run(row, 0, bytes, lane, width);
+  Vector vectors[G];
+  const RegisterTile<T, kAligned, G> run(row, 0, bytes, lane, width);
   AwaitPreviousKernel();
-  run.Load(granules);
+  run.Load(vectors);
   const auto params = run.Ask(Params(), batch);
-  const Moments<A> own = run.Sum(granules, batch.centered);
+  const Moments<A> own = run.Sum(vectors, batch.centered);
   const A elements = static_cast<A>(static_cast<int>(row.bytes) / static_cast<int>(sizeof(T)));
   const RowScale<A> scale = FinishRow(MergeLanes(own, elements, width, batch.centered), batch.eps);
-  run.Finish(params, batch, scale, granules);
+  run.Finish(params, batch, scale, vectors);
 }
 
 template <typename T, bool kAligned, int G, typename Params>
@@ -71,11 +71,11 @@ Status LaunchWarpRows(const Launch& launch) {
   return ForEachRowBatch(launch, "warp rows", [&](auto element, auto aligned, const auto& batch) {
     using T = typename decltype(element)::Type;
     constexpr bool kAligned = decltype(aligned)::value;
-    if (launch.plan.granules == 1) return Enqueue<T, kAligned, 1>(launch, batch, AnyParams());
+    if (launch.plan.vectors == 1) return Enqueue<T, kAligned, 1>(launch, batch, AnyParams());
     return WithParams<T>(launch, batch, [&](auto params) {
       return WithAhead<kAligned>(launch, batch.rows, params, [&](auto chosen) {
-        return launch.plan.granules == 2 ? Enqueue<T, kAligned, 2>(launch, batch, chosen)
-                                         : Enqueue<T, kAligned, 4>(launch, batch, chosen);
+        return launch.plan.vectors == 2 ? Enqueue<T, kAligned, 2>(launch, batch, chosen)
+                                        : Enqueue<T, kAligned, 4>(launch, batch, chosen);
       });
     });
   });
