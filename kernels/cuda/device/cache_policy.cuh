@@ -1,11 +1,8 @@
 // How tensors that are larger than the caches are read: which lines the L2 cache keeps.
 //
 // Lines that were read are kept in front of lines that were written (evict_last), so that the
-// latter leave the cache early and in order, and lines that other kernels left are displaced. On an
-// H200, RMSNorm of 256 MiB takes 0.98 to 1.00 of a copy's speed so, whatever ran before it. With
-// accesses that are all ordinary it is 0.97; with loads and stores that are the first to be evicted
-// 0.98 after many calls of their own kind, but 0.91 for dozens of calls behind kernels whose lines
-// are ordinary, because these never leave.
+// latter leave the cache early and in order, and lines that other kernels left are displaced.
+// docs/experiments.md shows what other policies cost.
 
 #ifndef NORMD_KERNELS_CUDA_DEVICE_CACHE_POLICY_CUH_
 #define NORMD_KERNELS_CUDA_DEVICE_CACHE_POLICY_CUH_
