@@ -34,13 +34,14 @@ inline constexpr int kBarrierBytes = 8;
 #endif
 }
 
+// Arrivals in assembly: those of cuda::ptx return the phase, which takes registers even where nobody
+// reads it.
 [[maybe_unused]] __device__ inline void ArriveAtBarrier(std::uint32_t barrier) {
 #if __CUDA_ARCH__ >= 800
-  ::cuda::ptx::mbarrier_arrive(BarrierAt(barrier));
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
-// Arrives, and keeps the phase open until `bytes` have come. From 9.0 on. The form in cuda::ptx
-// returns the phase, which takes registers even where nobody reads it.
+// Arrives, and keeps the phase open until `bytes` have come. From 9.0 on.
 [[maybe_unused]] __device__ inline void ArriveExpecting(std::uint32_t barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)

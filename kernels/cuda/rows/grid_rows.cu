@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x < kLookahead) shared.queue.rows[threadIdx.x] = team + threadIdx.x * teams;
   if (threadIdx.x < 2) {
     InitBarrier(SharedAddress(&shared.summed[threadIdx.x]), kGridWarps * kLanes);
+    PublishBarriers();
     InitBarrier(SharedAddress(&shared.scaled[threadIdx.x]), kLanes);
     PublishBarriers();
   }
