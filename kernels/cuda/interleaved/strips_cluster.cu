@@ -1,4 +1,4 @@
-// Channels-last strips in the shared memory of a thread-block cluster (strips.cuh).
+// Channels-last strips in the shared memory of a thread-block cluster (strip_worker.cuh).
 //
 // Exchange: each block writes its partials into the shared memory of every block of the cluster;
 // the writes complete a barrier of the receiving block, so nothing waits for more than it needs.
@@ -14,6 +14,7 @@
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/interleaved/channels_last.h"
+#include "kernels/cuda/interleaved/strip_worker.cuh"
 #include "kernels/cuda/interleaved/strips.cuh"
 
 namespace normd::norm::cuda {
@@ -93,8 +94,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMinBlocks)
   const StripShared<A> shared(memory, plan, static_cast<int>(batch.channels_per_group), kParts);
   const int rank = static_cast<int>(blockIdx.x) % plan.blocks;
   StripClusterExchange<A> exchange(&arrived, shared.blocks, plan, rank);
-  ComputeStrips<T, kParts, kAligned, 0>(batch, plan, memory, blockIdx.x / plan.blocks, batch.rows,
-                                        rank, exchange);
+  StripWorker<T, kParts, kAligned, 0, StripClusterExchange<A>>(batch, plan, memory, rank, exchange)
+      .Run(blockIdx.x / plan.blocks, batch.rows);
 }
 
 template <typename T, int kParts, bool kAligned>

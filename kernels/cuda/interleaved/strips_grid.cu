@@ -1,4 +1,4 @@
-// Channels-last strips spread over co-resident blocks (strips.cuh): strips that no
+// Channels-last strips spread over co-resident blocks (strip_worker.cuh): strips that no
 // cluster holds at a width that memory likes.
 //
 // Exchange: teams of blocks, each with its strips in turn, use slots in global memory
@@ -15,6 +15,7 @@
 #include "kernels/cuda/device/relaxed_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/interleaved/channels_last.h"
+#include "kernels/cuda/interleaved/strip_worker.cuh"
 #include "kernels/cuda/interleaved/strips.cuh"
 
 namespace normd::norm::cuda {
@@ -105,8 +106,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   AwaitTurn(slots, plan, batch.rows, team, teams, rank);
   StripGridExchange<Accumulator<T>> exchange(slots + team * 2 * plan.groups * plan.blocks, plan,
                                              rank);
-  ComputeStrips<T, kParts, kAligned, kGridHeldVectors>(batch, plan, memory, team, teams, rank,
-                                                       exchange);
+  StripWorker<T, kParts, kAligned, kGridHeldVectors, StripGridExchange<Accumulator<T>>>(
+      batch, plan, memory, rank, exchange)
+      .Run(team, teams);
 }
 
 // Teams that run at once, at most one for each strip.
