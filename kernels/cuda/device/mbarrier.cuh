@@ -34,8 +34,8 @@ inline constexpr int kBarrierBytes = 8;
 #endif
 }
 
-// Arrivals in assembly: those of cuda::ptx return the phase, which takes registers even where nobody
-// reads it.
+// Arrivals in assembly: those of cuda::ptx return the phase, which takes registers even where
+// nobody reads it.
 [[maybe_unused]] __device__ inline void ArriveAtBarrier(std::uint32_t barrier) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
