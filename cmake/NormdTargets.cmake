@@ -23,6 +23,8 @@ target_compile_options(normd_options INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # g++ 12 sees uninitialised members in absl::InlinedVector and std::optional that are not read.
   target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-maybe-uninitialized>)
+  # At -O3 it sees overlapping copies in "literal" + std::string (GCC bug 105651).
+  target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-restrict>)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     # g++ 13 sees accesses out of bounds in {fmt}'s big integers, inlined into our sources, and what
     # g++ 12 calls maybe uninitialised in absl::InlinedVector it calls uninitialised.
