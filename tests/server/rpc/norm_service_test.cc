@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/reference.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
@@ -391,6 +393,7 @@ TEST(NormServiceTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) {
   server.gate().Close();
   AsyncCall first(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
   server.gate().WaitForStalled(1);
+  const double held_by_first = server.Metric("normd_inflight_bytes");
 
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(30));
@@ -398,6 +401,10 @@ TEST(NormServiceTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) {
   const grpc::Status late =
       server.stub().Normalize(&context, MakeRequest("instance_norm_64", {1, 64, 16}), &response);
   EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // The client's clock runs out before the server's, which began when the request arrived.
+  while (server.Metric("normd_inflight_bytes") > held_by_first) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   server.gate().Open();
   EXPECT_TRUE(first.Wait().ok());
   server.WaitIdle();
