@@ -7,6 +7,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/shape_pattern.h"
+#include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace normd::client {
@@ -18,15 +20,18 @@ std::string Megabytes(std::int64_t bytes) {
   return absl::StrFormat("%d bytes (%.1f MiB)", bytes, static_cast<double>(bytes) / (1 << 20));
 }
 
-// What the operations have in common after their sizes.
-template <typename Operation>
-std::string EpsOf(const Operation& operation) {
-  return absl::StrFormat(" eps=%g", operation.has_eps() ? operation.eps() : 1e-5);
-}
-
 template <typename Shape>
 std::string ShapeText(const Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+// One line each: "input       x [?, 64, *]".
+void PrintTensors(const char* kind,
+                  const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors,
+                  std::ostream& out) {
+  for (const v1::TensorInfo& tensor : tensors) {
+    out << absl::StreamFormat("%-11s %s %s\n", kind, tensor.name(), PatternText(tensor.shape()));
+  }
 }
 
 }  // namespace
@@ -43,44 +48,18 @@ void PrintJson(const google::protobuf::Message& message, std::ostream& out) {
 }
 
 std::string DescribeOperation(const v1::ModelConfig& config) {
-  std::string text;
-  switch (config.operation_case()) {
-    case v1::ModelConfig::kInstanceNorm: {
-      const auto& op = config.instance_norm();
-      text = absl::StrCat("instance_norm channels=", op.channels(), EpsOf(op),
-                          op.affine() ? " affine" : "",
-                          op.use_running_stats() ? " running_stats" : "");
-      break;
-    }
-    case v1::ModelConfig::kGroupNorm: {
-      const auto& op = config.group_norm();
-      text =
-          absl::StrCat("group_norm channels=", op.channels(), " groups=", op.groups(), EpsOf(op));
-      break;
-    }
-    case v1::ModelConfig::kLayerNorm: {
-      const auto& op = config.layer_norm();
-      text = absl::StrCat("layer_norm over ", ShapeText(op.normalized_shape()), EpsOf(op));
-      break;
-    }
-    case v1::ModelConfig::kRmsNorm: {
-      const auto& op = config.rms_norm();
-      text = absl::StrCat("rms_norm over ", ShapeText(op.normalized_shape()), EpsOf(op));
-      break;
-    }
-    case v1::ModelConfig::kBatchNorm: {
-      const auto& op = config.batch_norm();
-      text = absl::StrCat("batch_norm channels=", op.channels(), EpsOf(op));
-      break;
-    }
-    case v1::ModelConfig::kLinearNorm: {
-      const auto& op = config.linear_norm();
-      text =
-          absl::StrCat("linear_norm ", op.in_features(), " to ", op.out_features(), EpsOf(op),
-                       op.epilogue().add() ? " + y" : "", op.epilogue().multiply() ? " * y" : "");
-      break;
-    }
-    default: text = "an operation that this client does not know";
+  std::string text = "an operation that this client does not know";
+  const google::protobuf::Reflection& reflection = *config.GetReflection();
+  const google::protobuf::OneofDescriptor* const operations =
+      config.GetDescriptor()->FindOneofByName("operation");
+  if (reflection.HasOneof(config, operations)) {
+    const auto* const operation = reflection.GetOneofFieldDescriptor(config, operations);
+    google::protobuf::TextFormat::Printer printer;
+    printer.SetSingleLineMode(true);
+    printer.SetUseShortRepeatedPrimitives(true);
+    std::string fields;
+    printer.PrintToString(reflection.GetMessage(config, operation), &fields);
+    text = absl::StrCat(operation->name(), " { ", fields, "}");
   }
   if (config.activation() != v1::NONE) {
     absl::StrAppend(&text, " + ", v1::Activation_Name(config.activation()));
@@ -116,6 +95,8 @@ void PrintModel(const v1::ModelInfo& model, std::ostream& out) {
       out << "description " << model.config().description() << "\n";
     }
   }
+  PrintTensors("input", model.inputs(), out);
+  PrintTensors("output", model.outputs(), out);
   for (const v1::Parameter& parameter : model.parameters()) {
     out << absl::StreamFormat("parameter   %s %s %s\n", parameter.name(),
                               v1::DataType_Name(parameter.dtype()), ShapeText(parameter.shape()));

@@ -13,7 +13,7 @@ namespace normd::client {
 // Protobuf's JSON mapping with the .proto's field names, absent fields included: int64 are strings.
 void PrintJson(const google::protobuf::Message& message, std::ostream& out);
 
-// "group_norm channels=64 groups=8 eps=1e-05 + SILU, CHANNELS_LAST"
+// As in config.textproto: "group_norm { channels: 64 groups: 8 } + SILU, CHANNELS_LAST"
 std::string DescribeOperation(const v1::ModelConfig& config);
 
 // One line a model version, under a heading.

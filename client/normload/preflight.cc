@@ -142,7 +142,7 @@ absl::Status ChooseShapes(client::Client& client, ProgramOptions& options) {
     if (!entry.shape_from_model) continue;
     const auto model = client.GetModel(entry.model, options.version, CallTimeout(options));
     if (!model.ok()) return WithLoadedModels(client, model.status());
-    absl::StatusOr<std::vector<client::TensorSpec>> inputs = client::DefaultInputs(model->config());
+    absl::StatusOr<std::vector<client::TensorSpec>> inputs = client::DefaultInputs(*model);
     if (!inputs.ok()) {
       return absl::Status(inputs.status().code(),
                           absl::StrCat(entry.model, ": ", inputs.status().message()));

@@ -1,9 +1,11 @@
 #include "client/verify/default_inputs.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
-#include "client/verify/reference_model.h"
+#include "absl/strings/str_cat.h"
+#include "base/shape_pattern.h"
 
 namespace normd::client {
 namespace {
@@ -11,58 +13,55 @@ namespace {
 constexpr std::int64_t kSide = 56;
 constexpr std::int64_t kRows = 8;
 
-using Dims = std::vector<std::int64_t>;
+using Pattern = absl::Span<const std::int64_t>;
 
-Dims Image(std::int64_t channels, v1::Layout layout) {
-  return layout == v1::CHANNELS_LAST ? Dims{1, kSide, kSide, channels}
-                                     : Dims{1, channels, kSide, kSide};
+bool IsKnown(Pattern pattern) {
+  return std::all_of(pattern.begin(), pattern.end(),
+                     [](std::int64_t size) { return size >= kAnyDimensions; }) &&
+         std::count(pattern.begin(), pattern.end(), kAnyDimensions) <= 1;
 }
 
-template <typename Norm>
-Dims Rows(const Norm& norm) {
-  Dims dims = {kRows};
-  dims.insert(dims.end(), norm.normalized_shape().begin(), norm.normalized_shape().end());
-  return dims;
+// Whether any number of dimensions may follow the first, which counts samples.
+bool IsImage(Pattern pattern) {
+  return std::find(pattern.begin(), pattern.end(), kAnyDimensions) > pattern.begin() &&
+         std::find(pattern.begin(), pattern.end(), kAnyDimensions) < pattern.end();
 }
 
-// Of the first input, and of the others.
-struct InputDims {
-  Dims first;
-  Dims other;
-};
-
-InputDims Same(Dims dims) { return {dims, dims}; }
-
-InputDims DimsFor(const v1::ModelConfig& config) {
-  switch (config.operation_case()) {
-    case v1::ModelConfig::kInstanceNorm:
-      return Same(Image(config.instance_norm().channels(), config.layout()));
-    case v1::ModelConfig::kGroupNorm:
-      return Same(Image(config.group_norm().channels(), config.layout()));
-    case v1::ModelConfig::kBatchNorm:
-      return Same(Image(config.batch_norm().channels(), config.layout()));
-    case v1::ModelConfig::kLayerNorm: return Same(Rows(config.layer_norm()));
-    case v1::ModelConfig::kRmsNorm: return Same(Rows(config.rms_norm()));
-    case v1::ModelConfig::kLinearNorm:
-      return {{kRows, config.linear_norm().in_features()},
-              {kRows, config.linear_norm().out_features()}};
-    case v1::ModelConfig::OPERATION_NOT_SET: break;
+// The same for every tensor of a request.
+std::vector<std::int64_t> Fill(Pattern pattern, std::int64_t samples) {
+  std::vector<std::int64_t> dims;
+  for (const std::int64_t size : pattern) {
+    if (size == kAnyDimensions && !dims.empty()) {
+      dims.insert(dims.end(), {kSide, kSide});
+    } else {
+      dims.push_back(size < 0 ? samples : size);
+    }
   }
-  return {};
+  return dims;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelConfig& config) {
-  const InputDims dims = DimsFor(config);
-  if (dims.first.empty()) {
-    return absl::FailedPreconditionError("the model's operation is not known here: wanted a shape");
+absl::StatusOr<std::vector<TensorSpec>> DefaultInputs(const v1::ModelInfo& model) {
+  if (model.inputs().empty()) {
+    return absl::FailedPreconditionError(
+        "the server does not tell the model's inputs, as it is older than this program: wanted a "
+        "shape");
+  }
+  bool images = false;
+  for (const v1::TensorInfo& input : model.inputs()) {
+    images = images || IsImage(input.shape());
+    if (IsKnown(input.shape())) continue;
+    return absl::FailedPreconditionError(absl::StrCat("input \"", input.name(), "\": shape ",
+                                                      PatternText(input.shape()),
+                                                      " means nothing to this program, which is "
+                                                      "older than the server: wanted a shape"));
   }
   std::vector<TensorSpec> inputs;
-  for (const std::string& name : InputNames(config)) {
-    absl::StatusOr<Shape> shape = Shape::Create(inputs.empty() ? dims.first : dims.other);
+  for (const v1::TensorInfo& input : model.inputs()) {
+    absl::StatusOr<Shape> shape = Shape::Create(Fill(input.shape(), images ? 1 : kRows));
     if (!shape.ok()) return shape.status();
-    inputs.push_back({name, norm::DType::kFloat32, *std::move(shape)});
+    inputs.push_back({input.name(), norm::DType::kFloat32, *std::move(shape)});
   }
   return inputs;
 }

@@ -120,7 +120,7 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
   for (std::size_t k = 0; k < accepted.inputs.outputs.size(); ++k) {
     const TensorType& type = accepted.inputs.outputs[k];
     OutputDescription& output = response.outputs.emplace_back();
-    output.name = model.output_names()[k];
+    output.name = model.outputs()[k].name;
     output.dtype = type.dtype;
     output.shape = type.shape.dims();
     output.bytes = accepted.geometry().outputs[k].bytes;

@@ -11,9 +11,9 @@
 namespace normd {
 namespace {
 
-std::string Quoted(absl::Span<const absl::string_view> names) {
-  return absl::StrJoin(names, " and ", [](std::string* out, absl::string_view name) {
-    absl::StrAppend(out, "\"", name, "\"");
+std::string Quoted(absl::Span<const TensorSignature> tensors) {
+  return absl::StrJoin(tensors, " and ", [](std::string* out, const TensorSignature& tensor) {
+    absl::StrAppend(out, "\"", tensor.name, "\"");
   });
 }
 
@@ -32,24 +32,24 @@ absl::StatusOr<std::size_t> PlaceOf(absl::string_view name,
   return place;
 }
 
-absl::Status Match(absl::Span<const absl::string_view> names,
+absl::Status Match(absl::Span<const TensorSignature> wanted,
                    absl::Span<const InputDescription> tensors,
                    absl::InlinedVector<std::size_t, kInlinedInputs>& places) {
-  places.assign(names.size(), 0);
-  if (names.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
+  places.assign(wanted.size(), 0);
+  if (wanted.size() == 1 && tensors.size() == 1 && tensors[0].name.empty()) return absl::OkStatus();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     bool known = false;
-    for (const absl::string_view name : names) known = known || tensors[i].name == name;
+    for (const TensorSignature& one : wanted) known = known || tensors[i].name == one.name;
     if (known) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "inputs[", i, "].name: \"", Printable(tensors[i].name, 32), "\", wanted ", Quoted(names)));
+        "inputs[", i, "].name: \"", Printable(tensors[i].name, 32), "\", wanted ", Quoted(wanted)));
   }
-  for (std::size_t k = 0; k < names.size(); ++k) {
-    const absl::StatusOr<std::size_t> place = PlaceOf(names[k], tensors);
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    const absl::StatusOr<std::size_t> place = PlaceOf(wanted[k].name, tensors);
     if (!place.ok()) return place.status();
     if (*place == tensors.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("inputs: \"", names[k], "\" is missing, wanted ", Quoted(names)));
+          absl::StrCat("inputs: \"", wanted[k].name, "\" is missing, wanted ", Quoted(wanted)));
     }
     places[k] = *place;
   }
@@ -57,10 +57,11 @@ absl::Status Match(absl::Span<const absl::string_view> names,
 }
 
 // With several inputs the message says which one it is about.
-absl::Status For(absl::Span<const absl::string_view> names, std::size_t k,
+absl::Status For(absl::Span<const TensorSignature> wanted, std::size_t k,
                  const absl::Status& status) {
-  if (names.size() == 1) return status;
-  return absl::Status(status.code(), absl::StrCat("input \"", names[k], "\": ", status.message()));
+  if (wanted.size() == 1) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("input \"", wanted[k].name, "\": ", status.message()));
 }
 
 absl::StatusOr<TensorType> TypeOf(const InputDescription& tensor) {
@@ -90,12 +91,12 @@ std::string CheckedInputs::WantedData() const {
 
 absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
                                           absl::Span<const InputDescription> tensors) {
-  const absl::Span<const absl::string_view> names = model.input_names();
+  const absl::Span<const TensorSignature> wanted = model.inputs();
   CheckedInputs checked;
-  if (absl::Status status = Match(names, tensors, checked.places); !status.ok()) return status;
-  for (std::size_t k = 0; k < names.size(); ++k) {
+  if (absl::Status status = Match(wanted, tensors, checked.places); !status.ok()) return status;
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
     absl::StatusOr<TensorType> type = TypeOf(tensors[checked.places[k]]);
-    if (!type.ok()) return For(names, k, type.status());
+    if (!type.ok()) return For(wanted, k, type.status());
     checked.types.push_back(*std::move(type));
   }
   const absl::StatusOr<Geometry> geometry = model.Check(checked.types);
@@ -109,11 +110,11 @@ absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes) {
   const Geometry& geometry = inputs.geometry;
-  const absl::Span<const absl::string_view> names = model.input_names();
-  for (std::size_t k = 0; k < names.size(); ++k) {
+  const absl::Span<const TensorSignature> wanted = model.inputs();
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
     const absl::Status status =
         CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.inputs[k].bytes);
-    if (!status.ok()) return For(names, k, status);
+    if (!status.ok()) return For(wanted, k, status);
   }
   if (geometry.LargerBytes() <= max_bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -124,20 +125,20 @@ absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wan
                           const CheckedInputs& inputs,
                           absl::InlinedVector<OutputMemory, kInlinedOutputs>& outputs) {
   if (wanted.empty()) return absl::OkStatus();
-  const absl::Span<const absl::string_view> names = model.output_names();
-  outputs.resize(names.size());
+  const absl::Span<const TensorSignature> known = model.outputs();
+  outputs.resize(known.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const WantedOutput& output = wanted[i];
-    const bool only = names.size() == 1 && output.name.empty();
-    const std::size_t k = static_cast<std::size_t>(
-        only ? 0 : std::find(names.begin(), names.end(), output.name) - names.begin());
-    if (k == names.size()) {
+    const bool only = known.size() == 1 && output.name.empty();
+    std::size_t k = 0;
+    while (!only && k < known.size() && known[k].name != output.name) ++k;
+    if (k == known.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "outputs[", i, "].name: \"", Printable(output.name, 32), "\", wanted ", Quoted(names)));
+          "outputs[", i, "].name: \"", Printable(output.name, 32), "\", wanted ", Quoted(known)));
     }
     if (outputs[k].bytes.data() != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("outputs[", i, "].name: \"", names[k], "\" twice, wanted each name once"));
+      return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "].name: \"", known[k].name,
+                                                     "\" twice, wanted each name once"));
     }
     const TensorSize& size = inputs.geometry.outputs[k];
     const MutableBytes bytes = output.memory.bytes;

@@ -20,10 +20,10 @@ namespace normd {
 struct CheckedInputs {
   norm::DType dtype = norm::DType::kFloat32;  // Of the first input.
   Geometry geometry;
-  // For each of the model's input_names, its place among the request's tensors, and its type.
+  // For each of the model's inputs, its place among the request's tensors, and its type.
   absl::InlinedVector<std::size_t, kInlinedInputs> places;
   absl::InlinedVector<TensorType, kInlinedInputs> types;
-  absl::InlinedVector<TensorType, kInlinedOutputs> outputs;  // In the order of output_names.
+  absl::InlinedVector<TensorType, kInlinedOutputs> outputs;  // In the model's order.
 
   // "64 for shape [2, 8] of float32": the bytes that the inputs have together.
   std::string WantedData() const;

@@ -40,7 +40,7 @@ using OutputBuffers = absl::InlinedVector<Buffer, kInlinedOutputs>;
 // What `done` receives. With an error, only `status` and `stages` mean something.
 struct Completion {
   absl::Status status;
-  // One for each of the model's output_names, of geometry.outputs; empty where Request::outputs
+  // One for each of the model's outputs, of geometry.outputs; empty where Request::outputs
   // named the memory.
   OutputBuffers outputs;
   StageTimes stages;
@@ -72,7 +72,7 @@ struct Request {
   RequestOptions options;                     // Requests of one batch may differ in them.
   Geometry geometry;
 
-  // One for each of the model's input_names, of geometry.inputs. Valid while `input_owner` lives;
+  // One for each of the model's inputs, of geometry.inputs. Valid while `input_owner` lives;
   // the lane releases it as soon as it has read them all.
   absl::InlinedVector<InputMemory, kInlinedInputs> inputs;
   std::shared_ptr<void> input_owner;  // shared: a mapped region serves many requests.
@@ -81,7 +81,7 @@ struct Request {
   // staged.
   Buffer staged;
 
-  // Where the results go: empty, or one for each of the model's output_names. What is named is
+  // Where the results go: empty, or one for each of the model's outputs. What is named is
   // element-aligned, of geometry.outputs, and valid until `done`. It overlaps no other output and
   // no input of any request, unless it is exactly the one of this request that the model's kernels
   // allow to be overwritten: a norm's x, a fused layer's y.

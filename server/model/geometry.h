@@ -40,8 +40,8 @@ struct Geometry {
   std::int64_t rows = 0;  // What batch limits count.
   // For a part of one sample (samples is 1): the channels that it covers. Model::Check gives all.
   ChannelRange channels{};
-  absl::InlinedVector<TensorSize, kInlinedInputs> inputs;    // In the order of input_names.
-  absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;  // In the order of output_names.
+  absl::InlinedVector<TensorSize, kInlinedInputs> inputs;    // In the signature's order.
+  absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;  // Likewise.
 
   std::int64_t InputBytes() const { return Sum(inputs); }
   std::int64_t OutputBytes() const { return Sum(outputs); }

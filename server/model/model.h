@@ -67,8 +67,8 @@ class Model {
   const KernelProgram& program() const { return program_; }
 
   // As Operation's.
-  absl::Span<const absl::string_view> input_names() const { return operation_->input_names(); }
-  absl::Span<const absl::string_view> output_names() const { return operation_->output_names(); }
+  absl::Span<const TensorSignature> inputs() const { return operation_->signature().inputs; }
+  absl::Span<const TensorSignature> outputs() const { return operation_->signature().outputs; }
   CutRule cut() const { return operation_->cut(); }
   bool runs_inline() const { return operation_->runs_inline(); }
   absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
@@ -79,7 +79,7 @@ class Model {
     return operation_->CheckOptions(asked, name_);
   }
 
-  // Checks a request's tensors, one for each of input_names(), against the model: the types that
+  // Checks a request's tensors, one for each of inputs(), against the model: the types that
   // its config and its operation take, then as Operation::Check.
   absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const;
   // The same of a model with one input.

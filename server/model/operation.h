@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
+#include "base/shape_pattern.h"
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 #include "normd/v1/model_config.pb.h"
@@ -52,6 +53,21 @@ using BoundParameters = std::map<std::string, norm::ParamVector, std::less<>>;
 // Absent when the file has none of this name.
 norm::ParamVector FindParameter(const BoundParameters& parameters, absl::string_view name);
 
+// A tensor that every request brings or gets.
+struct TensorSignature {
+  absl::string_view name;  // Of static storage.
+  // The shapes that it may have. What stands for kAnySize and kAnyDimensions is the same in every
+  // tensor of a request. Its first entry counts samples: there a size may be 0, elsewhere it is at
+  // least 1.
+  ShapePattern shape;
+};
+
+// Lists of tensors elsewhere (Geometry, Request, Completion) have the order of these.
+struct Signature {
+  std::vector<TensorSignature> inputs;
+  std::vector<TensorSignature> outputs;
+};
+
 // What a request asks for beside its tensors, as it was sent: values may be no enumerators.
 struct AskedOptions {
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
@@ -67,10 +83,8 @@ class Operation {
  public:
   virtual ~Operation() = default;
 
-  // The tensors that every request brings and gets. Lists of tensors elsewhere (Geometry, Request,
-  // Completion) have their order. Constant.
-  virtual absl::Span<const absl::string_view> input_names() const = 0;
-  virtual absl::Span<const absl::string_view> output_names() const = 0;
+  // Constant. Check accepts, and Outputs gives, what it says.
+  virtual const Signature& signature() const = 0;
 
   virtual const ParameterRules& parameters() const = 0;
   // Whether it normalizes by channels, and so has a layout.
@@ -81,7 +95,7 @@ class Operation {
   // The same in words, for errors: "FLOAT32 or FLOAT16".
   virtual std::string DTypesText() const = 0;
 
-  // How input tensors, one for each of input_names(), divide. The first has a type that the
+  // How input tensors, one for each of the signature's, divide. The first has a type that the
   // operation takes. InvalidArgument names the field, what came and what was wanted. Zero samples
   // are allowed; any other dimension must be at least 1. The sum of all bytes fits 63 bits.
   virtual absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const = 0;

@@ -83,11 +83,11 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
   v1::NormalizeStreamHeader& out = *response.mutable_header();
   out.set_model(model.name());
   out.set_version(model.version());
-  const absl::Span<const absl::string_view> names = model.output_names();
-  for (std::size_t k = 0; k < names.size(); ++k) {
+  const absl::Span<const TensorSignature> outputs = model.outputs();
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
     const TensorType& type = accepted.inputs.outputs[k];
     v1::Tensor& output = *out.add_outputs();
-    output.set_name(std::string(NameOnWire(names[k], names.size())));
+    output.set_name(std::string(NameOnWire(outputs[k].name, outputs.size())));
     output.set_dtype(ToProto(type.dtype));
     for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
   }

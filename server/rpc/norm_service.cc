@@ -18,6 +18,15 @@ constexpr std::size_t kMaxWaitingLoads = 64;
 // A control request is a name and a number.
 constexpr std::size_t kMaxControlBytes = 4096;
 
+void AddTensors(absl::Span<const TensorSignature> tensors,
+                google::protobuf::RepeatedPtrField<v1::TensorInfo>& out) {
+  for (const TensorSignature& tensor : tensors) {
+    v1::TensorInfo& info = *out.Add();
+    info.set_name(std::string(tensor.name));
+    info.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  }
+}
+
 v1::ModelInfo ToInfo(const ModelStatus& status) {
   v1::ModelInfo info;
   info.set_name(status.name);
@@ -36,6 +45,8 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
     out.set_dtype(ToProto(parameter.dtype));
     for (const std::int64_t dim : parameter.shape.dims()) out.add_shape(dim);
   }
+  AddTensors(status.model->inputs(), *info.mutable_inputs());
+  AddTensors(status.model->outputs(), *info.mutable_outputs());
   return info;
 }
 

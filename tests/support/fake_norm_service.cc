@@ -45,6 +45,12 @@ void SetSpec(const client::TensorSpec& spec, v1::Tensor* tensor) {
   for (const std::int64_t dim : spec.shape.dims()) tensor->add_shape(dim);
 }
 
+void SetInfo(const std::string& name, const std::vector<std::int64_t>& shape,
+             v1::TensorInfo* info) {
+  info->set_name(name);
+  info->mutable_shape()->Assign(shape.begin(), shape.end());
+}
+
 std::size_t SampleBytes(const v1::Tensor& tensor) {
   return static_cast<std::size_t>(*tensor.shape().rbegin()) * norm::SizeOf(DTypeOf(tensor.dtype()));
 }
@@ -154,6 +160,13 @@ class Service final : public v1::NormService::Service {
     MutexLock lock(mutex_);
     std::string name = model.info.name();
     models_.emplace(std::move(name), std::make_unique<FakeModel>(std::move(model)));
+  }
+  void TellTensors(const std::string& name, const FakeNormService::Tensors& inputs,
+                   const FakeNormService::Tensors& outputs) {
+    MutexLock lock(mutex_);
+    v1::ModelInfo& info = models_.at(name)->info;
+    for (const auto& [tensor, shape] : inputs) SetInfo(tensor, shape, info.add_inputs());
+    for (const auto& [tensor, shape] : outputs) SetInfo(tensor, shape, info.add_outputs());
   }
   void FailFrom(std::int64_t from, const absl::Status& status) {
     MutexLock lock(mutex_);
@@ -360,6 +373,11 @@ void FakeNormService::AddModel(const std::string& name, Compute compute) {
   info.set_version(1);
   info.set_state(v1::ModelInfo::READY);
   impl_->service.AddModel({std::move(info), std::nullopt, std::move(compute)});
+}
+
+void FakeNormService::TellTensors(const std::string& name, const Tensors& inputs,
+                                  const Tensors& outputs) {
+  impl_->service.TellTensors(name, inputs, outputs);
 }
 
 void FakeNormService::FailFrom(std::int64_t from, const absl::Status& status) {

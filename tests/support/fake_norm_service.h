@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,11 @@ class FakeNormService {
   // where the inputs have none, which is how a stream's header asks. Runs on the server's threads.
   using Compute = std::function<std::vector<v1::Tensor>(const v1::NormalizeRequest& request)>;
   void AddModel(const std::string& name, Compute compute);
+
+  // What GetModel and ListModels tell of a model's tensors, {name, pattern} each; before, nothing,
+  // as an older server.
+  using Tensors = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+  void TellTensors(const std::string& name, const Tensors& inputs, const Tensors& outputs);
 
   // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
   // but OK refuses.

@@ -12,14 +12,7 @@ namespace {
 
 class MixOperation final : public Operation {
  public:
-  absl::Span<const absl::string_view> input_names() const override {
-    static constexpr absl::string_view kNames[] = {"x", "g", "s"};
-    return kNames;
-  }
-  absl::Span<const absl::string_view> output_names() const override {
-    static constexpr absl::string_view kNames[] = {"y", "t"};
-    return kNames;
-  }
+  const Signature& signature() const override { return signature_; }
   const ParameterRules& parameters() const override { return parameters_; }
   bool has_channels() const override { return false; }
   bool TakesDType(norm::DType dtype) const override { return dtype == norm::DType::kFloat32; }
@@ -44,6 +37,9 @@ class MixOperation final : public Operation {
 
  private:
   const ParameterRules parameters_;
+  const Signature signature_ = {
+      {{"x", {kAnySize, kMixWidth}}, {"g", {kAnySize, kMixWidth}}, {"s", {kAnySize, 1}}},
+      {{"y", {kAnySize, kMixWidth}}, {"t", {kAnySize, 1}}}};
 };
 
 struct MixSegment {

@@ -5,6 +5,11 @@
 namespace normd {
 namespace {
 
+ShapePattern PatternOf(std::int64_t channels, v1::Layout layout) {
+  if (layout == v1::CHANNELS_LAST) return {kAnySize, kAnyDimensions, channels};
+  return {kAnySize, channels, kAnyDimensions};
+}
+
 absl::Status CheckNotZero(const Shape& shape, int first, int last) {
   for (int i = first; i < last; ++i) {
     if (shape.dim(i) == 0) {
@@ -19,7 +24,8 @@ absl::Status CheckNotZero(const Shape& shape, int first, int last) {
 
 ChannelNorm::ChannelNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
                          const NormParameters& parameters)
-    : NormOperation(config, spec, parameters, Shape::Create({spec.channels}).value_or(Shape())) {}
+    : NormOperation(config, spec, parameters, Shape::Create({spec.channels}).value_or(Shape()),
+                    PatternOf(spec.channels, config.layout())) {}
 
 // The samples are N, the spatial elements the product of the dimensions *.
 absl::Status ChannelNorm::Divide(const Shape& x, Geometry& geometry) const {

@@ -43,19 +43,21 @@ absl::Status CheckMessage(const v1::LinearNorm& message) {
   return CheckEps("linear_norm", message);
 }
 
-// `shape` of the input `name`, whose last dimension counts features.
-absl::Status CheckLastDimension(absl::string_view name, const Shape& shape, std::int64_t features) {
-  if (shape.rank() >= 1 && shape.dim(shape.rank() - 1) == features) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("input \"", name, "\": shape: ", shape.ToString(),
-                                                 ", wanted [*, ", features, "]"));
+// `shape` of `input`, whose last dimension counts features.
+absl::Status CheckLastDimension(const TensorSignature& input, const Shape& shape) {
+  if (shape.rank() >= 1 && shape.dim(shape.rank() - 1) == input.shape.back()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("input \"", input.name,
+                                                 "\": shape: ", shape.ToString(), ", wanted ",
+                                                 PatternText(input.shape)));
 }
 
 class LinearNorm final : public Operation {
  public:
   explicit LinearNorm(const v1::ModelConfig& config);
 
-  absl::Span<const absl::string_view> input_names() const override;
-  absl::Span<const absl::string_view> output_names() const override;
+  const Signature& signature() const override { return signature_; }
   const ParameterRules& parameters() const override { return parameters_; }
   bool has_channels() const override { return false; }
   bool TakesDType(norm::DType dtype) const override { return norm::IsLinearNormDType(dtype); }
@@ -77,6 +79,7 @@ class LinearNorm final : public Operation {
 
   norm::LinearNormSpec spec_;
   ParameterRules parameters_;
+  Signature signature_;
 };
 
 // The dimensions are checked: their products fit.
@@ -99,16 +102,9 @@ LinearNorm::LinearNorm(const v1::ModelConfig& config) {
   }
   parameters_.torch_names = kTorchNames;
   parameters_.norm_has_parameters = false;
-}
-
-absl::Span<const absl::string_view> LinearNorm::input_names() const {
-  static constexpr absl::string_view kNames[] = {"x", "y"};
-  return absl::MakeConstSpan(kNames, spec_.epilogue.needs_y() ? 2 : 1);
-}
-
-absl::Span<const absl::string_view> LinearNorm::output_names() const {
-  static constexpr absl::string_view kNames[] = {"out"};
-  return kNames;
+  signature_.inputs.push_back({"x", {kAnyDimensions, message.in_features()}});
+  if (spec_.epilogue.needs_y()) signature_.inputs.push_back({"y", {kAnyDimensions, out}});
+  signature_.outputs.push_back({"out", {kAnyDimensions, out}});
 }
 
 absl::StatusOr<Shape> LinearNorm::OutputShape(const Shape& x) const {
@@ -131,7 +127,7 @@ absl::Status LinearNorm::CheckY(const TensorType& x, const TensorType& y, const 
 
 absl::StatusOr<Geometry> LinearNorm::Check(absl::Span<const TensorType> inputs) const {
   const TensorType& x = inputs.front();
-  absl::Status status = CheckLastDimension("x", x.shape, spec_.in_features);
+  absl::Status status = CheckLastDimension(signature_.inputs.front(), x.shape);
   if (!status.ok()) return status;
   const absl::StatusOr<Shape> out = OutputShape(x.shape);
   if (!out.ok()) {

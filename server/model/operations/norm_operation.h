@@ -1,5 +1,5 @@
-// What the operations have in common that are cases of the kernels' norm (kernels/norm.h): one
-// input "x", one output "y" of its type and shape.
+// What the operations have in common that are cases of the kernels' norm (kernels/norm.h). Its
+// tensors have the contract's names, and all of a request have one type and shape.
 
 #ifndef NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
 #define NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
@@ -42,8 +42,7 @@ CutRule CutRuleOf(const norm::NormSpec& spec);
 // Thread-safe, as it is immutable.
 class NormOperation : public Operation {
  public:
-  absl::Span<const absl::string_view> input_names() const final;
-  absl::Span<const absl::string_view> output_names() const final;
+  const Signature& signature() const final { return signature_; }
   const ParameterRules& parameters() const final { return parameters_; }
   bool TakesDType(norm::DType) const final { return true; }
   std::string DTypesText() const final;
@@ -55,9 +54,10 @@ class NormOperation : public Operation {
   KernelProgram MakeProgram(const BoundParameters& parameters) const final;
 
  protected:
-  // `spec` is the operation's own part, whatever its dtype; `shape` that of each parameter.
+  // `spec` is the operation's own part, whatever its dtype; `parameter_shape` is that of each
+  // parameter, and `shape` are those that tensors may have: what Divide accepts.
   NormOperation(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                const NormParameters& parameters, Shape shape);
+                const NormParameters& parameters, Shape parameter_shape, const ShapePattern& shape);
 
   const norm::NormSpec& spec() const { return spec_; }
 
@@ -67,8 +67,11 @@ class NormOperation : public Operation {
   // The eps for tensors of `dtype`.
   virtual double EpsFor(norm::DType) const { return spec_.eps; }
 
+  absl::Status CheckFurther(const TensorType& x, absl::Span<const TensorType> inputs) const;
+
   norm::NormSpec spec_;
   ParameterRules parameters_;
+  Signature signature_;
 };
 
 }  // namespace normd

@@ -1,9 +1,17 @@
 #include "server/model/operations/normalized_shape_norm.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace normd {
+namespace {
+
+ShapePattern PatternOf(absl::Span<const std::int64_t> normalized) {
+  ShapePattern pattern = {kAnyDimensions};
+  pattern.insert(pattern.end(), normalized.begin(), normalized.end());
+  return pattern;
+}
+
+}  // namespace
 
 std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
   std::int64_t product = 1;
@@ -14,15 +22,14 @@ std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
 NormalizedShapeNorm::NormalizedShapeNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
                                          const NormParameters& parameters,
                                          absl::Span<const std::int64_t> normalized)
-    : NormOperation(config, spec, parameters, Shape::Create(normalized).value_or(Shape())),
+    : NormOperation(config, spec, parameters, Shape::Create(normalized).value_or(Shape()),
+                    PatternOf(normalized)),
       normalized_(Shape::Create(normalized).value_or(Shape())) {}
 
 // Every leading index is a sample, and any of them may be zero.
 absl::Status NormalizedShapeNorm::Divide(const Shape& x, Geometry& geometry) const {
   const int leading = x.rank() - normalized_.rank();
-  const auto wanted = [this] {
-    return absl::StrCat("[*, ", absl::StrJoin(normalized_.dims(), ", "), "]");
-  };
+  const auto wanted = [this] { return PatternText(signature().inputs.front().shape); };
   if (leading < 0) {
     return absl::InvalidArgumentError(absl::StrCat("shape: ", x.ToString(), " has ", x.rank(),
                                                    x.rank() == 1 ? " dimension" : " dimensions",

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "client/normctl/commands.h"
+#include "client/normctl/print.h"
 #include "client/normctl/progress_bar.h"
 #include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
 #include "client/tensor/random.h"
+#include "google/protobuf/text_format.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_norm_service.h"
@@ -24,6 +26,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Json = nlohmann::json;
 
@@ -120,11 +123,36 @@ TEST_F(NormctlTest, TellsOfTheServer) {
 TEST_F(NormctlTest, ListsAndDescribesModels) {
   Ran ran = Call({"models"});
   EXPECT_EQ(ran.code, kExitOk) << ran.err;
-  EXPECT_THAT(ran.out, HasSubstr("group_norm channels=8 groups=2 eps=1e-05 + SILU"));
+  EXPECT_THAT(ran.out, HasSubstr("group_norm { channels: 8 groups: 2 } + SILU"));
   EXPECT_EQ(Json::parse(Call({"models", "--json"}).out)["models"][0]["name"], "group");
   ran = Call({"model", "group"});
-  EXPECT_THAT(ran.out, AllOf(HasSubstr("state       READY"), HasSubstr("weight FLOAT32 [8]")));
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("state       READY"), HasSubstr("weight FLOAT32 [8]"),
+                             Not(HasSubstr("input"))));
   EXPECT_EQ(Json::parse(Call({"model", "group", "--json"}).out)["state"], "READY");
+  server_.TellTensors("group", {{"x", {-1, 8, -2}}}, {{"y", {-1, 8, -2}}});
+  EXPECT_THAT(Call({"model", "group"}).out,
+              HasSubstr("input       x [?, 8, *]\noutput      y [?, 8, *]\n"));
+}
+
+// No switch over operations: any of them, and with any fields, is printed as it would be written.
+TEST_F(NormctlTest, DescribesEveryOperationAsItStandsInAConfig) {
+  const google::protobuf::OneofDescriptor* const operations =
+      v1::ModelConfig::descriptor()->FindOneofByName("operation");
+  for (int i = 0; i < operations->field_count(); ++i) {
+    v1::ModelConfig config;
+    config.GetReflection()->MutableMessage(&config, operations->field(i));
+    EXPECT_EQ(DescribeOperation(config), operations->field(i)->name() + " { }");
+  }
+  const auto describe = [](const char* text) {
+    v1::ModelConfig config;
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &config)) << text;
+    return DescribeOperation(config);
+  };
+  EXPECT_EQ(describe("layout: CHANNELS_LAST rms_norm { normalized_shape: [2, 3] eps: 1e-6 }"),
+            "rms_norm { normalized_shape: [2, 3] eps: 1e-06 }, CHANNELS_LAST");
+  EXPECT_EQ(describe("linear_norm { in_features: 4 epilogue { add: true } } activation: SILU"),
+            "linear_norm { in_features: 4 epilogue { add: true } } + SILU");
+  EXPECT_EQ(describe(""), "an operation that this client does not know");
 }
 
 TEST_F(NormctlTest, LoadsAndUnloads) {

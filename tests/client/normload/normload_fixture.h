@@ -46,6 +46,7 @@ class NormloadTest : public ::testing::Test {
     config.mutable_instance_norm()->set_channels(4);
     config.mutable_instance_norm()->set_affine(true);
     server_.AddModel("norm", config, test::AffineParameters(4));
+    server_.TellTensors("norm", {{"x", {-1, 4, -2}}}, {{"y", {-1, 4, -2}}});
     test::WriteModel(folder_.path(), "norm", config, test::AffineParameters(4));
   }
 

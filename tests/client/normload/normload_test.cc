@@ -76,6 +76,17 @@ TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
   EXPECT_THAT(out_, HasSubstr("norm:1x4x56x56:float32"));
 }
 
+TEST_F(NormloadTest, AsksForAShapeWhereTheServerDoesNotTellItsInputs) {
+  v1::ModelConfig config;
+  config.mutable_instance_norm()->set_channels(4);
+  server_.AddModel("old", config);
+  Run({"--model=old", "--requests=10"});
+  EXPECT_NE(code_, kExitOk);
+  EXPECT_THAT(err_, HasSubstr("old: the server does not tell the model's inputs"));
+  Run({"--model=old", "--shape=1x4x5", "--requests=10"});
+  EXPECT_EQ(code_, kExitOk) << err_;
+}
+
 TEST_F(NormloadTest, TheReportTellsHowItWasMade) {
   Run({"--model=norm", "--shape=1x4x5", "--requests=1", "--csv="});
   const std::string command = report_["environment"]["command"];

@@ -89,7 +89,7 @@ class CpuLinearTest : public ::testing::Test {
     request->dtype = sent.x.dtype();
     std::vector<TensorType> types = {{sent.x.dtype(), *Shape::Create({sent.samples, kIn})},
                                      {sent.x.dtype(), *Shape::Create({sent.samples, kOut})}};
-    types.resize(model_->input_names().size());
+    types.resize(model_->inputs().size());
     request->geometry = *model_->Check(types);
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>(2);
     request->inputs.push_back({ViewsOf(sent.x, split, (*memory)[0]), {}});

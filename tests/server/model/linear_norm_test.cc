@@ -54,6 +54,11 @@ class LinearModelTest : public ::testing::Test {
   static TensorType Type(const std::vector<std::int64_t>& dims, DType dtype = DType::kFloat32) {
     return {dtype, *Shape::Create(dims)};
   }
+  static std::vector<absl::string_view> NamesOf(absl::Span<const TensorSignature> tensors) {
+    std::vector<absl::string_view> names;
+    for (const TensorSignature& tensor : tensors) names.push_back(tensor.name);
+    return names;
+  }
   static std::string CheckError(const Model& model, const std::vector<TensorType>& inputs) {
     const absl::Status status = model.Check(inputs).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -72,7 +77,7 @@ TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {
   EXPECT_EQ(program->spec.eps, 1e-5);
   EXPECT_TRUE(program->spec.epilogue.add && program->spec.epilogue.multiply);
   EXPECT_EQ(program->spec.precision, norm::Precision::kFloat32);
-  EXPECT_THAT(model->input_names(), ElementsAre("x", "y"));
+  EXPECT_THAT(NamesOf(model->inputs()), ElementsAre("x", "y"));
   EXPECT_EQ(program->params.weight.data, model->parameters()[0].data.get());
   EXPECT_EQ(program->params.weight.dtype, DType::kBFloat16);
   EXPECT_EQ(program->params.bias.data, model->parameters()[1].data.get());
@@ -80,7 +85,7 @@ TEST_F(LinearModelTest, KnowsItsLayerInputsAndParameters) {
   const auto plain =
       *Create(std::string(kPlain) + " activation: SILU", {MakeParameter("linear.weight", {5, 3})});
   const auto& plain_program = std::get<LinearNormProgram>(plain->program());
-  EXPECT_THAT(plain->input_names(), ElementsAre("x"));
+  EXPECT_THAT(NamesOf(plain->inputs()), ElementsAre("x"));
   EXPECT_EQ(plain_program.spec.epilogue.activation, norm::Activation::kSilu);
   EXPECT_EQ(plain_program.params.bias.data, nullptr);
 }

@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,8 +55,10 @@ std::vector<Case> Cases() {
                      {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
   }
   cases.push_back({linear + "}", {{{4}}, {{0, 4}}, {{2, 3, 4}}}});
-  cases.push_back({linear + "epilogue { add: true } }",
-                   {{{4}, {6}}, {{0, 4}, {0, 6}}, {{2, 3, 4}, {2, 3, 6}}}});
+  for (const std::string epilogue : {"add: true", "multiply: true", "add: true multiply: true"}) {
+    cases.push_back({linear + "epilogue { " + epilogue + " } }",
+                     {{{4}, {6}}, {{0, 4}, {0, 6}}, {{2, 3, 4}, {2, 3, 6}}}});
+  }
   return cases;
 }
 
@@ -82,11 +88,11 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
         SCOPED_TRACE(one.config);
         std::vector<TensorType> inputs;
         for (const auto& dims : shapes) inputs.push_back({dtype, *Shape::Create(dims)});
-        ASSERT_EQ(inputs.size(), (*operation)->input_names().size());
+        ASSERT_EQ(inputs.size(), (*operation)->signature().inputs.size());
         const auto geometry = (*operation)->Check(inputs);
         ASSERT_TRUE(geometry.ok()) << geometry.status();
         const auto outputs = (*operation)->Outputs(inputs);
-        ASSERT_EQ(outputs.size(), (*operation)->output_names().size());
+        ASSERT_EQ(outputs.size(), (*operation)->signature().outputs.size());
         ASSERT_EQ(geometry->inputs.size(), inputs.size());
         ASSERT_EQ(geometry->outputs.size(), outputs.size());
         const auto expect = [](const TensorSize& size, const TensorType& type) {
@@ -101,14 +107,174 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
   }
 }
 
+using Dims = std::vector<std::int64_t>;
+
+// What stands for the variable dimensions of a request's patterns; one of each kind at most.
+struct Variables {
+  std::optional<std::int64_t> size;
+  std::optional<Dims> dimensions;
+};
+
+// Whether `dims` is a case of the pattern under the rules of TensorSignature, and none that
+// contradicts the variables of tensors before it, to which this one adds its own.
+bool Matches(const ShapePattern& pattern, const Dims& dims, Variables& variables) {
+  const std::size_t fixed = pattern.size() - static_cast<std::size_t>(std::count(
+                                                 pattern.begin(), pattern.end(), kAnyDimensions));
+  if (dims.size() < fixed || (dims.size() > fixed && fixed == pattern.size())) return false;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const bool counts_samples = i == 0;
+    const auto is_allowed = [&](std::int64_t size) { return size > 0 || counts_samples; };
+    if (pattern[i] == kAnyDimensions) {
+      const auto first = dims.begin() + static_cast<std::ptrdiff_t>(at);
+      const Dims run(first, first + static_cast<std::ptrdiff_t>(dims.size() - fixed));
+      if (!std::all_of(run.begin(), run.end(), is_allowed)) return false;
+      if (variables.dimensions.value_or(run) != run) return false;
+      variables.dimensions = run;
+      at += run.size();
+      continue;
+    }
+    const std::int64_t size = dims[at++];
+    if (pattern[i] == kAnySize) {
+      if (!is_allowed(size) || variables.size.value_or(size) != size) return false;
+      variables.size = size;
+    } else if (size != pattern[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::optional<Variables> Bind(const std::vector<TensorSignature>& tensors,
+                              const std::vector<Dims>& shapes) {
+  Variables variables;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!Matches(tensors[i].shape, shapes[i], variables)) return std::nullopt;
+  }
+  return variables;
+}
+
+Dims Fill(const ShapePattern& pattern, const Variables& variables) {
+  Dims dims;
+  for (const std::int64_t size : pattern) {
+    if (size == kAnyDimensions) {
+      dims.insert(dims.end(), variables.dimensions->begin(), variables.dimensions->end());
+    } else {
+      dims.push_back(size == kAnySize ? *variables.size : size);
+    }
+  }
+  return dims;
+}
+
+// Holds one request against the signature; returns whether it was accepted.
+bool CheckAgrees(const Operation& operation, const std::vector<Dims>& shapes) {
+  const Signature& signature = operation.signature();
+  std::vector<TensorType> inputs;
+  std::string text;
+  for (const Dims& dims : shapes) {
+    inputs.push_back({DType::kFloat32, *Shape::Create(dims)});
+    text += inputs.back().shape.ToString();
+  }
+  const std::optional<Variables> variables = Bind(signature.inputs, shapes);
+  const auto geometry = operation.Check(inputs);
+  EXPECT_EQ(geometry.ok(), variables.has_value()) << text << ": " << geometry.status();
+  if (!geometry.ok() || !variables) return false;
+  const auto outputs = operation.Outputs(inputs);
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    EXPECT_EQ(outputs[k].shape, *Shape::Create(Fill(signature.outputs[k].shape, *variables)))
+        << text;
+  }
+  return true;
+}
+
+// Every shape of up to `rank` dimensions of these sizes.
+void ForEachShape(int rank, const std::function<void(const Dims&)>& visit, Dims dims = {}) {
+  visit(dims);
+  if (rank == 0) return;
+  for (const std::int64_t size : {0, 1, 2, 3, 4, 5, 6, 12, 13}) {
+    dims.push_back(size);
+    ForEachShape(rank - 1, visit, dims);
+    dims.pop_back();
+  }
+}
+
+// What the signature tells clients is what Check accepts: every small shape of the first input,
+// with further inputs that go with it and with ones that nearly do.
+TEST(OperationTest, CheckAcceptsExactlyWhatTheSignatureSays) {
+  for (const Case& one : Cases()) {
+    SCOPED_TRACE(one.config);
+    const auto operation = *MakeOperation(Parse(one.config));
+    const std::vector<TensorSignature>& tensors = operation->signature().inputs;
+    int accepted = 0;
+    int refused = 0;
+    const auto check = [&](const std::vector<Dims>& shapes) {
+      ++(CheckAgrees(*operation, shapes) ? accepted : refused);
+    };
+    ForEachShape(4, [&](const Dims& x) {
+      Variables variables;
+      const bool fits = Matches(tensors.front().shape, x, variables);
+      std::vector<Dims> shapes(tensors.size(), x);
+      for (std::size_t i = 1; i < tensors.size() && fits; ++i) {
+        shapes[i] = Fill(tensors[i].shape, variables);
+      }
+      check(shapes);
+      for (std::size_t i = 1; i < tensors.size() && fits; ++i) {
+        const auto check_other = [&](const Dims& other) {
+          std::vector<Dims> changed = shapes;
+          changed[i] = other;
+          check(changed);
+        };
+        for (std::size_t k = 0; k <= shapes[i].size(); ++k) {
+          Dims longer = shapes[i];
+          longer.insert(longer.begin() + static_cast<std::ptrdiff_t>(k), 1);
+          check_other(longer);
+          if (k == shapes[i].size()) continue;
+          for (const std::int64_t size : {std::int64_t{0}, shapes[i][k] + 1}) {
+            Dims other = shapes[i];
+            other[k] = size;
+            check_other(other);
+          }
+          Dims shorter = shapes[i];
+          shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(k));
+          check_other(shorter);
+        }
+        check_other(x);
+      }
+    });
+    EXPECT_GT(accepted, 10);
+    EXPECT_GT(refused, 1000);
+  }
+}
+
+TEST(OperationTest, TheSignatureNamesEachTensorOnceAndIsAPattern) {
+  for (const Case& one : Cases()) {
+    SCOPED_TRACE(one.config);
+    const auto operation = *MakeOperation(Parse(one.config));
+    for (const auto& tensors : {operation->signature().inputs, operation->signature().outputs}) {
+      std::set<absl::string_view> names;
+      for (const TensorSignature& tensor : tensors) {
+        EXPECT_FALSE(tensor.name.empty());
+        EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
+        int any_dimensions = 0;
+        for (const std::int64_t size : tensor.shape) {
+          EXPECT_TRUE(size >= 1 || size == kAnySize || size == kAnyDimensions) << size;
+          any_dimensions += size == kAnyDimensions ? 1 : 0;
+        }
+        EXPECT_LE(any_dimensions, 1);
+      }
+      EXPECT_FALSE(tensors.empty());
+    }
+  }
+}
+
 TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
   for (const Case& one : Cases()) {
     SCOPED_TRACE(one.config);
     const auto operation = *MakeOperation(Parse(one.config));
     const CutRule cut = operation->cut();
     if (cut.at == CutRule::At::kRow) {
-      EXPECT_EQ(operation->input_names().size(), 1u);
-      EXPECT_EQ(operation->output_names().size(), 1u);
+      EXPECT_EQ(operation->signature().inputs.size(), 1u);
+      EXPECT_EQ(operation->signature().outputs.size(), 1u);
     }
     for (const auto& shapes : one.requests) {
       std::vector<TensorType> inputs;

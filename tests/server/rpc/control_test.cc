@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/wire/wire_writer.h"
@@ -103,6 +104,33 @@ TEST(ControlTest, DescribesAModelWithItsConfigAndParameters) {
   EXPECT_GT(response.model().load_ns(), 0);
   EXPECT_EQ(Get(server, "nothing", response).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Get(server, "../x", response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// "name[dims]" for each.
+std::vector<std::string> TensorsOf(
+    const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors) {
+  std::vector<std::string> texts;
+  for (const v1::TensorInfo& tensor : tensors) {
+    texts.push_back(absl::StrCat(tensor.name(), "[", absl::StrJoin(tensor.shape(), ","), "]"));
+  }
+  return texts;
+}
+
+TEST(ControlTest, TellsTheInputsAndOutputsOfEveryModel) {
+  TestServer server;
+  v1::GetModelResponse response;
+  ASSERT_TRUE(Get(server, "fused_linear_512", response).ok());
+  EXPECT_THAT(TensorsOf(response.model().inputs()), ElementsAre("x[-2,512]", "y[-2,512]"));
+  EXPECT_THAT(TensorsOf(response.model().outputs()), ElementsAre("out[-2,512]"));
+  ASSERT_TRUE(Get(server, "group_norm_320_32_silu_last", response).ok());
+  EXPECT_THAT(TensorsOf(response.model().inputs()), ElementsAre("x[-1,-2,320]"));
+  v1::ListModelsResponse all;
+  ASSERT_TRUE(Call(server, &v1::NormService::Stub::ListModels, {}, all).ok());
+  for (const v1::ModelInfo& model : all.models()) {
+    SCOPED_TRACE(model.name());
+    EXPECT_FALSE(model.inputs().empty());
+    EXPECT_FALSE(model.outputs().empty());
+  }
 }
 
 TEST(ControlTest, UnloadsAndLoadsAModelAndItsHealthFollows) {

@@ -92,7 +92,7 @@ class DeviceLinearTest : public ::testing::Test {
   const LinearNormProgram& Program() const {
     return std::get<LinearNormProgram>(model_->program());
   }
-  bool HasY() const { return model_->input_names().size() > 1; }
+  bool HasY() const { return model_->inputs().size() > 1; }
 
   // In slices of odd lengths.
   void AddInput(Request& request, const std::vector<float>& values) {

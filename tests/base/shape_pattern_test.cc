@@ -1,0 +1,16 @@
+#include "base/shape_pattern.h"
+
+#include <gtest/gtest.h>
+
+namespace normd {
+namespace {
+
+TEST(ShapePatternTest, IsWrittenWithAMarkForOneDimensionAndAStarForMany) {
+  EXPECT_EQ(PatternText({kAnySize, 64, kAnyDimensions}), "[?, 64, *]");
+  EXPECT_EQ(PatternText({kAnyDimensions, 2, 3}), "[*, 2, 3]");
+  EXPECT_EQ(PatternText({}), "[]");
+  EXPECT_EQ(PatternText({0, -3}), "[0, -3]");  // Not ours to judge.
+}
+
+}  // namespace
+}  // namespace normd
