@@ -1,35 +1,25 @@
 // What a model of a repository ought to answer, in float64: from its config.textproto, its
-// params.safetensors and kernels/reference.h, with nothing of the server's between them. Of the
-// clients' files this one alone knows which inputs and outputs an operation has.
+// params.safetensors and kernels/reference.h, with nothing of the server's between them. Of all
+// that the clients do, verifying alone knows operations; reference_operation.cc has the table.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 
 #include <cstdint>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/tensor/tensor.h"
-#include "kernels/linear_norm.h"
-#include "kernels/norm.h"
+#include "client/verify/reference_operation.h"
 #include "normd/v1/model_config.pb.h"
 
 namespace normd::client {
 
-// The names of the inputs that a model of this config takes, in its order.
-std::vector<std::string> InputNames(const v1::ModelConfig& config);
-
-// One output, unrounded. Its name is empty where the model has no other.
-struct ReferenceOutput {
-  TensorSpec spec;
-  std::vector<double> elements;  // In the output's order.
-};
-
-// Immutable; thread-safe.
+// Immutable; thread-safe. Move-only.
 class ReferenceModel {
  public:
   // Reads <repository>/<name>/config.textproto and <repository>/<name>/<version>/params.safetensors
@@ -50,24 +40,12 @@ class ReferenceModel {
   absl::StatusOr<std::vector<TensorSpec>> Outputs(absl::Span<const TensorSpec> inputs) const;
 
  private:
-  ReferenceModel() = default;
-
-  absl::Status TakeOperation(const v1::ModelConfig& config);
-  absl::Status TakeLinear(const v1::ModelConfig& config);
-  absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
-  absl::StatusOr<std::vector<double>> ComputeNorm(const TensorView& x) const;
-  absl::StatusOr<std::vector<double>> ComputeLinear(const TensorView& x, const TensorView* y) const;
-  // The shape of the output for such an x.
-  Shape OutputShape(const Shape& x) const;
+  ReferenceModel(std::unique_ptr<ReferenceOperation> operation,
+                 std::unique_ptr<const ReferenceParameters> parameters);
 
   std::vector<std::string> input_names_;
-  norm::NormSpec spec_;                         // dtype is the request's.
-  bool machine_epsilon_ = false;                // eps is the epsilon of the request's type.
-  std::vector<std::int64_t> normalized_shape_;  // Of LayerNorm and RMSNorm.
-  std::map<std::string, Tensor> parameters_;
-  std::optional<norm::LinearNormSpec> linear_;  // Of a fused layer; its dtype is the request's.
-  norm::LinearNormParams linear_params_;        // Borrows likewise.
-  norm::NormParams params_;  // Borrows from parameters_, whose memory moves with it.
+  std::unique_ptr<const ReferenceParameters> parameters_;  // Whose memory the operation reads.
+  std::unique_ptr<const ReferenceOperation> operation_;
 };
 
 }  // namespace normd::client

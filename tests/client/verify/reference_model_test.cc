@@ -107,6 +107,19 @@ TEST(ReferenceModelTest, LinearNormTakesASecondInput) {
   EXPECT_THAT(error({}), HasSubstr("x: missing"));
 }
 
+// The server's operations and the reference's are two tables.
+TEST(ReferenceModelTest, KnowsEveryOperationOfTheSchema) {
+  const auto* const operations = v1::ModelConfig::descriptor()->FindOneofByName("operation");
+  for (int i = 0; i < operations->field_count(); ++i) {
+    v1::ModelConfig config;
+    config.GetReflection()->MutableMessage(&config, operations->field(i));
+    const auto made = MakeReferenceOperation(config);
+    EXPECT_TRUE(made.ok()) << operations->field(i)->name() << ": " << made.status();
+  }
+  EXPECT_THAT(std::string(MakeReferenceOperation({}).status().message()),
+              HasSubstr("names no operation that can be verified"));
+}
+
 TEST(ReferenceModelTest, GroupNormIsAffineUnlessToldOtherwise) {
   const std::map<std::string, Tensor> parameters = {{"weight", Of({2}, {1, 2})},
                                                     {"bias", Of({2}, {0, 0})}};

@@ -1,0 +1,172 @@
+#include "client/verify/reference_norm.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/reference.h"
+
+namespace normd::client {
+namespace {
+
+// torch.nn.RMSNorm without eps: of the type that the statistics are computed in.
+double MachineEpsilon(norm::DType dtype) {
+  return dtype == norm::DType::kFloat64 ? 0x1p-52 : 0x1p-23;
+}
+
+class ReferenceNorm final : public ReferenceOperation {
+ public:
+  explicit ReferenceNorm(ReferenceNormCase norm) : norm_(std::move(norm)) {}
+
+  std::vector<std::string> input_names() const override {
+    if (norm_.spec.residual) return {"x", "residual"};
+    return {"x"};
+  }
+  bool needs_parameters() const override {
+    return norm_.has_weight || norm_.has_bias || norm_.spec.statistics == norm::Statistics::kGiven;
+  }
+  absl::Status Take(const ReferenceParameters& parameters) override;
+  std::vector<TensorSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const override;
+  absl::StatusOr<std::vector<ReferenceOutput>> Compute(
+      absl::Span<const NamedTensor* const> inputs) const override;
+
+ private:
+  absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
+
+  ReferenceNormCase norm_;
+  norm::NormParams params_;
+};
+
+absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
+  bool weight = norm_.has_weight;
+  bool bias = norm_.has_bias;
+  // Of the two, a module with bias=False has only one.
+  if (weight && bias && (parameters.Has("weight") || parameters.Has("bias"))) {
+    weight = parameters.Has("weight");
+    bias = parameters.Has("bias");
+  }
+  const bool running = norm_.spec.statistics == norm::Statistics::kGiven;
+  struct Wanted {
+    bool used;
+    const char* name;
+    norm::ParamVector* target;
+  };
+  for (const Wanted& wanted :
+       {Wanted{weight, "weight", &params_.gamma}, Wanted{bias, "bias", &params_.beta},
+        Wanted{running, "running_mean", &params_.mean},
+        Wanted{running, "running_var", &params_.variance}}) {
+    if (!wanted.used) continue;
+    const auto vector = parameters.Find(wanted.name, norm_.spec.channels);
+    if (!vector.ok()) return vector.status();
+    *wanted.target = *vector;
+  }
+  return FromKernels(norm::ValidateSpec(norm_.spec, params_));
+}
+
+std::vector<TensorSpec> ReferenceNorm::Outputs(absl::Span<const TensorSpec* const> inputs) const {
+  const TensorSpec& x = *inputs.front();
+  if (!norm_.spec.residual_out) return {{"", x.dtype, x.shape}};
+  return {{"y", x.dtype, x.shape}, {"residual_out", x.dtype, x.shape}};
+}
+
+absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) const {
+  const auto wrong = [&](const std::string& wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape: ", x.shape.ToString(), ", wanted ", wanted));
+  };
+  norm::Segment segment;
+  segment.x = x.bytes.data();
+  const int rank = x.shape.rank();
+  const std::vector<std::int64_t>& normalized = norm_.normalized_shape;
+  if (!normalized.empty()) {
+    const int leading = rank - static_cast<int>(normalized.size());
+    if (leading < 0 ||
+        !std::equal(normalized.begin(), normalized.end(), x.shape.dims().begin() + leading)) {
+      return wrong("the normalized dimensions at the end");
+    }
+    segment.samples = x.shape.Product(0, leading);
+    return segment;
+  }
+  const std::int64_t channels = norm_.spec.channels;
+  const bool last = norm_.spec.layout == norm::Layout::kChannelsLast;
+  if (rank < 2 || x.shape.dim(last ? rank - 1 : 1) != channels) {
+    return wrong(absl::StrCat(last ? "[N, *, " : "[N, ", channels, last ? "]" : ", *]"));
+  }
+  segment.samples = x.shape.dim(0);
+  segment.spatial = last ? x.shape.Product(1, rank - 1) : x.shape.Product(2, rank);
+  return segment;
+}
+
+absl::StatusOr<std::vector<ReferenceOutput>> ReferenceNorm::Compute(
+    absl::Span<const NamedTensor* const> inputs) const {
+  const TensorView& x = inputs.front()->tensor;
+  absl::StatusOr<norm::Segment> segment = SegmentOf(x);
+  if (!segment.ok()) return segment.status();
+  if (norm_.spec.residual) {
+    const TensorView& residual = inputs[1]->tensor;
+    if (residual.dtype != x.dtype || !(residual.shape == x.shape)) {
+      return absl::InvalidArgumentError(absl::StrCat("residual: ", norm::Name(residual.dtype), " ",
+                                                     residual.shape.ToString(), ", wanted ",
+                                                     norm::Name(x.dtype), " ", x.shape.ToString()));
+    }
+    segment->residual = residual.bytes.data();
+  }
+  norm::NormSpec spec = norm_.spec;
+  spec.dtype = x.dtype;
+  if (norm_.takes_machine_epsilon) spec.eps = MachineEpsilon(x.dtype);
+  const TensorSpec like_x{"", x.dtype, x.shape};
+  const TensorSpec* const first = &like_x;
+  std::vector<ReferenceOutput> outputs;
+  for (TensorSpec& output : Outputs(absl::MakeConstSpan(&first, 1))) {
+    const auto elements = static_cast<std::size_t>(x.shape.elements());
+    outputs.push_back({std::move(output), std::vector<double>(elements)});
+  }
+  const norm::Status status =
+      norm::NormalizeReference(spec, params_, *segment, outputs.front().elements.data());
+  if (!status.ok()) return FromKernels(status);
+  if (spec.residual_out) {
+    std::vector<double>& sums = outputs.back().elements;
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sums[i] = norm::NormalizedElement(spec, *segment, static_cast<std::int64_t>(i));
+    }
+  }
+  return outputs;
+}
+
+}  // namespace
+
+// The kernels' enums have the protocol's values by name, not by number.
+norm::Activation ActivationOf(v1::Activation activation) {
+  switch (activation) {
+    case v1::RELU: return norm::Activation::kRelu;
+    case v1::LEAKY_RELU: return norm::Activation::kLeakyRelu;
+    case v1::SILU: return norm::Activation::kSilu;
+    case v1::GELU_ERF: return norm::Activation::kGeluErf;
+    case v1::GELU_TANH: return norm::Activation::kGeluTanh;
+    default: return norm::Activation::kNone;
+  }
+}
+
+double LeakySlopeOf(const v1::ModelConfig& config) {
+  if (config.has_leaky_slope()) return config.leaky_slope();
+  return config.has_leaky_slope_float() ? static_cast<double>(config.leaky_slope_float())
+                                        : norm::NormSpec().leaky_slope;
+}
+
+absl::Status FromKernels(const norm::Status& status) {
+  return status.ok() ? absl::OkStatus() : absl::InvalidArgumentError(status.message());
+}
+
+absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::ModelConfig& config,
+                                                                      ReferenceNormCase norm) {
+  if (!norm.normalized_shape.empty()) {
+    const absl::StatusOr<Shape> shape = Shape::Create(norm.normalized_shape);
+    if (!shape.ok()) return shape.status();
+    norm.spec.channels = shape->elements();
+  }
+  norm.spec.activation = ActivationOf(config.activation());
+  norm.spec.leaky_slope = LeakySlopeOf(config);
+  if (config.layout() == v1::CHANNELS_LAST) norm.spec.layout = norm::Layout::kChannelsLast;
+  return std::make_unique<ReferenceNorm>(std::move(norm));
+}
+
+}  // namespace normd::client

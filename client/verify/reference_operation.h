@@ -1,0 +1,73 @@
+// One operation in float64, as ReferenceModel computes it. Every operation is an entry of the table
+// in reference_operation.cc.
+
+#ifndef NORMD_CLIENT_VERIFY_REFERENCE_OPERATION_H_
+#define NORMD_CLIENT_VERIFY_REFERENCE_OPERATION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/tensor/tensor.h"
+#include "kernels/norm.h"
+#include "normd/v1/model_config.pb.h"
+
+namespace normd::client {
+
+// One output, unrounded. Its name is empty where the model has no other.
+struct ReferenceOutput {
+  TensorSpec spec;
+  std::vector<double> elements;  // In the output's order.
+};
+
+// A model's parameters, found by PyTorch's names whatever the config's file calls them.
+class ReferenceParameters {
+ public:
+  // `tensors` as in the file.
+  ReferenceParameters(const v1::ModelConfig& config, std::map<std::string, Tensor> tensors)
+      : prefix_(config.parameter_prefix()),
+        names_(config.parameter_names().begin(), config.parameter_names().end()),
+        tensors_(std::move(tensors)) {}
+
+  bool Has(const std::string& name) const { return tensors_.count(NameInFile(name)) != 0; }
+  // Borrows. InvalidArgument when there is none, or it has not so many elements.
+  absl::StatusOr<norm::ParamVector> Find(const std::string& name, std::int64_t elements) const;
+
+ private:
+  std::string NameInFile(const std::string& name) const;
+
+  std::string prefix_;
+  std::map<std::string, std::string> names_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+// Immutable once it has its parameters; then thread-safe. Lists of inputs have the order of
+// input_names, and as many entries.
+class ReferenceOperation {
+ public:
+  virtual ~ReferenceOperation() = default;
+
+  virtual std::vector<std::string> input_names() const = 0;
+  virtual bool needs_parameters() const = 0;
+  // Called once, before Compute. Borrows from `parameters`.
+  virtual absl::Status Take(const ReferenceParameters& parameters) = 0;
+
+  // The names, types and shapes of the outputs for inputs that fit.
+  virtual std::vector<TensorSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const = 0;
+  // InvalidArgument for types or shapes that do not fit. Each input has the bytes of its shape.
+  virtual absl::StatusOr<std::vector<ReferenceOutput>> Compute(
+      absl::Span<const NamedTensor* const> inputs) const = 0;
+};
+
+// The operation that `config` names. InvalidArgument for none, and for a wrong size of it.
+absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceOperation(
+    const v1::ModelConfig& config);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_VERIFY_REFERENCE_OPERATION_H_
