@@ -38,6 +38,14 @@ bool HasTheSamplesOf(absl::Span<const std::int64_t> first, absl::Span<const std:
   return first.empty() || std::equal(first.begin(), first.end() - 1, other.begin());
 }
 
+// Whether each tensor divides into so many samples. Older servers tell none.
+bool AreOf(std::int64_t samples, absl::Span<const TensorSpec> tensors) {
+  if (samples == 0) return true;
+  return samples > 0 && std::all_of(tensors.begin(), tensors.end(), [&](const TensorSpec& tensor) {
+           return tensor.shape.elements() % samples == 0;
+         });
+}
+
 absl::StatusOr<TensorSpec> TakeOutput(const v1::Tensor& output, const StreamRequest& request) {
   const DataTypeNames* type =
       FindDataType(&DataTypeNames::protocol, static_cast<int>(output.dtype()));
@@ -123,11 +131,16 @@ absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
     accepted.output_bytes += *bytes;
     outputs.push_back(*std::move(output));
   }
+  if (!AreOf(header.samples(), request.inputs) || !AreOf(header.samples(), outputs)) {
+    return BrokenAnswer(
+        absl::StrCat("samples: ", header.samples(), ", of which the tensors do not consist"));
+  }
   accepted.max_chunk_bytes = header.max_chunk_bytes();
   if (accepted.max_chunk_bytes <= 0) return BrokenAnswer("max_chunk_bytes: not above 0");
   result.model = header.model();
   result.version = header.version();
   result.outputs = std::move(outputs);
+  result.samples = header.samples();
   result.window_bytes = header.window_bytes();
   return accepted;
 }

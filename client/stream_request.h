@@ -26,6 +26,7 @@ struct StreamResult {
   std::string model;
   std::int64_t version = 0;
   std::vector<TensorSpec> outputs;  // At least one; several come in the order of StreamOrder.
+  std::int64_t samples = 0;         // Of each tensor, for StreamOrder.
   std::int64_t window_bytes = 0;
   v1::NormalizeStreamTrailer trailer;
   bool complete = false;  // The trailer has come, and the whole tensors before it.
@@ -34,8 +35,8 @@ struct StreamResult {
 struct StreamRequest {
   std::string model;
   std::int64_t version = 0;  // 0: the highest that is loaded.
-  // In the model's order, in which the stream carries them (StreamOrder); a model's only input
-  // needs no name.
+  // In the model's order, in which the stream carries them (StreamOrder, of StreamResult::samples);
+  // a model's only input needs no name.
   std::vector<TensorSpec> inputs;
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
   // Of each run of rows that the server computes; norm_service.proto says what each means.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -82,8 +83,9 @@ absl::StatusOr<Tensor> ReadSamples(const NpyReader& file, std::int64_t first, st
 // The inputs' bytes in the stream's order.
 class InputStream {
  public:
-  InputStream(absl::Span<const TensorSpec> specs, absl::Span<const InputFile> files)
-      : order_(specs), files_(files) {}
+  InputStream(absl::Span<const TensorSpec> specs, std::int64_t samples,
+              absl::Span<const InputFile> files)
+      : order_(specs, samples), files_(files) {}
 
   absl::Status Read(absl::Span<std::byte> out) {
     while (!out.empty()) {
@@ -104,8 +106,9 @@ class InputStream {
 class OutputStream {
  public:
   static absl::StatusOr<std::unique_ptr<OutputStream>> Create(absl::Span<const TensorSpec> specs,
+                                                              std::int64_t samples,
                                                               absl::Span<const std::string> paths) {
-    auto stream = std::unique_ptr<OutputStream>(new OutputStream(specs));
+    auto stream = std::unique_ptr<OutputStream>(new OutputStream(specs, samples));
     for (std::size_t i = 0; i < specs.size(); ++i) {
       stream->files_.emplace_back();
       if (paths[i].empty()) continue;
@@ -137,7 +140,7 @@ class OutputStream {
   }
 
  private:
-  explicit OutputStream(absl::Span<const TensorSpec> specs) : order_(specs) {}
+  OutputStream(absl::Span<const TensorSpec> specs, std::int64_t samples) : order_(specs, samples) {}
 
   StreamOrder order_;
   std::vector<std::unique_ptr<OutputFile>> files_;  // Null: dropped.
@@ -182,18 +185,19 @@ absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
                                          absl::Span<const InputFile> inputs,
                                          const ChoosePaths& choose_paths) {
   for (const InputFile& input : inputs) request.inputs.push_back(input.spec());
+  std::optional<InputStream> input;  // Once the server has said how many samples there are.
   std::unique_ptr<OutputStream> output;
   request.on_accepted = [&](const StreamResult& accepted) {
     const absl::StatusOr<std::vector<std::string>> paths = choose_paths(accepted.outputs);
     if (!paths.ok()) return paths.status();
     absl::StatusOr<std::unique_ptr<OutputStream>> created =
-        OutputStream::Create(accepted.outputs, *paths);
+        OutputStream::Create(accepted.outputs, accepted.samples, *paths);
     if (!created.ok()) return created.status();
     output = *std::move(created);
+    input.emplace(request.inputs, accepted.samples, inputs);
     return absl::OkStatus();
   };
-  InputStream input(request.inputs, inputs);
-  const auto read = [&](absl::Span<std::byte> out) { return input.Read(out); };
+  const auto read = [&](absl::Span<std::byte> out) { return input->Read(out); };
   const auto write = [&](ConstBytes bytes) { return output->Write(bytes); };
   absl::StatusOr<StreamResult> result = client.NormalizeStream(request, read, write);
   if (!result.ok()) return result;

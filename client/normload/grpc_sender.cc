@@ -31,7 +31,7 @@ void VerifyStream(const Item& item, const Expectation& expectation,
                   const client::StreamResult& result, absl::Span<const std::byte> stream,
                   Outcome& outcome) {
   const absl::StatusOr<std::vector<client::Tensor>> outputs =
-      client::SplitStream(result.outputs, stream);
+      client::SplitStream(result.outputs, stream, result.samples);
   if (!outputs.ok()) {
     outcome.verdict = Verdict::kWrong;
     outcome.message = absl::StrCat(item.entry.ToString(), ": ", outputs.status().message());

@@ -95,7 +95,7 @@ absl::StatusOr<Answer> StreamOnce(client::Client& client, const Item& item,
   answer.version = result->version;
   if (!options.verify) return answer;
   absl::StatusOr<std::vector<client::Tensor>> outputs =
-      client::SplitStream(result->outputs, stream);
+      client::SplitStream(result->outputs, stream, result->samples);
   if (!outputs.ok()) return outputs.status();
   answer.specs = result->outputs;
   answer.outputs = *std::move(outputs);

@@ -8,10 +8,11 @@
 
 namespace normd::client {
 
-StreamOrder::StreamOrder(absl::Span<const TensorSpec> tensors) {
+StreamOrder::StreamOrder(absl::Span<const TensorSpec> tensors, std::int64_t samples) {
   for (const TensorSpec& tensor : tensors) {
     const int rank = tensor.shape.rank();
-    const std::int64_t elements = rank == 0 ? 1 : tensor.shape.dim(rank - 1);
+    std::int64_t elements = rank == 0 ? 1 : tensor.shape.dim(rank - 1);
+    if (samples > 0) elements = tensor.shape.elements() / samples;
     tensors_.push_back({elements * static_cast<std::int64_t>(norm::SizeOf(tensor.dtype)), 0});
   }
 }
@@ -33,7 +34,8 @@ StreamOrder::Run StreamOrder::Next(std::int64_t most) {
 }
 
 absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> tensors,
-                                                absl::Span<const std::byte> stream) {
+                                                absl::Span<const std::byte> stream,
+                                                std::int64_t samples) {
   std::vector<Tensor> split;
   std::size_t total = 0;
   for (const TensorSpec& spec : tensors) {
@@ -46,7 +48,7 @@ absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> ten
     return absl::InvalidArgumentError(
         absl::StrCat("stream: ", stream.size(), " bytes, wanted ", total));
   }
-  StreamOrder order(tensors);
+  StreamOrder order(tensors, samples);
   while (!stream.empty()) {
     const StreamOrder::Run run = order.Next(static_cast<std::int64_t>(stream.size()));
     const auto size = static_cast<std::size_t>(run.size);

@@ -13,12 +13,13 @@
 
 namespace normd::client {
 
-// A sample (the last dimension) of each tensor in turn, in the order given; a single tensor as it
-// is. Walks the stream from its beginning. A value type.
+// A sample of each tensor in turn, in the order given; a single tensor as it is. Walks the stream
+// from its beginning. A value type.
 class StreamOrder {
  public:
-  // Requires at least one tensor, and of several that all have as many samples.
-  explicit StreamOrder(absl::Span<const TensorSpec> tensors);
+  // Requires at least one tensor. Of several, each has `samples` samples of equal size; 0: the last
+  // dimension is one, as servers mean that do not tell.
+  explicit StreamOrder(absl::Span<const TensorSpec> tensors, std::int64_t samples = 0);
 
   // Bytes that follow each other in the stream and in the tensor.
   struct Run {
@@ -38,10 +39,11 @@ class StreamOrder {
   std::size_t next_ = 0;
 };
 
-// The tensors that a stream carried. InvalidArgument when `stream` has another number of bytes than
-// they; ResourceExhausted as Tensor::Allocate.
+// The tensors that a stream of so many samples carried. InvalidArgument when `stream` has another
+// number of bytes than they; ResourceExhausted as Tensor::Allocate.
 absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> tensors,
-                                                absl::Span<const std::byte> stream);
+                                                absl::Span<const std::byte> stream,
+                                                std::int64_t samples = 0);
 
 }  // namespace normd::client
 

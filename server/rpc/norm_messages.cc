@@ -91,6 +91,7 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
     output.set_dtype(ToProto(type.dtype));
     for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
   }
+  out.set_samples(accepted.geometry().samples);
   out.set_window_bytes(accepted.stream->limits.window_bytes);
   out.set_max_chunk_bytes(accepted.stream->limits.max_chunk_bytes());
   return response.SerializeAsString();

@@ -103,7 +103,8 @@ TEST_F(SeveralTensorsTest, AStreamCarriesASampleOfEachInTurn) {
           return absl::OkStatus();
         });
     ASSERT_TRUE(result.ok()) << result.status();
-    const absl::StatusOr<std::vector<Tensor>> outputs = SplitStream(result->outputs, received);
+    const absl::StatusOr<std::vector<Tensor>> outputs =
+        SplitStream(result->outputs, received, result->samples);
     ASSERT_TRUE(outputs.ok()) << outputs.status();
     ExpectTurned(result->outputs, *outputs);
   }

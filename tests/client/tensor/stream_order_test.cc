@@ -59,6 +59,22 @@ TEST(StreamOrderTest, SeveralComeByASampleOfEachInTurnInStepsOfAnySize) {
   }
 }
 
+// As a norm over several dimensions has them.
+TEST(StreamOrderTest, ASampleIsWhatTheNumberOfSamplesMakesIt) {
+  const TensorSpec specs[] = {Spec(norm::DType::kFloat32, {2, 3, 5}),
+                              Spec(norm::DType::kFloat16, {2, 3, 5})};
+  StreamOrder order(specs, 2);
+  for (const std::int64_t sample : {0, 1}) {
+    for (const std::size_t tensor : {0, 1}) {
+      const StreamOrder::Run run = order.Next(1000);
+      const std::int64_t size = tensor == 0 ? 60 : 30;
+      EXPECT_EQ(run.tensor, tensor);
+      EXPECT_EQ(run.offset, sample * size);
+      EXPECT_EQ(run.size, size);
+    }
+  }
+}
+
 TEST(SplitStreamTest, RefusesAnotherNumberOfBytes) {
   const TensorSpec specs[] = {Spec(norm::DType::kFloat32, {2, 2}),
                               Spec(norm::DType::kFloat64, {2, 1})};
