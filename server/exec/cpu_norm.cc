@@ -29,8 +29,14 @@ class CpuNormRun final : public CpuRun {
   absl::Status Launch() override;
   void Forget() override;
   void Select(const ChannelRange& channels);
-  void TakeInput(Request& request, std::byte* to);
-  void Gather(SliceReader& input, const Geometry& geometry, std::byte* to);
+  // An input that is dealt out, and the memory of its size to which its cut samples are copied.
+  struct Source {
+    SliceReader reader;
+    std::byte* spare = nullptr;
+  };
+  absl::Status TakeInputs(CpuItem& item);
+  absl::StatusOr<std::byte*> SpareFor(CpuItem& item, std::size_t input);
+  const std::byte* Take(Source& source, std::int64_t at, std::int64_t bytes, bool& in_place);
 
   const std::int64_t gather_bytes_;
   // Of the batch in work.
@@ -49,15 +55,22 @@ void CpuNormRun::Start(const BackendState& state, norm::DType dtype) {
 }
 
 absl::Status CpuNormRun::Place(CpuItem& item) {
-  Request& request = *item.request;
+  const Request& request = *item.request;
   const Geometry& geometry = request.geometry;
   Select(geometry.channels);
-  const std::byte* x = InPlaceInput(request, 0);
-  if (x != nullptr || geometry.inputs[0].bytes == 0) {
-    segments_.push_back({x, item.outputs[0], geometry.samples, geometry.spatial});
-  } else {
-    TakeInput(request, item.outputs[0]);
+  norm::Segment segment;
+  segment.x = InPlaceInput(request, 0);
+  segment.y = item.outputs[0];
+  segment.samples = geometry.samples;
+  segment.spatial = geometry.spatial;
+  bool in_place = segment.x != nullptr;
+  if (spec_.residual) {
+    segment.residual = InPlaceInput(request, 1);
+    in_place = in_place && segment.residual != nullptr;
   }
+  if (spec_.residual_out) segment.residual_out = item.outputs[1];
+  if (!in_place && geometry.inputs[0].bytes > 0) return TakeInputs(item);
+  segments_.push_back(segment);
   return absl::OkStatus();
 }
 
@@ -68,36 +81,65 @@ void CpuNormRun::Select(const ChannelRange& channels) {
   channels_ = channels;
 }
 
-// A sample is computed on its own, so neither the cuts nor where it lies change its bits.
-void CpuNormRun::TakeInput(Request& request, std::byte* to) {
+// A sample is computed on its own, so neither the cuts nor where it lies change its bits. All
+// inputs and outputs have x's size.
+absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
+  Request& request = *item.request;
   const Geometry& geometry = request.geometry;
+  absl::InlinedVector<Source, kInlinedInputs> sources;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    const absl::StatusOr<std::byte*> spare = SpareFor(item, i);
+    if (!spare.ok()) return spare.status();
+    sources.push_back({SliceReader(request.inputs[i].views), *spare});
+  }
   const std::int64_t sample_bytes = geometry.inputs[0].bytes / geometry.samples;
-  SliceReader input(request.inputs.front().views);
   bool in_place = false;
-  for (std::int64_t left = geometry.samples; left > 0;) {
-    const ConstBytes piece = input.Piece();
-    std::int64_t samples = std::min(static_cast<std::int64_t>(piece.size()) / sample_bytes, left);
-    if (samples > 0) {
-      segments_.push_back({piece.data(), to, samples, geometry.spatial});
-      input.Skip(static_cast<std::size_t>(samples * sample_bytes));
-      in_place = true;
-    } else {
-      samples = 1;
-      Gather(input, geometry, to);
+  for (std::int64_t sample = 0; sample < geometry.samples;) {
+    // As many as lie whole in each input; one where some input's next is cut.
+    norm::Segment segment;
+    segment.samples = geometry.samples - sample;
+    segment.spatial = geometry.spatial;
+    for (Source& source : sources) {
+      const auto piece = static_cast<std::int64_t>(source.reader.Piece().size());
+      segment.samples = std::clamp<std::int64_t>(piece / sample_bytes, 1, segment.samples);
     }
-    to += samples * sample_bytes;
-    left -= samples;
+    const std::int64_t at = sample * sample_bytes;
+    const std::int64_t bytes = segment.samples * sample_bytes;
+    segment.x = Take(sources[0], at, bytes, in_place);
+    segment.y = item.outputs[0] + at;
+    if (spec_.residual) segment.residual = Take(sources[1], at, bytes, in_place);
+    if (spec_.residual_out) segment.residual_out = item.outputs[1] + at;
+    segments_.push_back(segment);
+    if (gathered_bytes_ >= gather_bytes_) Compute();
+    sample += segment.samples;
   }
   if (!in_place) request.ReleaseInputs();
+  return absl::OkStatus();
 }
 
-// One sample.
-void CpuNormRun::Gather(SliceReader& input, const Geometry& geometry, std::byte* to) {
-  const std::int64_t bytes = geometry.inputs[0].bytes / geometry.samples;
-  input.Read(to, static_cast<std::size_t>(bytes));
-  segments_.push_back({to, to, 1, geometry.spatial});
+// x is gathered where y goes, the residual where residual_out goes: each may take its input's
+// place.
+absl::StatusOr<std::byte*> CpuNormRun::SpareFor(CpuItem& item, std::size_t input) {
+  if (input < item.outputs.size()) return item.outputs[input];
+  absl::StatusOr<Buffer> taken = resources().pool.Take(item.request->geometry.inputs[input].bytes);
+  if (!taken.ok()) return taken.status();
+  return item.gathered.emplace_back(*std::move(taken)).data();
+}
+
+// The source's next `bytes`: where they lie, or, if they are a sample that is cut, in its spare
+// memory at offset `at`.
+const std::byte* CpuNormRun::Take(Source& source, std::int64_t at, std::int64_t bytes,
+                                  bool& in_place) {
+  const ConstBytes piece = source.reader.Piece();
+  if (static_cast<std::int64_t>(piece.size()) >= bytes) {
+    source.reader.Skip(static_cast<std::size_t>(bytes));
+    in_place = true;
+    return piece.data();
+  }
+  std::byte* const to = source.spare + at;
+  source.reader.Read(to, static_cast<std::size_t>(bytes));
   gathered_bytes_ += bytes;
-  if (gathered_bytes_ >= gather_bytes_) Compute();
+  return to;
 }
 
 absl::Status CpuNormRun::Launch() {

@@ -10,8 +10,9 @@
 namespace normd {
 
 // What lies in whole samples in one piece is computed from where it is into the output; the samples
-// that are cut are first copied into the output and computed there. So the host copies a tensor at
-// most once on the way in, most rows not at all, and never on the way out.
+// that are cut are first copied into an output and computed there: x's into y, a residual's into
+// residual_out. So the host copies a tensor at most once on the way in, most rows not at all, and
+// never on the way out.
 class CpuNorm final : public CpuProgram {
  public:
   // The model that owns the program owns this.

@@ -12,7 +12,8 @@
 
 namespace normd {
 
-// The contract of kernels/norm.h: one input, one output.
+// The contract of kernels/norm.h. Its inputs are x and, where the specs have one, the residual; its
+// outputs are y and, likewise, residual_out.
 struct NormProgram {
   // One for each type, in the order of its values from 1.
   std::array<norm::NormSpec, 4> specs;

@@ -54,8 +54,14 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const norm::NormParams& ho
 
 absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram& program,
                                                                absl::Span<Device* const> devices) {
+  const norm::NormSpec& spec = program.Spec(norm::DType::kFloat32);
+  if (spec.residual) {
+    return absl::FailedPreconditionError(
+        "device: the addition of a residual is computed on the CPU only so far, wanted a server "
+        "with --device=cpu");
+  }
   std::unique_ptr<DeviceNorm> state(new DeviceNorm(program));
-  const std::int64_t channels = program.Spec(norm::DType::kFloat32).channels;
+  const std::int64_t channels = spec.channels;
   for (Device* device : devices) {
     absl::StatusOr<Copy> copy = UploadTo(program.params, channels, *device);
     if (!copy.ok()) {
