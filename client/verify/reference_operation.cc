@@ -81,6 +81,12 @@ Made MakeRmsNorm(const v1::ModelConfig& config) {
   return MakeReferenceNorm(config, RmsNormCase(config.rms_norm()));
 }
 
+Made MakeAddRmsNorm(const v1::ModelConfig& config) {
+  ReferenceNormCase norm = RmsNormCase(config.add_rms_norm());
+  norm.spec.residual = norm.spec.residual_out = true;
+  return MakeReferenceNorm(config, std::move(norm));
+}
+
 constexpr Entry kOperations[] = {
     {v1::ModelConfig::kInstanceNorm, MakeInstanceNorm},
     {v1::ModelConfig::kGroupNorm, MakeGroupNorm},
@@ -88,6 +94,7 @@ constexpr Entry kOperations[] = {
     {v1::ModelConfig::kRmsNorm, MakeRmsNorm},
     {v1::ModelConfig::kBatchNorm, MakeBatchNorm},
     {v1::ModelConfig::kLinearNorm, MakeReferenceLinearNorm},
+    {v1::ModelConfig::kAddRmsNorm, MakeAddRmsNorm},
 };
 
 }  // namespace

@@ -99,8 +99,13 @@ def fused_linear_512(v):
             "linear.bias": v.uniform("F32", (512,), -bound, bound)}
 
 
+def add_rms_norm_4096(v):
+    return {"weight": v.gamma("BF16", 4096)}
+
+
 MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
-          layer_norm_1024, rms_norm_4096, batch_norm_64, fused_linear_512)
+          layer_norm_1024, rms_norm_4096, batch_norm_64, fused_linear_512,
+          add_rms_norm_4096)
 
 
 def safetensors(tensors):

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/model/field_checks.h"
+#include "server/model/operations/add_rms_norm.h"
 #include "server/model/operations/batch_norm.h"
 #include "server/model/operations/group_norm.h"
 #include "server/model/operations/instance_norm.h"
@@ -29,6 +30,7 @@ constexpr Entry kOperations[] = {
     {v1::ModelConfig::kRmsNorm, "rms_norm", MakeRmsNorm},
     {v1::ModelConfig::kBatchNorm, "batch_norm", MakeBatchNorm},
     {v1::ModelConfig::kLinearNorm, "linear_norm", MakeLinearNorm},
+    {v1::ModelConfig::kAddRmsNorm, "add_rms_norm", MakeAddRmsNorm},
 };
 
 }  // namespace

@@ -107,6 +107,42 @@ TEST(ReferenceModelTest, LinearNormTakesASecondInput) {
   EXPECT_THAT(error({}), HasSubstr("x: missing"));
 }
 
+TEST(ReferenceModelTest, AddRmsNormRoundsTheSumThatItNormalizesAndGives) {
+  const auto model =
+      ReferenceModel::Create(Config("add_rms_norm { normalized_shape: [2, 1] eps: 0 }"),
+                             {{"weight", Of({2, 1}, {10, 1})}})
+          .value();
+  const auto tensor = [](const std::vector<double>& values) {
+    Tensor out = Tensor::Allocate(norm::DType::kFloat16, Shape::Create({1, 2, 1}).value()).value();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      norm::StoreElement(norm::DType::kFloat16, out.mutable_bytes().data(),
+                         static_cast<std::int64_t>(i), values[i]);
+    }
+    return out;
+  };
+  // 2048 + 1 is no float16: it is 2048 for what follows too.
+  const Tensor x = tensor({2048, -2048});
+  const Tensor residual = tensor({1, 0});
+  const auto outputs = model.Compute({x.named("x"), residual.named("residual")});
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  ASSERT_EQ(outputs->size(), 2U);
+  EXPECT_EQ((*outputs)[0].spec.name, "y");
+  EXPECT_THAT((*outputs)[0].elements, Pointwise(DoubleNear(1e-12), {10.0, -1.0}));
+  EXPECT_EQ((*outputs)[1].spec.name, "residual_out");
+  EXPECT_THAT((*outputs)[1].elements, Pointwise(DoubleNear(0), {2048.0, -2048.0}));
+  const auto specs = model.Outputs({residual.spec("residual"), x.spec("x")});
+  ASSERT_TRUE(specs.ok()) << specs.status();
+  EXPECT_EQ(specs->at(1).name, "residual_out");
+  EXPECT_EQ(specs->at(1).shape.ToString(), "[1, 2, 1]");
+  const Tensor other =
+      Tensor::Allocate(norm::DType::kFloat16, Shape::Create({2, 2, 1}).value()).value();
+  EXPECT_THAT(
+      std::string(model.Compute({x.named("x"), other.named("residual")}).status().message()),
+      HasSubstr("residual: float16 [2, 2, 1], wanted float16 [1, 2, 1]"));
+  EXPECT_THAT(std::string(model.Compute({x.named("x")}).status().message()),
+              HasSubstr("residual: missing"));
+}
+
 // The server's operations and the reference's are two tables.
 TEST(ReferenceModelTest, KnowsEveryOperationOfTheSchema) {
   const auto* const operations = v1::ModelConfig::descriptor()->FindOneofByName("operation");

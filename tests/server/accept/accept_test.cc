@@ -41,6 +41,9 @@ class AcceptTest : public ::testing::Test {
     if (mkdtemp(root.data()) == nullptr) std::abort();
     std::filesystem::create_directories(root + "/rows/1");
     std::ofstream(root + "/rows/config.textproto") << "instance_norm { channels: 2 affine: false }";
+    std::filesystem::create_directories(root + "/add/1");
+    std::ofstream(root + "/add/config.textproto")
+        << "add_rms_norm { normalized_shape: 4 affine: false }";
     return root;
   }
 
@@ -143,6 +146,38 @@ TEST_F(AcceptTest, NamesWhatIsWrongWithTheMemoryOfAnOutput) {
               HasSubstr("not aligned to float32"));
   EXPECT_EQ(refusal({{"", {bytes, {}}}}), "");
   EXPECT_EQ(admission_.inflight_requests(), 0);
+}
+
+// Of several outputs each may be named, in any order, and the others come as buffers.
+TEST_F(AcceptTest, EachOfSeveralOutputsGoesWhereTheRequestSays) {
+  RequestDescription description = Describe();
+  description.model = "add";
+  description.inputs[0].name = "x";
+  description.inputs[0].shape = {2, 4};
+  description.inputs.push_back(description.inputs[0]);
+  description.inputs[1].name = "residual";
+  const MemoryPlace pinned{MemoryKind::kPinned};
+  {
+    CallContext call(accept_, Arrival());
+    description.outputs.push_back({"residual_out", {BytesOf(y_), pinned}});
+    const auto accepted = AcceptRequest(accept_, call, description);
+    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    EXPECT_EQ(admission_.inflight_bytes(), 128) << "two inputs and two outputs";
+    const auto request = MakeRequest(accept_, call, *accepted, accepted->geometry());
+    ASSERT_EQ(request->outputs.size(), 2U);
+    EXPECT_TRUE(request->outputs[0].bytes.empty());
+    EXPECT_EQ(request->outputs[1].bytes.data(), BytesOf(y_).data());
+    Completion completion;
+    completion.outputs.resize(2);
+    EXPECT_THAT(std::string(MakeResponse(call, *accepted, completion).status().message()),
+                HasSubstr("output \"y\": 0 bytes, wanted 32"));
+  }
+  description.outputs.push_back({"y", {BytesOf(x_), {}}});
+  EXPECT_EQ(Refusal(description), "");
+  description.outputs[1].name = "residual_out";
+  EXPECT_EQ(Refusal(description), "outputs[1].name: \"residual_out\" twice, wanted each name once");
+  description.outputs[1].name = "";
+  EXPECT_EQ(Refusal(description), "outputs[1].name: \"\", wanted \"y\" and \"residual_out\"");
 }
 
 TEST_F(AcceptTest, ADecodersOwnErrorsComeInTheirTurn) {

@@ -54,6 +54,8 @@ std::vector<Case> Cases() {
     cases.push_back({norm + " { normalized_shape: [2, 3] affine: false }",
                      {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
   }
+  cases.push_back({"add_rms_norm { normalized_shape: [2, 3] affine: false }",
+                   {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 2, 3}, {5, 2, 2, 3}}}});
   cases.push_back({linear + "}", {{{4}}, {{0, 4}}, {{2, 3, 4}}}});
   for (const std::string epilogue : {"add: true", "multiply: true", "add: true multiply: true"}) {
     cases.push_back({linear + "epilogue { " + epilogue + " } }",

@@ -53,6 +53,14 @@ v1::NormalizeRequest TwoInputs() {
   return request;
 }
 
+v1::NormalizeRequest WithResidual() {
+  v1::NormalizeRequest request = MakeRequest("add_rms_norm_4096", {2, 4096});
+  request.mutable_inputs(0)->set_name("x");
+  *request.add_inputs() = request.inputs(0);
+  request.mutable_inputs(1)->set_name("residual");
+  return request;
+}
+
 void SetShape(v1::Tensor& input, const std::vector<std::int64_t>& shape) {
   input.mutable_shape()->Assign(shape.begin(), shape.end());
 }
@@ -184,6 +192,47 @@ std::vector<Fault> TwoInputFaults() {
   return faults;
 }
 
+std::vector<Fault> ResidualFaults() {
+  const auto both = [](std::vector<std::int64_t> dims) {
+    return [dims](v1::NormalizeRequest& r) {
+      for (auto& input : *r.mutable_inputs()) SetShape(input, dims);
+    };
+  };
+  std::vector<Fault> faults = CommonFaults();
+  const std::vector<Fault> more = {
+      {"Missing", Step::kNames, "inputs: \"residual\" is missing, wanted \"x\" and \"residual\"",
+       [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
+      {"Unnamed", Step::kNames, "inputs[0].name: \"\", wanted \"x\" and \"residual\"",
+       [](auto& r) { Input(r, 0).clear_name(); }},
+      {"Twice", Step::kNames, "inputs[1].name: \"x\" twice",
+       [](auto& r) { Input(r, 1).set_name("x"); }},
+      {"AThird", Step::kNames, "inputs[2].name: \"y\", wanted \"x\" and \"residual\"",
+       [](auto& r) { Input(r, 2).set_name("y"); }},
+      {"OtherLength", Step::kTypes, "input \"x\": shape[1]: 4095 in [2, 4095], wanted [*, 4096]",
+       both({2, 4095})},
+      {"OtherSamples", Step::kTypes,
+       "input \"residual\": shape: [3, 4096], wanted [2, 4096] as of \"x\"",
+       [](auto& r) {
+         SetShape(Input(r, 1), {3, 4096});
+       }},
+      {"OtherRank", Step::kTypes,
+       "input \"residual\": shape: [1, 2, 4096], wanted [2, 4096] as of \"x\"",
+       [](auto& r) {
+         SetShape(Input(r, 1), {1, 2, 4096});
+       }},
+      {"OtherDtype", Step::kTypes, "input \"residual\": dtype: float16, wanted float32 as of \"x\"",
+       [](auto& r) { Input(r, 1).set_dtype(v1::FLOAT16); }},
+      {"SecondDtypeMissing", Step::kTypes, "input \"residual\": dtype: missing",
+       [](auto& r) { Input(r, 1).clear_dtype(); }},
+      {"HugeBytes", Step::kTypes, "of float32 has over 2^63 bytes", both({kHuge / 4096, 4096})},
+      {"HugeSum", Step::kTypes, "of float32 has over 2^63 bytes", both({kHuge / 4 / 4096, 4096})},
+      {"PrecisionOfANorm", Step::kPrecision, "precision: PRECISION_TF32, wanted none",
+       [](auto& r) { r.set_precision(v1::PRECISION_TF32); }},
+  };
+  faults.insert(faults.end(), more.begin(), more.end());
+  return faults;
+}
+
 grpc::Status Unary(TestServer& server, const v1::NormalizeRequest& request) {
   grpc::ClientContext context;
   v1::NormalizeResponse response;
@@ -231,7 +280,11 @@ struct Base {
   std::vector<Fault> faults;
 };
 
-std::vector<Base> Bases() { return {{OneInput, OneInputFaults()}, {TwoInputs, TwoInputFaults()}}; }
+std::vector<Base> Bases() {
+  return {{OneInput, OneInputFaults()},
+          {TwoInputs, TwoInputFaults()},
+          {WithResidual, ResidualFaults()}};
+}
 
 TEST(RefusalTest, UnaryAndStreamRefuseEachBadRequestInTheSameWords) {
   TestServer server;
