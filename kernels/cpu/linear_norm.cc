@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/executor.h"
 #include "kernels/cpu/linear_product.h"
 #include "kernels/cpu/linear_rows.h"
+#include "kernels/cpu/workers.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -81,15 +81,15 @@ struct Workspace {
 }  // namespace
 
 struct LinearNorm::Impl {
-  Impl(const Executor::Impl& threads_in, const LinearNormSpec& spec_in)
-      : threads(threads_in), spec(spec_in) {}
+  Impl(const Workers& workers_in, const LinearNormSpec& spec_in)
+      : workers(workers_in), spec(spec_in) {}
 
   class Batch;
 
   std::unique_ptr<Workspace> TakeWorkspace();
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace);
 
-  const Executor::Impl& threads;
+  const Workers& workers;
   const LinearNormSpec spec;
   std::unique_ptr<LinearProduct> product;
 
@@ -310,7 +310,7 @@ Status LinearNorm::Create(const Executor& executor, const LinearNormSpec& spec,
                           const LinearNormParams& params, std::unique_ptr<LinearNorm>* out) {
   if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
   try {
-    auto impl = std::make_unique<Impl>(*executor.impl_, spec);
+    auto impl = std::make_unique<Impl>(*executor.workers_, spec);
     Status status =
         LinearProduct::Create(spec.in_features, spec.out_features, params, &impl->product);
     if (!status.ok()) return status;
@@ -338,16 +338,16 @@ Status LinearNorm::Compute(DType dtype, const LinearNormSegment* segments,
                 static_cast<double>(spec.out_features);
   }
   try {
-    const Executor::Impl& threads = impl_->threads;
-    const bool serial = threads.threads == 1 || products <= static_cast<double>(kSerialProducts);
+    const Workers& workers = impl_->workers;
+    const bool serial = workers.threads == 1 || products <= static_cast<double>(kSerialProducts);
     std::unique_ptr<Workspace> workspace = impl_->TakeWorkspace();
-    Impl::Batch batch(*impl_, dtype, Parallel(serial ? 1 : threads.threads), *workspace);
+    Impl::Batch batch(*impl_, dtype, Parallel(serial ? 1 : workers.threads), *workspace);
     Status status;
     const auto run = [&] { status = batch.Compute(segments, count); };
     if (serial) {
       run();
     } else {
-      threads.arena.execute(run);
+      workers.arena.execute(run);
     }
     if (status.ok()) impl_->ReturnWorkspace(std::move(workspace));
     return status;

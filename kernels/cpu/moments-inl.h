@@ -24,7 +24,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/half.h"
-#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/loop_arguments.h"
+#include "kernels/cpu/moments.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normd::norm::cpu {

@@ -1,17 +1,16 @@
-// What stands behind Executor, for the parts of the CPU backend that share its threads.
+// The threads of an Executor, for the parts of the CPU backend that compute on them.
 
-#ifndef NORMD_KERNELS_CPU_EXECUTOR_H_
-#define NORMD_KERNELS_CPU_EXECUTOR_H_
+#ifndef NORMD_KERNELS_CPU_WORKERS_H_
+#define NORMD_KERNELS_CPU_WORKERS_H_
 
 #include <oneapi/tbb/task_arena.h>
 
 #include "kernels/cpu/batch.h"
-#include "kernels/cpu/normalize.h"
 
 namespace normd::norm::cpu {
 
-struct Executor::Impl {
-  explicit Impl(int max_threads);
+struct Workers {
+  explicit Workers(int max_threads);
 
   int threads;
   mutable tbb::task_arena arena;
@@ -20,4 +19,4 @@ struct Executor::Impl {
 
 }  // namespace normd::norm::cpu
 
-#endif  // NORMD_KERNELS_CPU_EXECUTOR_H_
+#endif  // NORMD_KERNELS_CPU_WORKERS_H_

@@ -1,8 +1,8 @@
 // What a block of the fused layer's tensor product holds: the shape of its tile, its ring of
 // stages, and where it is. Internal to tensor_product.cu.
 
-#ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
-#define NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
+#ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
+#define NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
 
 #include "kernels/cuda/linear/linear_launch.h"
 
@@ -100,4 +100,4 @@ struct Shared {
 
 }  // namespace normd::norm::cuda
 
-#endif  // NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
+#endif  // NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
