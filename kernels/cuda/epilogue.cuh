@@ -81,11 +81,22 @@ __device__ inline float PowerOfTwo(float value) {
   return result;
 }
 
+// The exponential and the error function of double are a hundred instructions and more: functions,
+// not code in each place. A template, so that only who calls it compiles it.
+template <typename A>
+__device__ __noinline__ A WideGate(A value, A argument) {
+  return value / (1 + exp(-argument));
+}
+template <typename A>
+__device__ __noinline__ A WideGeluErf(A value) {
+  return value / 2 * (1 + erf(value * 0.70710678118654752440));
+}
+
 // v / (1 + exp(-u)), for results of more than 16 bits. Float results below 2^-119 are zero.
 template <typename A>
 __device__ inline A Gate(A value, A argument) {
   if constexpr (std::is_same_v<A, double>) {
-    return value / (1 + exp(-argument));
+    return WideGate(value, argument);
   } else {
     return value * Reciprocal(1 + expf(-argument));
   }
@@ -116,7 +127,7 @@ __device__ inline float FastGate(float value, float exponent) {
 template <typename T, typename A>
 __device__ inline A GeluErf(A v) {
   if constexpr (std::is_same_v<A, double>) {
-    return v / 2 * (1 + erf(v * 0.70710678118654752440));
+    return WideGeluErf(v);
   } else {
     const float a = fabsf(v);
     float p;

@@ -59,20 +59,24 @@ inline bool IsSmall(const Launch& launch, std::int64_t warps) {
 }
 
 // Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) as the
-// launch's parameters are.
+// launch's parameters are. Rows of float64, which are not meant to be fast, have AnyParams alone.
 template <typename T, typename Function>
 auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
-  const bool activated = launch.spec.activation != Activation::kNone;
-  if (AreElementParams<T>(launch, batch)) {
-    return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
-  }
-  if constexpr (sizeof(T) == 2) {
-    if (AreElementParams<float>(launch, batch)) {
-      return activated ? function(ElementParams<float, true>())
-                       : function(ElementParams<float, false>());
+  if constexpr (std::is_same_v<T, double>) {
+    return function(AnyParams());
+  } else {
+    const bool activated = launch.spec.activation != Activation::kNone;
+    if (AreElementParams<T>(launch, batch)) {
+      return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
     }
+    if constexpr (sizeof(T) == 2) {
+      if (AreElementParams<float>(launch, batch)) {
+        return activated ? function(ElementParams<float, true>())
+                         : function(ElementParams<float, false>());
+      }
+    }
+    return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
   }
-  return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
 }
 
 template <typename Params>
