@@ -276,6 +276,19 @@ __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vecto
   }
 }
 
+// Replaces the vectors by function(i, vector) in a loop that passes them on from place to place,
+// for code that is too large to stand once for each vector.
+template <int G, typename Function>
+__device__ inline void InTurn(Vector (&vectors)[G], Function function) {
+#pragma unroll 1
+  for (int i = 0; i < G; ++i) {
+    const Vector done = function(i, vectors[0]);
+#pragma unroll
+    for (int k = 0; k + 1 < G; ++k) vectors[k] = vectors[k + 1];
+    vectors[G - 1] = done;
+  }
+}
+
 // How many of `count` things, dealt out to `width` lanes in turn, a lane gets.
 __device__ inline int ShareOfLane(int count, int lane, int width) {
   return (count + width - 1 - lane) >> (31 - __clz(width));

@@ -108,12 +108,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
   const std::int64_t element = run.begin / static_cast<int>(sizeof(T));
   RunEpilogue<T> epilogue(batch, row, scales[run.row], element, element + present);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
+  InTurn(vectors, [&](int i, const Vector& vector) {
     const int offset = (i * kLanes + lane) * kVectorBytes;
-    vectors[i] = epilogue.Apply(vectors[i], element + offset / static_cast<int>(sizeof(T)),
-                                ElementsPresent<T>(bytes, offset));
-  }
+    return epilogue.Apply(vector, element + offset / static_cast<int>(sizeof(T)),
+                          ElementsPresent<T>(bytes, offset));
+  });
   StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, vectors);
 }
 

@@ -135,6 +135,7 @@ class RowResult {
                        const RowScale<A>& scale)
       : scale_(scale),
         factors_(scale_.Factors(params.gamma, params.beta)),
+        activation_(batch.activation),
         leaky_slope_(batch.leaky_slope.As<A>()) {}
 
   template <Activation kActivation>
@@ -147,10 +148,20 @@ class RowResult {
     }
     return Pack<T>(values);
   }
+  // With the batch's activation.
+  __device__ Vector Of(const Vector& vector) const {
+    A values[kPerVector<T>];
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (A& value : values) value = scale_.ByChannel(value, factors_);
+    Activate<T>(activation_, leaky_slope_, values);
+    return Pack<T>(values);
+  }
 
  private:
   const RunScale<T> scale_;
   const ChannelFactors<A> factors_;
+  const Activation activation_;
   const A leaky_slope_;
 };
 
@@ -301,17 +312,10 @@ class VectorTile {
         }
       });
     } else {
-      // A loop that passes the vectors on from place to place, because this code is large.
-#pragma unroll 1
-      for (int index = 0; index < G; ++index) {
-        Vector done = vectors[0];
-        if ((index * width_ + lane_) * kVectorBytes < bytes_) {
-          done = epilogue.Apply(vectors[0], element + index * width_ * kCount, kCount);
-        }
-#pragma unroll
-        for (int i = 0; i + 1 < G; ++i) vectors[i] = vectors[i + 1];
-        vectors[G - 1] = done;
-      }
+      InTurn(vectors, [&](int i, const Vector& vector) {
+        if ((i * width_ + lane_) * kVectorBytes >= bytes_) return vector;
+        return epilogue.Apply(vector, element + i * width_ * kCount, kCount);
+      });
     }
     StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, vectors);
   }
