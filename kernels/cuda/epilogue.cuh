@@ -220,6 +220,19 @@ __device__ inline void WithActivation(Activation activation, Function function) 
   }
 }
 
+// Calls common(constant) as WithActivation does where there is no activation or SiLU, which is what
+// follows a norm of channels most often, and rare() for the others, which then share their code.
+template <typename Common, typename Rare>
+__device__ inline void WithCommonActivation(Activation activation, Common common, Rare rare) {
+  if (activation == Activation::kNone) {
+    common(std::integral_constant<Activation, Activation::kNone>());
+  } else if (activation == Activation::kSilu) {
+    common(std::integral_constant<Activation, Activation::kSilu>());
+  } else {
+    rare();
+  }
+}
+
 // Applies an activation to N values.
 template <typename T, int N>
 __device__ inline void Activate(Activation activation, Accumulator<T> leaky_slope,
@@ -308,6 +321,17 @@ class RunEpilogue {
       values[i] = Activate<T, kActivation>(scale_.ByChannel(values[i], factors),
                                            batch_.leaky_slope.As<A>());
     }
+    return Pack<T>(values);
+  }
+
+  // With the batch's activation.
+  __device__ Vector ApplyInChannel(const Vector& vector, bool is_first) const {
+    const ChannelFactors<A> factors = is_first ? first_ : second_;
+    A values[kCount];
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (A& value : values) value = scale_.ByChannel(value, factors);
+    Activate<T>(batch_.activation, batch_.leaky_slope.As<A>(), values);
     return Pack<T>(values);
   }
 

@@ -304,12 +304,17 @@ class VectorTile {
     const std::int64_t element = first + lane_ * kCount;
     if (epilogue.few_channels()) {
       const int of_first = epilogue.VectorsOfFirst(element, width_ * kCount, G);
-      WithActivation(batch.activation, [&](auto activation) {
+      const auto common = [&](auto activation) {
 #pragma unroll
         for (int i = 0; i < G; ++i) {
           vectors[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(vectors[i],
                                                                                      i < of_first);
         }
+      };
+      WithCommonActivation(batch.activation, common, [&] {
+        InTurn(vectors, [&](int i, const Vector& vector) {
+          return epilogue.ApplyInChannel(vector, i < of_first);
+        });
       });
     } else {
       InTurn(vectors, [&](int i, const Vector& vector) {
