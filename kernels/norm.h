@@ -49,13 +49,13 @@ enum class Statistics : std::uint8_t {
 // What one model version computes; constant over all its batches.
 struct NormSpec {
   Statistics statistics = Statistics::kMeanVariance;
-  DType dtype = DType::kFloat32;  // Of x and y.
+  DType dtype = DType::kFloat32;  // The type of x and y.
   Layout layout = Layout::kChannelsFirst;
   std::int64_t channels = 0;  // > 0
   std::int64_t groups = 0;    // > 0, divides channels
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
-  double leaky_slope = 0.01;  // Of kLeakyRelu; rounded to float where the accumulation is.
+  double leaky_slope = 0.01;  // For kLeakyRelu; rounded to float where the accumulation is.
   bool residual = false;      // Each segment has one: v = x + residual takes the place of x.
   bool residual_out = false;  // v is also written. Only with `residual`.
 };
@@ -72,7 +72,7 @@ struct NormParams {
   ParamVector gamma;     // Absent: 1.
   ParamVector beta;      // Absent: 0.
   ParamVector mean;      // Statistics::kGiven only, and then required.
-  ParamVector variance;  // Likewise. Negative values are not rejected; they give NaN as in PyTorch.
+  ParamVector variance;  // As mean. Negative values are not rejected; they give NaN as in PyTorch.
 };
 
 // One request's tensors in a batch, all of the same shape and type. Borrowed: they outlive the

@@ -107,7 +107,7 @@ struct LayerData {
 
   LinearNormSpec spec;
   std::vector<CacheLine> weight, bias, x, y, out;
-  std::vector<CacheLine> float_x, z;  // Of the bare product.
+  std::vector<CacheLine> float_x, z;  // What the bare product reads and writes.
   LinearNormParams params;
   LinearNormSegment segment;
 };

@@ -63,10 +63,10 @@ class Floats {
   std::int64_t size_ = 0;
 };
 
-// Of one call of Compute; kept for the next.
+// What one call of Compute needs; it is kept for the next.
 struct Workspace {
-  std::vector<Row> rows;         // Of the panel.
-  std::vector<RowBlock> blocks;  // Likewise.
+  std::vector<Row> rows;         // The rows of the panel.
+  std::vector<RowBlock> blocks;  // The same rows in blocks.
   // Rows of x as the products read them, row by row; those of blocks that are read in place are
   // left out.
   struct Gathered {
@@ -159,7 +159,7 @@ class LinearNorm::Impl::Batch {
     return product_.block_rows().back();
   }
 
-  // Of `rows` rows that are left: the size of the next block.
+  // The size of the next block, when `rows` rows are left.
   std::int64_t NextBlock(std::int64_t rows, std::int64_t largest) const {
     const auto cost = [=](std::int64_t size) {
       if (size > largest) return std::numeric_limits<double>::infinity();

@@ -104,7 +104,7 @@ HWY_INLINE void Fetch(std::uintptr_t address, std::uintptr_t bytes) {
   }
 }
 
-// Of an element that may begin at any byte.
+// Reads an element that may begin at any byte.
 template <class Lane>
 inline Lane Element(const Lane* x) {
   Lane lane;

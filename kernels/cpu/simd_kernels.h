@@ -29,7 +29,7 @@ struct SimdKernels {
   void (*apply_elements)(const Run& run, const ElementAffine& affine);
   void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
 
-  // The like without activation, which also return the moments of another chunk, as `moments` does.
+  // As the two above, without activation; also return the moments of another chunk, as `moments`.
   Moments (*apply_along)(const Run& run, const ChannelRuns& channels, const NextChunk& next);
   Moments (*apply_elements_along)(const Run& run, const ElementAffine& affine,
                                   const NextChunk& next);

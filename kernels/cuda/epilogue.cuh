@@ -409,7 +409,7 @@ class RunEpilogue {
   const RowBatch& batch_;
   const Row& row_;
   const RunScale<T> scale_;
-  int channels_;           // Of the run: 1, 2, or 3 for more, or one of each element.
+  int channels_;           // In the run: 1, 2, or 3 for more, or one for each element.
   std::int64_t boundary_;  // Elements from here on have the second channel.
   ChannelFactors<A> first_;
   ChannelFactors<A> second_;

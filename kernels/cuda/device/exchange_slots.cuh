@@ -63,8 +63,8 @@ __device__ inline Moments<A> DecodeSlot(const ExchangeSlot<A>& slot, A count) {
 
 // How the elements of a row fall to its blocks.
 struct BlockShares {
-  std::int64_t elements;   // Of the row.
-  std::int64_t per_block;  // Of every block but the last.
+  std::int64_t elements;   // The whole row.
+  std::int64_t per_block;  // Every block but the last has so many.
 
   template <typename A>
   __device__ A Count(int rank) const {

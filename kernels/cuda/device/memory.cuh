@@ -192,7 +192,7 @@ __device__ inline void Put(Vector (&vectors)[G], int index, const Vector& vector
 // The vector that a run ends in, if it ends inside one that the caller's lane holds.
 template <typename T>
 struct RunTail {
-  int index = 0;    // Of the lane's vectors.
+  int index = 0;    // Among the lane's vectors.
   int present = 0;  // Elements of it that exist; 0: no such vector.
 
   __device__ RunTail(int bytes, int lane, int width) {

@@ -44,7 +44,7 @@ struct ColumnsBatch {
   int column_blocks;
   int columns;  // Vectors of one position in a block; the last column block may have fewer.
   int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
-  int steps;    // Of a block.
+  int steps;    // A block takes so many.
   GivenStatistics given;
   ColumnsSegment segments[kMaxRowSegments];
 };
@@ -101,7 +101,7 @@ class ColumnWalk {
   }
 
  private:
-  const char* x_;           // Of the first vector that is to be loaded,
+  const char* x_;           // The first vector that is to be loaded,
   char* y_;                 // and stored.
   std::int64_t row_bytes_;  // From one vector to the next.
   std::int64_t to_load_;    // Positions from these vectors' on.

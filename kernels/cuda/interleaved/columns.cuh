@@ -119,7 +119,7 @@ class ColumnSums {
  private:
   static constexpr int kReferences = kParts == 1 ? 1 : kCount;
 
-  // Of channels [begin, end) of the column.
+  // The moments of channels [begin, end) of the column.
   __device__ Moments<A> Part(int vectors, int begin, int end) const {
     Moments<A> part;
     part.count = static_cast<A>(vectors * max(end - begin, 0));
@@ -149,7 +149,7 @@ class ColumnSums {
 template <typename T, int kParts>
 class GroupParts {
  public:
-  // Of channels [begin, end) of the columns.
+  // The group has channels [begin, end) of the columns.
   __device__ GroupParts(int begin, int end) : begin_(begin) {
     constexpr int kCount = kPerVector<T>;
     first_ = kParts == kCount ? begin : begin / kCount;

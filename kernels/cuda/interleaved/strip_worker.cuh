@@ -223,7 +223,7 @@ class StripWorker {
   const StripPlan& plan_;
   const int rank_;
   Exchange& exchange_;
-  const int channels_;  // Of a strip.
+  const int channels_;  // In a strip.
   const StripShared<A> shared_;
   const int lane_;
   const int warp_;

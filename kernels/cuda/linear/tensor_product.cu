@@ -30,8 +30,8 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::uint16_t kBothBlocks = 3;  // Of a cluster.
-constexpr int kStepProducts = 4;          // Of 16 elements.
+constexpr std::uint16_t kBothBlocks = 3;  // The mask of a cluster.
+constexpr int kStepProducts = 4;          // Each takes 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
 
 // The operands of a tile, and how a block asks for them.

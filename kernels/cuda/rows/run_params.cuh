@@ -117,7 +117,7 @@ class RunElements {
   }
 
   struct Place {
-    std::int64_t element = 0;  // Of gamma and beta, the run's first.
+    std::int64_t element = 0;  // The run's first in gamma and beta.
   };
 
   // Where `memory`, an address in shared memory, is not 0, all rows share the parameters, and
@@ -285,7 +285,7 @@ struct RunKind {
   using Type = Params;
 };
 
-// Of float64, which is not meant to be fast, only the simplest kind has code of its own.
+// float64, which is not meant to be fast, has code of its own for the simplest kind only.
 template <typename T, typename Function>
 cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
   const bool plain = launch.spec.activation == Activation::kNone;

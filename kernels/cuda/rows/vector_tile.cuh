@@ -183,7 +183,7 @@ __device__ inline void WithActivationIf(Activation activation, Function function
   }
 }
 
-// Of ElementParams with kAhead: the vectors of gamma and beta for G vectors of T.
+// ElementParams with kAhead, loaded: the vectors of gamma and beta for G vectors of T.
 template <typename T, typename P, int G>
 struct ElementParamValues {
   static constexpr int kParts = kPerVector<T> / kPerVector<P>;

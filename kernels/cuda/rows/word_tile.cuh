@@ -33,7 +33,7 @@ class WordTile {
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
   static constexpr int kWordBytes = sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T));
-  static constexpr int kWords = kVectorBytes / kWordBytes;  // Of a vector.
+  static constexpr int kWords = kVectorBytes / kWordBytes;  // In a vector.
   static constexpr int kPair = kWordBytes / static_cast<int>(sizeof(T));
 
   __device__ WordTile(const Row& row, int begin, int bytes, int lane, int width)
@@ -455,8 +455,8 @@ class WordTile {
 
   const Row& row_;
   const int begin_;
-  const int left_;   // Of the row, from the run's begin on, to 16 more than the run has.
-  const int bytes_;  // Of the run.
+  const int left_;   // In the row from the run's begin on, at most 16 more than the run has.
+  const int bytes_;  // In the run.
   const int lead_;   // Steps before the last.
   const int lane_;
   const int width_;
