@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "kernels/norm.h"
 #include "kernels/status.h"
+#include "kernels/types.h"
 
 namespace normd::norm {
 
@@ -24,8 +24,8 @@ inline bool MultiplyFits(std::int64_t a, std::int64_t b, std::int64_t* product) 
   return true;
 }
 
-// InvalidArgument naming the field, as everywhere in the contracts.
-Status CheckParam(const char* name, const ParamVector& param);  // Absent is right.
+// InvalidArgument with the field, what came and what was wanted.
+Status CheckParam(const char* name, const ParamVector& param);  // Accepts an absent one.
 Status CheckEps(double eps);
 Status CheckActivation(Activation activation);
 

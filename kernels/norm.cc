@@ -1,6 +1,5 @@
 #include "kernels/norm.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 
@@ -19,39 +18,6 @@ NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t gro
 }
 
 }  // namespace
-
-Status CheckParam(const char* name, const ParamVector& param) {
-  if (param.data == nullptr) return Status();
-  if (!IsValid(param.dtype)) {
-    return InvalidArgument(std::string(name) + ": dtype " +
-                           std::to_string(static_cast<int>(param.dtype)) +
-                           " is not float32, float64, float16 or bfloat16");
-  }
-  if (!IsAligned(param.data, param.dtype)) {
-    return InvalidArgument(std::string(name) + ": not aligned to its element");
-  }
-  return Status();
-}
-
-Status CheckEps(double eps) {
-  if (std::isfinite(eps) && eps >= 0) return Status();
-  return InvalidArgument("eps: " + std::to_string(eps) + ", wanted a finite value >= 0");
-}
-
-Status CheckActivation(Activation activation) {
-  if (static_cast<int>(activation) <= static_cast<int>(Activation::kGeluTanh)) return Status();
-  return InvalidArgument("activation: unknown value");
-}
-
-const char* Name(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32: return "float32";
-    case DType::kFloat64: return "float64";
-    case DType::kFloat16: return "float16";
-    case DType::kBFloat16: return "bfloat16";
-  }
-  return "invalid";
-}
 
 NormSpec InstanceNormSpec(std::int64_t channels, DType dtype) {
   return MakeSpec(Statistics::kMeanVariance, channels, channels, dtype);

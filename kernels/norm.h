@@ -34,24 +34,9 @@
 #include <cstdint>
 
 #include "kernels/status.h"
+#include "kernels/types.h"
 
 namespace normd::norm {
-
-// Values are part of the C ABI.
-enum class DType : std::uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
-
-// Bytes of one element: 2, 4 or 8; 0 for a value that is not a DType.
-constexpr std::size_t SizeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-    case DType::kBFloat16: return 2;
-    case DType::kFloat32: return 4;
-    case DType::kFloat64: return 8;
-  }
-  return 0;
-}
-// "float32", "float64", "float16", "bfloat16"; "invalid" for a value that is not a DType.
-const char* Name(DType dtype);
 
 enum class Layout : std::uint8_t { kChannelsFirst = 0, kChannelsLast = 1 };
 
@@ -61,25 +46,16 @@ enum class Statistics : std::uint8_t {
   kGiven = 2,         // NormParams::mean and variance, per channel.
 };
 
-enum class Activation : std::uint8_t {
-  kNone = 0,
-  kRelu = 1,       // max(v, 0); a NaN stays a NaN.
-  kLeakyRelu = 2,  // v >= 0 ? v : leaky_slope * v
-  kSilu = 3,       // v / (1 + exp(-v))
-  kGeluErf = 4,    // v / 2 * (1 + erf(v / sqrt(2)))
-  kGeluTanh = 5,   // v / 2 * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 v^3)))
-};
-
 // What one model version computes; constant over all its batches.
 struct NormSpec {
   Statistics statistics = Statistics::kMeanVariance;
-  DType dtype = DType::kFloat32;  // Of x and y.
+  DType dtype = DType::kFloat32;  // The type of x and y.
   Layout layout = Layout::kChannelsFirst;
   std::int64_t channels = 0;  // > 0
   std::int64_t groups = 0;    // > 0, divides channels
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
-  double leaky_slope = 0.01;  // Of kLeakyRelu; rounded to float where the accumulation is.
+  double leaky_slope = 0.01;  // For kLeakyRelu; rounded to float where the accumulation is.
   bool residual = false;      // Each segment has one: v = x + residual takes the place of x.
   bool residual_out = false;  // v is also written. Only with `residual`.
 };
@@ -90,18 +66,13 @@ NormSpec LayerNormSpec(std::int64_t normalized_elements, DType dtype);
 NormSpec RmsNormSpec(std::int64_t normalized_elements, DType dtype);
 NormSpec BatchNormSpec(std::int64_t channels, DType dtype);
 
-// A parameter of `channels` elements; data == nullptr means absent. Borrowed.
-struct ParamVector {
-  const void* data = nullptr;
-  DType dtype = DType::kFloat32;  // Need not be the spec's.
-};
-
-// The pointers are in the memory of the backend that computes (host or device).
+// Each has one element per channel. The pointers are in the memory of the backend that computes
+// (host or device).
 struct NormParams {
   ParamVector gamma;     // Absent: 1.
   ParamVector beta;      // Absent: 0.
   ParamVector mean;      // Statistics::kGiven only, and then required.
-  ParamVector variance;  // Likewise. Negative values are not rejected; they give NaN as in PyTorch.
+  ParamVector variance;  // As mean. Negative values are not rejected; they give NaN as in PyTorch.
 };
 
 // One request's tensors in a batch, all of the same shape and type. Borrowed: they outlive the

@@ -110,7 +110,7 @@ void StoreElement(DType dtype, void* data, std::int64_t index, double value) {
 double NormalizedElement(const NormSpec& spec, const Segment& segment, std::int64_t index) {
   const double x = LoadElement(spec.dtype, segment.x, index);
   if (!spec.residual) return x;
-  double sum = 0;  // Of which StoreElement fills as much as the type has.
+  double sum = 0;  // StoreElement fills as much of it as the type has.
   StoreElement(spec.dtype, &sum, 0, x + LoadElement(spec.dtype, segment.residual, index));
   return LoadElement(spec.dtype, &sum, 0);
 }

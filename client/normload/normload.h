@@ -7,21 +7,13 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "client/normload/interrupts.h"
 
 namespace normd::load {
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // Unreachable, a wrong answer, or too many errors.
 inline constexpr int kExitUsage = 2;   // Nothing was sent.
-
-// Where the user's wish to stop comes from.
-class Interrupts {
- public:
-  virtual ~Interrupts() = default;
-  // Waits for at most `limit`; true: stop sending and report. Called by one thread.
-  virtual bool Wait(Duration limit) = 0;
-};
 
 // Runs one command line, without the program's name; blocks. The report goes to `out`; progress and
 // errors to `err`, on one line over and over when `terminal`.

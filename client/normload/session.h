@@ -10,7 +10,7 @@
 #include "client/load/pacer.h"
 #include "client/load/workload.h"
 #include "client/normload/grpc_sender.h"
-#include "client/normload/normload.h"
+#include "client/normload/interrupts.h"
 #include "client/normload/options.h"
 #include "client/normload/report.h"
 

@@ -76,59 +76,48 @@ Status Check(const LinearNormSpec& spec, const LinearNormParams& params,
   return Status();
 }
 
-}  // namespace
+// A layer's inputs and parameters, in memory that this holds.
+struct LayerData {
+  LayerData(const Settings& settings, const LinearCase& c) {
+    spec.in_features = c.in_features;
+    spec.out_features = c.out_features;
+    spec.dtype = c.dtype;
+    spec.precision = c.precision;
+    spec.epilogue.add = spec.epilogue.multiply = true;
+    const std::int64_t results = c.samples * c.out_features;
+    const double bound = 1 / std::sqrt(static_cast<double>(c.in_features));
+    const auto random = [&](DType dtype, std::int64_t count, double limit, std::uint64_t seed) {
+      return Aligned(RandomElements(dtype, count, -limit, limit, settings.seed + seed));
+    };
+    weight = random(DType::kFloat32, c.in_features * c.out_features, bound, 0);
+    bias = random(DType::kFloat32, c.out_features, bound, 1);
+    x = random(c.dtype, c.samples * c.in_features, 1, 2);
+    float_x = random(DType::kFloat32, c.samples * c.in_features, 1, 2);
+    y = random(c.dtype, results, 1, 3);
+    // All ones is a NaN in every type: an element that is not written shows in the error.
+    out = Aligned(std::vector<char>(static_cast<std::size_t>(results) * SizeOf(c.dtype),
+                                    static_cast<char>(0xff)));
+    z.resize(static_cast<std::size_t>(results) * sizeof(float) / sizeof(CacheLine) + 1);
+    params.weight = {weight.data(), DType::kFloat32};
+    params.bias = {bias.data(), DType::kFloat32};
+    segment = {x.data(), y.data(), out.data(), c.samples};
+  }
+  LayerData(const LayerData&) = delete;
+  LayerData& operator=(const LayerData&) = delete;
 
-Status MeasureLinearOnCpu(const Settings& settings, const LinearCase& c, LinearMeasurement* out) {
   LinearNormSpec spec;
-  spec.in_features = c.in_features;
-  spec.out_features = c.out_features;
-  spec.dtype = c.dtype;
-  spec.precision = c.precision;
-  spec.epilogue.add = spec.epilogue.multiply = true;
-  const std::int64_t in = c.samples * c.in_features;
-  const std::int64_t result = c.samples * c.out_features;
-  const double bound = 1 / std::sqrt(static_cast<double>(c.in_features));
-  const auto random = [&](DType dtype, std::int64_t count, double limit, std::uint64_t seed) {
-    return Aligned(RandomElements(dtype, count, -limit, limit, settings.seed + seed));
-  };
-  const std::vector<CacheLine> weight =
-      random(DType::kFloat32, c.in_features * c.out_features, bound, 0);
-  const std::vector<CacheLine> bias = random(DType::kFloat32, c.out_features, bound, 1);
-  const std::vector<CacheLine> x = random(c.dtype, in, 1, 2);
-  const std::vector<CacheLine> y = random(c.dtype, result, 1, 3);
-  // All ones is a NaN in every type: an element that is not written shows in the error.
-  std::vector<CacheLine> written = Aligned(std::vector<char>(
-      static_cast<std::size_t>(result) * SizeOf(c.dtype), static_cast<char>(0xff)));
+  std::vector<CacheLine> weight, bias, x, y, out;
+  std::vector<CacheLine> float_x, z;  // What the bare product reads and writes.
   LinearNormParams params;
-  params.weight = {weight.data(), DType::kFloat32};
-  params.bias = {bias.data(), DType::kFloat32};
-  const LinearNormSegment segment{x.data(), y.data(), written.data(), c.samples};
+  LinearNormSegment segment;
+};
 
-  const cpu::Executor executor(settings.threads);
-  std::unique_ptr<cpu::LinearNorm> layer;
-  Status status = cpu::LinearNorm::Create(executor, spec, params, &layer);
-  if (status.ok()) status = layer->Compute(c.dtype, &segment, 1);
-  if (status.ok()) status = Check(spec, params, segment, out);
-  if (!status.ok()) return status;
-
-  const std::vector<CacheLine> product_x = random(DType::kFloat32, in, 1, 2);
-  std::vector<CacheLine> z(static_cast<std::size_t>(result) * sizeof(float) / sizeof(CacheLine) +
-                           1);
-  std::unique_ptr<cpu::BareProduct> product;
-  status = cpu::BareProduct::Create(c.samples, c.in_features, c.out_features,
-                                    reinterpret_cast<const float*>(weight.data()), &product);
-  if (!status.ok()) return status;
-  const auto run_layer = [&] {
-    if (Status s = layer->Compute(c.dtype, &segment, 1); !s.ok()) status = s;
-  };
-  const auto run_product = [&] {
-    const auto* from = reinterpret_cast<const float*>(product_x.data());
-    auto* to = reinterpret_cast<float*>(z.data());
-    if (Status s = product->Multiply(from, to, executor.max_threads()); !s.ok()) status = s;
-  };
+// Calls both in turns, until the settings' time is over, and takes the medians.
+void MeasureInTurns(const Settings& settings, int threads, const auto& run_layer,
+                    const auto& run_product, LinearMeasurement* out) {
   // The time of one call, once the threads that the other one's turn has put to sleep are awake.
   const auto turn = [&](int calls, const auto& call) {
-    if (executor.max_threads() > 1) {
+    if (threads > 1) {
       std::this_thread::sleep_for(kRest);
       call();
     }
@@ -147,10 +136,36 @@ Status MeasureLinearOnCpu(const Settings& settings, const LinearCase& c, LinearM
     total_ms += calls * (product_ms.back() + layer_ms.back());
     ++out->repetitions;
   }
-  out->strategy = cpu::SimdTargetName();
   out->layer_ms = Median(&layer_ms);
   out->product_ms = Median(&product_ms);
   out->ratio = Median(&ratios);
+}
+
+}  // namespace
+
+Status MeasureLinearOnCpu(const Settings& settings, const LinearCase& c, LinearMeasurement* out) {
+  LayerData data(settings, c);
+  const cpu::Executor executor(settings.threads);
+  std::unique_ptr<cpu::LinearNorm> layer;
+  Status status = cpu::LinearNorm::Create(executor, data.spec, data.params, &layer);
+  if (status.ok()) status = layer->Compute(c.dtype, &data.segment, 1);
+  if (status.ok()) status = Check(data.spec, data.params, data.segment, out);
+  if (!status.ok()) return status;
+
+  std::unique_ptr<cpu::BareProduct> product;
+  status = cpu::BareProduct::Create(c.samples, c.in_features, c.out_features,
+                                    reinterpret_cast<const float*>(data.weight.data()), &product);
+  if (!status.ok()) return status;
+  const auto run_layer = [&] {
+    if (Status s = layer->Compute(c.dtype, &data.segment, 1); !s.ok()) status = s;
+  };
+  const auto run_product = [&] {
+    const auto* from = reinterpret_cast<const float*>(data.float_x.data());
+    auto* to = reinterpret_cast<float*>(data.z.data());
+    if (Status s = product->Multiply(from, to, executor.max_threads()); !s.ok()) status = s;
+  };
+  MeasureInTurns(settings, executor.max_threads(), run_layer, run_product, out);
+  out->strategy = cpu::SimdTargetName();
   return status;
 }
 

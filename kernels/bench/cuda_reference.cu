@@ -12,7 +12,7 @@ namespace normd::norm::bench {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;  // Of a row, for one block.
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 16;  // One block takes so many of a row.
 constexpr std::int64_t kMaxBlocksPerDimension = 65535;
 
 __device__ double Load(DType dtype, const void* data, std::int64_t index) {
@@ -44,7 +44,7 @@ __device__ double Activate(const NormSpec& spec, double v) {
 
 struct Statistics64 {
   double sum;
-  double squares;  // Of the deviations from the mean, or for kMeanSquare of the values.
+  double squares;  // Sum over the deviations from the mean; for kMeanSquare, over the values.
 };
 
 // Calls visit(element of the tensor, channel) for the thread's share of one piece of one row.

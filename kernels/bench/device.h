@@ -24,7 +24,7 @@ struct Settings {
 struct Measurement {
   std::string strategy;  // What computed the case.
   double norm_ms = 0;    // Medians of one call.
-  double copy_ms = 0;    // Of a plain copy of the same tensor.
+  double copy_ms = 0;    // A plain copy of the same tensor.
   // Median over the repetitions of copy time / norm time, each pair measured back to back, so that
   // a busy machine slows both: 1 is the speed of the copy.
   double ratio = 0;
@@ -59,7 +59,7 @@ class Device {
 Status MakeCpuDevice(const Settings& settings, std::unique_ptr<Device>* out);
 Status MakeCudaDevice(const Settings& settings, std::unique_ptr<Device>* out);
 
-// Of a non-empty list; reorders it.
+// The list is not empty and is reordered.
 double Median(std::vector<double>* values);
 
 }  // namespace normd::norm::bench

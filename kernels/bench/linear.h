@@ -20,7 +20,7 @@ struct LinearCase {
   Precision precision = Precision::kFloat32;
 
   std::string shape() const;  // "1024x8192x8192": samples, in, out
-  double operations() const;  // Of the product.
+  double operations() const;  // The product alone.
 };
 
 struct LinearMeasurement {

@@ -12,7 +12,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/loop_arguments.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normd::norm::cpu {

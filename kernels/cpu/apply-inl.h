@@ -17,8 +17,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/activation-inl.h"
 #include "kernels/cpu/formats-inl.h"
+#include "kernels/cpu/loop_arguments.h"
 #include "kernels/cpu/moments-inl.h"
-#include "kernels/cpu/simd_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normd::norm::cpu {

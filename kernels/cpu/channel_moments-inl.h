@@ -17,6 +17,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/moments-inl.h"
+#include "kernels/cpu/moments.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normd::norm::cpu {
@@ -122,21 +123,16 @@ HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t
   }
 }
 
-// Merge() of a block into the channels' moments of all `before` positions.
+// Merges a block into the channels' moments of all `before` positions.
 template <class Format>
 HWY_INLINE void MergeTile(const TileResult<Format>& tile, std::int64_t before,
                           std::int64_t positions, std::size_t channels, double* mean, double* m2) {
-  const double weight = static_cast<double>(positions) / static_cast<double>(before + positions);
-  const double spread = static_cast<double>(before) * weight;
+  const double count_before = static_cast<double>(before);
+  const double count = static_cast<double>(positions);
   for (std::size_t c = 0; c < channels; ++c) {
-    if (before == 0) {
-      mean[c] = tile.mean[c];
-      m2[c] = tile.m2[c];
-    } else {
-      const double delta = tile.mean[c] - mean[c];
-      mean[c] += delta * weight;
-      m2[c] += tile.m2[c] + delta * delta * spread;
-    }
+    const Moments merged = Merge({count_before, mean[c], m2[c]}, {count, tile.mean[c], tile.m2[c]});
+    mean[c] = merged.mean;
+    m2[c] = merged.m2;
   }
 }
 

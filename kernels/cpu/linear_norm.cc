@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cpu/executor.h"
 #include "kernels/cpu/linear_product.h"
 #include "kernels/cpu/linear_rows.h"
+#include "kernels/cpu/workers.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -63,10 +63,10 @@ class Floats {
   std::int64_t size_ = 0;
 };
 
-// Of one call of Compute; kept for the next.
+// What one call of Compute needs; it is kept for the next.
 struct Workspace {
-  std::vector<Row> rows;         // Of the panel.
-  std::vector<RowBlock> blocks;  // Likewise.
+  std::vector<Row> rows;         // The rows of the panel.
+  std::vector<RowBlock> blocks;  // The same rows in blocks.
   // Rows of x as the products read them, row by row; those of blocks that are read in place are
   // left out.
   struct Gathered {
@@ -81,15 +81,15 @@ struct Workspace {
 }  // namespace
 
 struct LinearNorm::Impl {
-  Impl(const Executor::Impl& threads_in, const LinearNormSpec& spec_in)
-      : threads(threads_in), spec(spec_in) {}
+  Impl(const Workers& workers_in, const LinearNormSpec& spec_in)
+      : workers(workers_in), spec(spec_in) {}
 
   class Batch;
 
   std::unique_ptr<Workspace> TakeWorkspace();
   void ReturnWorkspace(std::unique_ptr<Workspace> workspace);
 
-  const Executor::Impl& threads;
+  const Workers& workers;
   const LinearNormSpec spec;
   std::unique_ptr<LinearProduct> product;
 
@@ -159,7 +159,7 @@ class LinearNorm::Impl::Batch {
     return product_.block_rows().back();
   }
 
-  // Of `rows` rows that are left: the size of the next block.
+  // The size of the next block, when `rows` rows are left.
   std::int64_t NextBlock(std::int64_t rows, std::int64_t largest) const {
     const auto cost = [=](std::int64_t size) {
       if (size > largest) return std::numeric_limits<double>::infinity();
@@ -310,7 +310,7 @@ Status LinearNorm::Create(const Executor& executor, const LinearNormSpec& spec,
                           const LinearNormParams& params, std::unique_ptr<LinearNorm>* out) {
   if (Status status = ValidateLinearNorm(spec, params); !status.ok()) return status;
   try {
-    auto impl = std::make_unique<Impl>(*executor.impl_, spec);
+    auto impl = std::make_unique<Impl>(*executor.workers_, spec);
     Status status =
         LinearProduct::Create(spec.in_features, spec.out_features, params, &impl->product);
     if (!status.ok()) return status;
@@ -338,16 +338,16 @@ Status LinearNorm::Compute(DType dtype, const LinearNormSegment* segments,
                 static_cast<double>(spec.out_features);
   }
   try {
-    const Executor::Impl& threads = impl_->threads;
-    const bool serial = threads.threads == 1 || products <= static_cast<double>(kSerialProducts);
+    const Workers& workers = impl_->workers;
+    const bool serial = workers.threads == 1 || products <= static_cast<double>(kSerialProducts);
     std::unique_ptr<Workspace> workspace = impl_->TakeWorkspace();
-    Impl::Batch batch(*impl_, dtype, Parallel(serial ? 1 : threads.threads), *workspace);
+    Impl::Batch batch(*impl_, dtype, Parallel(serial ? 1 : workers.threads), *workspace);
     Status status;
     const auto run = [&] { status = batch.Compute(segments, count); };
     if (serial) {
       run();
     } else {
-      threads.arena.execute(run);
+      workers.arena.execute(run);
     }
     if (status.ok()) impl_->ReturnWorkspace(std::move(workspace));
     return status;

@@ -23,8 +23,8 @@ namespace normd::norm::cpu {
 class LinearNorm {
  public:
   // Converts the weight to float32 and packs it for the products: about F * I * 4 bytes, beside the
-  // caller's, which need not outlive the call. `executor` outlives the layer. spec.dtype is not
-  // meant. Blocks for some hundred milliseconds per GiB. Errors: InvalidArgument as
+  // caller's, which need not outlive the call. `executor` outlives the layer. spec.dtype is
+  // ignored. Blocks for some hundred milliseconds per GiB. Errors: InvalidArgument as
   // ValidateLinearNorm; OutOfMemory; Unsupported when oneDNN has no product for this machine.
   static Status Create(const Executor& executor, const LinearNormSpec& spec,
                        const LinearNormParams& params, std::unique_ptr<LinearNorm>* out);

@@ -239,7 +239,7 @@ void LinearProduct::Impl::KeepWhatAgrees() {
   }
 
   std::vector<float> z(static_cast<std::size_t>(most * columns));
-  std::vector<float> wanted;  // Of the largest size whose own rows agree.
+  std::vector<float> wanted;  // The result of the largest size whose own rows agree.
   const std::size_t row_bytes = static_cast<std::size_t>(columns) * sizeof(float);
   std::vector<Product> all = std::move(products);
   products.clear();

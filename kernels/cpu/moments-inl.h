@@ -24,7 +24,8 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/half.h"
-#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/loop_arguments.h"
+#include "kernels/cpu/moments.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace normd::norm::cpu {
@@ -103,7 +104,7 @@ HWY_INLINE void Fetch(std::uintptr_t address, std::uintptr_t bytes) {
   }
 }
 
-// Of an element that may begin at any byte.
+// Reads an element that may begin at any byte.
 template <class Lane>
 inline Lane Element(const Lane* x) {
   Lane lane;

@@ -8,7 +8,8 @@
 #include <string>
 
 #include "kernels/cpu/batch.h"
-#include "kernels/cpu/executor.h"
+#include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/workers.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -69,15 +70,15 @@ void NormalizeWithOwnParams(const Batch& batch, const Segment& segment) {
 
 }  // namespace
 
-Executor::Impl::Impl(int max_threads)
+Workers::Workers(int max_threads)
     : threads(max_threads > 0 ? max_threads : tbb::this_task_arena::max_concurrency()),
       arena(threads),
       caches(DetectCaches()) {}
 
-Executor::Executor(int max_threads) : impl_(std::make_unique<Impl>(max_threads)) {}
+Executor::Executor(int max_threads) : workers_(std::make_unique<Workers>(max_threads)) {}
 Executor::~Executor() = default;
 
-int Executor::max_threads() const { return impl_->threads; }
+int Executor::max_threads() const { return workers_->threads; }
 
 Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                            std::size_t count) const {
@@ -87,15 +88,15 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   const std::int64_t bytes = TotalBytes(spec, segments, count);
   if (bytes == 0) return Status();
   try {
-    const bool serial = impl_->threads == 1 || bytes <= kSerialBytes;
+    const bool serial = workers_->threads == 1 || bytes <= kSerialBytes;
     Params shared(spec, params);
     if (TakesElements(spec, segments, count)) shared.PrepareElements(spec.dtype);
     const Batch batch{.spec = spec,
                       .params = shared,
                       .kernels = &KernelsFor(spec.dtype),
-                      .parallel = Parallel(serial ? 1 : impl_->threads),
-                      .caches = impl_->caches,
-                      .exceeds_caches = bytes > impl_->caches.last_level_bytes};
+                      .parallel = Parallel(serial ? 1 : workers_->threads),
+                      .caches = workers_->caches,
+                      .exceeds_caches = bytes > workers_->caches.last_level_bytes};
     const auto run = [&] {
       batch.parallel.For(static_cast<std::int64_t>(count), 1,
                          [&](std::int64_t begin, std::int64_t end) {
@@ -107,7 +108,7 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
     if (serial) {
       run();
     } else {
-      impl_->arena.execute(run);
+      workers_->arena.execute(run);
     }
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory for the workspace of a batch");
@@ -116,5 +117,7 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   }
   return Status();
 }
+
+const char* SimdTargetName() { return InstructionSet(); }
 
 }  // namespace normd::norm::cpu

@@ -10,6 +10,8 @@
 
 namespace normd::norm::cpu {
 
+struct Workers;  // Its threads.
+
 // A set of threads that computes batches. Thread-safe: calls may overlap and then share the
 // threads.
 class Executor {
@@ -36,8 +38,7 @@ class Executor {
 
  private:
   friend class LinearNorm;  // Computes on the same threads.
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Workers> workers_;
 };
 
 // The name of the instruction set that Highway chose on this machine, such as "AVX3".

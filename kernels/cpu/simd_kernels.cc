@@ -44,8 +44,6 @@ const char* TargetName() { return hwy::TargetName(HWY_TARGET); }
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-#include "kernels/cpu/normalize.h"
-
 namespace normd::norm::cpu {
 
 HWY_EXPORT(ChooseKernels);
@@ -55,7 +53,7 @@ const SimdKernels& KernelsFor(DType dtype) { return *HWY_DYNAMIC_DISPATCH(Choose
 
 void FlushStreams() { hwy::FlushStream(); }
 
-const char* SimdTargetName() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
+const char* InstructionSet() { return HWY_DYNAMIC_DISPATCH(TargetName)(); }
 
 }  // namespace normd::norm::cpu
 #endif  // HWY_ONCE

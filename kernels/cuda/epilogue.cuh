@@ -81,11 +81,22 @@ __device__ inline float PowerOfTwo(float value) {
   return result;
 }
 
+// The exponential and the error function of double are a hundred instructions and more: functions,
+// not code in each place. A template, so that only who calls it compiles it.
+template <typename A>
+__device__ __noinline__ A WideGate(A value, A argument) {
+  return value / (1 + exp(-argument));
+}
+template <typename A>
+__device__ __noinline__ A WideGeluErf(A value) {
+  return value / 2 * (1 + erf(value * 0.70710678118654752440));
+}
+
 // v / (1 + exp(-u)), for results of more than 16 bits. Float results below 2^-119 are zero.
 template <typename A>
 __device__ inline A Gate(A value, A argument) {
   if constexpr (std::is_same_v<A, double>) {
-    return value / (1 + exp(-argument));
+    return WideGate(value, argument);
   } else {
     return value * Reciprocal(1 + expf(-argument));
   }
@@ -116,7 +127,7 @@ __device__ inline float FastGate(float value, float exponent) {
 template <typename T, typename A>
 __device__ inline A GeluErf(A v) {
   if constexpr (std::is_same_v<A, double>) {
-    return v / 2 * (1 + erf(v * 0.70710678118654752440));
+    return WideGeluErf(v);
   } else {
     const float a = fabsf(v);
     float p;
@@ -206,6 +217,19 @@ __device__ inline void WithActivation(Activation activation, Function function) 
     case Activation::kGeluTanh:
       function(std::integral_constant<Activation, Activation::kGeluTanh>());
       break;
+  }
+}
+
+// Calls common(constant) as WithActivation does where there is no activation or SiLU, which is what
+// follows a norm of channels most often, and rare() for the others, which then share their code.
+template <typename Common, typename Rare>
+__device__ inline void WithCommonActivation(Activation activation, Common common, Rare rare) {
+  if (activation == Activation::kNone) {
+    common(std::integral_constant<Activation, Activation::kNone>());
+  } else if (activation == Activation::kSilu) {
+    common(std::integral_constant<Activation, Activation::kSilu>());
+  } else {
+    rare();
   }
 }
 
@@ -300,6 +324,17 @@ class RunEpilogue {
     return Pack<T>(values);
   }
 
+  // With the batch's activation.
+  __device__ Vector ApplyInChannel(const Vector& vector, bool is_first) const {
+    const ChannelFactors<A> factors = is_first ? first_ : second_;
+    A values[kCount];
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (A& value : values) value = scale_.ByChannel(value, factors);
+    Activate<T>(batch_.activation, batch_.leaky_slope.As<A>(), values);
+    return Pack<T>(values);
+  }
+
   // Turns the vector of elements [element, element + kCount) of the row, of which `present` exist,
   // into results; those that do not exist become anything.
   __device__ Vector Apply(const Vector& vector, std::int64_t element, int present) const {
@@ -374,7 +409,7 @@ class RunEpilogue {
   const RowBatch& batch_;
   const Row& row_;
   const RunScale<T> scale_;
-  int channels_;           // Of the run: 1, 2, or 3 for more, or one of each element.
+  int channels_;           // In the run: 1, 2, or 3 for more, or one for each element.
   std::int64_t boundary_;  // Elements from here on have the second channel.
   ChannelFactors<A> first_;
   ChannelFactors<A> second_;

@@ -48,8 +48,8 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 // must live, and x stay unchanged, until the enqueued work is done.
 // Accumulation: float32 for float32, float16 and bfloat16 (per lane relative to an element of the
 // row, merged as count, mean to twice the precision, and M2), float64 for float64. Deviations whose
-// squares overflow the accumulation type give NaN. A row's bits
-// are the same in every batch, on every launch and at every alignment.
+// squares overflow the accumulation type give NaN. A row's bits are the same in every batch, on
+// every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
 // say; OutOfMemory if the workspace is too small; Unsupported for a residual input, and if
 // options.forced cannot compute a row. DeviceError: a launch was refused; what was enqueued before

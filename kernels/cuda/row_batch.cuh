@@ -32,7 +32,7 @@ class Divisor {
 struct RowSegment {
   const char* x;
   char* y;
-  std::int64_t elements;  // Of a row.
+  std::int64_t elements;  // In a row.
   std::int64_t row_bytes;
   std::int64_t spatial;     // Elements that share a channel.
   std::uint32_t end_row;    // Rows of the launch up to and with this segment's.

@@ -38,7 +38,7 @@ inline constexpr std::size_t kReservedSharedBytes = 4 << 10;
 // What the plan needs to know of a device. QueryDeviceLimits (normalize.h) fills it in.
 struct DeviceLimits {
   int compute_capability = 0;              // 10 * major + minor, such as 90.
-  int multiprocessors = 0;                 // That a launch may use.
+  int multiprocessors = 0;                 // A launch may use so many.
   std::size_t shared_bytes_per_block = 0;  // The opt-in maximum.
   // resident_clusters[k]: clusters of k blocks, one to a multiprocessor, that the device holds at
   // once; 0 if it knows no clusters of that size.
@@ -51,8 +51,8 @@ struct DeviceLimits {
 struct Plan {
   Strategy strategy = Strategy::kAuto;
   int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // kBlock, kCluster, kGrid: that share a row, per block.
-  int vectors = 0;                    // 16-byte pieces of a row that one lane holds.
+  int warps = 0;                      // kBlock, kCluster, kGrid: in each block, for one row.
+  int vectors = 0;                    // 16-byte vectors of a row that one lane holds.
   int blocks_per_row = 1;             // kCluster, kGrid, and strips.
   bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
   Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.

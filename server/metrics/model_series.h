@@ -10,8 +10,8 @@
 
 #include "absl/strings/string_view.h"
 #include "server/metrics/families.h"
+#include "server/metrics/handles.h"
 #include "server/metrics/histogram.h"
-#include "server/metrics/metrics.h"
 #include "server/metrics/sharded_cells.h"
 
 namespace normd {

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "server/metrics/families.h"
-#include "server/metrics/metrics.h"
+#include "server/metrics/handles.h"
 #include "server/metrics/model_series.h"
 
 namespace normd {

@@ -53,7 +53,7 @@ TEST(ChannelsLastPlanTest, BlocksOfAStripHoldAllItsPositions) {
   }
 }
 
-TEST(ChannelsLastPlanTest, SmallStripsFormClustersLargeOnesMeetInGlobalMemoryTheLargestAreSplit) {
+TEST(ChannelsLastPlanTest, SmallStripsFormClustersLargeOnesShareGlobalMemoryTheLargestAreSplit) {
   const DeviceLimits limits = Hopper();
   const NormSpec spec = ChannelsLast(512, 32, DType::kFloat16);
   EXPECT_EQ(StripsOf(spec, 4096, limits), Strategy::kCluster);

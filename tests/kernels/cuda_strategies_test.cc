@@ -211,8 +211,8 @@ TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
   }
 }
 
-// Rows enough that every team takes several, the last ones by tickets; each block's slice is cut
-// differently, some blocks get a part of a slice or nothing.
+// Rows enough that every team takes several, the last ones from the work counter; each block's
+// slice is cut differently, some blocks get a part of a slice or nothing.
 TEST_F(CudaStrategiesTest, ManyRowsOverManyBlocksAgreeWithReference) {
   for (const DType dtype : kTypes) {
     for (const std::int64_t kib : {96, 160, 515, 1024, 8192, 15000}) {
@@ -230,8 +230,8 @@ TEST_F(CudaStrategiesTest, ManyRowsOverManyBlocksAgreeWithReference) {
   }
 }
 
-// Every team takes several rows, the last ones by tickets; teams of all sizes, runs of a part of a
-// chunk, rows between alignments.
+// Every team takes several rows, the last ones from the work counter; teams of all sizes, runs of a
+// part of a chunk, rows between alignments.
 TEST_F(CudaStrategiesTest, ManyRowsOverClustersAgreeWithReference) {
   if (limits_.resident_clusters[2] == 0) GTEST_SKIP() << "no clusters";
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -405,7 +405,7 @@ TEST_F(CudaStrategiesTest, GivenStatisticsAgreeWithReferenceInBothLayouts) {
 }
 
 // Specs and sizes that meet each strategy that exchanges partial sums.
-std::vector<std::unique_ptr<Problem>> MeetingProblems() {
+std::vector<std::unique_ptr<Problem>> ExchangeProblems() {
   std::vector<std::unique_ptr<Problem>> problems;
   problems.push_back(
       std::make_unique<Problem>(InstanceNormSpec(16, DType::kFloat32), 8, 512 * 512));
@@ -422,7 +422,7 @@ std::vector<std::unique_ptr<Problem>> MeetingProblems() {
 }
 
 TEST_F(CudaStrategiesTest, AHundredLaunchesGiveTheSameBits) {
-  for (const auto& problem : MeetingProblems()) {
+  for (const auto& problem : ExchangeProblems()) {
     for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
       // Only some rows have clusters; every other strategy takes all of these.
       if (!Check(problem.get(), strategy)) {
@@ -441,7 +441,7 @@ TEST_F(CudaStrategiesTest, AHundredLaunchesGiveTheSameBits) {
 }
 
 TEST_F(CudaStrategiesTest, SeveralStreamsAtOnceGiveTheBitsOfOneAlone) {
-  std::vector<std::unique_ptr<Problem>> problems = MeetingProblems();
+  std::vector<std::unique_ptr<Problem>> problems = ExchangeProblems();
   std::vector<std::vector<char>> alone;
   for (const auto& problem : problems) {
     ASSERT_TRUE(Check(problem.get(), Strategy::kAuto));

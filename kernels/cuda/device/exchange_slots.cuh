@@ -63,8 +63,8 @@ __device__ inline Moments<A> DecodeSlot(const ExchangeSlot<A>& slot, A count) {
 
 // How the elements of a row fall to its blocks.
 struct BlockShares {
-  std::int64_t elements;   // Of the row.
-  std::int64_t per_block;  // Of every block but the last.
+  std::int64_t elements;   // The whole row.
+  std::int64_t per_block;  // Every block but the last has so many.
 
   template <typename A>
   __device__ A Count(int rank) const {
@@ -90,26 +90,16 @@ __device__ inline Moments<A> MergeSlots(const LaneSlots<A, kCount>& own, int blo
     const int rank = i * kLanes + lane;
     if (rank < blocks) partials[i] = DecodeSlot(own.slots[i], shares.Count<A>(rank));
   }
-  const A reference = __shfl_sync(kAllLanes, partials[0].reference, 0);
-  A offsets[kCount];
+  const SetMerge<A> merge(__shfl_sync(kAllLanes, partials[0].reference, 0));
   A sum = 0;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    offsets[i] = (partials[i].reference - reference) + partials[i].mean;
-    if (partials[i].count > 0) sum = Fma(offsets[i], partials[i].count, sum);
-  }
-  Moments<A> row;
-  row.count = static_cast<A>(shares.elements);
-  const A mean = Quotient(GroupSum(sum, kLanes), row.count);
+  for (const Moments<A>& partial : partials) sum = merge.AddMean(partial, sum);
+  const A count = static_cast<A>(shares.elements);
+  const A mean = Quotient(GroupSum(sum, kLanes), count);
   A m2 = 0;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const A deviation = offsets[i] - mean;
-    if (partials[i].count > 0) m2 += Fma(partials[i].count * deviation, deviation, partials[i].m2);
-  }
-  row.m2 = GroupSum(m2, kLanes);
-  row.reference = TwoSum(reference, mean, &row.mean);
-  return row;
+  for (const Moments<A>& partial : partials) m2 += merge.M2(partial, mean);
+  return merge.Result(count, mean, GroupSum(m2, kLanes));
 }
 
 }  // namespace normd::norm::cuda

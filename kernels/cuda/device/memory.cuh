@@ -192,7 +192,7 @@ __device__ inline void Put(Vector (&vectors)[G], int index, const Vector& vector
 // The vector that a run ends in, if it ends inside one that the caller's lane holds.
 template <typename T>
 struct RunTail {
-  int index = 0;    // Of the lane's vectors.
+  int index = 0;    // Among the lane's vectors.
   int present = 0;  // Elements of it that exist; 0: no such vector.
 
   __device__ RunTail(int bytes, int lane, int width) {
@@ -273,6 +273,19 @@ __device__ inline void StoreRun(char* run, int bytes, int lane, int width, Vecto
   // The last vector's upper bytes reach past the last aligned one.
   if (!kAligned && lane == width - 1 && end > G * step) {
     StoreSpan<T>(origin + G * step, beyond, 0, end - G * step);
+  }
+}
+
+// Replaces the vectors by function(i, vector) in a loop that passes them on from place to place,
+// for code that is too large to stand once for each vector.
+template <int G, typename Function>
+__device__ inline void InTurn(Vector (&vectors)[G], Function function) {
+#pragma unroll 1
+  for (int i = 0; i < G; ++i) {
+    const Vector done = function(i, vectors[0]);
+#pragma unroll
+    for (int k = 0; k + 1 < G; ++k) vectors[k] = vectors[k + 1];
+    vectors[G - 1] = done;
   }
 }
 

@@ -47,6 +47,22 @@ __device__ inline A GroupSum(A value, int width) {
 __device__ inline float Quotient(float a, float b) { return __fdividef(a, b); }
 __device__ inline double Quotient(double a, double b) { return a / b; }
 
+// The moments of `count` elements from the sums of their deviations from a reference, and of the
+// squares of these. Sums that are not `centered` are relative to zero.
+template <typename A>
+__device__ inline Moments<A> MomentsOfSums(A reference, A sum, A squares, int count,
+                                           bool centered) {
+  Moments<A> result;
+  if (count == 0) return result;
+  result.count = static_cast<A>(count);
+  result.m2 = squares;
+  if (!centered) return result;
+  const A mean = Quotient(sum, result.count);
+  result.m2 = Fma(-sum, mean, result.m2);
+  result.reference = TwoSum(reference, mean, &result.mean);
+  return result;
+}
+
 // Whether the reference is a mean, which takes another pass over the elements.
 template <typename T>
 inline constexpr bool kMeanReference = sizeof(T) >= 4;
@@ -105,16 +121,7 @@ class LaneSums {
 
   // `count` is the number of elements added.
   __device__ Moments<A> Finish(int count, bool centered) const {
-    Moments<A> result;
-    if (count == 0) return result;
-    result.count = static_cast<A>(count);
-    result.m2 = squares_[0] + squares_[1];
-    if (!centered) return result;
-    const A sum = sum_[0] + sum_[1];
-    const A mean = Quotient(sum, result.count);
-    result.m2 = Fma(-sum, mean, result.m2);
-    result.reference = TwoSum(reference_, mean, &result.mean);
-    return result;
+    return MomentsOfSums(reference_, sum_[0] + sum_[1], squares_[0] + squares_[1], count, centered);
   }
 
  private:
@@ -123,6 +130,56 @@ class LaneSums {
   A sum_[2] = {0, 0};
   A squares_[2] = {0, 0};
 };
+
+// The merge of a set of partials, in two passes that any number of lanes can share: add up what
+// AddMean adds, divide by the elements of the set, and add up M2 around that mean. An empty partial
+// adds nothing.
+// Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+// variances", 1979.
+template <typename A>
+class SetMerge {
+ public:
+  // `reference` is that of one of the partials, which is not empty. Means are relative to it.
+  __device__ explicit SetMerge(A reference) : reference_(reference) {}
+
+  __device__ A AddMean(const Moments<A>& partial, A sum) const {
+    return Fma(Offset(partial), partial.count, sum);
+  }
+  __device__ A M2(const Moments<A>& partial, A mean) const {
+    const A deviation = Offset(partial) - mean;
+    return Fma(partial.count * deviation, deviation, partial.m2);
+  }
+  __device__ Moments<A> Result(A count, A mean, A m2) const {
+    Moments<A> result;
+    result.count = count;
+    result.m2 = m2;
+    result.reference = TwoSum(reference_, mean, &result.mean);
+    return result;
+  }
+
+ private:
+  __device__ A Offset(const Moments<A>& partial) const {
+    return partial.count == 0 ? A(0) : (partial.reference - reference_) + partial.mean;
+  }
+
+  const A reference_;
+};
+
+// The merge of two partials, for sets that come one after the other. The result keeps the reference
+// of the first, unless that is empty. Source: as above.
+template <typename A>
+__device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
+  if (b.count == 0) return a;
+  if (a.count == 0) return b;
+  const A delta = (b.reference - a.reference) + (b.mean - a.mean);
+  Moments<A> merged;
+  merged.reference = a.reference;
+  merged.count = a.count + b.count;
+  const A weight = Quotient(b.count, merged.count);
+  merged.mean = Fma(delta, weight, a.mean);
+  merged.m2 = Fma(delta * delta * a.count, weight, a.m2 + b.m2);
+  return merged;
+}
 
 // Merges what each lane of a group of `width` lanes holds, `count` elements in all; every lane gets
 // the result. Lane 0 must hold elements if any lane does. All 32 lanes call it together. Sums that
@@ -137,14 +194,9 @@ __device__ inline Moments<A> MergeLanes(const Moments<A>& lane, A count, int wid
     group.m2 = GroupSum(lane.m2, width);
     return group;
   }
-  const A reference = __shfl_sync(kAllLanes, lane.reference, 0, width);
-  const A offset = lane.count == 0 ? A(0) : (lane.reference - reference) + lane.mean;
-  const A mean = Quotient(GroupSum(offset * lane.count, width), count);
-  const A deviation = offset - mean;
-  group.count = count;
-  group.m2 = GroupSum(Fma(lane.count * deviation, deviation, lane.m2), width);
-  group.reference = TwoSum(reference, mean, &group.mean);
-  return group;
+  const SetMerge<A> merge(__shfl_sync(kAllLanes, lane.reference, 0, width));
+  const A mean = Quotient(GroupSum(merge.AddMean(lane, A(0)), width), count);
+  return merge.Result(count, mean, GroupSum(merge.M2(lane, mean), width));
 }
 
 // What the elements of a row are scaled with: y = (x - mean - residue) * rstd.

@@ -44,7 +44,7 @@ struct ColumnsBatch {
   int column_blocks;
   int columns;  // Vectors of one position in a block; the last column block may have fewer.
   int rows;     // Positions that a block's threads touch at a time; a step is kTileUnroll of them.
-  int steps;    // Of a block.
+  int steps;    // A block takes so many.
   GivenStatistics given;
   ColumnsSegment segments[kMaxRowSegments];
 };
@@ -101,7 +101,7 @@ class ColumnWalk {
   }
 
  private:
-  const char* x_;           // Of the first vector that is to be loaded,
+  const char* x_;           // The first vector that is to be loaded,
   char* y_;                 // and stored.
   std::int64_t row_bytes_;  // From one vector to the next.
   std::int64_t to_load_;    // Positions from these vectors' on.
@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
   __syncthreads();
   const ColumnScale<T, kCount> scale = scales.OfColumn(column);
-  WithActivation(batch.given.activation, [&](auto activation) {
+  const auto leaky_slope = batch.given.leaky_slope.template As<Accumulator<T>>();
+  const auto scale_segments = [&](auto apply) {
     for (int i = 0; i < batch.segment_count; ++i) {
       if (i > 0) {
         walk = {batch, batch.segments[i], position, channel, present};
@@ -180,16 +181,25 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
         const bool goes_on = j + 1 < batch.steps;
         Vector next[kTileUnroll] = {};
         if (kAhead<T> && goes_on) walk.Load(next);
-        walk.Store(vectors, [&](const Vector& vector) {
-          return scale.template Apply<decltype(activation)::value>(
-              vector, batch.given.leaky_slope.template As<Accumulator<T>>());
-        });
+        walk.Store(vectors, apply);
         if (!kAhead<T> && goes_on) walk.Load(next);
 #pragma unroll
         for (int k = 0; k < kTileUnroll; ++k) vectors[k] = next[k];
       }
     }
-  });
+  };
+  if constexpr (kAligned) {
+    WithActivation(batch.given.activation, [&](auto activation) {
+      scale_segments([&](const Vector& vector) {
+        return scale.template Apply<decltype(activation)::value>(vector, leaky_slope);
+      });
+    });
+  } else {
+    // Accesses that are not aligned are much code, which stands once for all activations.
+    scale_segments([&](const Vector& vector) {
+      return scale.Apply(vector, batch.given.activation, leaky_slope);
+    });
+  }
 }
 
 bool IsAligned(const ColumnsBatch& batch, DType dtype) {

@@ -7,7 +7,7 @@
 // Bytes: each element is read once and written once; the parameters come from the caches.
 // Occupancy: five blocks of 256 threads on a multiprocessor, each thread with 64 bytes of data on
 // their way; up to 24 KiB of shared memory in a block.
-// Channels last, and tensors without trailing dimensions, are elementwise_columns.cu's.
+// columns.cu computes channels last and tensors without trailing dimensions.
 
 #include <cuda_runtime.h>
 

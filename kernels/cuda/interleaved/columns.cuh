@@ -119,7 +119,7 @@ class ColumnSums {
  private:
   static constexpr int kReferences = kParts == 1 ? 1 : kCount;
 
-  // Of channels [begin, end) of the column.
+  // The moments of channels [begin, end) of the column.
   __device__ Moments<A> Part(int vectors, int begin, int end) const {
     Moments<A> part;
     part.count = static_cast<A>(vectors * max(end - begin, 0));
@@ -149,7 +149,7 @@ class ColumnSums {
 template <typename T, int kParts>
 class GroupParts {
  public:
-  // Of channels [begin, end) of the columns.
+  // The group has channels [begin, end) of the columns.
   __device__ GroupParts(int begin, int end) : begin_(begin) {
     constexpr int kCount = kPerVector<T>;
     first_ = kParts == kCount ? begin : begin / kCount;
@@ -195,38 +195,20 @@ __device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>
       }
     }
   };
+  // The mean stays relative to the first partial's reference: the merge of all blocks rounds it.
   Moments<A> merged;
   merged.reference = partials[group.Place(0)].reference;
+  const SetMerge<A> merge(merged.reference);
   A sum = 0;
   for_share([&](const Moments<A>& partial) {
     merged.count += partial.count;
-    sum = Fma(partial.count, (partial.reference - merged.reference) + partial.mean, sum);
+    sum = merge.AddMean(partial, sum);
   });
   merged.count = GroupSum(merged.count, kLanes);
   sum = GroupSum(sum, kLanes);
   if (merged.count != 0) merged.mean = Quotient(sum, merged.count);
-  for_share([&](const Moments<A>& partial) {
-    if (partial.count == 0) return;
-    const A deviation = ((partial.reference - merged.reference) + partial.mean) - merged.mean;
-    merged.m2 += Fma(partial.count * deviation, deviation, partial.m2);
-  });
+  for_share([&](const Moments<A>& partial) { merged.m2 += merge.M2(partial, merged.mean); });
   merged.m2 = GroupSum(merged.m2, kLanes);
-  return merged;
-}
-
-// Merges two partials; an empty one changes nothing (Chan, Golub and LeVeque, "Updating Formulae
-// and a Pairwise Algorithm for Computing Sample Variances", 1979).
-template <typename A>
-__device__ inline Moments<A> Merge(const Moments<A>& a, const Moments<A>& b) {
-  if (b.count == 0) return a;
-  if (a.count == 0) return b;
-  const A delta = (b.reference - a.reference) + (b.mean - a.mean);
-  Moments<A> merged;
-  merged.reference = a.reference;
-  merged.count = a.count + b.count;
-  const A weight = Quotient(b.count, merged.count);
-  merged.mean = Fma(delta, weight, a.mean);
-  merged.m2 = Fma(delta * delta * a.count, weight, a.m2 + b.m2);
   return merged;
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
-// Of shared memory, taken from each block by the system and by a kernel's own variables.
+// Shared memory that the system and a kernel's own variables take from each block.
 constexpr std::int64_t kSystemBytes = (1 << 10) + 64;
 
 // Runs of a strip at one position. Copies of 128-byte runs reach 0.92 of a plain copy's speed, of

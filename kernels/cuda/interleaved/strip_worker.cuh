@@ -171,46 +171,59 @@ class StripWorker {
   }
 
   // Scales and stores the column, and asks for a vector of the next strip's in each place that this
-  // empties.
+  // empties. Accesses that are not aligned are much code, which stands once for all activations.
   __device__ void StoreAndFetch(const ColumnScale<T, kParts>& scale, const StripColumn& next) {
-    WithActivation(batch_.activation, [&](auto activation) {
-      const char* from = next.x;
-      char* to = column_.y;
-      const auto store = [&](const Vector& vector) {
-        const Vector result = scale.template Apply<decltype(activation)::value>(
-            vector, batch_.leaky_slope.template As<A>());
-        if constexpr (kAligned) {
-          StoreVector(to, result);
-        } else {
-          StoreColumn<T>(to, result, present_, column_.y_width);
-        }
-      };
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        if (i < column_.count) store(held_[i]);
-        if (i < next.count) held_[i] = Load(next, from);
-        to += column_.step;
-        from += next.step;
-      }
-#pragma unroll 2
-      for (int i = 0; i < slots_; ++i) {
-        if (i + kHeld < column_.count) store(slot_[i * plan_.threads]);
-        if (i + kHeld < next.count) {
-          CopyVector<T, kAligned>(slot_ + i * plan_.threads, from, present_, next.x_width);
-        }
-        to += column_.step;
-        from += next.step;
-        if (i % kChunk == kChunk - 1) EndCopyGroup();
-      }
-    });
+    const A leaky_slope = batch_.leaky_slope.template As<A>();
+    if constexpr (kAligned) {
+      WithActivation(batch_.activation, [&](auto activation) {
+        StoreAndFetch(next, [&](const Vector& vector) {
+          return scale.template Apply<decltype(activation)::value>(vector, leaky_slope);
+        });
+      });
+    } else {
+      StoreAndFetch(next, [&](const Vector& vector) {
+        return scale.Apply(vector, batch_.activation, leaky_slope);
+      });
+    }
     if (slots_ % kChunk != 0) EndCopyGroup();
+  }
+
+  template <typename Apply>
+  __device__ void StoreAndFetch(const StripColumn& next, Apply apply) {
+    const char* from = next.x;
+    char* to = column_.y;
+    const auto store = [&](const Vector& vector) {
+      const Vector result = apply(vector);
+      if constexpr (kAligned) {
+        StoreVector(to, result);
+      } else {
+        StoreColumn<T>(to, result, present_, column_.y_width);
+      }
+    };
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < column_.count) store(held_[i]);
+      if (i < next.count) held_[i] = Load(next, from);
+      to += column_.step;
+      from += next.step;
+    }
+#pragma unroll 2
+    for (int i = 0; i < slots_; ++i) {
+      if (i + kHeld < column_.count) store(slot_[i * plan_.threads]);
+      if (i + kHeld < next.count) {
+        CopyVector<T, kAligned>(slot_ + i * plan_.threads, from, present_, next.x_width);
+      }
+      to += column_.step;
+      from += next.step;
+      if (i % kChunk == kChunk - 1) EndCopyGroup();
+    }
   }
 
   const RowBatch& batch_;
   const StripPlan& plan_;
   const int rank_;
   Exchange& exchange_;
-  const int channels_;  // Of a strip.
+  const int channels_;  // In a strip.
   const StripShared<A> shared_;
   const int lane_;
   const int warp_;

@@ -75,16 +75,16 @@ struct StripColumn {
   char* y;
   std::int64_t step;  // Bytes from one vector to the next.
   int count;
-  int x_width;  // Of the accesses that fit every vector, if they are not known to be aligned.
+  int x_width;  // The accesses that fit every vector, if they are not known to be aligned.
   int y_width;
 };
 
 // What a thread does in every strip.
 struct StripThread {
   int row;
-  int first_channel;  // Of the strip.
+  int first_channel;  // In the strip.
   int present;        // Elements of a vector that exist.
-  int first_group;    // Of the strip.
+  int first_group;    // In the strip.
   int left_in_group;  // Channels of that group, from first_channel on.
 };
 
@@ -107,7 +107,7 @@ struct Positions {
   int count;
 };
 
-// Of block `rank`; none for ranks that do not exist.
+// The positions of block `rank`; none for ranks that do not exist.
 __device__ inline Positions PositionsOfBlock(const StripPlan& plan, std::int64_t spatial,
                                              int rank) {
   const std::int64_t per_block = (spatial + plan.blocks - 1) / plan.blocks;

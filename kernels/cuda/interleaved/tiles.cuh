@@ -15,8 +15,8 @@ constexpr int kTileThreads = 256;
 struct TileSegment {
   const char* x;
   char* y;
-  std::int64_t positions;       // Of a sample.
-  std::int64_t tile_positions;  // Of a tile; a sample's last may have fewer.
+  std::int64_t positions;       // In a sample.
+  std::int64_t tile_positions;  // In a tile; a sample's last may have fewer.
   std::uint32_t end_tile;       // Tiles of the launch up to and with this segment's.
   std::uint32_t end_sample;
   Divisor tiles_per_sample;
@@ -43,8 +43,8 @@ struct TileColumn {
   int present;         // Elements of a vector that exist.
   int x_width;
   int y_width;
-  std::uint32_t sample;  // Of the launch.
-  std::uint32_t tile;    // Of the launch.
+  std::uint32_t sample;  // In the launch.
+  std::uint32_t tile;    // In the launch.
   std::int64_t first_channel;
 };
 

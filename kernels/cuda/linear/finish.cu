@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks<T>)
   __shared__ float2 warps[2][kWarps];
   const Sample sample = FindSample(task, sizeof(T));
   float values[kHeld][kQuad];
-  Word<T> words[kHeld] = {};  // Of y.
+  Word<T> words[kHeld] = {};  // Elements of y.
   float2 sum = make_float2(0, 0);
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {

@@ -33,14 +33,14 @@ struct LinearBatch {
 struct OperandTask {
   ParamVector source;  // Row-major.
   LinearBatch batch;
-  std::int64_t columns;  // Of a row of the source.
+  std::int64_t columns;  // In a row of the source.
   std::int64_t present;  // Rows of the source; those behind it are zeros.
   std::int64_t rows;     // To write.
   std::int64_t k;        // Elements of a row of the operand; those behind `columns` are zeros.
-  int block_rows;        // Of the tensor path.
-  int parts;             // Likewise.
+  int block_rows;        // For the tensor path.
+  int parts;             // For the tensor path.
   OperandFormat format;
-  DType dtype;  // Of the source.
+  DType dtype;  // The source's.
   void* operand;
   int* exponents;  // [rows]
 };
@@ -63,7 +63,7 @@ struct ProductTask {
   std::int64_t k;  // A multiple of kStepElements.
   std::int32_t samples;
   std::int32_t features;
-  int clusters;  // Of the plan's size that are resident at once.
+  int clusters;  // So many of the plan's size are resident at once.
 };
 // With an operand x, the kernel before it in the stream is that of the operand, which it overlaps:
 // it asks for weights meanwhile.

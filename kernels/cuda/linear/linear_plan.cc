@@ -15,7 +15,7 @@ constexpr int kStepsPerSum = 2;
 constexpr int kSplitColumns = 128;  // At most; two sets of sums leave no registers for more.
 constexpr int kColumns = 256;       // At most.
 constexpr int kFewestColumns = 32;
-constexpr std::int64_t kFewSamples = 64;  // Of the plain path.
+constexpr std::int64_t kFewSamples = 64;  // For the plain path.
 
 struct TileName {
   LinearTile tile;

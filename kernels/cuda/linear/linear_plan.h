@@ -34,10 +34,10 @@ enum class OperandFormat : std::uint8_t {
 
 // An operand of the tensor path lies in blocks of rows; a block is a sequence of steps of 64
 // elements along the rows, a step is the block's parts one behind the other, and a part has 128
-// bytes for each row, swizzled as hopper.cuh says. So what a block of threads wants next is always
+// bytes for each row, swizzled as wgmma.cuh says. So what a block of threads wants next is always
 // one run of memory.
 inline constexpr int kStepElements = 64;
-inline constexpr int kStepBytes = 128;       // Of one row of one part.
+inline constexpr int kStepBytes = 128;       // One row of one part.
 inline constexpr int kWeightBlockRows = 64;  // Features of one matrix product.
 inline constexpr int kMaxFeaturesPerCluster = 256;
 // Samples of a call are computed in chunks of at most this many, which bounds the workspace.
@@ -66,14 +66,14 @@ struct LinearPlan {
   LinearPath path = LinearPath::kPlain;
   OperandFormat format = OperandFormat::kFloat32;
   int x_parts = 1;       // 1 or 2: the value, or the rounded value and what rounding left.
-  int weight_parts = 1;  // Likewise.
+  int weight_parts = 1;  // The same for the weights.
   // Steps whose products are summed on the tensor cores before the sum moves to float32 registers,
   // because tensor cores truncate; 0: all.
   int steps_per_sum = 0;
   // x has the operand's type: where the batch's rows lie together, the product reads them in place.
   bool reads_x = false;
-  int tile_samples = 0;   // Of a block of threads.
-  int tile_features = 0;  // Likewise.
+  int tile_samples = 0;   // For a block of threads.
+  int tile_features = 0;  // For a block of threads.
   int cluster = 1;        // Blocks that copy x into each other's memory: 1 or 2.
 };
 

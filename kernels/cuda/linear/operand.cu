@@ -47,8 +47,8 @@ __device__ inline float BlockMax(float value) {
   return value;
 }
 
-// Of the power of two that takes `largest` to [2^14, 2^15), as far as it is a normal number. A row
-// with an infinity or of zeros stays as it is.
+// The exponent of the power of two that takes `largest` to [2^14, 2^15), as far as it is a normal
+// number. A row with an infinity or of zeros stays as it is.
 __device__ inline int ScaleExponent(float largest) {
   const int biased = static_cast<int>(__float_as_uint(largest) >> 23);
   if (biased == 255 || largest == 0) return 0;

@@ -24,14 +24,14 @@
 #include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/linear/linear_launch.h"
-#include "kernels/cuda/linear/tensor_product.cuh"
 #include "kernels/cuda/linear/tensor_store.cuh"
+#include "kernels/cuda/linear/tensor_tile.cuh"
 
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::uint16_t kBothBlocks = 3;  // Of a cluster.
-constexpr int kStepProducts = 4;          // Of 16 elements.
+constexpr std::uint16_t kBothBlocks = 3;  // The mask of a cluster.
+constexpr int kStepProducts = 4;          // Each takes 16 elements.
 constexpr int kProductBytes = kStepBytes / kStepProducts;
 
 // The operands of a tile, and how a block asks for them.

@@ -11,7 +11,7 @@
 
 #include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/linear/linear_launch.h"
-#include "kernels/cuda/linear/tensor_product.cuh"
+#include "kernels/cuda/linear/tensor_tile.cuh"
 
 namespace normd::norm::cuda {
 

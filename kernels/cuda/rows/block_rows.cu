@@ -95,9 +95,12 @@ Status LaunchBlockRows(const Launch& launch) {
     constexpr int kMany = kBlockManyVectors;
     if (launch.plan.warps > kBlockWarps && launch.plan.vectors == kMany) {
       constexpr int kThreads = kBlockMaxWarps * kLanes;
-      return AreRowParams(batch)
-                 ? Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams())
-                 : Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
+      if constexpr (!std::is_same_v<T, double>) {
+        if (AreRowParams(batch)) {
+          return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, RowParams());
+        }
+      }
+      return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
     }
     return WithParams<T>(launch, batch, [&](auto params) {
       if (launch.plan.vectors == kMany) {

@@ -52,16 +52,8 @@ class ChunkMoments {
 
   // `elements` is how many were added.
   __device__ Moments<A> Result(int elements) const {
-    Moments<A> result;
-    if (elements == 0) return result;
-    result.count = static_cast<A>(elements);
-    result.m2 = squares_[0] + squares_[1];
-    if (!centered_) return result;
-    const A sum = sums_[0] + sums_[1];
-    const A mean = Quotient(sum, result.count);
-    result.m2 = Fma(-sum, mean, result.m2);
-    result.reference = TwoSum(reference_, mean, &result.mean);
-    return result;
+    return MomentsOfSums(reference_, sums_[0] + sums_[1], squares_[0] + squares_[1], elements,
+                         centered_);
   }
 
  private:

@@ -20,13 +20,13 @@ namespace normd::norm::cuda {
 
 // The warps of a cluster that share rows, as one of them sees them.
 struct ClusterTeam {
-  int blocks;           // Of the cluster,
+  int blocks;           // In the cluster,
   int warps;            // of each block.
   int block;            // The caller's,
   int warp;             // and its place there.
   std::uint32_t slots;  // Two sets of one for each warp, in each block at the same address.
   std::uint32_t set_bytes;
-  std::uint32_t barriers;  // Of one arrival, one for each set.
+  std::uint32_t barriers;  // One for each set, which waits for one arrival.
 
   __device__ int size() const { return blocks * warps; }
   __device__ int rank() const { return block * warps + warp; }

@@ -41,10 +41,10 @@ namespace {
 constexpr int kThreads = kClusterWarps * kLanes;
 
 struct ClusterShape {
-  int blocks;       // Of a cluster.
-  int warps;        // Of a team in each block.
-  int run_bytes;    // Of a warp.
-  int param_bytes;  // Of gamma and beta of a run in shared memory; 0 if they are not there.
+  int blocks;       // In a cluster.
+  int warps;        // In each block of a team.
+  int run_bytes;    // A warp has so many of a row.
+  int param_bytes;  // A run's gamma and beta in shared memory; 0 if they are not there.
 };
 
 template <typename T, bool kAligned, typename Params>
@@ -110,7 +110,7 @@ struct ClusterKind<RunElements<T, P>> {
   static constexpr bool kElements = true;
 };
 
-// Of a block, for the slots of an exchange and parameters of so many bytes for each warp's run.
+// What a block needs for the slots of an exchange and `param_bytes` for each warp's run.
 std::size_t SharedBytes(const Plan& plan, int param_bytes) {
   return ClusterSlotBytes(plan.blocks_per_row) + static_cast<std::size_t>(plan.warps) * param_bytes;
 }

@@ -78,7 +78,7 @@ class ClusterWarp {
     const char* x = nullptr;
     char* y = nullptr;
     int bytes = 0;
-    std::int64_t elements = 0;  // Of the row.
+    std::int64_t elements = 0;  // In the row.
     typename Params::Place params;
   };
 

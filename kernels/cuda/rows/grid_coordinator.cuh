@@ -74,7 +74,7 @@ class GridCoordinator {
     exchange_.Publish(MergeLanes(mine, SharesOf(row).template Count<A>(rank), kLanes), turn);
   }
 
-  // Of a row that all blocks have published.
+  // Takes the scale of a row that all blocks have published.
   __device__ RowScale<A> Finish(std::uint32_t row) {
     return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps);
   }

@@ -51,7 +51,7 @@ __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
   using A = Accumulator<T>;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   std::uint32_t row = shared->queue.OfTurn(0),
-                last = batch.rows;  // Of this turn and the one before.
+                last = batch.rows;  // This turn's and the one before.
   for (std::uint32_t turn = 0; row < batch.rows || last < batch.rows; ++turn) {
     if (last < batch.rows) worker->Prepare();
     if (row < batch.rows) {

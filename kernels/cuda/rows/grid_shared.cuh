@@ -14,7 +14,7 @@ struct GridShape {
   int blocks_per_row;
   int vectors;
   int slots;
-  int param_bytes;  // Of gamma and beta in shared memory, of each warp; 0 if they are not there.
+  int param_bytes;  // Each warp's gamma and beta in shared memory; 0 if they are not there.
   // Rows are stored as soon as their scale is known. Otherwise after the next row's partial is
   // published, so that it waits behind nothing that the block stores.
   bool eager;

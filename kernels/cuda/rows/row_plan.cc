@@ -9,7 +9,7 @@ constexpr std::int64_t kVectorBytes = 16;
 constexpr int kLanes = 32;
 constexpr std::int64_t kBlockBytes = 64 << 10;
 constexpr int kSmallCluster = 2;  // Blocks.
-constexpr int kMostTeams = 4;     // Of a cluster's blocks.
+constexpr int kMostTeams = 4;     // In a cluster's blocks.
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -128,10 +128,10 @@ bool PlanCluster(const Row& row, const DeviceLimits& limits, Plan* plan) {
 
 std::int64_t Chunks(int vectors) { return CeilDiv(vectors, kChunkVectors); }
 
-// Of each warp's run of gamma and beta, in elements of the row's type.
+// Bytes of each warp's run of gamma and beta, which have the row's type.
 int GridParamBytes(int vectors) { return 2 * vectors * kLanes * static_cast<int>(kVectorBytes); }
 
-// Of all warps: a slot of each with its barrier, which is given as much room as a vector.
+// What all warps need for a slot each with its barrier, which has as much room as a vector.
 std::size_t SlotRoom(bool aligned) {
   return static_cast<std::size_t>(kGridWarps) * (SlotBytes(aligned) + kVectorBytes);
 }

@@ -45,8 +45,8 @@ constexpr int SlotBytes(bool aligned) { return kChunkVectors * 32 * 16 + (aligne
 
 // How a block of the grid strategy divides its shared memory.
 struct GridMemory {
-  int slots = 0;        // Of each warp: chunks of rows that can arrive.
-  int param_bytes = 0;  // Of each warp's run; 0 if they do not fit.
+  int slots = 0;        // Each warp's: chunks of rows that can arrive.
+  int param_bytes = 0;  // Each warp's run's; 0 if they do not fit.
   std::size_t bytes = 0;
 };
 

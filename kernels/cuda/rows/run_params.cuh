@@ -117,7 +117,7 @@ class RunElements {
   }
 
   struct Place {
-    std::int64_t element = 0;  // Of gamma and beta, the run's first.
+    std::int64_t element = 0;  // The run's first in gamma and beta.
   };
 
   // Where `memory`, an address in shared memory, is not 0, all rows share the parameters, and
@@ -285,21 +285,24 @@ struct RunKind {
   using Type = Params;
 };
 
+// float64, which is not meant to be fast, has code of its own for the simplest kind only.
 template <typename T, typename Function>
 cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
   const bool plain = launch.spec.activation == Activation::kNone;
-  if (plain && AreElementParams<T>(launch, batch)) return function(RunKind<RunElements<T, T>>());
+  if constexpr (!std::is_same_v<T, double>) {
+    if (plain && AreElementParams<T>(launch, batch)) return function(RunKind<RunElements<T, T>>());
+  }
   if constexpr (sizeof(T) == 2) {
     if (plain && AreElementParams<float>(launch, batch)) {
       return function(RunKind<RunElements<T, float>>());
     }
   }
   if (AreRunChannels<T>(launch, batch)) {
-    if (plain) {
-      return function(RunKind<RunChannels<T, Activation::kNone>>());
-    }
-    if (launch.spec.activation == Activation::kSilu) {
-      return function(RunKind<RunChannels<T, Activation::kSilu>>());
+    if (plain) return function(RunKind<RunChannels<T, Activation::kNone>>());
+    if constexpr (!std::is_same_v<T, double>) {
+      if (launch.spec.activation == Activation::kSilu) {
+        return function(RunKind<RunChannels<T, Activation::kSilu>>());
+      }
     }
   }
   return function(RunKind<RunAny>());
@@ -313,8 +316,10 @@ cudaError_t ForEachRunKind(Function function) {
     if (error == cudaSuccess) error = function(kind);
   };
   next(RunKind<RunChannels<T, Activation::kNone>>());
-  next(RunKind<RunChannels<T, Activation::kSilu>>());
-  next(RunKind<RunElements<T, T>>());
+  if constexpr (!std::is_same_v<T, double>) {
+    next(RunKind<RunChannels<T, Activation::kSilu>>());
+    next(RunKind<RunElements<T, T>>());
+  }
   if constexpr (sizeof(T) == 2) next(RunKind<RunElements<T, float>>());
   return error;
 }

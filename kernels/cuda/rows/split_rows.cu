@@ -79,23 +79,18 @@ template <typename A>
 __global__ void __launch_bounds__(kThreads)
     MergeChunks(std::uint32_t chunks, const Moments<A>* partials, double eps, RowScale<A>* scales) {
   const Moments<A>* const own = partials + static_cast<std::size_t>(blockIdx.x) * chunks;
-  Moments<A> row;
-  const A reference = own[0].reference;
+  const SetMerge<A> merge(own[0].reference);
   A sum = 0;
   A count = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
-    sum = Fma((own[i].reference - reference) + own[i].mean, own[i].count, sum);
+    sum = merge.AddMean(own[i], sum);
     count += own[i].count;
   }
-  row.count = BlockSum(count);
-  const A mean = BlockSum(sum) / row.count;
+  count = BlockSum(count);
+  const A mean = BlockSum(sum) / count;
   A m2 = 0;
-  for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) {
-    const A deviation = (own[i].reference - reference) + own[i].mean - mean;
-    m2 += Fma(own[i].count * deviation, deviation, own[i].m2);
-  }
-  row.m2 = BlockSum(m2);
-  row.reference = TwoSum(reference, mean, &row.mean);
+  for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) m2 += merge.M2(own[i], mean);
+  const Moments<A> row = merge.Result(count, mean, BlockSum(m2));
   if (threadIdx.x == 0) scales[blockIdx.x] = FinishRow(row, eps);
 }
 
@@ -113,12 +108,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   LoadRun<T, kAligned>(row.x + run.begin, bytes, lane, kLanes, vectors);
   const std::int64_t element = run.begin / static_cast<int>(sizeof(T));
   RunEpilogue<T> epilogue(batch, row, scales[run.row], element, element + present);
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
+  InTurn(vectors, [&](int i, const Vector& vector) {
     const int offset = (i * kLanes + lane) * kVectorBytes;
-    vectors[i] = epilogue.Apply(vectors[i], element + offset / static_cast<int>(sizeof(T)),
-                                ElementsPresent<T>(bytes, offset));
-  }
+    return epilogue.Apply(vector, element + offset / static_cast<int>(sizeof(T)),
+                          ElementsPresent<T>(bytes, offset));
+  });
   StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, vectors);
 }
 

@@ -56,7 +56,7 @@ inline constexpr int kSlotArrivals =
 template <bool kAligned>
 struct StagedRun {
   const char* x = nullptr;
-  int bytes = 0;   // Of the run that exist.
+  int bytes = 0;   // So many of the run exist.
   int shift = 0;   // Where the run begins in its first aligned vector.
   int staged = 0;  // From that vector on: the whole vectors that hold the run's bytes.
 
@@ -104,13 +104,13 @@ struct RowQueue {
 
 // Which part of each row a warp computes, and where its ring is.
 struct StagingPlace {
-  std::int64_t begin;  // Of the warp's run in every row, in bytes.
+  std::int64_t begin;  // Where the warp's run begins in every row, in bytes.
   int run_bytes;
   int slots;
   std::uint32_t none;      // 0, which the compiler does not know.
   std::uint32_t ring;      // Slots of SlotBytes in shared memory.
   std::uint32_t barriers;  // One of 8 bytes for each.
-  std::uint64_t policy;    // Of the L2 cache, for what arrives.
+  std::uint64_t policy;    // What the L2 cache does with what arrives.
 };
 
 // Every lane of the warp holds the same. What each chunk costs is on the way of every load, so a
@@ -194,7 +194,7 @@ class StagingRing {
   // What is to be asked for of a row.
   struct Asked {
     const char* from = nullptr;  // Aligned to 16.
-    int bytes = 0;               // Of the run, from there on.
+    int bytes = 0;               // So many of the run are there.
     int staged = 0;              // Whole vectors.
     int beyond = 0;              // Bytes behind a chunk that it needs.
 
@@ -215,8 +215,8 @@ class StagingRing {
   const RowQueue& queue_;
   const int lane_;
   Asked asked_;
-  Asked next_;              // Of the row after it; no bytes if it is not known.
-  std::uint32_t turn_ = 0;  // Of the row after that.
+  Asked next_;              // The row after it; no bytes if it is not known.
+  std::uint32_t turn_ = 0;  // The one of the row after that.
   std::uint32_t read_ = 0;
   int ask_slot_ = 0;
   int wait_slot_ = 0;

@@ -59,20 +59,24 @@ inline bool IsSmall(const Launch& launch, std::int64_t warps) {
 }
 
 // Calls function(ElementParams<...>()), function(RowParams()) or function(AnyParams()) as the
-// launch's parameters are.
+// launch's parameters are. Rows of float64, which are not meant to be fast, have AnyParams alone.
 template <typename T, typename Function>
 auto WithParams(const Launch& launch, const RowBatch& batch, Function function) {
-  const bool activated = launch.spec.activation != Activation::kNone;
-  if (AreElementParams<T>(launch, batch)) {
-    return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
-  }
-  if constexpr (sizeof(T) == 2) {
-    if (AreElementParams<float>(launch, batch)) {
-      return activated ? function(ElementParams<float, true>())
-                       : function(ElementParams<float, false>());
+  if constexpr (std::is_same_v<T, double>) {
+    return function(AnyParams());
+  } else {
+    const bool activated = launch.spec.activation != Activation::kNone;
+    if (AreElementParams<T>(launch, batch)) {
+      return activated ? function(ElementParams<T, true>()) : function(ElementParams<T, false>());
     }
+    if constexpr (sizeof(T) == 2) {
+      if (AreElementParams<float>(launch, batch)) {
+        return activated ? function(ElementParams<float, true>())
+                         : function(ElementParams<float, false>());
+      }
+    }
+    return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
   }
-  return AreRowParams(batch) ? function(RowParams()) : function(AnyParams());
 }
 
 template <typename Params>
@@ -131,6 +135,7 @@ class RowResult {
                        const RowScale<A>& scale)
       : scale_(scale),
         factors_(scale_.Factors(params.gamma, params.beta)),
+        activation_(batch.activation),
         leaky_slope_(batch.leaky_slope.As<A>()) {}
 
   template <Activation kActivation>
@@ -143,10 +148,20 @@ class RowResult {
     }
     return Pack<T>(values);
   }
+  // With the batch's activation.
+  __device__ Vector Of(const Vector& vector) const {
+    A values[kPerVector<T>];
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (A& value : values) value = scale_.ByChannel(value, factors_);
+    Activate<T>(activation_, leaky_slope_, values);
+    return Pack<T>(values);
+  }
 
  private:
   const RunScale<T> scale_;
   const ChannelFactors<A> factors_;
+  const Activation activation_;
   const A leaky_slope_;
 };
 
@@ -168,7 +183,7 @@ __device__ inline void WithActivationIf(Activation activation, Function function
   }
 }
 
-// Of ElementParams with kAhead: the vectors of gamma and beta for G vectors of T.
+// ElementParams with kAhead, loaded: the vectors of gamma and beta for G vectors of T.
 template <typename T, typename P, int G>
 struct ElementParamValues {
   static constexpr int kParts = kPerVector<T> / kPerVector<P>;
@@ -289,25 +304,23 @@ class VectorTile {
     const std::int64_t element = first + lane_ * kCount;
     if (epilogue.few_channels()) {
       const int of_first = epilogue.VectorsOfFirst(element, width_ * kCount, G);
-      WithActivation(batch.activation, [&](auto activation) {
+      const auto common = [&](auto activation) {
 #pragma unroll
         for (int i = 0; i < G; ++i) {
           vectors[i] = epilogue.template ApplyInChannel<decltype(activation)::value>(vectors[i],
                                                                                      i < of_first);
         }
+      };
+      WithCommonActivation(batch.activation, common, [&] {
+        InTurn(vectors, [&](int i, const Vector& vector) {
+          return epilogue.ApplyInChannel(vector, i < of_first);
+        });
       });
     } else {
-      // A loop that passes the vectors on from place to place, because this code is large.
-#pragma unroll 1
-      for (int index = 0; index < G; ++index) {
-        Vector done = vectors[0];
-        if ((index * width_ + lane_) * kVectorBytes < bytes_) {
-          done = epilogue.Apply(vectors[0], element + index * width_ * kCount, kCount);
-        }
-#pragma unroll
-        for (int i = 0; i + 1 < G; ++i) vectors[i] = vectors[i + 1];
-        vectors[G - 1] = done;
-      }
+      InTurn(vectors, [&](int i, const Vector& vector) {
+        if ((i * width_ + lane_) * kVectorBytes >= bytes_) return vector;
+        return epilogue.Apply(vector, element + i * width_ * kCount, kCount);
+      });
     }
     StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, vectors);
   }

@@ -33,7 +33,7 @@ class WordTile {
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
   static constexpr int kWordBytes = sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T));
-  static constexpr int kWords = kVectorBytes / kWordBytes;  // Of a vector.
+  static constexpr int kWords = kVectorBytes / kWordBytes;  // In a vector.
   static constexpr int kPair = kWordBytes / static_cast<int>(sizeof(T));
 
   __device__ WordTile(const Row& row, int begin, int bytes, int lane, int width)
@@ -100,13 +100,33 @@ class WordTile {
   __device__ RowParamValues<A> Ask(RowParams, const RowBatch& batch) const { return {batch, row_}; }
 
   // Turns the run into results and stores them; leaves the vectors in any state.
-  template <typename P, bool kActivated>
-  __device__ void Finish(ElementParams<P, kActivated>, const RowBatch& batch,
-                         const RowScale<A>& scale, Vector (&vectors)[G]) const {
+  template <typename P>
+  __device__ void Finish(ElementParams<P, false>, const RowBatch& batch, const RowScale<A>& scale,
+                         Vector (&vectors)[G]) const {
     RepackAll(vectors);
-    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
-      ScaleByElement<P, decltype(activation)::value>(batch, scale, vectors);
+    const RunScale<T> run_scale(scale);
+    const ElementPlace<P> place(batch, *this);
+    Store(vectors, [&](const Vector& vector, int i, auto whole) {
+      A values[kCount];
+      ScaleWords<decltype(whole)::value>(place, run_scale, i, vector, values);
+      return Pack<T>(values);
     });
+  }
+  template <typename P>
+  __device__ void Finish(ElementParams<P, true>, const RowBatch& batch, const RowScale<A>& scale,
+                         Vector (&vectors)[G]) const {
+    RepackAll(vectors);
+    const RunScale<T> run_scale(scale);
+    const ElementPlace<P> place(batch, *this);
+    InTurn(vectors, [&](int i, const Vector& vector) {
+      const bool exists = i < lead_ || i + 1 == G;
+      if (!exists) return vector;
+      A values[kCount];
+      ScaleWords<false>(place, run_scale, i + 1 < G ? i : lead_, vector, values);
+      Activate<T>(batch.activation, batch.leaky_slope.As<A>(), values);
+      return Pack<T>(values);
+    });
+    Store(vectors, [](const Vector& vector, int, auto) { return vector; });
   }
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
@@ -117,11 +137,15 @@ class WordTile {
                          const RowScale<A>& scale, Vector (&vectors)[G]) const {
     RepackAll(vectors);
     const RowResult<T> result(batch, params, scale);
-    WithActivation(batch.activation, [&](auto activation) {
-      Store(vectors, [&](const Vector& vector, int, auto) {
-        return result.template Of<decltype(activation)::value>(vector);
-      });
-    });
+    if (batch.activation == Activation::kNone) {
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        if (i < lead_ || i + 1 == G) vectors[i] = result.template Of<Activation::kNone>(vectors[i]);
+      }
+    } else {
+      InTurn(vectors, [&](int, const Vector& vector) { return result.Of(vector); });
+    }
+    Store(vectors, [](const Vector& vector, int, auto) { return vector; });
   }
 
   __device__ void Finish(AnyParams, const RowBatch& batch, const RowScale<A>& scale,
@@ -163,19 +187,6 @@ class WordTile {
   template <typename Pointer>
   __device__ static void KeepAddress(Pointer* address) {
     if constexpr (sizeof(T) == 2) asm volatile("" : "+l"(*address));
-  }
-
-  // Replaces the vectors by function(i, vector) in a loop that passes them on from place to
-  // place, because the code is large.
-  template <typename Function>
-  __device__ static void InTurn(Vector (&vectors)[G], Function function) {
-#pragma unroll 1
-    for (int i = 0; i < G; ++i) {
-      const Vector done = function(i, vectors[0]);
-#pragma unroll
-      for (int k = 0; k + 1 < G; ++k) vectors[k] = vectors[k + 1];
-      vectors[G - 1] = done;
-    }
   }
 
   __device__ static WordBits GetWord(const Vector& vector, int k) {
@@ -338,36 +349,46 @@ class WordTile {
     }
   };
 
-  template <typename P, Activation kActivation>
-  __device__ void ScaleByElement(const RowBatch& batch, const RowScale<A>& scale,
-                                 Vector (&vectors)[G]) const {
-    const RunScale<T> run_scale(scale);
-    const std::int64_t first =
-        row_.first_channel + begin_ / static_cast<int>(sizeof(T)) + lane_ * kPair;
-    const P* gamma = static_cast<const P*>(batch.gamma.data) + first;
-    const P* beta = static_cast<const P*>(batch.beta.data) + first;
-    const bool has_beta = batch.beta.data != nullptr;
-    KeepAddress(&gamma);
-    KeepAddress(&beta);
-    const int left = Rest() / static_cast<int>(sizeof(T)) - lane_ * kPair;
-    const bool odd = Rest() % kWordBytes != 0;
-    Store(vectors, [&](const Vector& vector, int i, auto whole) {
-      constexpr bool kWhole = decltype(whole)::value;
-      ParamWords<P> raw_gamma, raw_beta;
-      const int elements = i * width_ * kCount;
-      raw_gamma.template Load<kWhole>(gamma + elements, left, width_, odd);
-      if (has_beta) raw_beta.template Load<kWhole>(beta + elements, left, width_, odd);
-      A g[kCount], b[kCount], values[kCount];
-      raw_gamma.Unpack(g);
-      raw_beta.Unpack(b);
-      Unpack<T>(vector, values);
+  // Where the lane's first element has its gamma and beta, and what the run's last step has of
+  // them.
+  template <typename P>
+  struct ElementPlace {
+    const P* gamma;
+    const P* beta;
+    bool has_beta;
+    int left;  // Elements of the run from the lane's first on.
+    bool odd;
+
+    __device__ ElementPlace(const RowBatch& batch, const WordTile& tile) {
+      const std::int64_t first =
+          tile.row_.first_channel + tile.begin_ / static_cast<int>(sizeof(T)) + tile.lane_ * kPair;
+      gamma = static_cast<const P*>(batch.gamma.data) + first;
+      beta = static_cast<const P*>(batch.beta.data) + first;
+      has_beta = batch.beta.data != nullptr;
+      KeepAddress(&gamma);
+      KeepAddress(&beta);
+      left = tile.bytes_ / static_cast<int>(sizeof(T)) - tile.lane_ * kPair;
+      odd = tile.Rest() % kWordBytes != 0;
+    }
+  };
+
+  // Scales the words of step i, all of which exist if kWhole.
+  template <bool kWhole, typename P>
+  __device__ void ScaleWords(const ElementPlace<P>& place, const RunScale<T>& scale, int i,
+                             const Vector& vector, A (&values)[kCount]) const {
+    ParamWords<P> raw_gamma, raw_beta;
+    const int elements = i * width_ * kCount;
+    const int left = place.left - elements;
+    raw_gamma.template Load<kWhole>(place.gamma + elements, left, width_, place.odd);
+    if (place.has_beta) {
+      raw_beta.template Load<kWhole>(place.beta + elements, left, width_, place.odd);
+    }
+    A gamma[kCount], beta[kCount];
+    raw_gamma.Unpack(gamma);
+    raw_beta.Unpack(beta);
+    Unpack<T>(vector, values);
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) {
-        values[j] = Activate<T, kActivation>(run_scale.ByElement(values[j], g[j], b[j]),
-                                             batch.leaky_slope.As<A>());
-      }
-      return Pack<T>(values);
-    });
+    for (int j = 0; j < kCount; ++j) values[j] = scale.ByElement(values[j], gamma[j], beta[j]);
   }
 
   // Stores result(vector, i, whole) of each step i in turn; `whole` is std::true_type where the
@@ -434,8 +455,8 @@ class WordTile {
 
   const Row& row_;
   const int begin_;
-  const int left_;   // Of the row, from the run's begin on, to 16 more than the run has.
-  const int bytes_;  // Of the run.
+  const int left_;   // In the row from the run's begin on, at most 16 more than the run has.
+  const int bytes_;  // In the run.
   const int lead_;   // Steps before the last.
   const int lane_;
   const int width_;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -108,7 +109,7 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
 constexpr auto kNotFound = grpc::StatusCode::NOT_FOUND;
 
-std::vector<BadInput> BadInputs() {
+std::vector<BadInput> BadTensors() {
   auto shape = [](std::vector<std::int64_t> dims) {
     return [dims](v1::NormalizeRequest& r) { SetShape(r, dims); };
   };
@@ -163,6 +164,11 @@ std::vector<BadInput> BadInputs() {
        },
        kInvalid,
        {"dtype: FLOAT64", "FLOAT16"}},
+  };
+}
+
+std::vector<BadInput> BadNames() {
+  return {
       {"NoInput", [](v1::NormalizeRequest& r) { r.clear_inputs(); }, kInvalid, {"inputs: none"}},
       {"TwoInputsOfOneName",
        [](v1::NormalizeRequest& r) {
@@ -223,6 +229,12 @@ std::vector<BadInput> BadInputs() {
        kInvalid,
        {"model: 5000 bytes", "at most 128"}},
   };
+}
+
+std::vector<BadInput> BadInputs() {
+  std::vector<BadInput> all = BadTensors();
+  for (BadInput& bad : BadNames()) all.push_back(std::move(bad));
+  return all;
 }
 
 // One server for all of them: that it answers the last as the first is part of the promise.

@@ -1,11 +1,9 @@
-#include "kernels/norm_c.h"
+#include "kernels/norm_c_convert.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
-
-#include "kernels/norm_c_convert.h"
 
 namespace normd::norm::c {
 namespace {

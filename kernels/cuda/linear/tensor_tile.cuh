@@ -1,15 +1,15 @@
 // What a block of the fused layer's tensor product holds: the shape of its tile, its ring of
 // stages, and where it is. Internal to tensor_product.cu.
 
-#ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
-#define NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
+#ifndef NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
+#define NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_
 
 #include "kernels/cuda/linear/linear_launch.h"
 
 namespace normd::norm::cuda {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kProductAlignment = 1024;  // Of operands in shared memory.
+inline constexpr int kProductAlignment = 1024;  // Operands in shared memory.
 inline constexpr int kMostSharedBytes = 227 << 10;
 
 // kColumns: samples of a tile. kGroups: warpgroups, of 64 features each. kCluster: blocks with
@@ -55,7 +55,7 @@ struct RingPosition {
 
 struct Tile {
   std::int32_t features;  // The first of the block.
-  std::int32_t samples;   // Likewise.
+  std::int32_t samples;   // The first of the block.
 };
 
 // The tiles of a cluster, samples first, so that the blocks at work share weights.
@@ -86,9 +86,9 @@ template <typename S>
 struct Shared {
   std::uint32_t ring;   // Stages: weights of each group, part by part, then x, part by part.
   std::uint32_t full;   // Barriers of 8 bytes, one to a stage.
-  std::uint32_t empty;  // Likewise.
-  float2* scales;       // Of each group, for each sample: see tensor_store.cuh.
-  int rank;             // Of the block in its cluster.
+  std::uint32_t empty;  // Barriers of 8 bytes, one to a stage.
+  float2* scales;       // For each group and sample: see tensor_store.cuh.
+  int rank;             // The block's in its cluster.
 
   __device__ std::uint32_t Weight(int stage, int group) const {
     return ring + stage * S::kStageBytes + group * S::kWeightGroupBytes;
@@ -100,4 +100,4 @@ struct Shared {
 
 }  // namespace normd::norm::cuda
 
-#endif  // NORMD_KERNELS_CUDA_LINEAR_TENSOR_PRODUCT_CUH_
+#endif  // NORMD_KERNELS_CUDA_LINEAR_TENSOR_TILE_CUH_

@@ -1,0 +1,31 @@
+#include "kernels/check.h"
+
+#include <cmath>
+#include <string>
+
+namespace normd::norm {
+
+Status CheckParam(const char* name, const ParamVector& param) {
+  if (param.data == nullptr) return Status();
+  if (!IsValid(param.dtype)) {
+    return InvalidArgument(std::string(name) + ": dtype " +
+                           std::to_string(static_cast<int>(param.dtype)) +
+                           " is not float32, float64, float16 or bfloat16");
+  }
+  if (!IsAligned(param.data, param.dtype)) {
+    return InvalidArgument(std::string(name) + ": not aligned to its element");
+  }
+  return Status();
+}
+
+Status CheckEps(double eps) {
+  if (std::isfinite(eps) && eps >= 0) return Status();
+  return InvalidArgument("eps: " + std::to_string(eps) + ", wanted a finite value >= 0");
+}
+
+Status CheckActivation(Activation activation) {
+  if (static_cast<int>(activation) <= static_cast<int>(Activation::kGeluTanh)) return Status();
+  return InvalidArgument("activation: unknown value");
+}
+
+}  // namespace normd::norm

@@ -1,0 +1,89 @@
+// What the CPU backend's vector loops take. "Acc" is the accumulation type: double for float64,
+// float for the others.
+
+#ifndef NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
+#define NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
+
+#include <cstdint>
+
+#include "kernels/types.h"
+
+namespace normd::norm::cpu {
+
+// Moments are summed over chunks of so many elements and merged in order.
+constexpr std::int64_t kChunkElements = 16384;
+
+struct Epilogue {
+  Activation activation = Activation::kNone;
+  double leaky_slope = 0;
+};
+
+// `count` contiguous elements on their way from x to y.
+struct Run {
+  const void* x = nullptr;
+  void* y = nullptr;
+  std::int64_t count = 0;
+  Epilogue epilogue;
+  // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
+  bool stream = false;
+};
+
+// What x and its center are multiplied with before they are subtracted: 1/2 where the difference of
+// two finite floats may exceed the largest one, which takes a center of at least 2^103. The scale
+// makes up for it, and powers of two change no bit.
+template <class Acc>
+constexpr double CenterFactor(double center) {
+  return sizeof(Acc) == 4 && (center >= 0x1p102 || center <= -0x1p102) ? 0.5 : 1;
+}
+
+// y = activation((x - center) * scale + shift)
+struct Affine {
+  double center = 0;
+  double scale = 1;
+  double shift = 0;
+};
+
+// y = activation((x - center) * scale * gamma[i] + beta[i])
+struct ElementAffine {
+  double center = 0;
+  double scale = 1;
+  const void* gamma = nullptr;  // Acc[count]; null: 1
+  const void* beta = nullptr;   // Acc[count]; null: 0
+};
+
+// y = activation((x * factor - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each
+// array is Acc[period + kCyclicPadding], of which the last kCyclicPadding repeat the first.
+constexpr std::int64_t kCyclicPadding = 64;
+struct CyclicAffine {
+  double factor = 1;
+  const void* center = nullptr;
+  const void* scale = nullptr;
+  const void* shift = nullptr;
+  std::int64_t period = 0;  // >= kCyclicPadding
+  std::int64_t phase = 0;   // In [0, period)
+};
+
+// Consecutive channels of a run: the first has `first_count` elements in it, the others `spatial`.
+struct ChannelRuns {
+  const Affine* affines = nullptr;  // One per channel.
+  std::int64_t first_count = 0;
+  std::int64_t spatial = 0;
+};
+
+// At most kChunkElements, of the row whose turn comes next.
+struct NextChunk {
+  const void* x = nullptr;
+  std::int64_t count = 0;
+  bool centered = true;
+};
+
+// `positions` x `channels` elements.
+struct ChannelBlock {
+  const void* x = nullptr;
+  std::int64_t positions = 0;  // > 0
+  std::int64_t channels = 0;   // > 0
+};
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
