@@ -30,9 +30,8 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
 }
 
 absl::Status ControlCall::Admit(std::int64_t request_bytes) {
-  auto lease =
-      environment_.accept.admission.Admit(request_bytes, environment_.accept.metrics.ForNoModel(),
-                                          Needs::kNothing, call_.caller().caller());
+  auto lease = environment_.accept.admission.Admit(
+      request_bytes, environment_.accept.metrics.ForNoModel(), Needs::kNothing, call_.caller());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
