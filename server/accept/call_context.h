@@ -55,6 +55,7 @@ class CallContext {
 
   // The client is gone. Relaxed order suffices: it only saves work.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // For Request::cancelled; does not own.
   std::shared_ptr<std::atomic<bool>> cancellation();
 
