@@ -59,12 +59,12 @@ struct TensorHeader {
 // tensor's data, `bytes` from there to ends[1], the second's data, and so on; it ends with the last
 // tensor's data. Without tensors it is `bytes`.
 struct EncodedMessage {
-  std::string bytes;
+  absl::InlinedVector<char, 256> bytes;  // Most responses' need no memory of their own.
   absl::InlinedVector<std::size_t, 4> ends;
 
   absl::string_view Part(std::size_t i) const {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
-    return absl::string_view(bytes).substr(begin, ends[i] - begin);
+    return absl::string_view(bytes.data() + begin, ends[i] - begin);
   }
 };
 

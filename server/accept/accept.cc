@@ -50,18 +50,16 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& mode
 
 absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
                    AcceptedRequest& accepted) {
-  const Caller caller = call.caller().caller();
-  accepted.holder = HolderOf(caller);
   const Geometry& geometry = accepted.geometry();
   absl::StatusOr<Admission::Lease> lease;
   if (accepted.stream.has_value()) {
     const std::int64_t chunk_bytes =
         std::min(accepted.stream->limits.max_chunk_bytes(), geometry.InputBytes());
-    lease =
-        environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(), caller);
+    lease = environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(),
+                                              call.caller());
   } else {
     lease = environment.admission.Admit(geometry.InputBytes() + geometry.OutputBytes(),
-                                        call.metrics(), Needs::kLane, caller);
+                                        call.metrics(), Needs::kLane, call.caller());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
@@ -70,20 +68,16 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
 
 }  // namespace
 
-absl::StatusOr<AcceptedRequest> AcceptRequest(AcceptEnvironment& environment, CallContext& call,
-                                              const RequestDescription& request) {
+absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
+                           const RequestDescription& request, AcceptedRequest& accepted) {
   absl::Status status = FindModel(environment, call, request);
   if (!status.ok()) return status;
   const Model& model = *call.model();
-  AcceptedRequest accepted;
-  absl::StatusOr<CheckedInputs> inputs = CheckInputs(model, request.inputs);
-  if (!inputs.ok()) return inputs.status();
-  accepted.inputs = *std::move(inputs);
+  if (status = CheckInputs(model, request.inputs, accepted.inputs); !status.ok()) return status;
   call.SetInputBytes(accepted.geometry().InputBytes());
   if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
   if (status = CheckExtent(environment, model, request, accepted); !status.ok()) return status;
-  if (status = Admit(environment, call, accepted); !status.ok()) return status;
-  return accepted;
+  return Admit(environment, call, accepted);
 }
 
 std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
@@ -97,7 +91,7 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->deadline = call.deadline();
   request->priority = accepted.priority;
   request->queue_timeout = accepted.queue_timeout;
-  request->holder = accepted.holder;
+  request->holder = call.caller() != nullptr ? call.caller()->peer->id : 0;
   request->may_run_inline = call.model()->runs_inline();
   request->cancelled = call.cancellation();
   request->outputs = accepted.outputs;

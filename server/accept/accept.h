@@ -25,7 +25,6 @@ struct AcceptedRequest {
   RequestOptions options;
   Priority priority = Priority::kNormal;
   Duration queue_timeout = Duration::max();
-  std::uint64_t holder = 0;  // See Request.
   // The memory that the request named, as Request::outputs.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
@@ -34,7 +33,8 @@ struct AcceptedRequest {
   const Geometry& geometry() const { return inputs.geometry; }
 };
 
-// Judges a request, which is then `call`'s. The first check that it fails decides its error:
+// Judges a request, which is then `call`'s, and fills `accepted`. The first check that it fails
+// decides its error:
 //
 //   1. the model's name and version                  InvalidArgument, NotFound
 //   2. the inputs: names, then types and shapes      InvalidArgument
@@ -48,8 +48,8 @@ struct AcceptedRequest {
 //
 // A message names the field, what came and what was wanted. From step 2 on the call counts with the
 // model. Never blocks.
-absl::StatusOr<AcceptedRequest> AcceptRequest(AcceptEnvironment& environment, CallContext& call,
-                                              const RequestDescription& request);
+absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
+                           const RequestDescription& request, AcceptedRequest& accepted);
 
 // A request for the queue: all of `accepted`, or a piece of it as `geometry` says. The caller adds
 // the inputs with their owner, and `done`; `call` lives until that has run.

@@ -12,12 +12,14 @@ CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
       arrival_(arrival.at),
       deadline_(arrival.deadline),
       ids_(std::move(arrival.ids)),
-      caller_(std::move(arrival.connection)) {
+      caller_(std::move(arrival.caller)) {
   environment_.active.Enter();
 }
 
 CallContext::~CallContext() {
-  model_.reset();  // Whoever waits for the last call may then end what models use.
+  // Whoever waits for the last call may then end what these use.
+  model_.reset();
+  caller_.reset();
   environment_.active.Leave();
 }
 
@@ -47,10 +49,11 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
   const RequestLog::Reason reason = environment_.request_log->Pick(duration);
   if (reason == RequestLog::Reason::kNone) return;
   environment_.request_log->Write(
-      reason, {MethodName(method_), ids_,
-               model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
-               model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
-               caller_.connection(), input_bytes_});
+      reason,
+      {MethodName(method_), ids_,
+       model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
+       model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
+       caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(), input_bytes_});
 }
 
 }  // namespace normd

@@ -6,15 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/accept/caller_name.h"
 #include "server/accept/environment.h"
 #include "server/accept/request_ids.h"
 #include "server/batching/request.h"
+#include "server/callers/caller.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
 
@@ -24,7 +23,7 @@ namespace normd {
 struct CallArrival {
   Method method = Method::kNormalize;
   TimePoint at{};
-  std::string connection;  // See CallerName.
+  std::shared_ptr<Caller> caller;  // See Callers::Find.
   RequestIds ids;
   TimePoint deadline = kNever;
 };
@@ -42,7 +41,8 @@ class CallContext {
   TimePoint arrival() const { return arrival_; }
   TimePoint deadline() const { return deadline_; }
   const RequestIds& ids() const { return ids_; }
-  const CallerName& caller() const { return caller_; }
+  // Null: nobody that could be told from others.
+  Caller* caller() const { return caller_.get(); }
 
   // The model that the call is about, once it is known: its series count the call, also when it is
   // refused.
@@ -55,6 +55,7 @@ class CallContext {
 
   // The client is gone. Relaxed order suffices: it only saves work.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
   // For Request::cancelled; does not own.
   std::shared_ptr<std::atomic<bool>> cancellation();
 
@@ -75,7 +76,7 @@ class CallContext {
   const TimePoint arrival_;
   const TimePoint deadline_;
   const RequestIds ids_;
-  const CallerName caller_;
+  std::shared_ptr<Caller> caller_;      // shared: with the connection and its other calls.
   std::shared_ptr<const Model> model_;  // Null: no loaded model.
   std::int64_t input_bytes_ = 0;
   std::atomic<bool> cancelled_{false};

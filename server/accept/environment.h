@@ -12,6 +12,7 @@
 #include "server/accept/stream_limits.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
+#include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
 
@@ -32,6 +33,7 @@ struct AcceptEnvironment {
   Metrics& metrics;
   const Clock& clock;
   RequestLog* request_log = nullptr;  // Null: off.
+  Callers callers{};
   ActiveCalls active{};
   std::atomic<std::uint64_t> next_request_id{1};
 };

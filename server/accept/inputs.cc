@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/printable.h"
@@ -89,22 +90,21 @@ std::string CheckedInputs::WantedData() const {
   return absl::StrCat(wanted, " of ", norm::Name(dtype));
 }
 
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
-                                          absl::Span<const InputDescription> tensors) {
+absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
+                         CheckedInputs& checked) {
   const absl::Span<const TensorSignature> wanted = model.inputs();
-  CheckedInputs checked;
   if (absl::Status status = Match(wanted, tensors, checked.places); !status.ok()) return status;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     absl::StatusOr<TensorType> type = TypeOf(tensors[checked.places[k]]);
     if (!type.ok()) return For(wanted, k, type.status());
     checked.types.push_back(*std::move(type));
   }
-  const absl::StatusOr<Geometry> geometry = model.Check(checked.types);
+  absl::StatusOr<Geometry> geometry = model.Check(checked.types);
   if (!geometry.ok()) return geometry.status();
-  checked.geometry = *geometry;
+  checked.geometry = *std::move(geometry);
   checked.dtype = checked.types.front().dtype;
   checked.outputs = model.Outputs(checked.types);
-  return checked;
+  return absl::OkStatus();
 }
 
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/shape.h"
 #include "kernels/norm.h"
@@ -29,11 +29,12 @@ struct CheckedInputs {
   std::string WantedData() const;
 };
 
-// Matches the tensors to the model's inputs by name, and checks their types and shapes. A single
+// Matches the tensors to the model's inputs by name, checks their types and shapes, and fills
+// `checked`, which is empty before. A single
 // tensor without a name is the only input of a model that has one. InvalidArgument names the field,
 // what came and what was wanted.
-absl::StatusOr<CheckedInputs> CheckInputs(const Model& model,
-                                          absl::Span<const InputDescription> tensors);
+absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
+                         CheckedInputs& checked);
 
 // Checks each input's bytes against its shape. InvalidArgument also when the inputs together, or
 // the output, have more than `max_bytes`.

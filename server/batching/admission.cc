@@ -83,7 +83,7 @@ Admission::Admission(AdmissionLimits limits, Metrics& metrics)
       metrics_(metrics) {}
 
 absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetrics& model,
-                                                  Needs needs, const Caller& caller) {
+                                                  Needs needs, Caller* caller) {
   assert(bytes >= 0);
   if (bytes > limits_.max_inflight_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: needs ", bytes,
@@ -98,7 +98,7 @@ absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetri
 }
 
 absl::StatusOr<Admission::Lease> Admission::AdmitStream(std::int64_t chunk_bytes,
-                                                        ModelMetrics& model, const Caller& caller) {
+                                                        ModelMetrics& model, Caller* caller) {
   absl::StatusOr<Lease> lease = Enter(Needs::kLane, caller, model);
   if (!lease.ok()) return lease;
   absl::Status status = Take(*lease, Resource::kChunkBytes, chunk_bytes, model);
@@ -106,7 +106,7 @@ absl::StatusOr<Admission::Lease> Admission::AdmitStream(std::int64_t chunk_bytes
   return lease;
 }
 
-absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const Caller& caller,
+absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, Caller* caller,
                                                   ModelMetrics& model) {
   if (closed_.load(std::memory_order_relaxed)) {
     model.RecordRejection(Rejection::kDraining);
@@ -117,10 +117,12 @@ absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const Caller& cal
     return absl::UnavailableError("the server has no working lane");
   }
   Lease lease(this);  // Returns what it has got by then, should the rest be refused.
-  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+  if (caller != nullptr) {
+    lease.holders_ = {&caller->holding, &caller->peer->holding};
     // Without a bound nobody needs to be told from others.
-    if (shares_[kind] >= 1 || caller[kind].empty()) continue;
-    lease.holders_[kind] = holders_[kind].Enter(caller[kind]);
+    for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
+      if (shares_[kind] >= 1) lease.holders_[kind] = nullptr;
+    }
   }
   absl::Status status = Take(lease, Resource::kRequests, 1, model);
   if (!status.ok()) return status;
@@ -188,17 +190,8 @@ void Admission::End(Lease& lease) {
   for (const Resource resource : {Resource::kBytes, Resource::kChunkBytes, Resource::kRequests}) {
     Give(lease, resource, lease.amounts_[Index(resource)]);
   }
-  for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
-    if (lease.holders_[kind] != nullptr) holders_[kind].Leave(lease.holders_[kind]);
-  }
   EndOverdraft(lease);
   if (waiting_.load() > 0) CallWaiters();
-}
-
-std::size_t Admission::holders() const {
-  std::size_t count = 0;
-  for (const HolderTable& table : holders_) count += table.size();
-  return count;
 }
 
 // Growing leases.

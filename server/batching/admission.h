@@ -5,16 +5,21 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "server/batching/holders.h"
+#include "server/callers/caller.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
+
+// Whom a request counts against, from the narrowest to the widest. Each kind has a share.
+enum class HolderKind { kConnection, kPeer };
+inline constexpr std::size_t kHolderKindCount = 2;
 
 // What a request cannot do without.
 enum class Needs { kLane, kNothing };
@@ -35,7 +40,7 @@ struct AdmissionLimits {
   std::int64_t max_chunk_bytes = 0;
 };
 
-// Thread-safe; lock-free but for the holders' tables and for leases that wait. Every front end
+// Thread-safe; lock-free but for leases that wait. Every front end
 // passes every request through the one instance.
 //
 // A lease counts what is held. A unary request's is its inputs and its output, known when it is
@@ -66,7 +71,8 @@ class Admission {
   };
 
   // A request's part of the budgets; returns it on destruction. Move-only, but not while it waits
-  // or overdraws. The Admission outlives it. One thread at a time.
+  // or overdraws. The Admission and the
+  // caller outlive it. One thread at a time.
   class Lease {
    public:
     Lease() = default;
@@ -88,7 +94,7 @@ class Admission {
     void Swap(Lease& other) noexcept;
 
     Admission* owner_ = nullptr;
-    std::array<Holding*, kHolderKindCount> holders_{};
+    std::array<Holding*, kHolderKindCount> holders_{};  // The caller's that have a bound.
     std::array<std::int64_t, kResourceCount> amounts_{};
     // Set when it is called from the line, by whichever thread does that.
     std::atomic<std::int64_t> expected_bytes_{0};  // Until its step has come.
@@ -103,10 +109,10 @@ class Admission {
   // InvalidArgument: no retry will help. A holder that has nothing inside may exceed its share with
   // one request, if an eighth of the budget stays free or nobody else is inside.
   absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model, Needs needs = Needs::kLane,
-                              const Caller& caller = {});
+                              Caller* caller = nullptr);
   // A lease that grows, by at most `chunk_bytes` in an unasked step.
   absl::StatusOr<Lease> AdmitStream(std::int64_t chunk_bytes, ModelMetrics& model,
-                                    const Caller& caller = {});
+                                    Caller* caller = nullptr);
 
   // Whether the lease may take a step now.
   bool MayGrow(const Lease& lease) const;
@@ -125,8 +131,6 @@ class Admission {
   std::int64_t inflight_requests() const { return total(Resource::kRequests); }
   std::int64_t inflight_bytes() const { return total(Resource::kBytes); }
   std::int64_t chunk_bytes() const { return total(Resource::kChunkBytes); }
-  // How many holders the tables have.
-  std::size_t holders() const;
   std::int64_t waiting() const { return waiting_.load(); }
 
  private:
@@ -144,7 +148,7 @@ class Admission {
   std::int64_t total(Resource resource) const {
     return totals_[static_cast<std::size_t>(resource)].load(std::memory_order_acquire);
   }
-  absl::StatusOr<Lease> Enter(Needs needs, const Caller& caller, ModelMetrics& model);
+  absl::StatusOr<Lease> Enter(Needs needs, Caller* caller, ModelMetrics& model);
   absl::Status Take(Lease& lease, Resource resource, std::int64_t amount, ModelMetrics& model);
   absl::Status CheckShares(Lease& lease, Resource resource, std::int64_t amount,
                            ModelMetrics& model);
@@ -160,7 +164,6 @@ class Admission {
   const std::array<double, kHolderKindCount> shares_;
   Metrics& metrics_;
   std::array<std::atomic<std::int64_t>, kResourceCount> totals_{};
-  std::array<HolderTable, kHolderKindCount> holders_;
   // Relaxed: a request that races with the change is served or refused, and both are right.
   std::atomic<bool> closed_{false};
   std::atomic<bool> ready_{true};

@@ -8,7 +8,7 @@
 namespace normd {
 namespace {
 
-void Finish(std::unique_ptr<Request> request, Completion completion) {
+void Finish(std::unique_ptr<Request> request, Completion& completion) {
   completion.stages = request->stages;
   auto done = std::move(request->done);
   request.reset();
@@ -17,23 +17,23 @@ void Finish(std::unique_ptr<Request> request, Completion completion) {
 
 }  // namespace
 
-void Complete(std::unique_ptr<Request> request, OutputBuffers outputs, BatchInfo batch) {
+void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const BatchInfo& batch) {
   Completion completion;
   completion.outputs = std::move(outputs);
-  completion.batch = std::move(batch);
-  Finish(std::move(request), std::move(completion));
+  completion.batch = batch;
+  Finish(std::move(request), completion);
 }
 
-void Complete(std::unique_ptr<Request> request, Buffer only_output, BatchInfo batch) {
+void Complete(std::unique_ptr<Request> request, Buffer only_output, const BatchInfo& batch) {
   OutputBuffers outputs;
   outputs.push_back(std::move(only_output));
-  Complete(std::move(request), std::move(outputs), std::move(batch));
+  Complete(std::move(request), std::move(outputs), batch);
 }
 
 void Fail(std::unique_ptr<Request> request, absl::Status status) {
   Completion completion;
   completion.status = std::move(status);
-  Finish(std::move(request), std::move(completion));
+  Finish(std::move(request), completion);
 }
 
 absl::Status CheckWanted(const Request& request, TimePoint now) {

@@ -109,7 +109,7 @@ struct Request {
 
   // Runs exactly once, on any thread, without locks held: the server's promise for every request
   // that BatchQueue::Push accepted. Must not block.
-  absl::AnyInvocable<void(Completion) &&> done;
+  absl::AnyInvocable<void(Completion&&) &&> done;
 
   void ReleaseInputs() {
     inputs.clear();
@@ -124,8 +124,8 @@ struct Request {
 
 // The two ways in which a request ends. Everything that it held (model, input_owner) is released
 // before `done` runs.
-void Complete(std::unique_ptr<Request> request, OutputBuffers outputs, BatchInfo batch);
-void Complete(std::unique_ptr<Request> request, Buffer only_output, BatchInfo batch);
+void Complete(std::unique_ptr<Request> request, OutputBuffers&& outputs, const BatchInfo& batch);
+void Complete(std::unique_ptr<Request> request, Buffer only_output, const BatchInfo& batch);
 void Fail(std::unique_ptr<Request> request, absl::Status status);
 
 // Cancelled or DeadlineExceeded when nobody waits for the result any more; OK otherwise.
@@ -163,7 +163,7 @@ struct Batch {
   std::int64_t id = 0;
   std::shared_ptr<const Model> model;
   norm::DType dtype = norm::DType::kFloat32;
-  std::vector<std::unique_ptr<Request>> requests;
+  absl::InlinedVector<std::unique_ptr<Request>, 1> requests;
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   TimePoint taken{};

@@ -75,12 +75,11 @@ ConnectionLoop::Connection::Connection(Descriptor descriptor, PeerAddress addres
       undelivered(now) {}
 
 ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener listener,
-                               Callbacks callbacks, DeliveredBytes& delivered,
-                               ConnectionMetrics& metrics)
+                               Callbacks callbacks, Callers& callers, ConnectionMetrics& metrics)
     : options_(options),
       listener_(std::move(listener)),
       callbacks_(std::move(callbacks)),
-      delivered_(delivered),
+      callers_(callers),
       metrics_(metrics),
       settings_(Http2Settings(options.max_concurrent_streams, options.max_header_list_bytes)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
@@ -100,9 +99,6 @@ ConnectionLoop::~ConnectionLoop() {
   thread_.join();
   for (const auto& [id, connection] : connections_) {
     if (connection->stage == Stage::kHeld) SetLowWater(connection->socket.get(), 1);
-    if (connection->delivered != nullptr) {
-      delivered_.End(connection->peer.grpc_peer, connection->delivered.get());
-    }
   }
 }
 
@@ -312,7 +308,7 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   ioctl(socket, FIONREAD, &there);
   SetLowWater(socket, there + kHoldBytes);
   Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
-  connection.delivered = delivered_.Begin(connection.peer.grpc_peer);
+  connection.caller = callers_.Begin(connection.peer.grpc_peer);
   connection.stage = Stage::kHeld;
   connection.since = Now();
   const int handed_on = connection.socket.Release();
@@ -368,7 +364,7 @@ void ConnectionLoop::CheckTraffic(TimePoint now) {
 
 // False when the connection is active no more.
 bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint now) {
-  const DeliveredCounts& delivered = *connection.delivered;
+  const DeliveredCounts& delivered = connection.caller->delivered;
   TrafficSample sample{now};
   // Before what was received: what is delivered meanwhile then counts as undelivered at worst.
   sample.delivered_messages = delivered.messages.load(std::memory_order_relaxed);
@@ -426,9 +422,6 @@ void ConnectionLoop::Forget(std::uint64_t id) {
   if (connection.stage != Stage::kOpening && trim_at_ == kNever &&
       ReadTcpCounters(connection.socket.get()).received_bytes >= kTrimBytes) {
     trim_at_ = std::max(Now() + kTrimDelay, trim_again_);
-  }
-  if (connection.delivered != nullptr) {
-    delivered_.End(connection.peer.grpc_peer, connection.delivered.get());
   }
   // While the other descriptor is open, closing this one does not unregister it.
   Register(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), id, 0);

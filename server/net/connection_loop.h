@@ -16,9 +16,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
+#include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
 #include "server/net/connection_policy.h"
-#include "server/net/delivered_bytes.h"
 #include "server/net/descriptor.h"
 #include "server/net/http2_opening.h"
 #include "server/net/listener.h"
@@ -52,9 +52,9 @@ class ConnectionLoop {
     std::function<void(bool room)> on_room;
   };
 
-  // `delivered` and `metrics` outlive it. Accepts from here on.
+  // `callers` and `metrics` outlive it. Accepts from here on.
   ConnectionLoop(const ConnectionLoopOptions& options, Listener listener, Callbacks callbacks,
-                 DeliveredBytes& delivered, ConnectionMetrics& metrics);
+                 Callers& callers, ConnectionMetrics& metrics);
   // Stops accepting, closes what is not handed on yet, and watches no more.
   ~ConnectionLoop();
   ConnectionLoop(const ConnectionLoop&) = delete;
@@ -86,7 +86,7 @@ class ConnectionLoop {
     Http2Opening opening;
     bool greeted = false;
     std::string first_bytes;
-    std::shared_ptr<DeliveredCounts> delivered;
+    std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
   };
@@ -118,7 +118,7 @@ class ConnectionLoop {
   const ConnectionLoopOptions options_;
   Listener listener_;
   const Callbacks callbacks_;
-  DeliveredBytes& delivered_;
+  Callers& callers_;
   ConnectionMetrics& metrics_;
   const std::string settings_;
   Descriptor epoll_;

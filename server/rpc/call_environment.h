@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "server/accept/environment.h"
-#include "server/net/delivered_bytes.h"
 #include "server/rpc/response_watch.h"
 
 namespace normd {
@@ -35,7 +34,6 @@ struct CallOptions {
 struct CallEnvironment {
   const CallOptions options;
   AcceptEnvironment& accept;
-  DeliveredBytes delivered{};
   ResponseWatch responses{options.response_timeout};
 };
 

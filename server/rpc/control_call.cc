@@ -30,9 +30,8 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
 }
 
 absl::Status ControlCall::Admit(std::int64_t request_bytes) {
-  auto lease =
-      environment_.accept.admission.Admit(request_bytes, environment_.accept.metrics.ForNoModel(),
-                                          Needs::kNothing, call_.caller().caller());
+  auto lease = environment_.accept.admission.Admit(
+      request_bytes, environment_.accept.metrics.ForNoModel(), Needs::kNothing, call_.caller());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
@@ -49,17 +48,17 @@ absl::Status ControlCall::StillWanted() const {
   if (environment_.accept.clock.Now() >= call_.deadline()) {
     return absl::DeadlineExceededError("the call's deadline passed before its turn came");
   }
-  return context_.IsCancelled()
+  return call_.cancelled()
              ? absl::CancelledError("the client cancelled the call before its turn came")
              : absl::OkStatus();
 }
 
 // gRPC also comes here when the deadline passes. A body that waits gives up its place at once, so
-// that calls which nobody waits for keep no others out.
+// that calls which nobody waits for keep no others out. One whose turn has just come finds out by
+// itself.
 void ControlCall::OnCancel() {
-  if (thread_ == nullptr || !thread_->Withdraw(ticket_)) return;
-  const absl::Status wanted = StillWanted();
-  End(wanted.ok() ? absl::CancelledError("the client cancelled the call") : wanted, 0);
+  call_.Cancel();
+  if (thread_ != nullptr && thread_->Withdraw(ticket_)) End(StillWanted(), 0);
 }
 
 }  // namespace normd

@@ -37,7 +37,7 @@ class ControlCall final : public UnaryCall {
  private:
   absl::Status Admit(std::int64_t request_bytes);
   absl::Status Run(Body body);
-  // OK while somebody waits for the answer.
+  // OK while somebody waits for the response.
   absl::Status StillWanted() const;
   void Record() override { call_.Record(); }
 

@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
+
+#include "server/rpc/call_arrival.h"
 
 namespace normd {
 namespace {
@@ -121,10 +124,17 @@ void HealthService::Close() {
   }
 }
 
+void HealthService::CountReceived(grpc::CallbackServerContext& context,
+                                  const HealthCheckRequest& request) {
+  const std::shared_ptr<Caller> caller = CallerOf(context, callers_);
+  if (caller == nullptr) return;
+  caller->delivered.Add(static_cast<std::int64_t>(request.ByteSizeLong()));
+}
+
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
                                                const HealthCheckRequest* request,
                                                HealthCheckResponse* response) {
-  delivered_.Record(context->peer(), static_cast<std::int64_t>(request->ByteSizeLong()));
+  CountReceived(*context, *request);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   if (request->service().size() > kMaxNameBytes) {
     reactor->Finish(NameTooLong());
@@ -145,7 +155,7 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  delivered_.Record(context->peer(), static_cast<std::int64_t>(request->ByteSizeLong()));
+  CountReceived(*context, *request);
   auto* const watcher = new Watcher(*this, request->service());
   MutexLock lock(mutex_);
   watcher->Begin();

@@ -13,7 +13,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/net/delivered_bytes.h"
+#include "server/callers/callers.h"
 
 namespace normd {
 
@@ -23,8 +23,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-  // `delivered` outlives it.
-  explicit HealthService(DeliveredBytes& delivered) : delivered_(delivered) {}
+  // `callers` outlives it.
+  explicit HealthService(Callers& callers) : callers_(callers) {}
 
   void Set(const std::string& name, bool serving);
   // The name is unknown from here on, and takes no memory.
@@ -42,10 +42,12 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  private:
   class Watcher;
 
+  void CountReceived(grpc::CallbackServerContext& context,
+                     const grpc::health::v1::HealthCheckRequest& request);
   Status StatusOf(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  DeliveredBytes& delivered_;
+  Callers& callers_;
   // Held while writes are started: they only queue, and what they complete comes on gRPC's threads.
   Mutex mutex_;
   std::map<std::string, bool, std::less<>> serving_ ABSL_GUARDED_BY(mutex_);

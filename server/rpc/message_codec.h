@@ -21,7 +21,7 @@ class MessageCodec {
   virtual absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const = 0;
 
   // Writes a response, into which it takes the outputs' memory.
-  virtual grpc::ByteBuffer Encode(ResponseDescription response) const = 0;
+  virtual grpc::ByteBuffer Encode(ResponseDescription&& response) const = 0;
 };
 
 }  // namespace normd

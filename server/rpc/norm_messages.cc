@@ -30,7 +30,7 @@ absl::string_view NameOnWire(absl::string_view name, std::size_t outputs) {
 
 }  // namespace
 
-RequestDescription Describe(NormalizeRequestView view) {
+RequestDescription Describe(NormalizeRequestView&& view) {
   RequestDescription request;
   request.model = std::move(view.model);
   request.version = view.version;
@@ -55,7 +55,7 @@ absl::StatusOr<RequestDescription> NormalizeCodec::Decode(
   return Describe(*std::move(view));
 }
 
-grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription response) const {
+grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription&& response) const {
   NormalizeResponseHead head;
   head.model = response.model;
   head.version = response.version;

@@ -13,13 +13,13 @@
 
 namespace normd {
 
-RequestDescription Describe(NormalizeRequestView view);
+RequestDescription Describe(NormalizeRequestView&& view);
 
 // Normalize's messages.
 class NormalizeCodec final : public MessageCodec {
  public:
   absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const override;
-  grpc::ByteBuffer Encode(ResponseDescription response) const override;
+  grpc::ByteBuffer Encode(ResponseDescription&& response) const override;
 };
 
 // What NormalizeStream sends beside chunks, as NormalizeStreamResponses.

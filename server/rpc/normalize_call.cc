@@ -31,9 +31,8 @@ absl::Status NormalizeCall::Accept() {
   if (!views.ok()) return views.status();
   absl::StatusOr<RequestDescription> description = messages_.codec.Decode(*views);
   if (!description.ok()) return description.status();
-  absl::StatusOr<AcceptedRequest> accepted = AcceptRequest(accept, call_, *description);
-  if (!accepted.ok()) return accepted.status();
-  accepted_ = *std::move(accepted);
+  const absl::Status status = AcceptRequest(accept, call_, *description, accepted_);
+  if (!status.ok()) return status;
 
   std::unique_ptr<Request> request = MakeRequest(accept, call_, accepted_, accepted_.geometry());
   for (const std::size_t place : accepted_.inputs.places) {
@@ -41,7 +40,7 @@ absl::Status NormalizeCall::Accept() {
   }
   // The call outlives the request's use of the slices.
   request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);
-  request->done = [this](Completion completion) { Complete(std::move(completion)); };
+  request->done = [this](Completion&& completion) { Complete(std::move(completion)); };
   request_id_ = request->id;
   request->arrival = call_.arrival();
   request->stages[Stage::kDecode] = accept.clock.Now() - call_.arrival();
@@ -49,7 +48,7 @@ absl::Status NormalizeCall::Accept() {
   return accept.queue.Push(request);
 }
 
-void NormalizeCall::Complete(Completion completion) {
+void NormalizeCall::Complete(Completion&& completion) {
   const absl::Status status =
       completion.status.ok() ? CatchAll([&] { return Answer(completion); }) : completion.status;
   if (environment_.accept.request_log != nullptr) {
@@ -64,7 +63,9 @@ absl::Status NormalizeCall::Answer(Completion& completion) {
   const TimePoint begin = accept.clock.Now();
   absl::StatusOr<ResponseDescription> response = MakeResponse(call_, accepted_, completion);
   if (!response.ok()) return response.status();
-  messages_.response = messages_.codec.Encode(*std::move(response));
+  // grpc::ByteBuffer copies where others would move.
+  grpc::ByteBuffer encoded = messages_.codec.Encode(*std::move(response));
+  messages_.response.Swap(&encoded);
   accept.metrics.AddPayload(0, static_cast<std::int64_t>(messages_.response.Length()));
   completion.stages[Stage::kEncode] = accept.clock.Now() - begin;
   call_.metrics().RecordStages(completion.stages);

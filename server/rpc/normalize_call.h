@@ -59,7 +59,7 @@ class NormalizeCall final : public UnaryCall {
   // Decodes, checks, admits and queues the request, or ends the call.
   void Start();
   absl::Status Accept();
-  void Complete(Completion completion);
+  void Complete(Completion&& completion);
   absl::Status Answer(Completion& completion);
   void Record() override;
 

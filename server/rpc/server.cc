@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     builder.RegisterService(served.service);
     names.push_back(served.name);
   }
-  auto health = std::make_unique<HealthService>(environment.delivered);
+  auto health = std::make_unique<HealthService>(environment.accept.callers);
   builder.RegisterService(health.get());
   SetUpMessages(options, builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   };
   callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };
   made->loop_ = std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener),
-                                                 std::move(callbacks), environment.delivered,
+                                                 std::move(callbacks), environment.accept.callers,
                                                  environment.accept.metrics.ForConnections());
   return made;
 }

@@ -33,11 +33,10 @@ std::shared_ptr<StreamCall> StreamCall::Create(CallEnvironment& environment,
 StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
     : environment_(environment),
       context_(context),
-      call_(environment.accept,
-            ArrivalOf(context, Method::kNormalizeStream, environment.accept.clock)),
-      delivered_(environment.delivered.Find(call_.caller().connection())),
+      call_(environment.accept, ArrivalOf(context, Method::kNormalizeStream, environment.accept)),
       patience_(environment.options.stream_idle_timeout, call_.arrival()) {
-  if (delivered_ != nullptr) delivered_->open_streams.fetch_add(1, std::memory_order_relaxed);
+  if (call_.caller() == nullptr) return;
+  call_.caller()->delivered.open_streams.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Records the facts of an event, and does what follows from them if nobody else does.
@@ -176,7 +175,7 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
   grpc_call_unref(call);
 }
 
-void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
+void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
   if (completion.status.ok()) call_.metrics().RecordStages(completion.stages);
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     --computing_;
@@ -192,7 +191,9 @@ void StreamCall::OnComputed(std::uint64_t number, Completion completion) {
 void StreamCall::OnDone() {
   const std::shared_ptr<StreamCall> self = std::move(self_);
   environment_.accept.active.Remove(this);
-  if (delivered_ != nullptr) delivered_->open_streams.fetch_sub(1, std::memory_order_relaxed);
+  if (call_.caller() != nullptr) {
+    call_.caller()->delivered.open_streams.fetch_sub(1, std::memory_order_relaxed);
+  }
   StageTimes stages;
   BatchInfo batch;
   {
@@ -213,8 +214,9 @@ void StreamCall::OnDone() {
 // What events bring.
 
 absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices) {
-  environment_.accept.metrics.AddPayload(static_cast<std::int64_t>(incoming_.Length()), 0);
-  if (delivered_ != nullptr) delivered_->Add(static_cast<std::int64_t>(incoming_.Length()));
+  const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
+  environment_.accept.metrics.AddPayload(message_bytes, 0);
+  if (call_.caller() != nullptr) call_.caller()->delivered.Add(message_bytes);
   const absl::StatusOr<MessageViews> views = OpenMessage(context_, incoming_, slices);
   if (!views.ok()) return views.status();
   incoming_.Clear();
@@ -237,10 +239,7 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   if (!view.ok()) return view.status();
   RequestDescription request = Describe(*std::move(view));
   request.in_chunks = true;
-  absl::StatusOr<AcceptedRequest> accepted = AcceptRequest(environment_.accept, call_, request);
-  if (!accepted.ok()) return accepted.status();
-  accepted_request_ = *std::move(accepted);
-  return absl::OkStatus();
+  return AcceptRequest(environment_.accept, call_, request, accepted_request_);
 }
 
 absl::Status StreamCall::Accept() {
@@ -304,7 +303,7 @@ std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPie
   request->arrival = environment_.accept.clock.Now();
   request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
-  request->done = [this, number](Completion completion) {
+  request->done = [this, number](Completion&& completion) {
     OnComputed(number, std::move(completion));
   };
   return request;

@@ -124,7 +124,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool ServersTurn() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnIdleAfterFinish(TimePoint now);
   void OnIdleAlarm();
-  void OnComputed(std::uint64_t number, Completion completion);
+  void OnComputed(std::uint64_t number, Completion&& completion);
   absl::Status TakeResult(std::uint64_t number, Completion& completion)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -171,8 +171,6 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool has_header_ = false;
 
   AcceptedRequest accepted_request_;  // Constant once `accepted_` is set, but for the lease.
-  // shared: the connection may end before the stream. Null if it did not come through the loop.
-  const std::shared_ptr<DeliveredCounts> delivered_;
   // The driver's: of what is inside, with its output.
   Admission::Lease& lease_ = accepted_request_.lease;
 

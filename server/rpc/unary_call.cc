@@ -9,10 +9,10 @@ UnaryCall::UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& 
                      Method method)
     : environment_(environment),
       context_(context),
-      call_(environment.accept, ArrivalOf(context, method, environment.accept.clock)) {}
+      call_(environment.accept, ArrivalOf(context, method, environment.accept)) {}
 
 void UnaryCall::CountReceived(std::int64_t message_bytes) {
-  environment_.delivered.Record(call_.caller().connection(), message_bytes);
+  if (call_.caller() != nullptr) call_.caller()->delivered.Add(message_bytes);
 }
 
 void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {

@@ -45,7 +45,7 @@ TEST(SliceHoldingTest, KeepsItsOwnerUntilTheLastReferenceGoes) {
 
 TEST(AssembleTest, PutsEachTensorsDataBehindItsPartAndLeavesEmptyOnesOut) {
   EncodedMessage message;
-  message.bytes = "aabbbc";
+  message.bytes.assign({'a', 'a', 'b', 'b', 'b', 'c'});
   message.ends = {2, 5, 6};
   const std::string big(1000, 'B');
   const grpc::Slice data[] = {grpc::Slice("AAAA", 4), grpc::Slice(), grpc::Slice(big)};
@@ -54,7 +54,7 @@ TEST(AssembleTest, PutsEachTensorsDataBehindItsPartAndLeavesEmptyOnesOut) {
 
 TEST(AssembleTest, AMessageWithoutTensorsIsItsFields) {
   EncodedMessage message;
-  message.bytes = "fields";
+  message.bytes.assign({'f', 'i', 'e', 'l', 'd', 's'});
   EXPECT_EQ(Flatten(Assemble(message, {})), "fields");
 }
 

@@ -279,7 +279,7 @@ struct RandomTensors {
 
   // The whole message.
   std::string Assemble(const EncodedMessage& message) const {
-    if (message.ends.empty()) return message.bytes;
+    if (message.ends.empty()) return std::string(message.bytes.begin(), message.bytes.end());
     EXPECT_EQ(message.ends.size(), data.size());
     std::string whole;
     for (std::size_t i = 0; i < data.size(); ++i) {

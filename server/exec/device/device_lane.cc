@@ -102,7 +102,8 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
     ++info.requests;
     info.bytes += request->geometry.InputBytes();
   }
-  std::erase(batch->requests, nullptr);
+  auto& requests = batch->requests;
+  requests.erase(std::remove(requests.begin(), requests.end(), nullptr), requests.end());
   absl::Status status;
   if (!device_.usable()) {
     status = absl::InternalError(absl::StrCat(name_, ": the device is no longer usable"));

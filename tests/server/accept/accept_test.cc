@@ -47,10 +47,10 @@ class AcceptTest : public ::testing::Test {
     return root;
   }
 
-  CallArrival Arrival() const {
+  CallArrival Arrival() {
     CallArrival arrival;
     arrival.at = clock_.Now();
-    arrival.connection = "ipv4:192.0.2.1:4711";
+    arrival.caller = accept_.callers.Find("ipv4:192.0.2.1:4711");
     arrival.deadline = clock_.Now() + std::chrono::seconds(3);
     return arrival;
   }
@@ -70,7 +70,8 @@ class AcceptTest : public ::testing::Test {
   }
   std::string Refusal(const RequestDescription& request) {
     CallContext call(accept_, Arrival());
-    return std::string(AcceptRequest(accept_, call, request).status().message());
+    AcceptedRequest accepted;
+    return std::string(AcceptRequest(accept_, call, request, accepted).message());
   }
 
   FakeClock clock_;
@@ -90,20 +91,22 @@ TEST_F(AcceptTest, TheQueueGetsWhatTheRequestSays) {
   RequestDescription description = Describe();
   description.priority = Priority::kHigh;
   description.queue_timeout_ns = 5;
-  const auto accepted = AcceptRequest(accept_, call, description);
-  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  AcceptedRequest accepted;
+  const absl::Status status = AcceptRequest(accept_, call, description, accepted);
+  ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(admission_.inflight_requests(), 1);
   EXPECT_EQ(admission_.inflight_bytes(), 64) << "the input and the output";
   const std::unique_ptr<Request> request =
-      MakeRequest(accept_, call, *accepted, accepted->geometry());
+      MakeRequest(accept_, call, accepted, accepted.geometry());
   EXPECT_EQ(request->model->name(), "rows");
   EXPECT_EQ(request->priority, Priority::kHigh);
   EXPECT_EQ(request->queue_timeout, Duration(5));
   EXPECT_EQ(request->deadline, call.deadline());
   EXPECT_EQ(request->geometry.rows, 4);
-  EXPECT_EQ(request->holder, HolderOf(call.caller().caller()));
+  EXPECT_EQ(request->holder, call.caller()->peer->id);
+  EXPECT_NE(request->holder, 0U);
   EXPECT_TRUE(request->outputs.empty());
-  EXPECT_NE(MakeRequest(accept_, call, *accepted, accepted->geometry())->id, request->id);
+  EXPECT_NE(MakeRequest(accept_, call, accepted, accepted.geometry())->id, request->id);
   EXPECT_FALSE(request->IsCancelled());
   call.Cancel();
   EXPECT_TRUE(request->IsCancelled());
@@ -113,17 +116,18 @@ TEST_F(AcceptTest, AnOutputGoesToTheMemoryThatTheRequestNames) {
   CallContext call(accept_, Arrival());
   RequestDescription description = Describe();
   description.outputs.push_back({"", {BytesOf(y_), {MemoryKind::kPinned}}});
-  const auto accepted = AcceptRequest(accept_, call, description);
-  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  AcceptedRequest accepted;
+  const absl::Status status = AcceptRequest(accept_, call, description, accepted);
+  ASSERT_TRUE(status.ok()) << status;
   const std::unique_ptr<Request> request =
-      MakeRequest(accept_, call, *accepted, accepted->geometry());
+      MakeRequest(accept_, call, accepted, accepted.geometry());
   ASSERT_EQ(request->outputs.size(), 1U);
   EXPECT_EQ(request->outputs[0].bytes.data(), BytesOf(y_).data());
   EXPECT_EQ(request->outputs[0].place.kind, MemoryKind::kPinned);
   // The lane has written it there, so the response brings no buffer.
   Completion completion;
   completion.outputs.resize(1);
-  const auto response = MakeResponse(call, *accepted, completion);
+  const auto response = MakeResponse(call, accepted, completion);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->outputs[0].bytes, 32);
   EXPECT_EQ(response->outputs[0].data.size(), 0U);
@@ -197,9 +201,10 @@ TEST_F(AcceptTest, AChunkedRequestHoldsNothingBeforeItsChunks) {
   EXPECT_THAT(Refusal(request), HasSubstr("data: 32 bytes in the header"));
   request.inputs[0].data = {};
   request.inputs[0].data_bytes = 0;
-  const auto accepted = AcceptRequest(accept_, call, request);
-  ASSERT_TRUE(accepted.ok()) << accepted.status();
-  ASSERT_TRUE(accepted->stream.has_value());
+  AcceptedRequest accepted;
+  const absl::Status status = AcceptRequest(accept_, call, request, accepted);
+  ASSERT_TRUE(status.ok()) << status;
+  ASSERT_TRUE(accepted.stream.has_value());
   EXPECT_EQ(admission_.inflight_bytes(), 0);
   EXPECT_EQ(admission_.chunk_bytes(), 64);
 }

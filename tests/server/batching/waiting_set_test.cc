@@ -148,7 +148,7 @@ class WaitingSetTest : public testing::Test {
   void Expire();
   void Take();
 
-  Ids IdsOf(const std::vector<std::unique_ptr<Request>>& requests) {
+  Ids IdsOf(absl::Span<const std::unique_ptr<Request>> requests) {
     Ids ids;
     for (const auto& request : requests) ids.push_back(request->id);
     return ids;

@@ -89,7 +89,7 @@ class ConnectionLoopTest : public ::testing::Test {
       changed_.SignalAll();
     };
     loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
-                                             delivered_, metrics_);
+                                             callers_, metrics_);
   }
   static ConnectionLoopOptions Options() {
     ConnectionLoopOptions options;
@@ -125,7 +125,7 @@ class ConnectionLoopTest : public ::testing::Test {
 
   int port_ = 0;
   CountingConnectionMetrics metrics_;
-  DeliveredBytes delivered_;
+  Callers callers_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<Taken> taken_ ABSL_GUARDED_BY(mutex_);

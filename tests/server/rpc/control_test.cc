@@ -248,6 +248,18 @@ class AsyncLoad {
   std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The steady clock, which a test moves ahead.
+class MovedClock final : public Clock {
+ public:
+  TimePoint Now() const override {
+    return std::chrono::steady_clock::now() + Duration(ahead_.load());
+  }
+  void Advance(Duration duration) { ahead_ += duration.count(); }
+
+ private:
+  std::atomic<Duration::rep> ahead_{0};
+};
+
 // A server whose first load after the start holds the loader's thread until `gate` opens.
 class BusyLoaderTest : public ::testing::Test {
  protected:
@@ -264,6 +276,7 @@ class BusyLoaderTest : public ::testing::Test {
   }
   static TestServerOptions Options(BusyLoaderTest& test) {
     TestServerOptions options;
+    options.clock = &test.clock_;
     options.on_change = [&test] {
       ++test.changes_;
       if (test.busy_) test.gate_.Pass();
@@ -282,6 +295,7 @@ class BusyLoaderTest : public ::testing::Test {
     server_.WaitIdle();
   }
 
+  MovedClock clock_;
   Gate gate_;
   std::atomic<bool> busy_{false};
   std::atomic<int> changes_{0};
@@ -309,6 +323,18 @@ TEST_F(BusyLoaderTest, ALoadWhoseDeadlinePassesGivesUpItsPlaceAtOnce) {
     while (server_.stop_parts().active.count() > 1) std::this_thread::yield();
   }
   Release();
+  EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
+}
+
+// Its deadline passes on the server's clock alone, so gRPC does not say so.
+TEST_F(BusyLoaderTest, ALoadWhoseTurnComesAfterItsDeadlineIsNotBegun) {
+  AsyncLoad load(server_, "group_norm_64_8", std::chrono::hours(1));
+  while (server_.stop_parts().active.count() < 2) std::this_thread::yield();
+  clock_.Advance(std::chrono::hours(2));
+  Release();
+  const grpc::Status status = load.Wait();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "the call's deadline passed before its turn came");
   EXPECT_EQ(changes_, 0) << "what nobody waited for was loaded";
 }
 

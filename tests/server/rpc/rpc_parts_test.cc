@@ -1,4 +1,4 @@
-// ActiveCalls, CallerName, DeadlineOf, TaskThread and CatchAll.
+// ActiveCalls, DeadlineOf, TaskThread and CatchAll.
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "server/accept/active_calls.h"
-#include "server/accept/caller_name.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_deadline.h"
 #include "server/rpc/task_thread.h"
@@ -48,26 +47,6 @@ TEST(ActiveCallsTest, GivesUpWhenTheTimeHasPassed) {
   active.Enter();
   EXPECT_FALSE(active.WaitNone(TimePoint{}, [] { return false; }));
   active.Leave();
-}
-
-std::string PeerOf(const std::string& connection) {
-  const CallerName name(connection);
-  EXPECT_EQ(name.caller()[0], connection);
-  return std::string(name.caller()[1]);
-}
-
-TEST(CallerNameTest, APeerIsAnAddressOrANetworkOfIpv6) {
-  EXPECT_EQ(PeerOf("ipv4:192.0.2.1:4711"), "ipv4:192.0.2.1");
-  EXPECT_EQ(PeerOf("ipv4:192.0.2.1:4711"), PeerOf("ipv4:192.0.2.1:4712"));
-  EXPECT_NE(PeerOf("ipv4:192.0.2.1:4711"), PeerOf("ipv4:192.0.2.2:4711"));
-  EXPECT_EQ(PeerOf("ipv6:%5B2001:db8::1%5D:4711"), PeerOf("ipv6:%5B2001:db8::ffff:2%5D:4712"));
-  EXPECT_EQ(PeerOf("ipv6:[2001:db8::1]:4711"), PeerOf("ipv6:%5B2001:db8::1%5D:1"));
-  EXPECT_NE(PeerOf("ipv6:%5B2001:db8::1%5D:1"), PeerOf("ipv6:%5B2001:db8:0:1::1%5D:1"));
-  EXPECT_EQ(PeerOf("ipv6:%5Bfe80::1%25eth0%5D:1"), PeerOf("ipv6:%5Bfe80::2%25eth0%5D:2"));
-  EXPECT_EQ(PeerOf("unix:"), "unix:");
-  EXPECT_EQ(PeerOf("unix:/run/normd.sock"), "unix:/run/normd.sock");
-  EXPECT_EQ(PeerOf(""), "");
-  EXPECT_EQ(PeerOf("ipv6:nonsense"), "ipv6");
 }
 
 // As gRPC makes them of grpc-timeout: up to 99999999 of every unit.

@@ -66,7 +66,7 @@ class PlainCodec final : public MessageCodec {
     return request;
   }
 
-  grpc::ByteBuffer Encode(ResponseDescription response) const override {
+  grpc::ByteBuffer Encode(ResponseDescription&& response) const override {
     OutputDescription& output = response.outputs[0];
     const grpc::Slice head(
         absl::StrCat(response.model, " ", absl::StrJoin(output.shape, "x"), "\n"));

@@ -650,18 +650,19 @@ TEST(StreamTest, TheNeededWindowIsRightForAnyShape) {
         }
         StreamLimits limits;
         const auto loaded = *server.registry().Find(model, 0);
-        const auto inputs = CheckInputs(*loaded, Describe(view).inputs);
+        CheckedInputs inputs;
+        const absl::Status checked = CheckInputs(*loaded, Describe(std::move(view)).inputs, inputs);
         const auto check = [&]() -> absl::StatusOr<StreamPlan> {
-          if (!inputs.ok()) return inputs.status();
-          return PlanStream(*loaded, *inputs, limits);
+          if (!checked.ok()) return checked;
+          return PlanStream(*loaded, inputs, limits);
         };
         const auto plan = check();
         if (plan.ok()) {
           for (const std::int64_t bytes :
                {std::int64_t{0}, std::int64_t{1}, plan->limits.window_bytes}) {
-            if (bytes > inputs->geometry.InputBytes()) continue;
-            EXPECT_GE(HeldBytes(inputs->geometry, bytes), bytes);
-            EXPECT_LE(HeldBytes(inputs->geometry, bytes), 2 * limits.window_bytes + 1);
+            if (bytes > inputs.geometry.InputBytes()) continue;
+            EXPECT_GE(HeldBytes(inputs.geometry, bytes), bytes);
+            EXPECT_LE(HeldBytes(inputs.geometry, bytes), 2 * limits.window_bytes + 1);
           }
           continue;
         }

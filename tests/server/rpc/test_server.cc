@@ -55,7 +55,8 @@ std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int 
 }  // namespace
 
 TestServer::TestServer(TestServerOptions options)
-    : repository_(CopyOfTheDemoModels()),
+    : clock_(options.clock != nullptr ? *options.clock : steady_clock_),
+      repository_(CopyOfTheDemoModels()),
       metrics_(CreateMetrics({"test", ""})),
       readiness_(*metrics_),
       backend_(MakeBackend(options, *metrics_, clock_)),

@@ -34,7 +34,8 @@ struct TestServerOptions {
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
-  std::string device = "cpu";  // As normd's flag.
+  Clock* clock = nullptr;  // Null: the steady clock.
+  std::string device = "cpu";    // As normd's flag.
   int cpu_lanes = 1;
   // Served beside NormService; they outlive the server.
   std::function<std::vector<ServedService>(CallEnvironment&)> more_services = [](CallEnvironment&) {
@@ -69,7 +70,8 @@ class TestServer {
   std::size_t SeriesCount() const;
 
  private:
-  SteadyClock clock_;
+  SteadyClock steady_clock_;
+  Clock& clock_;
   const std::string repository_;
   std::unique_ptr<Metrics> metrics_;
   Readiness readiness_;
