@@ -27,9 +27,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-restrict>)
   if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     # g++ 13 sees accesses out of bounds in {fmt}'s big integers, inlined into our sources, and what
-    # g++ 12 calls maybe uninitialised in absl::InlinedVector it calls uninitialised.
+    # g++ 12 calls maybe uninitialised in absl::InlinedVector it calls uninitialised. It takes what an
+    # absl::Span refers to for a part of the span (GCC 14 no longer has the warning in -Wall).
     target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-array-bounds>
-      $<${_cxx}:-Wno-stringop-overflow> $<${_cxx}:-Wno-uninitialized>)
+      $<${_cxx}:-Wno-stringop-overflow> $<${_cxx}:-Wno-uninitialized>
+      $<${_cxx}:-Wno-dangling-reference>)
   endif()
 else()
   target_compile_options(normd_options INTERFACE $<${_cxx}:-Wthread-safety>)
