@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadCase{"NoOperation", "activation: RELU",
                 "operation: missing, wanted one of instance_norm, group_norm, layer_norm, "
-                "rms_norm, batch_norm, linear_norm"},
+                "rms_norm, batch_norm, linear_norm, add_rms_norm"},
         BadCase{"InstanceNormNoChannels", "instance_norm {}",
                 "instance_norm.channels: 0, wanted 1 to 2147483648"},
         BadCase{"InstanceNormNegativeChannels", "instance_norm { channels: -3 }",

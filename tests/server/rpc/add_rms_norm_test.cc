@@ -16,6 +16,7 @@
 #include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
 #include "client/verify/reference_model.h"
+#include "kernels/reference.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/temp_repository.h"
