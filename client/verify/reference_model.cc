@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/verify/parameter_file.h"
+#include "client/verify/reference_operations.h"
 #include "google/protobuf/text_format.h"
 
 namespace normd::client {

@@ -1,6 +1,6 @@
 // What a model of a repository ought to answer, in float64: from its config.textproto, its
 // params.safetensors and kernels/reference.h, with nothing of the server's between them. Of all
-// that the clients do, verifying alone knows operations; reference_operation.cc has the table.
+// that the clients do, verifying alone knows operations; reference_operations.cc has the table.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_MODEL_H_

@@ -1,5 +1,4 @@
-// One operation in float64, as ReferenceModel computes it. Every operation is an entry of the table
-// in reference_operation.cc.
+// One operation in float64, as ReferenceModel computes it.
 
 #ifndef NORMD_CLIENT_VERIFY_REFERENCE_OPERATION_H_
 #define NORMD_CLIENT_VERIFY_REFERENCE_OPERATION_H_
@@ -63,10 +62,6 @@ class ReferenceOperation {
   virtual absl::StatusOr<std::vector<ReferenceOutput>> Compute(
       absl::Span<const NamedTensor* const> inputs) const = 0;
 };
-
-// The operation that `config` names. InvalidArgument for none, and for a wrong size of it.
-absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceOperation(
-    const v1::ModelConfig& config);
 
 }  // namespace normd::client
 

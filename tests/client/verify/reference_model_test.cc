@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/tensor/random.h"
+#include "client/verify/reference_operations.h"
 #include "google/protobuf/text_format.h"
 #include "kernels/reference.h"
 #include "tests/support/temp_repository.h"

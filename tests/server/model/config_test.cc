@@ -177,6 +177,14 @@ INSTANTIATE_TEST_SUITE_P(
             "rms_norm.normalized_shape: shape: 17 dimensions, wanted at most 16"},
         BadCase{"RmsNormEps", "rms_norm { normalized_shape: 4 eps: -inf }",
                 "rms_norm.eps: -inf, wanted a finite value >= 0"},
+        BadCase{"AddRmsNormNoShape", "add_rms_norm {}",
+                "add_rms_norm.normalized_shape: missing, wanted at least one dimension"},
+        BadCase{"AddRmsNormZeroDim", "add_rms_norm { normalized_shape: [4, 0] }",
+                "add_rms_norm.normalized_shape[1]: 0, wanted at least 1"},
+        BadCase{"AddRmsNormEps", "add_rms_norm { normalized_shape: 4 eps: -1 }",
+                "add_rms_norm.eps: -1, wanted a finite value >= 0"},
+        BadCase{"AddRmsNormLayout", "add_rms_norm { normalized_shape: 4 } layout: CHANNELS_LAST",
+                "layout: CHANNELS_LAST, wanted none for an operation without channels"},
         BadCase{"BatchNormNoChannels", "batch_norm {}",
                 "batch_norm.channels: 0, wanted 1 to 2147483648"},
         BadCase{"BatchNormEps", "batch_norm { channels: 4 eps: -0.5 }",
@@ -286,16 +294,18 @@ TEST(MakeSpecTest, KeepsAnEpsOfZero) {
 
 // As torch.nn.RMSNorm: of the type that the statistics are computed in.
 TEST(MakeSpecTest, RmsNormWithoutEpsTakesTheMachineEpsilon) {
-  const v1::ModelConfig absent = Parse("rms_norm { normalized_shape: 4 }");
-  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat64).eps, 0x1p-52);
-  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat32).eps, 0x1p-23);
-  EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat16).eps, 0x1p-23);
-  EXPECT_EQ(MakeSpec(absent, norm::DType::kBFloat16).eps, 0x1p-23);
-  for (const double eps : {0.0, 1e-6}) {
-    const v1::ModelConfig given =
-        Parse("rms_norm { normalized_shape: 4 eps: " + std::to_string(eps) + " }");
-    EXPECT_EQ(MakeSpec(given, norm::DType::kFloat64).eps, eps);
-    EXPECT_EQ(MakeSpec(given, norm::DType::kFloat16).eps, eps);
+  for (const std::string operation : {"rms_norm", "add_rms_norm"}) {
+    const v1::ModelConfig absent = Parse(operation + " { normalized_shape: 4 }");
+    EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat64).eps, 0x1p-52);
+    EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat32).eps, 0x1p-23);
+    EXPECT_EQ(MakeSpec(absent, norm::DType::kFloat16).eps, 0x1p-23);
+    EXPECT_EQ(MakeSpec(absent, norm::DType::kBFloat16).eps, 0x1p-23);
+    for (const double eps : {0.0, 1e-6}) {
+      const v1::ModelConfig given =
+          Parse(operation + " { normalized_shape: 4 eps: " + std::to_string(eps) + " }");
+      EXPECT_EQ(MakeSpec(given, norm::DType::kFloat64).eps, eps);
+      EXPECT_EQ(MakeSpec(given, norm::DType::kFloat16).eps, eps);
+    }
   }
 }
 
@@ -314,6 +324,11 @@ TEST(MakeSpecTest, MapsEveryOperation) {
   spec = MakeSpec(Parse("rms_norm { normalized_shape: [2, 3] }"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kMeanSquare);
+  EXPECT_FALSE(spec.residual || spec.residual_out);
+  spec = MakeSpec(Parse("add_rms_norm { normalized_shape: [2, 3] }"), norm::DType::kFloat32);
+  EXPECT_EQ(spec.channels, 6);
+  EXPECT_EQ(spec.statistics, norm::Statistics::kMeanSquare);
+  EXPECT_TRUE(spec.residual && spec.residual_out);
   spec = MakeSpec(Parse("batch_norm { channels: 6 } layout: CHANNELS_LAST"), norm::DType::kFloat32);
   EXPECT_EQ(spec.channels, 6);
   EXPECT_EQ(spec.statistics, norm::Statistics::kGiven);

@@ -94,6 +94,8 @@ TEST_F(ModelTest, SpecAndParametersAreWhatTheKernelsAccept) {
       {"layer_norm { normalized_shape: 4 affine: false }", {}},
       {"rms_norm { normalized_shape: 4 }", {weight}},
       {"rms_norm { normalized_shape: 4 affine: false }", {}},
+      {"add_rms_norm { normalized_shape: 4 }", {weight}},
+      {"add_rms_norm { normalized_shape: 4 affine: false }", {}},
       {"batch_norm { channels: 4 }", {weight, bias, mean, var}},
       {"batch_norm { channels: 4 affine: false }", {mean, var}}};
   for (const auto& [config, parameters] : cases) {
