@@ -110,6 +110,51 @@ TEST_F(SeveralTensorsTest, AStreamCarriesASampleOfEachInTurn) {
   }
 }
 
+// The number that the server tells decides what a sample is, and must divide every tensor.
+TEST_F(SeveralTensorsTest, ASampleOfAStreamIsWhatTheServersHeaderSays) {
+  const std::vector<Tensor> inputs = {Random(norm::DType::kFloat32, {5, 2, 3}, 1),
+                                      Random(norm::DType::kFloat16, {5, 2, 4}, 2)};
+  const auto run = [&](std::int64_t told, std::vector<std::byte>& received) {
+    server_.TellSamples(told);
+    std::string stream;
+    for (std::size_t sample = 0; sample < 5; ++sample) {
+      for (const Tensor& input : inputs) {
+        const std::size_t size = input.bytes().size() / 5;
+        stream.append(reinterpret_cast<const char*>(input.bytes().data()) + sample * size, size);
+      }
+    }
+    StreamRequest request;
+    request.model = "turn";
+    request.inputs = {inputs[0].spec("x"), inputs[1].spec("g")};
+    request.chunk_bytes = 11;
+    std::size_t read = 0;
+    return client_->NormalizeStream(
+        request,
+        [&](absl::Span<std::byte> out) {
+          std::memcpy(out.data(), stream.data() + read, out.size());
+          read += out.size();
+          return absl::OkStatus();
+        },
+        [&](absl::Span<const std::byte> bytes) {
+          received.insert(received.end(), bytes.begin(), bytes.end());
+          return absl::OkStatus();
+        });
+  };
+  std::vector<std::byte> received;
+  const absl::StatusOr<StreamResult> result = run(5, received);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->samples, 5);
+  const auto outputs = SplitStream(result->outputs, received, result->samples);
+  ASSERT_TRUE(outputs.ok()) << outputs.status();
+  EXPECT_TRUE((*outputs)[0].bytes() == inputs[1].bytes());
+  EXPECT_TRUE((*outputs)[1].bytes() == inputs[0].bytes());
+  for (const std::int64_t wrong : {-1, 4, 15, 31}) {
+    const absl::Status status = run(wrong, received).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << wrong;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("of which the tensors do not consist"));
+  }
+}
+
 TEST_F(SeveralTensorsTest, AStreamRefusesInputsOfOtherSamplesAndNoInputs) {
   StreamRequest request;
   request.model = "turn";

@@ -51,8 +51,10 @@ void SetInfo(const std::string& name, const std::vector<std::int64_t>& shape,
   info->mutable_shape()->Assign(shape.begin(), shape.end());
 }
 
-std::size_t SampleBytes(const v1::Tensor& tensor) {
-  return static_cast<std::size_t>(*tensor.shape().rbegin()) * norm::SizeOf(DTypeOf(tensor.dtype()));
+std::size_t SampleBytes(const v1::Tensor& tensor, std::int64_t samples) {
+  std::int64_t elements = *tensor.shape().rbegin();
+  if (samples > 0) elements = Shape::Create(tensor.shape())->elements() / samples;
+  return static_cast<std::size_t>(elements) * norm::SizeOf(DTypeOf(tensor.dtype()));
 }
 
 class Service final : public v1::NormService::Service {
@@ -87,8 +89,10 @@ class Service final : public v1::NormService::Service {
     v1::NormalizeRequest request = message.header();
     const FakeModel* model = nullptr;
     bool wrong = false;
+    std::int64_t samples = 0;
     {
       MutexLock lock(mutex_);
+      samples = samples_;
       const std::int64_t number = calls_++;
       changed_.SignalAll();
       while (number >= hold_from_) changed_.Wait(mutex_);
@@ -104,14 +108,15 @@ class Service final : public v1::NormService::Service {
     if (!outputs.ok()) return ToGrpc(outputs.status());
     for (const v1::Tensor& output : *outputs) *answer.mutable_header()->add_outputs() = output;
     answer.mutable_header()->set_max_chunk_bytes(4096);
+    answer.mutable_header()->set_samples(samples);
     stream->Write(answer);
     std::string bytes;
     while (stream->Read(&message)) bytes += message.chunk();
-    Deal(bytes, request);
+    Deal(bytes, samples, request);
     v1::NormalizeResponse response;
     const grpc::Status status = Compute(*model, request, wrong, &response);
     if (!status.ok()) return status;
-    const std::string data = Interleaved(response);
+    const std::string data = Interleaved(response, samples);
     for (std::size_t at = 0; at < data.size(); at += kAnswerBytes) {
       answer.set_chunk(data.substr(at, kAnswerBytes));
       stream->Write(answer);
@@ -167,6 +172,10 @@ class Service final : public v1::NormService::Service {
     v1::ModelInfo& info = models_.at(name)->info;
     for (const auto& [tensor, shape] : inputs) SetInfo(tensor, shape, info.add_inputs());
     for (const auto& [tensor, shape] : outputs) SetInfo(tensor, shape, info.add_outputs());
+  }
+  void TellSamples(std::int64_t samples) {
+    MutexLock lock(mutex_);
+    samples_ = samples;
   }
   void FailFrom(std::int64_t from, const absl::Status& status) {
     MutexLock lock(mutex_);
@@ -227,13 +236,13 @@ class Service final : public v1::NormService::Service {
   }
 
   // Of several outputs, a sample of each in turn.
-  static std::string Interleaved(const v1::NormalizeResponse& response) {
+  static std::string Interleaved(const v1::NormalizeResponse& response, std::int64_t samples) {
     if (response.outputs_size() == 1) return response.outputs(0).data();
     std::string bytes;
     for (std::size_t sample = 0, before = 1; before != bytes.size(); ++sample) {
       before = bytes.size();
       for (const v1::Tensor& output : response.outputs()) {
-        const std::size_t size = SampleBytes(output);
+        const std::size_t size = SampleBytes(output, samples);
         if (sample * size < output.data().size())
           bytes += output.data().substr(sample * size, size);
       }
@@ -241,15 +250,15 @@ class Service final : public v1::NormService::Service {
     return bytes;
   }
 
-  // Of several inputs, a sample (the last dimension) of each in turn.
-  static void Deal(absl::string_view bytes, v1::NormalizeRequest& request) {
+  // Of several inputs, a sample of each in turn.
+  static void Deal(absl::string_view bytes, std::int64_t samples, v1::NormalizeRequest& request) {
     if (request.inputs_size() == 1) {
       request.mutable_inputs(0)->set_data(std::string(bytes));
       return;
     }
     while (!bytes.empty()) {
       for (v1::Tensor& input : *request.mutable_inputs()) {
-        const absl::string_view sample = bytes.substr(0, SampleBytes(input));
+        const absl::string_view sample = bytes.substr(0, SampleBytes(input, samples));
         input.mutable_data()->append(sample.data(), sample.size());
         bytes.remove_prefix(sample.size());
       }
@@ -317,6 +326,7 @@ class Service final : public v1::NormService::Service {
   // Nodes stay until the end, but for those unloaded, which no test does under load.
   std::map<std::string, std::unique_ptr<FakeModel>> models_ ABSL_GUARDED_BY(mutex_);
   std::int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t fail_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
   std::int64_t wrong_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -379,6 +389,8 @@ void FakeNormService::TellTensors(const std::string& name, const Tensors& inputs
                                   const Tensors& outputs) {
   impl_->service.TellTensors(name, inputs, outputs);
 }
+
+void FakeNormService::TellSamples(std::int64_t samples) { impl_->service.TellSamples(samples); }
 
 void FakeNormService::FailFrom(std::int64_t from, const absl::Status& status) {
   impl_->service.FailFrom(from, status);

@@ -42,6 +42,10 @@ class FakeNormService {
   using Tensors = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
   void TellTensors(const std::string& name, const Tensors& inputs, const Tensors& outputs);
 
+  // What the headers of streams say from now on, and so how streams of several tensors are
+  // interleaved; 0, an older server, means the last dimension.
+  void TellSamples(std::int64_t samples);
+
   // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
   // but OK refuses.
   void FailFrom(std::int64_t from, const absl::Status& status);

@@ -254,6 +254,37 @@ TEST_F(NormctlTest, NormalizeStreamsAFusedLayersTwoInputs) {
   EXPECT_THAT(ran.err, HasSubstr("y: shape [6, 10], wanted the samples of x"));
 }
 
+TEST_F(NormctlTest, NormalizesWithAResidualBothWays) {
+  v1::ModelConfig config;
+  config.mutable_add_rms_norm()->add_normalized_shape(4);
+  config.mutable_add_rms_norm()->add_normalized_shape(8);
+  config.mutable_add_rms_norm()->set_affine(false);
+  server_.AddModel("add", config);
+  test::WriteModel(folder_.path(), "add", config, {});
+  server_.TellSamples(7);
+  for (const char* name : {"x.npy", "residual.npy"}) {
+    const Tensor tensor =
+        RandomTensor(norm::DType::kFloat32, Shape::Create({7, 4, 8}).value(), -1, 1, *name).value();
+    EXPECT_TRUE(WriteNpy(folder_.File(name), tensor.view()).ok());
+  }
+  for (const std::string stream : {"never", "always"}) {
+    const Ran ran = Call({"normalize", "--stream=" + stream, "--model=add",
+                          "x=" + folder_.File("x.npy"), "residual=" + folder_.File("residual.npy"),
+                          "-o", "y=" + folder_.File(stream + "_y.npy"), "-o",
+                          "residual_out=" + folder_.File(stream + "_sum.npy"), "--verify",
+                          "--model_repository=" + folder_.path()});
+    EXPECT_EQ(ran.code, kExitOk) << ran.err;
+    EXPECT_THAT(ran.out, HasSubstr("verified against float64: ok"));
+  }
+  for (const std::string output : {"_y.npy", "_sum.npy"}) {
+    const auto whole = ReadNpy(folder_.File("never" + output));
+    const auto streamed = ReadNpy(folder_.File("always" + output));
+    ASSERT_TRUE(whole.ok() && streamed.ok()) << whole.status() << streamed.status();
+    EXPECT_TRUE(whole->bytes() == streamed->bytes()) << output;
+    EXPECT_EQ(whole->shape().ToString(), "[7, 4, 8]");
+  }
+}
+
 // Gives the inputs back in the opposite order, each under its name and "_out".
 std::vector<v1::Tensor> Turned(const v1::NormalizeRequest& request) {
   std::vector<v1::Tensor> outputs(request.inputs().rbegin(), request.inputs().rend());

@@ -76,6 +76,26 @@ TEST_F(NormloadTest, ChoosesAShapeThatSuitsTheModel) {
   EXPECT_THAT(out_, HasSubstr("norm:1x4x56x56:float32"));
 }
 
+TEST_F(NormloadTest, VerifiesBothOutputsOfANormWithAResidual) {
+  v1::ModelConfig config;
+  config.mutable_add_rms_norm()->add_normalized_shape(8);
+  config.mutable_add_rms_norm()->set_affine(false);
+  server_.AddModel("add", config);
+  server_.TellTensors("add", {{"x", {-2, 8}}, {"residual", {-2, 8}}},
+                      {{"y", {-2, 8}}, {"residual_out", {-2, 8}}});
+  test::WriteModel(folder_.path(), "add", config, {});
+  Run({"--mix=add:3x8:bf16:2:residual=3x8,add,norm:1x4x5", "--requests=60", "--concurrency=3",
+       "--verify", "--verify_every=1", "--model_repository=" + folder_.path()});
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["result"]["verified"], 60);
+  EXPECT_EQ(report_["result"]["wrong"], 0);
+  server_.AnswerWronglyFrom(server_.calls() + 1);
+  Run({"--model=add", "--requests=10", "--verify", "--verify_every=1",
+       "--model_repository=" + folder_.path()});
+  EXPECT_NE(code_, kExitOk);
+  EXPECT_EQ(report_["result"]["wrong"], 10);
+}
+
 TEST_F(NormloadTest, AsksForAShapeWhereTheServerDoesNotTellItsInputs) {
   v1::ModelConfig config;
   config.mutable_instance_norm()->set_channels(4);
