@@ -40,7 +40,7 @@ TempFolder::~TempFolder() {
 }
 
 std::string SafetensorsBytes(const std::map<std::string, client::Tensor>& tensors) {
-  nlohmann::json header;
+  nlohmann::json header = nlohmann::json::object();  // Otherwise null, when it stays empty.
   std::string data;
   for (const auto& [name, tensor] : tensors) {
     const auto dims = tensor.shape().dims();
