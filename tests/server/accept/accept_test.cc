@@ -164,16 +164,17 @@ TEST_F(AcceptTest, EachOfSeveralOutputsGoesWhereTheRequestSays) {
   {
     CallContext call(accept_, Arrival());
     description.outputs.push_back({"residual_out", {BytesOf(y_), pinned}});
-    const auto accepted = AcceptRequest(accept_, call, description);
-    ASSERT_TRUE(accepted.ok()) << accepted.status();
+    AcceptedRequest accepted;
+    const absl::Status status = AcceptRequest(accept_, call, description, accepted);
+    ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(admission_.inflight_bytes(), 128) << "two inputs and two outputs";
-    const auto request = MakeRequest(accept_, call, *accepted, accepted->geometry());
+    const auto request = MakeRequest(accept_, call, accepted, accepted.geometry());
     ASSERT_EQ(request->outputs.size(), 2U);
     EXPECT_TRUE(request->outputs[0].bytes.empty());
     EXPECT_EQ(request->outputs[1].bytes.data(), BytesOf(y_).data());
     Completion completion;
     completion.outputs.resize(2);
-    EXPECT_THAT(std::string(MakeResponse(call, *accepted, completion).status().message()),
+    EXPECT_THAT(std::string(MakeResponse(call, accepted, completion).status().message()),
                 HasSubstr("output \"y\": 0 bytes, wanted 32"));
   }
   description.outputs.push_back({"y", {BytesOf(x_), {}}});

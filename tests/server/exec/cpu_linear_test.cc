@@ -107,7 +107,7 @@ class CpuLinearTest : public ::testing::Test {
     auto batch = std::make_unique<Batch>();
     batch->model = model_;
     batch->dtype = requests.front()->dtype;
-    batch->requests = std::move(requests);
+    for (auto& request : requests) batch->requests.push_back(std::move(request));
     EXPECT_TRUE(lane_.Execute(std::move(batch)).ok());
   }
 
