@@ -226,7 +226,7 @@ class Service final : public v1::NormService::Service {
     return outputs;
   }
 
-  // Of several outputs, a sample of each in turn.
+  // With several outputs, a sample of each in turn.
   static std::string Interleaved(const v1::NormalizeResponse& response) {
     if (response.outputs_size() == 1) return response.outputs(0).data();
     std::string bytes;
@@ -241,7 +241,7 @@ class Service final : public v1::NormService::Service {
     return bytes;
   }
 
-  // Of several inputs, a sample (the last dimension) of each in turn.
+  // With several inputs, a sample (the last dimension) of each in turn.
   static void Deal(absl::string_view bytes, v1::NormalizeRequest& request) {
     if (request.inputs_size() == 1) {
       request.mutable_inputs(0)->set_data(std::string(bytes));
