@@ -71,7 +71,7 @@ class Client {
   // Encodes and starts. Errors of EncodedRequest::Create come back without `done` being run.
   absl::StatusOr<std::shared_ptr<PendingCall>> NormalizeAsync(const NormalizeRequest& request,
                                                               Done done);
-  // The same, and waits for the answer. Must not be called from a `done`.
+  // The same, and waits for the response. Must not be called from a `done`.
   absl::StatusOr<NormalizeResponse> Normalize(const NormalizeRequest& request);
 
   // Tensors of any size: reads the inputs from `reader` and gives the outputs to `writer`, both in

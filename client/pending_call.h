@@ -9,7 +9,7 @@ namespace normd::client {
 class PendingCall {
  public:
   virtual ~PendingCall() = default;
-  // Asks for an early end: `done` then receives CANCELLED, or the answer if that is faster.
+  // Asks for an early end: `done` then receives CANCELLED, or the response if that is faster.
   virtual void Cancel() = 0;
 };
 

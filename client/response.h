@@ -46,7 +46,7 @@ class OutputTensor {
   std::size_t size_bytes_ = 0;
 };
 
-// Owns the memory of the answer.
+// Owns the memory of the response.
 class NormalizeResponse {
  public:
   // Internal, saying what is wrong, for a message that is not a NormalizeResponse with at least one
@@ -59,7 +59,7 @@ class NormalizeResponse {
   const v1::BatchInfo& batch() const { return batch_; }
   // At least one, in the model's order.
   absl::Span<const OutputTensor> outputs() const { return outputs_; }
-  // Of all outputs.
+  // The bytes of all outputs.
   std::size_t size_bytes() const;
 
  private:

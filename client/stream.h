@@ -19,7 +19,7 @@ using StreamReader = absl::FunctionRef<absl::Status(absl::Span<std::byte> out)>;
 using StreamWriter = absl::FunctionRef<absl::Status(absl::Span<const std::byte> bytes)>;
 
 // Runs the call over a transport that has just begun, up to its status. An error is the reader's,
-// the writer's, on_accepted's, or Internal for an answer that breaks the protocol; the caller then
+// the writer's, on_accepted's, or Internal for a response that breaks the protocol; the caller then
 // cancels. OK: the call has ended, and whether well its status says; `result` is complete if it
 // did. What Client::NormalizeStream is made of.
 absl::Status RunStream(StreamTransport& transport, const StreamRequest& request,

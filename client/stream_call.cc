@@ -106,13 +106,13 @@ class StreamCall final : public PendingCall,
   std::shared_ptr<StreamCall> self_;  // shared: with the caller, who may cancel; itself until done.
   grpc::ClientContext context_;
   std::atomic<bool> begun_{false};
-  // Of the writes.
+  // For the writes.
   grpc::ByteBuffer outgoing_;
   bool header_written_ = false;
   std::size_t at_ = 0;
   bool ended_ = false;
   std::size_t chunk_bytes_ = 0;  // Set before the chunks begin.
-  // Of the reads.
+  // For the reads.
   grpc::ByteBuffer incoming_;
   bool answered_ = false;
   std::optional<StreamReception> reception_;  // Once it is answered.

@@ -30,8 +30,8 @@ struct StreamedTensor {
 struct StreamHandlers {
   // The result's next bytes, in order and of any number. May be empty.
   absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes;
-  // Runs exactly once, last. The error of an answer that breaks the protocol, else OK; then how the
-  // call ended, and what came.
+  // Runs exactly once, last. The error of a response that breaks the protocol, else OK; then how
+  // the call ended, and what came.
   absl::AnyInvocable<void(const absl::Status&, const grpc::Status&, StreamResult) &&> done;
 };
 

@@ -158,7 +158,7 @@ absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamChunk& 
       result.complete = true;
       return absl::OkStatus();
     case Kind::kNone:
-      return absl::OkStatus();  // Of a newer server: fields that have no meaning here.
+      return absl::OkStatus();  // From a newer server: fields that mean nothing here.
     case Kind::kChunk: break;
   }
   if (part->size > total_bytes_ - received_bytes_) {

@@ -35,13 +35,13 @@ struct AcceptedStream {
 absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
                                                 const StreamRequest& request, StreamResult& result);
 
-// A chunk of the answer, in the slices in which it came.
+// A chunk of the response, in the slices in which it came.
 struct StreamChunk {
   std::vector<grpc::Slice> slices;
-  absl::InlinedVector<ConstBytes, 8> pieces;  // Of the slices.
+  absl::InlinedVector<ConstBytes, 8> pieces;  // Views of the slices.
 };
 
-// Follows the answers after the header and holds them against the protocol. Not thread-safe.
+// Follows the responses after the header and holds them against the protocol. Not thread-safe.
 class StreamReception {
  public:
   explicit StreamReception(std::int64_t total_bytes) : total_bytes_(total_bytes) {}
@@ -57,7 +57,7 @@ class StreamReception {
   std::int64_t received_bytes_ = 0;
 };
 
-// What an answer does that breaks the protocol.
+// What a response does that breaks the protocol.
 absl::Status BrokenAnswer(absl::string_view what);
 
 }  // namespace normd::client

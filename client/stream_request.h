@@ -15,7 +15,8 @@
 
 namespace normd::client {
 
-// Of the inputs' bytes, sent to the server; of the outputs', received from it and in all.
+// How many of the inputs' bytes have been sent, and how many of the outputs' received, so far and
+// in all.
 struct StreamProgress {
   std::int64_t sent_bytes = 0;
   std::int64_t received_bytes = 0;
@@ -39,15 +40,16 @@ struct StreamRequest {
   // a model's only input needs no name.
   std::vector<TensorSpec> inputs;
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
-  // Of each run of rows that the server computes; norm_service.proto says what each means.
+  // For each run of rows that the server computes; norm_service.proto says what they mean.
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;
   Duration queue_timeout{0};
-  Duration timeout = Duration::max();                // Of the whole call; none by default.
-  std::int64_t chunk_bytes = std::int64_t{1} << 20;  // Of a message; less if the server says so.
+  Duration timeout = Duration::max();  // For the whole call; none by default.
+  std::int64_t chunk_bytes = std::int64_t{1}
+                             << 20;  // The most in one message; less if the server says so.
   // Called once, when the server has taken the header and before anything is read or written, on
   // the caller's thread, with what is known of the result. May be empty.
   std::function<absl::Status(const StreamResult&)> on_accepted;
-  // Called after each chunk of the answer, on the caller's thread. May be empty.
+  // Called after each chunk of the response, on the caller's thread. May be empty.
   std::function<void(const StreamProgress&)> on_progress;
 };
 

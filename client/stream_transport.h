@@ -44,7 +44,7 @@ class StreamTransport final : private grpc::ClientBidiReactor<grpc::ByteBuffer, 
   void OnDone(const grpc::Status& status) override;
 
   grpc::ClientContext context_;
-  // Of the operations in progress.
+  // For the operations in progress.
   grpc::ByteBuffer outgoing_;
   grpc::ByteBuffer incoming_;
 

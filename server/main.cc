@@ -189,6 +189,27 @@ CallOptions CallsOf(const ServerConfig& config) {
   return options;
 }
 
+RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness) {
+  RegistryOptions options;
+  options.root = config.model_repository;
+  options.max_parameter_bytes = config.max_parameter_bytes;
+  options.max_models = config.max_models;
+  options.on_change = [&readiness](const std::string& model, bool loaded) {
+    readiness.SetModel(model, loaded);
+  };
+  return options;
+}
+
+AdmissionLimits AdmissionOf(const ServerConfig& config) {
+  AdmissionLimits limits;
+  limits.max_inflight_bytes = config.max_inflight_bytes;
+  limits.max_inflight_requests = config.max_inflight_requests;
+  limits.max_connection_share = config.max_connection_share;
+  limits.max_peer_share = config.max_peer_share;
+  limits.overdraft_bytes = 2 * config.stream_window_bytes;
+  return limits;
+}
+
 ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   ServerInfo info;
   info.version = NORMD_VERSION;
@@ -240,6 +261,7 @@ ServerConfig FittedToMemory(ServerConfig config) {
   return config;
 }
 
+// The parts of the server in the order in which they start; they end in the reverse order.
 int Serve(const ServerConfig& given, ServerLog& log) {
   const ServerConfig config = FittedToMemory(given);
   SteadyClock clock;
@@ -251,23 +273,11 @@ int Serve(const ServerConfig& given, ServerLog& log) {
 
   auto backend = CreateBackend(BackendOf(config), *metrics, clock);
   if (!backend.ok()) return StartFailed(backend.status());
-  RegistryOptions registry_options;
-  registry_options.root = config.model_repository;
-  registry_options.max_parameter_bytes = config.max_parameter_bytes;
-  registry_options.max_models = config.max_models;
-  registry_options.on_change = [&](const std::string& model, bool loaded) {
-    readiness.SetModel(model, loaded);
-  };
-  ModelRegistry registry(registry_options, **backend, *metrics, clock);
+  ModelRegistry registry(RegistryOf(config, readiness), **backend, *metrics, clock);
   const absl::Status loaded = registry.LoadAll();
   if (!loaded.ok()) return StartFailed(loaded);
 
-  Admission admission({.max_inflight_bytes = config.max_inflight_bytes,
-                       .max_inflight_requests = config.max_inflight_requests,
-                       .max_connection_share = config.max_connection_share,
-                       .max_peer_share = config.max_peer_share,
-                       .overdraft_bytes = 2 * config.stream_window_bytes},
-                      *metrics);
+  Admission admission(AdmissionOf(config), *metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
   const bool on_cpu = lanes.front()->device() == "cpu";
   BatchQueue queue(QueueOf(config, on_cpu), clock);

@@ -139,7 +139,7 @@ class MessageReader {
   const std::size_t bytes_;
   SliceStream stream_;
   google::protobuf::io::CodedInputStream in_;
-  absl::string_view list_;  // Of the element that is being read; empty outside.
+  absl::string_view list_;  // The list of the element that is being read; empty outside.
   std::size_t index_ = 0;
 };
 

@@ -19,7 +19,7 @@ inline std::size_t IntFieldSize(std::int64_t value) {
   using Wire = google::protobuf::internal::WireFormatLite;
   return value == 0 ? 0 : 1 + Wire::Int64Size(value);
 }
-// Of a submessage, which is written even when it is empty.
+// A submessage's size; it is written even when it is empty.
 inline std::size_t SubmessageSize(std::size_t size) {
   return 1 + google::protobuf::internal::WireFormatLite::LengthDelimitedSize(size);
 }

@@ -1,5 +1,5 @@
-// When to send, in an open loop: at times that do not depend on the answers. (A closed loop sends
-// when an answer has come and needs no arrivals.)
+// When to send, in an open loop: at times that do not depend on the responses. (A closed loop sends
+// when a response has come and needs no arrivals.)
 
 #ifndef NORMD_CLIENT_LOAD_ARRIVALS_H_
 #define NORMD_CLIENT_LOAD_ARRIVALS_H_

@@ -58,7 +58,7 @@ struct LoadRun::Impl {
   void SendNext(Call& call);
   Outgoing Prepare(Call& call);
   void Record(const Call& call, const Outcome& outcome);
-  // Counts an answer, or the end of a caller; the last access to this object and to the pacer. Run
+  // Counts a response, or the end of a caller; the last access to this object and to the pacer. Run
   // may return, and both may end, as soon as `inflight` and `leaving` are 0.
   void Leave() {
     leaving.fetch_add(1, std::memory_order_relaxed);
@@ -66,7 +66,7 @@ struct LoadRun::Impl {
     if (before == 1 || before == refill_at) pacer.Wake();
     leaving.fetch_sub(1, std::memory_order_release);
   }
-  // Waits for every answer, and for the threads that brought them to be done with this object.
+  // Waits for every response, and for the threads that brought them to be done with this object.
   void WaitForAnswers() {
     while (inflight.load(std::memory_order_acquire) > 0) pacer.WaitUntil(kNever);
     while (leaving.load(std::memory_order_acquire) > 0) std::this_thread::yield();
@@ -77,14 +77,14 @@ struct LoadRun::Impl {
   std::int64_t CountUnsent(std::optional<Duration> offset, TimePoint start);
 
   LoadOptions options;
-  // Sending that has waited for room goes on below this: a wake for each answer would cost as much
-  // as a small call.
+  // Sending that has waited for room goes on below this: a wake for each response would cost as
+  // much as a small call.
   const std::int64_t refill_at;
   const Workload& workload;
   Sender& sender;
   Pacer& pacer;
   std::vector<std::unique_ptr<Worker>> workers;
-  std::vector<Call> callers;  // Of a closed loop.
+  std::vector<Call> callers;  // In a closed loop.
 
   // Requests that are out; in a closed loop, callers that have not ended. Whoever brings it to zero
   // releases all that was recorded, and Run acquires it.

@@ -25,9 +25,10 @@ struct LoadOptions {
   int max_inflight = 16384;
   StopOptions stop;
   std::int64_t verify_every = 0;  // Each n-th answer of a worker is verified; 0: none.
-  double cancel_share = 0;  // Of the requests: cancelled by the client, so long after the send.
+  double cancel_share =
+      0;  // The share of requests that the client cancels, so long after the send.
   Duration cancel_after{0};
-  std::uint64_t seed = 1;  // Of the picks from the mix, and of those to be cancelled.
+  std::uint64_t seed = 1;  // For the picks from the mix and the choice of those to cancel.
 };
 
 struct LoadResult {

@@ -27,8 +27,8 @@ struct SendTimes {
 
 // What one kind of request of the mix saw.
 struct ItemMeasurement {
-  Histogram response_time;  // Of the answers with OK.
-  Histogram first_bytes;    // Of a stream's: from the intended send to the first of the answer.
+  Histogram response_time;  // Of responses with OK.
+  Histogram first_bytes;  // For streams: from the intended send to the first byte of the response.
   std::int64_t errors = 0;
   std::int64_t sent_bytes = 0;  // As those of Measurement.
   std::int64_t received_bytes = 0;
@@ -39,13 +39,14 @@ struct ItemMeasurement {
 // A value: workers measure apart, and the parts are merged. Times are of requests that were
 // answered with OK; the others are counted by their code.
 struct Measurement {
-  Histogram response_time;  // From the intended send to the answer: what a user waits.
-  Histogram service_time;   // From the actual send to the answer.
+  Histogram response_time;  // From the intended send to the response: what a user waits.
+  Histogram service_time;   // From the actual send to the response.
   Histogram send_lag;       // From the intended to the actual send.
 
   std::array<std::int64_t, kStatusCodes> codes{};
-  std::array<std::string, kStatusCodes> first_message;  // Of each code, the first that came.
-  std::int64_t warmup_requests = 0;                     // Not counted anywhere else.
+  std::array<std::string, kStatusCodes>
+      first_message;                 // The first message that came with each code.
+  std::int64_t warmup_requests = 0;  // Not counted anywhere else.
   std::int64_t cancelled = 0;  // By the client, as it was asked to. Not counted anywhere else.
   // By Item::index, up to the largest that was recorded.
   std::vector<ItemMeasurement> items;
@@ -54,8 +55,8 @@ struct Measurement {
   std::int64_t received_bytes = 0;
 
   std::array<Duration, kServerStages> stage_sum{};
-  // The number of batches is the sum of 1 / (requests in my batch) over the answers, provided that
-  // nobody else uses the server.
+  // The number of batches is the sum of 1 / (requests in my batch) over the responses, provided
+  // that nobody else uses the server.
   double batches = 0;
   std::int64_t in_batches = 0;  // Answers that told of a batch; a stream's do not.
   std::int64_t max_batch_requests = 0;
@@ -73,7 +74,7 @@ struct Measurement {
   std::int64_t ok() const { return codes[0]; }
   std::int64_t errors() const { return requests() - ok(); }
   double error_share() const;
-  // Of all answers; zero without any.
+  // Over all responses; zero without any.
   Duration MeanStage(std::size_t stage) const;
   double MeanBatchRequests() const;
 };

@@ -30,7 +30,7 @@ struct ObjectiveResult {
   // to be sent was left behind.
   bool met = false;
 
-  double WithinShare(const LoadResult& result) const;  // Of all measured requests.
+  double WithinShare(const LoadResult& result) const;  // As a share of all measured requests.
   double Goodput(const LoadResult& result) const;      // Answers within the limit per second.
 };
 

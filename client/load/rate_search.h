@@ -13,7 +13,7 @@
 namespace normd::load {
 
 struct Sweep {
-  bool over_rate = false;  // Of an open loop; otherwise callers of a closed one.
+  bool over_rate = false;  // True: an open loop's rate; false: the callers of a closed loop.
   std::vector<double> values;
 };
 
@@ -55,7 +55,7 @@ class RateSearch {
   double rate_;
   double lower_ = 0;  // The highest that met it, 0 before there is one.
   double upper_ = 0;  // The lowest that missed it, 0 before there is one.
-  int misses_ = 0;    // Of `rate_`.
+  int misses_ = 0;    // At `rate_`.
   bool over_ = false;
 };
 

@@ -1,4 +1,4 @@
-// How a request leaves and an answer comes back. The load run knows no protocol.
+// How a request leaves and a response comes back. The load run knows no protocol.
 
 #ifndef NORMD_CLIENT_LOAD_SENDER_H_
 #define NORMD_CLIENT_LOAD_SENDER_H_
@@ -26,11 +26,11 @@ enum class Verdict { kUnchecked, kRight, kWrong };
 // One answer, or its failure.
 struct Outcome {
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::string message;     // Of an error, and of a wrong answer.
+  std::string message;     // What an error or a wrong response says.
   bool cancelled = false;  // The call ended because the client cancelled it, as asked.
   TimePoint received{};
   // Set when the code is OK.
-  std::optional<TimePoint> first_bytes;  // Of a stream: when the first of its answer came.
+  std::optional<TimePoint> first_bytes;  // For a stream: when the first byte of its response came.
   std::int64_t output_bytes = 0;
   std::array<Duration, kServerStages> stages{};
   std::int64_t batch_requests = 0;

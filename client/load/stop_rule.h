@@ -44,7 +44,7 @@ class StopRule {
   // For a request whose intended send is `intended`. kMeasure takes one of the wanted requests.
   Decision Admit(TimePoint intended);
 
-  // Tells of an answer.
+  // Tells of a response.
   void Observe(absl::StatusCode code);
 
   // The first reason stays.

@@ -46,7 +46,7 @@ std::string FormatBytes(std::int64_t bytes) {
   return absl::StrCat(bytes);
 }
 
-// Of input `k` of an entry; no other entry's first input has the seed of a further one.
+// The seed of input `k` of an entry. No entry's first input has the seed of another's further one.
 std::uint64_t SeedOf(std::uint64_t entry_seed, std::size_t k) {
   return k == 0 ? entry_seed : ~entry_seed ^ (static_cast<std::uint64_t>(k - 1) << 32);
 }

@@ -32,7 +32,7 @@ struct MixEntry {
   // The first input's was not given: it and those of inputs that are not named are still to be
   // chosen for the model.
   bool shape_from_model = false;
-  norm::DType dtype = norm::DType::kFloat32;  // Of every input.
+  norm::DType dtype = norm::DType::kFloat32;  // The type of every input.
   double weight = 1;                          // Its share is weight / the sum of the weights.
   Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.

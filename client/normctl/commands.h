@@ -12,7 +12,7 @@ namespace normd::client {
 
 // Exit codes.
 inline constexpr int kExitOk = 0;
-// The call failed, the answer is wrong (--verify), or health is not SERVING.
+// The call failed, the response is wrong (--verify), or health is not SERVING.
 inline constexpr int kExitFailed = 1;
 // The command line is wrong; nothing was sent.
 inline constexpr int kExitUsage = 2;

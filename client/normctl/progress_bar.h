@@ -33,7 +33,7 @@ class ProgressBar {
   const Clock& clock_;
   const TimePoint begin_;
   TimePoint drawn_{};
-  std::size_t width_ = 0;  // Of the line that is there.
+  std::size_t width_ = 0;  // The width of the line on the screen.
 };
 
 }  // namespace normd::client

@@ -15,7 +15,7 @@
 namespace normd::client {
 namespace {
 
-// Of the input, held against the reference at once.
+// Bytes of the input that are compared with the reference at once.
 constexpr std::int64_t kCompareBytes = std::int64_t{16} << 20;
 
 // The file that a stream writes: under another name until it is whole, unless the path leads to

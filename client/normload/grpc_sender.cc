@@ -12,7 +12,7 @@
 namespace normd::load {
 namespace {
 
-// Sets the verdict, and the message of a wrong answer, which is of the expectation's version.
+// Sets the verdict, and the message of a wrong response, which is of the expectation's version.
 void Verify(const Item& item, const Expectation& expectation,
             absl::Span<const client::AnsweredTensor> answer, Outcome& outcome) {
   const absl::StatusOr<client::Comparison> comparison =

@@ -63,7 +63,7 @@ class GrpcSender final : public Sender {
   std::shared_ptr<client::PendingCall> SendStream(
       const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done);
   void SendAndCancel(const Outgoing& outgoing, Done done);
-  // Null: the answer need not be verified.
+  // Null: the response need not be verified.
   const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
   const std::vector<std::unique_ptr<client::Client>> clients_;

@@ -27,7 +27,7 @@ class Signals final : public normd::load::Interrupts {
     time.tv_sec = limit.count() / 1000000000;
     time.tv_nsec = limit.count() % 1000000000;
     if (sigtimedwait(&signals_, nullptr, &time) < 0) return false;
-    // The user who asks twice does not want to wait for the answers that are still out.
+    // The user who asks twice does not want to wait for the responses that are still out.
     if (interrupted_) _exit(130);
     interrupted_ = true;
     return true;

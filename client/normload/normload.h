@@ -12,7 +12,7 @@
 namespace normd::load {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;  // Unreachable, a wrong answer, or too many errors.
+inline constexpr int kExitFailed = 1;  // Unreachable, a wrong response, or too many errors.
 inline constexpr int kExitUsage = 2;   // Nothing was sent.
 
 // Runs one command line, without the program's name; blocks. The report goes to `out`; progress and

@@ -50,7 +50,7 @@ struct ProgramOptions {
   std::int64_t version = 0;
   std::uint64_t seed = 1;
   absl::Duration timeout = absl::Seconds(10);  // A call's deadline.
-  int max_sending = 32;                        // Of one connection; 0: no limit.
+  int max_sending = 32;                        // Calls on one connection; 0: no limit.
   double cancel_share = 0;
   absl::Duration cancel_after = absl::Milliseconds(1);
 
@@ -82,8 +82,8 @@ struct ProgramOptions {
 
   // Made from the above by ParseOptions.
   std::vector<MixEntry> mix;
-  std::optional<RateProfile> profile;  // Of --rate and --profile.
-  std::vector<Duration> trace;         // Of --arrivals_file.
+  std::optional<RateProfile> profile;  // From --rate and --profile.
+  std::vector<Duration> trace;         // From --arrivals_file.
   std::optional<Objective> objective;
   std::optional<client::HttpUrl> metrics_url;
   std::optional<Sweep> sweep;

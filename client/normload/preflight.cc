@@ -41,7 +41,7 @@ absl::Status For(const Item& item, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(item.entry.ToString(), ": ", status.message()));
 }
 
-// An answer of either kind of call; its outputs only where they are verified.
+// A response of either kind of call; its outputs only where they are verified.
 struct Answer {
   std::int64_t version = 0;
   std::vector<client::TensorSpec> specs;

@@ -25,7 +25,7 @@ struct Preflight {
 absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
 
 // Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss when
-// an answer is wrong.
+// a response is wrong.
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
                                        const ProgramOptions& options);
 

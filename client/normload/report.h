@@ -18,7 +18,8 @@
 
 namespace normd::load {
 
-// Of the JSON report. It changes when a field changes its meaning or goes; fields may be added.
+// The version of the JSON report. It changes when a field changes its meaning or goes; fields may
+// be added.
 inline constexpr int kReportVersion = 1;
 
 // One run of the load.

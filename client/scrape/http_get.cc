@@ -32,7 +32,7 @@ absl::Status Unavailable(absl::string_view what, const error_code& error) {
   return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
 
-// What went wrong while the answer was read.
+// What went wrong while the response was read.
 absl::Status BadAnswer(const error_code& error) {
   if (error == http::error::body_limit) {
     return absl::InternalError(absl::StrCat("the answer has more than ", kMaxBytes, " bytes"));
@@ -40,7 +40,7 @@ absl::Status BadAnswer(const error_code& error) {
   if (error == http::error::partial_message) {
     return absl::UnavailableError("the answer broke off");
   }
-  // Of the parser's own errors, which also say that nothing came at all.
+  // The parser's own errors, which also say that nothing came at all.
   if (error.category() == make_error_code(http::error::end_of_stream).category()) {
     return absl::InternalError("the answer is no HTTP");
   }

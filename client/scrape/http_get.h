@@ -21,9 +21,9 @@ struct HttpUrl {
 // for anything else, https included.
 absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text);
 
-// The body of the answer to GET, spoken as HTTP/1.0: the connection's end is the body's. Blocks,
-// for at most `timeout` once the name is resolved. Unavailable when nothing answers or the answer
-// breaks off; DeadlineExceeded after `timeout`; Internal for a status other than 200, an answer
+// The body of the response to GET, spoken as HTTP/1.0: the connection's end is the body's. Blocks,
+// for at most `timeout` once the name is resolved. Unavailable when nothing answers or the response
+// breaks off; DeadlineExceeded after `timeout`; Internal for a status other than 200, a response
 // that is no HTTP, and one of more than 64 MiB. Messages name the URL.
 absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout);
 

@@ -43,7 +43,7 @@ struct ServerGrowth {
   };
   std::vector<Model> models;                  // Those with requests, by name.
   std::map<std::string, double> lane_busy_s;  // By lane.
-  double cpu_s = 0;                           // Of the process.
+  double cpu_s = 0;                           // The process's processor time.
 };
 
 ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,

@@ -23,7 +23,7 @@ StreamOrder::Run StreamOrder::Next(std::int64_t most) {
     tensors_[0].at += most;
     return run;
   }
-  // Of the others, those whose samples are empty are passed over.
+  // Tensors whose samples are empty are skipped.
   while (tensors_[next_].sample_bytes == 0) next_ = (next_ + 1) % tensors_.size();
   Position& position = tensors_[next_];
   const std::int64_t left = position.sample_bytes - position.at % position.sample_bytes;

@@ -56,7 +56,7 @@ Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byt
   Comparison result;
   const std::size_t size = norm::SizeOf(dtype);
   std::byte element[8] = {};
-  std::size_t filled = 0;  // Of an element that two pieces share.
+  std::size_t filled = 0;  // Bytes so far of an element that two pieces share.
   const auto check = [&](const std::byte* at) {
     const double want = expected[static_cast<std::size_t>(result.elements)];
     const double got = norm::LoadElement(dtype, at, 0);

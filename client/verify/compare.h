@@ -1,4 +1,4 @@
-// An answer against the float64 reference.
+// A response against the float64 reference.
 
 #ifndef NORMD_CLIENT_VERIFY_COMPARE_H_
 #define NORMD_CLIENT_VERIFY_COMPARE_H_
@@ -23,7 +23,7 @@ struct Comparison {
   // Largest |y - expected| / max(1, |expected|); infinite where one of the two is a NaN or an
   // infinity and the other is not the same.
   double max_error = 0;
-  // Of the element with that error.
+  // The element with that error.
   std::int64_t worst_index = -1;
   double worst_expected = 0;
   double worst_got = 0;
@@ -42,13 +42,13 @@ Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byt
 // Takes the comparison of further elements into that of those before them.
 void Add(const Comparison& part, Comparison& whole);
 
-// One output of an answer; borrows.
+// One output of a response; borrows.
 struct AnsweredTensor {
   const TensorSpec* spec = nullptr;
   absl::Span<const ConstBytes> pieces;
 };
 
-// An answer that lies in `tensors`; borrows both.
+// A response that lies in `tensors`; borrows both.
 class AnsweredTensors {
  public:
   AnsweredTensors(absl::Span<const TensorSpec> specs, absl::Span<const Tensor> tensors);
@@ -59,8 +59,8 @@ class AnsweredTensors {
   std::vector<AnsweredTensor> tensors_;
 };
 
-// Compares all outputs of an answer, which come in the reference's order, as Compare does. An only
-// one's name does not matter. DataLoss, saying what the answer is, for outputs of other number,
+// Compares all outputs of a response, which come in the reference's order, as Compare does. An only
+// one's name does not matter. DataLoss, saying what the response is, for outputs of other number,
 // name, type or shape.
 absl::StatusOr<Comparison> CompareOutputs(absl::Span<const AnsweredTensor> answer,
                                           absl::Span<const ReferenceOutput> expected);

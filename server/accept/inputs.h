@@ -18,7 +18,7 @@
 namespace normd {
 
 struct CheckedInputs {
-  norm::DType dtype = norm::DType::kFloat32;  // Of the first input.
+  norm::DType dtype = norm::DType::kFloat32;  // The first input's.
   Geometry geometry;
   // For each of the model's inputs, its place among the request's tensors, and its type.
   absl::InlinedVector<std::size_t, kInlinedInputs> places;
@@ -30,9 +30,8 @@ struct CheckedInputs {
 };
 
 // Matches the tensors to the model's inputs by name, checks their types and shapes, and fills
-// `checked`, which is empty before. A single
-// tensor without a name is the only input of a model that has one. InvalidArgument names the field,
-// what came and what was wanted.
+// `checked`, which is empty before. A single tensor without a name is the only input of a model
+// that has one. InvalidArgument names the field, what came and what was wanted.
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked);
 

@@ -27,7 +27,7 @@ class PieceSequence {
  private:
   Geometry unit_;
   std::int64_t units_ = 0;
-  std::int64_t sample_units_ = 1;  // Of a sample; more than 1 when the units are rows.
+  std::int64_t sample_units_ = 1;  // Units of a sample; more than 1 when they are rows.
   std::int64_t unit_channels_ = 0;
   std::int64_t piece_units_ = 0;
   std::int64_t next_unit_ = 0;

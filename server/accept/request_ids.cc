@@ -7,7 +7,7 @@
 namespace normd {
 namespace {
 
-// Of a traceparent: version-trace-parent-flags, 00-<32 digits>-<16 digits>-00.
+// A traceparent is version-trace-parent-flags, 00-<32 digits>-<16 digits>-00.
 constexpr std::size_t kTraceBegin = 3;
 constexpr std::size_t kTraceDigits = 32;
 constexpr std::size_t kParentBegin = 36;

@@ -15,7 +15,7 @@ inline constexpr std::size_t kMaxRequestIdBytes = 128;
 // Both empty where the caller sent none, or one that is not fit to be repeated.
 struct RequestIds {
   std::string request_id;   // Letters, digits and any of ._:/+=@-
-  std::string traceparent;  // Of version 00 or later.
+  std::string traceparent;  // In version 00 or later.
 
   // The 32 hexadecimal digits that name the trace; empty without a traceparent.
   absl::string_view trace_id() const;

@@ -29,11 +29,11 @@ struct RequestRecord {
   absl::string_view model;  // Empty where no loaded model was meant.
   std::int64_t version = 0;
   absl::StatusCode code = absl::StatusCode::kOk;
-  Duration duration{};  // From arrival to the end of the answer's hand-over.
+  Duration duration{};  // From arrival to the end of the response's hand-over.
   const StageTimes& stages;
   const BatchInfo& batch;  // Its id is 0 for a request that was not computed; a stream's last.
   absl::string_view peer;
-  std::int64_t bytes = 0;  // Of the inputs; 0 for one that was refused before it was known.
+  std::int64_t bytes = 0;  // The inputs' bytes; 0 if it was refused before they were known.
 };
 
 // Thread-safe.

@@ -23,8 +23,8 @@ std::int64_t TryAdd(std::atomic<std::int64_t>& sum, std::int64_t amount, std::in
   return -1;
 }
 
-// Of `free` and of what the holder has. In double, where no sum of budgets overflows; what is lost
-// beyond 2^53 is nothing beside a share.
+// Judges by `free` and what the holder has, in double, where no sum of budgets overflows; what is
+// lost beyond 2^53 is nothing beside a share.
 bool WithinShare(double share, std::int64_t held, std::int64_t wanted, std::int64_t free) {
   return static_cast<double>(held) + static_cast<double>(wanted) <=
          share * (static_cast<double>(held) + static_cast<double>(free));
@@ -283,9 +283,9 @@ std::vector<Admission::Call> Admission::NextCalls() {
   return calls;
 }
 
-// Of the peer whose last overdraft is the longest ago, the lease that has waited longest. A client
-// that lets its overdrafts time out so delays others by one of them, not by one for each of its
-// streams.
+// Takes the peer whose last overdraft is the longest ago, and its lease that has waited longest. A
+// client that lets its overdrafts time out so delays others by one of them, not by one for each of
+// its streams.
 Admission::Call Admission::NextOverdraft() {
   const auto peer = [](const Line& line) { return line.lease->holders_.back(); };
   const auto last = [&](const Line& line) {

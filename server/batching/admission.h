@@ -32,16 +32,16 @@ struct AdmissionLimits {
   // can, something stays free. 1: no bound.
   double max_connection_share = 1;
   double max_peer_share = 1;
-  // Of max_inflight_bytes, what growing leases leave to the one that overdraws; at most half of it
-  // is.
+  // The part of max_inflight_bytes that growing leases leave to the one that overdraws; at most
+  // half is.
   std::int64_t overdraft_bytes = std::int64_t{64} << 20;
   // The sum over all growing leases of the largest step each may take unasked; 0: as much as
   // max_inflight_bytes.
   std::int64_t max_chunk_bytes = 0;
 };
 
-// Thread-safe; lock-free but for leases that wait. Every front end
-// passes every request through the one instance.
+// Thread-safe; lock-free but for leases that wait. Every front end passes every request through the
+// one instance.
 //
 // A lease counts what is held. A unary request's is its inputs and its output, known when it is
 // decoded. A stream's begins with nothing and grows with what comes: whoever owns it asks MayGrow
@@ -71,8 +71,7 @@ class Admission {
   };
 
   // A request's part of the budgets; returns it on destruction. Move-only, but not while it waits
-  // or overdraws. The Admission and the
-  // caller outlive it. One thread at a time.
+  // or overdraws. The Admission and the caller outlive it. One thread at a time.
   class Lease {
    public:
     Lease() = default;

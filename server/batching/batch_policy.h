@@ -88,7 +88,7 @@ using VirtualTime = std::int64_t;
 
 struct Turn {
   VirtualTime begin = 0;
-  std::uint64_t sequence = 0;  // Of the request at the front; for turns that begin together.
+  std::uint64_t sequence = 0;  // The front request's; decides between turns that begin together.
   // NOLINTNEXTLINE(modernize-use-nullptr): to clang-tidy 14, 0 is a pointer here.
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };

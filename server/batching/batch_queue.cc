@@ -28,7 +28,7 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // Sleepers. Takers wait in one of two places. Most wait in `idle_` without a time-out. When a line
 // is held back for company, one of them (the timer) waits in `timer_` until its delay ends, so that
 // a delay wakes one thread and not all. The reaper waits in `reaper_`. Before it sleeps, a taker
-// may look out for a call, awake; while one does, it is called and no sleeper.
+// may spin, waiting for a call; while one does, it is called and no sleeper.
 //
 // Every change under the lock ends with Plan, which says whom to wake so that this holds:
 // - while a batch may go and a taker sleeps, one taker is on its way (`taker_called_`), and every
@@ -57,14 +57,14 @@ struct BatchQueue::Impl {
 
   InlineRun TryTakeInline(std::unique_ptr<Request>& request, TimePoint now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // After a request has run inline: whom to wake to look out for the next.
-  Wake PlanLookOut(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // After a request has run inline: whom to wake to spin for the next.
+  Wake PlanSpin(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Compute(InlineRun run);
   Wake Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void Send(const Wake& wake);
   void WaitForBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
-  // Returns when this taker is called or has looked out for long enough.
-  void LookOut() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Returns when this taker is called or has spun for long enough.
+  void Spin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void WaitForDeadline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool Finished() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return closed && waiting.size() == 0;
@@ -84,8 +84,8 @@ struct BatchQueue::Impl {
   bool closed ABSL_GUARDED_BY(mutex) = false;
   int idle_takers ABSL_GUARDED_BY(mutex) = 0;
   bool taker_called ABSL_GUARDED_BY(mutex) = false;
-  bool taker_looks_out ABSL_GUARDED_BY(mutex) = false;
-  std::atomic<bool> call{false};  // To the one that looks out; written under the lock.
+  bool taker_spins ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> call{false};  // To the one that spins; written under the lock.
   bool has_timer ABSL_GUARDED_BY(mutex) = false;
   TimePoint timer_until ABSL_GUARDED_BY(mutex) = kNever;
   bool reaper_sleeps ABSL_GUARDED_BY(mutex) = false;
@@ -104,7 +104,7 @@ BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Requ
                                                             TimePoint now) {
   InlineRun run;
   if (!request->may_run_inline || idle_runners.empty()) return run;
-  if (taker_looks_out && !taker_called) return run;  // Awake, and with warm caches.
+  if (taker_spins && !taker_called) return run;  // Awake, and with warm caches.
   run.batch = waiting.TakeInline(request, now);
   if (run.batch == nullptr) return run;
   run.runner = idle_runners.back();
@@ -113,10 +113,10 @@ BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Requ
   return run;
 }
 
-BatchQueue::Impl::Wake BatchQueue::Impl::PlanLookOut(TimePoint now) {
+BatchQueue::Impl::Wake BatchQueue::Impl::PlanSpin(TimePoint now) {
   Wake wake;
-  // As soon after the last one, the next is likely to come while somebody looks out.
-  if (now - std::exchange(last_inline, now) < look_out && !taker_looks_out && !taker_called) {
+  // As soon after the last one, the next is likely to come while somebody spins.
+  if (now - std::exchange(last_inline, now) < look_out && !taker_spins && !taker_called) {
     wake.one_idle = taker_called = idle_takers > 0;
   }
   return wake;
@@ -134,7 +134,7 @@ BatchQueue::Impl::Wake BatchQueue::Impl::Plan() {
   wake.everyone = Finished();
   const TimePoint next = waiting.NextBatch();
   const bool wants_taker = !taker_called && (next == kAtOnce || (next != kNever && !has_timer));
-  if (taker_looks_out && (wants_taker || wake.everyone)) {
+  if (taker_spins && (wants_taker || wake.everyone)) {
     taker_called = true;
     call.store(true, std::memory_order_relaxed);  // It takes the lock before it reads more.
   } else if (next == kAtOnce && !taker_called) {
@@ -182,8 +182,8 @@ void BatchQueue::Impl::WaitForBatch() {
   taker_called = false;
 }
 
-void BatchQueue::Impl::LookOut() {
-  taker_looks_out = true;
+void BatchQueue::Impl::Spin() {
+  taker_spins = true;
   call.store(false, std::memory_order_relaxed);
   mutex.Unlock();
   const auto end = std::chrono::steady_clock::now() + look_out;
@@ -191,7 +191,7 @@ void BatchQueue::Impl::LookOut() {
     std::this_thread::yield();
   }
   mutex.Lock();
-  taker_looks_out = false;
+  taker_spins = false;
   taker_called = false;
 }
 
@@ -235,7 +235,7 @@ absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
       if (!added.ok()) return added.status;
       wake = impl_->Plan();
     }
-    if (run.batch != nullptr) wake = impl_->PlanLookOut(now);
+    if (run.batch != nullptr) wake = impl_->PlanSpin(now);
   }
   if (!unwanted.ok()) {
     request->admitted = now;
@@ -275,7 +275,7 @@ BatchQueue::Poll BatchQueue::TryTake() {
 }
 
 std::unique_ptr<Batch> BatchQueue::Take() {
-  bool has_looked_out = impl_->look_out <= Duration::zero();
+  bool has_spun = impl_->look_out <= Duration::zero();
   for (;;) {
     std::unique_ptr<Batch> batch;
     bool finished = false;
@@ -289,13 +289,13 @@ std::unique_ptr<Batch> BatchQueue::Take() {
         batch = impl_->waiting.TakeBatch(now);
         finished = batch == nullptr && impl_->Finished();
         if (batch != nullptr || finished || !expired.empty()) break;
-        // A line that is held back needs a timer, not somebody who looks out.
-        if (!has_looked_out && !impl_->taker_looks_out && impl_->waiting.NextBatch() == kNever) {
-          has_looked_out = true;
-          impl_->LookOut();
+        // A line that is held back needs a timer, not somebody who spins.
+        if (!has_spun && !impl_->taker_spins && impl_->waiting.NextBatch() == kNever) {
+          has_spun = true;
+          impl_->Spin();
         } else {
           impl_->WaitForBatch();
-          has_looked_out = impl_->look_out <= Duration::zero();
+          has_spun = impl_->look_out <= Duration::zero();
         }
       }
       wake = impl_->Plan();

@@ -71,8 +71,8 @@ class HolderCounts {
   void Rank(Holder& holder, std::size_t count_before);
 
   Holders holders_;
-  ByKey by_key_;  // Of `holders_`.
-  Ranks ranks_;   // Of those of them with something that may be dropped.
+  ByKey by_key_;  // Finds `holders_`.
+  Ranks ranks_;   // Those with something that may be dropped.
 };
 
 }  // namespace normd

@@ -54,7 +54,7 @@ using ByteViews = absl::InlinedVector<ConstBytes, 4>;
 // see Lane::access.
 struct InputMemory {
   ByteViews views;
-  MemoryPlace place;  // Of all of them.
+  MemoryPlace place;  // Where all of them lie.
 };
 
 // Where an output is to go; with no bytes, the lane supplies a Buffer.
@@ -68,7 +68,7 @@ struct OutputMemory {
 struct Request {
   std::uint64_t id = 0;  // Unique within the server.
   std::shared_ptr<const Model> model;
-  norm::DType dtype = norm::DType::kFloat32;  // Of the first input; one for a whole batch.
+  norm::DType dtype = norm::DType::kFloat32;  // The first input's; one for a whole batch.
   RequestOptions options;                     // Requests of one batch may differ in them.
   Geometry geometry;
 

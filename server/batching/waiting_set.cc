@@ -325,7 +325,7 @@ WaitingSet::Group& WaitingSet::GroupFor(const Model& model) {
   return group;
 }
 
-// Of a group in which nothing waits.
+// For a group in which nothing waits.
 void WaitingSet::Rest(Group& group) {
   if (by_id_.empty()) {
     ForgetAll();

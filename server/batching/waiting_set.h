@@ -60,8 +60,8 @@ class WaitingSet {
   std::vector<std::unique_ptr<Request>> RemoveExpired(TimePoint now);
   std::vector<std::unique_ptr<Request>> RemoveAll(TimePoint now);
 
-  // Of the model versions with a line that DecideBatch lets go, the one with the earliest Turn; of
-  // its lines, the one whose front is due first. Null: none.
+  // A batch of the model version with the earliest Turn among those with a line that DecideBatch
+  // lets go; from its line whose front is due first. Null: none.
   std::unique_ptr<Batch> TakeBatch(TimePoint now);
 
   // What waits, and what is still added, is no longer held back for company.
@@ -116,11 +116,11 @@ class WaitingSet {
     std::int64_t max_requests = 0;
     std::int64_t requests = 0;
     std::array<Line, 4> lines;
-    std::array<std::int64_t, kPriorityCount> cost{};  // Of what waits of each level.
+    std::array<std::int64_t, kPriorityCount> cost{};  // What waits on each level costs so much.
     DrainRate drain;
     std::shared_ptr<LaneTime> lane_time;  // shared: with the batches that lanes have.
     HolderCounts holders;
-    VirtualTime end = 0;  // Of its last batch.
+    VirtualTime end = 0;  // Where its last batch ended.
     enum { kAbsent, kReady, kResting } place = kAbsent;
     Turn turn;                   // In `ready_` or `resting_`.
     Turns::node_type turn_node;  // While it is in neither.
@@ -151,7 +151,7 @@ class WaitingSet {
   std::int64_t next_batch_id_ = 1;
   VirtualTime virtual_now_ = 0;
   ByModel by_model_;
-  Groups groups_;  // Of `by_model_`.
+  Groups groups_;  // Found by `by_model_`.
   ById by_id_;
   Deadlines deadlines_;
   Turns ready_;    // Groups with a line that may go.

@@ -25,7 +25,7 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left) {
   const std::int64_t reserve = std::min(kReserveBytes, memory_left / 2);
   const std::int64_t budget = std::max(memory_left - reserve, kLeastBudgetBytes);
   std::string text;
-  // Of what is in flight, inputs lie in gRPC's messages, so only outputs come on top.
+  // Inputs in flight lie in gRPC's messages, so only outputs come on top.
   const std::int64_t transport = budget / 2;
   const bool unlimited = config.max_transport_bytes == 0;
   constexpr std::int64_t kHuge = std::int64_t{1} << 50;

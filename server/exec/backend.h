@@ -43,12 +43,12 @@ struct BackendOptions {
   std::int64_t max_staged_bytes = std::int64_t{4} << 20;
   // A batch of up to so many bytes is computed through the link of a CUDA device, without copies.
   std::int64_t device_mapped_bytes = std::int64_t{2} << 20;
-  // Of each CUDA device: batches in flight.
+  // Batches in flight on each CUDA device.
   int device_lanes = 10;
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
   // Pinned memory of each through which its lanes gather; 0: what suits the number of devices.
   std::int64_t device_staging_bytes = 0;
-  std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Of tensors in one lane at once.
+  std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Tensors' bytes in one lane at once.
 };
 
 // Outlives the models that it prepared and the lanes that it made.

@@ -65,7 +65,7 @@ struct BufferPool::Core {
     std::byte* const data;
     const std::size_t size_class;
     std::uint64_t returned = 0;  // When, on the core's count; for the choice of the oldest.
-    std::shared_ptr<Core> core;  // Of a block in use. shared: it may outlive the pool.
+    std::shared_ptr<Core> core;  // Set while the block is in use. shared: it may outlive the pool.
   };
   using Blocks = std::deque<std::unique_ptr<Block>>;
 

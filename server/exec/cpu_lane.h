@@ -40,7 +40,7 @@ class CpuLane final : public Lane {
   const std::string device_ = "cpu";
   const CpuResources resources_;
   LaneMetrics& metrics_;
-  // Of the batch in work; a member so that its memory is reused.
+  // For the batch in work; a member so that its memory is reused.
   std::vector<CpuItem> items_;
   std::vector<std::pair<std::type_index, std::unique_ptr<CpuRun>>> runs_;  // By class of program.
 };

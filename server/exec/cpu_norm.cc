@@ -39,11 +39,11 @@ class CpuNormRun final : public CpuRun {
   const std::byte* Take(Source& source, std::int64_t at, std::int64_t bytes, bool& in_place);
 
   const std::int64_t gather_bytes_;
-  // Of the batch in work.
+  // For the batch in work.
   norm::NormSpec spec_;
   norm::NormParams params_;
-  ChannelRange channels_{};          // Of all that waits in `segments_`.
-  std::int64_t gathered_bytes_ = 0;  // Of what waits there.
+  ChannelRange channels_{};          // What all of `segments_` cover.
+  std::int64_t gathered_bytes_ = 0;  // In what waits there.
   std::vector<norm::Segment> segments_;
 };
 

@@ -51,7 +51,7 @@ class CpuRun {
   // Computes what is placed. After an error nothing more of the batch is computed.
   void Compute();
 
-  // Of the batch: the first error, the time in the kernels, and when they returned last.
+  // The batch's first error, its time in the kernels, and when they returned last.
   const absl::Status& status() const { return status_; }
   Duration compute_time() const { return compute_time_; }
   TimePoint computed() const { return computed_; }

@@ -13,7 +13,7 @@ namespace normd {
 struct DeviceSpec {
   enum class Kind { kAuto, kCpu, kCuda };
   Kind kind = Kind::kAuto;
-  std::vector<int> ordinals;  // Of kCuda; empty: every device.
+  std::vector<int> ordinals;  // For kCuda; empty: every device.
 };
 
 // "auto", "cpu", "cuda" or "cuda:0,1". InvalidArgument for anything else, and for an ordinal that

@@ -58,9 +58,9 @@ struct LineWriter::State {
   CondVar work;
   CondVar idle;
   std::deque<std::string> lines ABSL_GUARDED_BY(mutex);
-  std::size_t bytes ABSL_GUARDED_BY(mutex) = 0;  // Of `lines`.
+  std::size_t bytes ABSL_GUARDED_BY(mutex) = 0;  // In `lines`.
   std::int64_t lost ABSL_GUARDED_BY(mutex) = 0;
-  std::int64_t untold ABSL_GUARDED_BY(mutex) = 0;  // Of them, those that no line has told of.
+  std::int64_t untold ABSL_GUARDED_BY(mutex) = 0;  // Lost lines that no line has told of.
   bool writing ABSL_GUARDED_BY(mutex) = false;
   bool takes_lines ABSL_GUARDED_BY(mutex) = true;  // The last line was written.
   bool ending ABSL_GUARDED_BY(mutex) = false;

@@ -15,7 +15,7 @@
 namespace normd {
 
 struct LineWriterOptions {
-  std::size_t max_bytes = std::size_t{1} << 20;  // Of lines that wait to be written.
+  std::size_t max_bytes = std::size_t{1} << 20;  // In lines that wait to be written.
   Duration linger = std::chrono::seconds(2);     // How long the destructor waits for them.
   // Makes the line that tells a reader how many lines were lost before it.
   std::function<std::string(std::int64_t lost)> describe_lost;

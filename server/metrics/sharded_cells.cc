@@ -17,7 +17,7 @@ std::size_t ShardedCells::AssignShard() {
 ShardedCells::Line* ShardedCells::Allocate() {
   Line* const fresh = new (std::nothrow) Line[kShards * lines_per_shard_];
   Line* found = nullptr;
-  // Of two threads that come first, one wins and both use its memory. Release publishes the zeros;
+  // If two threads come first, one wins and both use its memory. Release publishes the zeros;
   // acquire on failure is for the winner's.
   if (lines_.compare_exchange_strong(found, fresh, std::memory_order_acq_rel,
                                      std::memory_order_acquire)) {

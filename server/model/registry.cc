@@ -240,7 +240,7 @@ void ModelRegistry::Impl::Publish(const std::string& name, Versions versions) {
 }
 
 // For one more version. The records of failed loads give way to it: whoever made the load has had
-// the answer.
+// the response.
 absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
   if (known_versions < options.max_models) return absl::OkStatus();
   std::string other;

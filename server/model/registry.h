@@ -24,13 +24,13 @@ struct ModelStatus {
   std::string name;
   std::int64_t version = 0;
   std::shared_ptr<const Model> model;  // Null when the load failed.
-  absl::Status error;                  // Of the last load; may be set while an older state serves.
-  Duration load_time{};                // Of the last load, also one that failed.
+  absl::Status error;                  // The last load's; may be set while an older state serves.
+  Duration load_time{};                // The last load's, also if it failed.
 };
 
 struct RegistryOptions {
   std::string root;
-  std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // Of one file.
+  std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // The most in one file.
   // Versions that are known at once, of all models; the records of failed loads give way to others.
   std::int64_t max_models = 10000;
   // Called after each change of what serves, without locks: (model name, has a loaded version). One
@@ -65,7 +65,7 @@ class ModelRegistry {
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
 
   // version 0: every version. Requests in flight finish. Returns the versions unloaded. Failed
-  // versions are forgotten too, without being in the answer; NotFound when there is nothing of
+  // versions are forgotten too, without being in the response; NotFound when there is nothing of
   // either kind.
   absl::StatusOr<std::vector<std::int64_t>> Unload(absl::string_view name, std::int64_t version);
 

@@ -31,7 +31,7 @@ std::string NameOf(absl::string_view path) {
 // What the end of a path is: an entry of a folder that is not a link, or (an empty entry) the
 // folder itself.
 struct PathEnd {
-  int folder = -1;  // Of the walk's own descriptors, or the root's.
+  int folder = -1;  // One of the walk's own descriptors, or the root's.
   std::string entry;
   struct stat info {};
 };

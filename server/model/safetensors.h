@@ -26,7 +26,7 @@ class SafetensorsFile {
   // what is returned.
   static absl::StatusOr<SafetensorsFile> Open(InputFile& file);
 
-  // Of every type that the format has, in the order of their data.
+  // Tensors of every type that the format has, in the order of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
 
   // Reads one of tensors(), which must be of a type that ParameterDType knows.
@@ -41,7 +41,7 @@ class SafetensorsFile {
   std::vector<TensorEntry> tensors_;
 };
 
-// Of F32, F64, F16 and BF16, as a header has them.
+// The types F32, F64, F16 and BF16, as a header names them.
 std::optional<norm::DType> ParameterDType(absl::string_view dtype);
 // The other way.
 absl::string_view SafetensorsName(norm::DType dtype);

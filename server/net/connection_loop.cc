@@ -269,8 +269,8 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
     const ssize_t there = recv(socket, buffer, sizeof(buffer), MSG_PEEK | MSG_DONTWAIT);
     if (there < 0 && errno == EINTR) continue;
     if (there < 0 && errno == EAGAIN) return;
-    if (there <= 0)
-      return Forget(id);  // The client has left: no abuse, ports are probed like this.
+    // The client has left: no abuse, ports are probed like this.
+    if (there <= 0) return Forget(id);
     const std::size_t taken = connection.opening.Take({buffer, static_cast<std::size_t>(there)});
     if (taken > 0) {
       connection.first_bytes.append(buffer, taken);

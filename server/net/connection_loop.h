@@ -129,7 +129,7 @@ class ConnectionLoop {
   std::atomic<TimePoint> close_until_{kNever};
   std::atomic<bool> all_closed_{false};
 
-  // Of the thread.
+  // Used by the thread alone.
   Connections connections_;
   absl::flat_hash_map<std::string, std::int64_t> per_peer_;
   // By stage; they may name connections that are gone or have gone on. Of those that serve, the

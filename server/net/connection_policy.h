@@ -11,8 +11,8 @@ namespace normd {
 inline constexpr std::int64_t kDescriptorsPerConnection = 2;
 
 struct ConnectionLimits {
-  std::int64_t connections = 0;       // Of all peers.
-  std::int64_t peer_connections = 0;  // Of one peer.
+  std::int64_t connections = 0;       // All peers together.
+  std::int64_t peer_connections = 0;  // One peer.
 };
 
 // What is wanted (0: as many as there is room for, and three quarters of them), as the descriptors

@@ -40,7 +40,7 @@ class Http2Opening {
   std::size_t Take(absl::string_view bytes);
 
   State state() const { return state_; }
-  // Of a violation.
+  // Says what a violation is.
   const std::string& error() const { return error_; }
 
  private:
@@ -52,7 +52,7 @@ class Http2Opening {
   State state_ = State::kPreface;
   std::string error_;
   std::size_t preface_bytes_ = 0;
-  std::size_t payload_bytes_ = 0;  // Of the present frame, still to come.
+  std::size_t payload_bytes_ = 0;  // Still to come of the present frame.
   bool first_frame_ = true;
   std::int64_t bytes_ = 0;
   std::int64_t frames_ = 0;

@@ -14,7 +14,7 @@ namespace normd {
 struct TrafficSample {
   TimePoint at;
   std::int64_t received_bytes = 0;   // By TCP.
-  std::int64_t delivered_bytes = 0;  // Of messages, by gRPC to the service.
+  std::int64_t delivered_bytes = 0;  // In messages, by gRPC to the service.
   std::int64_t delivered_messages = 0;
   // Streams that the service has open. What it does not read of them is its own doing, and their
   // time-out ends those whose client is slow.
@@ -50,7 +50,7 @@ class Undelivered {
   TrafficVerdict Add(const TrafficSample& sample, const TrafficLimits& limits);
 
   std::int64_t bytes() const { return bytes_; }
-  // Of them, those that have been there for a second: what a fast upload sends has not.
+  // Those that have been there for a second: what a fast upload sends has not.
   std::int64_t old_bytes() const;
 
  private:

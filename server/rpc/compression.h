@@ -8,9 +8,9 @@
 
 namespace normd {
 
-// Of the message that was received last. Unimplemented, with the encoding that is taken, when it
-// carries the compressed flag and the call names no encoding or an unknown one. The known ones are
-// refused by gRPC itself (see server.cc).
+// Judges the message that was received last. Unimplemented, with the encoding that is taken, when
+// it carries the compressed flag and the call names no encoding or an unknown one. The known ones
+// are refused by gRPC itself (see server.cc).
 absl::Status CheckUncompressed(grpc::CallbackServerContext& context);
 
 }  // namespace normd

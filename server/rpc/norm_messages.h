@@ -29,7 +29,7 @@ struct StreamTotals {
   StageTimes stages;
   std::int64_t pieces = 0;
   std::int64_t batches = 0;
-  std::int64_t bytes = 0;  // Of the outputs.
+  std::int64_t bytes = 0;  // The outputs' bytes.
 };
 std::string EncodeStreamTrailer(const StreamTotals& totals);
 

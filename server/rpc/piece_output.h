@@ -37,7 +37,7 @@ class PieceOutput {
   std::int64_t samples_;
   std::int64_t bytes_;
   std::int64_t taken_bytes_ = 0;
-  // Of several outputs: where the next byte is.
+  // With several outputs: where the next byte is.
   std::int64_t sample_ = 0;
   std::size_t output_ = 0;
   std::int64_t offset_ = 0;  // Within this output's sample.

@@ -51,7 +51,7 @@ class ResponseWatch {
   static constexpr std::size_t kShards = 16;
   struct alignas(64) Shard {
     Mutex mutex;
-    Entry head ABSL_GUARDED_BY(mutex);  // Of a ring.
+    Entry head ABSL_GUARDED_BY(mutex);  // The head of a ring.
   };
   static void Unlink(Entry& entry);
   void Loop();

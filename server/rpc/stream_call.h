@@ -78,7 +78,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     Geometry geometry;
     std::unique_ptr<Request> request;   // Until it is pushed.
     std::optional<PieceOutput> output;  // Once computed.
-    std::int64_t sent_bytes = 0;        // Of it, handed to gRPC.
+    std::int64_t sent_bytes = 0;        // Handed to gRPC.
     std::int64_t batch_id = 0;
   };
   // What the driver does next, and what is dropped once the lock is released.
@@ -150,7 +150,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   void Push(Step& step);
   void Watch(Duration until_idle);
 
-  // Of the accepted request.
+  // From the accepted request.
   const StreamLimits& limits() const { return accepted_request_.stream->limits; }
   std::int64_t input_bytes() const { return accepted_request_.geometry().InputBytes(); }
   // What so many bytes of the inputs hold, with their part of the output.
@@ -164,7 +164,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::shared_ptr<StreamCall> self_;  // Until OnDone.
   std::weak_ptr<StreamCall> weak_;    // weak: for the idle alarm, which the call does not wait for.
 
-  // Of the read in progress, and of the write: whoever asked gRPC for it leaves it alone until gRPC
+  // For the read and the write in progress: whoever asked gRPC for it leaves it alone until gRPC
   // says that it is done.
   grpc::ByteBuffer incoming_;
   grpc::ByteBuffer outgoing_;
@@ -183,8 +183,9 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool header_sent_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::int64_t answering_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the inputs, by the write.
-  Duration decode_time_ ABSL_GUARDED_BY(mutex_){};            // Since a piece took it over.
+  std::int64_t answering_bytes_ ABSL_GUARDED_BY(mutex_) =
+      0;                                            // The inputs' bytes that the write answers.
+  Duration decode_time_ ABSL_GUARDED_BY(mutex_){};  // Since a piece took it over.
   std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t leased_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // What the lease shall have.
   std::int64_t last_chunk_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -198,7 +199,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
   std::uint64_t first_piece_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the first of them.
-  std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // Of them.
+  std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // How many of them.
   std::int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;     // Pushed and not done.
   bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;        // To cancel what waits.
   std::unique_ptr<grpc::Alarm> alarm_;  // The driver's. A full queue is asked again when it rings.
@@ -211,7 +212,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
 
   // For the trailer and the log.
   StageTimes stages_ ABSL_GUARDED_BY(mutex_);
-  BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // Of the piece that was computed last.
+  BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // The batch of the piece that was computed last.
   std::int64_t last_batch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
 };

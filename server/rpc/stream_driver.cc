@@ -17,7 +17,8 @@
 namespace normd {
 namespace {
 
-// Of an answer: what a client takes whose limits are gRPC's own, and still in a cache.
+// The most in one response message: what a client takes whose limits are gRPC's own, and still in a
+// cache.
 constexpr std::int64_t kChunkBytes = std::int64_t{1} << 20;
 // Until a full queue is asked again. Long against a batch, short against a time-out.
 constexpr auto kQueueFullWait = std::chrono::milliseconds(5);

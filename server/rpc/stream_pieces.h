@@ -24,7 +24,7 @@ namespace normd {
 struct ReceivedPiece {
   Geometry geometry;
   absl::InlinedVector<ByteViews, kInlinedInputs> inputs;
-  std::shared_ptr<void> owner;  // Of what the views show. shared: as Request::input_owner.
+  std::shared_ptr<void> owner;  // Owns what the views show. shared: as Request::input_owner.
 };
 
 // Takes a stream's bytes in order: a tensor's, or of several inputs one sample of each in turn. Not
@@ -69,8 +69,8 @@ class PieceAssembler {
   PieceSequence pieces_;
   std::int64_t min_kept_bytes_;
   std::int64_t received_bytes_ = 0;
-  Geometry geometry_;               // Of the piece that is being received.
-  std::int64_t lacking_bytes_ = 0;  // Of it.
+  Geometry geometry_;               // For the piece that is being received.
+  std::int64_t lacking_bytes_ = 0;  // Still to come of it.
   std::int64_t part_bytes_ = 0;     // Lacking of the part.
   std::size_t part_input_ = 0;
   std::shared_ptr<Memory> memory_;

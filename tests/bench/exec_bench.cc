@@ -1,5 +1,5 @@
-// What a request costs between the front end and its answer, without gRPC: the queue's operations,
-// and the CPU lane's bytes per second beside a copy of the same bytes in the same run.
+// What a request costs between the front end and its response, without gRPC: the queue's
+// operations, and the CPU lane's bytes per second beside a copy of the same bytes in the same run.
 
 #include <algorithm>
 #include <array>

@@ -281,7 +281,7 @@ constexpr const char* kStages[] = {"decode",  "queue",    "gather", "copy_in",
 using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
-// the hand-over of the answer.
+// the hand-over of the response.
 StageSums Stages(const BenchServer& normd) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {

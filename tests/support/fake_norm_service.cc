@@ -235,7 +235,7 @@ class Service final : public v1::NormService::Service {
     return outputs;
   }
 
-  // Of several outputs, a sample of each in turn.
+  // With several outputs, a sample of each in turn.
   static std::string Interleaved(const v1::NormalizeResponse& response, std::int64_t samples) {
     if (response.outputs_size() == 1) return response.outputs(0).data();
     std::string bytes;
@@ -250,7 +250,7 @@ class Service final : public v1::NormService::Service {
     return bytes;
   }
 
-  // Of several inputs, a sample of each in turn.
+  // With several inputs, a sample of each in turn.
   static void Deal(absl::string_view bytes, std::int64_t samples, v1::NormalizeRequest& request) {
     if (request.inputs_size() == 1) {
       request.mutable_inputs(0)->set_data(std::string(bytes));

@@ -49,7 +49,7 @@ class FakeNormService {
   // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
   // but OK refuses.
   void FailFrom(std::int64_t from, const absl::Status& status);
-  // Changes the first element of the answer.
+  // Changes the first element of the response.
   void AnswerWronglyFrom(std::int64_t from);
   // These calls wait, once they have arrived, until Release.
   void Hold() { HoldFrom(0); }
@@ -61,7 +61,7 @@ class FakeNormService {
   void WaitForCalls(std::int64_t calls);
   std::int64_t calls() const;
 
-  // Of grpc.health.v1.
+  // From grpc.health.v1.
   void SetHealth(const std::string& service, bool serving);
 
   // Closes every connection; nothing listens on the port afterwards.

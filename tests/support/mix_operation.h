@@ -15,10 +15,10 @@
 
 namespace normd {
 
-// Of a sample: x, three float32; g, three float16 of the values 0 to 8; s, one float64.
+// A sample has x, three float32; g, three float16 of the values 0 to 8; s, one float64.
 //   y = x * g (three float32),  t = s + the sum of x (one float64)
 inline constexpr std::int64_t kMixWidth = 3;
-inline constexpr std::array<std::int64_t, 3> kMixInputBytes = {12, 6, 8};  // Of a sample.
+inline constexpr std::array<std::int64_t, 3> kMixInputBytes = {12, 6, 8};  // In a sample.
 inline constexpr std::array<std::int64_t, 2> kMixOutputBytes = {12, 8};
 
 // A sample's outputs from its inputs, wherever they lie.

@@ -34,7 +34,7 @@ class RequestProbe {
   bool done() const { return done_calls() > 0; }
   // Waits for `done`.
   void Wait() const;
-  // Of the ended request. The input's owner is gone by then.
+  // The ended request's. The input's owner is gone by then.
   const Completion& completion() const;
   absl::StatusCode code() const { return completion().status.code(); }
   bool input_released() const { return input_.expired(); }

@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById('data').textContent);
 const options = data.options;
 const open = options.mode === 'open', points = data.points || [];
-const shown = points.length ? data.chosen : -1;  // Of the runs; the page shows one at a time.
+const shown = points.length ? data.chosen : -1;  // The run that the page shows.
 let result, intervals, load, current;
 const loadName = open ? 'requests offered per second' : 'callers';
 
@@ -86,7 +86,7 @@ function tiles() {
       element('div', {class: 'value'}, value, ' ', element('span', {class: 'unit'}, unit)))));
 }
 
-// Of which of several runs a chart is.
+// Says which of several runs a chart shows.
 const ofRun = () => points.length > 1 ? `At ${amount(load)} ${open ? 'requests/s' : 'callers'}. ` : '';
 function distribution() {
   const series = [{name: 'response time', tint: colour(1), points: result.response_time.curve}];

@@ -11,7 +11,7 @@
 namespace normd {
 namespace {
 
-// Of one weight: 4 TiB of float32.
+// The most elements of one weight: 4 TiB of float32.
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 40;
 
 // Those of its product and those that the norm behind it would have.

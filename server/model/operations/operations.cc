@@ -19,7 +19,7 @@ namespace {
 
 struct Entry {
   v1::ModelConfig::OperationCase operation;
-  const char* name;  // Of the field of ModelConfig.
+  const char* name;  // As the field of ModelConfig.
   absl::StatusOr<std::unique_ptr<Operation>> (*make)(const v1::ModelConfig&);
 };
 

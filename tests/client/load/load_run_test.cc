@@ -144,7 +144,7 @@ TEST_F(LoadRunTest, OpenLoopMeasuresExactlyTheRequestsWanted) {
   const LoadResult result = Run(std::move(options));
   EXPECT_EQ(result.measured.requests(), 100);
   EXPECT_EQ(result.elapsed, milliseconds(100));
-  // It does not wait for the time of a request that will not be sent: the answer ends it.
+  // It does not wait for the time of a request that will not be sent: the response ends it.
   EXPECT_EQ(simulation_.Now(), start_ + milliseconds(100));
 }
 

@@ -225,7 +225,7 @@ TEST_F(AdmissionTest, AnEndedLeaseWaitsNoMoreAndItsOverdraftPassesOn) {
   EXPECT_GE(waiter->overdrafts, 2) << "the last one's turn has come";
 }
 
-// Of one peer's many streams and another's one, each peer has its turn.
+// One peer has many streams and another has one: each peer has its turn.
 TEST_F(AdmissionTest, PeersOverdrawInTurn) {
   Admission admission({.max_inflight_bytes = 100,
                        .max_inflight_requests = 100,

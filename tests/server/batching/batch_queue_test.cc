@@ -83,7 +83,7 @@ class BatchQueueTest : public testing::Test {
   std::shared_ptr<const Model> model_ = MakeRowModel(metrics_);
   BatchQueueOptions options_;
   PuppetLane lane_;
-  // Of the last batch.
+  // The last batch's.
   const Model* pulled_model_ = nullptr;
   std::int64_t pulled_bytes_ = 0;
 

@@ -133,7 +133,7 @@ std::map<std::uint64_t, Outcome> OverloadTest::Simulate(const std::vector<Client
 }
 
 constexpr Duration kSimulated = milliseconds(2000);
-constexpr double kCapacity = 10.0 * 1500;  // Of what is counted.
+constexpr double kCapacity = 10.0 * 1500;  // Requests in what is counted.
 
 const std::vector<std::vector<Duration>> kDeadlines = {
     {milliseconds(20)},

@@ -68,7 +68,7 @@ class SimpleSet {
     return ids;
   }
   // What may be the next batch: of each model whose turn begins first, the first line that may go.
-  // Of several, any.
+  // Any, if there are several.
   std::vector<Ids> Next(TimePoint now) const {
     std::vector<Ids> next;
     VirtualTime first = std::numeric_limits<VirtualTime>::max();

@@ -28,7 +28,7 @@ class HttpPeer {
   int fd_ = -1;
 };
 
-// What a GET is answered with, head and body; empty when there is no answer.
+// What a GET is answered with, head and body; empty when there is no response.
 std::string HttpGet(int port, const std::string& path, const char* source = "127.0.0.1",
                     const std::string& headers = "");
 

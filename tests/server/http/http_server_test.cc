@@ -62,7 +62,7 @@ class HttpServerTest : public ::testing::Test {
     later_.pop_front();
     return respond;
   }
-  // Of /big, those that the server still holds.
+  // Responses of /big that the server still holds.
   std::size_t BodiesHeld() {
     MutexLock lock(mutex_);
     std::erase_if(bodies_, [](const auto& body) { return body.expired(); });

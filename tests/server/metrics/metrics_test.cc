@@ -28,7 +28,7 @@ class MetricsTest : public ::testing::Test {
     EXPECT_TRUE(parsed.ok()) << parsed.status();
     return parsed.ok() ? *std::move(parsed) : Exposition();
   }
-  // Of a counter or a histogram's sum over all its series.
+  // A counter's, or a histogram's sum's, over all its series.
   static double Total(const Exposition& scrape, const std::string& name) {
     double total = 0;
     for (const auto& [series, value] : scrape.samples) total += series.first == name ? value : 0;

@@ -44,7 +44,7 @@ class SeriesTest : public ::testing::Test {
         "normd_requests_total",
         {{"model", model}, {"version", version}, {"method", "Normalize"}, {"code", "OK"}});
   }
-  // Of all series of a model, whichever their names.
+  // All series of a model, whichever their names.
   static int CountOf(const Exposition& scrape, const std::string& model) {
     int count = 0;
     for (const auto& [series, value] : scrape.samples) {

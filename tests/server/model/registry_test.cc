@@ -407,7 +407,7 @@ TEST_F(ModelRegistryTest, RecordsOfFailuresGiveWayAndAreBounded) {
     ASSERT_TRUE(registry().Load(name, 0).ok());
   }
   EXPECT_THAT(Known(), ElementsAre("good/1", "x/1", "y/1"));
-  // A failure has no room either now, but its caller gets an answer, and the rest serves on.
+  // A failure has no room either now, but its caller gets a response, and the rest serves on.
   EXPECT_FALSE(registry().Load("bad0", 0).ok());
   EXPECT_THAT(Known(), ElementsAre("good/1", "x/1", "y/1"));
 }

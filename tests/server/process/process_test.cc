@@ -217,7 +217,7 @@ TEST(ProcessTest, AStreamTakesNoMoreMemoryThanItsWindow) {
 #endif
   NormdProcess normd({"--lame_duck=0s", "--stream_window_bytes=4194304"});
   ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
-  constexpr int kChunks = 512;  // Of 1 MiB, which is 64 rows.
+  constexpr int kChunks = 512;  // Chunks of 1 MiB, which is 64 rows.
   v1::NormalizeStreamRequest chunk;
   chunk.set_chunk(RmsNormRequest(64).inputs(0).data());
   v1::NormalizeStreamRequest header;

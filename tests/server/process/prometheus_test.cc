@@ -54,7 +54,7 @@ TEST(PrometheusTest, ComputesAPercentileFromTheScrapedHistogram) {
                            "--web.listen-address=" + address});
   ASSERT_NE(prometheus.ReadUntil("Server is ready"), "") << prometheus.output();
 
-  // Prometheus needs two scrapes with calls between them: call until it has an answer.
+  // Prometheus needs two scrapes with calls between them: call until it has a response.
   const std::string query = absl::StrCat(
       "promtool query instant http://", address,
       " 'histogram_quantile(0.99, sum by (le)"

@@ -78,7 +78,7 @@ v1::Tensor RandomTensor(v1::DataType dtype, const std::vector<std::int64_t>& sha
   return tensor;
 }
 
-// Of some kilobytes to some megabytes, small ones far more often.
+// Has some kilobytes to some megabytes, small ones far more often.
 v1::NormalizeRequest RandomRequest(std::mt19937_64& random) {
   const Kind& kind = Kinds()[random() % Kinds().size()];
   const double exponent = 10 + 10 * std::pow(std::uniform_real_distribution<double>()(random), 2);
@@ -113,7 +113,7 @@ std::string Describe(const v1::NormalizeRequest& request) {
   return text;
 }
 
-// The answer's bytes; empty, with a failure, for any error.
+// The response's bytes; empty, with a failure, for any error.
 std::string Answer(v1::NormService::Stub& stub, const v1::NormalizeRequest& request) {
   grpc::ClientContext context;
   v1::NormalizeResponse response;

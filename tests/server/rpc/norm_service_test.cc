@@ -96,7 +96,7 @@ TEST(NormServiceTest, AnswersAnEmptyTensorWithAnEmptyTensor) {
 
 struct BadInput {
   std::string name;
-  std::function<void(v1::NormalizeRequest&)> change;  // Of a valid request, [2, 64, 4, 4].
+  std::function<void(v1::NormalizeRequest&)> change;  // To a valid request, [2, 64, 4, 4].
   grpc::StatusCode code;
   std::vector<std::string> message;  // What it must contain.
 };

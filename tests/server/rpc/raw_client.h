@@ -43,7 +43,7 @@ class RawStream final : private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// grpc.health.v1.HealthCheckRequest, and the answer's status.
+// grpc.health.v1.HealthCheckRequest, and the response's status.
 std::string HealthRequest(const std::string& service);
 enum class Health { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 Health ParseHealth(const std::string& answer);

@@ -78,7 +78,7 @@ struct Client {
   std::int64_t bytes = 0;
   std::int64_t sent = -1;  // -1: not even the header.
   bool half_closed = false;
-  int pace = 1;  // Of so many chances to act it takes one.
+  int pace = 1;  // It takes one of so many chances to act.
   bool gone = false;
 };
 

@@ -128,7 +128,7 @@ TEST(StreamLinearTest, CountsTheBytesOfAllInputs) {
 }
 
 TEST(StreamLinearTest, AnOutputLargerThanTheInputsNarrowsTheWindow) {
-  constexpr std::int64_t kWindow = 64 << 10;  // Of 2048 bytes for each sample of 64.
+  constexpr std::int64_t kWindow = 64 << 10;  // Each sample of 64 has 2048 bytes.
   TestServer server(Window(kWindow));
   AddWide(server);
   const v1::NormalizeRequest request = MakeRequest(kWide, {300, 16});

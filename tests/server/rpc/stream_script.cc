@@ -62,7 +62,7 @@ std::byte InputAt(std::int64_t offset) {
   return static_cast<std::byte>(offset * 31 + (offset >> 8) * 7);
 }
 std::byte Computed(std::byte input) { return ~input; }
-// Of "fused": of x and of y at a feature.
+// For "fused": x and y at a feature.
 std::byte Computed(std::byte x, std::byte y) { return x ^ ~y; }
 
 // "fused" takes samples of so many features.
@@ -355,7 +355,7 @@ class Play final : public BatchRunner {
     if (!parses || message.part_case() == v1::NormalizeStreamRequest::PART_NOT_SET) {
       must_fail_ = true;
     }
-    // Of several parts the generated class takes the last, where the stream refuses them.
+    // The generated class takes the last of several parts, where the stream refuses them.
     may_fail_ = true;
     known_ = false;
     if (message.has_chunk()) sent_ += static_cast<std::int64_t>(message.chunk().size());
@@ -490,7 +490,7 @@ class Play final : public BatchRunner {
     }
   }
 
-  // Of what was sent: what the client has taken the result of.
+  // The part of what was sent that the client has taken the result of.
   std::int64_t Answered() const {
     if (y_bytes_ == 0) return taken_;
     return (taken_ * (x_bytes_ + y_bytes_) + y_bytes_ - 1) / y_bytes_;
@@ -571,11 +571,11 @@ class Play final : public BatchRunner {
   std::vector<std::unique_ptr<Batch>> batches_;  // In lanes.
 
   bool has_header_ = false;
-  std::int64_t bytes_ = 0;         // Of the inputs,
+  std::int64_t bytes_ = 0;         // The inputs',
   std::int64_t sent_ = 0;          // and sent of them;
   std::int64_t output_bytes_ = 0;  // of the output,
   std::int64_t taken_ = 0;         // and taken of it by the client.
-  std::int64_t x_bytes_ = 0;       // Of a sample of "fused"; 0 for the others.
+  std::int64_t x_bytes_ = 0;       // In a sample of "fused"; 0 for the others.
   std::int64_t y_bytes_ = 0;
   bool half_closed_ = false;
   bool must_fail_ = false;

@@ -15,8 +15,8 @@ namespace normd::testing {
 
 // Plays any bytes as a script, to the call's end. Empty if every promise held, else the one that
 // was broken: operations on the call in order and one of a kind at a time; no more inside than the
-// window; the answer's parts in order, with every byte of the tensor computed once; OK for a stream
-// without a fault and for no other; an end in any case; and nothing held after it.
+// window; the response's parts in order, with every byte of the tensor computed once; OK for a
+// stream without a fault and for no other; an end in any case; and nothing held after it.
 std::string PlayStreamScript(absl::string_view script);
 
 // Scripts that reach every part of the call, for a fuzzer to begin with.

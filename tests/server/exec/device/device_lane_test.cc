@@ -221,7 +221,7 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
     sent_.clear();
     auto batch = std::make_unique<Batch>();
     for (int i = 0; i < 4; ++i) Add(*batch, 1, 50);
-    // Of six channels in three groups: all, one group, two, one.
+    // Six channels in three groups: all, one group, two, one.
     const std::vector<ChannelRange> ranges = {{}, {4, 2}, {0, 4}, {0, 2}};
     constexpr std::int64_t kChannelBytes = 50 * 4;
     for (std::size_t i = 1; i < ranges.size(); ++i) {

@@ -27,7 +27,7 @@ using testing::HasSubstr;
 
 constexpr MemoryPlace kHost = {MemoryKind::kHost};
 constexpr MemoryPlace kPinned = {MemoryKind::kPinned};
-constexpr MemoryPlace kOwn = {MemoryKind::kDevice, 3};  // Of the lane's device.
+constexpr MemoryPlace kOwn = {MemoryKind::kDevice, 3};  // On the lane's device.
 constexpr MemoryPlace kOther = {MemoryKind::kDevice, 1};
 
 class DeviceMix final : public DeviceProgram {
