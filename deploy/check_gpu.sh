@@ -98,11 +98,13 @@ run_sanitize() {
     note - 'sanitize: no compute-sanitizer on this machine'
     return
   fi
-  for tool in memcheck racecheck synccheck; do
+  # A cluster's barriers are more than synccheck follows by itself.
+  for tool in memcheck racecheck 'synccheck --num-cuda-barriers=65536'; do
     for test in $(cuda_tests); do
-      name=$tool-$(basename "$test")
+      name=${tool%% *}-$(basename "$test")
       code=0
-      limited "$name" compute-sanitizer --tool "$tool" --error-exitcode 86 "$test" \
+      # shellcheck disable=SC2086
+      limited "$name" compute-sanitizer --tool $tool --error-exitcode 86 "$test" \
         --gtest_filter='-*Large*:*Lost*' || code=$?
       case $code in
         0) note ok "$name: $(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$out/$name.log" | tail -n 1)" ;;

@@ -34,8 +34,8 @@ struct TestServerOptions {
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
-  Clock* clock = nullptr;  // Null: the steady clock.
-  std::string device = "cpu";    // As normd's flag.
+  Clock* clock = nullptr;      // Null: the steady clock.
+  std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
   // Served beside NormService; they outlive the server.
   std::function<std::vector<ServedService>(CallEnvironment&)> more_services = [](CallEnvironment&) {
