@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Calls per second of normd.Client against bare gRPC and against protobuf's classes, in turns.
+
+    python3 bench/calls.py --normd_bin=build/release/bin [--sizes=1024,1048576,67108864]
+
+All three send the same request to the same normd, one call after the other: `bare` the encoded
+bytes, and looks at nothing that comes back; `protobuf` builds and reads messages as generated code
+does. `peak` is how far the resident memory rises in one call, beyond the input (of `bare`, the
+encoded request), as a multiple of the tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+import normd
+from normd import _protocol
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
+METHOD = _protocol.method("Normalize")
+NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+Call = Callable[[], object]
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A normd on a free port, and its address."""
+    flags = ["--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"]
+    server = subprocess.Popen(
+        [folder / "normd", f"--model_repository={REPOSITORY}", *flags, "--lame_duck=0s"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if server.stdout is None:
+        raise RuntimeError("normd: no output")
+    for line in server.stdout:
+        if match := re.search(r"serving: grpc=(\S+)", line):
+            threading.Thread(target=server.stdout.read, daemon=True).start()
+            return server, match[1]
+    sys.exit("normd does not serve")
+
+
+def tensor(size: int) -> tuple[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """A model and an input of so many bytes."""
+    elements = size // 4
+    if elements % 4096 == 0:
+        return "rms_norm_4096", np.ones((elements // 4096, 4096), "f4")
+    return "instance_norm_64", np.ones((1, 64, elements // 64), "f4")
+
+
+def callers(address: str, size: int) -> dict[str, Call]:
+    """The three ways to make the same call."""
+    model, x = tensor(size)
+    request_type = _protocol.message("normd.v1.NormalizeRequest")
+    response_type = _protocol.message("normd.v1.NormalizeResponse")
+
+    def make() -> Any:
+        request = request_type(model=model)
+        request.inputs.add(dtype=1, shape=x.shape, data=x.tobytes())
+        return request
+
+    channel = grpc.insecure_channel(address, NO_LIMIT)
+    bare: Any = channel.unary_unary(METHOD)
+    typed: Any = channel.unary_unary(
+        METHOD, request_type.SerializeToString, response_type.FromString
+    )
+    encoded = make().SerializeToString()
+    client = normd.Client(address, stream_above=1 << 31)
+
+    def protobuf() -> object:
+        answer = typed(make())
+        return np.frombuffer(answer.outputs[0].data, "<f4").reshape(x.shape)
+
+    return {
+        "bare": lambda: bare(encoded),
+        "protobuf": protobuf,
+        "normd": lambda: client.normalize(model, x),
+    }
+
+
+def rates(calls: dict[str, Call], rounds: int, seconds: float) -> dict[str, float]:
+    """Calls per second of each: the median of rounds that take turns."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            count = 0
+            begin = time.perf_counter()
+            while (elapsed := time.perf_counter() - begin) < seconds or count == 0:
+                call()
+                count += 1
+            found[name].append(count / elapsed)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def peak(address: str, size: int, name: str) -> float:
+    """How far one call lets a fresh process grow, as a multiple of the tensor."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import calls; "
+    code += f"calls.print_growth({address!r}, {size}, {name!r})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return float(result.stdout) / size
+
+
+def print_growth(address: str, size: int, name: str) -> None:
+    """In a process of its own: the bytes by which the largest resident size rises in one call."""
+    callers(address, 4096)[name]()
+    call = callers(address, size)[name]
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    Path("/proc/self/clear_refs").write_text("5")  # The peak begins anew.
+    kept = call()
+    status = Path("/proc/self/status").read_text()
+    high = re.search(r"VmHWM:\s+(\d+) kB", status)
+    del kept
+    print(int(high[1]) * 1024 - before if high else 0)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--normd_bin", type=Path, required=True)
+    parser.add_argument("--sizes", default="1024,1048576,67108864")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
+    arguments = parser.parse_args()
+    server, address = start(arguments.normd_bin)
+    try:
+        print("| bytes | bare calls/s | protobuf | normd, of bare | peak: bare, protobuf, normd |")
+        print("|---|---|---|---|---|")
+        for size in map(int, arguments.sizes.split(",")):
+            calls = callers(address, size)
+            for call in calls.values():
+                call()
+            found = rates(calls, arguments.rounds, arguments.seconds)
+            peaks = ""
+            if size >= 1 << 24:
+                peaks = ", ".join(f"{peak(address, size, name):.1f}" for name in found)
+            shares = [f"{found[name] / found['bare']:.2f}" for name in ("protobuf", "normd")]
+            print(f"| {size} | {found['bare']:.1f} | {' | '.join(shares)} | {peaks} |", flush=True)
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+if __name__ == "__main__":
+    main()

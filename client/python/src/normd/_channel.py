@@ -1,0 +1,90 @@
+"""Where a client connects to, and how: targets, credentials and gRPC's channel options."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from normd.errors import InvalidArgumentError
+
+Options = Sequence[tuple[str, Any]]
+
+DEFAULT_TARGET = "127.0.0.1:8001"
+
+_ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
+
+
+@dataclass(frozen=True)
+class ChannelConfig:
+    """What a channel is made from."""
+
+    target: str
+    credentials: grpc.ChannelCredentials | None
+    options: list[tuple[str, Any]]
+
+
+def configure(
+    target: str | Sequence[str],
+    credentials: grpc.ChannelCredentials | None,
+    token: str | None,
+    server_name: str | None,
+    options: Options,
+) -> ChannelConfig:
+    """Makes the arguments of Client gRPC's. InvalidArgumentError names a wrong one."""
+    if token is not None:
+        if credentials is None:
+            raise InvalidArgumentError(
+                "token: without credentials, wanted some too, such as "
+                "grpc.ssl_channel_credentials(): it is not sent in the clear"
+            )
+        credentials = grpc.composite_channel_credentials(
+            credentials, grpc.access_token_call_credentials(token)
+        )
+    # Results may be as large as requests: the server's limits hold, not gRPC's default of 4 MiB.
+    all_options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.enable_retries", 0),  # normd.Retry does that.
+    ]
+    if server_name is not None:
+        all_options.append(("grpc.ssl_target_name_override", server_name))
+        all_options.append(("grpc.default_authority", server_name))
+    if isinstance(target, str):
+        joined = target
+        if target.startswith("dns:"):  # Of which one name may have several addresses.
+            all_options.append(("grpc.service_config", _ROUND_ROBIN))
+    else:
+        joined = _join(target)
+        all_options.append(("grpc.service_config", _ROUND_ROBIN))
+    if not joined:
+        raise InvalidArgumentError("target: empty, wanted an address such as 127.0.0.1:8001")
+    return ChannelConfig(joined, credentials, [*all_options, *options])
+
+
+def _join(addresses: Sequence[str]) -> str:
+    """One of gRPC's names for a list of addresses. Hosts that are names are looked up now."""
+    found = [_resolve(address) for address in addresses]
+    if not found:
+        raise InvalidArgumentError("target: no address, wanted at least one")
+    if all(host.version == 4 for host, _ in found):
+        return "ipv4:" + ",".join(f"{host}:{port}" for host, port in found)
+    hosts = [(f"::ffff:{host}" if host.version == 4 else str(host), port) for host, port in found]
+    return "ipv6:" + ",".join(f"[{host}]:{port}" for host, port in hosts)
+
+
+def _resolve(address: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidArgumentError(f'target: "{address}" in a list, wanted HOST:PORT')
+    try:
+        resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][4][0]
+    except OSError as error:
+        raise InvalidArgumentError(f'target: "{address}": {error.strerror}') from error
+    return ipaddress.ip_address(str(resolved).partition("%")[0]), int(port)

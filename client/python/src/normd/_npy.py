@@ -1,0 +1,106 @@
+"""`.npy` files as the inputs and outputs of streams: read and written in parts, never whole."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from numpy.lib import format as npy_format
+
+from normd import _dtypes
+from normd._tensors import TensorSpec
+from normd.errors import DataLossError, InvalidArgumentError
+
+_HEADERS = {
+    (1, 0): npy_format.read_array_header_1_0,
+    (2, 0): npy_format.read_array_header_2_0,
+}
+
+
+class NpySource:
+    """An open file whose header is checked: its size is what dtype and shape ask for."""
+
+    def __init__(self, name: str, path: str | os.PathLike[str]) -> None:
+        """Opens it. OSError when it does not open, InvalidArgumentError, naming the path, for a
+        file that is not a dense, row-major, little-endian .npy file of one of the types.
+        """
+        self.path = Path(path)
+        self._file = self.path.open("rb", buffering=0)
+        try:
+            self.spec = self._read_header(name, self._file)
+            self._begin = self._file.tell()
+            size = os.fstat(self._file.fileno()).st_size - self._begin
+            if size != self.spec.nbytes:
+                raise InvalidArgumentError(
+                    f"{self.path}: {size} bytes of data, wanted {self.spec.nbytes} for shape "
+                    f"{list(self.spec.shape)} of {self.spec.dtype.name}"
+                )
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(self, name: str, file: BinaryIO) -> TensorSpec:
+        try:
+            read = _HEADERS.get(npy_format.read_magic(file))
+            if read is None:
+                raise ValueError("a version of the format after 2.0")
+            shape, fortran_order, dtype = read(file)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{self.path}: not a .npy file: {error}") from error
+        if fortran_order and math.prod(shape) > 1:
+            raise InvalidArgumentError(f"{self.path}: fortran_order: True, wanted False")
+        if dtype.byteorder == ">":
+            raise InvalidArgumentError(f"{self.path}: descr: {dtype.str}, wanted little-endian")
+        return TensorSpec(name, _dtypes.of_numpy(dtype, f"{self.path}: "), shape)
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """The tensor's bytes from `offset` on. DataLossError when the file has shrunk."""
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        done = 0
+        while done < size:
+            count = os.preadv(self._file.fileno(), [view[done:]], self._begin + offset + done)
+            if count == 0:
+                raise DataLossError(f"{self.path}: has shrunk while it was read")
+            done += count
+        return view
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class NpySink:
+    """A file that appears under its name when all of it has been written, and not before."""
+
+    def __init__(self, path: str | os.PathLike[str], spec: TensorSpec) -> None:
+        """Creates PATH.part with its header. OSError when that cannot be written."""
+        self.path = Path(path)
+        # What is no file, such as a device, is written as it is.
+        plain = self.path.is_file() or not self.path.exists()
+        self._written = self.path.with_name(self.path.name + ".part") if plain else self.path
+        self._file = self._written.open("wb")
+        header = {"descr": spec.dtype.npy, "fortran_order": False, "shape": spec.shape}
+        npy_format.write_array_header_1_0(self._file, header)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Takes the next bytes, which are those from `offset` on. OSError as files raise it."""
+        del offset  # They come in order.
+        self._file.write(data)
+
+    def commit(self) -> Path:
+        """The file is whole: gives it its name."""
+        self._file.close()
+        if self._written != self.path:
+            self._written.replace(self.path)
+        return self.path
+
+    def abort(self) -> None:
+        """Removes what has been written."""
+        self._file.close()
+        if self._written != self.path:
+            with contextlib.suppress(OSError):
+                self._written.unlink()

@@ -1,0 +1,59 @@
+"""The classes of the protocol's messages, and the methods' names.
+
+The classes are made when the package is imported, from the descriptors that protoc wrote when it
+was built, in a pool of their own. So they work with any release of protobuf's runtime, and beside
+modules that a program has generated from the same files by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+SERVICE = "normd.v1.NormService"
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+
+def _load() -> descriptor_pool.DescriptorPool:
+    files = descriptor_pb2.FileDescriptorSet.FromString(
+        resources.files(__package__).joinpath("protocol.binpb").read_bytes()
+    )
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)  # type: ignore[no-untyped-call, unused-ignore]
+    return pool
+
+
+_POOL = _load()
+
+
+def message(name: str) -> Any:
+    """The class of a message, such as "normd.v1.GetModelRequest"."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+def enum_names(name: str) -> dict[int, str]:
+    """The names of an enum's values by their numbers."""
+    values = _POOL.FindEnumTypeByName(name).values
+    return {value.number: value.name for value in values}
+
+
+def method(name: str, service: str = SERVICE) -> str:
+    """A method's full name, as gRPC wants it."""
+    return f"/{service}/{name}"
+
+
+GetModelRequest = message("normd.v1.GetModelRequest")
+GetModelResponse = message("normd.v1.GetModelResponse")
+GetServerInfoRequest = message("normd.v1.GetServerInfoRequest")
+GetServerInfoResponse = message("normd.v1.GetServerInfoResponse")
+ListModelsRequest = message("normd.v1.ListModelsRequest")
+ListModelsResponse = message("normd.v1.ListModelsResponse")
+LoadModelRequest = message("normd.v1.LoadModelRequest")
+LoadModelResponse = message("normd.v1.LoadModelResponse")
+UnloadModelRequest = message("normd.v1.UnloadModelRequest")
+UnloadModelResponse = message("normd.v1.UnloadModelResponse")
+HealthCheckRequest = message("grpc.health.v1.HealthCheckRequest")
+HealthCheckResponse = message("grpc.health.v1.HealthCheckResponse")

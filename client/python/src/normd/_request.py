@@ -1,0 +1,118 @@
+"""A Normalize request and its message, whose parts refer to the tensors in place."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from normd import _wire
+from normd._tensors import Input, TensorSpec, named, to_input
+from normd.errors import InvalidArgumentError
+
+
+class Priority(enum.IntEnum):
+    """How the requests that wait for one model are ordered: higher ones first, with aging."""
+
+    LOW = 1  # Work that nobody waits for.
+    NORMAL = 2
+    HIGH = 3  # Somebody waits for this one in particular.
+
+
+class Precision(enum.IntEnum):
+    """How a matrix product's factors are rounded; only for models that have one."""
+
+    FLOAT32 = 1
+    TF32 = 2
+    BFLOAT16 = 3
+    FLOAT32_STRICT = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """A request's fields beside its tensors. See Client.normalize."""
+
+    version: int = 0
+    priority: Priority | None = None
+    queue_timeout: float | None = None
+    precision: Precision | None = None
+
+
+_MAX_INT64 = (1 << 63) - 1
+
+
+def checked_version(version: int) -> int:
+    """The version, if it is one; the server judges the rest."""
+    if not isinstance(version, int) or not -_MAX_INT64 <= version <= _MAX_INT64:
+        raise InvalidArgumentError(f"version: {version!r}, wanted an int of 64 bits")
+    return version
+
+
+def _nanoseconds(seconds: float | None) -> int:
+    if seconds is None:
+        return 0
+    if not 0 < seconds < math.inf:
+        raise InvalidArgumentError(f"queue_timeout: {seconds!r} s, wanted more than 0, or None")
+    return min(max(1, round(seconds * 1e9)), _MAX_INT64)
+
+
+@functools.lru_cache(maxsize=256)
+def _head(model: str, options: Options) -> bytes:
+    return (
+        _wire.bytes_field(1, model.encode())
+        + _wire.int_field(2, checked_version(options.version))
+        + _wire.int_field(4, options.priority or 0)
+        + _wire.int_field(5, _nanoseconds(options.queue_timeout))
+        + _wire.int_field(6, options.precision or 0)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def _tensor_head(spec: TensorSpec, data_bytes: int) -> bytes:
+    """What stands before a tensor's `data_bytes` bytes, or all of it if it has none."""
+    inner = (
+        _wire.bytes_field(1, spec.name.encode())
+        + _wire.int_field(2, spec.dtype.number)
+        + _wire.bytes_field(3, b"".join(map(_wire.varint, spec.shape)))
+    )
+    if data_bytes:
+        inner += _wire.length_head(4, data_bytes)
+    return _wire.length_head(3, len(inner) + data_bytes) + inner
+
+
+def message_head(model: str, options: Options) -> bytes:
+    """The request's fields beside its tensors, encoded. InvalidArgumentError names a wrong one."""
+    if not isinstance(model, str):
+        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
+    return _head(model, options)
+
+
+def encode(model: str, options: Options, inputs: Sequence[Input]) -> list[bytes | memoryview]:
+    """The message, in parts to be joined. InvalidArgumentError for more than 2 GiB."""
+    parts: list[bytes | memoryview] = [message_head(model, options)]
+    for tensor in inputs:
+        parts += (_tensor_head(tensor.spec, tensor.data.nbytes), tensor.data)
+    size = sum(map(len, parts))
+    if size > _wire.MAX_MESSAGE_BYTES:
+        raise InvalidArgumentError(
+            f"data: a message of {size} bytes, wanted at most {_wire.MAX_MESSAGE_BYTES}: "
+            "normalize_stream takes tensors of any size"
+        )
+    return parts
+
+
+def encode_without_data(model: str, options: Options, specs: Sequence[TensorSpec]) -> bytes:
+    """The request as a stream's header carries it."""
+    return message_head(model, options) + b"".join(_tensor_head(spec, 0) for spec in specs)
+
+
+def total_bytes(inputs: Sequence[Input]) -> int:
+    """Of the inputs' elements."""
+    return sum(each.data.nbytes for each in inputs)
+
+
+def inputs_of(values: object) -> list[Input]:
+    """A call's inputs, from one array or a mapping of names to arrays."""
+    return [to_input(name, value) for name, value in named(values).items()]

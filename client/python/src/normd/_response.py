@@ -1,0 +1,209 @@
+"""What comes back from a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normd import _dtypes, _wire
+from normd._tensors import Array, Input, TensorSpec, check_out
+from normd.errors import InvalidArgumentError, ProtocolError
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Where a request's time went on the server, in nanoseconds."""
+
+    decode_ns: int = 0  # Parsing, validation, admission.
+    queue_ns: int = 0  # Admitted, until a lane took its batch.
+    gather_ns: int = 0  # To the lane's memory; of the whole batch.
+    copy_in_ns: int = 0  # To the device; 0 on the CPU.
+    compute_ns: int = 0  # The kernels; of the whole batch.
+    copy_out_ns: int = 0  # From the device; 0 on the CPU.
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """The batch that a request rode in."""
+
+    id: int = 0  # Counts batches since the server started.
+    requests: int = 0  # Including this one.
+    bytes: int = 0  # Of the inputs.
+    lane: str = ""  # Such as "cpu:0".
+
+
+@dataclass(frozen=True)
+class Response:
+    """The result of Client.call.
+
+    Attributes:
+      model, version: which computed it.
+      outputs: the results by name, in the model's order; at least one.
+      stages: where the time went; of a stream sums over its pieces.
+      batch: which batch it rode in; None for a request that went as a stream.
+    """
+
+    model: str
+    version: int
+    outputs: dict[str, Any]
+    stages: StageTimes
+    batch: BatchInfo | None
+
+    @property
+    def output(self) -> Any:
+        """The only output. InvalidArgumentError if there are several."""
+        return only(self.outputs)
+
+
+def only(outputs: Mapping[str, Any]) -> Any:
+    """The only one of a model's outputs."""
+    if len(outputs) != 1:
+        names = ", ".join(f'"{name}"' for name in outputs)
+        raise InvalidArgumentError(
+            f"outputs: {names}, wanted only one: Client.call returns them by name"
+        )
+    return next(iter(outputs.values()))
+
+
+_STAGES = ("", *StageTimes.__dataclass_fields__)
+
+
+def decode_stages(data: bytes, at: int, end: int) -> StageTimes:
+    """A StageTimes message."""
+    found = {
+        _STAGES[number]: _wire.signed(value)
+        for number, kind, value, _ in _wire.fields(data, at, end)
+        if kind == _wire.VARINT and number < len(_STAGES)
+    }
+    return StageTimes(**found)
+
+
+def _decode_batch(data: bytes, at: int, end: int) -> BatchInfo:
+    numbers = {1: 0, 2: 0, 3: 0}
+    lane = ""
+    for number, kind, value, stop in _wire.fields(data, at, end):
+        if kind == _wire.VARINT and number in numbers:
+            numbers[number] = _wire.signed(value)
+        elif kind == _wire.LENGTH and number == 4:
+            lane = _wire.text(data, value, stop)
+    return BatchInfo(numbers[1], numbers[2], numbers[3], lane)
+
+
+def decode_tensor(data: bytes, at: int, end: int) -> tuple[TensorSpec, int, int]:
+    """A Tensor message: what it is, and where its bytes begin and end in `data`."""
+    name = ""
+    number_of_type = 0
+    shape: list[int] = []
+    begin = stop = 0
+    for number, kind, value, last in _wire.fields(data, at, end):
+        if kind == _wire.LENGTH:
+            if number == 1:
+                name = _wire.text(data, value, last)
+            elif number == 3:
+                shape += _wire.packed(data, value, last)
+            elif number == 4:
+                begin, stop = value, last
+        elif number == 2:
+            number_of_type = value
+        elif number == 3:
+            shape.append(_wire.signed(value))
+    dtype = _dtypes.BY_NUMBER.get(number_of_type)
+    if dtype is None:
+        raise ProtocolError(f"the server's response: output of data type {number_of_type}")
+    if shape and min(shape) < 0:
+        raise ProtocolError(f"the server's response: output of shape {shape}")
+    return TensorSpec(name, dtype, tuple(shape)), begin, stop
+
+
+class Received(NamedTuple):
+    """A NormalizeResponse, whose tensors stay in the message."""
+
+    message: bytes
+    model: str
+    version: int
+    tensors: list[tuple[TensorSpec, int]]  # Each with where its bytes begin.
+    stages: tuple[int, int]
+    batch: tuple[int, int]
+
+    def response(self, inputs: Sequence[Input], out: object) -> Response:
+        """What the caller gets, its outputs as `outputs` makes them."""
+        return Response(
+            self.model,
+            self.version,
+            self.outputs(inputs, out),
+            decode_stages(self.message, *self.stages),
+            _decode_batch(self.message, *self.batch),
+        )
+
+    def outputs(self, inputs: Sequence[Input], out: object) -> dict[str, Any]:
+        """The results, of the kind of the first input, or in the arrays of `out`."""
+        given = named_outputs(out, [spec.name for spec, _ in self.tensors])
+        results = {}
+        for spec, begin in self.tensors:
+            if given is not None and spec.name not in given:
+                continue
+            dtype = _dtypes.to_numpy(spec.dtype)
+            array: Array = np.ndarray(spec.shape, dtype, self.message, begin)
+            target = given[spec.name] if given is not None else None
+            if target is None:
+                results[spec.name] = inputs[0].make_result(array, spec.dtype)
+            else:
+                results[spec.name] = _fill(target, array, spec)
+        return results
+
+
+def _fill(out: object, array: Array, spec: TensorSpec) -> Array:
+    checked = check_out(out, spec)
+    np.copyto(checked, array.view(checked.dtype))
+    return checked
+
+
+def named_outputs(out: object, names: Sequence[str]) -> dict[str, object] | None:
+    """Where the results go that are wanted, by their names; None: all, to memory of their own.
+
+    InvalidArgumentError for a name that no output has.
+    """
+    if out is None:
+        return None
+    if not isinstance(out, Mapping):
+        if len(names) != 1:
+            raise InvalidArgumentError(f"out: one, wanted a mapping for {', '.join(names)}")
+        return {names[0]: out}
+    for name in out:
+        if name not in names:
+            raise InvalidArgumentError(f'out: "{name}", wanted {", ".join(names)}')
+    return dict(out)
+
+
+def decode(message: bytes) -> Received:
+    """Reads a NormalizeResponse. ProtocolError unless it has outputs whose bytes fit them."""
+    model = ""
+    version = 0
+    tensors: list[tuple[TensorSpec, int]] = []
+    stages = batch = (0, 0)
+    for number, kind, value, end in _wire.fields(message, 0, len(message)):
+        if kind == _wire.LENGTH:
+            if number == 5:
+                spec, begin, stop = decode_tensor(message, value, end)
+                if stop - begin != spec.nbytes:
+                    raise ProtocolError(
+                        f"the server's response: {stop - begin} bytes, wanted {spec.nbytes} for "
+                        f"shape {list(spec.shape)} of {spec.dtype.name}"
+                    )
+                tensors.append((spec, begin))
+            elif number == 3:
+                stages = (value, end)
+            elif number == 4:
+                batch = (value, end)
+            elif number == 1:
+                model = _wire.text(message, value, end)
+        elif number == 2:
+            version = _wire.signed(value)
+    if len(tensors) != 1 and (
+        not tensors or len({spec.name for spec, _ in tensors}) < len(tensors)
+    ):
+        raise ProtocolError("the server's response: no output, or two of one name")
+    return Received(message, model, version, tensors, stages, batch)

@@ -1,0 +1,382 @@
+"""A NormalizeStream call without its transport: which bytes go out, and where those that come go.
+
+Client and aio.Client move the messages; what stands in them is here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+
+from normd import _dtypes, _wire
+from normd._npy import NpySink, NpySource
+from normd._request import Options, encode_without_data
+from normd._response import (
+    Response,
+    StageTimes,
+    decode_stages,
+    decode_tensor,
+    named_outputs,
+)
+from normd._tensors import Array, Input, TensorSpec, bytes_of, check_out, named, to_input
+from normd.errors import InvalidArgumentError, ProtocolError
+
+Progress = bool | Callable[[int, int], None]
+
+DEFAULT_CHUNK_BYTES = 1 << 20
+
+
+class Source(Protocol):
+    """Where an input comes from. It may be read again from its beginning."""
+
+    spec: TensorSpec
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """The tensor's bytes from `offset` on, which must be there."""
+
+    def close(self) -> None:
+        """Lets go of what it is read from."""
+
+
+class Sink(Protocol):
+    """Where an output goes."""
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Takes the output's next bytes, which are those from `offset` on."""
+
+    def commit(self) -> Any:
+        """The output is whole: what the caller gets."""
+
+    def abort(self) -> None:
+        """The call has failed: what was written is not the output."""
+
+
+class ArraySource:
+    """An array in memory, or mapped to it."""
+
+    def __init__(self, tensor: Input) -> None:
+        self.spec = tensor.spec
+        self.input = tensor
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """A view of the array."""
+        return self.input.data[offset : offset + size]
+
+    def close(self) -> None:
+        """Nothing: the array is the caller's."""
+
+
+class ArraySink:
+    """An array that is filled."""
+
+    def __init__(self, array: Array, result: Callable[[Array], Any]) -> None:
+        self._array = array
+        self._data = bytes_of(array)
+        self._result = result
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Copies into the array."""
+        self._data[offset : offset + len(data)] = data
+
+    def commit(self) -> Any:
+        """The array, as the caller's kind of tensor."""
+        return self._result(self._array)
+
+    def abort(self) -> None:
+        """Nothing: what the array then holds is unspecified."""
+
+
+class StreamOrder:
+    """Which bytes of which tensor come next: a sample of each in turn; a single tensor as it is."""
+
+    def __init__(self, specs: Sequence[TensorSpec], samples: int) -> None:
+        """Each tensor has `samples` samples of one size. 0, which older servers say: a sample is
+        the last dimension. ProtocolError for tensors that do not divide so.
+        """
+        self._samples = [_sample_bytes(spec, samples) for spec in specs]
+        self._at = [0] * len(specs)
+        self._next = 0
+
+    def take(self, most: int) -> tuple[int, int, int]:
+        """The next run: which tensor, from which offset, how many bytes, from 1 to `most`."""
+        if len(self._at) == 1:
+            begin = self._at[0]
+            self._at[0] += most
+            return 0, begin, most
+        while not self._samples[self._next]:
+            self._advance()
+        tensor = self._next
+        begin = self._at[tensor]
+        left = self._samples[tensor] - begin % self._samples[tensor]
+        size = min(left, most)
+        self._at[tensor] += size
+        if size == left:
+            self._advance()
+        return tensor, begin, size
+
+    def _advance(self) -> None:
+        self._next = (self._next + 1) % len(self._at)
+
+
+def _sample_bytes(spec: TensorSpec, samples: int) -> int:
+    if samples == 0:
+        return (spec.shape[-1] if spec.shape else 1) * spec.dtype.itemsize
+    elements = math.prod(spec.shape)
+    if samples < 0 or elements % samples:
+        raise ProtocolError(
+            f"the server's response: {samples} samples, wanted a divisor of {elements} elements"
+        )
+    return elements // samples * spec.dtype.itemsize
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+class Sources:
+    """A stream's inputs. A context manager, which closes files."""
+
+    def __init__(self, values: object) -> None:
+        """From arrays or paths, one or a mapping of names. InvalidArgumentError, OSError."""
+        self.sources: list[Source] = []
+        try:
+            for name, value in named(values).items():
+                self.sources.append(_source(name, value))
+        except BaseException:
+            self.close()
+            raise
+        self.total_bytes = sum(source.spec.nbytes for source in self.sources)
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        """The inputs, in the stream's order."""
+        return [source.spec for source in self.sources]
+
+    def order(self, names: Sequence[str]) -> None:
+        """Puts the inputs into the model's order. One that it has not is left for the server."""
+        places = {name: place for place, name in enumerate(names)}
+        self.sources.sort(key=lambda source: places.get(source.spec.name, len(places)))
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the files."""
+        for source in self.sources:
+            source.close()
+
+    def chunks(self, chunk_bytes: int, samples: int) -> Iterator[list[bytes | memoryview]]:
+        """The messages after the header, each in parts to be joined."""
+        order = StreamOrder(self.specs, samples)
+        left = self.total_bytes
+        while left:
+            size = min(chunk_bytes, left)
+            left -= size
+            parts: list[bytes | memoryview] = [_wire.length_head(2, size)]
+            while size:
+                tensor, offset, run = order.take(size)
+                parts.append(self.sources[tensor].read(offset, run))
+                size -= run
+            yield parts
+
+    def header(self, model: str, options: Options) -> bytes:
+        """The first message."""
+        inner = encode_without_data(model, options, self.specs)
+        return _wire.length_head(1, len(inner)) + inner
+
+    def result_of(self, array: Array, spec: TensorSpec) -> Any:
+        """A fresh array as the kind of tensor that the first input is."""
+        first = self.sources[0]
+        return (
+            first.input.make_result(array, spec.dtype) if isinstance(first, ArraySource) else array
+        )
+
+
+def _source(name: str, value: object) -> Source:
+    if _is_path(value):
+        return NpySource(name, value)  # type: ignore[arg-type]
+    return ArraySource(to_input(name, value))
+
+
+def checked_chunk_bytes(chunk_bytes: int) -> int:
+    """The size of a message, if it is one."""
+    if not isinstance(chunk_bytes, int) or chunk_bytes < 1:
+        raise InvalidArgumentError(f"chunk_bytes: {chunk_bytes!r}, wanted an int of at least 1")
+    return chunk_bytes
+
+
+@dataclass(frozen=True)
+class StreamHeader:
+    """What the server says first."""
+
+    model: str
+    version: int
+    outputs: list[TensorSpec]
+    max_chunk_bytes: int
+    samples: int
+
+
+def _decode_header(data: bytes, at: int, end: int) -> StreamHeader:
+    model = ""
+    numbers = {2: 0, 5: 0, 6: 0}
+    outputs = []
+    for number, kind, value, stop in _wire.fields(data, at, end):
+        if kind == _wire.VARINT and number in numbers:
+            numbers[number] = _wire.signed(value)
+        elif kind == _wire.LENGTH and number == 1:
+            model = _wire.text(data, value, stop)
+        elif kind == _wire.LENGTH and number == 3:
+            outputs.append(decode_tensor(data, value, stop)[0])
+    if not outputs or len({spec.name for spec in outputs}) != len(outputs):
+        raise ProtocolError("the server's response: no output, or two of one name")
+    if numbers[5] <= 0:
+        raise ProtocolError("the server's response: max_chunk_bytes: not above 0")
+    return StreamHeader(model, numbers[2], outputs, numbers[5], numbers[6])
+
+
+def _decode_trailer(data: bytes, at: int, end: int) -> StageTimes:
+    for number, kind, value, stop in _wire.fields(data, at, end):
+        if number == 1 and kind == _wire.LENGTH:
+            return decode_stages(data, value, stop)
+    return StageTimes()
+
+
+@dataclass
+class Reception:
+    """Takes the server's messages one after the other and holds them against the protocol."""
+
+    sources: Sources
+    out: object  # As the caller gave it.
+    header: StreamHeader | None = None
+    received_bytes: int = 0
+    total_bytes: int = 0
+    _stages: StageTimes | None = None
+    _sinks: dict[str, Sink] = field(default_factory=dict)
+    _order: StreamOrder | None = None
+
+    def take(self, message: bytes) -> None:
+        """The next message. ProtocolError; errors of the sinks; InvalidArgumentError for `out`."""
+        for number, kind, value, end in _wire.fields(message, 0, len(message)):
+            if kind != _wire.LENGTH or number not in (1, 2, 3):
+                continue
+            if (number == 1) != (self.header is None) or self._stages is not None:
+                raise ProtocolError("the server's response: a part in the wrong place")
+            if number == 1:
+                self._begin(_decode_header(message, value, end))
+            elif number == 2:
+                self._write(memoryview(message)[value:end])
+            else:
+                if self.received_bytes < self.total_bytes:
+                    raise ProtocolError("the server's response: the trailer too early")
+                self._stages = _decode_trailer(message, value, end)
+
+    def _begin(self, header: StreamHeader) -> None:
+        self.header = header
+        StreamOrder(self.sources.specs, header.samples)  # ProtocolError if they do not fit.
+        names = [spec.name for spec in header.outputs]
+        given = named_outputs(self.out, names)
+        self.total_bytes = sum(spec.nbytes for spec in header.outputs)
+        self._order = StreamOrder(header.outputs, header.samples)
+        for spec in header.outputs:
+            if given is None:
+                self._sinks[spec.name] = self._sink(spec, None)
+            elif spec.name in given:
+                self._sinks[spec.name] = self._sink(spec, given[spec.name])
+
+    def _sink(self, spec: TensorSpec, out: object) -> Sink:
+        if out is None:
+            array = np.empty(spec.shape, _dtypes.to_numpy(spec.dtype))
+            return ArraySink(array, lambda filled: self.sources.result_of(filled, spec))
+        if _is_path(out):
+            return NpySink(out, spec)  # type: ignore[arg-type]
+        return ArraySink(check_out(out, spec), lambda filled: filled)
+
+    def _write(self, data: memoryview) -> None:
+        if self._order is None or self.header is None:
+            raise ProtocolError("the server's response: no header first")
+        if len(data) > self.total_bytes - self.received_bytes:
+            raise ProtocolError("the server's response: more bytes than the tensor has")
+        self.received_bytes += len(data)
+        while data:
+            tensor, offset, run = self._order.take(len(data))
+            sink = self._sinks.get(self.header.outputs[tensor].name)
+            if sink is not None:
+                sink.write(offset, data[:run])
+            data = data[run:]
+
+    def commit(self) -> Response:
+        """The call has ended well. ProtocolError unless everything has come."""
+        if self.header is None or self._stages is None:
+            raise ProtocolError("the server's response: it ended before the trailer")
+        outputs = {name: sink.commit() for name, sink in self._sinks.items()}
+        return Response(self.header.model, self.header.version, outputs, self._stages, None)
+
+    def abort(self) -> None:
+        """The call has failed: removes half-written files."""
+        for sink in self._sinks.values():
+            sink.abort()
+
+
+class ProgressBar:
+    """Reports the output's bytes to a callable, to a bar of tqdm's, or to nobody."""
+
+    def __init__(self, progress: Progress) -> None:
+        """InvalidArgumentError where tqdm is wanted and not installed."""
+        self._callback = progress if callable(progress) else None
+        self._tqdm = progress is True
+        self._bar: Any = None
+        if self._tqdm:
+            try:
+                import tqdm  # noqa: F401
+            except ImportError:
+                raise InvalidArgumentError(
+                    "progress: True, wanted tqdm to be installed (pip install normd[tqdm]), or a "
+                    "callable that takes the bytes done and the bytes in all"
+                ) from None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def update(self, done: int, total: int) -> None:
+        """So many of the output's bytes are there."""
+        if self._callback is not None:
+            self._callback(done, total)
+        elif self._tqdm:
+            if self._bar is None:
+                from tqdm.auto import tqdm
+
+                self._bar = tqdm(total=total, unit="B", unit_scale=True)
+            self._bar.update(done - self._bar.n)
+
+
+def checked_outputs(out: object) -> None:
+    """Refuses what no output can go to before a call is made. InvalidArgumentError."""
+    values = out.values() if isinstance(out, Mapping) else [out]
+    for value in values:
+        if value is not None and not _is_path(value) and not isinstance(value, np.ndarray):
+            raise InvalidArgumentError(
+                f"out: {type(value).__name__}, wanted a NumPy array or a path"
+            )

@@ -1,0 +1,119 @@
+"""From the arrays of a program to the tensors of a call, and back."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normd import _dtypes, _torch
+from normd._dtypes import DataType
+from normd.errors import InvalidArgumentError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+# Makes a result of the caller's kind from its elements in the message, which it may refer to.
+MakeResult = Callable[[Array, DataType], Any]
+
+
+class TensorSpec(NamedTuple):
+    """A tensor without its elements. An only input or output may have an empty name."""
+
+    name: str
+    dtype: DataType
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Input(NamedTuple):
+    """An input of a call, in the host's memory: dense, row-major, little-endian."""
+
+    spec: TensorSpec
+    data: memoryview  # Its bytes; of the caller's memory wherever that has this form.
+    make_result: MakeResult
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The bytes of a C-contiguous array, in place; writable if it is."""
+    flat: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
+@functools.lru_cache(maxsize=64)
+def _numpy_result(like: np.dtype[Any]) -> MakeResult:
+    """Views of the input's type in the host's byte order, or of the result's, if that differs."""
+    of_input = like.newbyteorder("=") if like.kind == "f" else like
+    input_type = _dtypes.of_numpy(like, "")
+
+    def make(array: Array, dtype: DataType) -> Array:
+        if dtype is not input_type or array.dtype == of_input:
+            return array
+        return array.view(of_input)
+
+    return make
+
+
+def _as_array(value: object, where: str) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return np.asarray(np.from_dlpack(value))
+    raise InvalidArgumentError(
+        f"{where}type: {type(value).__name__}, wanted a NumPy array, a PyTorch tensor or an object "
+        "with __array__ or __dlpack__"
+    )
+
+
+def to_input(name: str, value: object) -> Input:
+    """An input from an array or tensor of the caller's; InvalidArgumentError names what is wrong.
+
+    Copies only what is not dense, row-major and little-endian in the host's memory.
+    """
+    where = f'input "{name}": ' if name else ""
+    if _torch.is_tensor(value):
+        dtype, array = _torch.to_host(value, where)
+        return Input(
+            TensorSpec(name, dtype, tuple(array.shape)), bytes_of(array), _torch.result_like(value)
+        )
+    array = _as_array(value, where)
+    dtype = _dtypes.of_numpy(array.dtype, where)
+    make_result = _numpy_result(array.dtype)
+    if not _dtypes.is_little_endian(array.dtype):
+        array = array.astype(dtype.npy)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return Input(TensorSpec(name, dtype, array.shape), bytes_of(array), make_result)
+
+
+def named(values: object) -> dict[str, object]:
+    """The inputs by name; an only one that comes without a name has the empty one."""
+    if not isinstance(values, Mapping):
+        return {"": values}
+    if not values:
+        raise InvalidArgumentError("inputs: none, wanted at least one")
+    for name in values:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"inputs: a name is {name!r}, wanted a str")
+    return dict(values)
+
+
+def check_out(out: object, spec: TensorSpec, where: str = "out") -> Array:
+    """The array that takes a result in place; InvalidArgumentError unless it fits exactly."""
+    if not isinstance(out, np.ndarray):
+        raise InvalidArgumentError(f"{where}: {type(out).__name__}, wanted a NumPy array")
+    of_out = _dtypes.of_numpy(out.dtype, f"{where}.")
+    if of_out is not spec.dtype or not _dtypes.is_little_endian(out.dtype):
+        raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {spec.dtype.name}")
+    if out.shape != spec.shape:
+        raise InvalidArgumentError(f"{where}.shape: {list(out.shape)}, wanted {list(spec.shape)}")
+    if not (out.flags.c_contiguous and out.flags.writeable):
+        raise InvalidArgumentError(f"{where}: strided or read-only, wanted C-contiguous, writable")
+    return out

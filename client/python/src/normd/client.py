@@ -1,0 +1,410 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from normd import _call, _channel, _protocol, _request, _response
+from normd._request import Options, Precision, Priority
+from normd._response import Response, only
+from normd._stream import DEFAULT_CHUNK_BYTES, Progress
+from normd._stream_run import StreamRequest, StreamRun
+from normd._tensors import Input
+from normd.errors import ClosedError, Error, from_rpc
+from normd.models import (
+    HealthStatus,
+    ModelInfo,
+    ServerInfo,
+    health_service,
+    model_info,
+    server_info,
+)
+from normd.retry import Attempts, Retry
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+_Stub = Callable[..., Any]
+
+
+class Client:
+    """A connection to one server, or to several that are alike. Thread-safe; a context manager.
+
+    It connects at the first call and reconnects by itself. Calls do not wait for a server to
+    appear: one that cannot be reached is UnavailableError, after the retries.
+
+    All calls raise `normd.Error`: its subclass for the server's status, `ClosedError` after
+    `close`, `ProtocolError` for a response that is none. Times are in seconds.
+    """
+
+    def __init__(
+        self,
+        target: str | Sequence[str] = _channel.DEFAULT_TARGET,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        token: str | None = None,
+        server_name: str | None = None,
+        timeout: float | None = _call.DEFAULT_TIMEOUT,
+        retry: Retry | None = Retry(),  # noqa: B008 Immutable.
+        stream_above: int = _call.DEFAULT_STREAM_ABOVE,
+        options: _channel.Options = (),
+    ) -> None:
+        """Does not connect.
+
+        Args:
+          target: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path"), or
+            a list of HOST:PORT. Calls go to all of a list's, and to all addresses of a dns name,
+            in turn, as far as they can be reached; names in a list are looked up once, now.
+          credentials: for TLS, such as grpc.ssl_channel_credentials(); in the clear without.
+          token: sent as "authorization: Bearer TOKEN"; needs credentials.
+          server_name: the name in the server's certificate, if it is not the target's.
+          timeout: of each call but streams, retries included; None: no limit.
+          retry: which failed calls are made again; None: none.
+          stream_above: inputs of more bytes go as streams, which the server takes at any size.
+          options: further channel options of gRPC's.
+
+        Raises:
+          InvalidArgumentError: names the argument.
+        """
+        config = _channel.configure(target, credentials, token, server_name, options)
+        self._target = config.target
+        self._timeout = _call.checked_timeout(timeout)
+        self._retry = retry
+        self._stream_above = stream_above
+        self._closed = False
+        self._channel = (
+            grpc.insecure_channel(config.target, config.options)
+            if config.credentials is None
+            else grpc.secure_channel(config.target, config.credentials, config.options)
+        )
+        # Messages are bytes here: what encodes and decodes them may raise, which gRPC would hide.
+        self._normalize: _Stub = self._channel.unary_unary(_call.NORMALIZE, b"".join)
+        self._stream: _Stub = self._channel.stream_stream(_call.NORMALIZE_STREAM, b"".join)
+        self._watch: _Stub = self._channel.unary_stream(_call.HEALTH_WATCH)
+        self._admin: dict[str, _Stub] = {
+            admin.method: self._channel.unary_unary(admin.method) for admin in _call.ADMIN
+        }
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<normd.Client of {self._target}{', closed' if self._closed else ''}>"
+
+    @property
+    def target(self) -> str:
+        """The server's address, or gRPC's name for several."""
+        return self._target
+
+    def close(self) -> None:
+        """Closes the connection; calls in flight end with ClosedError. May be called again."""
+        self._closed = True
+        self._channel.close()
+
+    @overload
+    def normalize(
+        self,
+        model: str,
+        inputs: npt.NDArray[Scalar],
+        *,
+        out: npt.NDArray[Any] | None = ...,
+        version: int = ...,
+        priority: Priority | None = ...,
+        queue_timeout: float | None = ...,
+        precision: Precision | None = ...,
+        timeout: float | None = ...,
+    ) -> npt.NDArray[Scalar]: ...
+
+    @overload
+    def normalize(
+        self,
+        model: str,
+        inputs: Mapping[str, npt.NDArray[Scalar]],
+        *,
+        out: npt.NDArray[Any] | None = ...,
+        version: int = ...,
+        priority: Priority | None = ...,
+        queue_timeout: float | None = ...,
+        precision: Precision | None = ...,
+        timeout: float | None = ...,
+    ) -> npt.NDArray[Scalar]: ...
+
+    @overload
+    def normalize(
+        self,
+        model: str,
+        inputs: Any,
+        *,
+        out: npt.NDArray[Any] | None = ...,
+        version: int = ...,
+        priority: Priority | None = ...,
+        queue_timeout: float | None = ...,
+        precision: Precision | None = ...,
+        timeout: float | None = ...,
+    ) -> Any: ...
+
+    def normalize(
+        self,
+        model: str,
+        inputs: object,
+        *,
+        out: npt.NDArray[Any] | None = None,
+        version: int = 0,
+        priority: Priority | None = None,
+        queue_timeout: float | None = None,
+        precision: Precision | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Normalizes with a model that has one output, and returns that.
+
+        Args:
+          model: its name.
+          inputs: an array, or several by the model's names ({"x": x, "y": y}), of float32,
+            float64, float16 or bfloat16 (ml_dtypes, or two raw bytes) and of the model's shape,
+            such as [N, C, *]. PyTorch tensors of any device are taken too, and what has
+            __array__ or __dlpack__. C-contiguous ones in the host's memory are not copied before
+            they are put into the message.
+          out: an array of the output's type and shape that takes the result.
+          version: 0: the highest that is loaded.
+          priority: among requests for this model; NORMAL by default.
+          queue_timeout: how long it may wait on the server until it is computed.
+          precision: of a matrix product, instead of the model's own.
+          timeout: of this call; None: the client's, math.inf: none.
+
+        Returns:
+          `out`, or a tensor of the first input's kind: for NumPy a read-only view of the received
+          message, which is not copied and may be unaligned; for PyTorch a tensor of its own memory
+          on the input's device. Inputs of more than `stream_above` bytes go as a stream, with the
+          same bits, into memory of its own, and with no time limit but a `timeout` that is given.
+
+        Raises:
+          InvalidArgumentError: a type, shape or option is wrong; the message names it.
+          NotFoundError: no such model or version is loaded.
+          ResourceExhaustedError: the server has no room now.
+          DeadlineExceededError: `timeout` or `queue_timeout` passed.
+          UnavailableError: the server cannot be reached, has gone or drains.
+        """
+        options = _call.options_of(version, priority, queue_timeout, precision)
+        prepared = _request.inputs_of(inputs)
+        if _request.total_bytes(prepared) > self._stream_above:
+            request = StreamRequest(model, inputs, out, options, timeout)
+            return only(self._stream_run(request).run().outputs)
+        received = self._send(model, prepared, options, timeout)
+        return only(received.outputs(prepared, out))
+
+    def call(
+        self,
+        model: str,
+        inputs: object,
+        *,
+        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        version: int = 0,
+        priority: Priority | None = None,
+        queue_timeout: float | None = None,
+        precision: Precision | None = None,
+        timeout: float | None = None,
+    ) -> Response:
+        """As `normalize`, for all outputs by name, with the stages' times and the batch.
+
+        Args:
+          out: an array for an only output, or a mapping of the outputs' names, which alone are then
+            returned, to arrays, or to None for a result of its own memory.
+        """
+        options = _call.options_of(version, priority, queue_timeout, precision)
+        prepared = _request.inputs_of(inputs)
+        if _request.total_bytes(prepared) > self._stream_above:
+            request = StreamRequest(model, inputs, out, options, timeout)
+            return self._stream_run(request).run()
+        return self._send(model, prepared, options, timeout).response(prepared, out)
+
+    def normalize_stream(
+        self,
+        model: str,
+        inputs: object,
+        *,
+        out: object = None,
+        progress: Progress = False,
+        chunk_bytes: int = DEFAULT_CHUNK_BYTES,
+        version: int = 0,
+        priority: Priority | None = None,
+        queue_timeout: float | None = None,
+        precision: Precision | None = None,
+        timeout: float | None = None,
+    ) -> Response:
+        """Normalizes tensors of any size, of which client and server hold a few MiB at a time.
+
+        Args:
+          inputs: as for `normalize`; also memory maps, and paths (str or PathLike) of .npy files.
+          out: where the result goes: an array or memory map of its type and shape, or a path for a
+            .npy file, which appears when the whole result is there. Of several outputs a mapping of
+            names to these; outputs that it does not name are dropped. None: fresh arrays. It may be
+            the input itself, memory or file, where there is one of each.
+          progress: True shows a bar (needs tqdm); a callable gets (bytes done, bytes in all).
+          chunk_bytes: of a message; less if the server takes less.
+          timeout: of the whole stream; None: no limit.
+
+        Returns:
+          The response, whose outputs are arrays, or the paths given.
+
+        Raises:
+          As `normalize`; OSError for files that cannot be opened or written, DataLossError for one
+          that shrinks meanwhile. After an error `out` holds no result; files are removed.
+        """
+        options = _call.options_of(version, priority, queue_timeout, precision)
+        return self._stream_run(
+            StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
+        ).run()
+
+    def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
+        """Every version that is loaded or has failed to load, by name and version."""
+        request = _protocol.ListModelsRequest().SerializeToString()
+        return [model_info(each) for each in self._ask(_call.LIST_MODELS, request, timeout).models]
+
+    def get_model(self, model: str, *, version: int = 0, timeout: float | None = None) -> ModelInfo:
+        """A model's configuration and state. version 0: the highest."""
+        request = _call.model_request(_protocol.GetModelRequest, model, version)
+        return model_info(self._ask(_call.GET_MODEL, request, timeout).model)
+
+    def load_model(
+        self, model: str, *, version: int = 0, timeout: float | None = None
+    ) -> ModelInfo:
+        """Loads a version from the repository, or loads it anew. 0: the highest there. Not retried.
+
+        Raises:
+          NotFoundError: the repository has none such. InvalidArgumentError: a file is wrong.
+          FailedPreconditionError: a file is too large. AbortedError: it is being written.
+        """
+        request = _call.model_request(_protocol.LoadModelRequest, model, version)
+        return model_info(self._ask(_call.LOAD_MODEL, request, timeout).model)
+
+    def unload_model(
+        self, model: str, *, version: int = 0, timeout: float | None = None
+    ) -> list[int]:
+        """Unloads a version, or with 0 all; returns which. Not retried.
+
+        Requests in flight finish.
+        """
+        request = _call.model_request(_protocol.UnloadModelRequest, model, version)
+        return list(self._ask(_call.UNLOAD_MODEL, request, timeout).versions)
+
+    def server_info(self, *, timeout: float | None = None) -> ServerInfo:
+        """The server's build, lanes and limits."""
+        request = _protocol.GetServerInfoRequest().SerializeToString()
+        return server_info(self._ask(_call.SERVER_INFO, request, timeout))
+
+    def health(self, model: str | None = None, *, timeout: float | None = None) -> HealthStatus:
+        """Whether the server takes requests, or serves a model; NotFoundError for one unknown."""
+        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        return HealthStatus(self._ask(_call.HEALTH_CHECK, request, timeout).status)
+
+    def watch_health(
+        self, model: str | None = None, *, timeout: float | None = None
+    ) -> Iterator[HealthStatus]:
+        """The status now and after each change, until the iterator is closed.
+
+        `timeout` is of the whole watch; None: no limit.
+        """
+        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        call = self._start(self._watch, request, _call.checked_timeout(timeout))
+        try:
+            for message in call:
+                yield HealthStatus(_protocol.HealthCheckResponse.FromString(message).status)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        finally:
+            call.cancel()
+
+    def wait_ready(self, model: str | None = None, *, timeout: float | None = None) -> None:
+        """Waits until the server, or the model, is SERVING, however often it cannot be reached.
+
+        Raises:
+          DeadlineExceededError: it was not, within `timeout` (by default the client's).
+        """
+        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        attempts = Attempts(None, _call.checked_timeout(timeout, self._timeout))
+        while True:
+            call = self._start(self._watch, request, attempts.timeout(), wait_for_ready=True)
+            try:
+                for message in call:
+                    status = _protocol.HealthCheckResponse.FromString(message).status
+                    if status == HealthStatus.SERVING.value:
+                        return
+            except grpc.RpcError as rpc_error:
+                error = self._error(rpc_error)
+                if error.code is not grpc.StatusCode.UNAVAILABLE:
+                    raise error from None
+            finally:
+                call.cancel()
+            time.sleep(0.05)
+
+    def _error(self, error: grpc.RpcError) -> Error:
+        return ClosedError("client: closed") if self._closed else from_rpc(error, self._target)
+
+    def _start(
+        self,
+        stub: _Stub,
+        request: object,
+        timeout: float | None,
+        wait_for_ready: bool | None = None,
+    ) -> Any:
+        """Makes a call of gRPC's, and its errors ours."""
+        if self._closed:
+            raise ClosedError("client: closed")
+        try:
+            return stub(request, timeout, wait_for_ready=wait_for_ready)
+        except grpc.RpcError as error:
+            raise self._error(error) from None
+        except ValueError:  # How gRPC says that the channel was closed meanwhile.
+            if self._closed:
+                raise ClosedError("client: closed") from None
+            raise
+
+    def _unary(self, stub: _Stub, request: object, attempts: Attempts) -> bytes:
+        while True:
+            try:
+                response: bytes = self._start(stub, request, attempts.timeout())
+            except Error as error:
+                time.sleep(attempts.wait_after(error))
+            else:
+                return response
+
+    def _send(
+        self,
+        model: str,
+        prepared: Sequence[Input],
+        options: Options,
+        timeout: float | None,
+    ) -> _response.Received:
+        parts = _request.encode(model, options, prepared)
+        attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        return _response.decode(self._unary(self._normalize, parts, attempts))
+
+    def _ask(self, admin: _call.Admin, request: bytes, timeout: float | None) -> Any:
+        policy = self._retry if admin.repeatable else None
+        attempts = Attempts(policy, _call.checked_timeout(timeout, self._timeout))
+        return admin.response.FromString(self._unary(self._admin[admin.method], request, attempts))
+
+    def _stream_run(self, request: StreamRequest) -> StreamRun:
+        start = functools.partial(self._start, self._stream)
+        attempts = Attempts(self._retry, _call.checked_timeout(request.timeout))
+        return StreamRun(start, self._input_names, self._error, attempts, request)
+
+    def _input_names(self, model: str, version: int, timeout: float | None) -> list[str]:
+        """A model's inputs, in its order. Of older servers, which do not tell, those of theirs."""
+        info = self.get_model(model, version=version, timeout=timeout)
+        return [each.name for each in info.inputs] or ["x", "y"]

@@ -1,0 +1,204 @@
+"""What calls raise.
+
+Every exception of this package is an `Error`. Those that the server's status brings have the
+class of its code. Where a message has the form that normd gives it ("shape[1]: 3 channels in
+[1, 3, 8], wanted 64"), `field`, `came` and `wanted` are its parts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+# A path of fields, after the input that it is about: `input "y": shape`, `inputs[0].name`.
+_FIELD = re.compile(
+    r'((?:(?:input|output) "[^"]*": )?[a-z][a-z0-9_]*(?:\[\d+\]|\.[a-z][a-z0-9_]*)*): '
+)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    field: str | None = None
+    came: str | None = None
+    wanted: str | None = None
+
+
+def _parse(message: str) -> _Parts:
+    match = _FIELD.match(message)
+    if match is None:
+        return _Parts()
+    came, found, wanted = message[match.end() :].partition(", wanted ")
+    if not found and came.startswith("wanted "):
+        return _Parts(match[1], None, came.removeprefix("wanted "))
+    return _Parts(match[1], came, wanted if found else None)
+
+
+class Error(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+      code: gRPC's code; of errors found before a call, what the server would have said.
+      message: as the server sent it.
+      field: which field is meant, such as "shape[1]" or 'input "y": dtype'; None where the message
+        names none. `came` and `wanted` say what it was and should have been, where they are known.
+      target: the server's address; None for errors found before a call.
+      retry_after: seconds after which the server would take the call; None where it gave no hint.
+    """
+
+    code = grpc.StatusCode.UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        target: str | None = None,
+        retry_after: float | None = None,
+        code: grpc.StatusCode | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.target = target
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+        parts = _parse(message)
+        self.field = parts.field
+        self.came = parts.came
+        self.wanted = parts.wanted
+
+    def __str__(self) -> str:
+        return f"{self.target}: {self.message}" if self.target else self.message
+
+
+class InvalidArgumentError(Error, ValueError):
+    """A field is wrong; the message names it."""
+
+    code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class NotFoundError(Error, LookupError):
+    """No such model, version or service."""
+
+    code = grpc.StatusCode.NOT_FOUND
+
+
+class ResourceExhaustedError(Error):
+    """A queue or a budget is full; `retry_after` says when to come again."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class FailedPreconditionError(Error):
+    """A file of the model repository is over one of the server's limits."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class AbortedError(Error):
+    """The model's files are being written: load it again."""
+
+    code = grpc.StatusCode.ABORTED
+
+
+class UnavailableError(Error, ConnectionError):
+    """The server cannot be reached, is gone, drains or is not ready; nothing came of the call."""
+
+    code = grpc.StatusCode.UNAVAILABLE
+
+
+class DeadlineExceededError(Error, TimeoutError):
+    """`timeout` or `queue_timeout` passed; the message says which if the server saw it pass."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class CancelledError(Error):
+    """The call was cancelled by the other side, or by a proxy between."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+class InternalError(Error):
+    """The server or its device failed."""
+
+    code = grpc.StatusCode.INTERNAL
+
+
+class UnimplementedError(Error):
+    """The server does not know the method: it is no normd, or an older one."""
+
+    code = grpc.StatusCode.UNIMPLEMENTED
+
+
+class UnauthenticatedError(Error, PermissionError):
+    """The token or certificate is missing or was refused."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+
+class PermissionDeniedError(Error, PermissionError):
+    """The caller may not do this."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED
+
+
+class DataLossError(Error, OSError):
+    """A file has shrunk while it was read."""
+
+    code = grpc.StatusCode.DATA_LOSS
+
+
+class ProtocolError(InternalError):
+    """What the server sent breaks the protocol."""
+
+
+class ClosedError(Error):
+    """The client has been closed."""
+
+    code = grpc.StatusCode.CANCELLED
+
+
+_BY_CODE: dict[grpc.StatusCode, type[Error]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgumentError,
+        NotFoundError,
+        ResourceExhaustedError,
+        FailedPreconditionError,
+        AbortedError,
+        UnavailableError,
+        DeadlineExceededError,
+        CancelledError,
+        InternalError,
+        UnimplementedError,
+        UnauthenticatedError,
+        PermissionDeniedError,
+        DataLossError,
+    )
+}
+
+_PUSHBACK = "grpc-retry-pushback-ms"
+
+
+def _pushback(metadata: Any) -> float | None:
+    """The server's hint in seconds, from the trailing metadata of a call."""
+    for key, value in metadata or ():
+        if key == _PUSHBACK:
+            try:
+                milliseconds = int(value)
+            except ValueError:
+                return None
+            return milliseconds / 1e3 if milliseconds >= 0 else None
+    return None
+
+
+def from_rpc(error: Any, target: str) -> Error:
+    """The exception for a call's status, of gRPC's synchronous or asyncio interface."""
+    code: grpc.StatusCode = error.code()
+    details: str = error.details() or code.name
+    metadata = error.trailing_metadata()
+    kind = _BY_CODE.get(code, Error)
+    return kind(details, target=target, retry_after=_pushback(metadata), code=code)

@@ -1,0 +1,158 @@
+"""What the server tells about its models and itself."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normd import _dtypes, _protocol
+
+_STATES = _protocol.enum_names("normd.v1.ModelInfo.State")
+
+
+class HealthStatus(enum.Enum):
+    """Whether a server or a model takes requests."""
+
+    UNKNOWN = 0
+    SERVING = 1
+    NOT_SERVING = 2
+    SERVICE_UNKNOWN = 3  # The server does not know the model; watch_health alone says so.
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A model's parameter, named as in its safetensors file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor that a model takes or gives.
+
+    Attributes:
+      shape: a number for each dimension: its size, -1 for any, -2 for any number of dimensions of
+        any size. What stands for these is the same in every tensor of a request.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One version of a model.
+
+    Attributes:
+      state: "READY", or "FAILED", of which `error` says why.
+      operation: such as "instance_norm"; empty unless READY.
+      config: config.textproto as a dict, with the fields' names in the protocol.
+      parameters: what was loaded; empty unless READY.
+      load_ns: how long the load took, in nanoseconds.
+      inputs, outputs: in the model's order; empty unless READY, and from older servers.
+    """
+
+    name: str
+    version: int
+    state: str
+    error: str
+    operation: str
+    config: dict[str, Any]
+    parameters: tuple[Parameter, ...]
+    load_ns: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether this version takes requests."""
+        return self.state == "READY"
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """The server's build and limits.
+
+    Attributes:
+      cuda: CUDA's version; empty in a build without it.
+      lanes: such as "cpu:0".
+      max_request_bytes: the largest tensor of one message; larger ones go as streams.
+      max_inflight_bytes: inputs and outputs of all requests at once.
+      simd: the CPU's instruction set in use.
+    """
+
+    version: str
+    cuda: str
+    lanes: tuple[str, ...]
+    max_request_bytes: int
+    max_inflight_bytes: int
+    uptime_ns: int
+    ready: bool
+    simd: str
+
+
+def model_info(message: Any) -> ModelInfo:
+    """From a normd.v1.ModelInfo."""
+    return ModelInfo(
+        name=message.name,
+        version=message.version,
+        state=_STATES.get(message.state, str(message.state)),
+        error=message.error,
+        operation=message.config.WhichOneof("operation") or "",
+        config=_as_dict(message.config),
+        parameters=tuple(
+            Parameter(each.name, _name_of_type(each.dtype), tuple(each.shape))
+            for each in message.parameters
+        ),
+        load_ns=message.load_ns,
+        inputs=tuple(TensorInfo(each.name, tuple(each.shape)) for each in message.inputs),
+        outputs=tuple(TensorInfo(each.name, tuple(each.shape)) for each in message.outputs),
+    )
+
+
+def _as_dict(message: Any) -> dict[str, Any]:
+    """A message's fields that are set, by name, as Python's values; enums by their names."""
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = dict(value)
+        elif field.message_type is not None:
+            found[field.name] = _as_dict(value)
+        elif field.enum_type is not None:
+            names = {each.number: each.name for each in field.enum_type.values}
+            numbers = value if isinstance(value, Sequence) else [value]
+            named = [names.get(number, str(number)) for number in numbers]
+            found[field.name] = named if isinstance(value, Sequence) else named[0]
+        else:
+            found[field.name] = (
+                value if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
+            )
+    return found
+
+
+def _name_of_type(number: int) -> str:
+    dtype = _dtypes.BY_NUMBER.get(number)
+    return str(number) if dtype is None else dtype.name
+
+
+def server_info(message: Any) -> ServerInfo:
+    """From a normd.v1.GetServerInfoResponse."""
+    return ServerInfo(
+        version=message.version,
+        cuda=message.cuda,
+        lanes=tuple(message.lanes),
+        max_request_bytes=message.max_request_bytes,
+        max_inflight_bytes=message.max_inflight_bytes,
+        uptime_ns=message.uptime_ns,
+        ready=message.ready,
+        simd=message.simd,
+    )
+
+
+def health_service(model: str | None) -> str:
+    """The name under which grpc.health.v1 knows the server, or a model."""
+    return f"{_protocol.SERVICE}/{model}" if model else ""

@@ -1,0 +1,77 @@
+"""Which calls are made again, and when.
+
+By hand rather than by gRPC's own retry policy, which gives up on messages over a buffer's size,
+cannot tell a full queue from a message that no retry will make smaller, and costs every call.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+from normd.errors import Error, ResourceExhaustedError, UnavailableError
+
+
+@dataclass(frozen=True)
+class Retry:
+    """A policy. Retried are calls that change nothing on the server and may be repeated: normalize
+    (the same request has the same result), the model list, server information and health; streams
+    up to the server's header, before a result has been written. Loads and unloads are not.
+
+    A call is made again after UNAVAILABLE, and after RESOURCE_EXHAUSTED if the server says when
+    (`grpc-retry-pushback-ms`), never after its timeout.
+
+    Attributes:
+      attempts: in all, the first included; at least 1.
+      initial: seconds before the second attempt. Each further wait is twice as long, `longest` at
+        most; a random share of up to a half is taken off, so that clients do not come together.
+      longest: seconds; a server that asks for a longer wait is not asked again.
+    """
+
+    attempts: int = 4
+    initial: float = 0.05
+    longest: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts: {self.attempts}, wanted at least 1")
+        if not 0 <= self.initial <= self.longest:
+            raise ValueError(
+                f"initial, longest: {self.initial}, {self.longest}, wanted 0 <= initial <= longest"
+            )
+
+
+class Attempts:
+    """The attempts at one call, and what is left of its time."""
+
+    def __init__(self, policy: Retry | None, timeout: float | None) -> None:
+        self._policy = policy
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._failed = 0
+
+    def timeout(self) -> float | None:
+        """Seconds that are left; None: no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def wait_after(self, error: Error) -> float:
+        """Seconds to wait before the next attempt. Raises `error` if there is to be none."""
+        self._failed += 1
+        policy = self._policy
+        if policy is None or self._failed >= policy.attempts:
+            raise error
+        wait = self._wait(policy, error)
+        left = self.timeout()
+        if wait is None or wait > policy.longest or (left is not None and wait >= left):
+            raise error
+        return wait
+
+    def _wait(self, policy: Retry, error: Error) -> float | None:
+        if isinstance(error, ResourceExhaustedError):
+            return error.retry_after
+        if not isinstance(error, UnavailableError):
+            return None
+        if error.retry_after is not None:
+            return error.retry_after
+        longest = min(policy.longest, policy.initial * 2.0 ** (self._failed - 1))
+        return longest * random.uniform(0.5, 1.0)

@@ -1,0 +1,213 @@
+"""Arrays go in, the same bits come out as from the C++ client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import normd
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+CASES = [
+    ("instance_norm_64", (2, 64, 7, 5), "f4"),
+    ("instance_norm_64", (3, 64, 9), "f8"),
+    ("group_norm_64_8", (2, 64, 11), "f2"),
+    ("layer_norm_1024", (3, 5, 1024), "f4"),
+    ("rms_norm_4096", (2, 4096), "f4"),
+    ("batch_norm_64", (0, 64, 3), "f4"),
+    ("rms_norm_4096", (1, 4096), ml_dtypes.bfloat16),
+]
+
+
+def random(shape, dtype="f4", seed=1):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize(("model", "shape", "dtype"), CASES)
+def test_bits_are_those_of_normctl(client, normctl, tmp_path, model, shape, dtype):
+    x = random(shape, dtype)
+    np.save(tmp_path / "x.npy", x)
+    normctl("normalize", "--model", model, tmp_path / "x.npy", "-o", tmp_path / "y.npy")
+    expected = np.load(tmp_path / "y.npy")
+    y = client.normalize(model, x)
+    assert y.dtype == x.dtype
+    assert y.shape == shape
+    assert y.tobytes() == expected.tobytes()
+    assert same_bits(client.normalize_stream(model, x).output, y)
+
+
+def test_two_inputs_in_any_order_are_those_of_normctl(client, normctl, tmp_path):
+    x, y = random((6, 512)), random((6, 512), seed=2)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    normctl("normalize", "--model", "fused_linear_512", f"x={tmp_path}/x.npy",
+            f"y={tmp_path}/y.npy", "-o", tmp_path / "out.npy")  # fmt: skip
+    expected = np.load(tmp_path / "out.npy")
+    assert same_bits(client.normalize("fused_linear_512", {"x": x, "y": y}), expected)
+    assert same_bits(client.normalize("fused_linear_512", {"y": y, "x": x}), expected)
+    for chunk_bytes, rows in ((1, 1), (999, 6), (1 << 20, 6)):
+        for names in ("xy", "yx"):
+            inputs = {name: {"x": x, "y": y}[name][:rows] for name in names}
+            got = client.normalize_stream("fused_linear_512", inputs, chunk_bytes=chunk_bytes)
+            assert same_bits(got.output, expected[:rows])
+
+
+def test_two_outputs_are_those_of_normctl(client, normctl, tmp_path):
+    x, residual = random((5, 4096)), random((5, 4096), seed=2)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "r.npy", residual)
+    normctl("normalize", "--model", "add_rms_norm_4096", f"x={tmp_path}/x.npy",
+            f"residual={tmp_path}/r.npy", "-o", f"y={tmp_path}/a.npy",
+            "-o", f"residual_out={tmp_path}/b.npy")  # fmt: skip
+    expected = {"y": np.load(tmp_path / "a.npy"), "residual_out": np.load(tmp_path / "b.npy")}
+    inputs = {"residual": residual, "x": x}
+    answers = [client.call("add_rms_norm_4096", inputs)]
+    for chunk_bytes in (1013, 16384, 1 << 20):
+        answers.append(
+            client.normalize_stream("add_rms_norm_4096", inputs, chunk_bytes=chunk_bytes)
+        )
+    for answer in answers:
+        assert list(answer.outputs) == ["y", "residual_out"]
+        assert all(same_bits(answer.outputs[name], expected[name]) for name in expected)
+        with pytest.raises(normd.InvalidArgumentError, match="residual_out"):
+            _ = answer.output
+    for call in (client.call, client.normalize_stream):
+        out = np.empty_like(x)
+        outputs = call("add_rms_norm_4096", inputs, out={"residual_out": out}).outputs
+        assert list(outputs) == ["residual_out"]
+        assert outputs["residual_out"] is out
+        assert same_bits(out, expected["residual_out"])
+        both = call("add_rms_norm_4096", inputs, out={"y": out, "residual_out": None}).outputs
+        assert same_bits(out, expected["y"])
+        assert same_bits(both["residual_out"], expected["residual_out"])
+        for wrong in (out, {"z": out}):
+            with pytest.raises(normd.InvalidArgumentError) as error:
+                call("add_rms_norm_4096", inputs, out=wrong)
+            assert error.value.field == "out"
+    with pytest.raises(normd.InvalidArgumentError, match="residual_out"):
+        client.normalize("add_rms_norm_4096", inputs)
+
+
+def test_call_tells_stages_and_batch(client):
+    response = client.call("instance_norm_64", {"x": random((1, 64, 4))})
+    assert (response.model, response.version) == ("instance_norm_64", 1)
+    assert response.stages.decode_ns > 0
+    assert response.batch.requests >= 1
+    assert response.batch.lane.startswith("cpu")
+    assert next(iter(response.outputs.values())) is response.output
+
+
+@pytest.mark.parametrize("form", ["strided", "fortran", "big_endian", "reversed", "subclass"])
+def test_any_memory_layout_gives_the_same_bits(client, form):
+    x = random((2, 64, 6, 8))
+    expected = client.normalize("instance_norm_64", x)
+    wide = np.zeros((2, 64, 6, 16), "f4")
+    wide[..., ::2] = x
+    forms = {
+        "strided": wide[..., ::2],
+        "fortran": np.asfortranarray(x),
+        "big_endian": x.astype(">f4"),
+        "reversed": x[::-1].copy()[::-1],
+        "subclass": np.ma.asarray(x),
+    }
+    y = client.normalize("instance_norm_64", forms[form])
+    assert y.dtype == np.dtype("f4")
+    assert np.array_equal(y, expected)
+
+
+def test_takes_what_has_array_or_dlpack(client):
+    x = random((1, 64, 4))
+
+    class Array:
+        def __array__(self, dtype=None, copy=None):
+            return x
+
+    class DLPack:
+        def __dlpack__(self, **options):
+            return x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return x.__dlpack_device__()
+
+    expected = client.normalize("instance_norm_64", x)
+    assert same_bits(client.normalize("instance_norm_64", Array()), expected)
+    assert same_bits(client.normalize("instance_norm_64", DLPack()), expected)
+
+
+def test_two_raw_bytes_are_bfloat16(client):
+    x = random((1, 4096), ml_dtypes.bfloat16)
+    raw = client.normalize("rms_norm_4096", x.view("V2"))
+    assert raw.dtype == np.dtype("V2")
+    assert raw.tobytes() == client.normalize("rms_norm_4096", x).tobytes()
+
+
+def test_result_is_a_read_only_view_or_the_array_given(client):
+    x = random((1, 64, 4))
+    y = client.normalize("instance_norm_64", x)
+    assert not y.flags.writeable
+    assert not y.flags.owndata
+    out = np.empty_like(x)
+    assert client.normalize("instance_norm_64", x, out=out) is out
+    assert same_bits(out, y)
+    assert client.call("instance_norm_64", x, out=out).output is out
+
+
+@pytest.mark.parametrize(
+    ("out", "field"),
+    [
+        (np.empty((1, 64, 4), "f8"), "out.dtype"),
+        (np.empty((1, 64, 4), ">f4"), "out.dtype"),
+        (np.empty((1, 64, 5), "f4"), "out.shape"),
+        (np.empty((4, 64, 1), "f4").T, "out"),
+        (np.broadcast_to(np.float32(0), (1, 64, 4)), "out"),
+        ([0.0], "out"),
+    ],
+)
+def test_out_that_does_not_fit_is_refused(client, out, field):
+    for call in (client.normalize, client.normalize_stream):
+        with pytest.raises(normd.InvalidArgumentError) as error:
+            call("instance_norm_64", random((1, 64, 4)), out=out)
+        assert error.value.field == field
+
+
+def test_large_inputs_go_as_streams(make_client, server):
+    x = random((2, 64, 16))
+    small = make_client(server.address, stream_above=x.nbytes)
+    large = make_client(server.address, stream_above=x.nbytes - 1)
+    expected = small.call("instance_norm_64", x)
+    streamed = large.call("instance_norm_64", x)
+    assert expected.batch is not None
+    assert streamed.batch is None
+    assert same_bits(streamed.output, expected.output)
+    assert same_bits(large.normalize("instance_norm_64", x), expected.output)
+
+
+def test_many_threads_share_a_client(server):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with normd.Client(server.address) as client, ThreadPoolExecutor(8) as pool:
+        xs = [random((1 + i % 3, 64, 5), seed=i) for i in range(64)]
+        expected = [client.normalize("instance_norm_64", x) for x in xs]
+        for y, want in zip(
+            pool.map(lambda x: client.normalize("instance_norm_64", x), xs), expected, strict=True
+        ):
+            assert same_bits(y, want)
+
+
+def test_priorities_queue_timeout_and_precision_are_sent(client):
+    x = random((2, 512))
+    for priority in normd.Priority:
+        client.normalize("rms_norm_4096", random((1, 4096)), priority=priority, queue_timeout=30)
+    inputs = {"x": x, "y": x}
+    precise = client.normalize(
+        "fused_linear_512", inputs, precision=normd.Precision.FLOAT32_STRICT, version=1
+    )
+    assert precise.shape == (2, 512)
+    with pytest.raises(normd.InvalidArgumentError) as error:
+        client.normalize("rms_norm_4096", random((1, 4096)), precision=normd.Precision.TF32)
+    assert error.value.field == "precision"
