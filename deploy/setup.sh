@@ -21,6 +21,7 @@ packages=(
 )
 test_packages=(
   python3-h2                                             # HTTP/2 by hand: tests/abuse
+  python3-venv                                           # the Python client's tests
 )
 tools=build/tools
 

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Installs the Python client into a virtual environment and tests it.
+#
+#   run.sh PYTHON VENV BIN    VENV is made if need be; BIN is the folder of normd and normctl
+#
+# Exit code 77, which ctest shows as skipped: the packages that it needs cannot be had.
+set -euo pipefail
+python=$1 venv=$2 bin=$3
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
+package=$root/client/python
+
+skip() { echo "skipped: $*"; exit 77; }
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+"$python" -m venv "$venv" >"$log" 2>&1 || { cat "$log"; skip "$python -m venv fails"; }
+pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+"${pip[@]}" install --timeout 20 --retries 2 -r "$package/tests/requirements.txt" >"$log" 2>&1 ||
+  { tail -n 5 "$log"; skip 'no packages from PyPI'; }
+"${pip[@]}" install --no-build-isolation --no-deps --force-reinstall "$package"
+
+cd "$package"
+export PATH="$venv/bin:$PATH" RUFF_CACHE_DIR=$venv/ruff_cache MYPY_CACHE_DIR=$venv/mypy_cache
+ruff check .
+ruff format --check .
+mypy
+python -m pytest -q -p no:cacheprovider --normd_bin="$bin"
