@@ -290,7 +290,7 @@ def lost_lines_are_told(context):
         os.close(write)
         wait_until(server.serves, 60, "normd starts")
         with Connection(server.address) as client:
-            for _ in range(2000 if context.short else 20000):  # Over 512 KiB of lines.
+            for _ in range(2000 if context.short else 5000):  # Over 512 KiB of lines.
                 client.call(bytes_field(1, b"no_such_model"))
         text = bytearray()
         while b"log lines were lost" not in text:
