@@ -97,7 +97,8 @@ class Operation {
 
   // How input tensors, one for each of the signature's, divide. The first has a type that the
   // operation takes. InvalidArgument names the field, what came and what was wanted. Zero samples
-  // are allowed; any other dimension must be at least 1. The sum of all bytes fits 63 bits.
+  // are allowed; any other dimension must be at least 1. All inputs' bytes, and all outputs', fit
+  // 63 bits.
   virtual absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const = 0;
   // The types of the outputs for inputs that Check accepts.
   virtual absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
