@@ -9,12 +9,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
 from normd import _dtypes, _wire
+from normd._closing import Closing
 from normd._npy import NpySink, NpySource
 from normd._request import Options, encode_without_data
 from normd._response import (
@@ -139,7 +139,7 @@ def _is_path(value: object) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-class Sources:
+class Sources(Closing):
     """A stream's inputs. A context manager, which closes files."""
 
     def __init__(self, values: object) -> None:
@@ -162,17 +162,6 @@ class Sources:
         """Puts the inputs into the model's order. One that it has not is left for the server."""
         places = {name: place for place, name in enumerate(names)}
         self.sources.sort(key=lambda source: places.get(source.spec.name, len(places)))
-
-    def __enter__(self) -> Sources:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Closes the files."""
@@ -331,7 +320,7 @@ class Reception:
             sink.abort()
 
 
-class ProgressBar:
+class ProgressBar(Closing):
     """Reports the output's bytes to a callable, to a bar of tqdm's, or to nobody."""
 
     def __init__(self, progress: Progress) -> None:
@@ -348,15 +337,8 @@ class ProgressBar:
                     "callable that takes the bytes done and the bytes in all"
                 ) from None
 
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the bar where it is."""
         if self._bar is not None:
             self._bar.close()
 

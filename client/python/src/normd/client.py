@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar, overload
 
 import grpc
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from normd import _call, _channel, _protocol, _request, _response
+from normd._closing import Closing
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
@@ -34,7 +34,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 _Stub = Callable[..., Any]
 
 
-class Client:
+class Client(Closing):
     """A connection to one server, or to several that are alike. Thread-safe; a context manager.
 
     It connects at the first call and reconnects by itself. Calls do not wait for a server to
@@ -91,17 +91,6 @@ class Client:
         self._admin: dict[str, _Stub] = {
             admin.method: self._channel.unary_unary(admin.method) for admin in _call.ADMIN
         }
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<normd.Client of {self._target}{', closed' if self._closed else ''}>"
