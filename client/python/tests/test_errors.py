@@ -296,7 +296,8 @@ def test_retries_end_at_the_timeout(make_client, fake_server):
         retry=normd.Retry(attempts=10**9, initial=0.01, longest=0.01),
     )
     begin = time.monotonic()
-    with pytest.raises(normd.UnavailableError):
+    # The time may run out between two attempts, or within the last.
+    with pytest.raises((normd.UnavailableError, normd.DeadlineExceededError)):
         client.normalize("m", X, timeout=0.3)
     assert time.monotonic() - begin < 30
     assert handler.calls > 1
