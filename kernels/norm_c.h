@@ -230,7 +230,7 @@ NORM_C_API norm_result norm_cuda_linear_prepare(const norm_cuda_device* device,
                                                 const norm_linear_spec* spec,
                                                 const norm_linear_params* params, void* prepared,
                                                 size_t bytes, void* stream);
-/* tile: NULL or "auto", or another of cuda/linear_plan.h ("wide"), to force it. */
+/* tile: NULL or "auto", or another of kernels/cuda/linear/linear_plan.h ("wide"), to force it. */
 NORM_C_API norm_result norm_cuda_linear_workspace_bytes(const norm_cuda_device* device,
                                                         const norm_linear_spec* spec,
                                                         int64_t samples, const char* tile,

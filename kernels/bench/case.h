@@ -12,7 +12,7 @@
 namespace normd::norm::bench {
 
 struct Case {
-  std::string op;  // As ParseOperation takes it, such as "group_norm:32+silu".
+  std::string op;  // As MakeCase takes it, such as "group_norm:32+silu".
   NormSpec spec;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;

@@ -20,8 +20,8 @@ namespace normd {
 // so it must be small.
 inline constexpr std::int64_t kMaxDeviceInlineBytes = std::int64_t{256} << 10;
 
-// How many lanes of a device compute small batches at once, if nothing else is said: more take the
-// cores from the threads that receive. Large batches want more, because each is gathered by one
+// Default number of lanes per device that compute small batches concurrently: more take the cores
+// from the threads that receive. Large batches want more lanes, because each is gathered by one
 // thread.
 inline constexpr int kDeviceSmallLanes = 4;
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "server/exec/turnstile.h"
+#include "server/exec/semaphore.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -23,17 +23,17 @@ void NameThisThread(const std::string& name) {
 // A lane's turn to take a batch: kept from one to the next, unless a batch turns out to be large.
 class LaneTurn {
  public:
-  explicit LaneTurn(Turnstile& turnstile) : turnstile_(turnstile) {}
+  explicit LaneTurn(Semaphore& turns) : turns_(turns) {}
 
   void Begin() {
-    if (!std::exchange(has_begun_, true)) turnstile_.Enter();
+    if (!std::exchange(has_begun_, true)) turns_.Acquire();
   }
   void End() {
-    if (std::exchange(has_begun_, false)) turnstile_.Leave();
+    if (std::exchange(has_begun_, false)) turns_.Release();
   }
 
  private:
-  Turnstile& turnstile_;
+  Semaphore& turns_;
   bool has_begun_ = false;
 };
 
@@ -47,8 +47,8 @@ struct Executor::Impl {
         queue(queue_in),
         working(static_cast<int>(lanes.size())) {
     for (const std::unique_ptr<Lane>& lane : lanes) {
-      turnstiles.try_emplace(lane->device(),
-                             small_lanes > 0 ? small_lanes : static_cast<int>(lanes.size()));
+      turns.try_emplace(lane->device(),
+                        small_lanes > 0 ? small_lanes : static_cast<int>(lanes.size()));
     }
   }
 
@@ -57,7 +57,7 @@ struct Executor::Impl {
 
   const std::vector<std::unique_ptr<Lane>> lanes;
   const std::vector<std::unique_ptr<Lane>> inline_lanes;
-  std::map<std::string, Turnstile> turnstiles;  // By device; the map is constant.
+  std::map<std::string, Semaphore> turns;  // By device; the map is constant.
   BatchQueue& queue;
   std::function<void(const absl::Status&)> on_last_lane_retired;
   std::atomic<int> working;
@@ -104,7 +104,7 @@ void Executor::Impl::Run(Lane& lane) {
   NameThisThread("lane " + lane.name());
   // A lane that waits for a device naps for microseconds; the kernel's slack would add fifty.
   prctl(PR_SET_TIMERSLACK, 1);
-  LaneTurn turn(turnstiles.at(lane.device()));
+  LaneTurn turn(turns.at(lane.device()));
   lane.OnLargeBatch([&turn] { turn.End(); });
   absl::Status status;
   while (status.ok()) {

@@ -15,22 +15,12 @@
 #include "kernels/bench/data.h"
 #include "kernels/cuda/linear_norm.h"
 #include "kernels/cuda/normalize.h"
+#include "tests/kernels/cuda_memory.h"
 
 namespace normd::norm::cuda {
 namespace {
 
 constexpr std::uint64_t kSeed = 20261121;
-
-struct FreeDevice {
-  void operator()(void* data) const { cudaFree(data); }
-};
-using Buffer = std::unique_ptr<void, FreeDevice>;
-
-Buffer Allocate(std::size_t bytes) {
-  void* data = nullptr;
-  EXPECT_EQ(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), cudaSuccess) << bytes << " bytes";
-  return Buffer(data);
-}
 
 // `elements` values, uniform in [low, high).
 Buffer Random(DType dtype, std::int64_t elements, double low, double high, std::uint64_t seed) {

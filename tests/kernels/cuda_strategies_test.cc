@@ -1,193 +1,21 @@
-// What only a GPU can show: every strategy forced, the same bits on every launch and stream, and
-// tensors of more than 2^31 elements. Checked in float64 on the device.
+// Every strategy forced, and tensors of more than 2^31 elements, agree with float64.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "kernels/bench/cuda_reference.h"
-#include "kernels/bench/data.h"
-#include "kernels/cuda/normalize.h"
+#include "tests/kernels/cuda_memory.h"
+#include "tests/kernels/cuda_strategies_fixture.h"
 
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::uint64_t kSeed = 20261120;
-
-struct FreeDevice {
-  void operator()(void* data) const { cudaFree(data); }
-};
-using Buffer = std::unique_ptr<void, FreeDevice>;
-
-Buffer Allocate(std::size_t bytes) {
-  void* data = nullptr;
-  EXPECT_EQ(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)), cudaSuccess) << bytes << " bytes";
-  return Buffer(data);
-}
-
-Buffer Upload(const std::vector<char>& host) {
-  Buffer buffer = Allocate(host.size());
-  EXPECT_EQ(cudaMemcpy(buffer.get(), host.data(), host.size(), cudaMemcpyHostToDevice),
-            cudaSuccess);
-  return buffer;
-}
-
-class Stream {
- public:
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), cudaSuccess); }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  cudaStream_t get() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-struct Parameters {
-  Parameters(const NormSpec& spec, DType dtype) {
-    const bench::HostParams host(spec, dtype, kSeed);
-    gamma = Upload(host.gamma);
-    beta = Upload(host.beta);
-    view.gamma = {gamma.get(), dtype};
-    view.beta = {beta.get(), dtype};
-    if (spec.statistics != Statistics::kGiven) return;
-    mean = Upload(host.mean);
-    variance = Upload(host.variance);
-    view.mean = {mean.get(), DType::kFloat32};
-    view.variance = {variance.get(), DType::kFloat32};
-  }
-  Buffer gamma, beta, mean, variance;
-  NormParams view;
-};
-
-// A segment in device memory, `offset` elements past an aligned address, with its own workspace.
-struct Problem {
-  Problem(const NormSpec& problem_spec, std::int64_t samples, std::int64_t spatial,
-          std::int64_t offset = 0, DType param_dtype = DType::kFloat32)
-      : spec(problem_spec),
-        bytes(static_cast<std::size_t>(samples * spatial * spec.channels) * SizeOf(spec.dtype)),
-        shift(static_cast<std::size_t>(offset) * SizeOf(spec.dtype)),
-        params(spec, param_dtype) {
-    x = Allocate(bytes + shift);
-    y = Allocate(bytes + shift + kGuardBytes);
-    EXPECT_EQ(cudaMemset(y.get(), kGuard, bytes + shift + kGuardBytes), cudaSuccess);
-    segment = {static_cast<char*>(x.get()) + shift, static_cast<char*>(y.get()) + shift, samples,
-               spatial};
-    const Buffer pool =
-        Upload(bench::RandomElements(spec.dtype, bench::kPoolElements, -1, 2, kSeed));
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_EQ(bench::FillFromPool(pool.get(), spec.dtype, kSeed, bytes,
-                                  const_cast<void*>(segment.x), nullptr),
-              cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  }
-
-  Status Normalize(const DeviceLimits& limits, Strategy forced, cudaStream_t stream) {
-    const std::size_t wanted = WorkspaceBytes(spec, &segment, 1, limits, forced);
-    if (wanted > workspace_bytes) {
-      workspace = Allocate(wanted);
-      workspace_bytes = wanted;
-      EXPECT_EQ(cudaMemset(workspace.get(), 0xa5, wanted), cudaSuccess);
-      EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      EXPECT_TRUE(InitWorkspace(workspace.get(), wanted, stream).ok());
-    }
-    LaunchOptions options;
-    options.stream = stream;
-    options.workspace = workspace.get();
-    options.workspace_bytes = workspace_bytes;
-    options.forced = forced;
-    return cuda::Normalize(spec, params.view, &segment, 1, limits, options);
-  }
-
-  void PoisonY(cudaStream_t stream) {
-    ASSERT_EQ(cudaMemsetAsync(segment.y, 0xff, bytes, stream), cudaSuccess);
-  }
-
-  double MaxError() {
-    bench::DeviceError error;
-    EXPECT_EQ(bench::MaxErrorOnDevice(spec, params.view, segment, nullptr, &error), cudaSuccess);
-    return error.max_error;
-  }
-
-  std::vector<char> Result() {
-    std::vector<char> host(bytes);
-    EXPECT_EQ(cudaMemcpy(host.data(), segment.y, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
-    return host;
-  }
-
-  // Whether what lies around y is as it was.
-  bool GuardsAreUntouched() {
-    std::vector<char> around(shift + kGuardBytes);
-    const char* const begin = static_cast<const char*>(y.get());
-    EXPECT_EQ(cudaMemcpy(around.data(), begin, shift, cudaMemcpyDeviceToHost), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(around.data() + shift, begin + shift + bytes, kGuardBytes,
-                         cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return around == std::vector<char>(around.size(), kGuard);
-  }
-
-  static constexpr std::size_t kGuardBytes = 64;
-  static constexpr char kGuard = 0x5a;
-  NormSpec spec;
-  std::size_t bytes;
-  std::size_t shift;
-  Parameters params;
-  Buffer x, y, workspace;
-  std::size_t workspace_bytes = 0;
-  Segment segment;
-};
-
-double Tolerance(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64: return 1e-12;
-    case DType::kFloat32: return 3e-6;
-    case DType::kFloat16: return 1e-3;
-    case DType::kBFloat16: return 8e-3;
-  }
-  return 0;
-}
-
-class CudaStrategiesTest : public ::testing::Test {
- public:
-  void SetUp() override {
-    int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-      GTEST_SKIP() << "no CUDA device";
-    }
-    ASSERT_TRUE(QueryDeviceLimits(0, &limits_).ok());
-  }
-
-  // Poisons y, computes, and checks every element. Returns false if the strategy cannot.
-  bool Check(Problem* problem, Strategy forced) {
-    Plan plan;
-    if (!MakePlan(problem->spec, problem->segment.spatial, limits_, forced, &plan).ok()) {
-      return false;
-    }
-    SCOPED_TRACE(::testing::Message()
-                 << Describe(plan) << ", " << Name(problem->spec.dtype) << ", channels "
-                 << problem->spec.channels << ", groups " << problem->spec.groups << ", spatial "
-                 << problem->segment.spatial);
-    problem->PoisonY(nullptr);
-    const Status status = problem->Normalize(limits_, forced, nullptr);
-    EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    EXPECT_LE(problem->MaxError(), Tolerance(problem->spec.dtype));
-    return true;
-  }
-
-  void CheckDifferentLengths(Strategy strategy);
-
-  DeviceLimits limits_;
-};
-
 constexpr Strategy kRowStrategies[] = {Strategy::kWarp, Strategy::kBlock, Strategy::kCluster,
                                        Strategy::kGrid, Strategy::kSplit};
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 
 TEST_F(CudaStrategiesTest, EveryRowStrategyAgreesWithReferenceWhereItApplies) {
   for (const Strategy strategy : kRowStrategies) {
@@ -269,63 +97,8 @@ TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy)
   }
 }
 
-// A row gives the same bits, and stays within its bounds, wherever it begins.
-void ExpectSameBitsAtEveryAddress(CudaStrategiesTest* test, const NormSpec& spec,
-                                  std::int64_t spatial, Strategy strategy, DType param_dtype) {
-  Problem aligned(spec, 6, spatial, 0, param_dtype);
-  ASSERT_TRUE(test->Check(&aligned, strategy));
-  EXPECT_TRUE(aligned.GuardsAreUntouched());
-  for (const std::int64_t offset : {1, 3}) {
-    SCOPED_TRACE(offset);
-    Problem unaligned(spec, 6, spatial, offset, param_dtype);
-    ASSERT_EQ(cudaMemcpy(const_cast<void*>(unaligned.segment.x), aligned.segment.x, aligned.bytes,
-                         cudaMemcpyDeviceToDevice),
-              cudaSuccess);
-    ASSERT_TRUE(test->Check(&unaligned, strategy));
-    EXPECT_TRUE(unaligned.GuardsAreUntouched());
-    EXPECT_EQ(unaligned.Result(), aligned.Result());
-  }
-}
-
-// Neighbours in a batch can make a row's address odd.
-TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
-  for (const DType dtype : kTypes) {
-    ExpectSameBitsAtEveryAddress(this, LayerNormSpec(200000, dtype), 1, Strategy::kGrid,
-                                 DType::kFloat32);
-    ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kGrid,
-                                 DType::kFloat32);
-    if (dtype == DType::kFloat64 || limits_.resident_clusters[16] == 0) continue;
-    ExpectSameBitsAtEveryAddress(this, LayerNormSpec(200000, dtype), 1, Strategy::kCluster,
-                                 DType::kFloat32);
-    ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kCluster,
-                                 DType::kFloat32);
-  }
-}
-
-// Lengths around every number of lanes, vectors and warps that the plan distinguishes.
-TEST_F(CudaStrategiesTest, RowsOfEveryLengthHaveTheSameBitsAtEveryAddress) {
-  for (const DType dtype : kTypes) {
-    const auto vector = static_cast<std::int64_t>(16 / SizeOf(dtype));
-    for (const std::int64_t vectors :
-         {1, 2, 5, 8, 16, 32, 64, 100, 128, 192, 256, 288, 384, 513, 1024, 1153, 2050, 4096}) {
-      for (const std::int64_t more : {-1, 0, 1, 2, 3}) {
-        const std::int64_t length = vectors * vector + more;
-        if (length < 1 || vectors + more > 4096) continue;
-        for (const DType param_dtype : {DType::kFloat32, dtype}) {
-          ExpectSameBitsAtEveryAddress(this, LayerNormSpec(length, dtype), 1, Strategy::kAuto,
-                                       param_dtype);
-        }
-        ExpectSameBitsAtEveryAddress(this, InstanceNormSpec(3, dtype), length, Strategy::kAuto,
-                                     DType::kFloat32);
-        ExpectSameBitsAtEveryAddress(this, GroupNormSpec(6, 2, dtype), (length + 2) / 3,
-                                     Strategy::kAuto, DType::kFloat32);
-      }
-    }
-  }
-}
-
 // Segments whose rows differ in length, but not in their plan, share a launch.
-void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
+void CheckDifferentLengths(const DeviceLimits& limits, Strategy strategy) {
   const NormSpec spec = InstanceNormSpec(8, DType::kFloat32);
   std::vector<std::unique_ptr<Problem>> problems;
   std::vector<Segment> segments;
@@ -334,7 +107,7 @@ void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
     problems.push_back(std::make_unique<Problem>(spec, 7, spatial));
     segments.push_back(problems.back()->segment);
     Plan own;
-    ASSERT_TRUE(MakePlan(spec, spatial, limits_, strategy, &own).ok());
+    ASSERT_TRUE(MakePlan(spec, spatial, limits, strategy, &own).ok());
     if (segments.size() > 1) {
       ASSERT_EQ(own, plan) << spatial;
     }
@@ -342,7 +115,7 @@ void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
     problems.back()->PoisonY(nullptr);
   }
   const std::size_t bytes =
-      WorkspaceBytes(spec, segments.data(), segments.size(), limits_, strategy);
+      WorkspaceBytes(spec, segments.data(), segments.size(), limits, strategy);
   const Buffer workspace = Allocate(bytes);
   ASSERT_TRUE(InitWorkspace(workspace.get(), bytes, nullptr).ok());
   LaunchOptions options;
@@ -350,7 +123,7 @@ void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
   options.workspace_bytes = bytes;
   options.forced = strategy;
   ASSERT_TRUE(
-      Normalize(spec, problems[0]->params.view, segments.data(), segments.size(), limits_, options)
+      Normalize(spec, problems[0]->params.view, segments.data(), segments.size(), limits, options)
           .ok());
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   for (const auto& problem : problems) {
@@ -359,12 +132,12 @@ void CudaStrategiesTest::CheckDifferentLengths(Strategy strategy) {
 }
 
 TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneLaunchAgreeWithReference) {
-  CheckDifferentLengths(Strategy::kGrid);
+  CheckDifferentLengths(limits_, Strategy::kGrid);
 }
 
 TEST_F(CudaStrategiesTest, RowsOfDifferentLengthsInOneClusterLaunchAgreeWithReference) {
   if (limits_.resident_clusters[16] == 0) GTEST_SKIP() << "no clusters of 16 blocks";
-  CheckDifferentLengths(Strategy::kCluster);
+  CheckDifferentLengths(limits_, Strategy::kCluster);
 }
 
 TEST_F(CudaStrategiesTest, EveryChannelsLastStrategyAgreesWithReferenceWhereItApplies) {
@@ -400,148 +173,6 @@ TEST_F(CudaStrategiesTest, GivenStatisticsAgreeWithReferenceInBothLayouts) {
           EXPECT_TRUE(Check(&problem, Strategy::kAuto));
         }
       }
-    }
-  }
-}
-
-// Specs and sizes that meet each strategy that exchanges partial sums.
-std::vector<std::unique_ptr<Problem>> ExchangeProblems() {
-  std::vector<std::unique_ptr<Problem>> problems;
-  problems.push_back(
-      std::make_unique<Problem>(InstanceNormSpec(16, DType::kFloat32), 8, 512 * 512));
-  problems.push_back(
-      std::make_unique<Problem>(GroupNormSpec(64, 8, DType::kFloat32), 2, 512 * 512));
-  problems.push_back(std::make_unique<Problem>(LayerNormSpec(65536, DType::kFloat32), 300, 1));
-  NormSpec last = GroupNormSpec(512, 32, DType::kFloat16);
-  last.layout = Layout::kChannelsLast;
-  problems.push_back(std::make_unique<Problem>(last, 4, 128 * 128));
-  last = GroupNormSpec(320, 32, DType::kFloat16);
-  last.layout = Layout::kChannelsLast;
-  problems.push_back(std::make_unique<Problem>(last, 2, 64 * 64));
-  return problems;
-}
-
-TEST_F(CudaStrategiesTest, AHundredLaunchesGiveTheSameBits) {
-  for (const auto& problem : ExchangeProblems()) {
-    for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
-      // Only some rows have clusters; every other strategy takes all of these.
-      if (!Check(problem.get(), strategy)) {
-        ASSERT_EQ(strategy, Strategy::kCluster);
-        continue;
-      }
-      const std::vector<char> first = problem->Result();
-      for (int i = 0; i < 100; ++i) {
-        problem->PoisonY(nullptr);
-        ASSERT_TRUE(problem->Normalize(limits_, strategy, nullptr).ok());
-        if (i % 20 != 19) continue;
-        ASSERT_EQ(problem->Result(), first) << Name(strategy) << " launch " << i;
-      }
-    }
-  }
-}
-
-TEST_F(CudaStrategiesTest, SeveralStreamsAtOnceGiveTheBitsOfOneAlone) {
-  std::vector<std::unique_ptr<Problem>> problems = ExchangeProblems();
-  std::vector<std::vector<char>> alone;
-  for (const auto& problem : problems) {
-    ASSERT_TRUE(Check(problem.get(), Strategy::kAuto));
-    alone.push_back(problem->Result());
-    problem->PoisonY(nullptr);
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  const std::vector<Stream> streams(problems.size());
-  for (int round = 0; round < 25; ++round) {
-    for (std::size_t i = 0; i < problems.size(); ++i) {
-      ASSERT_TRUE(problems[i]->Normalize(limits_, Strategy::kAuto, streams[i].get()).ok());
-    }
-  }
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    EXPECT_EQ(problems[i]->Result(), alone[i]) << i;
-  }
-}
-
-TEST_F(CudaStrategiesTest, AChannelsLastSampleHasTheSameBitsInEveryBatch) {
-  for (const std::int64_t spatial : {77, 4096, 16384}) {
-    NormSpec spec = GroupNormSpec(320, 32, DType::kFloat16);
-    spec.layout = Layout::kChannelsLast;
-    Problem many(spec, 9, spatial);
-    ASSERT_TRUE(Check(&many, Strategy::kAuto));
-    const std::vector<char> batch = many.Result();
-    const std::size_t sample = many.bytes / 9;
-    Problem one(spec, 1, spatial, 1);
-    ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
-                         static_cast<const char*>(many.segment.x) + 7 * sample, sample,
-                         cudaMemcpyDeviceToDevice),
-              cudaSuccess);
-    ASSERT_TRUE(Check(&one, Strategy::kAuto));
-    EXPECT_EQ(one.Result(),
-              std::vector<char>(batch.begin() + 7 * sample, batch.begin() + 8 * sample))
-        << spatial;
-  }
-}
-
-// A launch of few rows asks for gamma and beta ahead of the row's statistics, one of many does not.
-TEST_F(CudaStrategiesTest, ARowHasTheSameBitsAloneAndInACrowd) {
-  constexpr std::int64_t kCrowdBytes = std::int64_t{16} << 20;
-  constexpr std::size_t kRow = 7;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
-    for (const std::int64_t length : {256, 768, 1024, 4096, 8192}) {
-      for (const DType param_dtype : {dtype, DType::kFloat32}) {
-        for (const NormSpec& spec : {LayerNormSpec(length, dtype), RmsNormSpec(length, dtype)}) {
-          SCOPED_TRACE(::testing::Message() << Name(dtype) << " row of " << length);
-          const std::size_t row = static_cast<std::size_t>(length) * SizeOf(dtype);
-          Problem many(spec, kCrowdBytes / static_cast<std::int64_t>(row), 1, 0, param_dtype);
-          ASSERT_TRUE(many.Normalize(limits_, Strategy::kAuto, nullptr).ok());
-          Problem one(spec, 1, 1, 0, param_dtype);
-          ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
-                               static_cast<const char*>(many.segment.x) + kRow * row, row,
-                               cudaMemcpyDeviceToDevice),
-                    cudaSuccess);
-          ASSERT_TRUE(Check(&one, Strategy::kAuto));
-          const std::vector<char> crowd = many.Result();
-          EXPECT_EQ(one.Result(), std::vector<char>(crowd.begin() + kRow * row,
-                                                    crowd.begin() + (kRow + 1) * row));
-        }
-      }
-    }
-  }
-}
-
-// Launches overlap the end of their predecessors, so each must wait for what it reads.
-TEST_F(CudaStrategiesTest, EachLaunchSeesWhatTheOneBeforeWrote) {
-  std::vector<std::unique_ptr<Problem>> problems;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const std::int64_t samples : {1, 300, 3000}) {
-      problems.push_back(std::make_unique<Problem>(RmsNormSpec(4096, dtype), samples, 1));
-      problems.push_back(std::make_unique<Problem>(LayerNormSpec(512, dtype), samples, 1));
-    }
-    NormSpec batch_norm = BatchNormSpec(64, dtype);
-    problems.push_back(std::make_unique<Problem>(batch_norm, 8, 56 * 56));
-    batch_norm.layout = Layout::kChannelsLast;
-    problems.push_back(std::make_unique<Problem>(batch_norm, 8, 56 * 56));
-  }
-  const Stream stream;
-  for (const auto& problem : problems) {
-    const auto run = [&](bool waits) {
-      // From x to y, then on in place.
-      const void* const x = problem->segment.x;
-      for (int i = 0; i < 12; ++i) {
-        EXPECT_TRUE(problem->Normalize(limits_, Strategy::kAuto, stream.get()).ok());
-        problem->segment.x = problem->segment.y;
-        if (waits) {
-          EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
-        }
-      }
-      problem->segment.x = x;
-      EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
-      return problem->Result();
-    };
-    const std::vector<char> expected = run(true);
-    for (int round = 0; round < 5; ++round) {
-      problem->PoisonY(stream.get());
-      ASSERT_EQ(run(false), expected)
-          << Name(problem->spec.dtype) << ", channels " << problem->spec.channels;
     }
   }
 }

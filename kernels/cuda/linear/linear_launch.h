@@ -49,8 +49,8 @@ cudaError_t LaunchOperand(const OperandTask& task, cudaStream_t stream);
 cudaError_t LaunchBias(const ParamVector& source, std::int64_t present, std::int64_t rows,
                        float* bias, cudaStream_t stream);
 
-// z[s, f] = sum over k of x[s, k] w[f, k], times 2^-(x_exponents[s] + w_exponents[f]), plus
-// bias[f].
+// z[s, f] = sum over k of x[s, k] w[f, k], times
+// 2^-(x_exponents[s] + weight_exponents[f]), plus bias[f].
 struct ProductTask {
   CUtensorMap x_map;  // Where x is null: the rows in their own form; their exponents are 0.
   const char* x;

@@ -1,11 +1,8 @@
 // Rows that begin or end between 16-byte boundaries, in registers.
 //
 // Where the length of a row is no multiple of 16 bytes, most rows of a tensor begin elsewhere in a
-// vector than their neighbours. So lanes do not hold the row's vectors but its words: a word is
-// an element, or a pair of elements of 16 bits, and word k of a lane is the run's word
-// k * width + lane. A warp's accesses are then consecutive words wherever the row begins, in memory
-// and among gamma and beta, and nothing moves between lanes. Only pairs that begin between two
-// words (2 bytes off) take their halves from a word and from the next lane's.
+// vector than their neighbours. So lanes do not hold the row's vectors but its words
+// (word_step.cuh).
 //
 // Rows of whole vectors that begin elsewhere are loaded and stored in the same way, but summed as
 // the lanes hold them where they are aligned: bits do not depend on addresses.
@@ -20,6 +17,7 @@
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
 #include "kernels/cuda/rows/vector_tile.cuh"
+#include "kernels/cuda/rows/word_step.cuh"
 
 namespace normd::norm::cuda {
 
@@ -32,9 +30,6 @@ class WordTile {
  public:
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
-  static constexpr int kWordBytes = sizeof(T) < 4 ? 4 : static_cast<int>(sizeof(T));
-  static constexpr int kWords = kVectorBytes / kWordBytes;  // In a vector.
-  static constexpr int kPair = kWordBytes / static_cast<int>(sizeof(T));
 
   __device__ WordTile(const Row& row, int begin, int bytes, int lane, int width)
       : row_(row),
@@ -42,36 +37,37 @@ class WordTile {
         left_(bytes),
         bytes_(min(bytes, G * width * kVectorBytes)),
         lead_(G > 1 ? max(bytes_ - 1, 0) / (kLanes * kVectorBytes) : 0),
-        lane_(lane),
-        width_(width),
+        step_{lane, width},
         whole_vectors_(static_cast<int>(row.bytes) % kVectorBytes == 0) {}
 
   __device__ void Load(Vector (&vectors)[G]) const {
-    const int shift = Shift(row_.x);
-    const char* const own = row_.x + begin_ - shift + lane_ * kWordBytes;
+    const int shift = Step::Shift(row_.x);
+    const char* const own = row_.x + begin_ - shift + step_.lane * kWordBytes;
 #pragma unroll
     for (int i = 0; i + 1 < G; ++i) {
       vectors[i] = make_uint4(0, 0, 0, 0);
-      if (i < lead_) vectors[i] = LoadStep<true>(own + i * Step(), 0);
+      if (i < lead_) vectors[i] = step_.template Load<true>(own + i * step_.Bytes(), 0);
     }
     Vector& last = vectors[G - 1];
-    const char* const own_last = own + lead_ * Step();
-    const int end = left_ == 0 ? 0 : left_ + shift - lead_ * Step();
-    if (G > 1 && end >= Step()) {
-      last = LoadStep<true>(own_last, 0);
+    const char* const own_last = own + lead_ * step_.Bytes();
+    const int end = left_ == 0 ? 0 : left_ + shift - lead_ * step_.Bytes();
+    if (G > 1 && end >= step_.Bytes()) {
+      last = step_.template Load<true>(own_last, 0);
     } else {
-      last = LoadStep<false>(own_last, end);
+      last = step_.template Load<false>(own_last, end);
     }
     if constexpr (sizeof(T) == 2) {
       if (G > 1 ? shift == 0 : !__any_sync(kAllLanes, shift != 0)) return;
       WordBits beyond = 0;
-      if (lane_ == 0 && shift != 0) beyond = LoadWord(own_last + Step(), end - Step());
+      if (step_.lane == 0 && shift != 0) {
+        beyond = step_.LoadWord(own_last + step_.Bytes(), end - step_.Bytes());
+      }
 #pragma unroll
       for (int i = 0; i + 1 < G; ++i) {
         const WordBits following = i + 1 < lead_ ? vectors[i + 1].x : last.x;
-        if (i < lead_) MoveDown(vectors[i], following, shift);
+        if (i < lead_) step_.MoveDown(vectors[i], following, shift);
       }
-      MoveDown(last, beyond, shift);
+      step_.MoveDown(last, beyond, shift);
     }
   }
 
@@ -82,12 +78,13 @@ class WordTile {
     const bool gather = G > 1 || whole_vectors_;
     if (G > 1) Put(vectors, lead_, vectors[G - 1]);
     InTurn(vectors,
-           [&](int, const Vector& vector) { return Select(gather, Gather(vector), vector); });
-    const int whole = gather ? ShareOfLane(bytes_ / kVectorBytes, lane_, width_) : 0;
+           [&](int, const Vector& vector) { return Select(gather, step_.Gather(vector), vector); });
+    const int whole = gather ? ShareOfLane(bytes_ / kVectorBytes, step_.lane, step_.width) : 0;
     const Moments<A> moments =
         SumElements<T, G>(vectors, whole, vectors[G - 1], gather ? 0 : ElementsOfLast(), centered);
-    InTurn(vectors,
-           [&](int, const Vector& vector) { return Select(gather, Scatter(vector), vector); });
+    InTurn(vectors, [&](int, const Vector& vector) {
+      return Select(gather, step_.Scatter(vector), vector);
+    });
     if (G > 1) vectors[G - 1] = Pick(vectors, lead_);
     return moments;
   }
@@ -155,32 +152,26 @@ class WordTile {
     const RunEpilogue<T> epilogue(batch, row_, scale, first,
                                   first + bytes_ / static_cast<int>(sizeof(T)));
     InTurn(vectors, [&](int i, const Vector& words) {
-      const int offset = (i + 1 < G ? i : lead_) * Step() + lane_ * kVectorBytes;
+      const int offset = (i + 1 < G ? i : lead_) * step_.Bytes() + step_.lane * kVectorBytes;
       const int present = i < lead_ || i + 1 == G ? ElementsPresent<T>(bytes_, offset) : 0;
-      Vector vector = Gather(words);
+      Vector vector = step_.Gather(words);
       if (present > 0) {
         vector = epilogue.Apply(vector, first + offset / static_cast<int>(sizeof(T)), present);
       }
-      return Scatter(vector);
+      return step_.Scatter(vector);
     });
     Store(vectors, [](const Vector& vector, int, auto) { return vector; });
   }
 
  private:
-  using WordBits = Bits<std::conditional_t<kWordBytes == 4, float, double>>;
   // Whether lines leave the L2 cache first: of float32 rows with the most vectors to a lane (0.92
   // of a copy's speed so at 16383 elements, and 0.86 without); others lose by it.
   static constexpr bool kPasses = std::is_same_v<T, float> && G == kBlockManyVectors;
-
-  // How far the run's words lie behind those of memory, in bytes: 0, or 2 with 16-bit elements.
-  __device__ static int Shift(const void* row) {
-    return sizeof(T) == 2 ? static_cast<int>(reinterpret_cast<std::uintptr_t>(row) & 2) : 0;
-  }
-  // Bytes of a step, and from a word of the lane to its next one.
-  __device__ int Step() const { return width_ * kVectorBytes; }
-  __device__ int Stride() const { return width_ * kWordBytes; }
-  // Bytes of the run in its last step.
-  __device__ int Rest() const { return bytes_ - lead_ * Step(); }
+  using Step = WordStep<T, kPasses>;
+  using WordBits = typename Step::WordBits;
+  static constexpr int kWordBytes = Step::kWordBytes;
+  static constexpr int kWords = Step::kWords;
+  static constexpr int kPair = Step::kPair;
 
   // Has an address worked out once, and not for each vector anew: with 16-bit elements, where
   // instructions are scarcer than registers.
@@ -189,165 +180,15 @@ class WordTile {
     if constexpr (sizeof(T) == 2) asm volatile("" : "+l"(*address));
   }
 
-  __device__ static WordBits GetWord(const Vector& vector, int k) {
-    if constexpr (kWordBytes == 4) {
-      return WordOf(vector, k);
-    } else {
-      return k == 0 ? vector.x | static_cast<WordBits>(vector.y) << 32
-                    : vector.z | static_cast<WordBits>(vector.w) << 32;
-    }
-  }
-  __device__ static void PutWord(Vector& vector, int k, WordBits word) {
-    if constexpr (kWordBytes == 4) {
-      (k == 0 ? vector.x : k == 1 ? vector.y : k == 2 ? vector.z : vector.w) = word;
-    } else {
-      (k == 0 ? vector.x : vector.z) = static_cast<std::uint32_t>(word);
-      (k == 0 ? vector.y : vector.w) = static_cast<std::uint32_t>(word >> 32);
-    }
-  }
-
-  __device__ static WordBits LoadWhole(const char* address) {
-    if constexpr (kPasses) {
-      return __ldcs(reinterpret_cast<const WordBits*>(address));
-    } else if constexpr (kWordBytes == 4) {
-      return LoadKept(reinterpret_cast<const std::uint32_t*>(address));
-    } else {
-      return BitCast<WordBits>(LoadKept(reinterpret_cast<const uint2*>(address)));
-    }
-  }
-  // What exists of a word, of which so many bytes do.
-  __device__ static WordBits LoadWord(const char* address, int bytes) {
-    if (bytes >= kWordBytes) return LoadWhole(address);
-    if (kPair == 2 && bytes > 0) return *reinterpret_cast<const std::uint16_t*>(address);
-    return 0;
-  }
-  // The lane's words of a step of which, unless it is whole, `bytes` exist.
-  template <bool kWhole>
-  __device__ Vector LoadStep(const char* own, int bytes) const {
-    const int left = bytes - lane_ * kWordBytes;
-    Vector vector = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      if (kWhole || left - k * Stride() >= kWordBytes) {
-        PutWord(vector, k, LoadWhole(own + k * Stride()));
-      }
-    }
-    if (!kWhole && kPair == 2 && bytes % kWordBytes != 0) {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if (left - k * Stride() == static_cast<int>(sizeof(T))) {
-          PutWord(vector, k, *reinterpret_cast<const std::uint16_t*>(own + k * Stride()));
-        }
-      }
-    }
-    return vector;
-  }
-
-  // A lane's words become pairs that begin `shift` bytes further on. `following`: what follows the
-  // vector's last words, in lane 0.
-  __device__ void MoveDown(Vector& vector, WordBits following, int shift) const {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      const WordBits word = WordOf(vector, k);
-      const WordBits after = k + 1 < kWords ? WordOf(vector, k + 1) : following;
-      const WordBits next =
-          __shfl_sync(kAllLanes, lane_ == 0 ? after : word, (lane_ + 1) & (width_ - 1), width_);
-      PutWord(vector, k, __funnelshift_r(word, next, shift * 8));
-    }
-  }
-  // And back: `carry` holds what precedes the vector's first words, in the last lane, and then
-  // what precedes those that follow.
-  __device__ void MoveUp(Vector& vector, WordBits* carry, int shift) const {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      const WordBits pair = WordOf(vector, k);
-      const WordBits previous = __shfl_sync(kAllLanes, lane_ == width_ - 1 ? *carry : pair,
-                                            (lane_ + width_ - 1) & (width_ - 1), width_);
-      *carry = pair;
-      PutWord(vector, k, __funnelshift_l(previous, pair, shift * 8));
-    }
-  }
+  // Bytes of the run in its last step.
+  __device__ int Rest() const { return bytes_ - lead_ * step_.Bytes(); }
 
   // Elements of the last step that the lane holds.
   __device__ int ElementsOfLast() const {
     const int words = Rest() / kWordBytes;
-    const bool half = Rest() % kWordBytes != 0 && (words & (width_ - 1)) == lane_;
-    return ShareOfLane(words, lane_, width_) * kPair + (kPair == 2 && half ? 1 : 0);
+    const bool half = Rest() % kWordBytes != 0 && (words & (step_.width - 1)) == step_.lane;
+    return ShareOfLane(words, step_.lane, step_.width) * kPair + (kPair == 2 && half ? 1 : 0);
   }
-
-  // The lane's vector of the step whose words the lanes hold, and the way back.
-  __device__ Vector Gather(const Vector& words) const {
-    Vector result;
-#pragma unroll
-    for (int m = 0; m < kWords; ++m) {
-      const int index = lane_ * kWords + m;
-      WordBits taken = 0;
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        const WordBits word =
-            __shfl_sync(kAllLanes, GetWord(words, k), index & (width_ - 1), width_);
-        if (index - (index & (width_ - 1)) == k * width_) taken = word;
-      }
-      PutWord(result, m, taken);
-    }
-    return result;
-  }
-  __device__ Vector Scatter(const Vector& vector) const {
-    Vector result;
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      const int index = k * width_ + lane_;
-      WordBits taken = 0;
-#pragma unroll
-      for (int m = 0; m < kWords; ++m) {
-        const WordBits word = __shfl_sync(kAllLanes, GetWord(vector, m), index / kWords, width_);
-        if (index % kWords == m) taken = word;
-      }
-      PutWord(result, k, taken);
-    }
-    return result;
-  }
-
-  // A parameter's elements for the words of a step, as they lie in memory.
-  template <typename P>
-  struct ParamWords {
-    static constexpr int kBytes = kPair * static_cast<int>(sizeof(P));
-    using Raw = Bits<std::conditional_t<kBytes == 4, float, double>>;
-    Raw raw[kWords] = {};
-
-    // From the lane's first element on, of which `left` exist unless all do.
-    template <bool kWhole>
-    __device__ void Load(const P* own, int left, int width, bool odd) {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        const int at = k * width * kPair;
-        if (kWhole || at + kPair <= left) raw[k] = __ldg(reinterpret_cast<const Raw*>(own + at));
-      }
-      if (!kWhole && kPair == 2 && odd) {
-#pragma unroll
-        for (int k = 0; k < kWords; ++k) {
-          const int at = k * width * kPair;
-          if (at + 1 == left) raw[k] = __ldg(reinterpret_cast<const Bits<P>*>(own + at));
-        }
-      }
-    }
-
-    __device__ void Unpack(A (&values)[kCount]) const {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if constexpr (kPair == 1) {
-          values[k] = static_cast<A>(BitCast<P>(raw[k]));
-        } else if constexpr (sizeof(P) == 2) {
-          const float2 pair = UnpackPair<P>(raw[k]);
-          values[2 * k] = pair.x;
-          values[2 * k + 1] = pair.y;
-        } else {
-          values[2 * k] = __uint_as_float(static_cast<std::uint32_t>(raw[k]));
-          values[2 * k + 1] = __uint_as_float(static_cast<std::uint32_t>(raw[k] >> 32));
-        }
-      }
-    }
-  };
 
   // Where the lane's first element has its gamma and beta, and what the run's last step has of
   // them.
@@ -360,14 +201,15 @@ class WordTile {
     bool odd;
 
     __device__ ElementPlace(const RowBatch& batch, const WordTile& tile) {
-      const std::int64_t first =
-          tile.row_.first_channel + tile.begin_ / static_cast<int>(sizeof(T)) + tile.lane_ * kPair;
+      const std::int64_t first = tile.row_.first_channel +
+                                 tile.begin_ / static_cast<int>(sizeof(T)) +
+                                 tile.step_.lane * kPair;
       gamma = static_cast<const P*>(batch.gamma.data) + first;
       beta = static_cast<const P*>(batch.beta.data) + first;
       has_beta = batch.beta.data != nullptr;
       KeepAddress(&gamma);
       KeepAddress(&beta);
-      left = tile.bytes_ / static_cast<int>(sizeof(T)) - tile.lane_ * kPair;
+      left = tile.bytes_ / static_cast<int>(sizeof(T)) - tile.step_.lane * kPair;
       odd = tile.Rest() % kWordBytes != 0;
     }
   };
@@ -376,12 +218,12 @@ class WordTile {
   template <bool kWhole, typename P>
   __device__ void ScaleWords(const ElementPlace<P>& place, const RunScale<T>& scale, int i,
                              const Vector& vector, A (&values)[kCount]) const {
-    ParamWords<P> raw_gamma, raw_beta;
-    const int elements = i * width_ * kCount;
+    ParamWords<T, P> raw_gamma, raw_beta;
+    const int elements = i * step_.width * kCount;
     const int left = place.left - elements;
-    raw_gamma.template Load<kWhole>(place.gamma + elements, left, width_, place.odd);
+    raw_gamma.template Load<kWhole>(place.gamma + elements, left, step_.width, place.odd);
     if (place.has_beta) {
-      raw_beta.template Load<kWhole>(place.beta + elements, left, width_, place.odd);
+      raw_beta.template Load<kWhole>(place.beta + elements, left, step_.width, place.odd);
     }
     A gamma[kCount], beta[kCount];
     raw_gamma.Unpack(gamma);
@@ -395,24 +237,26 @@ class WordTile {
   // step needs no checks.
   template <typename Function>
   __device__ void Store(const Vector (&vectors)[G], Function result) const {
-    char* own = row_.y + begin_ - Shift(row_.y) + lane_ * kWordBytes;
+    char* own = row_.y + begin_ - Step::Shift(row_.y) + step_.lane * kWordBytes;
     KeepAddress(&own);
     WordBits carry = 0;
 #pragma unroll
     for (int i = 0; i + 1 < G; ++i) {
       if (i < lead_) {
-        StoreStep<true>(own + i * Step(), i, result(vectors[i], i, std::true_type()), &carry);
+        StoreStep<true>(own + i * step_.Bytes(), i, result(vectors[i], i, std::true_type()),
+                        &carry);
       }
     }
-    char* const own_last = own + lead_ * Step();
-    if (G > 1 && Rest() == Step()) {
+    char* const own_last = own + lead_ * step_.Bytes();
+    if (G > 1 && Rest() == step_.Bytes()) {
       StoreStep<true>(own_last, lead_, result(vectors[G - 1], lead_, std::true_type()), &carry);
     } else {
       StoreStep<false>(own_last, lead_, result(vectors[G - 1], lead_, std::false_type()), &carry);
     }
     // The last pair's second half lies in the step that follows.
-    if (sizeof(T) == 2 && Shift(row_.y) != 0 && Rest() == Step() && lane_ == width_ - 1) {
-      *reinterpret_cast<std::uint16_t*>(own_last + Stride() * (kWords - 1) + kWordBytes) =
+    if (sizeof(T) == 2 && Step::Shift(row_.y) != 0 && Rest() == step_.Bytes() &&
+        step_.lane == step_.width - 1) {
+      *reinterpret_cast<std::uint16_t*>(own_last + step_.Stride() * (kWords - 1) + kWordBytes) =
           static_cast<std::uint16_t>(carry >> 16);
     }
   }
@@ -420,37 +264,15 @@ class WordTile {
   // Stores the results of step i, from the address of the lane's first word on.
   template <bool kWhole>
   __device__ void StoreStep(char* own, int i, Vector vector, WordBits* carry) const {
-    const int shift = Shift(row_.y);
+    const int shift = Step::Shift(row_.y);
     if constexpr (sizeof(T) == 2) {
-      if (G > 1 ? shift != 0 : __any_sync(kAllLanes, shift != 0)) MoveUp(vector, carry, shift);
+      if (G > 1 ? shift != 0 : __any_sync(kAllLanes, shift != 0)) {
+        step_.MoveUp(vector, carry, shift);
+      }
     }
-    const int end = Rest() == 0 ? 0 : Rest() + shift;
-    const int left = end - lane_ * kWordBytes;
     // What precedes the run is not ours.
-    const bool begins = sizeof(T) == 2 && i == 0 && shift != 0 && lane_ == 0;
-    if (begins && end > 0) {
-      *reinterpret_cast<std::uint16_t*>(own + 2) = static_cast<std::uint16_t>(vector.x >> 16);
-    }
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-      if ((kWhole || left - k * Stride() >= kWordBytes) && (k > 0 || !begins)) {
-        auto* const word = reinterpret_cast<WordBits*>(own + k * Stride());
-        if constexpr (kPasses) {
-          __stcs(word, GetWord(vector, k));
-        } else {
-          *word = GetWord(vector, k);
-        }
-      }
-    }
-    if (!kWhole && kPair == 2 && end % kWordBytes != 0) {
-#pragma unroll
-      for (int k = 0; k < kWords; ++k) {
-        if (left - k * Stride() == static_cast<int>(sizeof(T))) {
-          *reinterpret_cast<std::uint16_t*>(own + k * Stride()) =
-              static_cast<std::uint16_t>(GetWord(vector, k));
-        }
-      }
-    }
+    const bool begins = sizeof(T) == 2 && i == 0 && shift != 0 && step_.lane == 0;
+    step_.template Store<kWhole>(own, vector, Rest() == 0 ? 0 : Rest() + shift, begins);
   }
 
   const Row& row_;
@@ -458,8 +280,7 @@ class WordTile {
   const int left_;   // In the row from the run's begin on, at most 16 more than the run has.
   const int bytes_;  // In the run.
   const int lead_;   // Steps before the last.
-  const int lane_;
-  const int width_;
+  const Step step_;
   const bool whole_vectors_;
 };
 

@@ -42,7 +42,7 @@ class DeviceStream {
                                  const norm::Segment* segments, std::size_t count) = 0;
 
   // The fused layer. `params` in device memory become `prepared`, of Device::SizesOf;
-  // spec.dtype is not meant.
+  // spec.dtype is ignored.
   virtual absl::Status PrepareLinear(const norm::LinearNormSpec& spec,
                                      const norm::LinearNormParams& params,
                                      MutableBytes prepared) = 0;

@@ -10,8 +10,8 @@
 namespace normd {
 namespace {
 
-// Of a request that runs inline: it is gathered while the chunk before it is copied, and no chunk
-// is waited for.
+// A request that runs inline has staging for all of its chunks: one is gathered while the one
+// before it is copied, and none is waited for.
 constexpr std::size_t kInlineChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kLeastChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kInlineSlackBytes = std::size_t{64} << 10;

@@ -12,8 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/reference.h"
-#include "tests/support/counting_metrics.h"
-#include "tests/support/fake_clock.h"
+#include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/tensor.h"
@@ -81,7 +80,7 @@ void SplitInput(Request& request, const std::vector<std::byte>& bytes, Split spl
   request.input_owner = std::move(memory);
 }
 
-class CpuLaneTest : public testing::Test {
+class CpuLaneTest : public CpuLaneFixture {
  protected:
   std::unique_ptr<RequestProbe> Make(const std::shared_ptr<const Model>& model,
                                      const std::vector<std::int64_t>& dims, const Tensor& x,
@@ -96,23 +95,13 @@ class CpuLaneTest : public testing::Test {
   }
   // Runs the probes' requests as one batch.
   void Run(const std::vector<RequestProbe*>& probes) {
-    auto batch = std::make_unique<Batch>();
-    batch->id = 7;
-    batch->model = probes.front()->request()->model;
-    batch->dtype = probes.front()->request()->dtype;
-    for (RequestProbe* probe : probes) batch->requests.push_back(std::move(probe->request()));
-    EXPECT_TRUE(lane_.Execute(std::move(batch)).ok());
+    std::vector<std::unique_ptr<Request>> requests;
+    for (RequestProbe* probe : probes) requests.push_back(std::move(probe->request()));
+    CpuLaneFixture::Run(std::move(requests));
     for (RequestProbe* probe : probes) EXPECT_EQ(probe->done_calls(), 1);
   }
   static Tensor OutputOf(const RequestProbe& probe, const Tensor& like) {
-    Tensor y(like.dtype(), like.count());
-    const Buffer& output = probe.completion().outputs[0];
-    EXPECT_EQ(probe.completion().status, absl::OkStatus());
-    EXPECT_EQ(output.size(), y.bytes());
-    if (output.size() == y.bytes() && y.bytes() > 0) {
-      std::memcpy(y.data(), output.data(), y.bytes());
-    }
-    return y;
+    return CpuLaneFixture::OutputOf(probe.completion(), 0, like);
   }
   static std::string CompareToReference(const Model& model, const Tensor& x, const Tensor& y,
                                         std::int64_t samples, std::int64_t spatial) {
@@ -125,12 +114,6 @@ class CpuLaneTest : public testing::Test {
     return norm::testing::Compare(y, expected, norm::testing::TightTolerance(x.dtype()));
   }
 
-  TickingClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
-  norm::cpu::Executor kernels_{2};
-  BufferPool pool_{std::int64_t{64} << 20};
-  CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   // Seven channels: sizes that no vector width divides.
   std::shared_ptr<const Model> model_ = Load(
       "instance", "instance_norm { channels: 7 affine: true }", metrics_,
@@ -354,7 +337,7 @@ TEST_F(CpuLaneTest, TellsStageTimesAndTheBatch) {
     const Completion& completion = probe->completion();
     EXPECT_EQ(completion.stages[Stage::kGather], std::chrono::microseconds(1));
     EXPECT_EQ(completion.stages[Stage::kCompute], std::chrono::microseconds(1));
-    EXPECT_EQ(completion.batch.id, 7);
+    EXPECT_EQ(completion.batch.id, kBatchId);
     EXPECT_EQ(completion.batch.requests, 2);
     EXPECT_EQ(completion.batch.bytes, 2 * 280);
     EXPECT_EQ(completion.batch.lane, "cpu:0");

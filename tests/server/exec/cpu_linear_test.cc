@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "kernels/reference.h"
-#include "server/exec/cpu_lane.h"
-#include "tests/support/counting_metrics.h"
-#include "tests/support/fake_clock.h"
+#include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/request_probe.h"
 #include "tests/support/tensor.h"
@@ -55,7 +53,7 @@ std::shared_ptr<const Model> MakeLayer(const std::string& epilogue, ModelMetrics
 
 enum class Split { kOnePiece, kMisaligned, kPieces };
 
-class CpuLinearTest : public ::testing::Test {
+class CpuLinearTest : public CpuLaneFixture {
  protected:
   struct Sent {
     Sent(norm::DType dtype, std::int64_t samples_of, std::uint64_t seed)
@@ -103,25 +101,13 @@ class CpuLinearTest : public ::testing::Test {
     return request;
   }
 
-  void Run(std::vector<std::unique_ptr<Request>> requests) {
-    auto batch = std::make_unique<Batch>();
-    batch->model = model_;
-    batch->dtype = requests.front()->dtype;
-    for (auto& request : requests) batch->requests.push_back(std::move(request));
-    EXPECT_TRUE(lane_.Execute(std::move(batch)).ok());
-  }
-
   void ExpectRight(const Sent& sent) {
     ASSERT_EQ(sent.done, 1);
     ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
     const auto& program = std::get<LinearNormProgram>(model_->program());
     norm::LinearNormSpec spec = program.spec;
     spec.dtype = sent.x.dtype();
-    Tensor out(spec.dtype, sent.samples * kOut);
-    ASSERT_EQ(sent.completion.outputs[0].size(), out.bytes());
-    if (out.bytes() > 0) {
-      std::memcpy(out.data(), sent.completion.outputs[0].data(), out.bytes());
-    }
+    const Tensor out = OutputOf(sent.completion, 0, sent.y);
     std::vector<double> expected(static_cast<std::size_t>(out.count()));
     const norm::Status status = norm::LinearNormReference(
         spec, program.params,
@@ -133,12 +119,6 @@ class CpuLinearTest : public ::testing::Test {
     EXPECT_EQ(norm::testing::Compare(out, expected, tolerance), "");
   }
 
-  TickingClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
-  norm::cpu::Executor kernels_{2};
-  BufferPool pool_{std::int64_t{64} << 20};
-  CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   std::shared_ptr<const Model> model_ = MakeLayer("y", metrics_, kernels_);
 };
 
@@ -148,9 +128,7 @@ TEST_F(CpuLinearTest, ComputesTheReferencesResultHoweverTheInputsLie) {
     for (const Split split : {Split::kOnePiece, Split::kMisaligned, Split::kPieces}) {
       SCOPED_TRACE(::testing::Message() << norm::Name(dtype) << " " << static_cast<int>(split));
       Sent sent(dtype, 5, 1);
-      std::vector<std::unique_ptr<Request>> requests;
-      requests.push_back(MakeRequest(sent, split));
-      Run(std::move(requests));
+      Run(MakeRequest(sent, split));
       ExpectRight(sent);
       EXPECT_TRUE(sent.owner.expired());
     }
@@ -173,9 +151,7 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
     SCOPED_TRACE(i);
     ExpectRight(together[i]);
     Sent alone(norm::DType::kFloat32, sizes[i], 10 * i);
-    std::vector<std::unique_ptr<Request>> one;
-    one.push_back(MakeRequest(alone, Split::kOnePiece));
-    Run(std::move(one));
+    Run(MakeRequest(alone, Split::kOnePiece));
     const Buffer& output = alone.completion.outputs[0];
     ASSERT_EQ(output.size(), together[i].completion.outputs[0].size());
     if (output.size() == 0) continue;
@@ -187,9 +163,7 @@ TEST_F(CpuLinearTest, RequestsOfDifferentSizesShareABatchAndKeepTheirBits) {
 TEST_F(CpuLinearTest, ComputesALayerWithoutASecondInput) {
   model_ = MakeLayer("none", metrics_, kernels_);
   Sent sent(norm::DType::kFloat32, 4, 2);
-  std::vector<std::unique_ptr<Request>> requests;
-  requests.push_back(MakeRequest(sent, Split::kPieces));
-  Run(std::move(requests));
+  Run(MakeRequest(sent, Split::kPieces));
   ExpectRight(sent);
 }
 
@@ -201,14 +175,10 @@ TEST_F(CpuLinearTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsOwnY) {
   std::unique_ptr<Request> request = MakeRequest(sent, Split::kOnePiece);
   request->inputs[1].views = {{data, out.bytes()}};
   request->outputs = {{{data, out.bytes()}, {}}};
-  std::vector<std::unique_ptr<Request>> requests;
-  requests.push_back(std::move(request));
-  Run(std::move(requests));
+  Run(std::move(request));
   ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
   Sent again(norm::DType::kFloat32, 4, 3);
-  requests.clear();
-  requests.push_back(MakeRequest(again, Split::kOnePiece));
-  Run(std::move(requests));
+  Run(MakeRequest(again, Split::kOnePiece));
   EXPECT_EQ(std::memcmp(again.completion.outputs[0].data(), data, out.bytes()), 0);
 }
 

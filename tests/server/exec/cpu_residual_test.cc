@@ -18,9 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
-#include "server/exec/cpu_lane.h"
-#include "tests/support/counting_metrics.h"
-#include "tests/support/fake_clock.h"
+#include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/models.h"
 #include "tests/support/tensor.h"
 
@@ -57,7 +55,7 @@ struct Sent {
   Completion completion;
 };
 
-class CpuResidualTest : public ::testing::Test {
+class CpuResidualTest : public CpuLaneFixture {
  protected:
   CpuResidualTest() { Load(kLength, DType::kFloat32); }
 
@@ -121,30 +119,10 @@ class CpuResidualTest : public ::testing::Test {
     return request;
   }
 
-  void Run(std::vector<std::unique_ptr<Request>> requests) {
-    auto batch = std::make_unique<Batch>();
-    batch->model = model_;
-    batch->dtype = requests.front()->dtype;
-    for (auto& request : requests) batch->requests.push_back(std::move(request));
-    EXPECT_TRUE(lane_.Execute(std::move(batch)).ok());
-  }
-  void Run(std::unique_ptr<Request> request) {
-    std::vector<std::unique_ptr<Request>> requests;
-    requests.push_back(std::move(request));
-    Run(std::move(requests));
-  }
-
   static Tensor OutputOf(const Sent& sent, std::size_t index) {
-    Tensor tensor(sent.x.dtype(), sent.x.count());
     EXPECT_EQ(sent.done, 1);
-    EXPECT_EQ(sent.completion.status, absl::OkStatus());
     EXPECT_EQ(sent.completion.outputs.size(), 2U);
-    const Buffer& output = sent.completion.outputs[index];
-    EXPECT_EQ(output.size(), tensor.bytes());
-    if (output.size() == tensor.bytes() && output.size() > 0) {
-      std::memcpy(tensor.data(), output.data(), output.size());
-    }
-    return tensor;
+    return CpuLaneFixture::OutputOf(sent.completion, index, sent.x);
   }
 
   // The sum to the bit, and y within the type's tolerance of float64.
@@ -168,12 +146,6 @@ class CpuResidualTest : public ::testing::Test {
   }
   void ExpectRight(const Sent& sent) { ExpectRight(sent, OutputOf(sent, 0), OutputOf(sent, 1)); }
 
-  TickingClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
-  norm::cpu::Executor kernels_{2};
-  BufferPool pool_{std::int64_t{64} << 20};
-  CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   std::shared_ptr<const Model> model_;
   std::mt19937_64 random_{TestSeed()};
 };
@@ -289,7 +261,7 @@ TEST_F(CpuResidualTest, NansAndInfinitiesStayInTheirRow) {
   EXPECT_TRUE(std::isnan(OutputOf(half, 0).Get(0)));
 }
 
-// Of each output: where a request may name its memory.
+// Where the memory of an output may lie.
 enum class Where { kPool, kOwn, kInput };
 
 TEST_F(CpuResidualTest, WritesToTheMemoryThatTheRequestNamesAlsoOverItsInputs) {

@@ -11,9 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/batching/batch_queue.h"
-#include "server/exec/cpu_lane.h"
-#include "tests/support/counting_metrics.h"
-#include "tests/support/fake_clock.h"
+#include "tests/server/exec/cpu_lane_fixture.h"
 #include "tests/support/mix_operation.h"
 #include "tests/support/mix_request.h"
 #include "tests/support/tensor.h"
@@ -25,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr MemoryPlace kHostPlaces[] = {{MemoryKind::kHost}, {MemoryKind::kPinned}};
 
-class MixTest : public testing::Test {
+class MixTest : public CpuLaneFixture {
  protected:
   std::shared_ptr<const Model> Load(bool overwrites) {
     std::shared_ptr<Model> model = MakeMixModel(metrics_);
@@ -45,12 +43,6 @@ class MixTest : public testing::Test {
     return layouts;
   }
 
-  TickingClock clock_;
-  CountingModelMetrics metrics_;
-  CountingLaneMetrics lane_metrics_;
-  norm::cpu::Executor kernels_{2};
-  BufferPool pool_{std::int64_t{64} << 20};
-  CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
   std::mt19937_64 random_{norm::testing::TestSeed()};
 };
 
@@ -94,12 +86,11 @@ TEST_F(MixTest, MemoryOfADeviceIsRefusedByNameAndNobodyElseSuffers) {
     MixRequest before(model, 1, 4, {}, random_);
     MixRequest refused(model, 2, 4, layouts, random_);
     MixRequest after(model, 3, 4, {}, random_);
-    auto batch = std::make_unique<Batch>();
-    batch->model = model;
+    std::vector<std::unique_ptr<Request>> requests;
     for (MixRequest* request : {&before, &refused, &after}) {
-      batch->requests.push_back(std::move(request->request()));
+      requests.push_back(std::move(request->request()));
     }
-    ASSERT_TRUE(lane_.Execute(std::move(batch)).ok());
+    Run(std::move(requests));
     EXPECT_EQ(before.Wrong(), "");
     EXPECT_EQ(after.Wrong(), "");
     ASSERT_EQ(refused.done_calls(), 1);

@@ -1,111 +1,24 @@
+// What the registry loads, knows and finds.
+
 #include "server/model/registry.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstring>
 #include <filesystem>
-#include <functional>
 #include <string>
-#include <thread>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/server/model/files.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/model/registry_fixture.h"
 
 namespace normd {
 namespace {
 
-using std::chrono::milliseconds;
 using ::testing::ElementsAre;
-using testing::FloatTensor;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
-using testing::Safetensors;
 using testing::TempDir;
-
-class FakeClock final : public Clock {
- public:
-  TimePoint Now() const override { return now_; }
-  void Advance(Duration duration) { now_ += duration; }
-
- private:
-  TimePoint now_{};
-};
-
-// Runs `prepare` for each model; without it, succeeds.
-class FakeBackend final : public ModelBackend {
- public:
-  using Prepared = absl::StatusOr<std::unique_ptr<BackendState>>;
-  Prepared Prepare(const Model& model) override {
-    return prepare ? prepare(model) : Prepared(nullptr);
-  }
-  std::function<Prepared(const Model&)> prepare;
-};
-
-std::string Weights(float value) {
-  return Safetensors({FloatTensor("weight", std::vector<float>(4, value))});
-}
-float FirstWeight(const Model& model) {
-  float value = 0;
-  std::memcpy(&value, std::get<NormProgram>(model.program()).params.gamma.data, sizeof(value));
-  return value;
-}
-
-class ModelRegistryTest : public ::testing::Test {
- protected:
-  static constexpr char kConfig[] = "rms_norm { normalized_shape: 4 }";
-
-  // A right model whose weights are `value`.
-  void WriteModel(const std::string& name, int version, float value) {
-    dir_.Write(name + "/config.textproto", kConfig);
-    WriteWeights(name, version, Weights(value));
-  }
-  void WriteWeights(const std::string& name, int version, const std::string& content) {
-    dir_.Write(absl::StrCat(name, "/", version, "/params.safetensors"), content);
-  }
-  ModelRegistry& registry() {
-    if (registry_ == nullptr) {
-      RegistryOptions options;
-      options.root = dir_.path();
-      options.max_models = max_models_;
-      options.on_change = [this](const std::string& name, bool loaded) {
-        changes_.emplace_back(name, loaded);
-        if (on_change_) on_change_();
-      };
-      registry_ = std::make_unique<ModelRegistry>(options, backend_, *metrics_, clock_);
-    }
-    return *registry_;
-  }
-  // "name/version" of all that is known, "!" behind what is not loaded.
-  std::vector<std::string> Known() {
-    std::vector<std::string> known;
-    for (const ModelStatus& status : registry().List()) {
-      known.push_back(
-          absl::StrCat(status.name, "/", status.version, status.model == nullptr ? "!" : ""));
-    }
-    return known;
-  }
-  std::string ErrorOf(const std::string& name, std::int64_t version = 0) {
-    const auto status = registry().Get(name, version);
-    return status.ok() ? std::string(status->error.message()) : status.status().ToString();
-  }
-
-  std::int64_t max_models_ = 10000;
-  TempDir dir_;
-  FakeBackend backend_;
-  FakeClock clock_;
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
-  std::vector<std::pair<std::string, bool>> changes_;
-  std::function<void()> on_change_;
-  std::unique_ptr<ModelRegistry> registry_;
-};
 
 TEST_F(ModelRegistryTest, LoadAllTakesTheNewestVersionOfEveryModel) {
   WriteModel("b", 1, 1);
@@ -259,121 +172,6 @@ TEST_F(ModelRegistryTest, LoadingWhatTheRepositoryDoesNotHoldLeavesNoRecord) {
   EXPECT_THAT(metrics_->Scrape(), Not(HasSubstr("model=\"other\"")));
 }
 
-TEST_F(ModelRegistryTest, AReloadSwapsWhileRequestsFinishOnTheOldState) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  std::shared_ptr<const Model> in_flight = *registry().Find("m", 0);
-  WriteModel("m", 1, 2);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  EXPECT_EQ(FirstWeight(*in_flight), 1);
-  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 2);
-  // With the last request the old state goes.
-  const std::weak_ptr<const Model> old = in_flight;
-  in_flight.reset();
-  EXPECT_TRUE(old.expired());
-}
-
-TEST_F(ModelRegistryTest, AnUnloadLeavesRequestsInFlightTheirState) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  const std::shared_ptr<const Model> in_flight = *registry().Find("m", 0);
-  const auto unloaded = registry().Unload("m", 0);
-  ASSERT_TRUE(unloaded.ok()) << unloaded.status();
-  EXPECT_THAT(*unloaded, ElementsAre(1));
-  EXPECT_EQ(registry().Find("m", 0).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(FirstWeight(*in_flight), 1);
-  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("m", false)));
-}
-
-TEST_F(ModelRegistryTest, AFailedReloadKeepsWhatServesAndTellsWhy) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  WriteWeights("m", 1, "half writ");
-  EXPECT_EQ(registry().Load("m", 0).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 1);
-  EXPECT_NE(registry().Get("m", 0)->model, nullptr);
-  EXPECT_THAT(ErrorOf("m"), HasSubstr("params.safetensors: not a safetensors file"));
-  EXPECT_EQ(changes_.size(), 1u);
-
-  WriteModel("m", 1, 2);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  EXPECT_EQ(ErrorOf("m"), "");
-}
-
-TEST_F(ModelRegistryTest, AFailingPrepareKeepsTheOldState) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  backend_.prepare = [](const Model&) { return absl::ResourceExhaustedError("device: 1 of 2 GB"); };
-  WriteModel("m", 1, 2);
-  WriteModel("n", 1, 1);
-  EXPECT_EQ(registry().Load("m", 0).status(),
-            absl::ResourceExhaustedError("model m, version 1: device: 1 of 2 GB"));
-  EXPECT_FALSE(registry().Load("n", 0).ok());
-  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 1);
-  EXPECT_THAT(Known(), ElementsAre("m/1", "n/1!"));
-}
-
-TEST_F(ModelRegistryTest, AModelThatVanishedFromTheRepositoryServesOn) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  std::filesystem::remove_all(dir_.path() + "/m");
-  EXPECT_EQ(registry().Load("m", 1).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(registry().Find("m", 0).ok());
-  EXPECT_THAT(ErrorOf("m"), HasSubstr("the repository holds no version"));
-}
-
-TEST_F(ModelRegistryTest, GivesTheBackendsStateToTheModel) {
-  WriteModel("m", 1, 1);
-  const BackendState* made = nullptr;
-  backend_.prepare = [&made](const Model& model) -> FakeBackend::Prepared {
-    EXPECT_EQ(FirstWeight(model), 1);
-    auto state = std::make_unique<BackendState>();
-    made = state.get();
-    return state;
-  };
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  EXPECT_EQ((*registry().Find("m", 0))->backend_state(), made);
-  EXPECT_NE(made, nullptr);
-}
-
-TEST_F(ModelRegistryTest, MeasuresTheLoad) {
-  WriteModel("m", 1, 1);
-  backend_.prepare = [this](const Model&) {
-    clock_.Advance(milliseconds(250));
-    return FakeBackend::Prepared(nullptr);
-  };
-  const auto status = registry().Load("m", 0);
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->load_time, milliseconds(250));
-  EXPECT_THAT(metrics_->Scrape(),
-              HasSubstr("normd_model_load_duration_seconds_sum{model=\"m\"} 0.25\n"));
-}
-
-TEST_F(ModelRegistryTest, UnloadsOneVersionOrAll) {
-  for (const int version : {1, 2, 3}) {
-    WriteModel("m", version, 1);
-    ASSERT_TRUE(registry().Load("m", version).ok());
-  }
-  EXPECT_THAT(*registry().Unload("m", 2), ElementsAre(2));
-  EXPECT_THAT(Known(), ElementsAre("m/1", "m/3"));
-  EXPECT_EQ(registry().Unload("m", 2).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(*registry().Unload("m", 0), ElementsAre(1, 3));
-  EXPECT_THAT(Known(), IsEmpty());
-  EXPECT_EQ(registry().Unload("m", 0).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("m", true), Pair("m", true),
-                                    Pair("m", true), Pair("m", false)));
-}
-
-TEST_F(ModelRegistryTest, UnloadForgetsFailedVersions) {
-  WriteModel("m", 1, 1);
-  WriteWeights("m", 2, "broken");
-  ASSERT_TRUE(registry().Load("m", 1).ok());
-  ASSERT_FALSE(registry().Load("m", 2).ok());
-  EXPECT_THAT(*registry().Unload("m", 2), IsEmpty());
-  EXPECT_THAT(Known(), ElementsAre("m/1"));
-  EXPECT_EQ(changes_.size(), 1u);  // What serves has not changed.
-}
-
 TEST_F(ModelRegistryTest, LoadsNoMoreThanMayBe) {
   max_models_ = 2;
   for (const char* name : {"a", "b", "c"}) WriteModel(name, 1, 1);
@@ -441,76 +239,6 @@ TEST_F(ModelRegistryTest, AVersionThatComesReplacesTheRecordOfNone) {
   WriteModel("m", 1, 1);
   ASSERT_TRUE(registry().Load("m", 0).ok());
   EXPECT_THAT(Known(), ElementsAre("m/1"));
-}
-
-TEST_F(ModelRegistryTest, OnChangeMayCallTheRegistry) {
-  WriteModel("m", 1, 1);
-  WriteModel("n", 1, 1);
-  on_change_ = [this] {
-    EXPECT_TRUE(registry().Find("m", 0).ok());
-    if (changes_.size() == 1) {
-      EXPECT_TRUE(registry().Load("n", 0).ok());
-    }
-  };
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  EXPECT_THAT(changes_, ElementsAre(Pair("m", true), Pair("n", true)));
-}
-
-TEST_F(ModelRegistryTest, FindAnswersWhileALoadIsInProgress) {
-  WriteModel("m", 1, 1);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  // Prepare does not return before another thread has found the old state.
-  backend_.prepare = [this](const Model&) {
-    std::thread reader([this] {
-      const auto found = registry().Find("m", 0);
-      EXPECT_TRUE(found.ok() && FirstWeight(**found) == 1);
-      EXPECT_EQ(registry().List().size(), 1u);
-      EXPECT_TRUE(registry().Get("m", 1).ok());
-    });
-    reader.join();
-    return FakeBackend::Prepared(nullptr);
-  };
-  WriteModel("m", 1, 2);
-  ASSERT_TRUE(registry().Load("m", 0).ok());
-  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 2);
-}
-
-// Each state's four weights are equal, so a mixed one would show.
-TEST_F(ModelRegistryTest, ConcurrentFindsSeeWholeStatesDuringReloads) {
-  WriteModel("m", 1, 1);
-  WriteModel("other", 1, 7);
-  ASSERT_TRUE(registry().LoadAll().ok());
-  std::atomic<bool> stop{false};
-  std::atomic<int> finds{0};
-  std::vector<std::thread> readers;
-  readers.reserve(3);
-  for (int t = 0; t < 3; ++t) {
-    readers.emplace_back([&] {
-      while (!stop.load()) {
-        const auto model = registry().Find("m", 0);
-        ASSERT_TRUE(model.ok()) << model.status();
-        float weights[4];
-        std::memcpy(weights, std::get<NormProgram>((*model)->program()).params.gamma.data,
-                    sizeof(weights));
-        for (const float weight : weights) ASSERT_EQ(weight, weights[0]);
-        ASSERT_TRUE(registry().Find("other", 1).ok());
-        ++finds;
-      }
-    });
-  }
-  std::thread other([&] {
-    for (int i = 0; i < 50; ++i) EXPECT_TRUE(registry().Load("other", 1).ok());
-  });
-  for (int i = 2; i < 50; ++i) {
-    WriteModel("m", 1, static_cast<float>(i));
-    EXPECT_TRUE(registry().Load("m", 0).ok());
-  }
-  other.join();
-  while (finds.load() == 0) std::this_thread::yield();
-  stop.store(true);
-  for (std::thread& reader : readers) reader.join();
-  EXPECT_EQ(FirstWeight(**registry().Find("m", 0)), 49);
-  EXPECT_EQ(registry().List().size(), 2u);
 }
 
 }  // namespace

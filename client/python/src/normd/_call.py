@@ -1,13 +1,11 @@
-"""What the synchronous and the asyncio client share: arguments checked, requests made."""
+"""What the synchronous and the asyncio client share: methods, defaults and checked arguments."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 from normd import _protocol
-from normd._request import Options, Precision, Priority, checked_version
+from normd._request import Options, Precision, Priority
 from normd.errors import InvalidArgumentError
 
 DEFAULT_TIMEOUT = 60.0
@@ -16,34 +14,6 @@ DEFAULT_STREAM_ABOVE = 64 << 20
 NORMALIZE = _protocol.method("Normalize")
 NORMALIZE_STREAM = _protocol.method("NormalizeStream")
 HEALTH_WATCH = _protocol.method("Watch", _protocol.HEALTH_SERVICE)
-
-
-@dataclass(frozen=True)
-class Admin:
-    """A call of small messages."""
-
-    method: str
-    response: Any
-    repeatable: bool = True  # Whether a policy may retry it.
-
-
-LIST_MODELS = Admin(_protocol.method("ListModels"), _protocol.ListModelsResponse)
-GET_MODEL = Admin(_protocol.method("GetModel"), _protocol.GetModelResponse)
-LOAD_MODEL = Admin(_protocol.method("LoadModel"), _protocol.LoadModelResponse, False)
-UNLOAD_MODEL = Admin(_protocol.method("UnloadModel"), _protocol.UnloadModelResponse, False)
-SERVER_INFO = Admin(_protocol.method("GetServerInfo"), _protocol.GetServerInfoResponse)
-HEALTH_CHECK = Admin(
-    _protocol.method("Check", _protocol.HEALTH_SERVICE), _protocol.HealthCheckResponse
-)
-ADMIN = (LIST_MODELS, GET_MODEL, LOAD_MODEL, UNLOAD_MODEL, SERVER_INFO, HEALTH_CHECK)
-
-
-def model_request(kind: Any, model: str, version: int) -> bytes:
-    """A request that names a version of a model."""
-    if not isinstance(model, str):
-        raise InvalidArgumentError(f"model: {type(model).__name__}, wanted a str")
-    encoded: bytes = kind(model=model, version=checked_version(version)).SerializeToString()
-    return encoded
 
 
 def checked_timeout(timeout: float | None, default: float | None = None) -> float | None:

@@ -15,21 +15,15 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _protocol, _request, _response, client
+from normd import _call, _channel, _control, _request, _response, client
+from normd._control import ControlCall, Result
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
-from normd.models import (
-    HealthStatus,
-    ModelInfo,
-    ServerInfo,
-    health_service,
-    model_info,
-    server_info,
-)
+from normd.models import HealthStatus, ModelInfo, ServerInfo
 from normd.retry import Attempts, Retry
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -83,8 +77,8 @@ class Client:
         )
         self._normalize: _Stub = self._channel.unary_unary(_call.NORMALIZE, b"".join)
         self._watch: _Stub = self._channel.unary_stream(_call.HEALTH_WATCH)
-        self._admin: dict[str, _Stub] = {
-            admin.method: self._channel.unary_unary(admin.method) for admin in _call.ADMIN
+        self._control: dict[str, _Stub] = {
+            method: self._channel.unary_unary(method) for method in _control.METHODS
         }
 
     async def __aenter__(self) -> Client:
@@ -118,21 +112,7 @@ class Client:
     async def normalize(
         self,
         model: str,
-        inputs: npt.NDArray[Scalar],
-        *,
-        out: npt.NDArray[Any] | None = ...,
-        version: int = ...,
-        priority: Priority | None = ...,
-        queue_timeout: float | None = ...,
-        precision: Precision | None = ...,
-        timeout: float | None = ...,
-    ) -> npt.NDArray[Scalar]: ...
-
-    @overload
-    async def normalize(
-        self,
-        model: str,
-        inputs: Mapping[str, npt.NDArray[Scalar]],
+        inputs: npt.NDArray[Scalar] | Mapping[str, npt.NDArray[Scalar]],
         *,
         out: npt.NDArray[Any] | None = ...,
         version: int = ...,
@@ -219,59 +199,52 @@ class Client:
 
     async def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
         """As normd.Client.list_models."""
-        request = _protocol.ListModelsRequest().SerializeToString()
-        answer = await self._ask(_call.LIST_MODELS, request, timeout)
-        return [model_info(each) for each in answer.models]
+        return await self._ask(_control.list_models(), timeout)
 
     async def get_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
         """As normd.Client.get_model."""
-        request = _call.model_request(_protocol.GetModelRequest, model, version)
-        return model_info((await self._ask(_call.GET_MODEL, request, timeout)).model)
+        return await self._ask(_control.get_model(model, version), timeout)
 
     async def load_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
     ) -> ModelInfo:
         """As normd.Client.load_model."""
-        request = _call.model_request(_protocol.LoadModelRequest, model, version)
-        return model_info((await self._ask(_call.LOAD_MODEL, request, timeout)).model)
+        return await self._ask(_control.load_model(model, version), timeout)
 
     async def unload_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
     ) -> list[int]:
         """As normd.Client.unload_model."""
-        request = _call.model_request(_protocol.UnloadModelRequest, model, version)
-        return list((await self._ask(_call.UNLOAD_MODEL, request, timeout)).versions)
+        return await self._ask(_control.unload_model(model, version), timeout)
 
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """As normd.Client.server_info."""
-        request = _protocol.GetServerInfoRequest().SerializeToString()
-        return server_info(await self._ask(_call.SERVER_INFO, request, timeout))
+        return await self._ask(_control.get_server_info(), timeout)
 
     async def health(
         self, model: str | None = None, *, timeout: float | None = None
     ) -> HealthStatus:
         """As normd.Client.health."""
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
-        return HealthStatus((await self._ask(_call.HEALTH_CHECK, request, timeout)).status)
+        return await self._ask(_control.check_health(model), timeout)
 
     async def watch_health(
         self, model: str | None = None, *, timeout: float | None = None
     ) -> AsyncIterator[HealthStatus]:
         """As normd.Client.watch_health."""
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        request = _control.health_request(model)
         with self._errors():
             call = self._watch(request, timeout=_call.checked_timeout(timeout))
             try:
                 async for message in call:
-                    yield HealthStatus(_protocol.HealthCheckResponse.FromString(message).status)
+                    yield _control.health_status(message)
             finally:
                 call.cancel()
 
     async def wait_ready(self, model: str | None = None, *, timeout: float | None = None) -> None:
         """As normd.Client.wait_ready."""
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        request = _control.health_request(model)
         attempts = Attempts(None, _call.checked_timeout(timeout, self._timeout))
         while True:
             try:
@@ -287,8 +260,7 @@ class Client:
         call = self._watch(request, timeout=timeout, wait_for_ready=True)
         try:
             async for message in call:
-                status = _protocol.HealthCheckResponse.FromString(message).status
-                if status == HealthStatus.SERVING.value:
+                if _control.is_serving(message):
                     return True
         finally:
             call.cancel()
@@ -336,12 +308,10 @@ class Client:
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
         return _response.decode(await self._unary(self._normalize, parts, attempts))
 
-    async def _ask(self, admin: _call.Admin, request: bytes, timeout: float | None) -> Any:
-        policy = self._retry if admin.repeatable else None
+    async def _ask(self, call: ControlCall[Result], timeout: float | None) -> Result:
+        policy = self._retry if call.repeatable else None
         attempts = Attempts(policy, _call.checked_timeout(timeout, self._timeout))
-        return admin.response.FromString(
-            await self._unary(self._admin[admin.method], request, attempts)
-        )
+        return call.result(await self._unary(self._control[call.method], call.request, attempts))
 
     async def _stream_of(self, request: StreamRequest) -> Response:
         """On a thread, where files may block, and through gRPC's synchronous interface: in its

@@ -11,22 +11,16 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _protocol, _request, _response
+from normd import _call, _channel, _control, _request, _response
 from normd._closing import Closing
+from normd._control import ControlCall, Result
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest, StreamRun
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
-from normd.models import (
-    HealthStatus,
-    ModelInfo,
-    ServerInfo,
-    health_service,
-    model_info,
-    server_info,
-)
+from normd.models import HealthStatus, ModelInfo, ServerInfo
 from normd.retry import Attempts, Retry
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -88,8 +82,8 @@ class Client(Closing):
         self._normalize: _Stub = self._channel.unary_unary(_call.NORMALIZE, b"".join)
         self._stream: _Stub = self._channel.stream_stream(_call.NORMALIZE_STREAM, b"".join)
         self._watch: _Stub = self._channel.unary_stream(_call.HEALTH_WATCH)
-        self._admin: dict[str, _Stub] = {
-            admin.method: self._channel.unary_unary(admin.method) for admin in _call.ADMIN
+        self._control: dict[str, _Stub] = {
+            method: self._channel.unary_unary(method) for method in _control.METHODS
         }
 
     def __repr__(self) -> str:
@@ -109,21 +103,7 @@ class Client(Closing):
     def normalize(
         self,
         model: str,
-        inputs: npt.NDArray[Scalar],
-        *,
-        out: npt.NDArray[Any] | None = ...,
-        version: int = ...,
-        priority: Priority | None = ...,
-        queue_timeout: float | None = ...,
-        precision: Precision | None = ...,
-        timeout: float | None = ...,
-    ) -> npt.NDArray[Scalar]: ...
-
-    @overload
-    def normalize(
-        self,
-        model: str,
-        inputs: Mapping[str, npt.NDArray[Scalar]],
+        inputs: npt.NDArray[Scalar] | Mapping[str, npt.NDArray[Scalar]],
         *,
         out: npt.NDArray[Any] | None = ...,
         version: int = ...,
@@ -261,13 +241,11 @@ class Client(Closing):
 
     def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
         """Every version that is loaded or has failed to load, by name and version."""
-        request = _protocol.ListModelsRequest().SerializeToString()
-        return [model_info(each) for each in self._ask(_call.LIST_MODELS, request, timeout).models]
+        return self._ask(_control.list_models(), timeout)
 
     def get_model(self, model: str, *, version: int = 0, timeout: float | None = None) -> ModelInfo:
         """A model's configuration and state. version 0: the highest."""
-        request = _call.model_request(_protocol.GetModelRequest, model, version)
-        return model_info(self._ask(_call.GET_MODEL, request, timeout).model)
+        return self._ask(_control.get_model(model, version), timeout)
 
     def load_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
@@ -278,8 +256,7 @@ class Client(Closing):
           NotFoundError: the repository has none such. InvalidArgumentError: a file is wrong.
           FailedPreconditionError: a file is too large. AbortedError: it is being written.
         """
-        request = _call.model_request(_protocol.LoadModelRequest, model, version)
-        return model_info(self._ask(_call.LOAD_MODEL, request, timeout).model)
+        return self._ask(_control.load_model(model, version), timeout)
 
     def unload_model(
         self, model: str, *, version: int = 0, timeout: float | None = None
@@ -288,18 +265,15 @@ class Client(Closing):
 
         Requests in flight finish.
         """
-        request = _call.model_request(_protocol.UnloadModelRequest, model, version)
-        return list(self._ask(_call.UNLOAD_MODEL, request, timeout).versions)
+        return self._ask(_control.unload_model(model, version), timeout)
 
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """The server's build, lanes and limits."""
-        request = _protocol.GetServerInfoRequest().SerializeToString()
-        return server_info(self._ask(_call.SERVER_INFO, request, timeout))
+        return self._ask(_control.get_server_info(), timeout)
 
     def health(self, model: str | None = None, *, timeout: float | None = None) -> HealthStatus:
         """Whether the server takes requests, or serves a model; NotFoundError for one unknown."""
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
-        return HealthStatus(self._ask(_call.HEALTH_CHECK, request, timeout).status)
+        return self._ask(_control.check_health(model), timeout)
 
     def watch_health(
         self, model: str | None = None, *, timeout: float | None = None
@@ -308,11 +282,11 @@ class Client(Closing):
 
         `timeout` is of the whole watch; None: no limit.
         """
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        request = _control.health_request(model)
         call = self._start(self._watch, request, _call.checked_timeout(timeout))
         try:
             for message in call:
-                yield HealthStatus(_protocol.HealthCheckResponse.FromString(message).status)
+                yield _control.health_status(message)
         except grpc.RpcError as error:
             raise self._error(error) from None
         finally:
@@ -324,14 +298,13 @@ class Client(Closing):
         Raises:
           DeadlineExceededError: it was not, within `timeout` (by default the client's).
         """
-        request = _protocol.HealthCheckRequest(service=health_service(model)).SerializeToString()
+        request = _control.health_request(model)
         attempts = Attempts(None, _call.checked_timeout(timeout, self._timeout))
         while True:
             call = self._start(self._watch, request, attempts.timeout(), wait_for_ready=True)
             try:
                 for message in call:
-                    status = _protocol.HealthCheckResponse.FromString(message).status
-                    if status == HealthStatus.SERVING.value:
+                    if _control.is_serving(message):
                         return
             except grpc.RpcError as rpc_error:
                 error = self._error(rpc_error)
@@ -383,10 +356,10 @@ class Client(Closing):
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
         return _response.decode(self._unary(self._normalize, parts, attempts))
 
-    def _ask(self, admin: _call.Admin, request: bytes, timeout: float | None) -> Any:
-        policy = self._retry if admin.repeatable else None
+    def _ask(self, call: ControlCall[Result], timeout: float | None) -> Result:
+        policy = self._retry if call.repeatable else None
         attempts = Attempts(policy, _call.checked_timeout(timeout, self._timeout))
-        return admin.response.FromString(self._unary(self._admin[admin.method], request, attempts))
+        return call.result(self._unary(self._control[call.method], call.request, attempts))
 
     def _stream_run(self, request: StreamRequest) -> StreamRun:
         start = functools.partial(self._start, self._stream)

@@ -151,8 +151,3 @@ def server_info(message: Any) -> ServerInfo:
         ready=message.ready,
         simd=message.simd,
     )
-
-
-def health_service(model: str | None) -> str:
-    """The name under which grpc.health.v1 knows the server, or a model."""
-    return f"{_protocol.SERVICE}/{model}" if model else ""

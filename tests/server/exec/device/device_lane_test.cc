@@ -1,177 +1,27 @@
+// What a device's lane computes, on which path, and where its inputs and outputs lie.
+
 #include "server/exec/device/device_lane.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <deque>
-#include <optional>
-#include <random>
+#include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "kernels/reference.h"
-#include "server/exec/device/device_backend.h"
-#include "tests/support/fake_device.h"
+#include "tests/server/exec/device/device_lane_fixture.h"
 
 namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::int64_t kChannels = 6;
-
-Parameter MakeParameter(const char* name, float first) {
-  Parameter parameter;
-  parameter.name = name;
-  parameter.dtype = norm::DType::kFloat32;
-  parameter.shape = *Shape::Create({kChannels});
-  const std::size_t bytes = kChannels * sizeof(float);
-  std::shared_ptr<std::byte[]> data(new (std::align_val_t{64}) std::byte[bytes], [](std::byte* p) {
-    ::operator delete[](p, std::align_val_t{64});
-  });
-  for (int i = 0; i < kChannels; ++i) {
-    const float value = first + 0.25f * static_cast<float>(i);
-    std::memcpy(data.get() + static_cast<std::size_t>(i) * sizeof(float), &value, sizeof(float));
-  }
-  parameter.data = data;
-  return parameter;
-}
-
-// Small sizes everywhere, so that a tensor of some kilobytes already uses every mechanism.
-DeviceBackendOptions SmallOptions() {
-  DeviceBackendOptions options;
-  options.lanes_per_device = 1;
-  options.pool_bytes = 64 << 10;
-  options.lane.arena_bytes = 32 << 10;
-  options.lane.chunk_bytes = 512;
-  options.lane.chunks = 2;
-  options.lane.piece_bytes = 1024;
-  options.lane.mapped_bytes = 0;
-  return options;
-}
-
-class DeviceLaneTest : public ::testing::Test {
- protected:
-  DeviceLaneTest() { Start(SmallOptions()); }
-
-  ~DeviceLaneTest() override {
-    lanes_.clear();
-    model_.reset();
-  }
-
-  // Anew, with room for what is staged.
-  void StartStaging(std::size_t mapped_bytes) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = mapped_bytes;
-    options.max_staged_bytes = 8 << 10;
-    Start(options);
-    sent_.clear();
-  }
-
-  void Start(const DeviceBackendOptions& options, int device_count = 1) {
-    lanes_.clear();
-    model_.reset();
-    devices_.clear();
-    std::vector<std::unique_ptr<Device>> devices;
-    for (int i = 0; i < device_count; ++i) {
-      auto device = std::make_unique<FakeDevice>("fake:" + std::to_string(i), 1 << 20);
-      devices_.push_back(device.get());
-      devices.push_back(std::move(device));
-    }
-    device_ = devices_.front();
-    backend_ = *DeviceBackend::Create(std::move(devices), options, *metrics_, clock_);
-    lanes_ = backend_->MakeLanes();
-    v1::ModelConfig config;
-    config.mutable_group_norm()->set_channels(kChannels);
-    config.mutable_group_norm()->set_groups(3);
-    std::shared_ptr<Model> model =
-        *Model::Create("m", 1, config, {MakeParameter("weight", 1), MakeParameter("bias", -1)},
-                       metrics_->ForModel("m", 1));
-    model->set_backend_state(*backend_->Prepare(*model));
-    model_ = model;
-  }
-
-  struct Sent {
-    std::vector<float> x;
-    Geometry geometry;
-    int done = 0;
-    Completion completion;
-  };
-
-  // A request of random values, its bytes in slices of odd lengths.
-  void Add(Batch& batch, std::int64_t samples, std::int64_t spatial) {
-    Sent& sent = sent_.emplace_back();
-    sent.geometry =
-        *model_->Check(norm::DType::kFloat32, *Shape::Create({samples, kChannels, spatial}));
-    std::normal_distribution<float> normal(3, 2);
-    for (std::int64_t i = 0; i < samples * kChannels * spatial; ++i)
-      sent.x.push_back(normal(random_));
-    auto request = std::make_unique<Request>();
-    request->id = sent_.size();
-    request->model = model_;
-    request->geometry = sent.geometry;
-    const auto* bytes = reinterpret_cast<const std::byte*>(sent.x.data());
-    const auto size = static_cast<std::size_t>(sent.geometry.inputs[0].bytes);
-    request->inputs.emplace_back();
-    for (std::size_t at = 0; at < size;) {
-      const std::size_t part = std::min<std::size_t>(size - at, random_() % 777 + 1);
-      request->inputs[0].views.emplace_back(bytes + at, part);
-      at += part;
-    }
-    request->done = [&sent](Completion completion) {
-      ++sent.done;
-      sent.completion = std::move(completion);
-    };
-    batch.model = model_;
-    batch.dtype = norm::DType::kFloat32;
-    batch.bytes += sent.geometry.inputs[0].bytes;
-    batch.requests.push_back(std::move(request));
-  }
-
-  const NormProgram& Program() const { return std::get<NormProgram>(model_->program()); }
-
-  void ExpectRight(const Sent& sent) {
-    ASSERT_EQ(sent.done, 1);
-    ASSERT_TRUE(sent.completion.status.ok()) << sent.completion.status;
-    ASSERT_EQ(sent.completion.outputs[0].size(), sent.x.size() * sizeof(float));
-    std::vector<double> expected(sent.x.size());
-    norm::Segment segment{sent.x.data(), nullptr, sent.geometry.samples, sent.geometry.spatial};
-    ASSERT_TRUE(norm::NormalizeReference(Program().Spec(norm::DType::kFloat32), Program().params,
-                                         segment, expected.data())
-                    .ok());
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      float y = 0;
-      std::memcpy(&y, sent.completion.outputs[0].data() + i * sizeof(float), sizeof(float));
-      ASSERT_EQ(y, static_cast<float>(expected[i])) << "element " << i;
-    }
-  }
-
-  // The scrape's line of the device's series `name` whose second label is `label`; "" if none.
-  std::string Series(const std::string& name, const std::string& label,
-                     const std::string& device = "fake:0") const {
-    const std::string start = name + "{device=\"" + device + "\"," + label + "} ";
-    const std::string scrape = metrics_->Scrape();
-    const std::size_t begin = scrape.find("\n" + start);
-    if (begin == std::string::npos) return "";
-    const std::size_t value = begin + 1 + start.size();
-    return scrape.substr(value, scrape.find('\n', value) - value);
-  }
-
-  SteadyClock clock_;
-  std::unique_ptr<Metrics> metrics_ = CreateMetrics({"test", ""});
-  std::vector<FakeDevice*> devices_;
-  FakeDevice* device_ = nullptr;  // The first of them.
-  std::unique_ptr<DeviceBackend> backend_;
-  std::shared_ptr<const Model> model_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  std::deque<Sent> sent_;
-  std::mt19937 random_{20};
-};
 
 TEST_F(DeviceLaneTest, ComputesALargeBatchInPiecesThroughReusedStaging) {
   auto batch = std::make_unique<Batch>();
@@ -437,146 +287,6 @@ TEST_F(DeviceLaneTest, MemoryOfTheModelComesBackWithItsLastBatch) {
   batch->model.reset();
   batch.reset();
   EXPECT_LT(device_->allocated_bytes(), with_model);
-}
-
-struct FaultCase {
-  DeviceCall call;
-  int nth;
-  bool mapped;
-};
-
-class DeviceLaneFaultTest : public DeviceLaneTest,
-                            public ::testing::WithParamInterface<FaultCase> {};
-
-TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
-  const FaultCase& fault = GetParam();
-  if (fault.mapped) {
-    DeviceBackendOptions options = SmallOptions();
-    options.lane.mapped_bytes = 32 << 10;
-    Start(options);
-  }
-  device_->FailCall(fault.call, fault.nth, absl::InternalError("injected"));
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 3, 100);
-  Add(*batch, 2, 8);
-  const absl::Status status = lanes_[0]->Execute(std::move(batch));
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(Series("normd_lanes", "state=\"working\""), "0");
-  EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
-  for (const Sent& sent : sent_) {
-    EXPECT_EQ(sent.done, 1);
-    EXPECT_EQ(sent.completion.status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(sent.completion.status.message()), HasSubstr("injected"));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Faults, DeviceLaneFaultTest,
-    ::testing::Values(
-        FaultCase{DeviceCall::kCopyIn, 1, false}, FaultCase{DeviceCall::kCopyIn, 5, false},
-        FaultCase{DeviceCall::kNormalize, 1, false}, FaultCase{DeviceCall::kNormalize, 3, false},
-        FaultCase{DeviceCall::kCopyOut, 2, false}, FaultCase{DeviceCall::kAddMark, 1, false},
-        FaultCase{DeviceCall::kAddMark, 9, false}, FaultCase{DeviceCall::kWait, 1, false},
-        FaultCase{DeviceCall::kNormalize, 1, true}, FaultCase{DeviceCall::kAddPoint, 1, true},
-        FaultCase{DeviceCall::kAddPoint, 2, false}, FaultCase{DeviceCall::kAwait, 3, false},
-        FaultCase{DeviceCall::kWait, 1, true}));
-
-TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
-  device_->FailCall(DeviceCall::kNormalize, 1, absl::FailedPreconditionError("unsupported"));
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kFailedPrecondition);
-  batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
-  ExpectRight(sent_[1]);
-}
-
-TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
-  DeviceBackendOptions options = SmallOptions();
-  options.lanes_per_device = 2;
-  Start(options);
-  device_->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
-  auto batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_FALSE(lanes_[0]->Execute(std::move(batch)).ok());
-  batch = std::make_unique<Batch>();
-  Add(*batch, 1, 3);
-  EXPECT_FALSE(lanes_[1]->Execute(std::move(batch)).ok());
-  EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kInternal);
-}
-
-TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLostAlone) {
-  metrics_ = CreateMetrics({"test", ""});
-  Start(SmallOptions(), 2);
-  ASSERT_EQ(lanes_.size(), 2u);
-  EXPECT_EQ(lanes_[0]->device(), "fake:0");
-  EXPECT_EQ(lanes_[1]->device(), "fake:1");
-  const auto execute = [this](Lane& lane) {
-    auto batch = std::make_unique<Batch>();
-    Add(*batch, 2, 32);  // 1536 bytes.
-    return lane.Execute(std::move(batch)).ok();
-  };
-  EXPECT_TRUE(execute(*lanes_[1]));
-  EXPECT_TRUE(execute(*lanes_[1]));
-  EXPECT_TRUE(execute(*lanes_[0]));
-  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\""), "1536");
-  EXPECT_EQ(Series("normd_device_copied_bytes_total", "direction=\"in\"", "fake:1"), "3072");
-
-  devices_[0]->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
-  EXPECT_FALSE(execute(*lanes_[0]));
-  EXPECT_TRUE(execute(*lanes_[1]));
-  EXPECT_EQ(Series("normd_lanes", "state=\"retired\""), "1");
-  EXPECT_EQ(Series("normd_lanes", "state=\"working\"", "fake:1"), "1");
-  for (std::size_t i = 0; i < sent_.size(); ++i) {
-    if (i == 3) {
-      EXPECT_EQ(sent_[i].completion.status.code(), absl::StatusCode::kInternal);
-    } else {
-      ExpectRight(sent_[i]);
-    }
-  }
-}
-
-TEST_F(DeviceLaneTest, AModelThatFitsOnlyOneDeviceLeavesNothingThere) {
-  Start(SmallOptions(), 2);
-  const std::int64_t before = devices_[0]->allocated_bytes();
-  devices_[1]->FailCall(DeviceCall::kAllocate, 1, absl::ResourceExhaustedError("no room"));
-  const auto state = backend_->Prepare(*model_);
-  EXPECT_THAT(std::string(state.status().message()), HasSubstr("fake:1: no room"));
-  EXPECT_EQ(devices_[0]->allocated_bytes(), before);
-}
-
-TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
-  device_->FailCall(DeviceCall::kAllocate, 1,
-                    absl::ResourceExhaustedError("wanted 512 bytes, free 12"));
-  const auto state = backend_->Prepare(*model_);
-  EXPECT_EQ(state.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(state.status().message()),
-              HasSubstr("fake:0: wanted 512 bytes, free 12"));
-}
-
-TEST_F(DeviceLaneTest, AModelWithAResidualIsRefusedAtItsLoad) {
-  v1::ModelConfig config;
-  config.mutable_add_rms_norm()->add_normalized_shape(kChannels);
-  const std::shared_ptr<Model> model =
-      *Model::Create("add", 1, config, {MakeParameter("weight", 1)}, metrics_->ForModel("add", 1));
-  const std::int64_t before = device_->allocated_bytes();
-  const auto state = backend_->Prepare(*model);
-  EXPECT_EQ(state.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(state.status().message()),
-              HasSubstr("computed on the CPU only so far, wanted a server with --device=cpu"));
-  EXPECT_EQ(device_->allocated_bytes(), before);
-}
-
-TEST(DeviceBackendTest, FailsAtStartWhenTheDeviceHasNoRoom) {
-  std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
-  SteadyClock clock;
-  std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::make_unique<FakeDevice>("fake:0", 1000));
-  const auto backend = DeviceBackend::Create(std::move(devices), SmallOptions(), *metrics, clock);
-  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("fake:0"));
 }
 
 }  // namespace
