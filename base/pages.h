@@ -10,8 +10,8 @@ namespace normd {
 
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
-// `bytes`, a multiple of 4 KiB, of zeros, of which no page is there before it is first written.
-// From two huge pages on aligned to one. Null when the system has no such block.
+// Zeroed memory, a multiple of 4 KiB, committed on first write; aligned to a huge page from 4 MiB
+// on. Null when the system has no such block.
 std::byte* MapPages(std::size_t bytes);
 // What MapPages gave, with the same `bytes`.
 void UnmapPages(std::byte* data, std::size_t bytes);

@@ -1,19 +1,18 @@
 #include "server/net/connection_loop.h"
 
 #include <fcntl.h>
-#include <linux/sockios.h>
-#include <malloc.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <utility>
 
+#include "server/net/socket_calls.h"
 #include "server/net/tcp_counters.h"
 #include "spdlog/spdlog.h"
 
@@ -28,18 +27,15 @@ constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
 // How long to leave the listening sockets alone when the system has nothing for a connection.
 constexpr Duration kPause = std::chrono::milliseconds(100);
-// A new owner's settings leave at once. Should they not, the client is not kept for it.
-constexpr Duration kMaxHold = std::chrono::seconds(1);
-// Until the memory of a connection that was ended is free.
-constexpr Duration kTrimDelay = std::chrono::seconds(1);
-// Between two looks for such memory, and what a connection must have sent to be worth one.
-constexpr Duration kTrimInterval = std::chrono::seconds(10);
-constexpr std::int64_t kTrimBytes = 64 << 10;
 // Between two looks at the connections that are being closed.
 constexpr int kCloseRoundMillis = 5;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
-// Beyond what is there already, how much may arrive before a held connection reads as readable.
-constexpr int kHoldBytes = 128 << 10;
+// What may arrive behind the acknowledgement before a held connection reads as readable. Linux
+// knows up to half of the largest receive buffer, and makes the buffer large enough.
+constexpr int kHoldBytes = 1 << 20;
+// What a client may have sent by then, at most. HTTP/2 allows 65,535 bytes of all messages before
+// the new owner's first word; a hundred calls' headers and what else comes have room beside them.
+constexpr std::int64_t kMaxHeldBytes = kHoldBytes / 2;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
@@ -48,21 +44,6 @@ void Register(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t 
   event.events = events;
   event.data.u64 = id;
   epoll_ctl(epoll, operation, fd, &event);
-}
-
-void SetLowWater(int socket, int bytes) {
-  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
-}
-
-// What the client's system has not acknowledged.
-bool HasUnsent(int socket) {
-  int bytes = 0;
-  return ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
-}
-
-// As much as the socket takes at once, which for a few bytes at a connection's begin is all.
-void Send(int socket, const std::string& bytes) {
-  (void)!send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace
@@ -85,7 +66,8 @@ ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener li
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
-      next_id_(kFirstListenerId + listener_.sockets.size()) {
+      next_id_(kFirstListenerId + listener_.sockets.size()),
+      hand_over_("hand_over", std::numeric_limits<std::size_t>::max()) {
   metrics_.SetLimit(options_.limits.connections);
   Register(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
   SetListening(true);
@@ -100,6 +82,18 @@ ConnectionLoop::~ConnectionLoop() {
   for (const auto& [id, connection] : connections_) {
     if (connection->stage == Stage::kHeld) SetLowWater(connection->socket.get(), 1);
   }
+}
+
+// What is being handed on goes on: the loop is there to end it, if its client makes it long.
+bool ConnectionLoop::Stopped() {
+  if (!stopping_.load(std::memory_order_relaxed)) return false;
+  for (const Descriptor& listener : listener_.sockets) shutdown(listener.get(), SHUT_RD);
+  std::erase_if(connections_,
+                [](const auto& entry) { return entry.second->stage == Stage::kOpening; });
+  return std::none_of(connections_.begin(), connections_.end(), [](const auto& entry) {
+    const Connection& connection = *entry.second;
+    return connection.stage == Stage::kHeld && !connection.taken->load(std::memory_order_acquire);
+  });
 }
 
 void ConnectionLoop::Wake() {
@@ -152,24 +146,24 @@ void ConnectionLoop::Run() {
   for (;;) {
     const int count =
         epoll_wait(epoll_.get(), events, static_cast<int>(std::size(events)), WaitMillis());
-    if (stopping_.load(std::memory_order_relaxed)) return;
+    if (Stopped()) return;
     for (int i = 0; i < count; ++i) OnEvent(events[i].data.u64, events[i].events);
-    const TimePoint now = Now();
-    if (now >= listen_again_) {
-      listen_again_ = kNever;
-      SetListening(true);
-    }
-    if (now >= trim_at_) {
-      trim_at_ = kNever;
-      trim_again_ = now + kTrimInterval;
-      malloc_trim(0);
-    }
-    if (closing()) CloseRound(now);
-    CheckHeld(now);
-    CheckOpenings(now);
-    if (now >= next_traffic_check_) CheckTraffic(now);
+    RunTimers();
     UpdateRoom();
   }
+}
+
+void ConnectionLoop::RunTimers() {
+  const TimePoint now = Now();
+  if (now >= listen_again_) {
+    listen_again_ = kNever;
+    SetListening(true);
+  }
+  trim_.Check(now);
+  if (closing()) CloseRound(now);
+  CheckHeld(now);
+  CheckOpenings(now);
+  if (now >= next_traffic_check_) CheckTraffic(now);
 }
 
 int ConnectionLoop::WaitMillis() const {
@@ -177,7 +171,7 @@ int ConnectionLoop::WaitMillis() const {
   if (!held_.empty()) return 1;
   if (!active_.empty() && suspicious_) return 10;
   if (!active_.empty() || !openings_.empty()) return 100;
-  if (listen_again_ != kNever || trim_at_ != kNever) return 100;
+  if (listen_again_ != kNever || trim_.waits()) return 100;
   return -1;
 }
 
@@ -304,33 +298,49 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
     metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
     return Forget(id);
   }
-  int there = 0;
-  ioctl(socket, FIONREAD, &there);
-  SetLowWater(socket, there + kHoldBytes);
+  const std::int64_t there = UnreadBytes(socket);
+  SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
+  connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
   Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
+  Register(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
   connection.caller = callers_.Begin(connection.peer.grpc_peer);
   connection.stage = Stage::kHeld;
-  connection.since = Now();
-  const int handed_on = connection.socket.Release();
-  connection.socket = std::move(watch);
-  callbacks_.take(handed_on, std::exchange(connection.first_bytes, {}));
-  Register(epoll_.get(), EPOLL_CTL_ADD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
-  if (!TryRelease(connection, connection.since)) held_.push_back(id);
+  connection.since = kNever;
+  connection.taken = std::make_shared<std::atomic<bool>>(false);
+  hand_over_.Submit([this, taken = connection.taken,
+                     handed_on = std::exchange(connection.socket, std::move(watch)),
+                     first_bytes = std::exchange(connection.first_bytes, {})]() mutable {
+    callbacks_.take(handed_on.Release(), std::move(first_bytes));
+    taken->store(true, std::memory_order_release);
+    Wake();
+  });
+  held_.push_back(id);
 }
 
-bool ConnectionLoop::TryRelease(Connection& connection, TimePoint now) {
+// A client is ended that sends more than it may without the owner's settings, or that sends much
+// and keeps the owner from coming back: it reads that within `take`.
+bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint now) {
   const TcpCounters counters = ReadTcpCounters(connection.socket.get());
   const bool written = counters.written_bytes > static_cast<std::int64_t>(settings_.size());
-  if (!written && !counters.closed && now - connection.since < kMaxHold) return false;
-  connection.stage = Stage::kServing;
-  SetLowWater(connection.socket.get(), 1);
-  return true;
+  const bool taken = connection.taken->load(std::memory_order_acquire);
+  if (connection.since == kNever && (written || taken)) connection.since = now;
+  const bool late =
+      connection.since != kNever && now - connection.since >= options_.hand_over_timeout;
+  if (taken && (written || counters.closed || late)) {
+    connection.stage = Stage::kServing;
+    SetLowWater(connection.socket.get(), 1);
+    return false;
+  }
+  const bool much = counters.received_bytes - connection.opening_bytes > kMaxHeldBytes;
+  if (!much || (written && !late)) return true;
+  Cut(id, connection, ConnectionEnding::kOversize);
+  return false;
 }
 
 void ConnectionLoop::CheckHeld(TimePoint now) {
   std::erase_if(held_, [&](std::uint64_t id) {
     const auto found = connections_.find(id);
-    return found == connections_.end() || TryRelease(*found->second, now);
+    return found == connections_.end() || !IsHeld(id, *found->second, now);
   });
 }
 
@@ -405,23 +415,24 @@ void ConnectionLoop::EndWorst() {
 
 // The new owner reads the end of the connection from its own descriptor.
 void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnding why) {
-  if (why != ConnectionEnding::kHandshakeTimeout) {
+  if (connection.stage == Stage::kHeld) {
+    spdlog::warn("connection of {} ended: it sent more than {} bytes while it was handed over",
+                 connection.peer.grpc_peer, kMaxHeldBytes);
+  } else if (connection.stage == Stage::kServing) {
     spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
                  connection.peer.grpc_peer, connection.undelivered.bytes(),
                  std::string(ConnectionEndingName(why)));
   }
   metrics_.RecordEnded(why);
-  shutdown(connection.socket.get(), SHUT_RDWR);
+  ShutDownUnread(connection.socket.get());
   Forget(id);
 }
 
 void ConnectionLoop::Forget(std::uint64_t id) {
   const auto found = connections_.find(id);
   const Connection& connection = *found->second;
-  // The owner lets go of what it held in many small pieces, which the heap would keep.
-  if (connection.stage != Stage::kOpening && trim_at_ == kNever &&
-      ReadTcpCounters(connection.socket.get()).received_bytes >= kTrimBytes) {
-    trim_at_ = std::max(Now() + kTrimDelay, trim_again_);
+  if (connection.stage != Stage::kOpening) {
+    trim_.OnEnd(ReadTcpCounters(connection.socket.get()).received_bytes, Now());
   }
   // While the other descriptor is open, closing this one does not unregister it.
   Register(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), id, 0);

@@ -16,10 +16,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
+#include "base/task_thread.h"
 #include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
 #include "server/net/connection_policy.h"
 #include "server/net/descriptor.h"
+#include "server/net/heap_trim.h"
 #include "server/net/http2_opening.h"
 #include "server/net/listener.h"
 #include "server/net/peer_address.h"
@@ -31,6 +33,9 @@ struct ConnectionLoopOptions {
   ConnectionLimits limits;
   // How long a client may take for its preface and for acknowledging the settings.
   Duration handshake_timeout = std::chrono::seconds(10);
+  // How long a new owner may take between sending its settings and coming back from `take`, in
+  // either order. It does both at once; then its client is not kept for it, or not kept at all.
+  Duration hand_over_timeout = std::chrono::seconds(1);
   // What the server's settings say; those that gRPC sends afterwards say the same.
   std::uint32_t max_concurrent_streams = 100;
   std::uint32_t max_header_list_bytes = 8192;
@@ -42,11 +47,14 @@ struct ConnectionLoopOptions {
 // from the start, whether or not the client acknowledges anything later. Then the loop keeps a
 // second descriptor, by which it notices the end of the connection and ends it when its client
 // breaks the limits of traffic.
+//
+// Handing on has a thread of its own: a new owner may read what the client sends in that moment
+// (gRPC does, if there is much), and a client that makes this long would have the loop wait.
 class ConnectionLoop {
  public:
   struct Callbacks {
-    // Takes over `socket`, whose first bytes have been read already. On the loop's thread; does
-    // not block.
+    // Takes over `socket`, whose first bytes have been read already. One connection after the
+    // other, on a thread that does nothing else.
     std::function<void(int socket, std::string first_bytes)> take;
     // Whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
@@ -55,7 +63,8 @@ class ConnectionLoop {
   // `callers` and `metrics` outlive it. Accepts from here on.
   ConnectionLoop(const ConnectionLoopOptions& options, Listener listener, Callbacks callbacks,
                  Callers& callers, ConnectionMetrics& metrics);
-  // Stops accepting, closes what is not handed on yet, and watches no more.
+  // Stops accepting, closes what is not to be handed on yet, and watches no more once all the rest
+  // has been.
   ~ConnectionLoop();
   ConnectionLoop(const ConnectionLoop&) = delete;
   ConnectionLoop& operator=(const ConnectionLoop&) = delete;
@@ -73,7 +82,7 @@ class ConnectionLoop {
  private:
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
-    kHeld,     // Handed on, but not to be read before the new owner's settings have left.
+    kHeld,     // Being handed on, and not to be read before the new owner's settings have left.
     kServing,
   };
   struct Connection {
@@ -82,20 +91,25 @@ class ConnectionLoop {
     Descriptor socket;
     PeerAddress peer;
     Stage stage = Stage::kOpening;
-    TimePoint since;  // In kOpening and kHeld: when it began.
+    TimePoint since;  // When kOpening began; in kHeld, the owner's first sign of life, or kNever.
     Http2Opening opening;
     bool greeted = false;
     std::string first_bytes;
     std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
+    // Set when the owner has taken it. shared: with the thread that hands it on.
+    std::shared_ptr<std::atomic<bool>> taken;
+    std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
   };
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
   void Run();
+  void RunTimers();
   void Wake();
   int WaitMillis() const;
   bool closing() const;
+  bool Stopped();
   void CloseRound(TimePoint now);
   void OnEvent(std::uint64_t id, std::uint32_t events);
   void AcceptAll(std::size_t listener);
@@ -103,7 +117,7 @@ class ConnectionLoop {
   void Admit(Descriptor socket, const PeerAddress& peer);
   void ReadOpening(std::uint64_t id, Connection& connection);
   void HandOn(std::uint64_t id, Connection& connection);
-  bool TryRelease(Connection& connection, TimePoint now);
+  bool IsHeld(std::uint64_t id, Connection& connection, TimePoint now);
   void CheckHeld(TimePoint now);
   void CheckOpenings(TimePoint now);
   void CheckTraffic(TimePoint now);
@@ -142,11 +156,11 @@ class ConnectionLoop {
   bool suspicious_ = false;  // Some connection has much undelivered.
   TimePoint next_traffic_check_;
   TimePoint listen_again_ = kNever;
-  TimePoint trim_at_ = kNever;
-  TimePoint trim_again_ = TimePoint::min();
+  HeapTrim trim_;
   TimePoint next_refusal_log_;
   std::int64_t refused_since_log_ = 0;
 
+  TaskThread hand_over_;
   std::thread thread_;  // Last: it uses the rest.
 };
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/net/socket_calls.h"
 #include "tests/support/counting_metrics.h"
 
 namespace normd {
@@ -82,6 +83,7 @@ class ConnectionLoopTest : public ::testing::Test {
       MutexLock lock(mutex_);
       taken_.push_back({Descriptor(socket), std::move(first_bytes)});
       changed_.SignalAll();
+      while (owner_is_slow_) changed_.Wait(mutex_);
     };
     callbacks.on_room = [this](bool room) {
       MutexLock lock(mutex_);
@@ -103,6 +105,16 @@ class ConnectionLoopTest : public ::testing::Test {
     Taken taken = std::move(taken_.front());
     taken_.pop_front();
     return taken;
+  }
+  // While it is slow it comes back from no taking.
+  void SetOwnerSlow(bool slow) {
+    MutexLock lock(mutex_);
+    owner_is_slow_ = slow;
+    changed_.SignalAll();
+  }
+  bool NothingTaken() {
+    MutexLock lock(mutex_);
+    return taken_.empty();
   }
   bool NextRoom() {
     MutexLock lock(mutex_);
@@ -129,6 +141,7 @@ class ConnectionLoopTest : public ::testing::Test {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Taken> taken_ ABSL_GUARDED_BY(mutex_);
+  bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectionLoop> loop_;
 };
@@ -157,6 +170,129 @@ TEST_F(ConnectionLoopTest, NothingIsToBeReadBeforeTheOwnersSettingsHaveLeft) {
     EXPECT_FALSE(Readable(taken.socket, 5));
     (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
     EXPECT_TRUE(Readable(taken.socket, kWaitMillis));
+  }
+}
+
+// All that comes until the end of the connection.
+std::string ReadAll(const Descriptor& socket) {
+  std::string all;
+  char bytes[1 << 16];
+  while (Readable(socket, kWaitMillis)) {
+    const ssize_t got = recv(socket.get(), bytes, sizeof(bytes), 0);
+    if (got <= 0) break;
+    all.append(bytes, static_cast<std::size_t>(got));
+  }
+  return all;
+}
+
+TEST_F(ConnectionLoopTest, AcceptsJudgesAndClosesWhileAnOwnerTakesLong) {
+  ConnectionLoopOptions options = Options();
+  options.limits = {4, 4};
+  options.handshake_timeout = std::chrono::milliseconds(50);
+  Start(options);
+  SetOwnerSlow(true);
+  Client first(port_);
+  first.Send(kHello + kAck);
+  Taken taken_first = Take();
+  Client second(port_);
+  second.Send(kHello);
+  EXPECT_EQ(second.Read(21), Http2Settings(100, 8192));
+  second.Send(kAck);
+  Client silent(port_);
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kHandshakeTimeout)], 1);
+  Client third(port_);
+  third.Send(kHello + kAck);
+  Client fourth(port_);
+  fourth.Send(kHello + kAck);
+  EXPECT_FALSE(NextRoom());
+  Client refused(port_);
+  EXPECT_TRUE(refused.Closed());
+  EXPECT_TRUE(NothingTaken());
+  SetOwnerSlow(false);
+  for (int waiting = 0; waiting < 3; ++waiting) Take();
+}
+
+TEST_F(ConnectionLoopTest, EndsAFloodBeforeTheOwnersSettingsAndLeavesNoneOfItToBeRead) {
+  Start(Options());
+  const std::string flood(8 << 20, 'f');
+  std::int64_t ended = 0;
+  for (const bool at_once : {true, false}) {
+    for (const bool slow : {true, false}) {
+      SetOwnerSlow(slow);
+      Client client(port_);
+      Client patient(port_);
+      if (at_once) {
+        client.Send(kHello + kAck + flood);  // Up to its end: nobody reads.
+      } else {
+        client.Send(kHello + kAck);
+      }
+      Taken taken = Take();
+      if (!at_once) client.Send(flood);
+      WaitOpen(1);
+      ++ended;
+      EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], ended);
+      EXPECT_EQ(ReadAll(taken.socket).size(), 0u) << slow << at_once;
+      SetOwnerSlow(false);
+      patient.Close();
+      WaitOpen(0);
+    }
+  }
+}
+
+TEST_F(ConnectionLoopTest, KeepsWhatAClientMaySendBeforeTheOwnersSettings) {
+  Start(Options());
+  for (const bool slow : {true, false}) {
+    SetOwnerSlow(slow);
+    Client client(port_);
+    // The least that a client may send, and what the loop allows.
+    const std::string data = std::string(65535, 'a') + std::string((512 << 10) - 65535 - 9, 'b');
+    client.Send(kHello + kAck + data);
+    Taken taken = Take();
+    while (UnreadBytes(taken.socket.get()) < (512 << 10)) std::this_thread::yield();
+    EXPECT_FALSE(Readable(taken.socket, 20));
+    EXPECT_EQ(metrics_.open, 1);
+    SetOwnerSlow(false);
+    (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
+    ASSERT_TRUE(Readable(taken.socket, kWaitMillis));
+    shutdown(taken.socket.get(), SHUT_WR);
+    client.Close();
+    EXPECT_EQ(ReadAll(taken.socket), kAck + data);
+    WaitOpen(0);
+  }
+}
+
+TEST_F(ConnectionLoopTest, AClientThatHasTheOwnersSettingsSendsWhatItLikesUntilTheOwnerIsLate) {
+  for (const bool late : {false, true}) {
+    ConnectionLoopOptions options = Options();
+    options.traffic.connection_bytes = 1 << 30;
+    options.hand_over_timeout =
+        late ? std::chrono::milliseconds(20) : Duration(std::chrono::hours(1));
+    loop_ = nullptr;
+    Start(options);
+    SetOwnerSlow(true);
+    Client client(port_);
+    client.Send(kHello + kAck);
+    Taken taken = Take();
+    (void)!send(taken.socket.get(), kOwnSettings.data(), kOwnSettings.size(), 0);
+    EXPECT_EQ(client.Read(kOwnSettings.size()), kOwnSettings);
+    const std::string data(900 << 10, 'd');
+    client.Send(data);
+    if (late) {
+      WaitOpen(0);
+      EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+      EXPECT_EQ(ReadAll(taken.socket).size(), 0u);
+      SetOwnerSlow(false);
+      continue;
+    }
+    while (UnreadBytes(taken.socket.get()) < (512 << 10)) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Several looks of the loop.
+    EXPECT_EQ(metrics_.open, 1);
+    SetOwnerSlow(false);
+    client.Close();
+    EXPECT_EQ(ReadAll(taken.socket), kAck + data);
+    shutdown(taken.socket.get(), SHUT_RDWR);
+    WaitOpen(0);
   }
 }
 
@@ -318,6 +454,35 @@ TEST_F(ConnectionLoopTest, ClosesConnectionsThatAreNotReadWhenTheGraceIsOver) {
   }
   loop_->CloseAll(Duration(0));
   EXPECT_TRUE(ReadsTheEnd(taken.socket));
+}
+
+TEST_F(ConnectionLoopTest, StopsOnlyWhenAllThatWaitForTheirOwnerHaveIt) {
+  Start(Options());
+  SetOwnerSlow(true);
+  Client first(port_);
+  first.Send(kHello + kAck);
+  Taken taken_first = Take();
+  Client second(port_);
+  second.Send(kHello);
+  EXPECT_EQ(second.Read(21).size(), 21u);
+  second.Send(kAck);
+  Client flooding(port_);
+  flooding.Send(kHello);
+  EXPECT_EQ(flooding.Read(21).size(), 21u);
+  flooding.Send(kAck);
+  Client opening(port_);  // The loop greets it after it has read the acknowledgement above.
+  opening.Send(kHello);
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  std::thread stopping([this] { loop_.reset(); });
+  EXPECT_TRUE(opening.Closed());
+  flooding.Send(std::string(8 << 20, 'f'));  // Ends, because the loop still watches.
+  SetOwnerSlow(false);
+  Taken taken_second = Take();
+  Taken ended = Take();
+  stopping.join();
+  EXPECT_EQ(ReadAll(ended.socket).size(), 0u);
+  EXPECT_TRUE(Readable(taken_first.socket, kWaitMillis));
+  EXPECT_TRUE(Readable(taken_second.socket, kWaitMillis));
 }
 
 TEST_F(ConnectionLoopTest, StopsWithConnectionsInEveryStage) {

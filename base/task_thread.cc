@@ -1,12 +1,16 @@
-#include "server/rpc/task_thread.h"
+#include "base/task_thread.h"
+
+#include <pthread.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace normd {
 
-TaskThread::TaskThread(std::size_t max_waiting)
-    : max_waiting_(max_waiting), thread_([this] { Loop(); }) {}
+TaskThread::TaskThread(const char* name, std::size_t max_waiting)
+    : max_waiting_(max_waiting), thread_([this] { Loop(); }) {
+  pthread_setname_np(thread_.native_handle(), name);
+}
 
 TaskThread::~TaskThread() {
   {

@@ -1,7 +1,7 @@
-// One thread for work that blocks, so that gRPC's threads never do.
+// One thread for work that may block, so that those who have it to do never wait.
 
-#ifndef NORMD_SERVER_RPC_TASK_THREAD_H_
-#define NORMD_SERVER_RPC_TASK_THREAD_H_
+#ifndef NORMD_BASE_TASK_THREAD_H_
+#define NORMD_BASE_TASK_THREAD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,8 @@ class TaskThread {
  public:
   using Task = absl::AnyInvocable<void() &&>;
 
-  explicit TaskThread(std::size_t max_waiting);
+  // `name`, of at most 15 characters, is what the system shows for the thread.
+  TaskThread(const char* name, std::size_t max_waiting);
   ~TaskThread();
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
@@ -45,4 +46,4 @@ class TaskThread {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_RPC_TASK_THREAD_H_
+#endif  // NORMD_BASE_TASK_THREAD_H_

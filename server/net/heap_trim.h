@@ -1,0 +1,34 @@
+// Gives memory back to the system that ended connections have left in the heap.
+
+#ifndef NORMD_SERVER_NET_HEAP_TRIM_H_
+#define NORMD_SERVER_NET_HEAP_TRIM_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace normd {
+
+// The owner of a connection keeps what it receives in many small pieces, which the heap would keep
+// in turn. It looks soon after a connection's end, for who waits for the memory, and once more when
+// the slowest owner has let go. Seldom, because a look takes milliseconds of all who allocate. Not
+// thread-safe.
+class HeapTrim {
+ public:
+  // A connection has ended that had received so much.
+  void OnEnd(std::int64_t received_bytes, TimePoint now);
+  // Looks, if it is time, and says whether it was.
+  bool Check(TimePoint now);
+  // Whether there will be a look.
+  bool waits() const { return soon_ != kNever || later_ != kNever; }
+
+ private:
+  TimePoint soon_ = kNever;
+  TimePoint later_ = kNever;
+  TimePoint not_before_ = TimePoint::min();
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_HEAP_TRIM_H_

@@ -1,0 +1,37 @@
+#include "server/net/socket_calls.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+
+namespace normd {
+
+void SetLowWater(int socket, int bytes) {
+  setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+std::int64_t UnreadBytes(int socket) {
+  int bytes = 0;
+  return ioctl(socket, FIONREAD, &bytes) == 0 ? bytes : 0;
+}
+
+bool HasUnsent(int socket) {
+  int bytes = 0;
+  return ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+void Send(int socket, const std::string& bytes) {
+  (void)!send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ShutDownUnread(int socket) {
+  shutdown(socket, SHUT_RDWR);
+  // TCP throws away what is read with MSG_TRUNC. After the shutdown nothing comes to it.
+  constexpr std::size_t kAtOnce = std::size_t{64} << 20;
+  while (recv(socket, nullptr, kAtOnce, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+  }
+}
+
+}  // namespace normd

@@ -1,0 +1,26 @@
+// Calls of the system on sockets that do not block and whose failure shows later, when the socket
+// is read.
+
+#ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
+#define NORMD_SERVER_NET_SOCKET_CALLS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace normd {
+
+// How many bytes must be there before the socket reads as readable.
+void SetLowWater(int socket, int bytes);
+// Received and not read.
+std::int64_t UnreadBytes(int socket);
+// Whether the peer's system has not acknowledged all that was sent.
+bool HasUnsent(int socket);
+// Sends as much as the socket takes at once, which for a few bytes at a connection's begin is all.
+void Send(int socket, const std::string& bytes);
+// Ends a TCP connection on both sides. Whoever reads from it finds its end next, and not what was
+// received before.
+void ShutDownUnread(int socket);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_NET_SOCKET_CALLS_H_
