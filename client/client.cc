@@ -20,6 +20,7 @@ namespace normd::client {
 namespace {
 
 const char kNormalizeMethod[] = "/normd.v1.NormService/Normalize";
+const char kModelInferMethod[] = "/inference.GRPCInferenceService/ModelInfer";
 const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 
 // Until the second attempt to connect, and how long Connect waits for it.
@@ -105,23 +106,27 @@ struct Connection {
   std::shared_ptr<grpc::Channel> channel;  // shared: with the stubs.
 };
 
-// One Normalize call: what gRPC reads and writes until it has ended.
+// One Normalize or ModelInfer call: what gRPC reads and writes until it has ended.
 struct NormalizeCall final : PendingCall {
-  NormalizeCall(std::shared_ptr<const Connection> c, const grpc::ByteBuffer& r, Client::Done d)
-      : connection(std::move(c)), done(std::move(d)), request(r) {}
+  NormalizeCall(std::shared_ptr<const Connection> c, const EncodedRequest& r, Client::Done d)
+      : connection(std::move(c)),
+        protocol(r.protocol()),
+        done(std::move(d)),
+        request(r.message()) {}
 
   void Cancel() override { context.TryCancel(); }
 
   void Finish(const grpc::Status& status) {
     request.Clear();
     if (status.ok()) {
-      std::move(done)(NormalizeResponse::Decode(response));
+      std::move(done)(NormalizeResponse::Decode(response, protocol));
     } else {
       std::move(done)(ToAbsl(status, connection->target));
     }
   }
 
   const std::shared_ptr<const Connection> connection;  // shared: the client may go before the call.
+  const Protocol protocol;
   Client::Done done;
   grpc::ClientContext context;
   grpc::ByteBuffer request;
@@ -198,11 +203,12 @@ std::shared_ptr<PendingCall> Client::NormalizeAsync(const EncodedRequest& reques
                                                     Done done) {
   // shared: the caller may cancel while the call lives, and the call may end before the caller
   // asks.
-  auto call =
-      std::make_shared<NormalizeCall>(impl_->connection, request.message(), std::move(done));
+  auto call = std::make_shared<NormalizeCall>(impl_->connection, request, std::move(done));
   SetTimeout(call->context, timeout);
-  impl_->generic_stub->UnaryCall(&call->context, kNormalizeMethod, grpc::StubOptions(),
-                                 &call->request, &call->response,
+  const char* const method =
+      request.protocol() == Protocol::kNormd ? kNormalizeMethod : kModelInferMethod;
+  impl_->generic_stub->UnaryCall(&call->context, method, grpc::StubOptions(), &call->request,
+                                 &call->response,
                                  [call](const grpc::Status& status) { call->Finish(status); });
   return call;
 }

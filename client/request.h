@@ -1,4 +1,5 @@
-// A Normalize request of a client, and its message, which refers to the tensors in place.
+// A request of a client for one tensor or a few, and its message, which refers to the tensors in
+// place.
 
 #ifndef NORMD_CLIENT_REQUEST_H_
 #define NORMD_CLIENT_REQUEST_H_
@@ -18,15 +19,24 @@ namespace normd::client {
 // A call's time limit; none by default.
 inline constexpr Duration kNoTimeout = Duration::max();
 
+// The service that a request is sent to. Both compute the same.
+enum class Protocol {
+  kNormd,          // normd.v1: Normalize
+  kOpenInference,  // inference.GRPCInferenceService: ModelInfer
+};
+
 struct NormalizeRequest {
+  Protocol protocol = Protocol::kNormd;
   std::string model;
   std::int64_t version = 0;  // 0: the highest that is loaded.
   // By the model's names, in any order; a model's only input needs no name.
   std::vector<NamedTensor> inputs;
-  v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
-  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // Among requests of this model; normal.
+  // Instead of the model's. Only normd.v1 has it.
+  v1::Precision precision = v1::PRECISION_UNSPECIFIED;
+  v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.
   // How long it may wait on the server until it is computed; then DEADLINE_EXCEEDED, naming
-  // `queue_timeout_ns`. Not above 0: as long as `timeout` allows.
+  // `queue_timeout_ns`. Not above 0: as long as `timeout` allows. Whole microseconds in the Open
+  // Inference Protocol, rounded up.
   Duration queue_timeout{0};
   Duration timeout = kNoTimeout;
 };
@@ -35,14 +45,18 @@ struct NormalizeRequest {
 // it, and hold the inputs' owners until gRPC has let go of them.
 class EncodedRequest {
  public:
-  // InvalidArgument when the message would exceed 2 GiB.
+  // InvalidArgument when the message would exceed 2 GiB, and for a precision in the Open Inference
+  // Protocol.
   static absl::StatusOr<EncodedRequest> Create(const NormalizeRequest& request);
 
+  Protocol protocol() const { return protocol_; }
   const grpc::ByteBuffer& message() const { return message_; }
 
  private:
-  explicit EncodedRequest(const grpc::ByteBuffer& message) : message_(message) {}
+  EncodedRequest(Protocol protocol, const grpc::ByteBuffer& message)
+      : protocol_(protocol), message_(message) {}
 
+  Protocol protocol_;
   grpc::ByteBuffer message_;
 };
 

@@ -3,36 +3,40 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/printable.h"
 #include "wire/data_type.h"
 #include "wire/grpc_slices.h"
+#include "wire/infer_response.h"
 #include "wire/normalize_response.h"
 
 namespace normd::client {
 namespace {
 
-absl::Status NotAResponse(absl::string_view why) {
-  return absl::InternalError(absl::StrCat("the server's answer is not a NormalizeResponse: ", why));
+absl::Status NotAResponse(absl::string_view wanted, absl::string_view why) {
+  return absl::InternalError(absl::StrCat("the server's answer is not a ", wanted, ": ", why));
 }
 
-// The output, once its type, shape and bytes agree with each other.
-absl::StatusOr<OutputTensor> TakeOutput(std::size_t index, ReceivedTensor& received) {
-  const DataTypeNames* type =
-      FindDataType(&DataTypeNames::protocol, static_cast<int>(received.dtype));
-  if (type == nullptr) {
-    return absl::InternalError(absl::StrCat("outputs[", index, "].dtype: unknown value ",
-                                            static_cast<int>(received.dtype)));
-  }
+// The output of a type that is known, once it, the shape and the bytes agree with each other.
+template <typename Received>
+absl::StatusOr<OutputTensor> TakeOutput(const DataTypeNames& type, Received& received) {
   absl::StatusOr<Shape> shape = Shape::Create(received.shape);
   if (!shape.ok()) return absl::InternalError(shape.status().message());
-  const absl::StatusOr<std::int64_t> bytes = TensorBytes(type->dtype, *shape);
+  const absl::StatusOr<std::int64_t> bytes = TensorBytes(type.dtype, *shape);
   if (!bytes.ok() || *bytes != received.data_bytes) {
     return absl::InternalError(absl::StrCat("the server's answer has ", received.data_bytes,
-                                            " bytes of data for ", type->name, " ",
+                                            " bytes of data for ", type.name, " ",
                                             shape->ToString()));
   }
-  return OutputTensor({std::move(received.name), type->dtype, *std::move(shape)},
+  return OutputTensor({std::move(received.name), type.dtype, *std::move(shape)},
                       std::move(received.data), received.data_bytes);
+}
+
+template <typename Value>
+absl::Status UnknownType(std::size_t index, absl::string_view field, const Value& value) {
+  return absl::InternalError(
+      absl::StrCat("outputs[", index, "].", field, ": unknown value ", value));
 }
 
 }  // namespace
@@ -51,29 +55,69 @@ absl::StatusOr<Tensor> OutputTensor::ToTensor() const {
   return tensor;
 }
 
-absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuffer& message) {
+absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuffer& message,
+                                                            Protocol protocol) {
+  const bool normd = protocol == Protocol::kNormd;
   NormalizeResponse response;
-  if (!message.Dump(&response.slices_).ok()) return NotAResponse("it cannot be decompressed");
-  absl::StatusOr<NormalizeResponseView> view = DecodeNormalizeResponse(ViewsOf(response.slices_));
-  if (!view.ok()) return NotAResponse(view.status().message());
-  if (view->outputs.empty()) {
+  if (!message.Dump(&response.slices_).ok()) {
+    return NotAResponse(normd ? "NormalizeResponse" : "ModelInferResponse",
+                        "it cannot be decompressed");
+  }
+  absl::Status status = normd ? response.DecodeFromNormd() : response.DecodeFromOpenInference();
+  if (!status.ok()) return status;
+  if (response.outputs_.empty()) {
     return absl::InternalError("the server's answer has 0 outputs, wanted 1 or more");
   }
-  for (std::size_t i = 0; i < view->outputs.size(); ++i) {
-    absl::StatusOr<OutputTensor> output = TakeOutput(i, view->outputs[i]);
-    if (!output.ok()) return output.status();
-    for (const OutputTensor& other : response.outputs_) {
-      if (other.name() != output->name()) continue;
-      return absl::InternalError(absl::StrCat("the server's answer has ", view->outputs.size(),
-                                              " outputs, wanted 1 named \"", output->name(), "\""));
-    }
-    response.outputs_.push_back(*std::move(output));
-  }
-  response.model_ = std::move(view->model);
-  response.version_ = view->version;
-  response.stages_ = std::move(view->stages);
-  response.batch_ = std::move(view->batch);
   return response;
+}
+
+absl::Status NormalizeResponse::DecodeFromNormd() {
+  absl::StatusOr<NormalizeResponseView> view = DecodeNormalizeResponse(ViewsOf(slices_));
+  if (!view.ok()) return NotAResponse("NormalizeResponse", view.status().message());
+  for (std::size_t i = 0; i < view->outputs.size(); ++i) {
+    ReceivedTensor& received = view->outputs[i];
+    const auto dtype = static_cast<int>(received.dtype);
+    const DataTypeNames* type = FindDataType(&DataTypeNames::protocol, dtype);
+    if (type == nullptr) return UnknownType(i, "dtype", dtype);
+    absl::Status status = Add(TakeOutput(*type, received), view->outputs.size());
+    if (!status.ok()) return status;
+  }
+  model_ = std::move(view->model);
+  version_ = view->version;
+  stages_ = std::move(view->stages);
+  batch_ = std::move(view->batch);
+  return absl::OkStatus();
+}
+
+absl::Status NormalizeResponse::DecodeFromOpenInference() {
+  absl::StatusOr<InferResponseView> view = DecodeInferResponse(ViewsOf(slices_));
+  if (!view.ok()) return NotAResponse("ModelInferResponse", view.status().message());
+  for (std::size_t i = 0; i < view->outputs.size(); ++i) {
+    ReceivedInferTensor& received = view->outputs[i];
+    const DataTypeNames* type = FindDataType(&DataTypeNames::inference, received.datatype);
+    if (type == nullptr) return UnknownType(i, "datatype", Printable(received.datatype, 32));
+    if (received.owned != nullptr) copies_.push_back(std::move(received.owned));
+    absl::Status status = Add(TakeOutput(*type, received), view->outputs.size());
+    if (!status.ok()) return status;
+  }
+  model_ = std::move(view->model);
+  if (!view->version.empty() && !absl::SimpleAtoi(view->version, &version_)) {
+    return NotAResponse(
+        "ModelInferResponse",
+        absl::StrCat("model_version: \"", Printable(view->version, 32), "\", wanted a number"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NormalizeResponse::Add(absl::StatusOr<OutputTensor> output, std::size_t count) {
+  if (!output.ok()) return output.status();
+  for (const OutputTensor& other : outputs_) {
+    if (other.name() != output->name()) continue;
+    return absl::InternalError(absl::StrCat("the server's answer has ", count,
+                                            " outputs, wanted 1 named \"", output->name(), "\""));
+  }
+  outputs_.push_back(*std::move(output));
+  return absl::OkStatus();
 }
 
 std::size_t NormalizeResponse::size_bytes() const {

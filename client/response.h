@@ -1,10 +1,11 @@
-// The response to a Normalize request, whose tensors stay in the slices in which they arrived.
+// The response to a request, whose tensors stay in the slices in which they arrived.
 
 #ifndef NORMD_CLIENT_RESPONSE_H_
 #define NORMD_CLIENT_RESPONSE_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
+#include "client/request.h"
 #include "client/tensor/tensor.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
@@ -49,12 +51,14 @@ class OutputTensor {
 // Owns the memory of the response.
 class NormalizeResponse {
  public:
-  // Internal, saying what is wrong, for a message that is not a NormalizeResponse with at least one
-  // output, each of another name and with bytes that fit its type and shape.
-  static absl::StatusOr<NormalizeResponse> Decode(const grpc::ByteBuffer& message);
+  // Internal, saying what is wrong, for a message that is not the protocol's response with at least
+  // one output, each of another name and with bytes that fit its type and shape.
+  static absl::StatusOr<NormalizeResponse> Decode(const grpc::ByteBuffer& message,
+                                                  Protocol protocol = Protocol::kNormd);
 
   const std::string& model() const { return model_; }
   std::int64_t version() const { return version_; }
+  // Only normd.v1 tells of these two; otherwise they are empty.
   const v1::StageTimes& stages() const { return stages_; }
   const v1::BatchInfo& batch() const { return batch_; }
   // At least one, in the model's order.
@@ -65,6 +69,11 @@ class NormalizeResponse {
  private:
   NormalizeResponse() = default;
 
+  absl::Status DecodeFromNormd();
+  absl::Status DecodeFromOpenInference();
+  // Takes one more of `count` outputs.
+  absl::Status Add(absl::StatusOr<OutputTensor> output, std::size_t count);
+
   std::string model_;
   std::int64_t version_ = 0;
   v1::StageTimes stages_;
@@ -72,6 +81,8 @@ class NormalizeResponse {
   // The vector's elements do not move with the object, so that short slices, which hold their bytes
   // inside themselves, keep their addresses.
   std::vector<grpc::Slice> slices_;
+  // What the Open Inference Protocol's decoder had to copy.
+  std::vector<std::shared_ptr<std::string>> copies_;
   absl::InlinedVector<OutputTensor, 1> outputs_;
 };
 

@@ -1,5 +1,5 @@
 // What both kinds of NormalizeStream call do with the messages: encode the header, and hold the
-// answers against the protocol.
+// responses against the protocol.
 
 #ifndef NORMD_CLIENT_STREAM_PROTOCOL_H_
 #define NORMD_CLIENT_STREAM_PROTOCOL_H_
@@ -31,7 +31,7 @@ struct AcceptedStream {
   std::int64_t max_chunk_bytes = 0;
   std::int64_t output_bytes = 0;
 };
-// Reads the first answer into `result`. Internal for one that does not fit the request.
+// Reads the first response into `result`. Internal for one that does not fit the request.
 absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
                                                 const StreamRequest& request, StreamResult& result);
 
@@ -46,7 +46,7 @@ class StreamReception {
  public:
   explicit StreamReception(std::int64_t total_bytes) : total_bytes_(total_bytes) {}
 
-  // The next answer: a chunk, which is then in `chunk`, or the trailer, which is then in `result`
+  // The next response: a chunk, which is then in `chunk`, or the trailer, which is then in `result`
   // and leaves `chunk` empty. Internal for one that has no place there.
   absl::Status Take(const grpc::ByteBuffer& buffer, StreamChunk& chunk, StreamResult& result);
 

@@ -1,5 +1,5 @@
 # Target helpers. Every folder of the source tree is one library, and a file may include
-# "kernels/norm.h" or "server/batching/queue.h" only if its target links that folder's library: each
+# "kernels/norm.h" or "server/batching/batch_queue.h" only if its target links that folder's library: each
 # library publishes an include root that holds a link to its own folder and to nothing else.
 
 set(CMAKE_CXX_STANDARD 20)

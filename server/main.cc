@@ -40,7 +40,9 @@
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/grpc_log.h"
+#include "server/rpc/infer_service.h"
 #include "server/rpc/norm_service.h"
+#include "server/rpc/probes.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
 #include "spdlog/spdlog.h"
@@ -288,15 +290,19 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission, queue, *metrics, clock,
                            request_log.get()};
   CallEnvironment environment{CallsOf(config), accept};
-  NormService service(environment, readiness, InfoOf(config, executor));
+  const ServerInfo info = InfoOf(config, executor);
+  NormService service(environment, readiness, info);
+  InferService infer_service(environment, readiness, info);
 
-  auto exposer = StartExposer(config.metrics_listen, *metrics,
-                              {absl::ToChronoNanoseconds(config.metrics_timeout),
-                               static_cast<std::size_t>(config.max_metrics_connections)});
+  auto exposer = StartExposer(
+      config.metrics_listen, *metrics,
+      {absl::ToChronoNanoseconds(config.metrics_timeout),
+       static_cast<std::size_t>(config.max_metrics_connections),
+       [&](absl::string_view path) { return ProbeStatus(path, readiness, registry); }});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
   auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
                                config.max_transport_bytes, ConnectionsOf(config)},
-                              {service.served()}, environment, readiness);
+                              {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",

@@ -18,16 +18,17 @@ struct DataTypeNames {
   int protocol;                   // The number of normd.v1.DataType.
   absl::string_view name;         // As norm::Name.
   absl::string_view short_name;   // On command lines.
+  absl::string_view inference;    // "datatype" of the Open Inference Protocol.
   absl::string_view npy;          // "descr" of an .npy file.
   absl::string_view safetensors;  // "dtype" of a safetensors file.
 };
 
 // NumPy has no name for bfloat16: ml_dtypes writes two raw bytes an element.
 inline constexpr DataTypeNames kDataTypes[] = {
-    {norm::DType::kFloat32, 1, "float32", "f32", "<f4", "F32"},
-    {norm::DType::kFloat64, 2, "float64", "f64", "<f8", "F64"},
-    {norm::DType::kFloat16, 3, "float16", "f16", "<f2", "F16"},
-    {norm::DType::kBFloat16, 4, "bfloat16", "bf16", "<V2", "BF16"},
+    {norm::DType::kFloat32, 1, "float32", "f32", "FP32", "<f4", "F32"},
+    {norm::DType::kFloat64, 2, "float64", "f64", "FP64", "<f8", "F64"},
+    {norm::DType::kFloat16, 3, "float16", "f16", "FP16", "<f2", "F16"},
+    {norm::DType::kBFloat16, 4, "bfloat16", "bf16", "BF16", "<V2", "BF16"},
 };
 
 // The type that has `value` in this column, or null: FindDataType(&DataTypeNames::npy, "<f4").

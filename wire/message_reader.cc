@@ -82,6 +82,10 @@ absl::Status MessageReader::ReadInt(absl::string_view field, std::int64_t& value
   return absl::OkStatus();
 }
 
+absl::Status MessageReader::ReadFixed(absl::string_view field, char* out, std::size_t size) {
+  return in_.ReadRaw(out, static_cast<int>(size)) ? absl::OkStatus() : Malformed(field);
+}
+
 absl::Status MessageReader::ReadText(absl::string_view field, int max_bytes, std::string& text) {
   int length = 0;
   if (!ReadLength(&length)) return Malformed(field);

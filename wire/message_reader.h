@@ -28,6 +28,14 @@ constexpr std::uint32_t DelimitedTag(int field) {
   return static_cast<std::uint32_t>(field) << 3 |
          google::protobuf::internal::WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
 }
+constexpr std::uint32_t Fixed32Tag(int field) {
+  return static_cast<std::uint32_t>(field) << 3 |
+         google::protobuf::internal::WireFormatLite::WIRETYPE_FIXED32;
+}
+constexpr std::uint32_t Fixed64Tag(int field) {
+  return static_cast<std::uint32_t>(field) << 3 |
+         google::protobuf::internal::WireFormatLite::WIRETYPE_FIXED64;
+}
 
 // Reads one message; borrows the slices. Each function reads a field whose tag has been read; its
 // name is for errors. All return InvalidArgument: "<message>: malformed protobuf in <field> near
@@ -61,7 +69,21 @@ class MessageReader {
     return status;
   }
 
+  // Reads a submessage likewise. Errors within it are those of the message around it.
+  template <typename OnField>
+  absl::Status ReadSubmessage(absl::string_view field, OnField on_field) {
+    int length = 0;
+    if (!ReadLength(&length)) return Malformed(field);
+    const Limit outer = in_.PushLimit(length);
+    absl::Status status = ReadFields(field, on_field);
+    if (!status.ok()) return status;
+    in_.PopLimit(outer);
+    return status;
+  }
+
   absl::Status ReadInt(absl::string_view field, std::int64_t& value);
+  // Copies the `size` bytes of a fixed-size number, 4 or 8, as they are on the wire.
+  absl::Status ReadFixed(absl::string_view field, char* out, std::size_t size);
 
   // Keeps values that are not enumerators.
   template <typename Enum>
@@ -114,11 +136,13 @@ class MessageReader {
   // "inputs[1]" within ReadElement, else nothing.
   std::string Within() const;
 
+  // The error of a field whose form is wrong.
+  absl::Status Malformed(absl::string_view field) const;
+
  private:
   using Limit = google::protobuf::io::CodedInputStream::Limit;
 
   absl::Status CheckSize() const;
-  absl::Status Malformed(absl::string_view field) const;
 
   template <typename OnField>
   absl::Status ReadFields(absl::string_view where, OnField& on_field) {

@@ -23,8 +23,8 @@ struct EarlyStopOptions {
   double error_share = 1;
   std::int64_t least_requests = 100;
 
-  // Stops when more than this many answers took longer than `limit`: the objective is missed then,
-  // however the run goes on. Below 0: never.
+  // Stops when more than this many responses took longer than `limit`: the objective is missed
+  // then, however the run goes on. Below 0: never.
   std::int64_t most_late = -1;
   Duration limit{0};
 };

@@ -24,7 +24,7 @@ struct LoadOptions {
   // Open loop: with so many unanswered, sending waits. Times still count from the intended send.
   int max_inflight = 16384;
   StopOptions stop;
-  std::int64_t verify_every = 0;  // Each n-th answer of a worker is verified; 0: none.
+  std::int64_t verify_every = 0;  // Each n-th response of a worker is verified; 0: none.
   double cancel_share =
       0;  // The share of requests that the client cancels, so long after the send.
   Duration cancel_after{0};
@@ -34,7 +34,7 @@ struct LoadOptions {
 struct LoadResult {
   Measurement measured;
   StopReason reason = StopReason::kNone;
-  // From the end of the warm-up to the last measured answer; so far, while the run goes on.
+  // From the end of the warm-up to the last measured response; so far, while the run goes on.
   Duration elapsed{0};
   std::int64_t inflight = 0;
   // Open loop: requests whose time came before the end, but which still waited for room in flight

@@ -58,7 +58,7 @@ struct Measurement {
   // The number of batches is the sum of 1 / (requests in my batch) over the responses, provided
   // that nobody else uses the server.
   double batches = 0;
-  std::int64_t in_batches = 0;  // Answers that told of a batch; a stream's do not.
+  std::int64_t in_batches = 0;  // Responses that told of a batch; a stream's do not.
   std::int64_t max_batch_requests = 0;
 
   std::int64_t verified = 0;

@@ -25,13 +25,13 @@ absl::StatusOr<Objective> ParseObjective(absl::string_view text);
 
 struct ObjectiveResult {
   Duration reached{0};      // The response time at the objective's percentile.
-  std::int64_t within = 0;  // Answers with OK within the limit: the goodput's share of the work.
+  std::int64_t within = 0;  // Responses with OK within the limit: the goodput's share of the work.
   // The percentile is within the limit, no more than `max_error_share` failed, and nothing that was
   // to be sent was left behind.
   bool met = false;
 
   double WithinShare(const LoadResult& result) const;  // As a share of all measured requests.
-  double Goodput(const LoadResult& result) const;      // Answers within the limit per second.
+  double Goodput(const LoadResult& result) const;      // Responses within the limit per second.
 };
 
 ObjectiveResult Judge(const Objective& objective, const LoadResult& result, double max_error_share);

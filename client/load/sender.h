@@ -23,7 +23,7 @@ inline constexpr std::array<const char*, kServerStages> kServerStageNames = {
 
 enum class Verdict { kUnchecked, kRight, kWrong };
 
-// One answer, or its failure.
+// One response, or its failure.
 struct Outcome {
   absl::StatusCode code = absl::StatusCode::kOk;
   std::string message;     // What an error or a wrong response says.

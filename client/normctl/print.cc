@@ -1,5 +1,6 @@
 #include "client/normctl/print.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "base/shape_pattern.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
+#include "wire/data_type.h"
 
 namespace normd::client {
 namespace {
@@ -32,6 +34,33 @@ void PrintTensors(const char* kind,
   for (const v1::TensorInfo& tensor : tensors) {
     out << absl::StreamFormat("%-11s %s %s\n", kind, tensor.name(), PatternText(tensor.shape()));
   }
+}
+
+// The types that a model takes, as the column of kDataTypes has them.
+std::vector<absl::string_view> TypesOf(const v1::ModelConfig& config,
+                                       absl::string_view DataTypeNames::*column) {
+  std::vector<absl::string_view> names;
+  for (const DataTypeNames& type : kDataTypes) {
+    const auto& taken = config.dtypes();
+    if (taken.empty() || std::find(taken.begin(), taken.end(), type.protocol) != taken.end()) {
+      names.push_back(type.*column);
+    }
+  }
+  return names;
+}
+
+// What clients, probes and gateways ask for.
+void PrintNames(const v1::ModelInfo& model, std::ostream& out) {
+  const char* const kServices[] = {"normd.v1.NormService", "inference.GRPCInferenceService"};
+  out << absl::StreamFormat("served as   %s in %s\n", model.name(), kServices[0]);
+  out << absl::StreamFormat(
+      "            %s, version \"%d\", %s in %s\n", model.name(), model.version(),
+      absl::StrJoin(TypesOf(model.config(), &DataTypeNames::inference), " "), kServices[1]);
+  for (const char* const service : kServices) {
+    out << absl::StreamFormat("            %s/%s in grpc.health.v1.Health\n", service,
+                              model.name());
+  }
+  out << absl::StreamFormat("            /v2/models/%s/ready on the metrics port\n", model.name());
 }
 
 }  // namespace
@@ -101,6 +130,7 @@ void PrintModel(const v1::ModelInfo& model, std::ostream& out) {
     out << absl::StreamFormat("parameter   %s %s %s\n", parameter.name(),
                               v1::DataType_Name(parameter.dtype()), ShapeText(parameter.shape()));
   }
+  if (model.state() == v1::ModelInfo::READY) PrintNames(model, out);
   out << absl::StreamFormat("loaded in   %.3f ms\n", Milliseconds(model.load_ns()));
 }
 

@@ -72,15 +72,15 @@ Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, con
   return outcome;
 }
 
-// What a stream's answer leaves behind. Its bytes are kept only where they are verified.
-struct StreamedAnswer {
+// What a stream's response leaves behind. Its bytes are kept only where they are verified.
+struct StreamedReply {
   const Expectation* expectation = nullptr;
   std::optional<TimePoint> first_bytes;
   std::vector<std::byte> bytes;
 };
 
 Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item& item,
-                  const StreamedAnswer& answer, TimePoint now) {
+                  const StreamedReply& reply, TimePoint now) {
   Outcome outcome;
   outcome.received = now;
   if (!result.ok()) {
@@ -90,10 +90,10 @@ Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item
   for (const client::TensorSpec& output : result->outputs) {
     outcome.output_bytes += client::TensorBytes(output.dtype, output.shape).value_or(0);
   }
-  outcome.first_bytes = answer.first_bytes;
+  outcome.first_bytes = reply.first_bytes;
   SetStages(result->trailer.stages(), outcome);
-  if (answer.expectation != nullptr && result->version == answer.expectation->version) {
-    VerifyStream(item, *answer.expectation, *result, answer.bytes, outcome);
+  if (reply.expectation != nullptr && result->version == reply.expectation->version) {
+    VerifyStream(item, *reply.expectation, *result, reply.bytes, outcome);
   }
   return outcome;
 }
@@ -117,6 +117,7 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
     return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
   }
   client::NormalizeRequest request;
+  request.protocol = options.protocol;
   request.model = item.entry.model;
   request.version = options.version;
   request.inputs = item.NamedInputs();
@@ -217,18 +218,18 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendStream(
   const Item& item = *outgoing.item;
   client::Client& client = *clients_[outgoing.caller % clients_.size()];
   // shared: by the two functions.
-  auto answer = std::make_shared<StreamedAnswer>();
-  answer->expectation = ExpectationFor(outgoing);
+  auto reply = std::make_shared<StreamedReply>();
+  reply->expectation = ExpectationFor(outgoing);
   return client.NormalizeStreamAsync(
       std::move(tensor),
-      [this, answer](absl::Span<const std::byte> bytes) {
-        if (!answer->first_bytes) answer->first_bytes = clock_.Now();
-        if (answer->expectation == nullptr) return;
-        answer->bytes.insert(answer->bytes.end(), bytes.begin(), bytes.end());
+      [this, reply](absl::Span<const std::byte> bytes) {
+        if (!reply->first_bytes) reply->first_bytes = clock_.Now();
+        if (reply->expectation == nullptr) return;
+        reply->bytes.insert(reply->bytes.end(), bytes.begin(), bytes.end());
       },
-      [this, &item, answer,
+      [this, &item, reply,
        done = std::move(done)](const absl::StatusOr<client::StreamResult>& result) mutable {
-        std::move(done)(ToOutcome(result, item, *answer, clock_.Now()));
+        std::move(done)(ToOutcome(result, item, *reply, clock_.Now()));
       });
 }
 

@@ -16,21 +16,22 @@
 
 namespace normd::load {
 
-// What one item's answers are held against.
+// What one item's responses are held against.
 struct Expectation {
-  std::int64_t version = 0;  // Answers of another version are not checked.
+  std::int64_t version = 0;  // Responses of another version are not checked.
   std::vector<client::ReferenceOutput> outputs;
 };
 
 struct GrpcSenderOptions {
+  client::Protocol protocol = client::Protocol::kNormd;
   std::int64_t version = 0;
   Duration timeout = client::kNoTimeout;
   // Normalize calls of one connection that gRPC has at once; see Backlog. 0: all.
   int max_sending = 0;
 };
 
-// Thread-safe. An entry of the mix is one Normalize call, or one NormalizeStream call of the same
-// tensor. Verifies on the thread that receives, after the time was taken.
+// Thread-safe. An entry of the mix is one Normalize or ModelInfer call, or one NormalizeStream call
+// of the same tensor. Verifies on the thread that receives, after the time was taken.
 class GrpcSender final : public Sender {
  public:
   // One connection for each client, at least one; callers go to them in turn. `expectations`: one

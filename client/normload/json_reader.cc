@@ -18,8 +18,8 @@ Duration FromSeconds(double seconds) {
 }
 Duration FromMicroseconds(double us) { return Duration{std::llround(1e3 * us)}; }
 
-// The readers throw what nlohmann throws where a field lacks or has another type, and this where
-// its value is impossible.
+// The readers throw what nlohmann throws where a field is missing or has another type, and this
+// where its value is impossible.
 struct BadValue {
   std::string what;
 };
@@ -66,6 +66,8 @@ ProgramOptions ReadOptions(const Json& json) {
   };
   ProgramOptions o;
   o.server = json.at("server").get<std::string>();
+  o.protocol_text = json.value("protocol", o.protocol_text);
+  if (o.protocol_text == "oip") o.protocol = client::Protocol::kOpenInference;
   o.connections = json.at("connections").get<int>();
   o.max_sending = json.value("max_sending", o.max_sending);
   for (const Json& entry : json.at("mix")) o.mix.push_back(ReadMixEntry(entry));

@@ -28,7 +28,7 @@ Json MixJson(const std::vector<MixEntry>& mix) {
     for (std::size_t i = 1; i < entry.inputs.size(); ++i) {
       one["inputs"][entry.inputs[i].name] = DimsJson(entry.inputs[i].shape);
     }
-    // Of schema version 1, which once knew no other further input.
+    // Readers of schema version 1 know a further input by this field alone.
     if (one.contains("inputs") && one["inputs"].contains("y")) one["y"] = one["inputs"]["y"];
     if (entry.priority != Priority::kUnspecified) {
       one["priority"] = static_cast<int>(entry.priority);
@@ -43,6 +43,7 @@ Json MixJson(const std::vector<MixEntry>& mix) {
 
 Json OptionsJson(const ProgramOptions& o) {
   Json json = {{"server", o.server},
+               {"protocol", o.protocol_text},
                {"load", DescribeLoad(o)},
                {"mode", o.open_loop() ? "open" : "closed"},
                {"connections", o.connections},

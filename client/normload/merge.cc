@@ -15,6 +15,7 @@ std::string Difference(const ProgramOptions& a, const ProgramOptions& b) {
     return text;
   };
   if (a.open_loop() != b.open_loop()) return "mode";
+  if (a.protocol != b.protocol) return "protocol";
   if (mix(a) != mix(b)) return "mix";
   if (a.slo != b.slo) return "slo";
   if (a.profile_text.empty() != b.profile_text.empty()) return "profile";

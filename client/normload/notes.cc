@@ -17,7 +17,7 @@ bool ClientWasLate(const Measurement& measured) {
   return lag > kHiccup && lag > measured.response_time.Percentile(99) / 4;
 }
 
-// How many answers may be later than the objective's limit, and it is met.
+// How many responses may be later than the objective's limit, and it is met.
 std::int64_t LateAllowed(const Objective& objective, std::int64_t answers) {
   return static_cast<std::int64_t>((100 - objective.percent) / 100 * static_cast<double>(answers));
 }

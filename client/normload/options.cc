@@ -23,6 +23,9 @@ void AddFileFlags(ReportFiles& files, FlagSet& flags) {
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("Whom to load:");
   flags.Add("server", &o.server, "HOST:PORT", "The server's gRPC address.");
+  flags.Add("protocol", &o.protocol_text, "NAME",
+            "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
+            "whose responses tell neither stages nor batches.");
   flags.Add("connections", &o.connections, "N",
             "TCP connections; 0 is one for each caller, at most 16.");
   flags.Add("tls", &o.tls, "", "Speaks TLS, as a proxy before the server may want.");
@@ -35,7 +38,7 @@ void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
       "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
       "wait?):");
   flags.Add("concurrency", &o.concurrency, "N",
-            "Closed loop: callers that each wait for their answer before they send again.");
+            "Closed loop: callers that each wait for their response before they send again.");
   flags.Add("rate", &o.rate, "R",
             "Open loop: requests per second, whatever the server does; 0 is the closed loop.");
   flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.");
@@ -115,8 +118,8 @@ void AddFlags(ProgramOptions& o, FlagSet& flags) {
             "Exits with 1 when a larger share of the requests failed.");
   flags.Add("require_slo", &o.require_slo, "",
             "Exits with 1 when --slo was missed, by any run of a sweep.");
-  flags.Add("verify", &o.verify, "", "Checks answers against float64; needs --model_repository.");
-  flags.Add("verify_every", &o.verify_every, "N", "Checks one answer in N.");
+  flags.Add("verify", &o.verify, "", "Checks responses against float64; needs --model_repository.");
+  flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.");
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
   flags.Section("");
   flags.Add("help", &o.help, "", "Prints this.");
@@ -201,6 +204,21 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   entry.dtype = *dtype;
   if (o.stream) entry.stream_chunk_bytes = o.chunk_bytes;
   return std::vector<MixEntry>{std::move(entry)};
+}
+
+absl::Status SetProtocol(ProgramOptions& o) {
+  if (o.protocol_text == "normd") return absl::OkStatus();
+  if (o.protocol_text != "oip") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--protocol: ", o.protocol_text, ", wanted normd or oip"));
+  }
+  for (const MixEntry& entry : o.mix) {
+    if (!entry.streamed()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--protocol: oip, wanted normd for ",
+                                                   entry.ToString(), ": only that has streams"));
+  }
+  o.protocol = client::Protocol::kOpenInference;
+  return absl::OkStatus();
 }
 
 absl::Status ReadTrace(ProgramOptions& o) {
@@ -315,6 +333,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   absl::StatusOr<std::vector<MixEntry>> mix = MixOf(o);
   if (!mix.ok()) return absl::InvalidArgumentError(mix.status().message());
   o.mix = *std::move(mix);
+  if (absl::Status status = SetProtocol(o); !status.ok()) return status;
   constexpr int kDefaultConnections = 16;
   if (o.connections == 0) {
     o.connections =
@@ -352,7 +371,7 @@ std::string HelpText() {
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"
-      "Exit codes: 0 done; 1 unreachable server, a wrong answer, too many errors, no rate that "
+      "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that "
       "meets "
       "the\nobjective, or an objective missed with --require_slo (the report is still written); 2 "
       "the "

@@ -15,6 +15,7 @@
 #include "client/load/rate_profile.h"
 #include "client/load/rate_search.h"
 #include "client/load/workload.h"
+#include "client/request.h"
 #include "client/scrape/http_get.h"
 
 namespace normd::load {
@@ -28,6 +29,7 @@ struct ReportFiles {
 
 struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
+  std::string protocol_text = "normd";
   bool tls = false;
   std::string tls_ca;
 
@@ -81,6 +83,7 @@ struct ProgramOptions {
   bool help = false;
 
   // Made from the above by ParseOptions.
+  client::Protocol protocol = client::Protocol::kNormd;
   std::vector<MixEntry> mix;
   std::optional<RateProfile> profile;  // From --rate and --profile.
   std::vector<Duration> trace;         // From --arrivals_file.

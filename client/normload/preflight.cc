@@ -42,35 +42,36 @@ absl::Status For(const Item& item, const absl::Status& status) {
 }
 
 // A response of either kind of call; its outputs only where they are verified.
-struct Answer {
+struct Reply {
   std::int64_t version = 0;
   std::vector<client::TensorSpec> specs;
   std::vector<client::Tensor> outputs;
 };
 
-absl::StatusOr<Answer> CallOnce(client::Client& client, const Item& item,
-                                const ProgramOptions& options) {
+absl::StatusOr<Reply> CallOnce(client::Client& client, const Item& item,
+                               const ProgramOptions& options) {
   client::NormalizeRequest request;
+  request.protocol = options.protocol;
   request.model = item.entry.model;
   request.version = options.version;
   request.inputs = item.NamedInputs();
   request.timeout = CallTimeout(options);
   const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
-  Answer answer;
-  answer.version = response->version();
-  if (!options.verify) return answer;
+  Reply reply;
+  reply.version = response->version();
+  if (!options.verify) return reply;
   for (const client::OutputTensor& output : response->outputs()) {
     absl::StatusOr<client::Tensor> tensor = output.ToTensor();
     if (!tensor.ok()) return tensor.status();
-    answer.specs.push_back(output.spec());
-    answer.outputs.push_back(*std::move(tensor));
+    reply.specs.push_back(output.spec());
+    reply.outputs.push_back(*std::move(tensor));
   }
-  return answer;
+  return reply;
 }
 
-absl::StatusOr<Answer> StreamOnce(client::Client& client, const Item& item,
-                                  const ProgramOptions& options) {
+absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
+                                 const ProgramOptions& options) {
   client::StreamRequest request;
   request.model = item.entry.model;
   request.version = options.version;
@@ -91,29 +92,29 @@ absl::StatusOr<Answer> StreamOnce(client::Client& client, const Item& item,
         return absl::OkStatus();
       });
   if (!result.ok()) return result.status();
-  Answer answer;
-  answer.version = result->version;
-  if (!options.verify) return answer;
+  Reply reply;
+  reply.version = result->version;
+  if (!options.verify) return reply;
   absl::StatusOr<std::vector<client::Tensor>> outputs =
       client::SplitStream(result->outputs, stream, result->samples);
   if (!outputs.ok()) return outputs.status();
-  answer.specs = result->outputs;
-  answer.outputs = *std::move(outputs);
-  return answer;
+  reply.specs = result->outputs;
+  reply.outputs = *std::move(outputs);
+  return reply;
 }
 
-absl::StatusOr<Expectation> Expect(const Item& item, const Answer& answer,
+absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
                                    const std::string& repository) {
   Expectation expectation;
-  expectation.version = answer.version;
+  expectation.version = reply.version;
   const absl::StatusOr<client::ReferenceModel> reference =
-      client::ReferenceModel::Load(repository, item.entry.model, answer.version);
+      client::ReferenceModel::Load(repository, item.entry.model, reply.version);
   if (!reference.ok()) return reference.status();
   absl::StatusOr<std::vector<client::ReferenceOutput>> outputs =
       reference->Compute(item.NamedInputs());
   if (!outputs.ok()) return outputs.status();
   expectation.outputs = *std::move(outputs);
-  const client::AnsweredTensors answered(answer.specs, answer.outputs);
+  const client::AnsweredTensors answered(reply.specs, reply.outputs);
   const absl::StatusOr<client::Comparison> comparison =
       client::CompareOutputs(answered.tensors(), expectation.outputs);
   if (!comparison.ok()) return comparison.status();
@@ -159,11 +160,11 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
   if (!server.ok()) return server.status();
   preflight.server = *std::move(server);
   for (const Item& item : workload.items()) {
-    const absl::StatusOr<Answer> answer =
+    const absl::StatusOr<Reply> reply =
         item.entry.streamed() ? StreamOnce(client, item, options) : CallOnce(client, item, options);
-    if (!answer.ok()) return For(item, WithLoadedModels(client, answer.status()));
+    if (!reply.ok()) return For(item, WithLoadedModels(client, reply.status()));
     if (!options.verify) continue;
-    absl::StatusOr<Expectation> expectation = Expect(item, *answer, options.model_repository);
+    absl::StatusOr<Expectation> expectation = Expect(item, *reply, options.model_repository);
     if (!expectation.ok()) return For(item, expectation.status());
     preflight.expectations.push_back(*std::move(expectation));
   }

@@ -25,7 +25,7 @@ struct Interval {
   Duration p999{0};
   Duration max{0};
 
-  double rate() const;  // Answers with OK per second.
+  double rate() const;  // Responses with OK per second.
 };
 
 // The run so far as one interval.

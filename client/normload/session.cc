@@ -129,7 +129,7 @@ absl::Status JudgeObjective(const LoadResult& result, const ProgramOptions& opti
       result.unsent > 0 ? absl::StrCat(", and ", result.unsent, " requests were not sent") : ""));
 }
 
-// What the whole of a run's answers is judged by.
+// What the whole of a run's responses is judged by.
 absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.error_share() <= options.max_error_share) return JudgeObjective(result, options);
@@ -164,6 +164,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   session->server_ = std::move(preflight->server);
 
   GrpcSenderOptions sender_options;
+  sender_options.protocol = options.protocol;
   sender_options.version = options.version;
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
   sender_options.max_sending = options.max_sending;

@@ -66,7 +66,9 @@ std::string Times(const LoadResult& result, const ProgramOptions& options) {
     text += Percentiles("send lag", measured.send_lag);
   }
   if (options.tells_of_entries()) text += Entries(result, options);
-  return text + ServerStages(measured);
+  // The other protocol's responses do not tell of them.
+  if (options.protocol == client::Protocol::kNormd) text += ServerStages(measured);
+  return text;
 }
 
 std::string ObjectiveText(const LoadResult& result, const ProgramOptions& options) {

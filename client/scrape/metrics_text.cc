@@ -114,9 +114,10 @@ ServerGrowth GrowthBetween(const std::vector<MetricSample>& before,
                      models[LabelOf(sample, "model")].stages[LabelOf(sample, "stage")]);
     } else if (absl::ConsumePrefix(&suffix, "normd_request_duration_seconds")) {
       const std::string method = LabelOf(sample, "method");
-      if (method != "Normalize" && method != "NormalizeStream") continue;
+      const bool unary = method == "Normalize" || method == "ModelInfer";
+      if (!unary && method != "NormalizeStream") continue;
       ServerGrowth::Model& model = models[LabelOf(sample, "model")];
-      AddToHistogram(sample, suffix, method == "Normalize" ? model.request : model.stream);
+      AddToHistogram(sample, suffix, unary ? model.request : model.stream);
     } else if (sample.name == "normd_lane_busy_seconds_total") {
       growth.lane_busy_s[absl::StrCat(LabelOf(sample, "device"), " ", LabelOf(sample, "lane"))] +=
           sample.value;

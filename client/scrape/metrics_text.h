@@ -37,8 +37,8 @@ struct HistogramGrowth {
 struct ServerGrowth {
   struct Model {
     std::string model;
-    HistogramGrowth request;                        // Normalize, from arrival to hand-over.
-    HistogramGrowth stream;                         // NormalizeStream, likewise.
+    HistogramGrowth request;  // Normalize and ModelInfer, from arrival to hand-over.
+    HistogramGrowth stream;   // NormalizeStream, likewise.
     std::map<std::string, HistogramGrowth> stages;  // By stage; of a stream, of its pieces.
   };
   std::vector<Model> models;                  // Those with requests, by name.

@@ -39,7 +39,7 @@ class ReferenceNorm final : public ReferenceOperation {
 absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
   bool weight = norm_.has_weight;
   bool bias = norm_.has_bias;
-  // Of the two, a module with bias=False has only one.
+  // A module with bias=False has a weight only.
   if (weight && bias && (parameters.Has("weight") || parameters.Has("bias"))) {
     weight = parameters.Has("weight");
     bias = parameters.Has("bias");

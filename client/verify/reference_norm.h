@@ -15,10 +15,10 @@ namespace normd::client {
 struct ReferenceNormCase {
   norm::NormSpec spec;
   bool takes_machine_epsilon = false;  // In place of spec.eps, that of the request's type.
-  // Of the two a file may have only one, where the operation takes both.
+  // An operation that takes both accepts a file with one of them.
   bool has_weight = false;
   bool has_bias = false;
-  // Of operations over trailing dimensions, whose elements are then the spec's channels.
+  // For operations over trailing dimensions, whose elements are then the spec's channels.
   std::vector<std::int64_t> normalized_shape;
 };
 

@@ -37,7 +37,10 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& mode
   if (!request.in_chunks) {
     absl::Status status = CheckData(model, request.inputs, accepted.inputs, max_bytes);
     if (!status.ok()) return status;
-    return PlaceOutputs(model, request.outputs, accepted.inputs, accepted.outputs);
+    absl::StatusOr<PlacedOutputs> outputs = PlaceOutputs(model, request, accepted.inputs);
+    if (!outputs.ok()) return outputs.status();
+    accepted.outputs = *std::move(outputs);
+    return absl::OkStatus();
   }
   if (absl::Status status = CheckNoData(request.inputs); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;
@@ -94,7 +97,7 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->holder = call.caller() != nullptr ? call.caller()->peer->id : 0;
   request->may_run_inline = call.model()->runs_inline();
   request->cancelled = call.cancellation();
-  request->outputs = accepted.outputs;
+  request->outputs = accepted.outputs.memory;
   return request;
 }
 
@@ -112,6 +115,7 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
   response.stages = completion.stages;
   response.batch = &completion.batch;
   for (std::size_t k = 0; k < accepted.inputs.outputs.size(); ++k) {
+    if (!accepted.outputs.named.empty() && !accepted.outputs.named[k]) continue;
     const TensorType& type = accepted.inputs.outputs[k];
     OutputDescription& output = response.outputs.emplace_back();
     output.name = model.outputs()[k].name;
@@ -119,8 +123,9 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
     output.shape = type.shape.dims();
     output.bytes = accepted.geometry().outputs[k].bytes;
     output.data = std::move(completion.outputs[k]);
-    const bool named = !accepted.outputs.empty() && accepted.outputs[k].bytes.data() != nullptr;
-    if (named || static_cast<std::int64_t>(output.data.size()) == output.bytes) continue;
+    const auto& memory = accepted.outputs.memory;
+    const bool elsewhere = !memory.empty() && memory[k].bytes.data() != nullptr;
+    if (elsewhere || static_cast<std::int64_t>(output.data.size()) == output.bytes) continue;
     return absl::InternalError(absl::StrCat("output \"", output.name, "\": ", output.data.size(),
                                             " bytes, wanted ", output.bytes));
   }

@@ -25,8 +25,7 @@ struct AcceptedRequest {
   RequestOptions options;
   Priority priority = Priority::kNormal;
   Duration queue_timeout = Duration::max();
-  // The memory that the request named, as Request::outputs.
-  absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
+  PlacedOutputs outputs;
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
   Admission::Lease lease;
 
@@ -41,7 +40,7 @@ struct AcceptedRequest {
 //   3. priority, queue_timeout_ns, the operation's   InvalidArgument
 //      options
 //   4. the data: each input's bytes, then the limit, InvalidArgument
-//      then the memory of outputs;
+//      then the outputs' names and memory;
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone

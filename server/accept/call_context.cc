@@ -27,6 +27,10 @@ ModelMetrics& CallContext::metrics() const {
   return model_ != nullptr ? model_->metrics() : environment_.metrics.ForNoModel();
 }
 
+void CallContext::CountReceived(std::int64_t message_bytes) {
+  if (caller_ != nullptr) caller_->delivered.Add(message_bytes);
+}
+
 std::shared_ptr<std::atomic<bool>> CallContext::cancellation() {
   return std::shared_ptr<std::atomic<bool>>(std::shared_ptr<void>(), &cancelled_);
 }

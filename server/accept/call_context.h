@@ -50,6 +50,9 @@ class CallContext {
   const std::shared_ptr<const Model>& model() const { return model_; }
   ModelMetrics& metrics() const;
 
+  // A message of so many bytes has arrived whole.
+  void CountReceived(std::int64_t message_bytes);
+
   // For the request log: the bytes of the inputs, once they are known.
   void SetInputBytes(std::int64_t bytes) { input_bytes_ = bytes; }
 

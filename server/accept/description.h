@@ -5,6 +5,7 @@
 #define NORMD_SERVER_ACCEPT_DESCRIPTION_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -29,10 +30,10 @@ struct InputDescription {
   std::int64_t data_bytes = 0;
 };
 
-// Memory in which the client wants an output.
+// An output that the client names.
 struct WantedOutput {
-  std::string name;  // May be empty where the model has one output.
-  OutputMemory memory;
+  std::string name;     // May be empty where the model has one output.
+  OutputMemory memory;  // Where it is to go; none: it comes back in memory of the server's.
 };
 
 // A request as sent. AcceptRequest judges every field, so that each front end refuses the same
@@ -41,14 +42,20 @@ struct RequestDescription {
   std::string model;
   std::int64_t version = 0;  // 0: the highest that is loaded.
   absl::InlinedVector<InputDescription, 2> inputs;
-  // What is not named here comes back in memory of the server's.
   absl::InlinedVector<WantedOutput, 1> outputs;
+  // The response has the outputs that are named above and no others, if any is.
+  bool only_named_outputs = false;
   // The inputs' data comes later, in chunks; their descriptions have none.
   bool in_chunks = false;
   // InvalidArgument in the protocol's own words for what names no priority.
   absl::StatusOr<Priority> priority = Priority::kNormal;
   std::int64_t queue_timeout_ns = 0;  // 0: none.
   AskedOptions options;
+  // The request's own id, for protocols whose responses repeat it. Of any text.
+  std::string id;
+  // Keeps memory of the decoder's own that `inputs` show; null where they show the message alone.
+  // shared: as Request::input_owner.
+  std::shared_ptr<void> owner;
 };
 
 // One tensor of a response.
@@ -64,6 +71,7 @@ struct OutputDescription {
 struct ResponseDescription {
   absl::string_view model;
   std::int64_t version = 0;
+  absl::string_view id;  // As RequestDescription's.
   StageTimes stages;
   const BatchInfo* batch = nullptr;
   absl::InlinedVector<OutputDescription, kInlinedOutputs> outputs;

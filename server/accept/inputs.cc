@@ -80,6 +80,19 @@ absl::Status CheckBytes(const InputDescription& tensor, const TensorType& type,
                                                  " of ", norm::Name(type.dtype)));
 }
 
+// The memory for the output that the request names as its i-th.
+absl::Status CheckMemory(std::size_t i, MutableBytes bytes, const TensorSize& wanted) {
+  if (static_cast<std::int64_t>(bytes.size()) != wanted.bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "]: memory of ", bytes.size(),
+                                                   " bytes, wanted ", wanted.bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(bytes.data()) % norm::SizeOf(wanted.dtype) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outputs[", i, "]: memory that is not aligned to ", norm::Name(wanted.dtype)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string CheckedInputs::WantedData() const {
@@ -121,14 +134,14 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
       "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
 }
 
-absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wanted,
-                          const CheckedInputs& inputs,
-                          absl::InlinedVector<OutputMemory, kInlinedOutputs>& outputs) {
-  if (wanted.empty()) return absl::OkStatus();
+absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
+                                           const CheckedInputs& inputs) {
+  PlacedOutputs placed;
+  if (request.outputs.empty()) return placed;
   const absl::Span<const TensorSignature> known = model.outputs();
-  outputs.resize(known.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const WantedOutput& output = wanted[i];
+  absl::InlinedVector<bool, kInlinedOutputs> named(known.size(), false);
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    const WantedOutput& output = request.outputs[i];
     const bool only = known.size() == 1 && output.name.empty();
     std::size_t k = 0;
     while (!only && k < known.size() && known[k].name != output.name) ++k;
@@ -136,23 +149,21 @@ absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wan
       return absl::InvalidArgumentError(absl::StrCat(
           "outputs[", i, "].name: \"", Printable(output.name, 32), "\", wanted ", Quoted(known)));
     }
-    if (outputs[k].bytes.data() != nullptr) {
+    if (named[k]) {
       return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "].name: \"", known[k].name,
                                                      "\" twice, wanted each name once"));
     }
-    const TensorSize& size = inputs.geometry.outputs[k];
-    const MutableBytes bytes = output.memory.bytes;
-    if (static_cast<std::int64_t>(bytes.size()) != size.bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "]: memory of ", bytes.size(),
-                                                     " bytes, wanted ", size.bytes));
+    named[k] = true;
+    if (output.memory.bytes.data() == nullptr) continue;
+    if (absl::Status status = CheckMemory(i, output.memory.bytes, inputs.geometry.outputs[k]);
+        !status.ok()) {
+      return status;
     }
-    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % norm::SizeOf(size.dtype) != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("outputs[", i, "]: memory that is not aligned to ", norm::Name(size.dtype)));
-    }
-    outputs[k] = output.memory;
+    placed.memory.resize(known.size());
+    placed.memory[k] = output.memory;
   }
-  return absl::OkStatus();
+  if (request.only_named_outputs) placed.named = std::move(named);
+  return placed;
 }
 
 absl::Status CheckNoData(absl::Span<const InputDescription> tensors) {

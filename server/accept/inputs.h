@@ -40,12 +40,19 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes);
 
-// Matches the memory that a request names for outputs to the model's outputs, as
-// Request::outputs: empty, or one for each. InvalidArgument names the field for an unknown output,
-// one that is named twice, and memory that is not of its size or not aligned to its elements.
-absl::Status PlaceOutputs(const Model& model, absl::Span<const WantedOutput> wanted,
-                          const CheckedInputs& inputs,
-                          absl::InlinedVector<OutputMemory, kInlinedOutputs>& outputs);
+// What a request wants of the model's outputs, in their order.
+struct PlacedOutputs {
+  // As Request::outputs: empty, or one for each.
+  absl::InlinedVector<OutputMemory, kInlinedOutputs> memory;
+  // Which the response has: empty for all, or one for each.
+  absl::InlinedVector<bool, kInlinedOutputs> named;
+};
+
+// Matches the outputs that a request names to the model's. InvalidArgument names the field for an
+// unknown output, one that is named twice, and memory that is not of its size or not aligned to its
+// elements.
+absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
+                                           const CheckedInputs& inputs);
 
 // InvalidArgument when an input has data, which is to come in chunks.
 absl::Status CheckNoData(absl::Span<const InputDescription> tensors);

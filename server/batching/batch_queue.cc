@@ -25,13 +25,13 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 
 }  // namespace
 
-// Sleepers. Takers wait in one of two places. Most wait in `idle_` without a time-out. When a line
-// is held back for company, one of them (the timer) waits in `timer_` until its delay ends, so that
-// a delay wakes one thread and not all. The reaper waits in `reaper_`. Before it sleeps, a taker
+// Sleepers. Takers wait in one of two places. Most wait in `idle` without a time-out. When a line
+// is held back for company, one of them (the timer) waits in `timer` until its delay ends, so that
+// a delay wakes one thread and not all. The reaper waits in `reaper`. Before it sleeps, a taker
 // may spin, waiting for a call; while one does, it is called and no sleeper.
 //
 // Every change under the lock ends with Plan, which says whom to wake so that this holds:
-// - while a batch may go and a taker sleeps, one taker is on its way (`taker_called_`), and every
+// - while a batch may go and a taker sleeps, one taker is on its way (`taker_called`), and every
 //   taker plans again before it leaves with its batch, which calls the next one;
 // - while a line is held back and a taker sleeps, the timer's time is not later than the line's, or
 //   a taker is on its way to become the timer.

@@ -58,8 +58,8 @@ std::vector<MetricFamily> Collect(const HttpServerStats& stats) {
 
 class ExposerImpl final : public Exposer {
  public:
-  explicit ExposerImpl(Metrics& metrics)
-      : metrics_(metrics), scraper_([this] { return MakeText(); }) {}
+  ExposerImpl(Metrics& metrics, std::function<int(absl::string_view)> probe)
+      : metrics_(metrics), probe_(std::move(probe)), scraper_([this] { return MakeText(); }) {}
   // The scraper answers through the server, and the server asks the scraper.
   ~ExposerImpl() override { scraper_.Stop(); }
 
@@ -88,7 +88,9 @@ class ExposerImpl final : public Exposer {
 
  private:
   void Handle(const HttpRequest& request, HttpServer::Respond respond) {
-    if (request.path != "/metrics") return respond({404, kTextFormat, false, nullptr});
+    if (request.path != "/metrics") {
+      return respond({probe_ ? probe_(request.path) : 404, kTextFormat, false, nullptr});
+    }
     scraper_.Ask(request.accepts_gzip,
                  [gzip = request.accepts_gzip, respond = std::move(respond)](Scraper::Text text) {
                    if (text == nullptr) return respond({503, kTextFormat, false, nullptr});
@@ -113,6 +115,7 @@ class ExposerImpl final : public Exposer {
   }
 
   Metrics& metrics_;
+  const std::function<int(absl::string_view)> probe_;
   const ProcessCollector process_;
   mutable Mutex mutex_;
   Scraper scraper_;
@@ -123,7 +126,7 @@ class ExposerImpl final : public Exposer {
 
 absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics,
                                                       const ExposerOptions& options) {
-  auto exposer = std::make_unique<ExposerImpl>(metrics);
+  auto exposer = std::make_unique<ExposerImpl>(metrics, options.probe);
   if (absl::Status status = exposer->Start(address, options); !status.ok()) return status;
   return std::unique_ptr<Exposer>(std::move(exposer));
 }

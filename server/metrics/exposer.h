@@ -4,10 +4,12 @@
 #define NORMD_SERVER_METRICS_EXPOSER_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "server/metrics/metrics.h"
 
@@ -16,6 +18,9 @@ namespace normd {
 struct ExposerOptions {
   Duration timeout = std::chrono::seconds(10);  // For a request to arrive, and for its response.
   std::size_t max_connections = 64;             // One peer may have a quarter of them.
+  // The HTTP status for any other path than /metrics; without it, 404. Called on the thread that
+  // serves all connections, which it must not hold up.
+  std::function<int(absl::string_view path)> probe = nullptr;
 };
 
 // Listens until destroyed, which waits for a scrape that is being made. `metrics` outlives it.

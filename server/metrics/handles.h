@@ -3,7 +3,9 @@
 #ifndef NORMD_SERVER_METRICS_HANDLES_H_
 #define NORMD_SERVER_METRICS_HANDLES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -20,8 +22,25 @@ enum class Method {
   kGetModel,
   kLoadModel,
   kUnloadModel,
-  kGetServerInfo
+  kGetServerInfo,
+  // Of the Open Inference Protocol.
+  kModelInfer,
+  kModelStreamInfer,  // Each request of the stream.
+  kServerLive,
+  kServerReady,
+  kModelReady,
+  kServerMetadata,
+  kModelMetadata,
+  kModelConfig,
+  kModelStatistics,
+  kRepositoryIndex,
+  kRepositoryModelLoad,
+  kRepositoryModelUnload,
+  kSharedMemory,  // All six of them.
+  kTraceSetting,
+  kLogSettings
 };
+inline constexpr std::size_t kMethodCount = static_cast<std::size_t>(Method::kLogSettings) + 1;
 // Its value of the label, for the request log.
 absl::string_view MethodName(Method method);
 
@@ -37,6 +56,34 @@ enum class Rejection {
   kLate
 };
 
+struct DurationTotal {
+  std::int64_t count = 0;
+  std::int64_t ns = 0;  // Of all of them together.
+};
+
+// What a model version's requests have taken so far, since its series began. Gather and copy_in are
+// input, copy_out and encode are output.
+struct ModelTotals {
+  // Computed in batches of one size, or in a range of them.
+  struct Batches {
+    std::int64_t most_requests = 0;
+    std::int64_t count = 0;
+    std::int64_t input_ns = 0;
+    std::int64_t compute_ns = 0;
+    std::int64_t output_ns = 0;
+  };
+  DurationTotal succeeded;  // From arrival to the answer's hand-over.
+  DurationTotal failed;
+  // Of those that succeeded. A batch's time counts for each of its requests.
+  std::int64_t queue_ns = 0;
+  std::int64_t input_ns = 0;
+  std::int64_t compute_ns = 0;
+  std::int64_t output_ns = 0;
+  std::int64_t batches = 0;
+  std::int64_t last_success_ms = 0;  // Since 1970; 0: none.
+  std::vector<Batches> by_size;      // Ascending; those that occurred.
+};
+
 // The series of one model version.
 class ModelMetrics {
  public:
@@ -44,12 +91,14 @@ class ModelMetrics {
 
   // One finished request: its code, and the time from arrival to the answer's hand-over.
   virtual void RecordRequest(Method method, absl::StatusCode code, Duration duration) = 0;
-  // A completed Normalize; stages that did not happen are left out.
-  virtual void RecordStages(const StageTimes& stages) = 0;
+  // A completed request, or a stream's piece, in a batch of so many; stages that did not happen are
+  // left out.
+  virtual void RecordStages(const StageTimes& stages, std::int64_t batch_requests = 1) = 0;
   virtual void RecordBatch(std::int64_t requests, std::int64_t bytes) = 0;
   virtual void RecordRejection(Rejection reason) = 0;
   virtual void AddQueued(std::int64_t requests) = 0;  // Negative when they leave.
   virtual void RecordLoad(Duration duration) = 0;
+  virtual ModelTotals Totals() const { return {}; }
 };
 
 class LaneMetrics {

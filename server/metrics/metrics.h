@@ -8,6 +8,7 @@
 #ifndef NORMD_SERVER_METRICS_METRICS_H_
 #define NORMD_SERVER_METRICS_METRICS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <utility>
 
@@ -10,9 +11,28 @@
 namespace normd {
 namespace {
 
-constexpr std::array<const char*, 7> kMethodNames = {
-    "Normalize", "NormalizeStream", "ListModels",   "GetModel",
-    "LoadModel", "UnloadModel",     "GetServerInfo"};
+constexpr std::array<const char*, kMethodCount> kMethodNames = {"Normalize",
+                                                                "NormalizeStream",
+                                                                "ListModels",
+                                                                "GetModel",
+                                                                "LoadModel",
+                                                                "UnloadModel",
+                                                                "GetServerInfo",
+                                                                "ModelInfer",
+                                                                "ModelStreamInfer",
+                                                                "ServerLive",
+                                                                "ServerReady",
+                                                                "ModelReady",
+                                                                "ServerMetadata",
+                                                                "ModelMetadata",
+                                                                "ModelConfig",
+                                                                "ModelStatistics",
+                                                                "RepositoryIndex",
+                                                                "RepositoryModelLoad",
+                                                                "RepositoryModelUnload",
+                                                                "SharedMemory",
+                                                                "TraceSetting",
+                                                                "LogSettings"};
 constexpr std::array<const char*, 8> kRejectionNames = {
     "queue_full", "inflight_bytes",   "inflight_requests", "draining",
     "not_ready",  "connection_share", "peer_share",        "late"};
@@ -20,8 +40,50 @@ constexpr std::array<const char*, kStageCount> kStageNames = {
     "decode", "queue", "gather", "copy_in", "compute", "copy_out", "encode"};
 constexpr std::size_t kCodeCount = 17;  // OK to UNAUTHENTICATED, as gRPC numbers them.
 
-static_assert(kMethodNames.size() == static_cast<std::size_t>(Method::kGetServerInfo) + 1);
+static_assert(kMethodNames.back() != nullptr);
 static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kLate) + 1);
+
+// The methods that compute.
+bool IsInference(Method method) {
+  return method == Method::kNormalize || method == Method::kNormalizeStream ||
+         method == Method::kModelInfer || method == Method::kModelStreamInfer;
+}
+
+// The cells of VersionTotals: these, and four for each range of batch sizes.
+enum TotalCell : std::size_t {
+  kSuccesses,
+  kSuccessNs,
+  kFailures,
+  kFailureNs,
+  kQueueNs,
+  kInputNs,
+  kComputeNs,
+  kOutputNs,
+  kTotalCells
+};
+enum BatchCell : std::size_t {
+  kBatches,
+  kBatchInputNs,
+  kBatchComputeNs,
+  kBatchOutputNs,
+  kBatchCells
+};
+
+// The ranges of batch sizes are the histogram's; what lies above is the last one's.
+std::size_t BatchRange(std::int64_t requests) {
+  const absl::Span<const std::int64_t> bounds = BatchRequestsScale().bounds;
+  const auto bound = std::lower_bound(bounds.begin(), bounds.end() - 1, requests);
+  return static_cast<std::size_t>(bound - bounds.begin());
+}
+std::size_t CellOf(std::size_t range, BatchCell cell) {
+  return kTotalCells + range * kBatchCells + cell;
+}
+
+std::int64_t MillisecondsNow() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 std::vector<Histogram> DurationHistograms(std::size_t count) {
   std::vector<Histogram> histograms;
@@ -99,6 +161,60 @@ void ModelSeries::Collect(FamilyList& out) const {
   }
 }
 
+VersionTotals::VersionTotals()
+    : cells_(kTotalCells + BatchRequestsScale().bounds.size() * kBatchCells) {}
+
+void VersionTotals::RecordRequest(bool succeeded, Duration duration) {
+  cells_.Add(succeeded ? kSuccesses : kFailures, 1);
+  cells_.Add(succeeded ? kSuccessNs : kFailureNs, duration.count());
+  if (!succeeded) return;
+  // Most find it as it is, and no core takes the line from another.
+  const std::int64_t now = MillisecondsNow();
+  if (last_success_ms_.load(std::memory_order_relaxed) == now) return;
+  last_success_ms_.store(now, std::memory_order_relaxed);
+}
+
+void VersionTotals::RecordStages(const StageTimes& stages, std::int64_t batch_requests) {
+  const std::int64_t input = (stages[Stage::kGather] + stages[Stage::kCopyIn]).count();
+  const std::int64_t compute = stages[Stage::kCompute].count();
+  const std::int64_t output = (stages[Stage::kCopyOut] + stages[Stage::kEncode]).count();
+  cells_.Add(kQueueNs, stages[Stage::kQueue].count());
+  cells_.Add(kInputNs, input);
+  cells_.Add(kComputeNs, compute);
+  cells_.Add(kOutputNs, output);
+  // Each of a batch's requests has the whole batch's time: a share of each makes it once.
+  const std::int64_t requests = std::max<std::int64_t>(batch_requests, 1);
+  const std::size_t range = BatchRange(requests);
+  cells_.Add(CellOf(range, kBatchInputNs), input / requests);
+  cells_.Add(CellOf(range, kBatchComputeNs), compute / requests);
+  cells_.Add(CellOf(range, kBatchOutputNs), output / requests);
+}
+
+void VersionTotals::RecordBatch(std::int64_t requests) {
+  cells_.Add(CellOf(BatchRange(requests), kBatches), 1);
+}
+
+ModelTotals VersionTotals::Read() const {
+  ModelTotals totals;
+  totals.succeeded = {cells_.Sum(kSuccesses), cells_.Sum(kSuccessNs)};
+  totals.failed = {cells_.Sum(kFailures), cells_.Sum(kFailureNs)};
+  totals.queue_ns = cells_.Sum(kQueueNs);
+  totals.input_ns = cells_.Sum(kInputNs);
+  totals.compute_ns = cells_.Sum(kComputeNs);
+  totals.output_ns = cells_.Sum(kOutputNs);
+  totals.last_success_ms = last_success_ms_.load(std::memory_order_relaxed);
+  const absl::Span<const std::int64_t> bounds = BatchRequestsScale().bounds;
+  for (std::size_t range = 0; range < bounds.size(); ++range) {
+    const std::int64_t batches = cells_.Sum(CellOf(range, kBatches));
+    if (batches == 0) continue;
+    totals.batches += batches;
+    totals.by_size.push_back({bounds[range], batches, cells_.Sum(CellOf(range, kBatchInputNs)),
+                              cells_.Sum(CellOf(range, kBatchComputeNs)),
+                              cells_.Sum(CellOf(range, kBatchOutputNs))});
+  }
+  return totals;
+}
+
 VersionSeries::VersionSeries(std::shared_ptr<ModelSeries> model, std::int64_t version)
     : model_(std::move(model)), version_(version == 0 ? "" : absl::StrCat(version)) {
   requests_.reserve(kMethodNames.size());
@@ -110,6 +226,7 @@ void VersionSeries::RecordRequest(Method method, absl::StatusCode code, Duration
   if (number >= kCodeCount) number = static_cast<std::size_t>(absl::StatusCode::kUnknown);
   requests_[static_cast<std::size_t>(method)].Add(number, 1);
   model_->RecordDuration(method, duration);
+  if (IsInference(method)) totals_.RecordRequest(code == absl::StatusCode::kOk, duration);
 }
 
 void VersionSeries::Collect(FamilyList& out) const {

@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_METRICS_MODEL_SERIES_H_
 #define NORMD_SERVER_METRICS_MODEL_SERIES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -47,6 +48,22 @@ class ModelSeries {
   ShardedCells rejected_;  // By reason.
 };
 
+// What ModelTotals tells. Takes no memory before the first recording. Thread-safe.
+class VersionTotals {
+ public:
+  VersionTotals();
+
+  void RecordRequest(bool succeeded, Duration duration);
+  void RecordStages(const StageTimes& stages, std::int64_t batch_requests);
+  void RecordBatch(std::int64_t requests);
+  ModelTotals Read() const;
+
+ private:
+  ShardedCells cells_;
+  // Relaxed: nothing else is published with it.
+  std::atomic<std::int64_t> last_success_ms_{0};
+};
+
 // Adds the counts by version. Thread-safe.
 class VersionSeries final : public ModelMetrics {
  public:
@@ -56,11 +73,16 @@ class VersionSeries final : public ModelMetrics {
   const std::shared_ptr<ModelSeries>& model() const { return model_; }
 
   void RecordRequest(Method method, absl::StatusCode code, Duration duration) override;
-  void RecordStages(const StageTimes& stages) override { model_->RecordStages(stages); }
+  void RecordStages(const StageTimes& stages, std::int64_t batch_requests) override {
+    model_->RecordStages(stages);
+    totals_.RecordStages(stages, batch_requests);
+  }
   void RecordBatch(std::int64_t requests, std::int64_t bytes) override {
     model_->RecordBatch(requests, bytes);
+    totals_.RecordBatch(requests);
   }
   void RecordRejection(Rejection reason) override { model_->RecordRejection(reason); }
+  ModelTotals Totals() const override { return totals_.Read(); }
   void AddQueued(std::int64_t requests) override { model_->AddQueued(requests); }
   void RecordLoad(Duration duration) override { model_->RecordLoad(duration); }
 
@@ -71,6 +93,7 @@ class VersionSeries final : public ModelMetrics {
   const std::shared_ptr<ModelSeries> model_;  // shared: the last version to go takes it along.
   const std::string version_;
   std::vector<ShardedCells> requests_;  // By method, then code.
+  VersionTotals totals_;
 };
 
 }  // namespace normd

@@ -1,4 +1,4 @@
-// Counters that many threads add to without meeting.
+// Counters that many threads add to without contention.
 
 #ifndef NORMD_SERVER_METRICS_SHARDED_CELLS_H_
 #define NORMD_SERVER_METRICS_SHARDED_CELLS_H_

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/task_thread.h"
 #include "server/accept/environment.h"
 #include "server/rpc/response_watch.h"
 
@@ -30,11 +31,16 @@ struct CallOptions {
   }
 };
 
+// More would wait for longer than a client does.
+inline constexpr std::size_t kMaxWaitingLoads = 64;
+
 // Outlives every call; `accept` outlives it. Each member is thread-safe or constant.
 struct CallEnvironment {
   const CallOptions options;
   AcceptEnvironment& accept;
   ResponseWatch responses{options.response_timeout};
+  // Loads and unloads of all services run here, one after the other.
+  TaskThread loads{"control", kMaxWaitingLoads};
 };
 
 }  // namespace normd

@@ -8,7 +8,7 @@
 namespace normd {
 
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
-  CountReceived(request_bytes);
+  call_.CountReceived(request_bytes);
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
     if (absl::Status refused = CheckUncompressed(context_); !refused.ok()) return refused;

@@ -8,10 +8,10 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "base/task_thread.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/batching/admission.h"
-#include "server/rpc/task_thread.h"
 #include "server/rpc/unary_call.h"
 
 namespace normd {

@@ -5,18 +5,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "server/rpc/control_call.h"
+#include "server/rpc/control_messages.h"
 #include "server/rpc/normalize_call.h"
 #include "server/rpc/stream_call.h"
 
 namespace normd {
 namespace {
-
-// More would wait for longer than a client does.
-constexpr std::size_t kMaxWaitingLoads = 64;
-// A control request is a name and a number.
-constexpr std::size_t kMaxControlBytes = 4096;
 
 void AddTensors(absl::Span<const TensorSignature> tensors,
                 google::protobuf::RepeatedPtrField<v1::TensorInfo>& out) {
@@ -50,49 +44,13 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   return info;
 }
 
-// Parses the request, runs `body(request, response, about)`, serializes the response.
-template <typename Request, typename Response, typename Body>
-ControlCall::Body WithMessages(const grpc::ByteBuffer& request, grpc::ByteBuffer& response,
-                               Body body) {
-  return [&request, &response, body](std::shared_ptr<const Model>& about) -> absl::Status {
-    if (request.Length() > kMaxControlBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("request: ", request.Length(), " bytes, wanted at most ", kMaxControlBytes));
-    }
-    grpc::ByteBuffer bytes(request);
-    Request parsed;
-    if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, &parsed).ok()) {
-      return absl::InvalidArgumentError("request: malformed protobuf");
-    }
-    Response answer;
-    absl::Status status = body(parsed, answer, about);
-    if (!status.ok()) return status;
-    bool own_buffer = false;
-    if (!grpc::SerializationTraits<Response>::Serialize(answer, &response, &own_buffer).ok()) {
-      return absl::InternalError("the response could not be serialized");
-    }
-    return absl::OkStatus();
-  };
-}
-
-grpc::ServerUnaryReactor* StartControl(CallEnvironment& environment,
-                                       grpc::CallbackServerContext& context, Method method,
-                                       const grpc::ByteBuffer& request, ControlCall::Body body,
-                                       TaskThread* thread = nullptr) {
-  auto* call = NewCall<ControlCall>(environment, context, method);
-  if (call == nullptr) return OutOfMemory(context);
-  call->Start(static_cast<std::int64_t>(request.Length()), std::move(body), thread);
-  return call;
-}
-
 }  // namespace
 
 NormService::NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info)
     : environment_(environment),
       readiness_(readiness),
       info_(std::move(info)),
-      started_(environment.accept.clock.Now()),
-      loader_(kMaxWaitingLoads) {}
+      started_(environment.accept.clock.Now()) {}
 
 grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* request,
@@ -123,9 +81,8 @@ grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* c
     }
     return absl::OkStatus();
   };
-  return StartControl(
-      environment_, *context, Method::kListModels, *request,
-      WithMessages<v1::ListModelsRequest, v1::ListModelsResponse>(*request, *response, body));
+  return BeginControl<v1::ListModelsRequest, v1::ListModelsResponse>(
+      environment_, *context, Method::kListModels, *request, *response, body);
 }
 
 grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* context,
@@ -141,9 +98,8 @@ grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* con
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
-  return StartControl(
-      environment_, *context, Method::kGetModel, *request,
-      WithMessages<v1::GetModelRequest, v1::GetModelResponse>(*request, *response, body));
+  return BeginControl<v1::GetModelRequest, v1::GetModelResponse>(
+      environment_, *context, Method::kGetModel, *request, *response, body);
 }
 
 grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* context,
@@ -159,10 +115,8 @@ grpc::ServerUnaryReactor* NormService::LoadModel(grpc::CallbackServerContext* co
     *answer.mutable_model() = ToInfo(*status);
     return absl::OkStatus();
   };
-  return StartControl(
-      environment_, *context, Method::kLoadModel, *request,
-      WithMessages<v1::LoadModelRequest, v1::LoadModelResponse>(*request, *response, body),
-      &loader_);
+  return BeginControl<v1::LoadModelRequest, v1::LoadModelResponse>(
+      environment_, *context, Method::kLoadModel, *request, *response, body, &environment_.loads);
 }
 
 grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* context,
@@ -177,10 +131,8 @@ grpc::ServerUnaryReactor* NormService::UnloadModel(grpc::CallbackServerContext* 
     for (const std::int64_t version : *versions) answer.add_versions(version);
     return absl::OkStatus();
   };
-  return StartControl(
-      environment_, *context, Method::kUnloadModel, *request,
-      WithMessages<v1::UnloadModelRequest, v1::UnloadModelResponse>(*request, *response, body),
-      &loader_);
+  return BeginControl<v1::UnloadModelRequest, v1::UnloadModelResponse>(
+      environment_, *context, Method::kUnloadModel, *request, *response, body, &environment_.loads);
 }
 
 grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext* context,
@@ -198,9 +150,8 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
     answer.set_ready(readiness_.ready());
     return absl::OkStatus();
   };
-  return StartControl(
-      environment_, *context, Method::kGetServerInfo, *request,
-      WithMessages<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(*request, *response, body));
+  return BeginControl<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
+      environment_, *context, Method::kGetServerInfo, *request, *response, body);
 }
 
 }  // namespace normd

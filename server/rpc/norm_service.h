@@ -14,7 +14,6 @@
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/served_service.h"
-#include "server/rpc/task_thread.h"
 
 namespace normd {
 
@@ -39,8 +38,8 @@ struct ServerInfo {
   std::int64_t max_inflight_bytes = 0;
 };
 
-// Thread-safe. No handler blocks: loads and unloads run one after the other on a thread of the
-// service, all else ends at once or in a completion. Every call passes the same admission, is
+// Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, all else
+// ends at once or in a completion. Every call passes the same admission, is
 // counted as active, and is recorded with its code and duration.
 class NormService final : public NormServiceBase {
  public:
@@ -76,7 +75,6 @@ class NormService final : public NormServiceBase {
   const ServerInfo info_;
   const TimePoint started_;
   const NormalizeCodec codec_;
-  TaskThread loader_;
 };
 
 }  // namespace normd

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/accept/client_status.h"
-#include "server/rpc/received_message.h"
 
 namespace normd {
 
@@ -23,34 +22,18 @@ void NormalizeCall::Start() {
 }
 
 absl::Status NormalizeCall::Accept() {
-  AcceptEnvironment& accept = environment_.accept;
-  const auto message_bytes = static_cast<std::int64_t>(messages_.request.Length());
-  accept.metrics.AddPayload(message_bytes, 0);
-  CountReceived(message_bytes);
-  const absl::StatusOr<MessageViews> views = OpenMessage(context_, messages_.request, slices_);
-  if (!views.ok()) return views.status();
-  absl::StatusOr<RequestDescription> description = messages_.codec.Decode(*views);
-  if (!description.ok()) return description.status();
-  const absl::Status status = AcceptRequest(accept, call_, *description, accepted_);
-  if (!status.ok()) return status;
-
-  std::unique_ptr<Request> request = MakeRequest(accept, call_, accepted_, accepted_.geometry());
-  for (const std::size_t place : accepted_.inputs.places) {
-    request->inputs.push_back(std::move(description->inputs[place].data));
-  }
-  // The call outlives the request's use of the slices.
-  request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);
-  request->done = [this](Completion&& completion) { Complete(std::move(completion)); };
-  request_id_ = request->id;
-  request->arrival = call_.arrival();
-  request->stages[Stage::kDecode] = accept.clock.Now() - call_.arrival();
+  absl::StatusOr<std::unique_ptr<Request>> request = exchange_.Accept(context_, messages_.request);
+  if (!request.ok()) return request.status();
+  (*request)->done = [this](Completion&& completion) { Complete(std::move(completion)); };
   // After an accepted Push the call may be over: nothing of it is touched any more.
-  return accept.queue.Push(request);
+  return environment_.accept.queue.Push(*request);
 }
 
 void NormalizeCall::Complete(Completion&& completion) {
   const absl::Status status =
-      completion.status.ok() ? CatchAll([&] { return Answer(completion); }) : completion.status;
+      completion.status.ok()
+          ? CatchAll([&] { return exchange_.Answer(completion, messages_.response); })
+          : completion.status;
   if (environment_.accept.request_log != nullptr) {
     stages_ = completion.stages;
     batch_ = std::move(completion.batch);
@@ -58,23 +41,9 @@ void NormalizeCall::Complete(Completion&& completion) {
   End(status, messages_.response.Length());
 }
 
-absl::Status NormalizeCall::Answer(Completion& completion) {
-  AcceptEnvironment& accept = environment_.accept;
-  const TimePoint begin = accept.clock.Now();
-  absl::StatusOr<ResponseDescription> response = MakeResponse(call_, accepted_, completion);
-  if (!response.ok()) return response.status();
-  // grpc::ByteBuffer copies where others would move.
-  grpc::ByteBuffer encoded = messages_.codec.Encode(*std::move(response));
-  messages_.response.Swap(&encoded);
-  accept.metrics.AddPayload(0, static_cast<std::int64_t>(messages_.response.Length()));
-  completion.stages[Stage::kEncode] = accept.clock.Now() - begin;
-  call_.metrics().RecordStages(completion.stages);
-  return absl::OkStatus();
-}
-
 void NormalizeCall::OnCancel() {
   call_.Cancel();
-  environment_.accept.queue.Cancel(request_id_);
+  environment_.accept.queue.Cancel(exchange_.request_id());
 }
 
 void NormalizeCall::Record() { call_.RecordAndLog(stages_, batch_); }

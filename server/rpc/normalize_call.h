@@ -16,15 +16,11 @@
 #ifndef NORMD_SERVER_RPC_NORMALIZE_CALL_H_
 #define NORMD_SERVER_RPC_NORMALIZE_CALL_H_
 
-#include <cstdint>
-#include <vector>
-
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "grpcpp/support/slice.h"
-#include "server/accept/accept.h"
+#include "server/rpc/exchange.h"
 #include "server/rpc/message_codec.h"
 #include "server/rpc/unary_call.h"
 
@@ -47,7 +43,9 @@ class NormalizeCall final : public UnaryCall {
   // For NewCall.
   NormalizeCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method,
                 UnaryMessages messages)
-      : UnaryCall(environment, context, method), messages_(messages) {}
+      : UnaryCall(environment, context, method),
+        messages_(messages),
+        exchange_(environment.accept, call_, messages.codec) {}
 
   void OnCancel() override;
 
@@ -60,14 +58,11 @@ class NormalizeCall final : public UnaryCall {
   void Start();
   absl::Status Accept();
   void Complete(Completion&& completion);
-  absl::Status Answer(Completion& completion);
   void Record() override;
 
   // Constant after Start, which is over before `done` reads them (Push orders the two).
   const UnaryMessages messages_;
-  std::uint64_t request_id_ = 0;
-  std::vector<grpc::Slice> slices_;
-  AcceptedRequest accepted_;
+  Exchange exchange_;
 
   // For the request log, if there is one; written before End, read by OnDone.
   StageTimes stages_;

@@ -176,7 +176,9 @@ void StreamCall::OnIdleAfterFinish(TimePoint now) {
 }
 
 void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
-  if (completion.status.ok()) call_.metrics().RecordStages(completion.stages);
+  if (completion.status.ok()) {
+    call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+  }
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     --computing_;
     if (!status_.ok()) return;
@@ -216,7 +218,7 @@ void StreamCall::OnDone() {
 absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices) {
   const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
   environment_.accept.metrics.AddPayload(message_bytes, 0);
-  if (call_.caller() != nullptr) call_.caller()->delivered.Add(message_bytes);
+  call_.CountReceived(message_bytes);
   const absl::StatusOr<MessageViews> views = OpenMessage(context_, incoming_, slices);
   if (!views.ok()) return views.status();
   incoming_.Clear();

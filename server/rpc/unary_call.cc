@@ -11,10 +11,6 @@ UnaryCall::UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& 
       context_(context),
       call_(environment.accept, ArrivalOf(context, method, environment.accept)) {}
 
-void UnaryCall::CountReceived(std::int64_t message_bytes) {
-  if (call_.caller() != nullptr) call_.caller()->delivered.Add(message_bytes);
-}
-
 void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {
   const grpc::Status answer = ToGrpc(call_.End(status), environment_.options.retry_after, context_);
   environment_.responses.Add(response_, context_.c_call(),

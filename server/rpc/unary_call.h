@@ -4,7 +4,6 @@
 #define NORMD_SERVER_RPC_UNARY_CALL_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <new>
 #include <utility>
 
@@ -30,8 +29,6 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method);
   ~UnaryCall() override = default;
 
-  // The call's message of so many bytes has arrived.
-  void CountReceived(std::int64_t message_bytes);
   // Finishes the call, with a response of so many bytes if `status` is OK. Exactly once; the call
   // may be over when it returns.
   void End(const absl::Status& status, std::size_t response_bytes);

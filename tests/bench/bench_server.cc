@@ -78,11 +78,13 @@ BenchServer::BenchServer(const BenchServerOptions& options)
                 options.small_lanes),
       accept_{options.accept, registry_, admission_, queue_, *metrics_, clock_},
       environment_{{}, accept_},
-      service_(environment_, readiness_, {}) {
+      service_(environment_, readiness_, {}),
+      infer_service_(environment_, readiness_, {}) {
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
-  server_ = ValueOrExit(
-      Server::Start({.listen = "127.0.0.1:0"}, {service_.served()}, environment_, readiness_));
+  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"},
+                                      {service_.served(), infer_service_.served()}, environment_,
+                                      readiness_));
   executor_.Start([](const absl::Status&) {});
   readiness_.Start();
 }

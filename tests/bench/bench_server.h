@@ -17,6 +17,7 @@
 #include "server/batching/batch_queue.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
+#include "server/rpc/infer_service.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/server.h"
 
@@ -78,6 +79,7 @@ class BenchServer {
   AcceptEnvironment accept_;
   CallEnvironment environment_;
   NormService service_;
+  InferService infer_service_;
   std::unique_ptr<Server> server_;
 };
 

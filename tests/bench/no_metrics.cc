@@ -8,7 +8,7 @@ namespace {
 class NoModelMetrics final : public ModelMetrics {
  public:
   void RecordRequest(Method, absl::StatusCode, Duration) override {}
-  void RecordStages(const StageTimes&) override {}
+  void RecordStages(const StageTimes&, std::int64_t) override {}
   void RecordBatch(std::int64_t, std::int64_t) override {}
   void RecordRejection(Rejection) override {}
   void AddQueued(std::int64_t) override {}

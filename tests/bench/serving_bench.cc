@@ -1,4 +1,5 @@
-// What Normalize costs beyond the transport: normd and a server that only echoes, in one process,
+// What Normalize, or ModelInfer of the Open Inference Protocol (--protocol=oip), costs beyond the
+// transport: normd and a server that only echoes, in one process,
 // over loopback, closed loop, in turns. Both get the same bytes and send as many back; the client
 // encodes nothing and decodes nothing. The ratios of the two are the numbers; the rates themselves
 // are the machine's. "cpu us" is the processor time of client and server together for one call: on
@@ -13,6 +14,7 @@
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --against=no_metrics --sizes=1024     # what recording costs
+//   serving_bench --against=normalize --protocol=oip    # one protocol against the other
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -33,8 +35,10 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "inference/grpc_service.pb.h"
 #include "nlohmann/json.hpp"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "spdlog/spdlog.h"
@@ -46,8 +50,13 @@ ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "26
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(500), "length of one turn");
-ABSL_FLAG(std::string, against, "echo",
-          "the other server: echo, or no_metrics, a normd that records none");
+ABSL_FLAG(
+    std::string, protocol, "normd",
+    "how normd is called: normd (Normalize) or oip (ModelInfer of the Open Inference Protocol)");
+ABSL_FLAG(
+    std::string, against, "echo",
+    "the other server: echo; normalize, a normd that is called by Normalize; or no_metrics, a "
+    "normd that is called as the first and records no metrics");
 ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
@@ -73,8 +82,14 @@ ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 namespace normd {
 namespace {
 
-constexpr char kMethod[] = "/normd.v1.NormService/Normalize";
 constexpr std::int64_t kRowElements = 256;
+
+// A unary method that computes, and the request's encoding.
+struct Front {
+  const char* path;
+  const char* name;  // In the metrics.
+  std::string (*encode)(std::int64_t bytes);
+};
 
 // Hands each message back as it came, with gRPC's cheapest reactor.
 class EchoService final
@@ -142,32 +157,56 @@ double Sum(const BenchServer& normd, const std::string& name, const std::string&
   return value;
 }
 
-std::string EncodeRequest(std::int64_t bytes) {
+// Rows of kRowElements float32.
+std::string TensorOf(std::int64_t bytes) {
+  std::vector<float> x(static_cast<std::size_t>(bytes) / sizeof(float));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) - 6.0f;
+  return std::string(reinterpret_cast<const char*>(x.data()), x.size() * sizeof(float));
+}
+
+std::string EncodeNormalize(std::int64_t bytes) {
   v1::NormalizeRequest request;
   request.set_model("rms_norm");
   v1::Tensor& input = *request.add_inputs();
   input.set_dtype(v1::FLOAT32);
-  const std::int64_t rows = bytes / (kRowElements * 4);
-  input.add_shape(rows);
+  input.add_shape(bytes / (kRowElements * 4));
   input.add_shape(kRowElements);
-  std::vector<float> x(static_cast<std::size_t>(rows * kRowElements));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) - 6.0f;
-  input.set_data(x.data(), x.size() * sizeof(float));
+  input.set_data(TensorOf(bytes));
   return request.SerializeAsString();
 }
+
+// As tritonclient sends it.
+std::string EncodeModelInfer(std::int64_t bytes) {
+  inference::ModelInferRequest request;
+  request.set_model_name("rms_norm");
+  auto& input = *request.add_inputs();
+  input.set_name("x");
+  input.set_datatype("FP32");
+  input.add_shape(bytes / (kRowElements * 4));
+  input.add_shape(kRowElements);
+  request.add_outputs()->set_name("y");
+  request.add_raw_input_contents(TensorOf(bytes));
+  return request.SerializeAsString();
+}
+
+constexpr Front kNormalize{"/normd.v1.NormService/Normalize", "Normalize", EncodeNormalize};
+constexpr Front kModelInfer{"/inference.GRPCInferenceService/ModelInfer", "ModelInfer",
+                            EncodeModelInfer};
 
 // One connection and the loop over it.
 class Client {
  public:
-  explicit Client(const std::string& address) : stub_(ConnectAlone(address)) {}
+  Client(const std::string& address, const Front& front)
+      : stub_(ConnectAlone(address)), path_(front.path) {}
 
   // Calls until `stop`, once at least; returns each call's microseconds.
-  std::vector<double> Loop(const std::string& wire, const std::atomic<bool>& stop) {
+  std::vector<double> Loop(const std::string& wire, std::size_t least_bytes,
+                           const std::atomic<bool>& stop) {
     std::vector<double> latencies;
     const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
     do {
       const auto begin = std::chrono::steady_clock::now();
-      Call(grpc::ByteBuffer(&slice, 1), wire.size());
+      Call(grpc::ByteBuffer(&slice, 1), least_bytes);
       const std::chrono::duration<double, std::micro> took =
           std::chrono::steady_clock::now() - begin;
       latencies.push_back(took.count());
@@ -181,7 +220,7 @@ class Client {
     grpc::ByteBuffer response;
     bool done = false;
     grpc::Status status;
-    stub_->UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response,
+    stub_->UnaryCall(&context, path_, grpc::StubOptions(), &request, &response,
                      [&](grpc::Status result) {
                        MutexLock lock(mutex_);
                        status = std::move(result);
@@ -202,6 +241,7 @@ class Client {
   }
 
   std::unique_ptr<grpc::GenericStub> stub_;
+  const std::string path_;
   const bool spin_ = absl::GetFlag(FLAGS_spin);
   std::atomic<bool> has_ended_{false};  // For who spins; the lock orders the rest.
   Mutex mutex_;
@@ -237,22 +277,26 @@ Usage ReadUsage() {
 
 using Clients = std::vector<std::unique_ptr<Client>>;
 
-Clients Connect(const std::string& address) {
+Clients Connect(const std::string& address, const Front& front) {
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
-    clients.push_back(std::make_unique<Client>(address));
+    clients.push_back(std::make_unique<Client>(address, front));
   }
   return clients;
 }
 
-Sample Measure(Clients& clients, const std::string& wire, absl::Duration length) {
+// Sends `wire` over and over; its responses have at least `least_bytes`.
+Sample Measure(Clients& clients, const std::string& wire, std::int64_t least_bytes,
+               absl::Duration length) {
   std::atomic<bool> stop{false};
   std::vector<std::vector<double>> latencies(clients.size());
   std::vector<std::thread> threads;
   const Usage before = ReadUsage();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < clients.size(); ++i) {
-    threads.emplace_back([&, i] { latencies[i] = clients[i]->Loop(wire, stop); });
+    threads.emplace_back([&, i] {
+      latencies[i] = clients[i]->Loop(wire, static_cast<std::size_t>(least_bytes), stop);
+    });
   }
   std::this_thread::sleep_for(absl::ToChronoNanoseconds(length));
   stop = true;
@@ -282,18 +326,20 @@ using StageSums = std::array<double, 8>;
 
 // Seconds that requests have spent in each stage so far; the last is the whole, from the arrival to
 // the hand-over of the response.
-StageSums Stages(const BenchServer& normd) {
+StageSums Stages(const BenchServer& normd, const Front& front) {
   StageSums sums{};
   for (std::size_t i = 0; i + 1 < sums.size(); ++i) {
     sums[i] =
         Sum(normd, "normd_stage_duration_seconds_sum", absl::StrCat("stage=\"", kStages[i], "\""));
   }
-  sums.back() = Sum(normd, "normd_request_duration_seconds_sum", "method=\"Normalize\"");
+  sums.back() =
+      Sum(normd, "normd_request_duration_seconds_sum", absl::StrCat("method=\"", front.name, "\""));
   return sums;
 }
 
-double Count(const BenchServer& normd) {
-  return Sum(normd, "normd_request_duration_seconds_count", "method=\"Normalize\"");
+double Count(const BenchServer& normd, const Front& front) {
+  return Sum(normd, "normd_request_duration_seconds_count",
+             absl::StrCat("method=\"", front.name, "\""));
 }
 
 // The means between two readings.
@@ -355,25 +401,96 @@ nlohmann::json Print(const char* server, std::int64_t bytes, const Sample& sampl
           {"context_switches", sample.switches}};
 }
 
+// The two servers, each with its connections.
+class Comparison {
+ public:
+  // `against` is a value of the flag.
+  Comparison(const std::string& protocol, const std::string& against)
+      : protocol_(protocol), against_(against) {
+    if (against != "echo") {
+      BenchServerOptions options = ServerOptions();
+      options.record_metrics = against != "no_metrics";
+      other_normd_ = std::make_unique<BenchServer>(options);
+    }
+    to_normd_ = Connect(normd_.address(), front_);
+    to_other_ = Connect(other_normd_ ? other_normd_->address() : echo_.address(), other_front_);
+  }
+
+  std::string description() const { return normd_.description(); }
+
+  // Measures and prints turns with tensors of one size.
+  nlohmann::json Run(std::int64_t bytes, int rounds, absl::Duration length) {
+    const std::string wire = front_.encode(bytes);
+    // An echo gets the bytes that normd gets.
+    const std::string other_wire = other_normd_ ? other_front_.encode(bytes) : wire;
+    Measure(to_other_, other_wire, bytes, length / 4);
+    Measure(to_normd_, wire, bytes, length / 4);
+    std::vector<Sample> other_samples;
+    std::vector<Sample> normd_samples;
+    std::vector<double> ratios;
+    std::vector<double> cpu_ratios;
+    std::vector<double> later_us;
+    const StageSums stages = Stages(normd_, front_);
+    const double count = Count(normd_, front_);
+    for (int round = 0; round < rounds; ++round) {
+      other_samples.push_back(Measure(to_other_, other_wire, bytes, length));
+      normd_samples.push_back(Measure(to_normd_, wire, bytes, length));
+      ratios.push_back(normd_samples.back().calls_per_second /
+                       other_samples.back().calls_per_second);
+      cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
+      later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
+    }
+    nlohmann::json line{{"bytes", bytes}, {"connections", to_normd_.size()}};
+    line[against_] = Print(against_.c_str(), bytes, Medians(other_samples));
+    std::printf("\n");
+    line["normd"] = Print(protocol_.c_str(), bytes, Medians(normd_samples));
+    line["ratio"] = Median(ratios);
+    line["cpu_ratio"] = Median(cpu_ratios);
+    std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
+    const Spread rate(ratios);
+    const Spread later(later_us);
+    std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
+                "turns:", rate.median, rate.low, rate.high, later.median, later.low, later.high);
+    line["ratio_range"] = {rate.low, rate.high};
+    line["p50_later_us"] = later.median;
+    line["p50_later_us_range"] = {later.low, later.high};
+    line["stage_mean_us"] =
+        PrintStages(stages, Stages(normd_, front_), Count(normd_, front_) - count);
+    std::fflush(stdout);
+    return line;
+  }
+
+ private:
+  const std::string protocol_;
+  const std::string against_;
+  const Front& front_ = protocol_ == "oip" ? kModelInfer : kNormalize;
+  const Front& other_front_ = against_ == "no_metrics" ? front_ : kNormalize;
+  const BenchServer normd_{ServerOptions()};
+  EchoService echo_service_;
+  const EchoServer echo_{echo_service_};
+  std::unique_ptr<BenchServer> other_normd_;
+  Clients to_normd_;
+  Clients to_other_;
+};
+
+bool IsOneOf(const char* flag, const std::string& value, const std::vector<std::string>& wanted) {
+  if (std::find(wanted.begin(), wanted.end(), value) != wanted.end()) return true;
+  std::fprintf(stderr, "--%s: %s, wanted one of %s\n", flag, value.c_str(),
+               absl::StrJoin(wanted, ", ").c_str());
+  return false;
+}
+
 int Run() {
   spdlog::set_level(spdlog::level::warn);
-  const BenchServer normd(ServerOptions());
-  EchoService echo_service;
-  const EchoServer echo(echo_service);
+  const std::string protocol = absl::GetFlag(FLAGS_protocol);
   const std::string against = absl::GetFlag(FLAGS_against);
-  std::unique_ptr<BenchServer> no_metrics;
-  if (against == "no_metrics") {
-    BenchServerOptions options = ServerOptions();
-    options.record_metrics = false;
-    no_metrics = std::make_unique<BenchServer>(options);
-  } else if (against != "echo") {
-    std::fprintf(stderr, "--against: %s, wanted echo or no_metrics\n", against.c_str());
+  if (!IsOneOf("protocol", protocol, {"normd", "oip"}) ||
+      !IsOneOf("against", against, {"echo", "normalize", "no_metrics"})) {
     return 2;
   }
-  Clients to_normd = Connect(normd.address());
-  Clients to_other = Connect(no_metrics ? no_metrics->address() : echo.address());
+  Comparison comparison(protocol, against);
   const absl::Duration length = absl::GetFlag(FLAGS_round);
-  std::printf("%s; %d connections, %d turns of %s\n", normd.description().c_str(),
+  std::printf("%s; %d connections, %d turns of %s\n", comparison.description().c_str(),
               absl::GetFlag(FLAGS_connections), absl::GetFlag(FLAGS_rounds),
               absl::FormatDuration(length).c_str());
   std::printf("%9s  %-10s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
@@ -386,41 +503,7 @@ int Run() {
       std::fprintf(stderr, "--sizes: %s, wanted multiples of 1024\n", size.c_str());
       return 2;
     }
-    const std::string wire = EncodeRequest(bytes);
-    Measure(to_other, wire, length / 4);
-    Measure(to_normd, wire, length / 4);
-    std::vector<Sample> other_samples;
-    std::vector<Sample> normd_samples;
-    std::vector<double> ratios;
-    std::vector<double> cpu_ratios;
-    std::vector<double> later_us;
-    const StageSums stages = Stages(normd);
-    const double count = Count(normd);
-    for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-      other_samples.push_back(Measure(to_other, wire, length));
-      normd_samples.push_back(Measure(to_normd, wire, length));
-      ratios.push_back(normd_samples.back().calls_per_second /
-                       other_samples.back().calls_per_second);
-      cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
-      later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
-    }
-    nlohmann::json line{{"bytes", bytes}, {"connections", absl::GetFlag(FLAGS_connections)}};
-    line[against] = Print(against.c_str(), bytes, Medians(other_samples));
-    std::printf("\n");
-    line["normd"] = Print("normd", bytes, Medians(normd_samples));
-    line["ratio"] = Median(ratios);
-    line["cpu_ratio"] = Median(cpu_ratios);
-    std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
-    const Spread rate(ratios);
-    const Spread later(later_us);
-    std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
-                "turns:", rate.median, rate.low, rate.high, later.median, later.low, later.high);
-    line["ratio_range"] = {rate.low, rate.high};
-    line["p50_later_us"] = later.median;
-    line["p50_later_us_range"] = {later.low, later.high};
-    line["stage_mean_us"] = PrintStages(stages, Stages(normd), Count(normd) - count);
-    std::fflush(stdout);
-    report.push_back(line);
+    report.push_back(comparison.Run(bytes, absl::GetFlag(FLAGS_rounds), length));
   }
   if (const std::string path = absl::GetFlag(FLAGS_json); !path.empty()) {
     std::ofstream(path) << report.dump(2) << "\n";

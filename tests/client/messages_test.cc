@@ -10,6 +10,8 @@
 #include "client/request.h"
 #include "client/response.h"
 #include "client/tensor/random.h"
+#include "inference/grpc_service.pb.h"
+#include "wire/data_type.h"
 
 namespace normd::client {
 namespace {
@@ -88,6 +90,52 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
         0);
     EXPECT_EQ(message.inputs(0).data().size(), tensor.bytes().size());
   }
+}
+
+TEST(EncodeRequestTest, IsTheOpenInferenceProtocolsMessageToo) {
+  for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
+                                  norm::DType::kFloat16, norm::DType::kBFloat16}) {
+    const Tensor tensor = RandomTensor(dtype, Shape::Create({2, 300, 1}).value(), 0, 1, 1).value();
+    NormalizeRequest request;
+    request.protocol = Protocol::kOpenInference;
+    request.model = "some_model";
+    request.version = 7;
+    request.priority = v1::PRIORITY_LOW;
+    request.queue_timeout = Duration(12345);
+    request.inputs = {tensor.named("x")};
+    const auto encoded = EncodedRequest::Create(request);
+    ASSERT_TRUE(encoded.ok()) << encoded.status();
+    EXPECT_EQ(encoded->protocol(), Protocol::kOpenInference);
+    inference::ModelInferRequest message;
+    ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
+    EXPECT_EQ(message.model_name(), "some_model");
+    EXPECT_EQ(message.model_version(), "7");
+    EXPECT_EQ(message.parameters().at("priority").uint64_param(), 3u);
+    EXPECT_EQ(message.parameters().at("timeout").int64_param(), 13);  // Rounded up.
+    ASSERT_EQ(message.inputs_size(), 1);
+    EXPECT_EQ(message.inputs(0).name(), "x");
+    EXPECT_EQ(message.inputs(0).datatype(), NamesOf(dtype).inference);
+    EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
+    ASSERT_EQ(message.raw_input_contents_size(), 1);
+    const std::string& data = message.raw_input_contents(0);
+    ASSERT_EQ(data.size(), tensor.bytes().size());
+    EXPECT_EQ(std::memcmp(data.data(), tensor.bytes().data(), data.size()), 0);
+  }
+}
+
+TEST(EncodeRequestTest, TheOpenInferenceProtocolLeavesOutWhatIsNotAskedForAndHasNoPrecision) {
+  const TensorView empty{norm::DType::kFloat32, Shape::Create({0, 8}).value(), {}};
+  NormalizeRequest request;
+  request.protocol = Protocol::kOpenInference;
+  request.model = "m";
+  request.inputs = {{"", empty, nullptr}};
+  inference::ModelInferRequest message;
+  ASSERT_TRUE(message.ParseFromString(Flatten(EncodedRequest::Create(request)->message())));
+  EXPECT_EQ(message.model_version(), "");
+  EXPECT_EQ(message.parameters_size(), 0);
+  request.precision = v1::PRECISION_TF32;
+  EXPECT_EQ(EncodedRequest::Create(request).status().message(),
+            "precision: PRECISION_TF32, wanted none: the Open Inference Protocol does not have it");
 }
 
 TEST(EncodeRequestTest, RefersToTheTensorAndHoldsItsOwner) {
@@ -196,6 +244,57 @@ TEST(DecodeResponseTest, ReadsSeveralOutputsOfTheirOwnTypeAndShapeFromAnySlicesE
     }
     EXPECT_EQ(decoded->size_bytes(), 58U);
   }
+}
+
+TEST(DecodeResponseTest, ReadsTheOpenInferenceProtocolsWithRawAndTypedContents) {
+  inference::ModelInferResponse message;
+  message.set_model_name("m");
+  message.set_model_version("3");
+  for (const char* name : {"y", "z"}) {
+    auto& output = *message.add_outputs();
+    output.set_name(name);
+    output.set_datatype("FP32");
+    output.add_shape(2);
+  }
+  const auto decode = [&](std::size_t size) {
+    return NormalizeResponse::Decode(Cut(message.SerializeAsString(), size),
+                                     Protocol::kOpenInference);
+  };
+  const auto data_of = [](const OutputTensor& output) {
+    std::string data(output.size_bytes(), '\0');
+    output.CopyTo(absl::MakeSpan(reinterpret_cast<std::byte*>(data.data()), data.size()));
+    return data;
+  };
+  const float elements[] = {1.5f, -2.5f};
+  const std::string wanted(reinterpret_cast<const char*>(elements), sizeof(elements));
+  for (const bool raw : {true, false}) {
+    message.clear_raw_output_contents();
+    for (auto& output : *message.mutable_outputs()) {
+      output.clear_contents();
+      if (raw) message.add_raw_output_contents(wanted);
+      if (!raw) output.mutable_contents()->mutable_fp32_contents()->Add(elements, elements + 2);
+    }
+    for (const std::size_t size : {1, 7, 1000}) {
+      const auto response = decode(size);
+      ASSERT_TRUE(response.ok()) << response.status();
+      EXPECT_EQ(response->model(), "m");
+      EXPECT_EQ(response->version(), 3);
+      ASSERT_EQ(response->outputs().size(), 2u);
+      EXPECT_EQ(response->outputs()[1].name(), "z");
+      EXPECT_EQ(response->outputs()[1].dtype(), norm::DType::kFloat32);
+      EXPECT_EQ(data_of(response->outputs()[0]), wanted);
+      EXPECT_EQ(data_of(response->outputs()[1]), wanted);
+    }
+  }
+  message.set_model_version("three");
+  EXPECT_THAT(std::string(decode(9).status().message()), HasSubstr("model_version: \"three\""));
+  message.mutable_outputs(1)->set_datatype("INT8");
+  EXPECT_THAT(std::string(decode(9).status().message()),
+              HasSubstr("outputs[1].datatype: unknown value INT8"));
+  message.mutable_outputs(0)->set_shape(0, 3);
+  EXPECT_THAT(std::string(decode(9).status().message()), HasSubstr("8 bytes of data for float32"));
+  message.Clear();
+  EXPECT_THAT(std::string(decode(9).status().message()), HasSubstr("0 outputs"));
 }
 
 TEST(DecodeResponseTest, PiecesSurviveAMove) {

@@ -21,7 +21,7 @@ namespace normd {
 class CountingModelMetrics final : public ModelMetrics {
  public:
   void RecordRequest(Method, absl::StatusCode, Duration) override { ++requests; }
-  void RecordStages(const StageTimes&) override {}
+  void RecordStages(const StageTimes&, std::int64_t) override {}
   void RecordBatch(std::int64_t batch_requests_in, std::int64_t batch_bytes_in) override {
     ++batches;
     batch_requests += batch_requests_in;

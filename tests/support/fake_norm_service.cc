@@ -13,8 +13,10 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "inference/grpc_service.grpc.pb.h"
 #include "kernels/reference.h"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "wire/data_type.h"
 
 namespace normd::test {
 namespace {
@@ -333,10 +335,49 @@ class Service final : public v1::NormService::Service {
   std::int64_t hold_from_ ABSL_GUARDED_BY(mutex_) = kNeverFrom;
 };
 
+// The same models through the Open Inference Protocol.
+class InferService final : public inference::GRPCInferenceService::Service {
+ public:
+  explicit InferService(v1::NormService::Service& service) : service_(service) {}
+
+  grpc::Status ModelInfer(grpc::ServerContext* context, const inference::ModelInferRequest* request,
+                          inference::ModelInferResponse* response) override {
+    v1::NormalizeRequest plain;
+    plain.set_model(request->model_name());
+    for (int i = 0; i < request->inputs_size(); ++i) {
+      const auto& input = request->inputs(i);
+      v1::Tensor& tensor = *plain.add_inputs();
+      tensor.set_name(input.name());
+      const DataTypeNames* type = FindDataType(&DataTypeNames::inference, input.datatype());
+      if (type == nullptr) return {grpc::StatusCode::INVALID_ARGUMENT, "datatype"};
+      tensor.set_dtype(static_cast<v1::DataType>(type->protocol));
+      *tensor.mutable_shape() = input.shape();
+      tensor.set_data(request->raw_input_contents(i));
+    }
+    v1::NormalizeResponse answer;
+    const grpc::Status status = service_.Normalize(context, &plain, &answer);
+    if (!status.ok()) return status;
+    response->set_model_name(answer.model());
+    response->set_model_version(absl::StrCat(answer.version()));
+    for (const v1::Tensor& tensor : answer.outputs()) {
+      auto& output = *response->add_outputs();
+      output.set_name(tensor.name());
+      output.set_datatype(std::string(NamesOf(DTypeOf(tensor.dtype())).inference));
+      *output.mutable_shape() = tensor.shape();
+      response->add_raw_output_contents(tensor.data());
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  v1::NormService::Service& service_;
+};
+
 }  // namespace
 
 struct FakeNormService::Impl {
   Service service;
+  InferService infer_service{service};
   std::string target;
   std::unique_ptr<grpc::Server> server;
 };
@@ -349,6 +390,7 @@ FakeNormService::FakeNormService(std::shared_ptr<grpc::ServerCredentials> creden
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", credentials, &port);
   builder.RegisterService(&impl_->service);
+  builder.RegisterService(&impl_->infer_service);
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   impl_->server = builder.BuildAndStart();

@@ -1,5 +1,6 @@
-// A NormService for tests of the clients: a real gRPC server on a loopback port of its own, which
-// computes with kernels/reference.h and can fail, hold its answers, answer wrongly and die.
+// A NormService, and ModelInfer of the Open Inference Protocol, for tests of the clients: a real
+// gRPC server on a loopback port of its own, which computes with kernels/reference.h and can fail,
+// hold its answers, answer wrongly and die.
 
 #ifndef NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
 #define NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
@@ -46,8 +47,8 @@ class FakeNormService {
   // interleaved; 0, an older server, means the last dimension.
   void TellSamples(std::int64_t samples);
 
-  // What Normalize and NormalizeStream do from its call number `from` on (counted from 0). Anything
-  // but OK refuses.
+  // What Normalize, ModelInfer and NormalizeStream do from its call number `from` on (counted from
+  // 0). Anything but OK refuses.
   void FailFrom(std::int64_t from, const absl::Status& status);
   // Changes the first element of the response.
   void AnswerWronglyFrom(std::int64_t from);

@@ -36,6 +36,9 @@ std::string Join(absl::Span<const ConstBytes> views);
 // here for one of the caps; otherwise what differs.
 std::string RequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
 std::string ResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+// A ModelInferRequest and a ModelInferResponse likewise.
+std::string InferRequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+std::string InferResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
 
 }  // namespace normd::testing
 

@@ -32,8 +32,9 @@ TEST(DataTypesTest, EveryTypeOfTheProtocolAndOfTheKernelsHasItsLine) {
 }
 
 TEST(DataTypesTest, EachColumnFindsItsOwnLineAndNothingElse) {
-  for (const auto column : {&DataTypeNames::name, &DataTypeNames::short_name, &DataTypeNames::npy,
-                            &DataTypeNames::safetensors}) {
+  for (const auto column :
+       {&DataTypeNames::name, &DataTypeNames::short_name, &DataTypeNames::inference,
+        &DataTypeNames::npy, &DataTypeNames::safetensors}) {
     for (const DataTypeNames& type : kDataTypes) {
       EXPECT_EQ(FindDataType(column, type.*column), &type) << type.name;
     }

@@ -1,6 +1,6 @@
 // libFuzzer over the decoders, held against the generated classes. Built with -DNORMD_FUZZ=ON
-// (clang). The first byte of the input says whether a request or a response is read and how many
-// cuts follow, one byte each; the rest is the message.
+// (clang). The first byte of the input says which message is read and how many cuts follow,
+// one byte each; the rest is the message.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,9 +20,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<std::size_t> cuts(data + 1, data + 1 + cut_count);
   std::sort(cuts.begin(), cuts.end());
   const std::string wire(reinterpret_cast<const char*>(data) + 1 + cut_count, size - 1 - cut_count);
-  const bool is_response = (data[0] & 8) != 0;
-  const std::string differences = is_response ? normd::testing::ResponseDisagreement(wire, cuts)
-                                              : normd::testing::RequestDisagreement(wire, cuts);
+  constexpr decltype(&normd::testing::RequestDisagreement) kMessages[] = {
+      normd::testing::RequestDisagreement, normd::testing::ResponseDisagreement,
+      normd::testing::InferRequestDisagreement, normd::testing::InferResponseDisagreement};
+  const std::string differences = kMessages[data[0] / 8 % 4](wire, cuts);
   if (!differences.empty()) {
     std::fprintf(stderr, "%s\n", differences.c_str());
     std::abort();

@@ -21,7 +21,7 @@ absl::Status CheckRmsNorm(absl::string_view operation, const Message& message) {
   absl::Status status = CheckNormalizedShape(operation, message.normalized_shape());
   return status.ok() ? CheckEps(operation, message) : status;
 }
-// Of a message that is checked.
+// `message` has passed CheckRmsNorm.
 template <typename Message>
 norm::NormSpec RmsNormSpecOf(const Message& message) {
   norm::NormSpec spec =

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::json;
 
 TEST_F(NormloadTest, ClosedLoopCountsTimesAndVerifies) {
@@ -35,6 +36,30 @@ TEST_F(NormloadTest, ClosedLoopCountsTimesAndVerifies) {
   EXPECT_EQ(server_.calls(), 402);  // One of each kind before the run.
   EXPECT_THAT(out_, AllOf(HasSubstr("closed loop, 4 callers, 2 connections"),
                           HasSubstr("400 answers, 0 wrong")));
+}
+
+TEST_F(NormloadTest, TheOpenInferenceProtocolCountsTimesAndVerifiesLikewise) {
+  const std::vector<std::string> arguments = {
+      "--protocol=oip",
+      "--mix=norm:1x4x5:f32:3:priority=high:queue_timeout=1s,norm:2x4x3:f16",
+      "--requests=400",
+      "--concurrency=4",
+      "--verify",
+      "--verify_every=1",
+      "--model_repository=" + folder_.path()};
+  Run(arguments);
+  EXPECT_EQ(code_, kExitOk) << err_;
+  EXPECT_EQ(report_["options"]["protocol"], "oip");
+  EXPECT_EQ(report_["result"]["ok"], 400);
+  EXPECT_EQ(report_["result"]["verified"], 400);
+  EXPECT_EQ(report_["result"]["wrong"], 0);
+  EXPECT_GT(report_["result"]["received_bytes"], 0);
+  EXPECT_EQ(report_["result"]["batch_requests"]["answers"], 0);
+  EXPECT_THAT(out_, Not(HasSubstr("compute")));
+  server_.AnswerWronglyFrom(server_.calls() + 100);
+  Run(arguments);
+  EXPECT_EQ(code_, kExitFailed);
+  EXPECT_GT(report_["result"]["wrong"], 0);
 }
 
 TEST_F(NormloadTest, TheReportKeepsItsSchema) {

@@ -130,6 +130,9 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--stop_error_share=2"}), HasSubstr("--stop_error_share"));
   EXPECT_THAT(Error({"--model=m", "--slo=fast"}), HasSubstr("--slo: \"fast\""));
   EXPECT_THAT(Error({"--model=m", "--verify"}), HasSubstr("--model_repository"));
+  EXPECT_EQ(Error({"--model=m", "--protocol=http"}), "--protocol: http, wanted normd or oip");
+  EXPECT_THAT(Error({"--mix=a:1x2,b:1x2:stream", "--protocol=oip"}),
+              HasSubstr("--protocol: oip, wanted normd for b:1x2:float32"));
 }
 
 }  // namespace

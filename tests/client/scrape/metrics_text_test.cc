@@ -57,6 +57,7 @@ TEST(GrowthBetweenTest, IsWhatCameBetweenForEachModel) {
       "normd_stage_duration_seconds_bucket{model=\"a\",stage=\"queue\",le=\"0.01\"} 12\n"
       "normd_stage_duration_seconds_bucket{model=\"a\",stage=\"queue\",le=\"+Inf\"} 14\n"
       "normd_request_duration_seconds_count{model=\"a\",method=\"Normalize\"} 14\n"
+      "normd_request_duration_seconds_count{model=\"a\",method=\"ModelInfer\"} 3\n"
       "normd_request_duration_seconds_count{model=\"a\",method=\"GetModel\"} 99\n"
       "normd_request_duration_seconds_count{model=\"\",method=\"Normalize\"} 3\n"
       "normd_request_duration_seconds_count{model=\"new\",method=\"Normalize\"} 2\n"
@@ -67,7 +68,7 @@ TEST(GrowthBetweenTest, IsWhatCameBetweenForEachModel) {
       GrowthBetween(ParseMetrics(before).value(), ParseMetrics(after).value());
   ASSERT_EQ(growth.models.size(), 2u);
   EXPECT_EQ(growth.models[0].model, "a");
-  EXPECT_EQ(growth.models[0].request.count, 4);
+  EXPECT_EQ(growth.models[0].request.count, 7);
   const HistogramGrowth& queue = growth.models[0].stages.at("queue");
   EXPECT_EQ(queue.mean_s(), 0.5);
   EXPECT_EQ(queue.below.at(0.01), 2);

@@ -100,7 +100,7 @@ TEST_F(ControlCallTest, ABodyWhoseClientLeavesAsItsTurnComesIsNotBegun) {
   Transport transport(call);
   grpc::Status status;
   {
-    TaskThread thread(1);
+    TaskThread thread("test", 1);
     call.Start(
         1,
         [&ran](std::shared_ptr<const Model>&) {
@@ -129,7 +129,7 @@ TEST_F(ControlCallTest, ABodyThatIsWantedRuns) {
   ControlCall& call = *NewCall<ControlCall>(environment_, context, Method::kLoadModel);
   Transport transport(call);
   {
-    TaskThread thread(1);
+    TaskThread thread("test", 1);
     call.Start(
         1, [](std::shared_ptr<const Model>&) { return absl::NotFoundError("from the body"); },
         &thread);

@@ -1,5 +1,5 @@
-// One list of bad requests, each through Normalize and NormalizeStream: the same refusal, word for
-// word, alone and in pairs.
+// One list of bad requests, each through Normalize and NormalizeStream, alone and in pairs, and
+// through ModelInfer and ModelStreamInfer: the same refusal, word for word.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 
@@ -27,6 +29,7 @@ using testing::MakeRequest;
 using testing::StreamClient;
 using testing::TestServer;
 using testing::TestServerOptions;
+using testing::ToInfer;
 using Code = grpc::StatusCode;
 using Change = std::function<void(v1::NormalizeRequest&)>;
 
@@ -300,6 +303,46 @@ TEST(RefusalTest, UnaryAndStreamRefuseEachBadRequestInTheSameWords) {
       EXPECT_THAT(status.error_message(), HasSubstr(fault.message));
     }
   }
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+}
+
+// What the Open Inference Protocol says with fields of its own, in words of its own.
+bool HasOwnWords(const std::string& fault) {
+  for (const char* name : {"LongModel", "NegativeVersion", "NoDtype", "UnknownDtype",
+                           "SecondDtypeMissing", "UnknownPriority", "NegativePriority",
+                           "NegativeQueueTimeout", "UnknownPrecision", "PrecisionOfANorm"}) {
+    if (fault == name) return true;
+  }
+  return false;
+}
+
+TEST(RefusalTest, TheOpenInferenceProtocolRefusesEachBadRequestInTheSameWords) {
+  TestServer server;
+  LoadABrokenModel(server);
+  const auto stub = inference::GRPCInferenceService::NewStub(server.NewChannel());
+  const auto infer = [&](const v1::NormalizeRequest& request) {
+    grpc::ClientContext context;
+    inference::ModelInferResponse response;
+    return stub->ModelInfer(&context, ToInfer(request), &response);
+  };
+  testing::InferStreamClient stream(server.NewChannel());
+  for (const Base& base : Bases()) {
+    ASSERT_TRUE(infer(base.make()).ok());
+    for (const Fault& fault : base.faults) {
+      if (HasOwnWords(fault.name)) continue;  // infer_refusal_test has them.
+      SCOPED_TRACE(absl::StrCat(base.make().model(), ", ", fault.name));
+      v1::NormalizeRequest request = base.make();
+      fault.change(request);
+      const grpc::Status status = infer(request);
+      EXPECT_EQ(status.error_code(), fault.code);
+      EXPECT_EQ(status.error_message(), Unary(server, request).error_message());
+      ASSERT_TRUE(stream.Send(ToInfer(request)));
+      EXPECT_EQ(stream.Read()->error_message(), status.error_message());
+    }
+  }
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
   server.WaitIdle();
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
 }

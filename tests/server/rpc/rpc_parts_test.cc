@@ -1,4 +1,4 @@
-// ActiveCalls, DeadlineOf, TaskThread and CatchAll.
+// ActiveCalls, DeadlineOf and CatchAll.
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 #include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_deadline.h"
-#include "server/rpc/task_thread.h"
 #include "tests/support/fake_clock.h"
 
 namespace normd {
@@ -74,64 +73,6 @@ TEST(DeadlineTest, IsRightForEveryTimeoutThatAClientMaySend) {
       EXPECT_GE(left, seconds - 60) << value << " of " << unit << " s";
     }
   }
-}
-
-TEST(TaskThreadTest, RunsWhatItAcceptedInOrderBeforeItEnds) {
-  std::vector<int> ran;
-  {
-    TaskThread thread(100);
-    for (int i = 0; i < 100; ++i) {
-      // The thread may have begun on some: at most 100 wait in any case.
-      ASSERT_TRUE(thread.Submit([&ran, i] { ran.push_back(i); }));
-    }
-  }
-  ASSERT_EQ(ran.size(), 100u);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<std::size_t>(i)], i);
-}
-
-TEST(TaskThreadTest, RefusesMoreThanMayWait) {
-  Mutex gate;
-  gate.Lock();
-  int ran = 0;
-  {
-    TaskThread thread(2);
-    auto task = [&] {
-      MutexLock lock(gate);
-      ++ran;
-    };
-    int accepted = 0;
-    // One may be with the thread, two wait.
-    while (accepted < 4 && thread.Submit(task)) ++accepted;
-    EXPECT_GE(accepted, 2);
-    EXPECT_LE(accepted, 3);
-    gate.Unlock();
-  }
-  EXPECT_GE(ran, 2);
-}
-
-TEST(TaskThreadTest, WithdrawsWhatWaitsAndMakesRoom) {
-  Mutex gate;
-  gate.Lock();
-  std::vector<int> ran;
-  {
-    TaskThread thread(2);
-    const auto task = [&gate, &ran](int i) {
-      return [&gate, &ran, i] {
-        MutexLock lock(gate);
-        ran.push_back(i);
-      };
-    };
-    EXPECT_NE(thread.Submit(task(0)), 0u);
-    EXPECT_NE(thread.Submit(task(1)), 0u);
-    // There is room for the third when the thread has taken the first, with which it waits.
-    TaskThread::Ticket waiting = 0;
-    while ((waiting = thread.Submit(task(2))) == 0) std::this_thread::yield();
-    EXPECT_TRUE(thread.Withdraw(waiting));
-    EXPECT_FALSE(thread.Withdraw(waiting));  // Once.
-    EXPECT_NE(thread.Submit(task(3)), 0u);
-    gate.Unlock();
-  }
-  EXPECT_EQ(ran, (std::vector<int>{0, 1, 3}));
 }
 
 TEST(CatchAllTest, TurnsExceptionsIntoStatuses) {

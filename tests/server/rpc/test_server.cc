@@ -74,12 +74,14 @@ TestServer::TestServer(TestServerOptions options)
       accept_{options.accept, registry_, admission_,         queue_,
               *metrics_,      clock_,    options.request_log},
       environment_{options.calls, accept_},
-      service_(environment_, readiness_, options.info) {
+      service_(environment_, readiness_, options.info),
+      infer_service_(environment_, readiness_, options.info) {
   queue_.StageWith(backend_->stager());
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());
   std::vector<ServedService> services = options.more_services(environment_);
   services.push_back(service_.served());
+  services.push_back(infer_service_.served());
   server_ = ValueOrDie(Server::Start({"127.0.0.1:0", options.accept.max_request_bytes}, services,
                                      environment_, readiness_));
   executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });

@@ -20,6 +20,7 @@
 #include "server/model/registry.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
+#include "server/rpc/infer_service.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
@@ -37,7 +38,7 @@ struct TestServerOptions {
   Clock* clock = nullptr;      // Null: the steady clock.
   std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
-  // Served beside NormService; they outlive the server.
+  // Served beside NormService and InferService; they outlive the server.
   std::function<std::vector<ServedService>(CallEnvironment&)> more_services = [](CallEnvironment&) {
     return std::vector<ServedService>();
   };
@@ -84,6 +85,7 @@ class TestServer {
   AcceptEnvironment accept_;
   CallEnvironment environment_;
   NormService service_;
+  InferService infer_service_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<v1::NormService::Stub> stub_;
 };

@@ -1,0 +1,54 @@
+#include "server/rpc/exchange.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "server/rpc/received_message.h"
+
+namespace normd {
+
+absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerContext& context,
+                                                          const grpc::ByteBuffer& message) {
+  const auto message_bytes = static_cast<std::int64_t>(message.Length());
+  environment_.metrics.AddPayload(message_bytes, 0);
+  call_.CountReceived(message_bytes);
+  const absl::StatusOr<MessageViews> views = OpenMessage(context, message, slices_);
+  if (!views.ok()) return views.status();
+  absl::StatusOr<RequestDescription> description = codec_.Decode(*views);
+  if (!description.ok()) {
+    id_ = codec_.IdOf(*views);
+    return description.status();
+  }
+  id_ = std::move(description->id);
+  decoded_ = std::move(description->owner);
+  absl::Status status = AcceptRequest(environment_, call_, *description, accepted_);
+  if (!status.ok()) return status;
+
+  std::unique_ptr<Request> request =
+      MakeRequest(environment_, call_, accepted_, accepted_.geometry());
+  for (const std::size_t place : accepted_.inputs.places) {
+    request->inputs.push_back(std::move(description->inputs[place].data));
+  }
+  // The exchange outlives the request's use of the slices and of what was decoded.
+  request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);
+  request_id_ = request->id;
+  request->arrival = call_.arrival();
+  request->stages[Stage::kDecode] = environment_.clock.Now() - call_.arrival();
+  return request;
+}
+
+absl::Status Exchange::Answer(Completion& completion, grpc::ByteBuffer& response) {
+  const TimePoint begin = environment_.clock.Now();
+  absl::StatusOr<ResponseDescription> description = MakeResponse(call_, accepted_, completion);
+  if (!description.ok()) return description.status();
+  description->id = id_;
+  // grpc::ByteBuffer copies where others would move.
+  grpc::ByteBuffer encoded = codec_.Encode(*std::move(description));
+  response.Swap(&encoded);
+  environment_.metrics.AddPayload(0, static_cast<std::int64_t>(response.Length()));
+  completion.stages[Stage::kEncode] = environment_.clock.Now() - begin;
+  call_.metrics().RecordStages(completion.stages, completion.batch.requests);
+  return absl::OkStatus();
+}
+
+}  // namespace normd

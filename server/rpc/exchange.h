@@ -1,0 +1,57 @@
+// One request on its way from the message that brings it to the message that answers it: what a
+// unary call and a request of a stream of requests have in common.
+
+#ifndef NORMD_SERVER_RPC_EXCHANGE_H_
+#define NORMD_SERVER_RPC_EXCHANGE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "server/accept/accept.h"
+#include "server/accept/call_context.h"
+#include "server/rpc/message_codec.h"
+
+namespace normd {
+
+// Not thread-safe: Accept is over before the request's `done` calls Answer.
+class Exchange {
+ public:
+  // All of them outlive the exchange.
+  Exchange(AcceptEnvironment& environment, CallContext& call, const MessageCodec& codec)
+      : environment_(environment), call_(call), codec_(codec) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  // Decodes the message, judges and admits the request in it. The caller gives it its `done` and
+  // pushes it; what it refers to lies in `message` and in the exchange. Errors are those of
+  // OpenMessage, of the codec and of AcceptRequest.
+  absl::StatusOr<std::unique_ptr<Request>> Accept(grpc::CallbackServerContext& context,
+                                                  const grpc::ByteBuffer& message);
+  // Writes the response to what was computed, which takes the outputs' memory, and records the
+  // stages. Requires that `completion` is OK's.
+  absl::Status Answer(Completion& completion, grpc::ByteBuffer& response);
+
+  std::uint64_t request_id() const { return request_id_; }  // 0 before it is accepted.
+  const std::string& id() const { return id_; }             // The client's own; may be empty.
+
+ private:
+  AcceptEnvironment& environment_;
+  CallContext& call_;
+  const MessageCodec& codec_;
+  std::uint64_t request_id_ = 0;
+  std::string id_;
+  std::vector<grpc::Slice> slices_;
+  std::shared_ptr<void> decoded_;  // As RequestDescription::owner.
+  AcceptedRequest accepted_;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_EXCHANGE_H_

@@ -1,0 +1,196 @@
+#include "server/rpc/infer_messages.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
+#include "inference/grpc_service.pb.h"
+#include "wire/data_type.h"
+#include "wire/grpc_slices.h"
+#include "wire/infer_request.h"
+
+namespace normd {
+namespace {
+
+constexpr std::size_t kMaxShown = 32;  // Bytes of a text that an error repeats.
+
+absl::Status ParameterError(absl::string_view key, absl::string_view got,
+                            absl::string_view wanted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameters[\"", key, "\"]: ", got, ", wanted ", wanted));
+}
+
+absl::StatusOr<std::int64_t> NumberOf(absl::string_view key, const ReceivedParameter& parameter,
+                                      absl::string_view wanted) {
+  if (parameter.kind == ReceivedParameter::Kind::kNone) return 0;
+  if (parameter.IsNumber()) return parameter.number;
+  return ParameterError(key, "not an integer", wanted);
+}
+
+absl::StatusOr<Priority> PriorityOf(const ReceivedParameter& parameter) {
+  constexpr absl::string_view kWanted = "from 0 to 3";
+  const absl::StatusOr<std::int64_t> number = NumberOf("priority", parameter, kWanted);
+  if (!number.ok()) return number.status();
+  switch (*number) {
+    case 0:
+    case 2: return Priority::kNormal;
+    case 1: return Priority::kHigh;
+    case 3: return Priority::kLow;
+    default: return ParameterError("priority", absl::StrCat(*number), kWanted);
+  }
+}
+
+absl::StatusOr<std::int64_t> TimeoutOf(const ReceivedParameter& parameter) {
+  constexpr std::int64_t kMostMicros = 9'223'372'036'854'775;
+  static_assert(kMostMicros == std::numeric_limits<std::int64_t>::max() / 1000);
+  constexpr absl::string_view kWanted = "from 0 to 9223372036854775 microseconds";
+  const absl::StatusOr<std::int64_t> micros = NumberOf("timeout", parameter, kWanted);
+  if (!micros.ok()) return micros.status();
+  if (*micros < 0 || *micros > kMostMicros) {
+    return ParameterError("timeout", absl::StrCat(*micros), kWanted);
+  }
+  return *micros * 1000;
+}
+
+// The field of contents that has elements of the type, if one does.
+InferContents ContentsFor(norm::DType dtype) {
+  switch (dtype) {
+    case norm::DType::kFloat32: return InferContents::kFp32;
+    case norm::DType::kFloat64: return InferContents::kFp64;
+    default: return InferContents::kNone;
+  }
+}
+
+absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor) {
+  const DataTypeNames* type = FindDataType(&DataTypeNames::inference, tensor.datatype);
+  if (type == nullptr) {
+    const std::string got = tensor.datatype.empty()
+                                ? "missing"
+                                : absl::StrCat("\"", Printable(tensor.datatype, kMaxShown), "\"");
+    return absl::InvalidArgumentError(
+        absl::StrCat("datatype: ", got, ", wanted ", ListDataTypes(&DataTypeNames::inference)));
+  }
+  const InferContents contents = ContentsFor(type->dtype);
+  if (tensor.contents == InferContents::kNone || tensor.contents == contents) return type->dtype;
+  return absl::InvalidArgumentError(
+      absl::StrCat("contents: ", Name(tensor.contents), " for ", type->inference, ", wanted ",
+                   contents == InferContents::kNone ? "" : absl::StrCat(Name(contents), " or "),
+                   "raw_input_contents"));
+}
+
+absl::Status SharedMemoryError(absl::string_view list, std::size_t i) {
+  return absl::UnimplementedError(
+      absl::StrCat(list, "[", i,
+                   "].parameters: shared memory, which this server does not have; "
+                   "wanted tensors in messages"));
+}
+
+absl::Status CheckNoClasses(std::size_t i, const ReceivedParameter& classification) {
+  if (classification.kind == ReceivedParameter::Kind::kNone) return absl::OkStatus();
+  if (classification.IsNumber() && classification.number == 0) return absl::OkStatus();
+  const std::string got =
+      classification.IsNumber() ? absl::StrCat(classification.number) : "not an integer";
+  return absl::InvalidArgumentError(
+      absl::StrCat("outputs[", i, "].parameters[\"classification\"]: ", got,
+                   ", wanted none: outputs here are tensors, not classes"));
+}
+
+absl::Status TakeInputs(InferRequestView& view, RequestDescription& request) {
+  // Few clients send elements that are not packed.
+  std::unique_ptr<std::vector<std::shared_ptr<std::string>>> owned;
+  for (std::size_t i = 0; i < view.inputs.size(); ++i) {
+    ReceivedInferTensor& tensor = view.inputs[i];
+    if (tensor.in_shared_memory) return SharedMemoryError("inputs", i);
+    InputDescription& input = request.inputs.emplace_back();
+    input.dtype = TypeOf(tensor);
+    input.name = std::move(tensor.name);
+    input.shape = std::move(tensor.shape);
+    input.data.views = std::move(tensor.data);
+    input.data_bytes = tensor.data_bytes;
+    if (tensor.owned == nullptr) continue;
+    if (owned == nullptr) owned = std::make_unique<std::vector<std::shared_ptr<std::string>>>();
+    owned->push_back(std::move(tensor.owned));
+  }
+  request.owner = std::move(owned);
+  return absl::OkStatus();
+}
+
+absl::Status TakeOutputs(InferRequestView& view, RequestDescription& request) {
+  request.only_named_outputs = true;
+  for (std::size_t i = 0; i < view.outputs.size(); ++i) {
+    ReceivedInferOutput& output = view.outputs[i];
+    if (output.in_shared_memory) return SharedMemoryError("outputs", i);
+    if (absl::Status status = CheckNoClasses(i, output.classification); !status.ok()) return status;
+    request.outputs.push_back({std::move(output.name), {}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_view text) {
+  if (text.empty()) return 0;
+  std::int64_t version = 0;
+  const bool digits =
+      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (digits && absl::SimpleAtoi(text, &version) && version > 0) return version;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": \"", Printable(text, kMaxShown),
+                                                 "\", wanted a number from 1, or nothing for the "
+                                                 "highest version that is loaded"));
+}
+
+absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstBytes> slices) const {
+  absl::StatusOr<InferRequestView> view = DecodeInferRequest(slices);
+  if (!view.ok()) return view.status();
+  RequestDescription request;
+  request.id = std::move(view->id);
+  const absl::StatusOr<std::int64_t> version = VersionOf("model_version", view->version);
+  if (!version.ok()) return version.status();
+  request.version = *version;
+  request.model = std::move(view->model);
+  request.priority = PriorityOf(view->priority);
+  const absl::StatusOr<std::int64_t> timeout_ns = TimeoutOf(view->timeout);
+  if (!timeout_ns.ok()) return timeout_ns.status();
+  request.queue_timeout_ns = *timeout_ns;
+  if (absl::Status status = TakeInputs(*view, request); !status.ok()) return status;
+  if (absl::Status status = TakeOutputs(*view, request); !status.ok()) return status;
+  return request;
+}
+
+std::string InferCodec::IdOf(absl::Span<const ConstBytes> slices) const {
+  return InferRequestId(slices);
+}
+
+grpc::ByteBuffer InferCodec::Encode(ResponseDescription&& response) const {
+  absl::InlinedVector<InferTensorHeader, kInlinedOutputs> outputs;
+  absl::InlinedVector<grpc::Slice, kInlinedOutputs> data;
+  for (OutputDescription& output : response.outputs) {
+    outputs.push_back({output.name, NamesOf(output.dtype).inference, output.shape, output.bytes});
+    const ConstBytes bytes(output.data.data(), output.data.size());
+    data.push_back(SliceHolding(bytes, std::move(output.data)));
+  }
+  const absl::AlphaNum version(response.version);
+  InferMessageHead head;
+  head.model = response.model;
+  head.version = version.Piece();
+  head.id = response.id;
+  head.final_response = responses_ == InferMessageKind::kStreamResponse;
+  head.tensors = outputs;
+  return Assemble(EncodeInferMessage(responses_, head), data);
+}
+
+grpc::ByteBuffer EncodeInferError(absl::string_view message, absl::string_view id) {
+  inference::ModelStreamInferResponse response;
+  response.set_error_message(std::string(message));
+  response.mutable_infer_response()->set_id(std::string(id));
+  const grpc::Slice slice(response.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+}  // namespace normd

@@ -1,0 +1,44 @@
+// The Open Inference Protocol's messages of ModelInfer as the accept path's descriptions, and back.
+
+#ifndef NORMD_SERVER_RPC_INFER_MESSAGES_H_
+#define NORMD_SERVER_RPC_INFER_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "server/rpc/message_codec.h"
+#include "wire/infer_message.h"
+
+namespace normd {
+
+// The version that a request names: digits, or nothing for the highest that is loaded (0).
+// InvalidArgument, with `field`, for anything else.
+absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_view text);
+
+// ModelInfer's messages, and those that ModelStreamInfer sends. A request's parameters:
+//   priority  1: high, 2: normal, 3: low; 0: normal
+//   timeout   microseconds that it may wait for a lane; 0: no limit
+// Others are ignored, but for those that ask for what the server does not have.
+class InferCodec final : public MessageCodec {
+ public:
+  explicit InferCodec(InferMessageKind responses = InferMessageKind::kResponse)
+      : responses_(responses) {}
+
+  absl::StatusOr<RequestDescription> Decode(absl::Span<const ConstBytes> slices) const override;
+  std::string IdOf(absl::Span<const ConstBytes> slices) const override;
+  grpc::ByteBuffer Encode(ResponseDescription&& response) const override;
+
+ private:
+  const InferMessageKind responses_;
+};
+
+// A ModelStreamInferResponse that says why the request with this id has no other.
+grpc::ByteBuffer EncodeInferError(absl::string_view message, absl::string_view id);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INFER_MESSAGES_H_

@@ -1,0 +1,306 @@
+#include "server/rpc/infer_service.h"
+
+#include <memory>
+#include <new>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
+#include "server/rpc/control_messages.h"
+#include "server/rpc/infer_models.h"
+#include "server/rpc/infer_stream.h"
+#include "server/rpc/normalize_call.h"
+#include "spdlog/spdlog.h"
+
+namespace normd {
+namespace {
+
+using About = std::shared_ptr<const Model>;
+
+// A model by the name and version that a request gives.
+absl::Status CheckName(const std::string& name, const std::string& version, std::int64_t& number) {
+  absl::Status status = CheckModelName(name);
+  if (!status.ok()) return status;
+  const absl::StatusOr<std::int64_t> parsed = VersionOf("version", version);
+  if (!parsed.ok()) return parsed.status();
+  number = *parsed;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<About> FindModel(const ModelRegistry& registry, const std::string& name,
+                                const std::string& version) {
+  std::int64_t number = 0;
+  absl::Status status = CheckName(name, version, number);
+  if (!status.ok()) return status;
+  return registry.Find(name, number);
+}
+
+// A load or an unload: of the one repository, without parameters that would change it.
+template <typename Request>
+absl::Status CheckRepositoryCall(const Request& request) {
+  if (!request.repository_name().empty()) {
+    return absl::UnimplementedError(absl::StrCat("repository_name: \"",
+                                                 Printable(request.repository_name(), 32),
+                                                 "\", wanted none: the server has one repository"));
+  }
+  for (const auto& [key, value] : request.parameters()) {
+    if (key == "unload_dependents") continue;  // No model here depends on another.
+    return absl::UnimplementedError(
+        absl::StrCat("parameters[\"", Printable(key, 32),
+                     "\"], wanted none: the repository's files alone say what a model is"));
+  }
+  return CheckModelName(request.model_name());
+}
+
+template <typename Settings>
+absl::Status CheckNoSettings(const Settings& settings, absl::string_view why) {
+  for (const auto& [key, value] : settings) {
+    if (value.ByteSizeLong() == 0) continue;  // Asks for the value alone.
+    return absl::UnimplementedError(
+        absl::StrCat("settings[\"", Printable(key, 32), "\"] cannot be changed: ", why));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+InferService::InferService(CallEnvironment& environment, const Readiness& readiness,
+                           const ServerInfo& info)
+    : environment_(environment), readiness_(readiness), info_(info) {}
+
+template <typename Request, typename Response, typename Body>
+InferService::Unary* InferService::Control(Context* context, Method method, const Bytes* request,
+                                           Bytes* response, Body body, TaskThread* thread) {
+  return BeginControl<Request, Response>(environment_, *context, method, *request, *response, body,
+                                         thread);
+}
+
+InferService::Unary* InferService::ModelInfer(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  return NormalizeCall::Begin(environment_, *context, Method::kModelInfer,
+                              {*request, *response, codec_});
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferService::ModelStreamInfer(
+    Context* context) {
+  try {
+    const std::shared_ptr<InferStream> stream = InferStream::Create(environment_, *context);
+    stream->Start();
+    return stream.get();  // It keeps itself until gRPC is done with it.
+  } catch (const std::bad_alloc&) {
+    // As NormService::NormalizeStream.
+    return nullptr;
+  }
+}
+
+InferService::Unary* InferService::ServerLive(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  return Control<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+      context, Method::kServerLive, request, response,
+      [](const auto&, inference::ServerLiveResponse& answer, About&) {
+        answer.set_live(true);
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ServerReady(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  return Control<inference::ServerReadyRequest, inference::ServerReadyResponse>(
+      context, Method::kServerReady, request, response,
+      [this](const auto&, inference::ServerReadyResponse& answer, About&) {
+        answer.set_ready(readiness_.ready());
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ModelReady(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  return Control<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+      context, Method::kModelReady, request, response,
+      [this](const inference::ModelReadyRequest& wanted, inference::ModelReadyResponse& answer,
+             About& about) {
+        std::int64_t version = 0;
+        absl::Status status = CheckName(wanted.name(), wanted.version(), version);
+        if (!status.ok()) return status;
+        auto model = environment_.accept.registry.Find(wanted.name(), version);
+        answer.set_ready(model.ok() && readiness_.ready());
+        if (model.ok()) about = *std::move(model);
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ServerMetadata(Context* context, const Bytes* request,
+                                                  Bytes* response) {
+  return Control<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
+      context, Method::kServerMetadata, request, response,
+      [this](const auto&, inference::ServerMetadataResponse& answer, About&) {
+        answer.set_name("normd");
+        answer.set_version(info_.version);
+        for (const char* extension : {"binary_tensor_data", "model_configuration",
+                                      "model_repository", "model_repository(unload_dependents)",
+                                      "parameters", "schedule_policy", "statistics"}) {
+          answer.add_extensions(extension);
+        }
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ModelMetadata(Context* context, const Bytes* request,
+                                                 Bytes* response) {
+  return Control<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
+      context, Method::kModelMetadata, request, response,
+      [this](const inference::ModelMetadataRequest& wanted,
+             inference::ModelMetadataResponse& answer, About& about) {
+        const ModelRegistry& registry = environment_.accept.registry;
+        auto model = FindModel(registry, wanted.name(), wanted.version());
+        if (!model.ok()) return model.status();
+        answer = MetadataOf(registry, **model);
+        about = *std::move(model);
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ModelConfig(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  return Control<inference::ModelConfigRequest, inference::ModelConfigResponse>(
+      context, Method::kModelConfig, request, response,
+      [this](const inference::ModelConfigRequest& wanted, inference::ModelConfigResponse& answer,
+             About& about) {
+        auto model = FindModel(environment_.accept.registry, wanted.name(), wanted.version());
+        if (!model.ok()) return model.status();
+        *answer.mutable_config() = ConfigOf(**model);
+        about = *std::move(model);
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::ModelStatistics(Context* context, const Bytes* request,
+                                                   Bytes* response) {
+  return Control<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
+      context, Method::kModelStatistics, request, response,
+      [this](const inference::ModelStatisticsRequest& wanted,
+             inference::ModelStatisticsResponse& answer, About&) {
+        std::int64_t version = 0;
+        if (!wanted.name().empty()) {
+          absl::Status status = CheckName(wanted.name(), wanted.version(), version);
+          if (!status.ok()) return status;
+        }
+        return AddStatistics(environment_.accept.registry, wanted.name(), version, answer);
+      });
+}
+
+InferService::Unary* InferService::RepositoryIndex(Context* context, const Bytes* request,
+                                                   Bytes* response) {
+  return Control<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
+      context, Method::kRepositoryIndex, request, response,
+      [this](const inference::RepositoryIndexRequest& wanted,
+             inference::RepositoryIndexResponse& answer, About&) -> absl::Status {
+        if (!wanted.repository_name().empty()) {
+          return absl::UnimplementedError(
+              absl::StrCat("repository_name: \"", Printable(wanted.repository_name(), 32),
+                           "\", wanted none: the server has one repository"));
+        }
+        AddIndex(environment_.accept.registry, wanted.ready(), answer);
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::RepositoryModelLoad(Context* context, const Bytes* request,
+                                                       Bytes* response) {
+  return Control<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
+      context, Method::kRepositoryModelLoad, request, response,
+      [this](const inference::RepositoryModelLoadRequest& wanted, auto&, About& about) {
+        absl::Status status = CheckRepositoryCall(wanted);
+        if (!status.ok()) return status;
+        const auto loaded = environment_.accept.registry.Load(wanted.model_name(), 0);
+        if (!loaded.ok()) return loaded.status();
+        about = loaded->model;
+        return absl::OkStatus();
+      },
+      &environment_.loads);
+}
+
+InferService::Unary* InferService::RepositoryModelUnload(Context* context, const Bytes* request,
+                                                         Bytes* response) {
+  return Control<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
+      context, Method::kRepositoryModelUnload, request, response,
+      [this](const inference::RepositoryModelUnloadRequest& wanted, auto&, About&) {
+        absl::Status status = CheckRepositoryCall(wanted);
+        if (!status.ok()) return status;
+        return environment_.accept.registry.Unload(wanted.model_name(), 0).status();
+      },
+      &environment_.loads);
+}
+
+InferService::Unary* InferService::NoSharedMemory(Context* context, const Bytes* request,
+                                                  Bytes* response) {
+  // Any message would do: nothing of it is looked at.
+  return Control<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+      context, Method::kSharedMemory, request, response, [](const auto&, auto&, About&) {
+        return absl::UnimplementedError(
+            "shared memory: this server does not have it; wanted tensors in messages");
+      });
+}
+
+InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, const Bytes* request,
+                                                            Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
+                                                              const Bytes* request,
+                                                              Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context,
+                                                                const Bytes* request,
+                                                                Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+InferService::Unary* InferService::CudaSharedMemoryStatus(Context* context, const Bytes* request,
+                                                          Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+InferService::Unary* InferService::CudaSharedMemoryRegister(Context* context, const Bytes* request,
+                                                            Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+InferService::Unary* InferService::CudaSharedMemoryUnregister(Context* context,
+                                                              const Bytes* request,
+                                                              Bytes* response) {
+  return NoSharedMemory(context, request, response);
+}
+
+InferService::Unary* InferService::TraceSetting(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return Control<inference::TraceSettingRequest, inference::TraceSettingResponse>(
+      context, Method::kTraceSetting, request, response,
+      [](const inference::TraceSettingRequest& wanted, inference::TraceSettingResponse& answer,
+         About&) -> absl::Status {
+        absl::Status status = CheckNoSettings(
+            wanted.settings(), "the server writes no traces; its request log is set by flags");
+        if (!status.ok()) return status;
+        (*answer.mutable_settings())["trace_level"].add_value("OFF");
+        return absl::OkStatus();
+      });
+}
+
+InferService::Unary* InferService::LogSettings(Context* context, const Bytes* request,
+                                               Bytes* response) {
+  return Control<inference::LogSettingsRequest, inference::LogSettingsResponse>(
+      context, Method::kLogSettings, request, response,
+      [](const inference::LogSettingsRequest& wanted, inference::LogSettingsResponse& answer,
+         About&) -> absl::Status {
+        absl::Status status = CheckNoSettings(wanted.settings(), "the flag --log_level sets it");
+        if (!status.ok()) return status;
+        auto& settings = *answer.mutable_settings();
+        settings["log_file"].set_string_param("");  // Standard error.
+        settings["log_format"].set_string_param("default");
+        settings["log_error"].set_bool_param(spdlog::should_log(spdlog::level::err));
+        settings["log_warning"].set_bool_param(spdlog::should_log(spdlog::level::warn));
+        settings["log_info"].set_bool_param(spdlog::should_log(spdlog::level::info));
+        settings["log_verbose_level"].set_uint32_param(0);
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace normd

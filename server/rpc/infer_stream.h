@@ -1,0 +1,135 @@
+// One ModelStreamInfer call: any number of requests, each of which is judged, admitted, queued and
+// counted like a ModelInfer call of its own, and a response for each, in their order.
+//
+// A request that is refused or fails has a response that says so, and the stream goes on. It ends
+// when the client has half-closed and the last response is sent, when the client leaves, when it
+// does not take a response in time, and when a stop gives it up. Between requests the client may
+// wait for as long as it likes, holding nothing of the budgets; a stop does not wait for it.
+//
+// At most kMaxInferStreamRequests are inside at once: then the stream is not read, and so it takes
+// no more while its client does not take responses.
+//
+// As in StreamCall, events record facts under the lock, and one thread at a time, the driver, does
+// what follows from them, none of it under the lock. Finish comes after every request's `done`.
+
+#ifndef NORMD_SERVER_RPC_INFER_STREAM_H_
+#define NORMD_SERVER_RPC_INFER_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+#include "server/accept/call_context.h"
+#include "server/rpc/call_environment.h"
+#include "server/rpc/exchange.h"
+#include "server/rpc/infer_messages.h"
+
+namespace normd {
+
+// Of one stream. As many as keep the lanes busy while the next ones arrive.
+inline constexpr std::size_t kMaxInferStreamRequests = 64;
+
+class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                          public ActiveCalls::Stream {
+ public:
+  // Both arguments outlive the call.
+  static std::shared_ptr<InferStream> Create(CallEnvironment& environment,
+                                             grpc::CallbackServerContext& context);
+  ~InferStream() override = default;
+
+  // Asks for the first message. Never blocks.
+  void Start();
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+  void Abort(const absl::Status& status) override;
+  void AbortIfQuiet(TimePoint quiet_since, const absl::Status& status) override;
+
+ private:
+  // One request and its response. Constant once it is pushed, but for the last members, which its
+  // `done` sets; deleted when the response is sent.
+  struct Turn {
+    Turn(AcceptEnvironment& environment, CallArrival arrival, const InferCodec& codec)
+        : call(environment, std::move(arrival)), exchange(environment, call, codec) {}
+
+    CallContext call;  // Before what it outlives.
+    Exchange exchange;
+
+    bool answered = false;
+    grpc::ByteBuffer response;
+    StageTimes stages;
+    BatchInfo batch;
+  };
+  using Turns = std::deque<std::unique_ptr<Turn>>;
+
+  // What the driver does next, and what is dropped once the lock is released.
+  struct Step {
+    enum class Kind { kNone, kRead, kWrite, kCancel, kFinish };
+    Kind kind = Kind::kNone;
+    absl::Status status;
+    std::vector<std::uint64_t> ids;
+    Turns ended;
+  };
+
+  InferStream(CallEnvironment& environment, grpc::CallbackServerContext& context);
+  bool InternalInlineable() override { return true; }
+
+  template <typename Facts>
+  void Record(const Facts& facts);
+  void Take(std::unique_ptr<Turn> turn);
+  absl::StatusOr<std::unique_ptr<Request>> Accept(Turn& turn);
+  void OnComputed(Turn& turn, Completion&& completion);
+  // Sets the response to a request that ends with `status`.
+  void SetError(Turn& turn, const absl::Status& status);
+  void Fail(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void Drive();
+  void Next(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NextOfFailed(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Read();
+  void Write();
+  void AwaitTaking(std::size_t bytes);
+  // Whether the connection's watch finds the stream reading or not.
+  void SetReads(bool reads);
+  // Counts what has ended.
+  static void RecordAll(const Turns& ended);
+
+  CallEnvironment& environment_;
+  grpc::CallbackServerContext& context_;
+  const CallArrival arrival_;  // Of the stream; each request's differs in its time.
+  CallContext call_;
+  const InferCodec codec_{InferMessageKind::kStreamResponse};
+  std::shared_ptr<InferStream> self_;  // Until OnDone.
+
+  // Of the read in progress, and of the write: whoever asked gRPC for it leaves it alone until gRPC
+  // says that it is done.
+  grpc::ByteBuffer incoming_;
+  std::unique_ptr<Turn> outgoing_;
+  std::optional<ResponseWatch::Entry> taking_;  // While a write or the end is under way.
+
+  Mutex mutex_;
+  bool driving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool told_queue_ ABSL_GUARDED_BY(mutex_) = false;  // To cancel what waits.
+  int computing_ ABSL_GUARDED_BY(mutex_) = 0;        // Requests whose `done` is to come.
+  TimePoint last_progress_ ABSL_GUARDED_BY(mutex_);
+  Turns turns_ ABSL_GUARDED_BY(mutex_);  // In order; the one being written is not there.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_RPC_INFER_STREAM_H_

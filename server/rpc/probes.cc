@@ -1,0 +1,35 @@
+#include "server/rpc/probes.h"
+
+#include <cstdint>
+
+#include "absl/strings/strip.h"
+#include "server/rpc/infer_messages.h"
+
+namespace normd {
+namespace {
+
+constexpr int kTrue = 200;
+constexpr int kFalse = 400;  // The protocol wants 4xx.
+constexpr int kNotFound = 404;
+
+}  // namespace
+
+int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry) {
+  if (path == "/v2/health/live") return kTrue;
+  if (path == "/v2/health/ready") return readiness.ready() ? kTrue : kFalse;
+  if (!absl::ConsumePrefix(&path, "/v2/models/") || !absl::ConsumeSuffix(&path, "/ready")) {
+    return kNotFound;
+  }
+  std::int64_t version = 0;
+  if (const std::size_t slash = path.find('/'); slash != absl::string_view::npos) {
+    absl::string_view digits = path.substr(slash);
+    if (!absl::ConsumePrefix(&digits, "/versions/") || digits.empty()) return kNotFound;
+    const absl::StatusOr<std::int64_t> number = VersionOf("version", digits);
+    if (!number.ok()) return kFalse;
+    version = *number;
+    path = path.substr(0, slash);
+  }
+  return registry.Find(path, version).ok() && readiness.ready() ? kTrue : kFalse;
+}
+
+}  // namespace normd

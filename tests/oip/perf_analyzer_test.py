@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""PyPI's perf_analyzer, unmodified, against a real normd.
+
+By concurrency, by request rate, over streams, with a percentile, of several inputs and of a type that
+is not FP32: it must measure, without a failed request, and read the server's statistics. Makes a
+virtual environment below --venv; exits with 77, which ctest shows as skipped, where the wheel cannot
+be had or does not run: it needs glibc 2.38.
+"""
+
+import argparse
+import csv
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+from served import LIMIT_S, SKIPPED, Server, environment
+
+PACKAGES = ["perf-analyzer>=2.60,<3"]
+GLIBC = (2, 38)  # Of the wheel's program.
+SHAPE = ["--shape", "x:1,64,16,16"]
+
+# Each mode's arguments, and how many loads it measures.
+MODES = {
+    "concurrency": (["-m", "instance_norm_64", *SHAPE, "--concurrency-range", "1:4:3"], 2),
+    "request rate": (["-m", "instance_norm_64", *SHAPE, "--request-rate-range", "200"], 1),
+    "streaming": (["-m", "instance_norm_64", *SHAPE, "--streaming", "--concurrency-range", "4"], 1),
+    "percentile": (["-m", "instance_norm_64", *SHAPE, "--percentile", "99",
+                    "--concurrency-range", "2"], 1),
+    "several inputs": (["-m", "fused_linear_512", "--shape", "x:4,512", "--shape", "y:4,512",
+                        "--concurrency-range", "2"], 1),
+    "a version": (["-m", "rms_norm_4096", "-x", "1", "--shape", "x:2,4096",
+                   "--concurrency-range", "2"], 1),
+}
+
+
+def measure(program, address, arguments, folder):
+    """The lines of its report, one a load."""
+    report = pathlib.Path(folder) / "report.csv"
+    report.unlink(missing_ok=True)
+    # Machines that tests share are never stable: the second of two short windows counts.
+    done = subprocess.run(
+        [program, "-u", address, "-i", "grpc", *arguments, "-f", report,
+         "--measurement-interval", "500", "--stability-percentage", "999", "--max-trials", "3"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=3 * LIMIT_S,
+        check=False)
+    if done.returncode != 0 or not report.exists():
+        raise AssertionError(f"exit code {done.returncode}:\n{done.stdout}")
+    with open(report, newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def check(name, lines, loads, streams):
+    if len(lines) != loads:
+        raise AssertionError(f"{name}: {len(lines)} lines, wanted {loads}: {lines}")
+    for line in lines:
+        if not float(line["Inferences/Second"]) > 0:
+            raise AssertionError(f"{name}: {line}")
+        if not 0 < float(line["p50 latency"]) <= float(line["p99 latency"]):
+            raise AssertionError(f"{name}: {line}")
+        # From ModelStatistics.
+        if not streams and not float(line["Server Compute Infer"]) >= 0:
+            raise AssertionError(f"{name}: {line}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--normd", required=True)
+    parser.add_argument("--models", required=True, help="a model repository")
+    parser.add_argument("--venv", help="where the virtual environment is made")
+    parser.add_argument("--perf_analyzer", help="the program, where it is there without --venv")
+    options = parser.parse_args()
+    name, version = platform.libc_ver()
+    if name == "glibc" and tuple(int(part) for part in version.split(".")) < GLIBC:
+        print(f"skipped: perf_analyzer needs glibc {'.'.join(map(str, GLIBC))}, here is {version}")
+        return SKIPPED
+    program = options.perf_analyzer
+    if program is None:
+        python = environment(pathlib.Path(options.venv), PACKAGES)
+        if python is None:
+            return SKIPPED
+        program = python.parent / "perf_analyzer"
+    # Its streams are all on one connection, and so are its further calls.
+    server = Server(options.normd, options.models, "--max_connection_calls=64")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, (arguments, loads) in MODES.items():
+                lines = measure(os.fspath(program), server.address, arguments, folder)
+                check(name, lines, loads, "--streaming" in arguments)
+                print(f"passed: {name}")
+    finally:
+        code = server.stop()
+    if code != 0:
+        raise AssertionError(f"normd: exit code {code}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+// The Open Inference Protocol's requests, made of normd.v1's, and a stream of them.
+
+#ifndef NORMD_TESTS_SERVER_RPC_INFER_REQUESTS_H_
+#define NORMD_TESTS_SERVER_RPC_INFER_REQUESTS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "grpcpp/grpcpp.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "normd/v1/norm_service.pb.h"
+#include "wire/data_type.h"
+
+namespace normd::testing {
+
+// The same request, with raw contents. What the other protocol has no word for is left out.
+inline inference::ModelInferRequest ToInfer(const v1::NormalizeRequest& plain) {
+  inference::ModelInferRequest request;
+  request.set_model_name(plain.model());
+  if (plain.version() != 0) request.set_model_version(absl::StrCat(plain.version()));
+  for (const v1::Tensor& tensor : plain.inputs()) {
+    auto& input = *request.add_inputs();
+    input.set_name(tensor.name().empty() && plain.inputs_size() == 1 ? "x" : tensor.name());
+    const DataTypeNames* type =
+        FindDataType(&DataTypeNames::protocol, static_cast<int>(tensor.dtype()));
+    if (type != nullptr) input.set_datatype(std::string(type->inference));
+    *input.mutable_shape() = tensor.shape();
+    request.add_raw_input_contents(tensor.data());
+  }
+  if (plain.queue_timeout_ns() != 0) {
+    (*request.mutable_parameters())["timeout"].set_int64_param(plain.queue_timeout_ns() / 1000);
+  }
+  return request;
+}
+
+// A ModelStreamInfer call. Cancelled on destruction if it has not ended.
+class InferStreamClient {
+ public:
+  explicit InferStreamClient(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(inference::GRPCInferenceService::NewStub(channel)),
+        stream_(stub_->ModelStreamInfer(&context_)) {}
+
+  bool Send(const inference::ModelInferRequest& request) { return stream_->Write(request); }
+  void HalfClose() { stream_->WritesDone(); }
+  void Cancel() { context_.TryCancel(); }
+  std::optional<inference::ModelStreamInferResponse> Read() {
+    inference::ModelStreamInferResponse response;
+    if (!stream_->Read(&response)) return std::nullopt;
+    return response;
+  }
+  // Reads what is left.
+  grpc::Status Finish() {
+    while (Read().has_value()) {
+    }
+    return stream_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<inference::GRPCInferenceService::Stub> stub_;
+  std::unique_ptr<
+      grpc::ClientReaderWriter<inference::ModelInferRequest, inference::ModelStreamInferResponse>>
+      stream_;
+};
+
+}  // namespace normd::testing
+
+#endif  // NORMD_TESTS_SERVER_RPC_INFER_REQUESTS_H_

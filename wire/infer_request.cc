@@ -1,0 +1,121 @@
+#include "wire/infer_request.h"
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "inference/grpc_service.pb.h"
+#include "wire/message_reader.h"
+
+namespace normd {
+namespace {
+
+using Request = inference::ModelInferRequest;
+using Output = inference::ModelInferRequest_InferRequestedOutputTensor;
+
+absl::Status ReadRequestParameter(MessageReader& reader, InferRequestView& request) {
+  std::string key;
+  ReceivedParameter value;
+  absl::Status status = ReadParameter(reader, "parameters", key, value);
+  if (key == "priority") request.priority = value;
+  if (key == "timeout") request.timeout = value;
+  return status;
+}
+
+absl::Status ReadOutputField(MessageReader& reader, std::uint32_t tag,
+                             ReceivedInferOutput& output) {
+  switch (tag) {
+    case DelimitedTag(Output::kNameFieldNumber):
+      return reader.ReadText(".name", kMaxNameBytes, output.name);
+    case DelimitedTag(Output::kParametersFieldNumber): {
+      std::string key;
+      ReceivedParameter value;
+      absl::Status status = ReadParameter(reader, ".parameters", key, value);
+      if (key == "classification") output.classification = value;
+      if (absl::StartsWith(key, "shared_memory_")) output.in_shared_memory = true;
+      return status;
+    }
+    default: return reader.SkipUnknown(tag);
+  }
+}
+
+absl::Status ReadOutput(MessageReader& reader, InferRequestView& request) {
+  if (request.outputs.size() == kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outputs: more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
+  }
+  const std::size_t index = request.outputs.size();
+  ReceivedInferOutput& output = request.outputs.emplace_back();
+  return reader.ReadElement(
+      "outputs", index, [&](std::uint32_t tag) { return ReadOutputField(reader, tag, output); });
+}
+
+}  // namespace
+
+absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes> slices) {
+  MessageReader reader("request", slices);
+  InferRequestView request;
+  ReceivedRawList raw;
+  absl::Status status = reader.ReadMessage([&](std::uint32_t tag) {
+    switch (tag) {
+      case DelimitedTag(Request::kModelNameFieldNumber):
+        return reader.ReadText("model_name", kMaxNameBytes, request.model);
+      case DelimitedTag(Request::kModelVersionFieldNumber):
+        return reader.ReadText("model_version", kMaxNameBytes, request.version);
+      case DelimitedTag(Request::kIdFieldNumber):
+        return reader.ReadText("id", kMaxInferIdBytes, request.id);
+      case DelimitedTag(Request::kParametersFieldNumber):
+        return ReadRequestParameter(reader, request);
+      case DelimitedTag(Request::kInputsFieldNumber):
+        return ReadInferTensor(reader, "inputs", request.inputs);
+      case DelimitedTag(Request::kOutputsFieldNumber): return ReadOutput(reader, request);
+      case DelimitedTag(Request::kRawInputContentsFieldNumber):
+        return ReadRawContents(reader, "raw_input_contents", raw);
+      default: return reader.SkipUnknown(tag);
+    }
+  });
+  if (!status.ok()) return status;
+  if (request.inputs.empty()) {
+    return absl::InvalidArgumentError("inputs: none, wanted at least one");
+  }
+  status = TakeRawContents("raw_input_contents", std::move(raw), "inputs", request.inputs);
+  if (!status.ok()) return status;
+  return request;
+}
+
+std::string InferRequestId(absl::Span<const ConstBytes> slices) {
+  MessageReader reader("request", slices);
+  std::string id;
+  // What follows the id may be wrong: it is read nevertheless.
+  reader
+      .ReadMessage([&](std::uint32_t tag) {
+        if (tag != DelimitedTag(Request::kIdFieldNumber)) return reader.SkipUnknown(tag);
+        std::string text;
+        absl::Status status = reader.ReadText("id", kMaxInferIdBytes, text);
+        if (status.ok()) id = std::move(text);
+        return status;
+      })
+      .IgnoreError();
+  return id;
+}
+
+absl::StatusOr<EncodedMessage> EncodeInferRequest(const InferMessageHead& head) {
+  constexpr std::size_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
+  // What the rest of a message takes at the very most.
+  constexpr std::size_t kHeadBytes = 64 << 10;
+  std::size_t bytes = 0;
+  for (const InferTensorHeader& tensor : head.tensors) {
+    const auto more = static_cast<std::size_t>(tensor.data_bytes);
+    if (more > kMaxMessageBytes - kHeadBytes - bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "input: ", more, " bytes after ", bytes, ", wanted at most ",
+          kMaxMessageBytes - kHeadBytes, " in all, which is what one message carries"));
+    }
+    bytes += more;
+  }
+  return EncodeInferMessage(InferMessageKind::kRequest, head);
+}
+
+}  // namespace normd
