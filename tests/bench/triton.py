@@ -137,14 +137,13 @@ def start_triton(options, folder):
                   {"LD_LIBRARY_PATH": str(libraries)})
 
 
-def measure(options, server, size):
+def measure(options, server, size, requests):
     """perf_analyzer's throughput, p50 and p99 in microseconds, and the server's per request."""
     before, cpu = server.answered(), server.cpu_seconds()
     done = subprocess.run(
         [*shlex.split(options.perf_analyzer), "-u", f"127.0.0.1:{server.grpc}", "-i", "grpc",
          "-m", MODEL, "--shape", server.shape(size), "--concurrency-range", str(options.concurrency),
-         "--measurement-interval", str(options.interval_ms), "--stability-percentage", "999",
-         "--max-trials", "3"],
+         "--request-count", str(requests)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stdout)
@@ -154,9 +153,9 @@ def measure(options, server, size):
 
     # Triton publishes its counts only now and then.
     time.sleep(2.5)
-    requests = server.answered() - before
+    answered = server.answered() - before
     return (number(r"Throughput: (\S+) infer/sec"), number(r"p50 latency: (\d+)"),
-            number(r"p99 latency: (\d+)"), 1e6 * (server.cpu_seconds() - cpu) / requests)
+            number(r"p99 latency: (\d+)"), 1e6 * (server.cpu_seconds() - cpu) / answered)
 
 
 def main():
@@ -174,8 +173,9 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="PyTorch's, of each process")
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--sizes", default="2,16,64", help="of [1, 64, SIZE, SIZE]")
+    # No time windows: perf_analyzer keeps every response that came in one, a mebibyte each.
+    parser.add_argument("--requests", default="20000,10000,1000", help="of each size, a turn")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--interval_ms", type=int, default=2000, help="one of three windows a turn")
     options = parser.parse_args()
     servers = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -185,11 +185,12 @@ def main():
             servers.append(start_normd(options, folder))
             print("| tensor | server | requests/s | p50, us | p99, us | processor, us |")
             print("|---|---|---|---|---|---|")
-            for size in map(int, options.sizes.split(",")):
+            for size, requests in zip(map(int, options.sizes.split(",")),
+                                      map(int, options.requests.split(",")), strict=True):
                 turns = {server.name: [] for server in servers}
                 for _ in range(options.rounds):
                     for server in servers:
-                        turns[server.name].append(measure(options, server, size))
+                        turns[server.name].append(measure(options, server, size, requests))
                 medians = {name: [statistics.median(column) for column in zip(*lines)]
                            for name, lines in turns.items()}
                 for name, (rate, p50, p99, cpu) in medians.items():
