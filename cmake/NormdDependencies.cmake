@@ -32,6 +32,7 @@ if(NORMD_SERVER)
   find_package(nlohmann_json REQUIRED)
   find_package(Boost REQUIRED)  # Headers alone: Asio and Beast.
   find_package(ZLIB REQUIRED)
+  find_package(OpenSSL 3.0 REQUIRED)
   find_package(prometheus-cpp REQUIRED)
   pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++)
   find_library(GRPCPP_REFLECTION grpc++_reflection REQUIRED)

@@ -15,6 +15,7 @@ packages=(
   libabsl-dev                                            # status, flags, containers, time
   prometheus-cpp-dev libspdlog-dev nlohmann-json3-dev    # metrics, logs, JSON
   libboost-dev zlib1g-dev                                # HTTP for the metrics
+  libssl-dev openssl                                     # TLS, and certificates to try it out
   libhwy-dev libtbb-dev libdnnl-dev                      # the CPU kernels
   libgtest-dev libgmock-dev libbenchmark-dev             # tests and benchmarks
   curl python3                                           # the demo's scrape, tables and inputs

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,7 @@ Admission::Lease& Admission::Lease::operator=(Lease&& other) noexcept {
 void Admission::Lease::Swap(Lease& other) noexcept {
   std::swap(owner_, other.owner_);
   std::swap(holders_, other.holders_);
+  std::swap(of_identity_, other.of_identity_);
   std::swap(amounts_, other.amounts_);
 }
 
@@ -83,14 +85,14 @@ Admission::Admission(AdmissionLimits limits, Metrics& metrics)
       metrics_(metrics) {}
 
 absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetrics& model,
-                                                  Needs needs, Caller* caller) {
+                                                  Needs needs, CallAccount account) {
   assert(bytes >= 0);
   if (bytes > limits_.max_inflight_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: needs ", bytes,
                                                    " bytes, wanted at most the server's budget of ",
                                                    limits_.max_inflight_bytes));
   }
-  absl::StatusOr<Lease> lease = Enter(needs, caller, model);
+  absl::StatusOr<Lease> lease = Enter(needs, account, model);
   if (!lease.ok()) return lease;
   absl::Status status = Take(*lease, Resource::kBytes, bytes, model);
   if (!status.ok()) return status;
@@ -98,15 +100,15 @@ absl::StatusOr<Admission::Lease> Admission::Admit(std::int64_t bytes, ModelMetri
 }
 
 absl::StatusOr<Admission::Lease> Admission::AdmitStream(std::int64_t chunk_bytes,
-                                                        ModelMetrics& model, Caller* caller) {
-  absl::StatusOr<Lease> lease = Enter(Needs::kLane, caller, model);
+                                                        ModelMetrics& model, CallAccount account) {
+  absl::StatusOr<Lease> lease = Enter(Needs::kLane, account, model);
   if (!lease.ok()) return lease;
   absl::Status status = Take(*lease, Resource::kChunkBytes, chunk_bytes, model);
   if (!status.ok()) return status;
   return lease;
 }
 
-absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, Caller* caller,
+absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount& account,
                                                   ModelMetrics& model) {
   if (closed_.load(std::memory_order_relaxed)) {
     model.RecordRejection(Rejection::kDraining);
@@ -117,13 +119,14 @@ absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, Caller* caller,
     return absl::UnavailableError("the server has no working lane");
   }
   Lease lease(this);  // Returns what it has got by then, should the rest be refused.
-  if (caller != nullptr) {
-    lease.holders_ = {&caller->holding, &caller->peer->holding};
-    // Without a bound nobody needs to be told from others.
-    for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
-      if (shares_[kind] >= 1) lease.holders_[kind] = nullptr;
-    }
+  // Without a bound nobody needs to be told from others.
+  if (account.connection != nullptr && shares_[0] < 1) {
+    lease.holders_[0] = &account.connection->holding;
   }
+  if (account.party != nullptr && (shares_[1] < 1 || account.is_identity)) {
+    lease.holders_[1] = &account.party->holding;
+  }
+  lease.of_identity_ = account.is_identity;
   absl::Status status = Take(lease, Resource::kRequests, 1, model);
   if (!status.ok()) return status;
   return lease;
@@ -159,17 +162,34 @@ absl::Status Admission::CheckShares(Lease& lease, Resource resource, std::int64_
     if (lease.holders_[kind] == nullptr) continue;
     held[kind] = (*lease.holders_[kind])[resource].fetch_add(amount, std::memory_order_relaxed);
   }
+  if (absl::Status status = CheckLimit(lease, resource, held.back(), amount, model); !status.ok()) {
+    return status;
+  }
   for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
-    if (lease.holders_[kind] == nullptr) continue;
+    if (lease.holders_[kind] == nullptr || shares_[kind] >= 1) continue;
     if (WithinShare(shares_[kind], held[kind], amount, free)) continue;
     if (held[kind] == 0 && (others == 0 || amount <= free - budget / 8)) continue;
     model.RecordRejection(kind == 0 ? Rejection::kConnectionShare : Rejection::kPeerShare);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        kResourceNames[Index(resource)], ": wanted ", amount, " more, this ", kHolderNames[kind],
-        " has ", held[kind], " and ", free, " of ", budget, " are free: together it may have ",
-        shares_[kind], " of that (--max_", kHolderNames[kind], "_share)"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount, " more, this ",
+                     lease.of_identity_ && kind == 1 ? "identity" : kHolderNames[kind], " has ",
+                     held[kind], " and ", free, " of ", budget, " are free: together it may have ",
+                     shares_[kind], " of that (--max_", kHolderNames[kind], "_share)"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Admission::CheckLimit(const Lease& lease, Resource resource, std::int64_t held,
+                                   std::int64_t amount, ModelMetrics& model) {
+  const Holding* const holder = lease.holders_.back();
+  const std::int64_t limit = holder != nullptr ? holder->limit(resource) : 0;
+  if (limit == 0 || amount <= limit - held) return absl::OkStatus();
+  model.RecordRejection(Rejection::kIdentityLimit);
+  const std::string message =
+      absl::StrCat(kResourceNames[Index(resource)], ": wanted ", amount,
+                   " more, this identity has ", held, " and may have ", limit);
+  return amount > limit ? absl::InvalidArgumentError(message)
+                        : absl::ResourceExhaustedError(message);
 }
 
 void Admission::Give(Lease& lease, Resource resource, std::int64_t amount) {
@@ -208,7 +228,9 @@ bool Admission::HasRoom(const Lease& lease, std::int64_t expected) const {
   for (std::size_t kind = 0; kind < kHolderKindCount; ++kind) {
     if (lease.holders_[kind] == nullptr) continue;
     const std::int64_t own = (*lease.holders_[kind])[Resource::kBytes].load();
-    if (!WithinShare(shares_[kind], own, 1, budget - held)) return false;
+    const std::int64_t limit = lease.holders_[kind]->limit(Resource::kBytes);
+    if (limit > 0 && own >= limit) return false;
+    if (shares_[kind] < 1 && !WithinShare(shares_[kind], own, 1, budget - held)) return false;
   }
   return true;
 }

@@ -18,7 +18,7 @@
 namespace normd {
 
 // Whom a request counts against, from the narrowest to the widest. Each kind has a share.
-enum class HolderKind { kConnection, kPeer };
+enum class HolderKind { kConnection, kPeer };  // A call's identity, if it has one, is its peer.
 inline constexpr std::size_t kHolderKindCount = 2;
 
 // What a request cannot do without.
@@ -71,7 +71,7 @@ class Admission {
   };
 
   // A request's part of the budgets; returns it on destruction. Move-only, but not while it waits
-  // or overdraws. The Admission and the caller outlive it. One thread at a time.
+  // or overdraws. The Admission and the account's outlive it. One thread at a time.
   class Lease {
    public:
     Lease() = default;
@@ -93,7 +93,8 @@ class Admission {
     void Swap(Lease& other) noexcept;
 
     Admission* owner_ = nullptr;
-    std::array<Holding*, kHolderKindCount> holders_{};  // The caller's that have a bound.
+    std::array<Holding*, kHolderKindCount> holders_{};  // The account's that have a bound.
+    bool of_identity_ = false;                          // The last of them.
     std::array<std::int64_t, kResourceCount> amounts_{};
     // Set when it is called from the line, by whichever thread does that.
     std::atomic<std::int64_t> expected_bytes_{0};  // Until its step has come.
@@ -106,12 +107,13 @@ class Admission {
   // fit or the caller has its share; Unavailable after Close, or when it needs a lane while not
   // ready. Counts the refusal with `model`. A request larger than the whole budget is
   // InvalidArgument: no retry will help. A holder that has nothing inside may exceed its share with
-  // one request, if an eighth of the budget stays free or nobody else is inside.
+  // one request, if an eighth of the budget stays free or nobody else is inside. An identity's
+  // limits hold whatever is free; what exceeds one of them alone is InvalidArgument too.
   absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model, Needs needs = Needs::kLane,
-                              Caller* caller = nullptr);
+                              CallAccount account = {});
   // A lease that grows, by at most `chunk_bytes` in an unasked step.
   absl::StatusOr<Lease> AdmitStream(std::int64_t chunk_bytes, ModelMetrics& model,
-                                    Caller* caller = nullptr);
+                                    CallAccount account = {});
 
   // Whether the lease may take a step now.
   bool MayGrow(const Lease& lease) const;
@@ -147,8 +149,10 @@ class Admission {
   std::int64_t total(Resource resource) const {
     return totals_[static_cast<std::size_t>(resource)].load(std::memory_order_acquire);
   }
-  absl::StatusOr<Lease> Enter(Needs needs, Caller* caller, ModelMetrics& model);
+  absl::StatusOr<Lease> Enter(Needs needs, const CallAccount& account, ModelMetrics& model);
   absl::Status Take(Lease& lease, Resource resource, std::int64_t amount, ModelMetrics& model);
+  absl::Status CheckLimit(const Lease& lease, Resource resource, std::int64_t held,
+                          std::int64_t amount, ModelMetrics& model);
   absl::Status CheckShares(Lease& lease, Resource resource, std::int64_t amount,
                            ModelMetrics& model);
   void Give(Lease& lease, Resource resource, std::int64_t amount);

@@ -20,10 +20,19 @@ inline constexpr std::size_t kResourceCount = 3;
 struct Holding {
   // Relaxed: they guard no memory, and a share is judged by what was there before an addition.
   std::array<std::atomic<std::int64_t>, kResourceCount> amounts{};
+  // What an identity may have at once, whatever is free; 0: its share alone bounds it. Relaxed, as
+  // the amounts.
+  std::array<std::atomic<std::int64_t>, kResourceCount> limits{};
   std::uint64_t last_overdraft = 0;  // Guarded by the lock of whoever grants overdrafts.
 
   std::atomic<std::int64_t>& operator[](Resource resource) {
     return amounts[static_cast<std::size_t>(resource)];
+  }
+  std::int64_t limit(Resource resource) const {
+    return limits[static_cast<std::size_t>(resource)].load(std::memory_order_relaxed);
+  }
+  void SetLimit(Resource resource, std::int64_t limit) {
+    limits[static_cast<std::size_t>(resource)].store(limit, std::memory_order_relaxed);
   }
 };
 
@@ -41,19 +50,41 @@ struct DeliveredCounts {
   }
 };
 
-// One address, of which there may be many connections.
+// One address, of which there may be many connections; or one identity, whatever its addresses.
 struct Peer {
   const std::string name;  // See PeerNameOf.
   const std::uint64_t id;  // No other peer of this process has it; never 0.
   Holding holding{};
 };
 
+// How a connection came.
+struct ConnectionOrigin {
+  bool admin_listener = false;  // By the listener for admin calls.
+};
+
 // One connection.
 struct Caller {
   const std::string name;            // As gRPC spells the other end: "ipv4:192.0.2.1:4711".
   const std::shared_ptr<Peer> peer;  // shared: by the peer's connections.
+  const ConnectionOrigin origin{};
   Holding holding{};
   DeliveredCounts delivered{};
+};
+
+// Whom a call counts against: its connection, and its identity where there is one, else its peer.
+// Borrows; either may be null.
+struct CallAccount {
+  // NOLINTNEXTLINE(google-explicit-constructor): a caller alone is an account.
+  CallAccount(Caller* caller = nullptr, Peer* identity = nullptr)
+      : connection(caller),
+        party(identity != nullptr ? identity
+              : caller != nullptr ? caller->peer.get()
+                                  : nullptr),
+        is_identity(identity != nullptr) {}
+
+  Caller* connection;
+  Peer* party;
+  bool is_identity;
 };
 
 }  // namespace normd

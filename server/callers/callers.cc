@@ -29,24 +29,30 @@ std::string PeerNameOf(absl::string_view connection) {
   return network.append(reinterpret_cast<const char*>(binary.s6_addr), kNetworkBytes);
 }
 
-std::unique_ptr<Caller> Callers::Make(absl::string_view connection) {
-  const std::string name = PeerNameOf(connection);
-  std::shared_ptr<Peer> peer = peers_.Find(name);
-  if (peer == nullptr) {
-    peer = peers_.Add(std::unique_ptr<Peer>(
-        new Peer{name, next_peer_id_.fetch_add(1, std::memory_order_relaxed)}));
-  }
-  return std::unique_ptr<Caller>(new Caller{std::string(connection), std::move(peer)});
+std::shared_ptr<Peer> Callers::FindPeer(const std::string& name) {
+  if (std::shared_ptr<Peer> found = peers_.Find(name)) return found;
+  return peers_.Add(
+      std::unique_ptr<Peer>(new Peer{name, next_peer_id_.fetch_add(1, std::memory_order_relaxed)}));
 }
 
-std::shared_ptr<Caller> Callers::Begin(absl::string_view connection) {
-  return connections_.Replace(Make(connection));
+std::unique_ptr<Caller> Callers::Make(absl::string_view connection, ConnectionOrigin origin) {
+  return std::unique_ptr<Caller>(
+      new Caller{std::string(connection), FindPeer(PeerNameOf(connection)), origin});
+}
+
+std::shared_ptr<Caller> Callers::Begin(absl::string_view connection, ConnectionOrigin origin) {
+  return connections_.Replace(Make(connection, origin));
+}
+
+bool Callers::IsOtherwise(absl::string_view connection, ConnectionOrigin origin) {
+  const std::shared_ptr<Caller> held = connections_.Find(connection);
+  return held != nullptr && held->origin.admin_listener != origin.admin_listener;
 }
 
 std::shared_ptr<Caller> Callers::Find(absl::string_view connection) {
   if (connection.empty()) return nullptr;
   if (std::shared_ptr<Caller> found = connections_.Find(connection)) return found;
-  return connections_.Add(Make(connection));
+  return connections_.Add(Make(connection, {}));
 }
 
 }  // namespace normd

@@ -22,21 +22,27 @@ std::string PeerNameOf(absl::string_view connection);
 
 // The accept loop holds each connection's caller while the connection lives, and each call holds
 // its own, so a call finds it with one look-up and without an allocation. Thread-safe; outlives
-// what it hands out. Both functions may throw std::bad_alloc.
+// what it hands out. All but the counts may throw
+// std::bad_alloc.
 class Callers {
  public:
   // A connection begins, with counts of its own: those of an earlier one, of which calls may still
   // be inside, had the same name.
-  std::shared_ptr<Caller> Begin(absl::string_view connection);
+  std::shared_ptr<Caller> Begin(absl::string_view connection, ConnectionOrigin origin = {});
+  // Whether somebody holds a connection of that name, and another origin.
+  bool IsOtherwise(absl::string_view connection, ConnectionOrigin origin);
   // The caller of a call on that connection. Null for an empty name, which is nobody's.
   std::shared_ptr<Caller> Find(absl::string_view connection);
+
+  // The peer of that name, which is made if nobody holds it; may throw std::bad_alloc.
+  std::shared_ptr<Peer> FindPeer(const std::string& name);
 
   // How many of each somebody holds.
   std::size_t connections() const { return connections_.size(); }
   std::size_t peers() const { return peers_.size(); }
 
  private:
-  std::unique_ptr<Caller> Make(absl::string_view connection);
+  std::unique_ptr<Caller> Make(absl::string_view connection, ConnectionOrigin origin);
 
   std::atomic<std::uint64_t> next_peer_id_{1};
   WeakTable<Peer> peers_;

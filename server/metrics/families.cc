@@ -86,6 +86,15 @@ constexpr Description kDescriptions[] = {
      {},
      "Loaded model versions beyond --max_model_series, which are counted together under "
      "model=\"_other\"."},
+    {"normd_identity_calls_total",
+     MetricType::Counter,
+     {"identity", "outcome"},
+     "Finished calls of each identity of the policy: ok, denied (no identity or no right), limited "
+     "(RESOURCE_EXHAUSTED), failed (anything else)."},
+    {"normd_identity_input_bytes_total",
+     MetricType::Counter,
+     {"identity"},
+     "Bytes of the inputs of these calls, as far as they were known."},
     {"normd_pool_bytes",
      MetricType::Gauge,
      {"pool", "state"},

@@ -30,6 +30,8 @@ enum class Family {
   kDeviceInfo,
   kModelLoadDuration,
   kModelsWithoutSeries,
+  kIdentityCalls,
+  kIdentityInputBytes,
   kPoolBytes,
   kConnections,
   kConnectionsLimit,

@@ -53,7 +53,9 @@ enum class Rejection {
   kNotReady,
   kConnectionShare,
   kPeerShare,
-  kLate
+  kLate,
+  kIdentityRate,
+  kIdentityLimit
 };
 
 struct DurationTotal {
@@ -99,6 +101,14 @@ class ModelMetrics {
   virtual void AddQueued(std::int64_t requests) = 0;  // Negative when they leave.
   virtual void RecordLoad(Duration duration) = 0;
   virtual ModelTotals Totals() const { return {}; }
+};
+
+// The series of one identity of the policy.
+class IdentityMetrics {
+ public:
+  virtual ~IdentityMetrics() = default;
+  // One finished call, with the bytes of its inputs as far as they were known.
+  virtual void RecordCall(absl::StatusCode code, std::int64_t input_bytes) = 0;
 };
 
 class LaneMetrics {

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "prometheus/text_serializer.h"
 #include "server/metrics/families.h"
+#include "server/metrics/identity_series.h"
 #include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"
 
@@ -128,6 +129,9 @@ class MetricsImpl final : public Metrics {
   }
   ModelMetrics& ForNoModel() override { return models_->no_model(); }
 
+  std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override {
+    return identities_->Handle(name);
+  }
   ConnectionMetrics& ForConnections() override { return connections_; }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
@@ -192,6 +196,7 @@ class MetricsImpl final : public Metrics {
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     connections_.Collect(out);
     models_->Collect(out);
+    identities_->Collect(out);
     CollectLanes(out);
     CollectPools(out);
     CollectLog(out);
@@ -259,6 +264,7 @@ class MetricsImpl final : public Metrics {
 
   const BuildInfo build_;
   const std::shared_ptr<SeriesSet> models_;  // shared: with the handles of models.
+  const std::shared_ptr<IdentitySeriesSet> identities_ = IdentitySeriesSet::Create();  // Likewise.
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
   ConnectionSeries connections_;

@@ -48,6 +48,9 @@ class Metrics {
   virtual std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) = 0;
   // Requests that name no loaded model, and methods that concern none: model="", version="".
   virtual ModelMetrics& ForNoModel() = 0;
+  // The series of an identity, as ForModel's, "" for calls that are nobody's; beyond
+  // kMaxIdentitySeries those that all further ones share. Call it when a policy is taken.
+  virtual std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) = 0;
   virtual ConnectionMetrics& ForConnections() = 0;
   // A lane is working from here on.
   virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;

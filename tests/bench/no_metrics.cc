@@ -15,6 +15,11 @@ class NoModelMetrics final : public ModelMetrics {
   void RecordLoad(Duration) override {}
 };
 
+class NoIdentityMetrics final : public IdentityMetrics {
+ public:
+  void RecordCall(absl::StatusCode, std::int64_t) override {}
+};
+
 class NoLaneMetrics final : public LaneMetrics {
  public:
   void AddBusy(Duration) override {}
@@ -38,6 +43,9 @@ class NoMetrics final : public Metrics {
     return {std::shared_ptr<void>(), &model_};
   }
   ModelMetrics& ForNoModel() override { return model_; }
+  std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view) override {
+    return {std::shared_ptr<void>(), &identity_};
+  }
   ConnectionMetrics& ForConnections() override { return connections_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
@@ -54,6 +62,7 @@ class NoMetrics final : public Metrics {
 
  private:
   NoModelMetrics model_;
+  NoIdentityMetrics identity_;
   NoConnectionMetrics connections_;
   NoLaneMetrics lane_;
 };

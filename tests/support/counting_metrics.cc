@@ -11,6 +11,16 @@ std::shared_ptr<ModelMetrics> CountingMetrics::ForModel(absl::string_view name,
   return {std::shared_ptr<void>(), &models_[{std::string(name), version}]};
 }
 
+std::shared_ptr<IdentityMetrics> CountingMetrics::ForIdentity(absl::string_view name) {
+  MutexLock lock(mutex_);
+  return {std::shared_ptr<void>(), &identities_[std::string(name)]};
+}
+
+std::int64_t CountingMetrics::CallsOf(const std::string& identity, absl::StatusCode code) {
+  MutexLock lock(mutex_);
+  return identities_[identity].calls[static_cast<std::size_t>(code)];
+}
+
 LaneMetrics& CountingMetrics::ForLane(absl::string_view device, absl::string_view lane) {
   MutexLock lock(mutex_);
   return lanes_[{std::string(device), std::string(lane)}];

@@ -47,6 +47,14 @@ class CountingModelMetrics final : public ModelMetrics {
   std::array<std::atomic<std::int64_t>, 16> rejections_{};
 };
 
+class CountingIdentityMetrics final : public IdentityMetrics {
+ public:
+  void RecordCall(absl::StatusCode code, std::int64_t) override {
+    ++calls[static_cast<std::size_t>(code)];
+  }
+  std::array<std::atomic<std::int64_t>, 17> calls{};  // By code.
+};
+
 class CountingLaneMetrics final : public LaneMetrics {
  public:
   void AddBusy(Duration duration) override { busy_ns += duration.count(); }
@@ -86,6 +94,7 @@ class CountingMetrics final : public Metrics {
  public:
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view name, std::int64_t version) override;
   ModelMetrics& ForNoModel() override { return no_model; }
+  std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override;
   ConnectionMetrics& ForConnections() override { return connections; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
@@ -98,6 +107,8 @@ class CountingMetrics final : public Metrics {
   std::string Scrape() override { return ""; }
   std::vector<prometheus::MetricFamily> Collect() override;
 
+  std::int64_t CallsOf(const std::string& identity, absl::StatusCode code);
+
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;
   std::atomic<std::int64_t> inflight_bytes{0};
@@ -107,6 +118,7 @@ class CountingMetrics final : public Metrics {
   Mutex mutex_;
   std::map<std::pair<std::string, std::int64_t>, CountingModelMetrics> models_
       ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, CountingIdentityMetrics> identities_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<std::string, std::string>, CountingLaneMetrics> lanes_ ABSL_GUARDED_BY(mutex_);
 };
 

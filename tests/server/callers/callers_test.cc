@@ -107,5 +107,24 @@ TEST(CallersTest, ManyThreadsComeAndGo) {
   EXPECT_EQ(callers.peers(), 0U);
 }
 
+TEST(CallersTest, AConnectionKeepsItsOriginAndACallThatFindsNoneHasNoRightsOfIts) {
+  Callers callers;
+  constexpr char kName[] = "ipv4:192.0.2.1:4711";
+  EXPECT_FALSE(callers.Find(kName)->origin.admin_listener) << "nobody has begun it";
+  const std::shared_ptr<Caller> admin = callers.Begin(kName, {true});
+  EXPECT_TRUE(callers.Find(kName)->origin.admin_listener);
+  EXPECT_TRUE(callers.IsOtherwise(kName, {false}));
+  EXPECT_FALSE(callers.IsOtherwise(kName, {true}));
+  EXPECT_FALSE(callers.IsOtherwise("ipv4:192.0.2.1:4712", {false})) << "nobody's";
+}
+
+TEST(CallersTest, APeerByNameIsOneForAllWhoHoldIt) {
+  Callers callers;
+  const std::shared_ptr<Peer> one = callers.FindPeer("identity:a");
+  EXPECT_EQ(callers.FindPeer("identity:a"), one);
+  EXPECT_NE(callers.FindPeer("identity:b")->id, one->id);
+  EXPECT_NE(callers.Find("ipv4:192.0.2.1:1")->peer->id, one->id);
+}
+
 }  // namespace
 }  // namespace normd

@@ -75,7 +75,7 @@ TEST_F(SeriesTest, TheFirstRequestBringsTheQueueAndAllRejections) {
   const Handle model = metrics_->ForModel("m", 1);
   Ask(model);
   const Exposition scrape = Scrape();
-  EXPECT_EQ(scrape.Count("normd_rejected_total"), 8);
+  EXPECT_EQ(scrape.Count("normd_rejected_total"), 10);
   EXPECT_THAT(scrape.Value("normd_queue_requests", {{"model", "m"}}), Optional(0));
 }
 
@@ -256,6 +256,57 @@ TEST_F(SeriesTest, LosesNoCountWhileModelsComeAndGoOnManyThreads) {
   scraper.join();
   EXPECT_THAT(Requests(Scrape(), "steady", "1"), Optional(kThreads * kRounds));
   EXPECT_THAT(Scrape().Value("normd_models_without_series"), Optional(0));
+}
+
+class IdentitySeriesTest : public SeriesTest {
+ protected:
+  static std::optional<double> Calls(const Exposition& scrape, const std::string& identity,
+                                     const std::string& outcome = "ok") {
+    return scrape.Value("normd_identity_calls_total",
+                        {{"identity", identity}, {"outcome", outcome}});
+  }
+};
+
+TEST_F(IdentitySeriesTest, CallsCountByWhatBecameOfThem) {
+  const std::shared_ptr<IdentityMetrics> identity = metrics_->ForIdentity("a");
+  EXPECT_EQ(Scrape().Count("normd_identity_calls_total"), 0) << "nothing before the first";
+  for (int code = 0; code <= 16; ++code) {
+    identity->RecordCall(static_cast<absl::StatusCode>(code), 10);
+  }
+  const Exposition scrape = Scrape();
+  EXPECT_THAT(Calls(scrape, "a", "ok"), Optional(1));
+  EXPECT_THAT(Calls(scrape, "a", "denied"), Optional(2));
+  EXPECT_THAT(Calls(scrape, "a", "limited"), Optional(1));
+  EXPECT_THAT(Calls(scrape, "a", "failed"), Optional(13));
+  EXPECT_THAT(scrape.Value("normd_identity_input_bytes_total", {{"identity", "a"}}), Optional(170));
+}
+
+TEST_F(IdentitySeriesTest, AnIdentityThatIsGoneIsInTwoScrapesMore) {
+  std::shared_ptr<IdentityMetrics> identity = metrics_->ForIdentity("a");
+  identity->RecordCall(absl::StatusCode::kOk, 0);
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(Calls(Scrape(), "a"), Optional(1));
+  identity.reset();
+  EXPECT_THAT(Calls(Scrape(), "a"), Optional(1));
+  identity = metrics_->ForIdentity("a");  // A new policy has it again.
+  for (int i = 0; i < 5; ++i) EXPECT_THAT(Calls(Scrape(), "a"), Optional(1));
+  identity.reset();
+  EXPECT_THAT(Calls(Scrape(), "a"), Optional(1));
+  EXPECT_THAT(Calls(Scrape(), "a"), Optional(1));
+  EXPECT_EQ(Calls(Scrape(), "a"), std::nullopt);
+}
+
+TEST_F(IdentitySeriesTest, TooManyNamesShareOneSeries) {
+  std::vector<std::shared_ptr<IdentityMetrics>> identities;
+  for (int i = 0; i < 1010; ++i) {
+    identities.push_back(metrics_->ForIdentity(absl::StrCat("i", i)));
+    identities.back()->RecordCall(absl::StatusCode::kOk, 0);
+  }
+  const Exposition scrape = Scrape();
+  EXPECT_EQ(scrape.Count("normd_identity_input_bytes_total"), 1001);
+  EXPECT_THAT(Calls(scrape, "_other"), Optional(10));
+  identities.clear();
+  for (int i = 0; i < 3; ++i) Scrape();
+  EXPECT_EQ(Scrape().Count("normd_identity_input_bytes_total"), 1) << "_other counts on";
 }
 
 }  // namespace

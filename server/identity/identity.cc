@@ -1,0 +1,35 @@
+#include "server/identity/identity.h"
+
+#include <algorithm>
+
+namespace normd {
+
+absl::string_view Name(Right right) {
+  switch (right) {
+    case Right::kHealth: return "health";
+    case Right::kDescribe: return "describe";
+    case Right::kInfer: return "infer";
+    case Right::kObserve: return "observe";
+    case Right::kAdmin: return "admin";
+  }
+  return "unknown";
+}
+
+bool Rights::Include(Right right) const {
+  switch (right) {
+    case Right::kHealth: return true;  // Whoever has a role.
+    case Right::kDescribe: return observe || !infer.empty();
+    case Right::kInfer: return !infer.empty();
+    case Right::kObserve: return observe;
+    case Right::kAdmin: return admin;
+  }
+  return false;
+}
+
+bool Rights::IncludeModel(Right right, absl::string_view model) const {
+  if (right == Right::kDescribe && observe) return true;
+  return std::any_of(infer.begin(), infer.end(),
+                     [&](const auto& patterns) { return patterns->Contains(model); });
+}
+
+}  // namespace normd

@@ -1,0 +1,48 @@
+// Small files that say who may do what, and whether they have changed.
+
+#ifndef NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
+#define NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace normd {
+
+// Tells one content of a file from the next, as far as the file system does.
+struct FileVersion {
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  std::int64_t size_bytes = 0;
+  std::int64_t mtime_ns = 0;  // Since 1970, as the next.
+  std::int64_t ctime_ns = 0;
+
+  friend bool operator==(const FileVersion&, const FileVersion&) = default;
+};
+
+// What others on the machine may not have been able to do with the file.
+enum class Guarded {
+  kFromWriters,  // Write it: it decides, but tells no secret.
+  kFromReaders,  // Nor read it.
+};
+
+struct PrivateFile {
+  std::string text;
+  FileVersion version;
+  // It was written so lately that a further write may leave the same version: read it again soon.
+  bool young = false;
+};
+
+// Follows links. Errors name the path, what is wrong and what was wanted: NotFound and
+// PermissionDenied from the system; InvalidArgument for anything but a regular file, for one over
+// 4 MiB, and for a mode that lets everybody do what `guarded` excludes; Aborted for a file that
+// changes while it is read. Does not wait for a FIFO.
+absl::StatusOr<PrivateFile> ReadPrivateFile(const std::string& path, Guarded guarded);
+
+// Of the file that the path leads to now; errors as above.
+absl::StatusOr<FileVersion> VersionOfFile(const std::string& path);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_PRIVATE_FILE_H_

@@ -1,0 +1,57 @@
+// The bearer tokens that the server takes, of which it knows the digests alone.
+
+#ifndef NORMD_SERVER_IDENTITY_TOKENS_H_
+#define NORMD_SERVER_IDENTITY_TOKENS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/identity/sha256.h"
+
+namespace normd {
+
+inline constexpr std::size_t kMaxTokens = 10'000;
+// Fewer cannot hold 256 random bits in text; `normctl token` makes 43.
+inline constexpr std::size_t kMinTokenBytes = 32;
+inline constexpr std::size_t kMaxTokenBytes = 1024;
+
+// A plain SHA-256 of a token is enough, where a password's would not be: a token is 32 random
+// bytes, so nobody finds it by trying, with or without a salt, and no two are the same. The server
+// cannot see that a token was random: `normctl token` makes them.
+//
+// Immutable, so thread-safe.
+class TokenTable {
+ public:
+  // Lines of "NAME sha256:HEX", empty ones, and comments that begin with #. A name may have several
+  // tokens, so that a new one can be given out before the old one goes. InvalidArgument names the
+  // line, what is wrong there and what was wanted, and quotes nothing of it but a name that is one:
+  // somebody may have put the token itself there.
+  static absl::StatusOr<TokenTable> Parse(absl::string_view text);
+
+  // The index of the token's name in names(), if it is one of these. Compares the digest's
+  // beginning with that of every entry, whichever is the one, and the rest once, each in constant
+  // time.
+  std::optional<std::size_t> Find(absl::string_view token) const;
+
+  const std::vector<std::string>& names() const { return names_; }  // Each once.
+  std::size_t size() const { return digests_.size(); }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<Digest> digests_;
+  std::vector<std::uint64_t> beginnings_;  // Of these: eight bytes, which differ in all of them.
+  std::vector<std::size_t> name_of_;       // For each digest.
+};
+
+// Of "Bearer TOKEN", the scheme in any case, the token. InvalidArgument says what was wanted and
+// nothing of what came.
+absl::StatusOr<absl::string_view> BearerToken(absl::string_view authorization);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_IDENTITY_TOKENS_H_
