@@ -48,6 +48,22 @@ std::string PeerOf(const tcp::endpoint& endpoint) {
   return std::string(bytes.begin(), bytes.begin() + 8);
 }
 
+std::string RemoteAddress(const tcp::socket& socket) {
+  ErrorCode error;
+  const tcp::endpoint endpoint = socket.remote_endpoint(error);
+  if (error) return "";
+  const std::string host = endpoint.address().to_string();
+  return endpoint.address().is_v6() ? absl::StrCat("[", host, "]:", endpoint.port())
+                                    : absl::StrCat(host, ":", endpoint.port());
+}
+
+std::optional<std::string> Authorization(const http::fields& fields) {
+  const auto [first, last] = fields.equal_range(http::field::authorization);
+  if (first == last) return std::nullopt;
+  if (std::next(first) != last) return "";
+  return std::string(first->value().data(), first->value().size());
+}
+
 struct Counters {
   std::atomic<std::int64_t> connections{0};
   std::atomic<std::int64_t> timeouts{0};
@@ -134,7 +150,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     const std::string target(request.target().data(), request.target().size());
     const auto encoding = request[http::field::accept_encoding];
     handler_({target.substr(0, target.find('?')),
-              absl::StrContains(absl::string_view(encoding.data(), encoding.size()), "gzip")},
+              absl::StrContains(absl::string_view(encoding.data(), encoding.size()), "gzip"),
+              RemoteAddress(stream_.socket()), Authorization(request)},
              // weak: a connection that was dropped meanwhile is gone.
              [weak = weak_from_this(), executor = stream_.get_executor()](HttpResponse response) {
                asio::post(executor, [weak, response = std::move(response)]() mutable {
@@ -163,6 +180,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     message_->set(http::field::content_type, response_.content_type);
     message_->set(http::field::connection, "close");
     if (response_.gzip) message_->set(http::field::content_encoding, "gzip");
+    if (response_.status == 401) message_->set(http::field::www_authenticate, "Bearer");
     if (response_.status == 405) message_->set(http::field::allow, "GET, HEAD");
     message_->content_length(response_.body->size());
     if (!head_only_) message_->body() = {response_.body->data(), response_.body->size()};

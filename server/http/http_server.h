@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -29,6 +30,9 @@ struct HttpServerOptions {
 struct HttpRequest {
   std::string path;  // As it came, without the query.
   bool accepts_gzip = false;
+  std::string peer;  // "127.0.0.1:4711"
+  // The header of that name; empty where there are several, of which nobody can say which is meant.
+  std::optional<std::string> authorization;
 };
 
 struct HttpResponse {
@@ -45,7 +49,7 @@ struct HttpServerStats {
   std::int64_t evictions = 0;    // to make room for another,
   std::int64_t exhausted = 0;    // and times that no descriptor was left to accept one.
   // Responses by status: those that the server itself gives, and 200.
-  static constexpr std::array<int, 6> kStatuses = {200, 400, 404, 405, 431, 503};
+  static constexpr std::array<int, 9> kStatuses = {200, 400, 401, 403, 404, 405, 429, 431, 503};
   std::array<std::int64_t, kStatuses.size()> responses{};
 };
 

@@ -58,8 +58,11 @@ std::vector<MetricFamily> Collect(const HttpServerStats& stats) {
 
 class ExposerImpl final : public Exposer {
  public:
-  ExposerImpl(Metrics& metrics, std::function<int(absl::string_view)> probe)
-      : metrics_(metrics), probe_(std::move(probe)), scraper_([this] { return MakeText(); }) {}
+  ExposerImpl(Metrics& metrics, const ExposerOptions& options)
+      : metrics_(metrics),
+        probe_(options.probe),
+        refuse_(options.refuse),
+        scraper_([this] { return MakeText(); }) {}
   // The scraper answers through the server, and the server asks the scraper.
   ~ExposerImpl() override { scraper_.Stop(); }
 
@@ -88,6 +91,11 @@ class ExposerImpl final : public Exposer {
 
  private:
   void Handle(const HttpRequest& request, HttpServer::Respond respond) {
+    if (const int status =
+            refuse_ ? refuse_({request.path, request.peer, request.authorization}) : 0;
+        status != 0) {
+      return respond({status, kTextFormat, false, nullptr});
+    }
     if (request.path != "/metrics") {
       return respond({probe_ ? probe_(request.path) : 404, kTextFormat, false, nullptr});
     }
@@ -116,6 +124,7 @@ class ExposerImpl final : public Exposer {
 
   Metrics& metrics_;
   const std::function<int(absl::string_view)> probe_;
+  const std::function<int(const PathRequest&)> refuse_;
   const ProcessCollector process_;
   mutable Mutex mutex_;
   Scraper scraper_;
@@ -126,7 +135,7 @@ class ExposerImpl final : public Exposer {
 
 absl::StatusOr<std::unique_ptr<Exposer>> StartExposer(const std::string& address, Metrics& metrics,
                                                       const ExposerOptions& options) {
-  auto exposer = std::make_unique<ExposerImpl>(metrics, options.probe);
+  auto exposer = std::make_unique<ExposerImpl>(metrics, options);
   if (absl::Status status = exposer->Start(address, options); !status.ok()) return status;
   return std::unique_ptr<Exposer>(std::move(exposer));
 }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -15,12 +16,22 @@
 
 namespace normd {
 
+// Who asks for a path. Borrows.
+struct PathRequest {
+  absl::string_view path;
+  absl::string_view peer;
+  std::optional<absl::string_view> authorization;  // As HttpRequest's.
+};
+
 struct ExposerOptions {
   Duration timeout = std::chrono::seconds(10);  // For a request to arrive, and for its response.
   std::size_t max_connections = 64;             // One peer may have a quarter of them.
   // The HTTP status for any other path than /metrics; without it, 404. Called on the thread that
   // serves all connections, which it must not hold up.
   std::function<int(absl::string_view path)> probe = nullptr;
+  // The HTTP status with which a request is refused, 401, 403 or 429; 0: it may. Asked first, on
+  // the same thread; without it, everybody may.
+  std::function<int(const PathRequest&)> refuse = nullptr;
 };
 
 // Listens until destroyed, which waits for a scrape that is being made. `metrics` outlives it.

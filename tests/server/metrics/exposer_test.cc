@@ -59,6 +59,42 @@ TEST_F(ExposerTest, AnswersOtherPathsWithNotFound) {
   EXPECT_THAT(HttpGet((*exposer)->port(), "/other"), StartsWith("HTTP/1.1 404"));
 }
 
+// What the server hands to whoever decides, for headers as clients may write them.
+TEST_F(ExposerTest, AsksWhoeverDecidesBeforeAnythingElse) {
+  ExposerOptions options;
+  std::atomic<int> probed{0};
+  options.probe = [&](absl::string_view) { return ++probed, 200; };
+  options.refuse = [](const PathRequest& request) {
+    EXPECT_THAT(std::string(request.peer), StartsWith("127.0.0.1:"));
+    if (!request.authorization.has_value()) return 401;
+    if (request.authorization->empty()) return 429;
+    return *request.authorization == "Bearer right" ? 0 : 403;
+  };
+  auto exposer = StartExposer(kAnyPort, *metrics_, options);
+  ASSERT_TRUE(exposer.ok()) << exposer.status();
+  const int port = (*exposer)->port();
+  for (const char* path : {"/metrics", "/v2/health/live", "/other"}) {
+    const auto get = [&](const std::string& headers) {
+      return HttpGet(port, path, "127.0.0.1", headers);
+    };
+    EXPECT_THAT(get(""), StartsWith("HTTP/1.1 401"));
+    EXPECT_THAT(get(""), HasSubstr("WWW-Authenticate: Bearer\r\n"));
+    EXPECT_THAT(get("Authorization: Bearer wrong\r\n"), StartsWith("HTTP/1.1 403"));
+    EXPECT_THAT(get("authorization: Bearer right\r\nAuthorization: Bearer right\r\n"),
+                StartsWith("HTTP/1.1 429"))
+        << "of several nobody can say which is meant";
+    EXPECT_THAT(get("Authorization:\r\n"), StartsWith("HTTP/1.1 429"));
+    EXPECT_EQ(probed, 0);
+    EXPECT_THAT(get("AUTHORIZATION:  Bearer right \r\n"), StartsWith("HTTP/1.1 200"));
+    probed = 0;
+  }
+  const auto scrape = testing::ParseExposition(
+      HttpBody(HttpGet(port, "/metrics", "127.0.0.1", "Authorization: Bearer right\r\n")));
+  ASSERT_TRUE(scrape.ok()) << scrape.status();
+  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "401"}}), Optional(6));
+  EXPECT_THAT(scrape->Value("normd_http_responses_total", {{"code", "403"}}), Optional(3));
+}
+
 TEST_F(ExposerTest, NamesTheAddressThatIsTaken) {
   auto first = StartExposer(kAnyPort, *metrics_);
   ASSERT_TRUE(first.ok()) << first.status();
