@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +26,8 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "kernels/cpu/normalize.h"
+#include "server/accept/audit_log.h"
+#include "server/accept/authorizer.h"
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
@@ -32,6 +35,8 @@
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
+#include "server/identity/access.h"
+#include "server/identity/access_watch.h"
 #include "server/log/server_log.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
@@ -222,6 +227,28 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   return info;
 }
 
+// Null without a policy.
+absl::StatusOr<std::unique_ptr<Access>> AccessOf(const ServerConfig& config, Callers& callers,
+                                                 Metrics& metrics) {
+  if (config.policy_file.empty()) return std::unique_ptr<Access>();
+  return Access::Create({config.policy_file, config.tokens_file}, callers, metrics);
+}
+
+AdminCalls AdminOf(const ServerConfig& config) {
+  switch (DecideAdminPlace(config)) {
+    case AdminPlace::kEverywhere: return AdminCalls::kAll;
+    case AdminPlace::kAdminListener: return AdminCalls::kOfAdminListener;
+    case AdminPlace::kNowhere: break;
+  }
+  if (config.admin == "auto") {
+    spdlog::info(
+        "loads and unloads are refused: {} can be reached from elsewhere, and no --policy_file "
+        "says who may make them (--admin, --admin_listen)",
+        config.listen);
+  }
+  return AdminCalls::kNone;
+}
+
 // How many models serve, and how many failed to load, for the log.
 std::string ModelCounts(const ModelRegistry& registry) {
   int loaded = 0;
@@ -289,20 +316,29 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
   AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission, queue, *metrics, clock,
                            request_log.get()};
+  const auto access = AccessOf(config, accept.callers, *metrics);
+  if (!access.ok()) return queue.Close(), StartFailed(access.status());
+  AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
+  const Authorizer authorizer({AdminOf(config), access->get(), &audit}, clock);
+  accept.authorizer = &authorizer;
+  std::optional<AccessWatch> access_watch;
+  if (*access != nullptr) access_watch.emplace(**access);
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor);
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
 
-  auto exposer = StartExposer(
-      config.metrics_listen, *metrics,
-      {absl::ToChronoNanoseconds(config.metrics_timeout),
-       static_cast<std::size_t>(config.max_metrics_connections),
-       [&](absl::string_view path) { return ProbeStatus(path, readiness, registry); }});
+  auto exposer =
+      StartExposer(config.metrics_listen, *metrics,
+                   {absl::ToChronoNanoseconds(config.metrics_timeout),
+                    static_cast<std::size_t>(config.max_metrics_connections),
+                    [&](absl::string_view path) { return ProbeStatus(path, readiness, registry); },
+                    [&](const PathRequest& request) { return PathRefusal(request, authorizer); }});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server = Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
-                               config.max_transport_bytes, ConnectionsOf(config)},
-                              {service.served(), infer_service.served()}, environment, readiness);
+  auto server =
+      Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
+                     config.max_transport_bytes, ConnectionsOf(config), config.admin_listen},
+                    {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",
@@ -312,8 +348,10 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   readiness.Start();
   const std::string metrics_host =
       config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
-  spdlog::info("serving: grpc={} metrics={}:{} backend=[{}] lanes=[{}] models={}",
-               (*server)->address(), metrics_host, (*exposer)->port(), (*backend)->Description(),
+  const std::string& admin = (*server)->admin_address();
+  spdlog::info("serving: grpc={}{} metrics={}:{} backend=[{}] lanes=[{}] models={}",
+               (*server)->address(), admin.empty() ? "" : " admin=" + admin, metrics_host,
+               (*exposer)->port(), (*backend)->Description(),
                absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),

@@ -59,10 +59,10 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
     const std::int64_t chunk_bytes =
         std::min(accepted.stream->limits.max_chunk_bytes(), geometry.InputBytes());
     lease = environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(),
-                                              call.caller());
+                                              call.account());
   } else {
     lease = environment.admission.Admit(geometry.InputBytes() + geometry.OutputBytes(),
-                                        call.metrics(), Needs::kLane, call.caller());
+                                        call.metrics(), Needs::kLane, call.account());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
@@ -73,7 +73,9 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
 
 absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted) {
-  absl::Status status = FindModel(environment, call, request);
+  absl::Status status = call.Authorize();
+  if (status.ok()) status = call.AuthorizeModel(request.model);
+  if (status.ok()) status = FindModel(environment, call, request);
   if (!status.ok()) return status;
   const Model& model = *call.model();
   if (status = CheckInputs(model, request.inputs, accepted.inputs); !status.ok()) return status;
@@ -94,7 +96,8 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->deadline = call.deadline();
   request->priority = accepted.priority;
   request->queue_timeout = accepted.queue_timeout;
-  request->holder = call.caller() != nullptr ? call.caller()->peer->id : 0;
+  const CallAccount account = call.account();
+  request->holder = account.party != nullptr ? account.party->id : 0;
   request->may_run_inline = call.model()->runs_inline();
   request->cancelled = call.cancellation();
   request->outputs = accepted.outputs.memory;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/accept/client_status.h"
+#include "server/accept/method_rights.h"
 
 namespace normd {
 
@@ -12,7 +13,8 @@ CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
       arrival_(arrival.at),
       deadline_(arrival.deadline),
       ids_(std::move(arrival.ids)),
-      caller_(std::move(arrival.caller)) {
+      caller_(std::move(arrival.caller)),
+      identity_(std::move(arrival.identity)) {
   environment_.active.Enter();
 }
 
@@ -20,7 +22,40 @@ CallContext::~CallContext() {
   // Whoever waits for the last call may then end what these use.
   model_.reset();
   caller_.reset();
+  identity_ = nullptr;
   environment_.active.Leave();
+}
+
+AskedCall CallContext::Asked() const {
+  AskedCall call{identity_, false, MethodName(method_), "", ids_.request_id};
+  if (caller_ != nullptr) {
+    call.by_admin_listener = caller_->origin.admin_listener;
+    call.peer = caller_->name;
+  }
+  return call;
+}
+
+absl::string_view CallContext::IdentityName() const {
+  if (!identity_.ok() || *identity_ == nullptr) return "";
+  return (*identity_)->identity.name;
+}
+
+absl::Status CallContext::Authorize() {
+  if (environment_.authorizer == nullptr || authorized_) return absl::OkStatus();
+  absl::Status status = environment_.authorizer->Check(Asked(), RightOf(method_));
+  authorized_ = status.ok();
+  if (absl::IsResourceExhausted(status)) metrics().RecordRejection(Rejection::kIdentityRate);
+  return status;
+}
+
+absl::Status CallContext::AuthorizeModel(absl::string_view model) {
+  if (environment_.authorizer == nullptr) return absl::OkStatus();
+  return environment_.authorizer->CheckModel(Asked(), RightOf(method_), model);
+}
+
+CallAccount CallContext::account() const {
+  const bool has_identity = identity_.ok() && *identity_ != nullptr;
+  return {caller_.get(), has_identity ? (*identity_)->account->peer.get() : nullptr};
 }
 
 ModelMetrics& CallContext::metrics() const {
@@ -44,6 +79,9 @@ absl::Status CallContext::End(const absl::Status& status) {
 Duration CallContext::Record() {
   const Duration duration = environment_.clock.Now() - arrival_;
   metrics().RecordRequest(method_, code_, duration);
+  if (environment_.authorizer != nullptr) {
+    environment_.authorizer->Record(Asked(), RightOf(method_), asked_model_, {code_, input_bytes_});
+  }
   return duration;
 }
 
@@ -53,11 +91,11 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
   const RequestLog::Reason reason = environment_.request_log->Pick(duration);
   if (reason == RequestLog::Reason::kNone) return;
   environment_.request_log->Write(
-      reason,
-      {MethodName(method_), ids_,
-       model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
-       model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
-       caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(), input_bytes_});
+      reason, {MethodName(method_), ids_,
+               model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
+               model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
+               caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(),
+               IdentityName(), input_bytes_});
 }
 
 }  // namespace normd

@@ -6,10 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "server/accept/authorizer.h"
 #include "server/accept/environment.h"
 #include "server/accept/request_ids.h"
 #include "server/batching/request.h"
@@ -24,6 +27,7 @@ struct CallArrival {
   Method method = Method::kNormalize;
   TimePoint at{};
   std::shared_ptr<Caller> caller;  // See Callers::Find.
+  Recognised identity = nullptr;   // See Authorizer::Recognise.
   RequestIds ids;
   TimePoint deadline = kNever;
 };
@@ -43,6 +47,16 @@ class CallContext {
   const RequestIds& ids() const { return ids_; }
   // Null: nobody that could be told from others.
   Caller* caller() const { return caller_.get(); }
+
+  // See Authorizer::Check, which is asked once; further calls say the same.
+  absl::Status Authorize();
+  // See Authorizer::CheckModel: with a name as it was sent. Only for methods that infer or
+  // describe.
+  absl::Status AuthorizeModel(absl::string_view model);
+  // For the audit log: the name as it was sent.
+  void SetAskedModel(absl::string_view model) { asked_model_ = std::string(model); }
+  // Lives as long as the call.
+  CallAccount account() const;
 
   // The model that the call is about, once it is known: its series count the call, also when it is
   // refused.
@@ -68,18 +82,25 @@ class CallContext {
   void SetCode(absl::StatusCode code) { code_ = code; }
   absl::StatusCode code() const { return code_; }
 
-  // Counts the call, with the time since its arrival.
+  // Counts the call, with the time since its arrival, and writes its line of the audit log if it is
+  // an admin call.
   Duration Record();
   // Counts it, and writes its line of the request log if it gets one.
   void RecordAndLog(const StageTimes& stages, const BatchInfo& batch);
 
  private:
+  AskedCall Asked() const;
+  absl::string_view IdentityName() const;  // Empty: none.
+
   AcceptEnvironment& environment_;
   const Method method_;
   const TimePoint arrival_;
   const TimePoint deadline_;
   const RequestIds ids_;
-  std::shared_ptr<Caller> caller_;      // shared: with the connection and its other calls.
+  std::shared_ptr<Caller> caller_;  // shared: with the connection and its other calls.
+  Recognised identity_;
+  bool authorized_ = false;
+  std::string asked_model_;
   std::shared_ptr<const Model> model_;  // Null: no loaded model.
   std::int64_t input_bytes_ = 0;
   std::atomic<bool> cancelled_{false};

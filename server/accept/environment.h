@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "server/accept/active_calls.h"
+#include "server/accept/authorizer.h"
 #include "server/accept/request_log.h"
 #include "server/accept/stream_limits.h"
 #include "server/batching/admission.h"
@@ -32,7 +33,8 @@ struct AcceptEnvironment {
   BatchQueue& queue;
   Metrics& metrics;
   const Clock& clock;
-  RequestLog* request_log = nullptr;  // Null: off.
+  RequestLog* request_log = nullptr;       // Null: off.
+  const Authorizer* authorizer = nullptr;  // Null: everybody may do everything.
   Callers callers{};
   ActiveCalls active{};
   std::atomic<std::uint64_t> next_request_id{1};

@@ -33,7 +33,8 @@ struct RequestRecord {
   const StageTimes& stages;
   const BatchInfo& batch;  // Its id is 0 for a request that was not computed; a stream's last.
   absl::string_view peer;
-  std::int64_t bytes = 0;  // The inputs' bytes; 0 if it was refused before they were known.
+  absl::string_view identity;  // Empty: no policy, or nobody's.
+  std::int64_t bytes = 0;      // The inputs' bytes; 0 if it was refused before they were known.
 };
 
 // Thread-safe.

@@ -18,6 +18,10 @@ struct ServerConfig {
   std::string model_repository;
   std::string listen;
   std::string metrics_listen;
+  std::string policy_file;
+  std::string tokens_file;
+  std::string admin;
+  std::string admin_listen;
   std::string device;
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
@@ -65,6 +69,16 @@ struct ServerConfig {
   absl::Duration slow_request_threshold;
   std::int64_t log_sample_every = 0;
 };
+
+// Whether "host:port" can be reached from this machine alone, as far as its host says so without
+// being looked up: an address of loopback, or localhost.
+bool IsLocal(const std::string& address);
+
+// Where admin calls are taken, as --admin, --admin_listen and, where these do not say, the other
+// flags have it: everywhere where a policy says who may make them, or where nobody beyond this
+// machine can call; else nowhere.
+enum class AdminPlace { kNowhere, kEverywhere, kAdminListener };
+AdminPlace DecideAdminPlace(const ServerConfig& config);
 
 // InvalidArgument names the first flag that is out of its range, what came and what is wanted.
 absl::Status Validate(const ServerConfig& config);

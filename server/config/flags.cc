@@ -1,5 +1,8 @@
 // The server's flags: each is declared here, with its default, its unit, its help and its check.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -80,6 +83,32 @@ void AddAddresses(FlagSet& flags, ServerConfig& c) {
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",
             "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1.");
+}
+
+std::string BeOnOffOrAuto(const std::string& value) {
+  return value == "on" || value == "off" || value == "auto" ? "" : "auto, on or off";
+}
+
+std::string BeAnAddressOrNone(const std::string& value) {
+  return value.empty() ? "" : BeAnAddress(value);
+}
+
+void AddAccess(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Who may do what:");
+  flags.Add("policy_file", &c.policy_file, "", "FILE",
+            "Identities and their roles (docs/security.md), read again when it changes; without "
+            "it, everybody may infer and observe.");
+  flags.Add("tokens_file", &c.tokens_file, "", "FILE",
+            "Digests of the tokens that identities of the policy have, a line each as `normctl "
+            "token` prints it; read again when it changes.");
+  flags.Add("admin", &c.admin, "auto", "WHEN",
+            "Whether loads and unloads are taken: on, off, or auto, which is on with a policy_file "
+            "or while listen is an address of loopback.",
+            BeOnOffOrAuto);
+  flags.Add("admin_listen", &c.admin_listen, "", "HOST:PORT",
+            "A second address of gRPC, and the only one where loads and unloads are taken; empty: "
+            "none.",
+            BeAnAddressOrNone);
 }
 
 void AddBudgets(FlagSet& flags, ServerConfig& c) {
@@ -265,6 +294,7 @@ void AddObservability(FlagSet& flags, ServerConfig& c) {
 FlagSet ServerFlags(ServerConfig& config) {
   FlagSet flags;
   AddAddresses(flags, config);
+  AddAccess(flags, config);
   AddBudgets(flags, config);
   AddConnections(flags, config);
   AddStreams(flags, config);
@@ -277,8 +307,21 @@ FlagSet ServerFlags(ServerConfig& config) {
   return flags;
 }
 
+absl::Status CheckAccess(const ServerConfig& c) {
+  if (c.policy_file.empty() && !c.tokens_file.empty()) {
+    return FlagSet::Wrong("policy_file", "empty",
+                          "the policy that says who has the tokens of --tokens_file");
+  }
+  if (c.admin == "off" && !c.admin_listen.empty()) {
+    return FlagSet::Wrong("admin_listen", absl::StrCat("\"", c.admin_listen, "\""),
+                          "none with --admin=off");
+  }
+  return absl::OkStatus();
+}
+
 // What two flags have to be together.
 absl::Status CheckTogether(const ServerConfig& c) {
+  if (absl::Status status = CheckAccess(c); !status.ok()) return status;
   // A request counts its input and its output.
   if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
     return FlagSet::Wrong(
@@ -300,6 +343,26 @@ absl::Status CheckTogether(const ServerConfig& c) {
 }
 
 }  // namespace
+
+bool IsLocal(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (absl::EqualsIgnoreCase(host, "localhost")) return true;
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
+  in_addr ipv4 = {};
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
+  in6_addr ipv6 = {};
+  if (inet_pton(AF_INET6, host.c_str(), &ipv6) != 1) return false;
+  return IN6_IS_ADDR_LOOPBACK(&ipv6) || (IN6_IS_ADDR_V4MAPPED(&ipv6) && ipv6.s6_addr[12] == 127);
+}
+
+AdminPlace DecideAdminPlace(const ServerConfig& config) {
+  if (config.admin == "off") return AdminPlace::kNowhere;
+  if (!config.admin_listen.empty()) return AdminPlace::kAdminListener;
+  const bool taken = config.admin == "on" || !config.policy_file.empty() || IsLocal(config.listen);
+  return taken ? AdminPlace::kEverywhere : AdminPlace::kNowhere;
+}
 
 absl::Status Validate(const ServerConfig& config) {
   ServerConfig checked = config;

@@ -201,7 +201,8 @@ void ConnectionLoop::AcceptAll(std::size_t listener) {
                               reinterpret_cast<sockaddr*>(&address), &size,
                               SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
-      Admit(std::move(socket), PeerAddressOf(address));
+      Admit(std::move(socket), PeerAddressOf(address),
+            {listener + listener_.admin_sockets >= listener_.sockets.size()});
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR && errno != ECONNABORTED) {
@@ -229,7 +230,7 @@ void ConnectionLoop::OnAcceptFailed(std::size_t listener, int error) {
   listen_again_ = Now() + kPause;
 }
 
-void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer) {
+void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
   const auto of_peer = per_peer_.find(peer.share);
   const Taking taking =
       DecideTaking(options_.limits, static_cast<std::int64_t>(connections_.size()),
@@ -247,6 +248,7 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer) {
   ++per_peer_[peer.share];
   auto connection = std::make_unique<Connection>(std::move(socket), peer, Now());
   Connection& added = *connection;
+  added.origin = origin;
   connections_.emplace(id, std::move(connection));
   metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
   openings_.push_back(id);
@@ -292,6 +294,12 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
 // would acknowledge to itself the defaults. Its reading begins when the socket is readable, so the
 // socket is not for a moment.
 void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
+  // Calls find their connection by its name, the client's address: the same one at two listeners
+  // would lend a connection the other's rights.
+  if (callers_.IsOtherwise(connection.peer.grpc_peer, connection.origin)) {
+    LogRefusal(connection.peer, "its address is connected to the other listener too");
+    return Forget(id);
+  }
   const int socket = connection.socket.get();
   Descriptor watch(fcntl(socket, F_DUPFD_CLOEXEC, 0));
   if (!watch.valid()) {
@@ -303,7 +311,7 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
   Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
   Register(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
-  connection.caller = callers_.Begin(connection.peer.grpc_peer);
+  connection.caller = callers_.Begin(connection.peer.grpc_peer, connection.origin);
   connection.stage = Stage::kHeld;
   connection.since = kNever;
   connection.taken = std::make_shared<std::atomic<bool>>(false);

@@ -90,6 +90,7 @@ class ConnectionLoop {
 
     Descriptor socket;
     PeerAddress peer;
+    ConnectionOrigin origin;
     Stage stage = Stage::kOpening;
     TimePoint since;  // When kOpening began; in kHeld, the owner's first sign of life, or kNever.
     Http2Opening opening;
@@ -114,7 +115,7 @@ class ConnectionLoop {
   void OnEvent(std::uint64_t id, std::uint32_t events);
   void AcceptAll(std::size_t listener);
   void OnAcceptFailed(std::size_t listener, int error);
-  void Admit(Descriptor socket, const PeerAddress& peer);
+  void Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin);
   void ReadOpening(std::uint64_t id, Connection& connection);
   void HandOn(std::uint64_t id, Connection& connection);
   bool IsHeld(std::uint64_t id, Connection& connection, TimePoint now);

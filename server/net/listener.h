@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_NET_LISTENER_H_
 #define NORMD_SERVER_NET_LISTENER_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace normd {
 struct Listener {
   std::vector<Descriptor> sockets;
   int port = 0;
+  // The last so many sockets are the admin listener's (ConnectionOrigin).
+  std::size_t admin_sockets = 0;
 };
 
 // `address` is host:port; host is a name, an IPv4 address or an IPv6 address in brackets. 0.0.0.0

@@ -1,7 +1,10 @@
 #include "server/rpc/call_arrival.h"
 
 #include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
+
+#include <iterator>
 
 #include "server/rpc/call_deadline.h"
 
@@ -10,6 +13,20 @@ namespace {
 
 constexpr char kRequestId[] = "x-request-id";
 constexpr char kTraceParent[] = "traceparent";
+constexpr char kAuthorization[] = "authorization";
+
+// From the certificate that the transport has verified, if it has.
+void AddCertificate(const grpc_auth_context* context, PeerCredentials& credentials) {
+  if (context == nullptr || grpc_auth_context_peer_is_authenticated(context) == 0) return;
+  const auto add = [context](const char* property, auto& values) {
+    grpc_auth_property_iterator next = grpc_auth_context_find_properties_by_name(context, property);
+    while (const grpc_auth_property* found = grpc_auth_property_iterator_next(&next)) {
+      values.emplace_back(found->value, found->value_length);
+    }
+  };
+  add(GRPC_PEER_URI_PROPERTY_NAME, credentials.uris);
+  add(GRPC_PEER_DNS_PROPERTY_NAME, credentials.dns_names);
+}
 
 }  // namespace
 
@@ -21,6 +38,44 @@ RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref
     return absl::string_view(entry->second.data(), entry->second.size());
   };
   return FitRequestIds(value_of(kRequestId), value_of(kTraceParent));
+}
+
+Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironment& environment) {
+  if (environment.authorizer == nullptr) return nullptr;
+  PeerCredentials credentials;
+  const auto& metadata = context.client_metadata();
+  const auto [first, last] = metadata.equal_range(kAuthorization);
+  if (first != last) {
+    // Of several nobody can say which is meant, so that is none.
+    const bool one = std::next(first) == last;
+    credentials.authorization =
+        one ? absl::string_view(first->second.data(), first->second.size()) : absl::string_view();
+    return environment.authorizer->Recognise(credentials);
+  }
+  if (context.c_call() == nullptr) return environment.authorizer->Recognise(credentials);
+  const std::unique_ptr<grpc_auth_context, decltype(&grpc_auth_context_release)> certificate(
+      grpc_call_auth_context(context.c_call()), grpc_auth_context_release);
+  AddCertificate(certificate.get(), credentials);
+  return environment.authorizer->Recognise(credentials);
+}
+
+absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironment& environment,
+                            const PlainCall& call) {
+  if (environment.authorizer == nullptr) return absl::OkStatus();
+  const Recognised identity = IdentityOf(context, environment);
+  const std::shared_ptr<Caller> caller = CallerOf(context, environment.callers);
+  const RequestIds ids = ReadRequestIds(context.client_metadata());
+  AskedCall asked{identity, false, call.method, "", ids.request_id};
+  if (caller != nullptr) {
+    asked.by_admin_listener = caller->origin.admin_listener;
+    asked.peer = caller->name;
+  }
+  absl::Status status = environment.authorizer->Check(asked, call.right);
+  if (status.ok() && call.right == Right::kDescribe) {
+    status = environment.authorizer->CheckModel(asked, call.right, call.model);
+  }
+  environment.authorizer->Record(asked, call.right, call.model, {status.code(), 0});
+  return status;
 }
 
 // ServerContext::peer() would make two copies of the name.
@@ -37,6 +92,7 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
   arrival.method = method;
   arrival.at = environment.clock.Now();
   arrival.caller = CallerOf(context, environment.callers);
+  arrival.identity = IdentityOf(context, environment);
   arrival.deadline = DeadlineOf(context, environment.clock);
   arrival.ids = ReadRequestIds(context.client_metadata());
   const RequestIds& ids = arrival.ids;

@@ -6,12 +6,16 @@
 #include <map>
 #include <memory>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/string_ref.h"
+#include "server/accept/authorizer.h"
 #include "server/accept/call_context.h"
 #include "server/accept/environment.h"
 #include "server/accept/request_ids.h"
 #include "server/callers/callers.h"
+#include "server/identity/identity.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
@@ -19,11 +23,24 @@ namespace normd {
 // From the metadata `x-request-id` and `traceparent`. The first of several values of a key counts.
 RequestIds ReadRequestIds(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata);
 
+// Whose call it is, by its metadata and its client's certificate; see Authorizer::Recognise.
+Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironment& environment);
+
+// A call without a CallContext: what it wants to do, under the name that the audit log has for it.
+struct PlainCall {
+  absl::string_view method;
+  Right right = Right::kHealth;
+  absl::string_view model;  // For kDescribe.
+};
+// See Authorizer::Check and Authorizer::CheckModel. Counts the call with its identity.
+absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironment& environment,
+                            const PlainCall& call);
+
 // Null for a call that came over no transport.
 std::shared_ptr<Caller> CallerOf(grpc::CallbackServerContext& context, Callers& callers);
 
-// The call's time, caller, deadline and ids. The ids are repeated in its trailing metadata, under
-// the keys that they came with, so this comes before the call is finished.
+// The call's time, caller, identity, deadline and ids. The ids are repeated in its trailing
+// metadata, under the keys that they came with, so this comes before the call is finished.
 CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
                       AcceptEnvironment& environment);
 

@@ -11,6 +11,7 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
   call_.CountReceived(request_bytes);
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
+    if (absl::Status refused = call_.Authorize(); !refused.ok()) return refused;
     if (absl::Status refused = CheckUncompressed(context_); !refused.ok()) return refused;
     if (absl::Status refused = Admit(request_bytes); !refused.ok()) return refused;
     if (thread == nullptr) return Run(std::move(body));
@@ -31,10 +32,16 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
 
 absl::Status ControlCall::Admit(std::int64_t request_bytes) {
   auto lease = environment_.accept.admission.Admit(
-      request_bytes, environment_.accept.metrics.ForNoModel(), Needs::kNothing, call_.caller());
+      request_bytes, environment_.accept.metrics.ForNoModel(), Needs::kNothing, call_.account());
   if (!lease.ok()) return lease.status();
   lease_ = *std::move(lease);
   return absl::OkStatus();
+}
+
+absl::Status ControlCall::CheckModel(absl::string_view model) {
+  call_.SetAskedModel(model);
+  if (right_ != Right::kDescribe) return absl::OkStatus();
+  return call_.AuthorizeModel(model);
 }
 
 absl::Status ControlCall::Run(Body body) {

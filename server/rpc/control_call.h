@@ -8,9 +8,11 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/task_thread.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
+#include "server/accept/method_rights.h"
 #include "server/batching/admission.h"
 #include "server/rpc/unary_call.h"
 
@@ -26,11 +28,15 @@ class ControlCall final : public UnaryCall {
 
   // All arguments outlive the call.
   ControlCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method)
-      : UnaryCall(environment, context, method) {}
+      : UnaryCall(environment, context, method), right_(RightOf(method)) {}
 
-  // Admits `request_bytes` and runs `body`: on `thread`, or here when it is null. Ends the call in
-  // each case. Never throws.
+  // Asks whether the caller may, admits `request_bytes` and runs `body`: on `thread`, or here when
+  // it is null. Ends the call in each case. Never throws.
   void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
+
+  // For the body: whether the caller may ask about a model of this name, as it was sent; empty for
+  // a request that names none.
+  absl::Status CheckModel(absl::string_view model);
 
   void OnCancel() override;
 
@@ -41,6 +47,7 @@ class ControlCall final : public UnaryCall {
   absl::Status StillWanted() const;
   void Record() override { call_.Record(); }
 
+  const Right right_;
   Admission::Lease lease_;
   // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
   // caller has returned.

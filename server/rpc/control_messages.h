@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/control_call.h"
@@ -18,6 +20,20 @@ namespace normd {
 
 // A control request is a name and a number.
 inline constexpr std::size_t kMaxControlBytes = 4096;
+
+// The model that a request names; nullopt for a type of request that names none.
+template <typename Request>
+std::optional<absl::string_view> ModelNameIn(const Request& request) {
+  if constexpr (requires { request.model_name(); }) {
+    return request.model_name();
+  } else if constexpr (requires { request.model(); }) {
+    return request.model();
+  } else if constexpr (requires { request.name(); }) {
+    return request.name();
+  } else {
+    return std::nullopt;
+  }
+}
 
 // What a service's handler returns for a control call: parses the request, runs
 // `body(request, response, about)`, serializes the response. The handler's arguments outlive the
@@ -29,7 +45,7 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
                                        Body body, TaskThread* thread = nullptr) {
   auto* call = NewCall<ControlCall>(environment, context, method);
   if (call == nullptr) return OutOfMemory(context);
-  auto run = [&request, &response,
+  auto run = [call, &request, &response,
               body = std::move(body)](std::shared_ptr<const Model>& about) -> absl::Status {
     if (request.Length() > kMaxControlBytes) {
       return absl::InvalidArgumentError(
@@ -39,6 +55,9 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
     Request parsed;
     if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, &parsed).ok()) {
       return absl::InvalidArgumentError("request: malformed protobuf");
+    }
+    if (const auto name = ModelNameIn(parsed); name.has_value()) {
+      if (absl::Status allowed = call->CheckModel(*name); !allowed.ok()) return allowed;
     }
     Response answer;
     absl::Status status = body(parsed, answer, about);

@@ -12,6 +12,8 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerCo
   const auto message_bytes = static_cast<std::int64_t>(message.Length());
   environment_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
+  // Before any of the message is looked at; AcceptRequest asks again, which costs nothing.
+  if (absl::Status allowed = call_.Authorize(); !allowed.ok()) return allowed;
   const absl::StatusOr<MessageViews> views = OpenMessage(context, message, slices_);
   if (!views.ok()) return views.status();
   absl::StatusOr<RequestDescription> description = codec_.Decode(*views);

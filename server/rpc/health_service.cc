@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/rpc/call_arrival.h"
+#include "server/rpc/status.h"
 
 namespace normd {
 namespace {
@@ -126,9 +127,21 @@ void HealthService::Close() {
 
 void HealthService::CountReceived(grpc::CallbackServerContext& context,
                                   const HealthCheckRequest& request) {
-  const std::shared_ptr<Caller> caller = CallerOf(context, callers_);
+  const std::shared_ptr<Caller> caller = CallerOf(context, environment_.callers);
   if (caller == nullptr) return;
   caller->delivered.Add(static_cast<std::int64_t>(request.ByteSizeLong()));
+}
+
+grpc::Status HealthService::CheckRight(grpc::CallbackServerContext& context,
+                                       const HealthCheckRequest& request,
+                                       absl::string_view method) {
+  PlainCall call{method, Right::kHealth, ""};
+  const absl::string_view name = request.service();
+  if (const std::size_t slash = name.find('/'); slash != absl::string_view::npos) {
+    call.right = Right::kDescribe;
+    call.model = name.substr(slash + 1);
+  }
+  return ToGrpc(CheckPlainCall(context, environment_, call), Duration(0), context);
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
@@ -136,6 +149,10 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
                                                HealthCheckResponse* response) {
   CountReceived(*context, *request);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (const grpc::Status refused = CheckRight(*context, *request, "HealthCheck"); !refused.ok()) {
+    reactor->Finish(refused);
+    return reactor;
+  }
   if (request->service().size() > kMaxNameBytes) {
     reactor->Finish(NameTooLong());
     return reactor;
@@ -156,9 +173,14 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
   CountReceived(*context, *request);
+  const grpc::Status refused = CheckRight(*context, *request, "HealthWatch");
   auto* const watcher = new Watcher(*this, request->service());
   MutexLock lock(mutex_);
-  watcher->Begin();
+  if (refused.ok()) {
+    watcher->Begin();
+  } else {
+    watcher->End(refused);
+  }
   return watcher;
 }
 

@@ -13,7 +13,7 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/callers/callers.h"
+#include "server/accept/environment.h"
 
 namespace normd {
 
@@ -23,8 +23,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
-  // `callers` outlives it.
-  explicit HealthService(Callers& callers) : callers_(callers) {}
+  // `environment` outlives it.
+  explicit HealthService(AcceptEnvironment& environment) : environment_(environment) {}
 
   void Set(const std::string& name, bool serving);
   // The name is unknown from here on, and takes no memory.
@@ -44,10 +44,15 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   void CountReceived(grpc::CallbackServerContext& context,
                      const grpc::health::v1::HealthCheckRequest& request);
+  // Of the server and its services everybody with a role may ask, of a model whoever may have it
+  // described.
+  grpc::Status CheckRight(grpc::CallbackServerContext& context,
+                          const grpc::health::v1::HealthCheckRequest& request,
+                          absl::string_view method);
   Status StatusOf(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  Callers& callers_;
+  AcceptEnvironment& environment_;
   // Held while writes are started: they only queue, and what they complete comes on gRPC's threads.
   Mutex mutex_;
   std::map<std::string, bool, std::less<>> serving_ ABSL_GUARDED_BY(mutex_);

@@ -45,7 +45,11 @@ void InferStream::Record(const Facts& facts) {
 }
 
 void InferStream::Start() {
-  Record([] {});
+  const absl::Status allowed = CatchAll([this] { return call_.Authorize(); });
+  refused_ = !allowed.ok();
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!allowed.ok()) Fail(allowed);
+  });
 }
 
 // Events.
@@ -56,6 +60,8 @@ void InferStream::OnReadDone(bool ok) {
     const absl::Status status = CatchAll([this] {
       CallArrival arrival = arrival_;
       arrival.at = environment_.accept.clock.Now();
+      // A stream may outlive many policies.
+      arrival.identity = IdentityOf(context_, environment_.accept);
       Take(std::make_unique<Turn>(environment_.accept, std::move(arrival), codec_));
       return absl::OkStatus();
     });
@@ -175,6 +181,8 @@ void InferStream::OnDone() {
   taking_.reset();
   environment_.accept.active.Remove(this);
   SetReads(true);  // No longer counted.
+  // Of a stream that may be, each request counts for itself.
+  if (refused_) call_.Record();
 }
 
 void InferStream::Fail(const absl::Status& status) {

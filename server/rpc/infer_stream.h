@@ -45,7 +45,8 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
                                              grpc::CallbackServerContext& context);
   ~InferStream() override = default;
 
-  // Asks for the first message. Never blocks.
+  // Asks for the first message, or ends the call without reading one if its caller may not make
+  // it. Never blocks.
   void Start();
 
   void OnReadDone(bool ok) override;
@@ -106,7 +107,7 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
 
   CallEnvironment& environment_;
   grpc::CallbackServerContext& context_;
-  const CallArrival arrival_;  // Of the stream; each request's differs in its time.
+  const CallArrival arrival_;  // Of the stream; each request has its own time and identity.
   CallContext call_;
   const InferCodec codec_{InferMessageKind::kStreamResponse};
   std::shared_ptr<InferStream> self_;  // Until OnDone.
@@ -116,6 +117,7 @@ class InferStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc:
   grpc::ByteBuffer incoming_;
   std::unique_ptr<Turn> outgoing_;
   std::optional<ResponseWatch::Entry> taking_;  // While a write or the end is under way.
+  bool refused_ = false;                        // By Start. Constant after it.
 
   Mutex mutex_;
   bool driving_ ABSL_GUARDED_BY(mutex_) = false;

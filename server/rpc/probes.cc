@@ -12,7 +12,40 @@ constexpr int kTrue = 200;
 constexpr int kFalse = 400;  // The protocol wants 4xx.
 constexpr int kNotFound = 404;
 
+struct PathRight {
+  Right right = Right::kHealth;
+  absl::string_view model;  // For kDescribe.
+};
+
+PathRight RightOfPath(absl::string_view path) {
+  if (path == "/metrics") return {Right::kObserve, ""};
+  if (!absl::ConsumePrefix(&path, "/v2/models/")) return {};
+  return {Right::kDescribe, path.substr(0, path.find('/'))};
+}
+
+int HttpStatusOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnauthenticated: return 401;
+    case absl::StatusCode::kResourceExhausted: return 429;
+    default: return 403;
+  }
+}
+
 }  // namespace
+
+int PathRefusal(const PathRequest& request, const Authorizer& authorizer) {
+  PeerCredentials credentials;
+  credentials.authorization = request.authorization;
+  const Recognised identity = authorizer.Recognise(credentials);
+  const PathRight wanted = RightOfPath(request.path);
+  const AskedCall call{identity, false, "HTTP", request.peer, ""};
+  absl::Status status = authorizer.Check(call, wanted.right);
+  if (status.ok() && wanted.right == Right::kDescribe) {
+    status = authorizer.CheckModel(call, wanted.right, wanted.model);
+  }
+  authorizer.Record(call, wanted.right, wanted.model, {status.code(), 0});
+  return status.ok() ? 0 : HttpStatusOf(status.code());
+}
 
 int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry) {
   if (path == "/v2/health/live") return kTrue;

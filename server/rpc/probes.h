@@ -4,6 +4,8 @@
 #define NORMD_SERVER_RPC_PROBES_H_
 
 #include "absl/strings/string_view.h"
+#include "server/accept/authorizer.h"
+#include "server/metrics/exposer.h"
 #include "server/model/registry.h"
 #include "server/rpc/readiness.h"
 
@@ -16,6 +18,11 @@ namespace normd {
 //   anything else                         404
 // Thread-safe; never blocks for long.
 int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelRegistry& registry);
+
+// The HTTP status with which the authorizer refuses a request to the metrics port, 401, 403 or 429;
+// 0: it may. /metrics is to be observed, health to be asked for, a model to be described; anything
+// else, which there is not, is for whoever is somebody. Thread-safe; never blocks.
+int PathRefusal(const PathRequest& request, const Authorizer& authorizer);
 
 }  // namespace normd
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "server/net/process_limits.h"
 #include "spdlog/spdlog.h"
@@ -93,6 +92,18 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
   return loop;
 }
 
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+// Adds its sockets to `listener`. 0 where there is no such address.
+absl::StatusOr<int> ListenForAdmin(const std::string& address, Listener& listener) {
+  if (address.empty()) return 0;
+  absl::StatusOr<Listener> admin = Listen(address);
+  if (!admin.ok()) return admin.status();
+  listener.admin_sockets = admin->sockets.size();
+  for (Descriptor& socket : admin->sockets) listener.sockets.push_back(std::move(socket));
+  return admin->port;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
@@ -102,9 +113,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   absl::StatusOr<Listener> listener = Listen(options.listen);
   if (!listener.ok()) return listener.status();
   const int port = listener->port;
-  // A switch of the process, which gRPC reads when it builds a server.
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-
+  const absl::StatusOr<int> admin_port = ListenForAdmin(options.admin_listen, *listener);
+  if (!admin_port.ok()) return admin_port.status();
   grpc::ServerBuilder builder;
   // Connections come from a loop of our own: gRPC's listener stays deaf once descriptors ran out,
   // and takes whatever comes.
@@ -117,15 +127,23 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     builder.RegisterService(served.service);
     names.push_back(served.name);
   }
-  auto health = std::make_unique<HealthService>(environment.accept.callers);
+  auto health = std::make_unique<HealthService>(environment.accept);
   builder.RegisterService(health.get());
+  std::vector<std::string> reflected = names;
+  reflected.push_back(grpc::health::v1::Health::service_full_name());
+  auto reflection = std::make_unique<ReflectionService>(environment.accept, std::move(reflected));
+  builder.RegisterService(reflection.get());
   SetUpMessages(options, builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC cannot start");
   readiness.Attach(health.get(), std::move(names));
-  const std::string host = options.listen.substr(0, options.listen.rfind(':'));
+  const std::string host = HostOf(options.listen);
   std::unique_ptr<Server> made(new Server(std::move(health), std::move(server), std::move(acceptor),
                                           readiness, absl::StrCat(host, ":", port), port));
+  made->reflection_ = std::move(reflection);
+  if (!options.admin_listen.empty()) {
+    made->admin_address_ = absl::StrCat(HostOf(options.admin_listen), ":", *admin_port);
+  }
   ConnectionLoop::Callbacks callbacks;
   callbacks.take = [&to = *made->acceptor_](int socket, const std::string& first_bytes) {
     Acceptor::NewConnectionParameters connection;

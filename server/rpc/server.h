@@ -17,6 +17,7 @@
 #include "server/rpc/call_environment.h"
 #include "server/rpc/health_service.h"
 #include "server/rpc/readiness.h"
+#include "server/rpc/reflection_service.h"
 #include "server/rpc/served_service.h"
 
 namespace normd {
@@ -53,6 +54,8 @@ struct ServerOptions {
   // (RESOURCE_EXHAUSTED, without a retry hint). 0: no limit.
   std::int64_t max_transport_bytes = 0;
   ConnectionOptions connections = {};
+  // A second address, whose connections are the admin listener's; empty: none.
+  std::string admin_listen = {};
 };
 
 // What one message may hold beside its tensor. gRPC refuses a larger one unread, with
@@ -77,6 +80,8 @@ class Server {
   // The address with the port in use.
   const std::string& address() const { return address_; }
   int port() const { return port_; }
+  // Of the admin listener; empty without one.
+  const std::string& admin_address() const { return admin_address_; }
 
   // See ConnectionLoop::CloseAll. Before Shutdown, because gRPC says CANCELLED to calls that arrive
   // while it shuts down.
@@ -91,12 +96,15 @@ class Server {
   Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
          std::unique_ptr<Acceptor> acceptor, Readiness& readiness, std::string address, int port);
 
-  std::unique_ptr<HealthService> health_;  // Outlives the server that it is registered with.
+  // These outlive the server that they are registered with.
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<ReflectionService> reflection_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
   Readiness& readiness_;
   const std::string address_;
   const int port_;
+  std::string admin_address_;             // Constant after Start.
   std::unique_ptr<ConnectionLoop> loop_;  // Until Shutdown. It calls the rest.
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "server/accept/authorizer.h"
 
 namespace normd {
 
@@ -11,7 +12,7 @@ grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context) {
   if (status.ok()) return grpc::Status::OK;
   if (absl::IsResourceExhausted(status)) {
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(retry_after);
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(RetryAfter(status, retry_after));
     context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(ms.count()));
   }
   // The codes of the two libraries are the same numbers.

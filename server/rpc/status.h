@@ -11,7 +11,8 @@
 namespace normd {
 
 // `status` is what the client is to be told (see ForClient). RESOURCE_EXHAUSTED adds
-// `grpc-retry-pushback-ms` to the trailing metadata of `context`, which has not been sent yet.
+// `grpc-retry-pushback-ms` to the trailing metadata of `context`, which has not been sent yet:
+// `retry_after`, or longer if the status says so (RetryAfter).
 grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context);
 

@@ -52,7 +52,10 @@ void StreamCall::Record(const Facts& facts) {
 }
 
 void StreamCall::Start() {
-  Record([] {});
+  const absl::Status allowed = CatchAll([this] { return call_.Authorize(); });
+  Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!allowed.ok()) Fail(allowed);
+  });
 }
 
 // Events.

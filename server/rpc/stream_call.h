@@ -60,7 +60,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
                                             grpc::CallbackServerContext& context);
   ~StreamCall() override = default;
 
-  // Asks for the first message. Never blocks.
+  // Asks for the first message, or ends the call without reading one if its caller may not make
+  // it. Never blocks.
   void Start();
 
   void OnReadDone(bool ok) override;

@@ -53,7 +53,7 @@ void BM_Write(benchmark::State& state) {
   for (auto _ : state) {
     log.Write(RequestLog::Reason::kSample,
               {"Normalize", ids, "instance_norm_64", 1, absl::StatusCode::kOk,
-               std::chrono::microseconds(200), stages, batch, "ipv4:127.0.0.1:41858", 1024});
+               std::chrono::microseconds(200), stages, batch, "ipv4:127.0.0.1:41858", "", 1024});
   }
 }
 BENCHMARK(BM_Write);

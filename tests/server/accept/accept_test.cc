@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/server/identity/identity_files.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 
@@ -221,6 +222,136 @@ TEST_F(AcceptTest, ACallIsActiveUntilItsContextGoes) {
     EXPECT_EQ(call.Record(), std::chrono::milliseconds(7));
   }
   EXPECT_EQ(accept_.active.count(), 0);
+}
+
+// With a policy: the identity "u" may use "rows", at most three requests and 200 bytes at once.
+class AcceptWithPolicyTest : public AcceptTest {
+ protected:
+  AcceptWithPolicyTest() {
+    folder_.Write("policy", R"(
+      role { name: "user" infer: "rows" infer: "not_loaded" }
+      identity { name: "u" role: "user" token: "u"
+                 limits { concurrent_calls: 3 bytes_in_flight: 200 } }
+      identity { name: "v" role: "user" token: "v" })");
+    folder_.Write("tokens", testing::TokenLine("u", testing::TokenOf('u')) +
+                                testing::TokenLine("v", testing::TokenOf('v')));
+    access_ = *Access::Create({folder_.Path("policy"), folder_.Path("tokens")}, accept_.callers,
+                              metrics_);
+    authorizer_ = std::make_unique<Authorizer>(
+        AuthorizerOptions{AdminCalls::kAll, access_.get(), nullptr}, clock_);
+    accept_.authorizer = authorizer_.get();
+  }
+
+  CallArrival ArrivalOf(char letter) {
+    const std::string bearer = testing::BearerOf(letter);
+    PeerCredentials credentials;
+    credentials.authorization = bearer;
+    CallArrival arrival = Arrival();
+    arrival.identity = authorizer_->Recognise(credentials);
+    return arrival;
+  }
+  absl::Status Accept(CallContext& call, const RequestDescription& request) {
+    AcceptedRequest accepted;
+    return AcceptRequest(accept_, call, request, accepted);
+  }
+
+  testing::IdentityFolder folder_;
+  std::unique_ptr<Access> access_;
+  std::unique_ptr<Authorizer> authorizer_;
+};
+
+// Whatever else is wrong with a request, and whether or not the model is there, who may not is told
+// just that.
+TEST_F(AcceptWithPolicyTest, ARefusalTellsNothingOfModelsOrTensors) {
+  std::vector<RequestDescription> requests(6, Describe());
+  requests[1].inputs.clear();
+  requests[2].inputs[0].shape = {-1};
+  requests[3].version = 77;
+  requests[4].priority = absl::InvalidArgumentError("priority");
+  requests[5].in_chunks = true;
+  for (const char letter : {'u', 'x'}) {
+    std::string first;
+    for (const std::string model : {"add", "gone", "no model's name"}) {
+      for (RequestDescription& request : requests) {
+        request.model = model;
+        CallContext call(accept_, ArrivalOf(letter));
+        const absl::Status status = Accept(call, request);
+        EXPECT_EQ(status.code(), letter == 'u' ? absl::StatusCode::kPermissionDenied
+                                               : absl::StatusCode::kUnauthenticated);
+        std::string words(status.message());
+        if (const std::size_t name = words.find(model); name != std::string::npos) {
+          words.replace(name, model.size(), "M");
+        }
+        if (first.empty()) first = words;
+        EXPECT_EQ(words, first) << model;
+        EXPECT_EQ(call.model(), nullptr) << "and no model's series counts it";
+      }
+    }
+  }
+  EXPECT_EQ(admission_.inflight_requests(), 0);
+}
+
+TEST_F(AcceptWithPolicyTest, WhoMayInferWithAModelLearnsThatItIsNotThere) {
+  CallContext call(accept_, ArrivalOf('u'));
+  RequestDescription request = Describe();
+  request.model = "not_loaded";
+  EXPECT_EQ(Accept(call, request).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(AcceptWithPolicyTest, TheQueueCountsTheIdentityWhateverItsConnections) {
+  CallContext one(accept_, ArrivalOf('u'));
+  CallArrival elsewhere = ArrivalOf('u');
+  elsewhere.caller = accept_.callers.Find("ipv4:198.51.100.7:1");
+  CallContext two(accept_, std::move(elsewhere));
+  CallContext other(accept_, ArrivalOf('v'));
+  AcceptedRequest first, second, third;
+  ASSERT_TRUE(AcceptRequest(accept_, one, Describe(), first).ok());
+  ASSERT_TRUE(AcceptRequest(accept_, two, Describe(), second).ok());
+  ASSERT_TRUE(AcceptRequest(accept_, other, Describe(), third).ok());
+  const auto holder = [&](CallContext& call, const AcceptedRequest& accepted) {
+    return MakeRequest(accept_, call, accepted, accepted.geometry())->holder;
+  };
+  EXPECT_EQ(holder(one, first), holder(two, second));
+  EXPECT_NE(holder(one, first), holder(other, third));
+  EXPECT_NE(holder(one, first), one.caller()->peer->id);
+}
+
+TEST_F(AcceptWithPolicyTest, AnIdentitysLimitsBoundWhatItHasInside) {
+  CallContext call(accept_, ArrivalOf('u'));
+  std::vector<AcceptedRequest> inside(3);
+  for (AcceptedRequest& accepted : inside) {
+    ASSERT_TRUE(AcceptRequest(accept_, call, Describe(), accepted).ok()) << "64 bytes each";
+  }
+  AcceptedRequest more;
+  const absl::Status refused = AcceptRequest(accept_, call, Describe(), more);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("this identity has 3 and may have 3"));
+  CallContext other(accept_, ArrivalOf('v'));
+  EXPECT_TRUE(AcceptRequest(accept_, other, Describe(), more).ok());
+  inside.pop_back();
+  AcceptedRequest again;
+  EXPECT_TRUE(AcceptRequest(accept_, call, Describe(), again).ok());
+}
+
+TEST_F(AcceptWithPolicyTest, ANewPolicysLimitHoldsAtOnce) {
+  CallContext call(accept_, ArrivalOf('u'));
+  AcceptedRequest first;
+  ASSERT_TRUE(AcceptRequest(accept_, call, Describe(), first).ok());
+  folder_.Write("policy", R"(role { name: "user" infer: "*" }
+      identity { name: "u" role: "user" token: "u" limits { bytes_in_flight: 100 } })");
+  ASSERT_TRUE(access_->CheckFiles().ok());
+  CallContext next(accept_, ArrivalOf('u'));
+  AcceptedRequest second;
+  const absl::Status refused = AcceptRequest(accept_, next, Describe(), second);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("this identity has 64 and may have 100"));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  folder_.Write("policy", R"(role { name: "user" infer: "*" }
+      identity { name: "u" role: "user" token: "u" limits { bytes_in_flight: 63 } })");
+  ASSERT_TRUE(access_->CheckFiles().ok());
+  CallContext last(accept_, ArrivalOf('u'));
+  EXPECT_EQ(AcceptRequest(accept_, last, Describe(), second).code(),
+            absl::StatusCode::kInvalidArgument)
+      << "no retry will help";
 }
 
 }  // namespace

@@ -129,13 +129,15 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 49U);
+  EXPECT_EQ(names.size(), 53U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder.
     const bool is_text = name == "device" || name == "model_repository";
+    const bool is_file = name == "policy_file" || name == "tokens_file";  // Read elsewhere too.
     for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
-      if (name == "device" || (is_text && wrong[0] != '\0')) continue;
+      if (name == "device" || is_file || (is_text && wrong[0] != '\0')) continue;
+      if (name == "admin_listen" && wrong[0] == '\0') continue;  // None.
       EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
           << wrong;
     }
@@ -150,6 +152,8 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
     const std::string text = help.substr(at, help.find("\n  --", at + 1) - at);
     EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+ +")) << name;
     EXPECT_THAT(text, HasSubstr(".")) << name;
+    // Nothing is the default of these.
+    if (name == "policy_file" || name == "tokens_file" || name == "admin_listen") continue;
     EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";
   }
 }
@@ -164,6 +168,47 @@ TEST(FlagHelpTest, NamesEveryFlagOnce) {
     EXPECT_EQ(help.find(name, first + 1), std::string::npos) << flag;
   }
   EXPECT_EQ(help.find("flagfile"), std::string::npos);
+}
+
+AdminPlace PlaceOf(const std::vector<const char*>& args) {
+  const auto line = Parse(args);
+  EXPECT_TRUE(line.ok()) << line.status();
+  return DecideAdminPlace(line->config);
+}
+
+// The default: whoever can reach the server from elsewhere makes no admin call that nobody has
+// allowed.
+TEST(AdminPlaceTest, IsEverywhereOnlyWhereAPolicyOrTheAddressBoundsWhoCalls) {
+  for (const char* local : {"--listen=127.0.0.1:1", "--listen=127.8.9.1:1", "--listen=[::1]:1",
+                            "--listen=localhost:1"}) {
+    EXPECT_EQ(PlaceOf({local}), AdminPlace::kEverywhere) << local;
+    EXPECT_EQ(PlaceOf({local, "--admin=off"}), AdminPlace::kNowhere) << local;
+  }
+  for (const char* wide :
+       {"--listen=0.0.0.0:1", "--listen=[::]:1", "--listen=192.0.2.1:1", "--listen=example.org:1",
+        "--listen=127.0.0.1.example.org:1", "--listen=128.0.0.1:1"}) {
+    ServerConfig config = Parse({})->config;
+    config.listen = std::string(wide).substr(9);
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kNowhere) << wide;
+    config.policy_file = "p";
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kEverywhere) << wide;
+    config.admin_listen = "127.0.0.1:0";
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kAdminListener) << wide;
+    config.admin = "on";
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kAdminListener) << wide;
+    config.admin_listen = config.policy_file = "";
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kEverywhere) << wide;
+    config.admin = "off";
+    EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kNowhere) << wide;
+  }
+}
+
+TEST(ParseCommandLineTest, TokensNeedAPolicyAndAnAdminAddressAdminCalls) {
+  EXPECT_THAT(ErrorOf({"--tokens_file=t"}), HasSubstr("--policy_file: empty, wanted the policy"));
+  EXPECT_THAT(ErrorOf({"--admin=off", "--admin_listen=127.0.0.1:1"}),
+              HasSubstr("--admin_listen: \"127.0.0.1:1\", wanted none with --admin=off"));
+  EXPECT_THAT(ErrorOf({"--admin=maybe"}), HasSubstr("wanted auto, on or off"));
+  EXPECT_THAT(ErrorOf({"--admin_listen=8003"}), HasSubstr("wanted host:port"));
 }
 
 }  // namespace

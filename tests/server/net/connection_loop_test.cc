@@ -31,10 +31,14 @@ constexpr int kWaitMillis = 20000;
 
 class Client {
  public:
-  explicit Client(int port, const char* source = "127.0.0.1")
+  explicit Client(int port, const char* source = "127.0.0.1", int source_port = 0)
       : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    // Two connections may come from one port if they go to two.
+    setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     sockaddr_in from = {};
     from.sin_family = AF_INET;
+    from.sin_port = htons(static_cast<in_port_t>(source_port));
     inet_pton(AF_INET, source, &from.sin_addr);
     EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&from), sizeof(from)), 0);
     sockaddr_in to = from;
@@ -57,6 +61,12 @@ class Client {
     return recv(socket_.get(), &byte, 1, 0) <= 0;
   }
   void Close() { socket_.Reset(); }
+  int source_port() const {
+    sockaddr_in address = {};
+    socklen_t size = sizeof(address);
+    getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    return ntohs(address.sin_port);
+  }
 
  private:
   Descriptor socket_;
@@ -78,6 +88,11 @@ class ConnectionLoopTest : public ::testing::Test {
     auto listener = Listen("127.0.0.1:0");
     ASSERT_TRUE(listener.ok());
     port_ = listener->port;
+    auto admin = Listen("127.0.0.1:0");
+    ASSERT_TRUE(admin.ok());
+    admin_port_ = admin->port;
+    listener->admin_sockets = admin->sockets.size();
+    for (Descriptor& socket : admin->sockets) listener->sockets.push_back(std::move(socket));
     ConnectionLoop::Callbacks callbacks;
     callbacks.take = [this](int socket, std::string first_bytes) {
       MutexLock lock(mutex_);
@@ -135,7 +150,12 @@ class ConnectionLoopTest : public ::testing::Test {
     return taken;
   }
 
+  std::string NameOf(const Client& client) const {
+    return "ipv4:127.0.0.1:" + std::to_string(client.source_port());
+  }
+
   int port_ = 0;
+  int admin_port_ = 0;
   CountingConnectionMetrics metrics_;
   Callers callers_;
   Mutex mutex_;
@@ -503,6 +523,36 @@ TEST_F(ConnectionLoopTest, StopsWithConnectionsInEveryStage) {
   EXPECT_TRUE(Readable(owner.socket, kWaitMillis));
   serving.Send("x");
   EXPECT_TRUE(Readable(served.socket, kWaitMillis));
+}
+
+TEST_F(ConnectionLoopTest, ACallerKnowsByWhichListenerItCame) {
+  Start(Options());
+  Client client(port_);
+  Client admin(admin_port_);
+  const Taken one = Serve(client);
+  const Taken two = Serve(admin);
+  EXPECT_FALSE(callers_.Find(NameOf(client))->origin.admin_listener);
+  EXPECT_TRUE(callers_.Find(NameOf(admin))->origin.admin_listener);
+}
+
+// Calls find their connection by the client's address and port, so one that has the same at both
+// listeners would have the rights of both.
+TEST_F(ConnectionLoopTest, NoConnectionBorrowsTheOriginOfOneWithTheSameAddressAndPort) {
+  for (const bool admin_first : {false, true}) {
+    Start(Options());
+    Client first(admin_first ? admin_port_ : port_);
+    Taken taken = Serve(first);
+    Client second(admin_first ? port_ : admin_port_, "127.0.0.1", first.source_port());
+    ASSERT_EQ(second.source_port(), first.source_port());
+    second.Send(kHello + kAck);
+    while (second.Read(1).size() == 1) {  // The loop's settings, and then its end.
+    }
+    EXPECT_TRUE(NothingTaken());
+    EXPECT_EQ(callers_.Find(NameOf(first))->origin.admin_listener, admin_first);
+    first.Close();
+    taken.socket.Reset();
+    loop_.reset();
+  }
 }
 
 }  // namespace

@@ -52,6 +52,18 @@ std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int 
   return lanes;
 }
 
+std::unique_ptr<Access> MakeAccess(const AccessFiles& files, Callers& callers, Metrics& metrics) {
+  if (files.policy.empty()) return nullptr;
+  return ValueOrDie(Access::Create(files, callers, metrics));
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
 }  // namespace
 
 TestServer::TestServer(TestServerOptions options)
@@ -73,17 +85,21 @@ TestServer::TestServer(TestServerOptions options)
                 backend_->MakeInlineLanes()),
       accept_{options.accept, registry_, admission_,         queue_,
               *metrics_,      clock_,    options.request_log},
+      access_(MakeAccess(options.access, accept_.callers, *metrics_)),
+      authorizer_({options.admin, access_.get(), options.audit}, clock_),
       environment_{options.calls, accept_},
       service_(environment_, readiness_, options.info),
       infer_service_(environment_, readiness_, options.info) {
+  accept_.authorizer = &authorizer_;
   queue_.StageWith(backend_->stager());
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());
   std::vector<ServedService> services = options.more_services(environment_);
   services.push_back(service_.served());
   services.push_back(infer_service_.served());
-  server_ = ValueOrDie(Server::Start({"127.0.0.1:0", options.accept.max_request_bytes}, services,
-                                     environment_, readiness_));
+  ServerOptions server{"127.0.0.1:0", options.accept.max_request_bytes};
+  server.admin_listen = options.admin_listen;
+  server_ = ValueOrDie(Server::Start(server, services, environment_, readiness_));
   executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
   readiness_.Start();
   stub_ = v1::NormService::NewStub(NewChannel());
@@ -98,11 +114,11 @@ TestServer::~TestServer() {
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
-                                   arguments);
+  return ChannelTo(server_->address());
+}
+
+std::shared_ptr<grpc::Channel> TestServer::NewAdminChannel() const {
+  return ChannelTo(server_->admin_address());
 }
 
 void TestServer::WaitIdle() {

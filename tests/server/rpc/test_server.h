@@ -11,11 +11,14 @@
 #include "absl/status/status.h"
 #include "grpcpp/grpcpp.h"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "server/accept/audit_log.h"
+#include "server/accept/authorizer.h"
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
+#include "server/identity/access.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
 #include "server/rpc/call_environment.h"
@@ -35,6 +38,10 @@ struct TestServerOptions {
   AdmissionLimits admission;
   BatchQueueOptions queue;
   RequestLog* request_log = nullptr;
+  AccessFiles access = {};  // No policy: everybody may do everything that `admin` lets them.
+  AdminCalls admin = AdminCalls::kAll;
+  AuditLog* audit = nullptr;
+  std::string admin_listen = {};
   Clock* clock = nullptr;      // Null: the steady clock.
   std::string device = "cpu";  // As normd's flag.
   int cpu_lanes = 1;
@@ -56,6 +63,9 @@ class TestServer {
 
   v1::NormService::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewAdminChannel() const;  // To the admin listener.
+  Access& access() { return *access_; }
+  const Authorizer& authorizer() const { return authorizer_; }
   const std::string& repository() const { return repository_; }
   Gate& gate() { return gate_; }
   GracefulStop::Parts stop_parts() {
@@ -83,6 +93,8 @@ class TestServer {
   Gate gate_;
   Executor executor_;
   AcceptEnvironment accept_;
+  const std::unique_ptr<Access> access_;
+  const Authorizer authorizer_;
   CallEnvironment environment_;
   NormService service_;
   InferService infer_service_;

@@ -1,0 +1,89 @@
+// Whether a call may do what it wants to do: the one check, for every method of every service and
+// for the paths of the metrics port.
+
+#ifndef NORMD_SERVER_ACCEPT_AUTHORIZER_H_
+#define NORMD_SERVER_ACCEPT_AUTHORIZER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "server/accept/audit_log.h"
+#include "server/identity/access.h"
+#include "server/identity/credentials.h"
+#include "server/identity/identity.h"
+
+namespace normd {
+
+// Which calls of Right::kAdmin are taken at all, before anybody is asked who calls.
+enum class AdminCalls { kAll, kOfAdminListener, kNone };
+
+struct AuthorizerOptions {
+  AdminCalls admin = AdminCalls::kAll;
+  const Access* access = nullptr;  // Null: no policy, and everybody may do everything.
+  AuditLog* audit = nullptr;       // Null: none.
+};
+
+// Null within OK: nobody is asked. Unauthenticated: the call is nobody's.
+// shared: a call keeps the policy that it came under.
+using Recognised = absl::StatusOr<std::shared_ptr<const Principal>>;
+
+// One call, as the authorizer sees it. Borrows.
+struct AskedCall {
+  const Recognised& caller;
+  bool by_admin_listener = false;
+  // For the audit log.
+  absl::string_view method;
+  absl::string_view peer;
+  absl::string_view request_id;
+};
+
+struct CallEnd {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::int64_t input_bytes = 0;  // As far as they were known.
+};
+
+// A refusal depends on the policy, on the identity and on the name that was asked for, and neither
+// its words nor its work depend on which models there are. Thread-safe; never blocks.
+class Authorizer {
+ public:
+  // All of them outlive it.
+  Authorizer(const AuthorizerOptions& options, const Clock& clock)
+      : options_(options), clock_(clock) {}
+
+  Recognised Recognise(const PeerCredentials& credentials) const;
+
+  // Once for each call, before anything of its message is looked at:
+  //   nobody's call                                   Unauthenticated
+  //   an admin call that is not taken (AdminCalls)    PermissionDenied
+  //   without the right                               PermissionDenied; an anonymous identity's
+  //                                                   Unauthenticated, for others may have it
+  //   too many calls of the identity, but for health  ResourceExhausted, with RetryAfter
+  // kInfer and kDescribe are right if they are with any model: CheckModel comes after.
+  absl::Status Check(const AskedCall& call, Right right) const;
+  // For kInfer and kDescribe, with a name as it was sent: PermissionDenied or Unauthenticated
+  // likewise.
+  absl::Status CheckModel(const AskedCall& call, Right right, absl::string_view model) const;
+
+  // A call has ended: counts it with its identity, and writes an admin call's line of the audit log
+  // unless a denial's is there already.
+  void Record(const AskedCall& call, Right right, absl::string_view model,
+              const CallEnd& end) const noexcept;
+
+ private:
+  absl::Status Denied(const AskedCall& call, Right right, absl::string_view model,
+                      const absl::Status& why) const;
+
+  const AuthorizerOptions options_;
+  const Clock& clock_;
+};
+
+// How long the client of a refusal should wait, if the refusal knows: see Authorizer::Check.
+Duration RetryAfter(const absl::Status& status, Duration otherwise);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_AUTHORIZER_H_

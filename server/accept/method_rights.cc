@@ -1,0 +1,35 @@
+#include "server/accept/method_rights.h"
+
+namespace normd {
+
+// Without a default: the compiler finds a method that is missing.
+Right RightOf(Method method) {
+  switch (method) {
+    case Method::kNormalize:
+    case Method::kNormalizeStream:
+    case Method::kModelInfer:
+    case Method::kModelStreamInfer: return Right::kInfer;
+    case Method::kGetModel:
+    case Method::kModelReady:
+    case Method::kModelMetadata:
+    case Method::kModelConfig:
+    // Of the server, which whoever has a model may know.
+    case Method::kGetServerInfo:
+    case Method::kServerMetadata: return Right::kDescribe;
+    case Method::kServerLive:
+    case Method::kServerReady: return Right::kHealth;
+    case Method::kListModels:
+    case Method::kModelStatistics:
+    case Method::kRepositoryIndex:
+    case Method::kTraceSetting:
+    case Method::kLogSettings: return Right::kObserve;
+    case Method::kLoadModel:
+    case Method::kUnloadModel:
+    case Method::kRepositoryModelLoad:
+    case Method::kRepositoryModelUnload:
+    case Method::kSharedMemory: return Right::kAdmin;
+  }
+  return Right::kAdmin;
+}
+
+}  // namespace normd

@@ -1,0 +1,160 @@
+#include "server/rpc/reflection_service.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/printable.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "server/rpc/call_arrival.h"
+#include "server/rpc/status.h"
+
+namespace normd {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::DescriptorPool;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FileDescriptor;
+using Response = ReflectionService::Response;
+
+constexpr std::size_t kMaxShown = 64;
+
+const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
+
+void SetError(grpc::StatusCode code, const std::string& message, Response& response) {
+  response.mutable_error_response()->set_error_code(code);
+  response.mutable_error_response()->set_error_message(message);
+}
+
+void SetNotFound(absl::string_view what, absl::string_view name, Response& response) {
+  SetError(grpc::StatusCode::NOT_FOUND,
+           absl::StrCat(what, ": \"", Printable(name, kMaxShown), "\" is not known here"),
+           response);
+}
+
+// A file with all that it imports, so that its reader needs ask for nothing more.
+void AddFile(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
+             Response& response) {
+  if (!added.insert(&file).second) return;
+  google::protobuf::FileDescriptorProto proto;
+  file.CopyTo(&proto);
+  response.mutable_file_descriptor_response()->add_file_descriptor_proto(proto.SerializeAsString());
+  for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), added, response);
+}
+
+void SetFile(const FileDescriptor* file, absl::string_view what, absl::string_view name,
+             Response& response) {
+  if (file == nullptr) return SetNotFound(what, name, response);
+  std::set<const FileDescriptor*> added;
+  AddFile(*file, added, response);
+}
+
+void SetExtensionNumbers(const std::string& type, Response& response) {
+  const Descriptor* const message = Pool().FindMessageTypeByName(type);
+  if (message == nullptr) return SetNotFound("type", type, response);
+  auto& numbers = *response.mutable_all_extension_numbers_response();
+  numbers.set_base_type_name(type);
+  std::vector<const FieldDescriptor*> extensions;
+  Pool().FindAllExtensions(message, &extensions);
+  for (const FieldDescriptor* extension : extensions) {
+    numbers.add_extension_number(extension->number());
+  }
+}
+
+void SetExtension(const grpc::reflection::v1alpha::ExtensionRequest& wanted, Response& response) {
+  const Descriptor* const message = Pool().FindMessageTypeByName(wanted.containing_type());
+  const FieldDescriptor* const extension =
+      message == nullptr ? nullptr
+                         : Pool().FindExtensionByNumber(message, wanted.extension_number());
+  SetFile(extension == nullptr ? nullptr : extension->file(), "extension",
+          absl::StrCat(wanted.containing_type(), " ", wanted.extension_number()), response);
+}
+
+}  // namespace
+
+// Deletes itself in OnDone. One operation is under way at any time before Finish: gRPC fails it
+// when the client leaves.
+class ReflectionService::Call final : public grpc::ServerBidiReactor<Request, Response> {
+ public:
+  Call(const ReflectionService& service, std::shared_ptr<Caller> caller)
+      : service_(service), caller_(std::move(caller)) {}
+
+  void Begin(const grpc::Status& allowed) {
+    if (!allowed.ok()) return Finish(allowed);
+    StartRead(&request_);
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    if (caller_ != nullptr) {
+      caller_->delivered.Add(static_cast<std::int64_t>(request_.ByteSizeLong()));
+    }
+    response_ = service_.Answer(request_);
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    StartRead(&request_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const ReflectionService& service_;
+  const std::shared_ptr<Caller> caller_;  // shared: as any call's.
+  Request request_;
+  Response response_;
+};
+
+ReflectionService::ReflectionService(AcceptEnvironment& environment,
+                                     std::vector<std::string> services)
+    : environment_(environment), services_(std::move(services)) {
+  services_.push_back(grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  std::sort(services_.begin(), services_.end());
+}
+
+auto ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context)
+    -> grpc::ServerBidiReactor<Request, Response>* {
+  const absl::Status allowed =
+      CheckPlainCall(*context, environment_, {"ServerReflectionInfo", Right::kObserve, ""});
+  auto* const call = new Call(*this, CallerOf(*context, environment_.callers));
+  call->Begin(ToGrpc(allowed, Duration(0), *context));
+  return call;
+}
+
+Response ReflectionService::Answer(const Request& request) const {
+  Response response;
+  response.set_valid_host(request.host());
+  *response.mutable_original_request() = request;
+  switch (request.message_request_case()) {
+    case Request::kFileByFilename:
+      SetFile(Pool().FindFileByName(request.file_by_filename()), "file", request.file_by_filename(),
+              response);
+      break;
+    case Request::kFileContainingSymbol:
+      SetFile(Pool().FindFileContainingSymbol(request.file_containing_symbol()), "symbol",
+              request.file_containing_symbol(), response);
+      break;
+    case Request::kFileContainingExtension:
+      SetExtension(request.file_containing_extension(), response);
+      break;
+    case Request::kAllExtensionNumbersOfType:
+      SetExtensionNumbers(request.all_extension_numbers_of_type(), response);
+      break;
+    case Request::kListServices:
+      for (const std::string& name : services_) {
+        response.mutable_list_services_response()->add_service()->set_name(name);
+      }
+      break;
+    case Request::MESSAGE_REQUEST_NOT_SET:
+      SetError(grpc::StatusCode::INVALID_ARGUMENT, "message_request: none, wanted one", response);
+      break;
+  }
+  return response;
+}
+
+}  // namespace normd
