@@ -49,6 +49,7 @@ class Command {
 std::vector<std::unique_ptr<Command>> MakeAdminCommands();
 std::unique_ptr<Command> MakeNormalizeCommand();
 std::unique_ptr<Command> MakeRandomCommand();
+std::unique_ptr<Command> MakeTokenCommand();
 
 }  // namespace normd::client
 

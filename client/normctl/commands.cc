@@ -14,6 +14,7 @@ std::vector<std::unique_ptr<Command>> MakeCommands() {
   std::vector<std::unique_ptr<Command>> commands = MakeAdminCommands();
   commands.push_back(MakeNormalizeCommand());
   commands.push_back(MakeRandomCommand());
+  commands.push_back(MakeTokenCommand());
   return commands;
 }
 

@@ -1,0 +1,118 @@
+// `normctl token`: a bearer token for a client, and its line for the server's --tokens_file.
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "client/normctl/command.h"
+#include "nlohmann/json.hpp"
+
+namespace normd::client {
+namespace {
+
+// As many as the digest has: nobody finds one by trying.
+constexpr std::size_t kTokenBytes = 32;
+constexpr std::size_t kMaxNameBytes = 64;
+
+bool IsLetterOrDigit(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
+
+// Of the system's randomness, in characters that a header, a shell and a file name take as they
+// are.
+absl::StatusOr<std::string> MakeToken() {
+  std::array<char, kTokenBytes> bytes;
+  std::size_t filled = 0;
+  while (filled < bytes.size()) {
+    const ssize_t count = getrandom(bytes.data() + filled, bytes.size() - filled, 0);
+    if (count < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "no random bytes");
+    if (count > 0) filled += static_cast<std::size_t>(count);
+  }
+  return absl::WebSafeBase64Escape(absl::string_view(bytes.data(), bytes.size()));
+}
+
+absl::StatusOr<std::string> Sha256Hex(const std::string& text) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int size = 0;
+  if (EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr) != 1) {
+    return absl::InternalError("OpenSSL has no SHA-256");
+  }
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), size));
+}
+
+// A file of that name is somebody's token already.
+absl::Status WriteNewFile(const std::string& path, const std::string& text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::ErrnoToStatus(errno, path);
+  const ssize_t written = write(fd, text.data(), text.size());
+  const int error = written < 0 ? errno : ENOSPC;
+  const bool whole = written == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
+  if (close(fd) == 0 && whole) return absl::OkStatus();
+  unlink(path.c_str());
+  return absl::ErrnoToStatus(error, path);
+}
+
+class TokenCommand final : public Command {
+ public:
+  const char* name() const override { return "token"; }
+  const char* arguments() const override { return "NAME"; }
+  const char* summary() const override {
+    return "makes a bearer token and prints its line for --tokens_file; needs no server";
+  }
+  int argument_count() const override { return 1; }
+
+  void AddFlags(FlagSet& flags) override {
+    flags.Add("out", &out_, "FILE", "New file for the token itself, which its client reads.");
+  }
+  absl::Status Check() const override {
+    return out_.empty() ? absl::InvalidArgumentError("--out: empty, wanted a file for the token")
+                        : absl::OkStatus();
+  }
+
+  absl::Status Run(const Context& context) override {
+    const std::string& name = context.arguments[0];
+    if (!IsName(name)) {
+      return absl::InvalidArgumentError(
+          "NAME: wanted 1 to 64 letters, digits and any of _ - . @, beginning with a letter or a "
+          "digit");
+    }
+    const absl::StatusOr<std::string> token = MakeToken();
+    if (!token.ok()) return token.status();
+    const absl::StatusOr<std::string> digest = Sha256Hex(*token);
+    if (!digest.ok()) return digest.status();
+    if (absl::Status written = WriteNewFile(out_, absl::StrCat(*token, "\n")); !written.ok()) {
+      return written;
+    }
+    if (context.json) {
+      *context.out << nlohmann::json{{"name", name}, {"sha256", *digest}, {"path", out_}} << "\n";
+    } else {
+      *context.out << name << " sha256:" << *digest << "\n";
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // As the server has it: server/identity/names.h.
+  static bool IsName(absl::string_view name) {
+    return !name.empty() && name.size() <= kMaxNameBytes && IsLetterOrDigit(name.front()) &&
+           std::all_of(name.begin(), name.end(), [](char c) {
+             return IsLetterOrDigit(c) ||
+                    absl::string_view("_-.@").find(c) != absl::string_view::npos;
+           });
+  }
+
+  std::string out_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeTokenCommand() { return std::make_unique<TokenCommand>(); }
+
+}  // namespace normd::client
