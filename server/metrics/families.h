@@ -39,6 +39,8 @@ enum class Family {
   kConnectionsRefused,
   kConnectionsEnded,
   kUndeliveredBytes,
+  kCertificateNotAfter,
+  kCertificateReloads,
   kLostLogLines,
   kReady,
   kBuildInfo,

@@ -129,11 +129,13 @@ inline constexpr int kConnectionRefusals = 3;
 enum class ConnectionEnding {
   kHandshakeTimeout,
   kNoHttp2,
+  kNoTls,
+  kOldTls,
   kOversize,
   kMessageTimeout,
   kTransportBytes
 };
-inline constexpr int kConnectionEndings = 5;
+inline constexpr int kConnectionEndings = 7;
 absl::string_view ConnectionEndingName(ConnectionEnding why);
 
 // The connections of gRPC's port.
@@ -148,6 +150,16 @@ class ConnectionMetrics {
   virtual void SetLimit(std::int64_t connections) = 0;
   // Received and not given to the service.
   virtual void SetUndelivered(std::int64_t bytes) = 0;
+};
+
+// The server's certificate. Its series are there once SetNotAfter was called.
+class TlsMetrics {
+ public:
+  virtual ~TlsMetrics() = default;
+  // When the certificate in use expires, in seconds since 1970.
+  virtual void SetNotAfter(std::int64_t seconds) = 0;
+  // New files were there, and taken or not.
+  virtual void RecordReload(bool taken) = 0;
 };
 
 }  // namespace normd

@@ -46,8 +46,9 @@ class LaneSeries final : public LaneMetrics {
 
 constexpr absl::string_view kRefusalNames[] = {"connections", "peer_connections", "descriptors"};
 static_assert(std::size(kRefusalNames) == kConnectionRefusals);
-constexpr absl::string_view kEndingNames[] = {"handshake_timeout", "no_http2", "oversize",
-                                              "message_timeout", "transport_bytes"};
+constexpr absl::string_view kEndingNames[] = {"handshake_timeout", "no_http2", "no_tls",
+                                              "tls_version",       "oversize", "message_timeout",
+                                              "transport_bytes"};
 static_assert(std::size(kEndingNames) == kConnectionEndings);
 
 // Relaxed: nothing else is published with these.
@@ -95,6 +96,33 @@ class ConnectionSeries final : public ConnectionMetrics {
   Number undelivered_bytes_{0};
 };
 
+// Relaxed: nothing else is published with these.
+class TlsSeries final : public TlsMetrics {
+ public:
+  void SetNotAfter(std::int64_t seconds) override {
+    not_after_.store(seconds, std::memory_order_relaxed);
+  }
+  void RecordReload(bool taken) override {
+    (taken ? taken_ : refused_).fetch_add(1, std::memory_order_relaxed);
+  }
+
+  void Collect(FamilyList& out) const {
+    const std::int64_t not_after = not_after_.load(std::memory_order_relaxed);
+    if (not_after == 0) return;
+    const auto get = [](const std::atomic<std::int64_t>& number) {
+      return static_cast<double>(number.load(std::memory_order_relaxed));
+    };
+    out.Add(Family::kCertificateNotAfter, {}, static_cast<double>(not_after));
+    out.Add(Family::kCertificateReloads, {"taken"}, get(taken_));
+    out.Add(Family::kCertificateReloads, {"refused"}, get(refused_));
+  }
+
+ private:
+  std::atomic<std::int64_t> not_after_{0};
+  std::atomic<std::int64_t> taken_{0};
+  std::atomic<std::int64_t> refused_{0};
+};
+
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike
 // elsewhere in the server, because Stop has to wait for a read in progress: the pool may be gone
 // once it returns.
@@ -133,6 +161,7 @@ class MetricsImpl final : public Metrics {
     return identities_->Handle(name);
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
+  TlsMetrics& ForTls() override { return tls_; }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
     MutexLock lock(mutex_);
@@ -195,6 +224,7 @@ class MetricsImpl final : public Metrics {
     out.Add(Family::kPayloadBytes, {"in"}, static_cast<double>(payload_bytes_.Sum(0)));
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     connections_.Collect(out);
+    tls_.Collect(out);
     models_->Collect(out);
     identities_->Collect(out);
     CollectLanes(out);
@@ -268,6 +298,7 @@ class MetricsImpl final : public Metrics {
   ShardedCells inflight_bytes_{1};
   ShardedCells payload_bytes_{2};  // In, out.
   ConnectionSeries connections_;
+  TlsSeries tls_;
   std::atomic<bool> ready_{false};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
   std::atomic<std::int64_t> queue_limit_requests_{0};

@@ -37,6 +37,12 @@ class NoConnectionMetrics final : public ConnectionMetrics {
   void SetUndelivered(std::int64_t) override {}
 };
 
+class NoTlsMetrics final : public TlsMetrics {
+ public:
+  void SetNotAfter(std::int64_t) override {}
+  void RecordReload(bool) override {}
+};
+
 class NoMetrics final : public Metrics {
  public:
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
@@ -47,6 +53,7 @@ class NoMetrics final : public Metrics {
     return {std::shared_ptr<void>(), &identity_};
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
+  TlsMetrics& ForTls() override { return tls_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -64,6 +71,7 @@ class NoMetrics final : public Metrics {
   NoModelMetrics model_;
   NoIdentityMetrics identity_;
   NoConnectionMetrics connections_;
+  NoTlsMetrics tls_;
   NoLaneMetrics lane_;
 };
 

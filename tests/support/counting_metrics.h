@@ -89,6 +89,16 @@ class CountingConnectionMetrics final : public ConnectionMetrics {
   std::atomic<std::int64_t> undelivered_bytes{0};
 };
 
+class CountingTlsMetrics final : public TlsMetrics {
+ public:
+  void SetNotAfter(std::int64_t seconds) override { not_after = seconds; }
+  void RecordReload(bool was_taken) override { ++(was_taken ? taken : refused); }
+
+  std::atomic<std::int64_t> not_after{0};
+  std::atomic<std::int64_t> taken{0};
+  std::atomic<std::int64_t> refused{0};
+};
+
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
@@ -96,6 +106,7 @@ class CountingMetrics final : public Metrics {
   ModelMetrics& ForNoModel() override { return no_model; }
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override;
   ConnectionMetrics& ForConnections() override { return connections; }
+  TlsMetrics& ForTls() override { return tls; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -111,6 +122,7 @@ class CountingMetrics final : public Metrics {
 
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;
+  CountingTlsMetrics tls;
   std::atomic<std::int64_t> inflight_bytes{0};
   std::atomic<bool> ready{false};
 

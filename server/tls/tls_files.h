@@ -1,0 +1,48 @@
+// The files that a TLS server needs, read and judged before anybody uses them.
+
+#ifndef NORMD_SERVER_TLS_TLS_FILES_H_
+#define NORMD_SERVER_TLS_TLS_FILES_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace normd {
+
+// Paths of PEM files.
+struct TlsFiles {
+  std::string certificate;  // The server's own first, then those that lead to its authority.
+  std::string key;          // Of the server's own certificate, without a passphrase.
+  std::string client_ca;    // Authorities of clients' certificates; empty: none are asked for.
+};
+
+// What the files held, all of it good together at one moment.
+struct TlsMaterial {
+  std::string certificate;
+  std::string key;
+  std::string client_ca;
+  absl::Time not_after;  // When the first certificate of the chain expires.
+
+  bool operator==(const TlsMaterial&) const = default;
+};
+
+// What tells one state of the files from another without reading them: for each its device, inode,
+// size and times; zeros for one that is not there.
+using FileStamp = std::array<std::int64_t, 7>;
+using TlsFileStamps = std::array<FileStamp, 3>;
+TlsFileStamps StampsOf(const TlsFiles& files);
+
+// Reads the files and judges them at the time `now`. Refused are: a file that cannot be read, is
+// not regular or is larger than 1 MiB; a key that others may read or write, or its group may write;
+// PEM that is cut off or damaged; an encrypted key, and one that is not the first certificate's; a
+// certificate that is not valid yet or has expired, or that says it is no server's; authorities of
+// which none is valid now. Files are named by the flag that gave them. FailedPrecondition. Blocks
+// on reading. Thread-safe.
+absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsFiles& files, absl::Time now);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_TLS_TLS_FILES_H_

@@ -1,0 +1,68 @@
+// Certificates made for a test, when it runs.
+
+#ifndef NORMD_TESTS_SUPPORT_CERTIFICATES_H_
+#define NORMD_TESTS_SUPPORT_CERTIFICATES_H_
+
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace normd::testing {
+
+struct CertificateSpec {
+  std::string name = "normd test";
+  absl::Time begin = absl::Now() - absl::Hours(1);
+  absl::Time end = absl::Now() + absl::Hours(24);
+  // As OpenSSL's configuration has them; empty for none.
+  std::string alternative_names = "DNS:localhost,IP:127.0.0.1";
+  std::string extended_usage = "";  // "serverAuth", "clientAuth".
+  bool authority = false;
+  int rsa_bits = 0;  // 0: an elliptic curve.
+  const char* curve = "P-256";
+};
+
+// A key and its certificate, in PEM.
+struct TestCertificate {
+  std::string certificate;
+  std::string key;
+
+  // The key behind a passphrase.
+  std::string EncryptedKey() const;
+};
+
+// Signed by `issuer`, or by itself.
+TestCertificate MakeCertificate(const CertificateSpec& spec,
+                                const TestCertificate* issuer = nullptr);
+
+// An authority; a server's certificate for localhost and 127.0.0.1, and a client's, both signed by
+// it. Each one made is another.
+struct TestPki {
+  TestCertificate authority =
+      MakeCertificate({.name = "test authority", .alternative_names = "", .authority = true});
+  TestCertificate server = MakeCertificate({.extended_usage = "serverAuth"}, &authority);
+  TestCertificate client = MakeCertificate({.name = "test client",
+                                            .alternative_names = "URI:spiffe://normd.test/client",
+                                            .extended_usage = "clientAuth"},
+                                           &authority);
+};
+
+// A folder of its own for the files of one test, removed at the end.
+class CertificateFolder {
+ public:
+  CertificateFolder();
+  ~CertificateFolder();
+  CertificateFolder(const CertificateFolder&) = delete;
+  CertificateFolder& operator=(const CertificateFolder&) = delete;
+
+  std::string path(const std::string& name) const { return root_ + "/" + name; }
+  // Puts a whole file in place with a rename; returns its path.
+  std::string Write(const std::string& name, const std::string& text, int mode = 0600) const;
+
+ private:
+  std::string root_;
+};
+
+}  // namespace normd::testing
+
+#endif  // NORMD_TESTS_SUPPORT_CERTIFICATES_H_
