@@ -45,8 +45,9 @@ EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["normctl", "health"]
 # Of a flag that is given twice the last counts, so that docker run's arguments add to these.
+# --insecure: without it, and without --tls_cert and --tls_key, normd listens on loopback alone.
 ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
-            "--metrics_listen=0.0.0.0:8002"]
+            "--metrics_listen=0.0.0.0:8002", "--insecure"]
 
 # The last target is the one that is built by default.
 FROM ${BASE} AS cpu
@@ -64,4 +65,4 @@ EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["normctl", "health"]
 ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
-            "--metrics_listen=0.0.0.0:8002"]
+            "--metrics_listen=0.0.0.0:8002", "--insecure"]

@@ -35,6 +35,7 @@
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
+#include "server/http/http_tls.h"
 #include "server/identity/access.h"
 #include "server/identity/access_watch.h"
 #include "server/log/server_log.h"
@@ -50,6 +51,7 @@
 #include "server/rpc/probes.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
+#include "server/tls/certificate_store.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -280,6 +282,37 @@ ConnectionOptions ConnectionsOf(const ServerConfig& config) {
   return options;
 }
 
+// Null without TLS.
+absl::StatusOr<std::unique_ptr<CertificateStore>> CertificatesOf(const ServerConfig& config,
+                                                                 Metrics& metrics) {
+  if (config.tls_cert.empty()) return std::unique_ptr<CertificateStore>();
+  CertificateStoreOptions options;
+  options.files = {config.tls_cert, config.tls_key, config.tls_client_ca};
+  const std::string& auth = config.tls_client_auth;
+  if (auth == "require" || (auth == "auto" && !config.tls_client_ca.empty())) {
+    options.policy.client_auth = ClientAuth::kRequire;
+  } else if (auth == "allow") {
+    options.policy.client_auth = ClientAuth::kAllow;
+  }
+  if (config.tls_min_version == "1.3") options.policy.min_version = TlsVersion::k13;
+  auto store = CertificateStore::Create(std::move(options), metrics.ForTls());
+  if (store.ok()) (*store)->Watch();
+  return store;
+}
+
+// Null: the metrics port speaks no TLS.
+HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* store) {
+  if (store == nullptr || !config.metrics_tls) return nullptr;
+  return [store] { return store->current()->context; };
+}
+
+void WarnOfPlaintext(const ServerConfig& config) {
+  if (config.tls_cert.empty() && !(IsLocal(config.listen) && IsLocal(config.metrics_listen))) {
+    spdlog::warn("--insecure: without TLS, whoever reaches {} or {} reads and writes what passes",
+                 config.listen, config.metrics_listen);
+  }
+}
+
 // What of `config` does not fit under the limits of the process's memory is lowered, and the log
 // says so.
 ServerConfig FittedToMemory(ServerConfig config) {
@@ -299,6 +332,9 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
+  WarnOfPlaintext(config);
+  const auto certificates = CertificatesOf(config, *metrics);
+  if (!certificates.ok()) return StartFailed(certificates.status());
 
   auto backend = CreateBackend(BackendOf(config), *metrics, clock);
   if (!backend.ok()) return StartFailed(backend.status());
@@ -333,12 +369,13 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                    {absl::ToChronoNanoseconds(config.metrics_timeout),
                     static_cast<std::size_t>(config.max_metrics_connections),
                     [&](absl::string_view path) { return ProbeStatus(path, readiness, registry); },
-                    [&](const PathRequest& request) { return PathRefusal(request, authorizer); }});
+                    [&](const PathRequest& request) { return PathRefusal(request, authorizer); },
+                    MetricsTlsOf(config, certificates->get())});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server =
-      Server::Start({config.listen, config.max_request_bytes, ConnectionCallsOf(config),
-                     config.max_transport_bytes, ConnectionsOf(config), config.admin_listen},
-                    {service.served(), infer_service.served()}, environment, readiness);
+  auto server = Server::Start(
+      {config.listen, config.max_request_bytes, ConnectionCallsOf(config),
+       config.max_transport_bytes, ConnectionsOf(config), config.admin_listen, certificates->get()},
+      {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",

@@ -22,6 +22,13 @@ struct ServerConfig {
   std::string tokens_file;
   std::string admin;
   std::string admin_listen;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_client_ca;
+  std::string tls_client_auth;
+  std::string tls_min_version;
+  bool metrics_tls = false;
+  bool insecure = false;
   std::string device;
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
@@ -71,7 +78,7 @@ struct ServerConfig {
 };
 
 // Whether "host:port" can be reached from this machine alone, as far as its host says so without
-// being looked up: an address of loopback, or localhost.
+// being looked up: an address of loopback, localhost, or a unix socket.
 bool IsLocal(const std::string& address);
 
 // Where admin calls are taken, as --admin, --admin_listen and, where these do not say, the other

@@ -3,14 +3,18 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "flags/flag_set.h"
@@ -72,13 +76,22 @@ std::string BeALogLevel(const std::string& value) {
   return "trace, debug, info, warning, error or off";
 }
 
+// A unix socket, too.
+std::string BeAListenAddress(const std::string& value) {
+  if (absl::StartsWith(value, "unix:/") && value.back() != '/') return "";
+  return BeAnAddress(value).empty() && !absl::StartsWith(value, "unix:")
+             ? ""
+             : "host:port, such as 127.0.0.1:8001, or unix:///path";
+}
+
 void AddAddresses(FlagSet& flags, ServerConfig& c) {
   flags.Section("What to serve, and where:");
   flags.Add("model_repository", &c.model_repository, "models", "DIR",
             "Folder of models: <name>/config.textproto and <name>/<version>/params.safetensors.",
             BeAFolder);
   flags.Add("listen", &c.listen, "127.0.0.1:8001", "HOST:PORT",
-            "Address of gRPC; port 0 takes a free one.", BeAnAddress);
+            "Address of gRPC; port 0 takes a free one; unix:///path: a unix socket for this user.",
+            BeAListenAddress);
   flags.Add("metrics_listen", &c.metrics_listen, "127.0.0.1:8002", "HOST:PORT",
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",
@@ -109,6 +122,34 @@ void AddAccess(FlagSet& flags, ServerConfig& c) {
             "A second address of gRPC, and the only one where loads and unloads are taken; empty: "
             "none.",
             BeAnAddressOrNone);
+}
+
+std::function<std::string(const std::string&)> BeOneOf(std::vector<std::string> known) {
+  return [known = std::move(known)](const std::string& value) -> std::string {
+    if (std::find(known.begin(), known.end(), value) != known.end()) return "";
+    return absl::StrCat(absl::StrJoin(known.begin(), known.end() - 1, ", "), " or ", known.back());
+  };
+}
+
+void AddTls(FlagSet& flags, ServerConfig& c) {
+  flags.Section("TLS, for both ports:");
+  flags.Add("tls_cert", &c.tls_cert, "", "FILE",
+            "The server's certificate (PEM), then those between it and its authority. This file "
+            "and the next two are read again when they change.");
+  flags.Add("tls_key", &c.tls_key, "", "FILE",
+            "Its key (PEM), without a passphrase, which others must not be able to read.");
+  flags.Add("tls_client_ca", &c.tls_client_ca, "", "FILE",
+            "Certificates (PEM) of those who may sign clients' certificates.");
+  flags.Add("tls_client_auth", &c.tls_client_auth, "auto", "WHEN",
+            "Whether clients show a certificate: none, allow (one that is shown is verified), "
+            "require, or auto: require with tls_client_ca, else none.",
+            BeOneOf({"auto", "none", "allow", "require"}));
+  flags.Add("tls_min_version", &c.tls_min_version, "1.2", "VERSION", "1.2 or 1.3.",
+            BeOneOf({"1.2", "1.3"}));
+  flags.Add("metrics_tls", &c.metrics_tls, true, "",
+            "The metrics port speaks TLS, too; --metrics_tls=false: gRPC's port alone.");
+  flags.Add("insecure", &c.insecure, false, "",
+            "Lets the server listen without TLS where others than this machine can reach it.");
 }
 
 void AddBudgets(FlagSet& flags, ServerConfig& c) {
@@ -146,7 +187,7 @@ void AddConnections(FlagSet& flags, ServerConfig& c) {
             "Those of one address (of IPv6: of one /64); 0: three quarters.", From(0, kMiB));
   flags.Add("handshake_timeout", &c.handshake_timeout, absl::Seconds(10), "DURATION",
             "How long a client may take to begin HTTP/2 and to acknowledge the server's settings, "
-            "such as 5s; 0: for ever.",
+            "with TLS for its hello and again for the rest, such as 5s; 0: for ever.",
             UpTo(absl::Hours(1)));
   flags.Add("message_timeout", &c.message_timeout, absl::Seconds(30), "DURATION",
             "How long a call's message may be half sent at less than min_message_rate before its "
@@ -295,6 +336,7 @@ FlagSet ServerFlags(ServerConfig& config) {
   FlagSet flags;
   AddAddresses(flags, config);
   AddAccess(flags, config);
+  AddTls(flags, config);
   AddBudgets(flags, config);
   AddConnections(flags, config);
   AddStreams(flags, config);
@@ -319,9 +361,41 @@ absl::Status CheckAccess(const ServerConfig& c) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTls(const ServerConfig& c) {
+  if (c.tls_cert.empty() != c.tls_key.empty()) {
+    return c.tls_key.empty() ? FlagSet::Wrong("tls_key", "empty", "the key of --tls_cert")
+                             : FlagSet::Wrong("tls_cert", "empty", "the certificate of --tls_key");
+  }
+  const bool tls = !c.tls_cert.empty();
+  const bool asks = c.tls_client_auth == "allow" || c.tls_client_auth == "require";
+  if (!tls && (asks || !c.tls_client_ca.empty())) {
+    return FlagSet::Wrong("tls_cert", "empty",
+                          "the server's certificate: without TLS clients show none either");
+  }
+  if (asks && c.tls_client_ca.empty()) {
+    return FlagSet::Wrong("tls_client_ca", "empty",
+                          absl::StrCat("a file for --tls_client_auth=", c.tls_client_auth));
+  }
+  constexpr absl::string_view kWanted =
+      "--tls_cert and --tls_key, an address of loopback, or --insecure";
+  if (!c.insecure && !tls && !IsLocal(c.listen)) {
+    return FlagSet::Wrong("listen", absl::StrCat("\"", c.listen, "\" without TLS"), kWanted);
+  }
+  if (!c.insecure && !tls && !c.admin_listen.empty() && !IsLocal(c.admin_listen)) {
+    return FlagSet::Wrong("admin_listen", absl::StrCat("\"", c.admin_listen, "\" without TLS"),
+                          kWanted);
+  }
+  if (!c.insecure && !(tls && c.metrics_tls) && !IsLocal(c.metrics_listen)) {
+    return FlagSet::Wrong("metrics_listen", absl::StrCat("\"", c.metrics_listen, "\" without TLS"),
+                          kWanted);
+  }
+  return absl::OkStatus();
+}
+
 // What two flags have to be together.
 absl::Status CheckTogether(const ServerConfig& c) {
   if (absl::Status status = CheckAccess(c); !status.ok()) return status;
+  if (absl::Status status = CheckTls(c); !status.ok()) return status;
   // A request counts its input and its output.
   if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
     return FlagSet::Wrong(
@@ -345,6 +419,7 @@ absl::Status CheckTogether(const ServerConfig& c) {
 }  // namespace
 
 bool IsLocal(const std::string& address) {
+  if (absl::StartsWith(address, "unix:")) return true;
   std::string host = address.substr(0, address.rfind(':'));
   if (absl::EqualsIgnoreCase(host, "localhost")) return true;
   if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
@@ -399,6 +474,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args)
     absl::string_view value;
     if (equals != absl::string_view::npos) {
       value = arg.substr(equals + 1);
+    } else if (flag->is_bool) {
+      value = "true";
     } else if (++i < args.size()) {
       value = args[i];
     } else {

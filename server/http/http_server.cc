@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,12 @@
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/ip/v6_only.hpp"
 #include "boost/asio/post.hpp"
+#include "boost/asio/ssl/context.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
 #include "boost/beast/http.hpp"
+#include "boost/beast/ssl/ssl_stream.hpp"
 
 namespace normd {
 namespace {
@@ -79,54 +82,91 @@ struct Counters {
   }
 };
 
+// What the server knows of a connection, on its thread.
+class Connection {
+ public:
+  virtual ~Connection() = default;
+
+  virtual const HeldConnection& held() const = 0;
+  virtual const std::string* body() const = 0;
+  virtual void Start() = 0;
+  virtual void Drop() = 0;
+
+  // Asks for room first, which may drop others.
+  std::function<void(Connection&)> make_room_for_body;
+};
+
+// What all connections have of the server, which outlives them.
+struct ServerParts {
+  const HttpServerOptions& options;
+  const HttpServer::Handler& handler;
+  Counters& counters;
+};
+
+using PlainStream = beast::tcp_stream;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
 // One request and its response, on the server's thread. shared: the operation under way holds it,
 // or it holds itself while the handler is at work.
-class Connection final : public std::enable_shared_from_this<Connection> {
+template <typename Stream>
+class ConnectionOver final : public Connection,
+                             public std::enable_shared_from_this<ConnectionOver<Stream>> {
  public:
-  Connection(tcp::socket socket, std::string peer, std::uint64_t number,
-             const HttpServerOptions& options, const HttpServer::Handler& handler,
-             Counters& counters)
-      : stream_(std::move(socket)),
+  ConnectionOver(Stream stream, std::string peer, std::uint64_t number, const ServerParts& server)
+      : stream_(std::move(stream)),
         held_{std::move(peer), ConnectionPhase::kReading, number},
-        options_(options),
-        handler_(handler),
-        counters_(counters),
-        buffer_(options.max_head_bytes + kReadBytes) {
+        options_(server.options),
+        handler_(server.handler),
+        counters_(server.counters),
+        buffer_(options_.max_head_bytes + kReadBytes) {
     ++counters_.connections;
   }
-  ~Connection() { --counters_.connections; }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
+  ~ConnectionOver() override { --counters_.connections; }
+  ConnectionOver(const ConnectionOver&) = delete;
+  ConnectionOver& operator=(const ConnectionOver&) = delete;
 
-  const HeldConnection& held() const { return held_; }
-  const std::string* body() const { return response_.body.get(); }
+  const HeldConnection& held() const override { return held_; }
+  const std::string* body() const override { return response_.body.get(); }
 
-  void Start() {
+  void Start() override {
     // Whenever this is closed early, what its client has not taken is thrown away: the kernel would
     // else keep it for minutes.
     ErrorCode ignored;
-    stream_.socket().set_option(tcp::socket::linger(true, 0), ignored);
+    tcp_stream().socket().set_option(tcp::socket::linger(true, 0), ignored);
     parser_.header_limit(static_cast<std::uint32_t>(options_.max_head_bytes));
     // One deadline for the whole head: bytes that trickle in do not move it.
-    stream_.expires_after(options_.timeout);
-    http::async_read_header(
-        stream_, buffer_, parser_,
-        [self = shared_from_this()](ErrorCode error, std::size_t) { self->HaveRequest(error); });
+    tcp_stream().expires_after(options_.timeout);
+    if constexpr (kTls) {
+      stream_.async_handshake(asio::ssl::stream_base::server, [self = Self()](ErrorCode error) {
+        if (self->dropped_) return;
+        if (error == beast::error::timeout) return self->CountTimeout();
+        if (!error) self->ReadRequest();
+      });
+    } else {
+      ReadRequest();
+    }
   }
 
-  void Drop() {
+  void Drop() override {
     held_.phase = ConnectionPhase::kEnding;
     dropped_ = true;
-    stream_.close();
+    tcp_stream().close();
     response_.body.reset();
     const auto last = std::move(at_handler_);
   }
 
-  // Asks for room first, which may drop others.
-  std::function<void(Connection&)> make_room_for_body;
-
  private:
+  static constexpr bool kTls = std::is_same_v<Stream, TlsStream>;
   static constexpr std::size_t kReadBytes = 4096;
+
+  std::shared_ptr<ConnectionOver> Self() { return this->shared_from_this(); }
+  beast::tcp_stream& tcp_stream() { return beast::get_lowest_layer(stream_); }
+
+  void ReadRequest() {
+    http::async_read_header(
+        stream_, buffer_, parser_,
+        [self = Self()](ErrorCode error, std::size_t) { self->HaveRequest(error); });
+  }
 
   void HaveRequest(ErrorCode error) {
     if (dropped_) return;
@@ -145,19 +185,20 @@ class Connection final : public std::enable_shared_from_this<Connection> {
       return Send({405, "text/plain; charset=utf-8", false, nullptr});
     }
     held_.phase = ConnectionPhase::kResponding;
-    stream_.expires_never();  // The handler may take its time.
-    at_handler_ = shared_from_this();
+    tcp_stream().expires_never();  // The handler may take its time.
+    at_handler_ = Self();
     const std::string target(request.target().data(), request.target().size());
     const auto encoding = request[http::field::accept_encoding];
-    handler_({target.substr(0, target.find('?')),
-              absl::StrContains(absl::string_view(encoding.data(), encoding.size()), "gzip"),
-              RemoteAddress(stream_.socket()), Authorization(request)},
-             // weak: a connection that was dropped meanwhile is gone.
-             [weak = weak_from_this(), executor = stream_.get_executor()](HttpResponse response) {
-               asio::post(executor, [weak, response = std::move(response)]() mutable {
-                 if (const auto self = weak.lock()) self->Send(std::move(response));
-               });
-             });
+    handler_(
+        {target.substr(0, target.find('?')),
+         absl::StrContains(absl::string_view(encoding.data(), encoding.size()), "gzip"),
+         RemoteAddress(tcp_stream().socket()), Authorization(request)},
+        // weak: a connection that was dropped meanwhile is gone.
+        [weak = this->weak_from_this(), executor = stream_.get_executor()](HttpResponse response) {
+          asio::post(executor, [weak, response = std::move(response)]() mutable {
+            if (const auto self = weak.lock()) self->Send(std::move(response));
+          });
+        });
   }
 
   void Send(HttpResponse response) {
@@ -184,9 +225,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     if (response_.status == 405) message_->set(http::field::allow, "GET, HEAD");
     message_->content_length(response_.body->size());
     if (!head_only_) message_->body() = {response_.body->data(), response_.body->size()};
-    stream_.expires_after(options_.timeout);
+    tcp_stream().expires_after(options_.timeout);
     serializer_.emplace(*message_);
-    auto done = [self = shared_from_this()](ErrorCode error, std::size_t) { self->Sent(error); };
+    auto done = [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); };
     if (head_only_) {
       http::async_write_header(stream_, *serializer_, std::move(done));
     } else {
@@ -200,8 +241,19 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     if (error) return;
     response_.body.reset();
     held_.phase = ConnectionPhase::kEnding;
+    if constexpr (kTls) {
+      // Without its end in TLS, the client could not tell it from one that somebody has cut off.
+      stream_.async_shutdown([self = Self()](ErrorCode) {
+        if (!self->dropped_) self->CloseAfterClient();
+      });
+    } else {
+      CloseAfterClient();
+    }
+  }
+
+  void CloseAfterClient() {
     ErrorCode ignored;
-    stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    tcp_stream().socket().shutdown(tcp::socket::shutdown_send, ignored);
     // The response may still be on its way, and closing would cut it off. So whatever the client
     // sends is read and thrown away until it closes its end, or the response's time is over.
     Linger();
@@ -209,15 +261,15 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void Linger() {
     buffer_.clear();
-    stream_.async_read_some(buffer_.prepare(kReadBytes),
-                            [self = shared_from_this()](ErrorCode error, std::size_t) {
-                              if (!error && !self->dropped_) self->Linger();
-                            });
+    tcp_stream().async_read_some(buffer_.prepare(kReadBytes),
+                                 [self = Self()](ErrorCode error, std::size_t) {
+                                   if (!error && !self->dropped_) self->Linger();
+                                 });
   }
 
   void CountTimeout() { ++counters_.timeouts; }
 
-  beast::tcp_stream stream_;
+  Stream stream_;
   HeldConnection held_;
   const HttpServerOptions& options_;
   const HttpServer::Handler& handler_;
@@ -226,7 +278,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   http::request_parser<http::empty_body> parser_;
   bool head_only_ = false;
   bool dropped_ = false;
-  std::shared_ptr<Connection> at_handler_;  // This, until the response comes or it is dropped.
+  std::shared_ptr<ConnectionOver> at_handler_;  // This, until the response comes or it is dropped.
   HttpResponse response_;
   std::optional<http::response<Body>> message_;
   std::optional<http::response_serializer<Body>> serializer_;
@@ -318,11 +370,24 @@ class HttpServerImpl final : public HttpServer {
     if (const auto victim = MakesRoom(held.facts, peer, options_.connections)) {
       Evict(*held.connections[*victim]);
     }
-    auto connection = std::make_shared<Connection>(std::move(socket), peer, next_number_++,
-                                                   options_, handler_, counters_);
+    const std::shared_ptr<Connection> connection = MakeConnection(std::move(socket), peer);
     connection->make_room_for_body = [this](Connection& one) { MakeRoomForBody(one); };
     connections_.push_back(connection);
     connection->Start();
+  }
+
+  std::shared_ptr<Connection> MakeConnection(tcp::socket socket, const std::string& peer) {
+    const ServerParts server{options_, handler_, counters_};
+    const std::uint64_t number = next_number_++;
+    if (options_.tls == nullptr) {
+      return std::make_shared<ConnectionOver<PlainStream>>(PlainStream(std::move(socket)), peer,
+                                                           number, server);
+    }
+    const std::shared_ptr<SSL_CTX> shared = options_.tls();
+    SSL_CTX_up_ref(shared.get());
+    asio::ssl::context context(shared.get());  // Lets go of one reference.
+    return std::make_shared<ConnectionOver<TlsStream>>(
+        TlsStream(beast::tcp_stream(std::move(socket)), context), peer, number, server);
   }
 
   struct Snapshot {

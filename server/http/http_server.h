@@ -14,16 +14,19 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "server/http/connection_limits.h"
+#include "server/http/http_tls.h"
 
 namespace normd {
 
 struct HttpServerOptions {
-  // In which a request has to arrive as a whole, and then its response to be taken as a whole.
+  // In which a request has to arrive as a whole, after a handshake of TLS, and then its response to
+  // be taken as a whole.
   Duration timeout = std::chrono::seconds(10);
   ConnectionLimits connections;
   std::size_t max_head_bytes = 8192;
   // Different bodies that slow readers may hold in memory at once.
   std::size_t max_bodies = 4;
+  HttpTlsContext tls = nullptr;  // Null: no TLS.
 };
 
 // A GET or a HEAD; the server refuses other methods.

@@ -69,6 +69,7 @@ class ExposerImpl final : public Exposer {
   absl::Status Start(const std::string& address, const ExposerOptions& options) {
     HttpServerOptions http;
     http.timeout = options.timeout;
+    http.tls = options.tls;
     http.connections.all = options.max_connections;
     http.connections.of_peer = std::max<std::size_t>(options.max_connections / 4, 1);
     auto server = HttpServer::Start(

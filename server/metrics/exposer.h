@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "server/http/http_tls.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
@@ -32,6 +33,7 @@ struct ExposerOptions {
   // The HTTP status with which a request is refused, 401, 403 or 429; 0: it may. Asked first, on
   // the same thread; without it, everybody may.
   std::function<int(const PathRequest&)> refuse = nullptr;
+  HttpTlsContext tls = nullptr;  // Null: no TLS.
 };
 
 // Listens until destroyed, which waits for a scrape that is being made. `metrics` outlives it.

@@ -5,15 +5,18 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "server/net/socket_calls.h"
 #include "server/net/tcp_counters.h"
+#include "server/net/tls_opening.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -45,6 +48,10 @@ void Register(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t 
   event.data.u64 = id;
   epoll_ctl(epoll, operation, fd, &event);
 }
+
+// A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but a
+// file may be given another.
+bool MayUseSocket(std::optional<uid_t> uid) { return uid == geteuid() || uid == uid_t{0}; }
 
 }  // namespace
 
@@ -235,6 +242,9 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   const Taking taking =
       DecideTaking(options_.limits, static_cast<std::int64_t>(connections_.size()),
                    of_peer != per_peer_.end() ? of_peer->second : 0);
+  if (peer.is_unix && !MayUseSocket(PeerUid(socket.get()))) {
+    return LogRefusal(peer, "its process is another user's");
+  }
   if (taking != Taking::kTake) {
     // Closed before a word of HTTP/2: a gRPC client takes it for UNAVAILABLE and backs off. A
     // proper GOAWAY would make it come back at once.
@@ -256,9 +266,42 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   ReadOpening(id, added);
 }
 
+// What is left unread would turn the reply into a reset.
+void ConnectionLoop::Refuse(std::uint64_t id, ConnectionEnding why, const std::string& reply,
+                            const std::string& error) {
+  char buffer[kMaxHelloBytes];
+  const Connection& connection = *connections_.at(id);
+  Send(connection.socket.get(), reply);
+  (void)!recv(connection.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  metrics_.RecordEnded(why);
+  spdlog::debug("connection of {}: {}", connection.peer.grpc_peer, error);
+  Forget(id);
+}
+
+// Looks at what is there and leaves it there: the new owner reads the hello.
+void ConnectionLoop::ReadHello(std::uint64_t id, Connection& connection) {
+  char buffer[kMaxHelloBytes];
+  ssize_t there = 0;
+  do {
+    there = recv(connection.socket.get(), buffer, sizeof(buffer), MSG_PEEK | MSG_DONTWAIT);
+  } while (there < 0 && errno == EINTR);
+  if (there < 0 && errno == EAGAIN) return;
+  if (there <= 0) return Forget(id);
+  const TlsOpening opening =
+      JudgeTlsOpening({buffer, static_cast<std::size_t>(there)}, *options_.min_tls_version);
+  switch (opening.state) {
+    case TlsOpening::State::kIncomplete: return;
+    case TlsOpening::State::kHello: return HandOn(id, connection);
+    case TlsOpening::State::kOldVersion:
+      return Refuse(id, ConnectionEnding::kOldTls, TlsRefusal(opening.state), opening.error);
+    default: return Refuse(id, ConnectionEnding::kNoTls, TlsRefusal(opening.state), opening.error);
+  }
+}
+
 // Looks at what is there and reads what the opening has done with, until nothing more is there or
 // the acknowledgement is next.
 void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
+  if (options_.min_tls_version) return ReadHello(id, connection);
   char buffer[16384];
   const int socket = connection.socket.get();
   for (;;) {
@@ -275,12 +318,8 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
     const Http2Opening::State state = connection.opening.state();
     if (state == Http2Opening::State::kAcknowledged) return HandOn(id, connection);
     if (state != Http2Opening::State::kPreface && state != Http2Opening::State::kSettings) {
-      Send(socket, Http2Refusal(state));
-      // What is left unread would turn the refusal into a reset.
-      (void)!recv(socket, buffer, sizeof(buffer), MSG_DONTWAIT);
-      metrics_.RecordEnded(ConnectionEnding::kNoHttp2);
-      spdlog::debug("connection of {}: {}", connection.peer.grpc_peer, connection.opening.error());
-      return Forget(id);
+      return Refuse(id, ConnectionEnding::kNoHttp2, Http2Refusal(state),
+                    connection.opening.error());
     }
     if (state == Http2Opening::State::kSettings && !connection.greeted) {
       connection.greeted = true;
@@ -307,11 +346,15 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
     return Forget(id);
   }
   const std::int64_t there = UnreadBytes(socket);
-  SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
+  if (!options_.min_tls_version && !connection.peer.is_unix)
+    SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
   connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
   Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
   Register(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
-  connection.caller = callers_.Begin(connection.peer.grpc_peer, connection.origin);
+  // Those of unix sockets share one: nothing tells their calls apart.
+  connection.caller = connection.peer.is_unix
+                          ? callers_.Find(connection.peer.grpc_peer)
+                          : callers_.Begin(connection.peer.grpc_peer, connection.origin);
   connection.stage = Stage::kHeld;
   connection.since = kNever;
   connection.taken = std::make_shared<std::atomic<bool>>(false);
@@ -328,6 +371,13 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
 // A client is ended that sends more than it may without the owner's settings, or that sends much
 // and keeps the owner from coming back: it reads that within `take`.
 bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint now) {
+  if (options_.min_tls_version || connection.peer.is_unix) {
+    // Its reading has begun: with TLS no limits of HTTP/2 wait for the owner's settings, and a unix
+    // socket cannot be kept from being readable.
+    const bool done = connection.taken->load(std::memory_order_acquire);
+    if (done) connection.stage = Stage::kServing;
+    return !done;
+  }
   const TcpCounters counters = ReadTcpCounters(connection.socket.get());
   const bool written = counters.written_bytes > static_cast<std::int64_t>(settings_.size());
   const bool taken = connection.taken->load(std::memory_order_acquire);

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -31,7 +32,10 @@ namespace normd {
 
 struct ConnectionLoopOptions {
   ConnectionLimits limits;
-  // How long a client may take for its preface and for acknowledging the settings.
+  // With it connections begin with TLS, of this version or a newer one (kTls12, kTls13).
+  std::optional<std::uint16_t> min_tls_version;
+  // How long a client may take for its preface and for acknowledging the settings; with TLS for its
+  // hello.
   Duration handshake_timeout = std::chrono::seconds(10);
   // How long a new owner may take between sending its settings and coming back from `take`, in
   // either order. It does both at once; then its client is not kept for it, or not kept at all.
@@ -47,6 +51,15 @@ struct ConnectionLoopOptions {
 // from the start, whether or not the client acknowledges anything later. Then the loop keeps a
 // second descriptor, by which it notices the end of the connection and ends it when its client
 // breaks the limits of traffic.
+//
+// With TLS the loop sees the client's hello alone. A connection is handed on when that is there,
+// with all of it to be read: the new owner shakes hands, bounds the time for it, and reads HTTP/2
+// from its begin. So a client that never acknowledges settings is held to no limits but the new
+// owner's.
+//
+// Unix sockets are taken from the server's own user and from root. They are one caller: gRPC has
+// the same name for all of them. The limits of traffic, which TCP's counts stand behind, are not
+// theirs.
 //
 // Handing on has a thread of its own: a new owner may read what the client sends in that moment
 // (gRPC does, if there is much), and a client that makes this long would have the loop wait.
@@ -82,7 +95,8 @@ class ConnectionLoop {
  private:
   enum class Stage {
     kOpening,  // Up to the acknowledgement.
-    kHeld,     // Being handed on, and not to be read before the new owner's settings have left.
+    kHeld,     // Being handed on; without TLS not to be read before the new owner's settings have
+               // left.
     kServing,
   };
   struct Connection {
@@ -117,6 +131,9 @@ class ConnectionLoop {
   void OnAcceptFailed(std::size_t listener, int error);
   void Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin);
   void ReadOpening(std::uint64_t id, Connection& connection);
+  void ReadHello(std::uint64_t id, Connection& connection);
+  void Refuse(std::uint64_t id, ConnectionEnding why, const std::string& reply,
+              const std::string& error);
   void HandOn(std::uint64_t id, Connection& connection);
   bool IsHeld(std::uint64_t id, Connection& connection, TimePoint now);
   void CheckHeld(TimePoint now);

@@ -4,6 +4,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace normd {
 namespace {
@@ -51,6 +55,51 @@ int PortOf(int socket) {
   return ntohs(any.sin_port);
 }
 
+// Whether somebody listens at `address`.
+bool IsServed(const sockaddr_un& address) {
+  const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    return true;
+  }
+  return errno != ECONNREFUSED && errno != ENOENT;  // A full line is somebody's.
+}
+
+// Makes room at `path` if only a socket that nobody listens at is there.
+absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
+  const std::string shown = absl::StrCat("unix:", path);
+  struct stat found = {};
+  if (lstat(path.c_str(), &found) != 0) return absl::OkStatus();  // bind says what is wrong.
+  if (!S_ISSOCK(found.st_mode)) return Unavailable(shown, "something else than a socket is there");
+  if (IsServed(address)) return Unavailable(shown, "another process listens there");
+  if (unlink(path.c_str()) != 0) return Unavailable(shown, std::strerror(errno));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Listener> ListenAtPath(const std::string& path) {
+  const std::string shown = absl::StrCat("unix:", path);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return Unavailable(shown, absl::StrCat("a path of ", path.size(), " bytes, wanted at most ",
+                                           sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (absl::Status status = RemoveStale(path, address); !status.ok()) return status;
+  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid() ||
+      bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return Unavailable(shown, std::strerror(errno));
+  }
+  Listener listener;
+  listener.path = std::make_unique<SocketPath>(path);
+  // Until it listens nobody can connect, whatever its mode.
+  if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
+    return Unavailable(shown, std::strerror(errno));
+  }
+  listener.sockets.push_back(std::move(socket));
+  return listener;
+}
+
 // With a port that an earlier socket was given, later ones take the same.
 void SetPort(sockaddr* address, int port) {
   const in_port_t network = htons(static_cast<in_port_t>(port));
@@ -63,7 +112,29 @@ void SetPort(sockaddr* address, int port) {
 
 }  // namespace
 
+SocketPath::SocketPath(std::string path) : path_(std::move(path)) {
+  struct stat found = {};
+  if (lstat(path_.c_str(), &found) != 0) return;
+  device_ = found.st_dev;
+  inode_ = found.st_ino;
+}
+
+SocketPath::~SocketPath() {
+  struct stat found = {};
+  if (lstat(path_.c_str(), &found) != 0) return;
+  if (found.st_dev == device_ && found.st_ino == inode_) unlink(path_.c_str());
+}
+
+std::string UnixPathOf(const std::string& address) {
+  absl::string_view path = address;
+  if (!absl::ConsumePrefix(&path, "unix:")) return "";
+  absl::ConsumePrefix(&path, "//");
+  return absl::StartsWith(path, "/") ? std::string(path) : "";
+}
+
 absl::StatusOr<Listener> Listen(const std::string& address) {
+  const std::string path = UnixPathOf(address);
+  if (!path.empty()) return ListenAtPath(path);
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) return Unavailable(address, "wanted host:port");
   std::string host = address.substr(0, colon);

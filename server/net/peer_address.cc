@@ -13,7 +13,7 @@ namespace {
 PeerAddress OfIpv4(const in_addr& address, in_port_t port) {
   char text[INET_ADDRSTRLEN] = "";
   inet_ntop(AF_INET, &address, text, sizeof(text));
-  return {absl::StrCat("ipv4:", text, ":", ntohs(port)), text};
+  return {absl::StrCat("ipv4:", text, ":", ntohs(port)), text, /*is_unix=*/false};
 }
 
 PeerAddress OfIpv6(const sockaddr_in6& address) {
@@ -27,7 +27,7 @@ PeerAddress OfIpv6(const sockaddr_in6& address) {
   char share[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, &network, share, sizeof(share));
   return {absl::StrCat("ipv6:%5B", text, zone, "%5D:", ntohs(address.sin6_port)),
-          absl::StrCat(share, "/64")};
+          absl::StrCat(share, "/64"), /*is_unix=*/false};
 }
 
 }  // namespace
@@ -46,7 +46,8 @@ PeerAddress PeerAddressOf(const sockaddr_storage& address) {
     std::memcpy(&ipv4, ipv6.sin6_addr.s6_addr + 12, sizeof(ipv4));
     return OfIpv4(ipv4, ipv6.sin6_port);
   }
-  return {"unknown", "unknown"};
+  if (address.ss_family == AF_UNIX) return {"unix:", "unix:", /*is_unix=*/true};
+  return {"unknown", "unknown", /*is_unix=*/false};
 }
 
 }  // namespace normd

@@ -16,9 +16,12 @@ struct PeerAddress {
   // What a share of the connections is counted by: an IPv4 address, or the /64 of an IPv6 address,
   // because one host has a whole /64 of them.
   std::string share;
+  // gRPC calls all of them the same, so they are one caller and one peer.
+  bool is_unix = false;
 };
 
-// IPv4, IPv6 (an IPv4 address in an IPv6 one counts as IPv4); anything else gives "unknown" twice.
+// IPv4, IPv6 (an IPv4 address in an IPv6 one counts as IPv4), and unix sockets, which give "unix:"
+// twice; anything else gives "unknown" twice.
 PeerAddress PeerAddressOf(const sockaddr_storage& address);
 
 }  // namespace normd

@@ -26,6 +26,13 @@ void Send(int socket, const std::string& bytes) {
   (void)!send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+std::optional<uid_t> PeerUid(int socket) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  return peer.uid;
+}
+
 void ShutDownUnread(int socket) {
   shutdown(socket, SHUT_RDWR);
   // TCP throws away what is read with MSG_TRUNC. After the shutdown nothing comes to it.

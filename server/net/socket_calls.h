@@ -4,7 +4,10 @@
 #ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
 #define NORMD_SERVER_NET_SOCKET_CALLS_H_
 
+#include <sys/types.h>
 #include <cstdint>
+
+#include <optional>
 #include <string>
 
 namespace normd {
@@ -17,6 +20,8 @@ std::int64_t UnreadBytes(int socket);
 bool HasUnsent(int socket);
 // Sends as much as the socket takes at once, which for a few bytes at a connection's begin is all.
 void Send(int socket, const std::string& bytes);
+// Whose process is at the other end of a unix socket: that which connected.
+std::optional<uid_t> PeerUid(int socket);
 // Ends a TCP connection on both sides. Whoever reads from it finds its end next, and not what was
 // received before.
 void ShutDownUnread(int socket);

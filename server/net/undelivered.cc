@@ -9,8 +9,6 @@ namespace {
 
 // A call's metadata is at most 8 KiB, more is refused; its frames' heads and window updates beside.
 constexpr std::int64_t kMessageOverhead = 9 << 10;
-// Heads of frames, of which each is rarely under 1 KiB.
-constexpr std::int64_t kFramesShare = 64;
 // Pings and acknowledgements, for as long as the connection lasts.
 constexpr double kPingsPerSecond = 64;
 // Window updates, and calls that gRPC answers itself (reflection, unknown methods).
@@ -28,8 +26,8 @@ std::int64_t Undelivered::Allow(std::int64_t received, Duration passed,
                                 const TrafficLimits& limits) {
   const double seconds = std::min(Seconds(passed), 1.0);
   const auto rate = static_cast<double>(limits.min_bytes_per_second + kOverheadPerSecond);
-  const std::int64_t free =
-      received / kFramesShare + static_cast<std::int64_t>(std::ceil(kPingsPerSecond * seconds));
+  const std::int64_t free = received / limits.frames_share +
+                            static_cast<std::int64_t>(std::ceil(kPingsPerSecond * seconds));
   const std::int64_t wanted = std::clamp<std::int64_t>(
       received - free, 0, static_cast<std::int64_t>(std::min(rate * seconds, 1e9)));
   const std::int64_t used = std::min(wanted, allowance_);

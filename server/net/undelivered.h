@@ -21,7 +21,13 @@ struct TrafficSample {
   std::int64_t open_streams = 0;
 };
 
+// What part of a connection's bytes may be heads of frames, of which each is rarely under 1 KiB.
+inline constexpr std::int64_t kFramesShare = 64;
+// The same with TLS, whose records take 22 bytes each and may be of half a KiB.
+inline constexpr std::int64_t kTlsFramesShare = 22;
+
 struct TrafficLimits {
+  std::int64_t frames_share = kFramesShare;
   // What one connection, and all together, may have undelivered.
   std::int64_t connection_bytes = 0;
   std::int64_t process_bytes = 0;  // 0: no limit.

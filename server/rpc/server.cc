@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "grpcpp/resource_quota.h"
 #include "server/net/process_limits.h"
+#include "server/net/tls_opening.h"
+#include "server/rpc/tls_credentials.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -21,7 +23,12 @@ void SetMillis(grpc::ServerBuilder& builder, const char* argument, Duration valu
       argument, static_cast<int>(std::min<std::int64_t>(millis, std::numeric_limits<int>::max())));
 }
 
-void SetUpConnections(const ConnectionOptions& options, grpc::ServerBuilder& builder) {
+void SetUpConnections(const ServerOptions& server, grpc::ServerBuilder& builder) {
+  const ConnectionOptions& options = server.connections;
+  // Without TLS the accept loop has shaken hands by then.
+  if (server.tls != nullptr) {
+    SetMillis(builder, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_timeout);
+  }
   SetMillis(builder, GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time);
   SetMillis(builder, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout);
   SetMillis(builder, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
@@ -58,6 +65,7 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
   constexpr std::int64_t kRefusableBytes = std::int64_t{64} << 20;
   constexpr std::int64_t kUnlimited = std::int64_t{1} << 60;
   TrafficLimits limits;
+  if (options.tls != nullptr) limits.frames_share = kTlsFramesShare;
   limits.connection_bytes =
       options.max_connection_calls == 0
           ? kUnlimited
@@ -73,6 +81,9 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
 ConnectionLoopOptions LoopOf(const ServerOptions& options) {
   ConnectionLoopOptions loop;
   const std::int64_t descriptors = RaiseDescriptorLimit();
+  if (options.tls != nullptr) {
+    loop.min_tls_version = options.tls->policy().min_version == TlsVersion::k13 ? kTls13 : kTls12;
+  }
   loop.limits =
       DecideLimits(options.connections.max_connections, options.connections.max_peer_connections,
                    descriptors, OpenDescriptors());
@@ -115,13 +126,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   const int port = listener->port;
   const absl::StatusOr<int> admin_port = ListenForAdmin(options.admin_listen, *listener);
   if (!admin_port.ok()) return admin_port.status();
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      options.tls != nullptr ? MakeTlsCredentials(*options.tls) : grpc::InsecureServerCredentials();
   grpc::ServerBuilder builder;
   // Connections come from a loop of our own: gRPC's listener stays deaf once descriptors ran out,
   // and takes whatever comes.
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
-  SetUpConnections(options.connections, builder);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  SetUpConnections(options, builder);
   std::vector<std::string> names;
   for (const ServedService& served : services) {
     builder.RegisterService(served.service);
@@ -137,9 +149,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC cannot start");
   readiness.Attach(health.get(), std::move(names));
-  const std::string host = HostOf(options.listen);
-  std::unique_ptr<Server> made(new Server(std::move(health), std::move(server), std::move(acceptor),
-                                          readiness, absl::StrCat(host, ":", port), port));
+  const bool is_unix = listener->path != nullptr;
+  std::unique_ptr<Server> made(
+      new Server(std::move(health), std::move(server), std::move(acceptor), readiness,
+                 is_unix ? options.listen : absl::StrCat(HostOf(options.listen), ":", port), port));
+  made->credentials_ = credentials;
   made->reflection_ = std::move(reflection);
   if (!options.admin_listen.empty()) {
     made->admin_address_ = absl::StrCat(HostOf(options.admin_listen), ":", *admin_port);
@@ -148,8 +162,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   callbacks.take = [&to = *made->acceptor_](int socket, const std::string& first_bytes) {
     Acceptor::NewConnectionParameters connection;
     connection.fd = socket;
-    const grpc::Slice slice(first_bytes);
-    connection.read_buffer = grpc::ByteBuffer(&slice, 1);
+    if (!first_bytes.empty()) {
+      const grpc::Slice slice(first_bytes);
+      connection.read_buffer = grpc::ByteBuffer(&slice, 1);
+    }
     to.HandleNewConnection(&connection);
   };
   callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };

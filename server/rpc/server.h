@@ -19,6 +19,7 @@
 #include "server/rpc/readiness.h"
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/served_service.h"
+#include "server/tls/certificate_store.h"
 
 namespace normd {
 
@@ -26,7 +27,8 @@ namespace normd {
 struct ConnectionOptions {
   std::int64_t max_connections = 0;       // 0: as many as there are descriptors for, up to 10,000.
   std::int64_t max_peer_connections = 0;  // 0: three quarters of them.
-  // For the client's preface and its acknowledgement of our settings.
+  // For the client's preface and its acknowledgement of our settings. With TLS for its hello, and
+  // then for the rest of the handshake with its first settings.
   Duration handshake_timeout = std::chrono::seconds(10);
   // A call's message may take so long, and longer while it brings so many bytes per second.
   Duration message_timeout = std::chrono::seconds(30);
@@ -44,7 +46,7 @@ struct ConnectionOptions {
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:8001";  // Port 0: any free one.
+  std::string listen = "127.0.0.1:8001";  // See Listen; port 0: any free one.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
   // Calls of one connection at once; a client's further ones wait on its side, unsent. 0: gRPC's
   // default, which is no limit.
@@ -56,6 +58,8 @@ struct ServerOptions {
   ConnectionOptions connections = {};
   // A second address, whose connections are the admin listener's; empty: none.
   std::string admin_listen = {};
+  // Null: no TLS. Outlives the server.
+  const CertificateStore* tls = nullptr;
 };
 
 // What one message may hold beside its tensor. gRPC refuses a larger one unread, with
@@ -79,7 +83,7 @@ class Server {
 
   // The address with the port in use.
   const std::string& address() const { return address_; }
-  int port() const { return port_; }
+  int port() const { return port_; }  // 0 for a unix socket.
   // Of the admin listener; empty without one.
   const std::string& admin_address() const { return admin_address_; }
 
@@ -96,6 +100,7 @@ class Server {
   Server(std::unique_ptr<HealthService> health, std::unique_ptr<grpc::Server> server,
          std::unique_ptr<Acceptor> acceptor, Readiness& readiness, std::string address, int port);
 
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // shared: with gRPC.
   // These outlive the server that they are registered with.
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<ReflectionService> reflection_;

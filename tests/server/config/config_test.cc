@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace normd {
@@ -26,9 +27,11 @@ std::string ErrorOf(const std::vector<const char*>& args) {
 }
 
 TEST(ParseCommandLineTest, ReadsEveryFormOfAFlag) {
-  const auto line = Parse({"--listen=0.0.0.0:81", "-cpu_threads=3", "--lame_duck", "250ms"});
+  const auto line =
+      Parse({"--listen=127.0.0.2:81", "-cpu_threads=3", "--lame_duck", "250ms", "--insecure"});
   ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_EQ(line->config.listen, "0.0.0.0:81");
+  EXPECT_EQ(line->config.listen, "127.0.0.2:81");
+  EXPECT_TRUE(line->config.insecure);
   EXPECT_EQ(line->config.cpu_threads, 3);
   EXPECT_EQ(line->config.lame_duck, absl::Milliseconds(250));
   EXPECT_FALSE(line->help);
@@ -64,6 +67,10 @@ struct OutOfRange {
 TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
   for (const OutOfRange& wrong : std::vector<OutOfRange>{
            {"--listen=8001", "--listen: \"8001\", wanted host:port"},
+           {"--listen=unix:relative", "or unix:///path"},
+           {"--listen=unix:///folder/", "or unix:///path"},
+           {"--metrics_listen=unix:///path",
+            "--metrics_listen: \"unix:///path\", wanted host:port"},
            {"--metrics_listen=127.0.0.1:99999", "--metrics_listen"},
            {"--max_request_bytes=0", "--max_request_bytes: 0, wanted from 1"},
            {"--max_request_bytes=4294967296", "--max_request_bytes: 4294967296"},
@@ -113,13 +120,19 @@ std::vector<std::string> AllFlags() {
   std::vector<std::string> names;
   for (const absl::string_view line : absl::StrSplit(FlagHelp(), '\n')) {
     if (!absl::StartsWith(line, "  --")) continue;
-    names.emplace_back(line.substr(4, line.find('=') - 4));
+    names.emplace_back(line.substr(4, line.find_first_of("= ", 4) - 4));
   }
   return names;
 }
 
+bool IsBool(const std::string& name) { return name == "insecure" || name == "metrics_tls"; }
+
+bool IsTlsFile(const std::string& name) {
+  return name == "tls_cert" || name == "tls_key" || name == "tls_client_ca";
+}
+
 TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
-  ASSERT_TRUE(Parse({"--cpu_threads=3", "--listen=0.0.0.0:81", "--max_queue_delay=1ms"}).ok());
+  ASSERT_TRUE(Parse({"--cpu_threads=3", "--listen=127.0.0.1:81", "--max_queue_delay=1ms"}).ok());
   const auto line = Parse({});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(line->config.cpu_threads, 0);
@@ -129,10 +142,12 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 53U);
+  EXPECT_EQ(names.size(), 60U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
-    // The device's name is read elsewhere, and any text but none may be a folder.
+    // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
+    // wrong only beside each other.
+    if (IsTlsFile(name)) continue;
     const bool is_text = name == "device" || name == "model_repository";
     const bool is_file = name == "policy_file" || name == "tokens_file";  // Read elsewhere too.
     for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
@@ -141,15 +156,70 @@ TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
       EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
           << wrong;
     }
-    EXPECT_THAT(ErrorOf({("--" + name).c_str()}), HasSubstr("--" + name + ": no value"));
+    if (IsBool(name)) {
+      EXPECT_EQ(ErrorOf({("--" + name).c_str()}), "");
+    } else {
+      EXPECT_THAT(ErrorOf({("--" + name).c_str()}), HasSubstr("--" + name + ": no value"));
+    }
   }
+}
+
+TEST(TlsFlagsTest, GoTogether) {
+  const std::vector<const char*> pair = {"--tls_cert=c", "--tls_key=k"};
+  const auto error_of = [&](std::vector<const char*> more) {
+    more.insert(more.begin(), pair.begin(), pair.end());
+    return ErrorOf(more);
+  };
+  EXPECT_EQ(error_of({}), "");
+  EXPECT_EQ(error_of({"--tls_client_ca=a", "--tls_client_auth=allow", "--tls_min_version=1.3"}),
+            "");
+  EXPECT_EQ(error_of({"--listen=0.0.0.0:1", "--metrics_listen=[::]:2"}), "");
+  EXPECT_THAT(ErrorOf({"--tls_cert=c"}), HasSubstr("--tls_key: empty, wanted the key of"));
+  EXPECT_THAT(ErrorOf({"--tls_key=k"}), HasSubstr("--tls_cert: empty, wanted the certificate of"));
+  EXPECT_THAT(ErrorOf({"--tls_client_ca=a"}), HasSubstr("--tls_cert: empty, wanted the server's"));
+  EXPECT_THAT(ErrorOf({"--tls_client_auth=require"}), HasSubstr("--tls_cert: empty"));
+  EXPECT_THAT(error_of({"--tls_client_auth=require"}),
+              HasSubstr("--tls_client_ca: empty, wanted a file for --tls_client_auth=require"));
+  EXPECT_THAT(error_of({"--tls_client_auth=maybe"}), HasSubstr("none, allow or require"));
+  EXPECT_THAT(error_of({"--tls_min_version=1.1"}),
+              HasSubstr("--tls_min_version: \"1.1\", wanted 1.2 or 1.3"));
+}
+
+TEST(InsecureFlagTest, PlaintextBeyondThisMachineNeedsIt) {
+  for (const char* flag : {"--listen", "--metrics_listen"}) {
+    for (const char* far : {"0.0.0.0:1", "[::]:1", "192.0.2.1:1", "normd.test:1", "128.0.0.1:1",
+                            "[::2]:1", "[::ffff:10.0.0.1]:1", "localhost.test:1"}) {
+      const std::string listen = absl::StrCat(flag, "=", far);
+      const std::string error = ErrorOf({listen.c_str()});
+      EXPECT_THAT(error, AllOf(HasSubstr(absl::StrCat(flag, ": \"", far)), HasSubstr("--insecure")))
+          << far;
+      EXPECT_EQ(error.find('\n'), std::string::npos);
+      EXPECT_EQ(ErrorOf({listen.c_str(), "--insecure"}), "") << far;
+      EXPECT_NE(ErrorOf({listen.c_str(), "--insecure=false"}), "") << far;
+      EXPECT_EQ(ErrorOf({listen.c_str(), "--tls_cert=c", "--tls_key=k"}), "") << far;
+    }
+    for (const char* near : {"127.0.0.1:1", "127.255.0.9:1", "[::1]:1", "localhost:1",
+                             "LocalHost:1", "[::ffff:127.0.0.1]:1"}) {
+      EXPECT_EQ(ErrorOf({absl::StrCat(flag, "=", near).c_str()}), "") << near;
+    }
+  }
+  // TLS for gRPC's port alone leaves that of the metrics open.
+  const std::vector<const char*> half = {"--tls_cert=c", "--tls_key=k", "--metrics_tls=false"};
+  EXPECT_EQ(ErrorOf(half), "");
+  EXPECT_THAT(ErrorOf({half[0], half[1], half[2], "--metrics_listen=0.0.0.0:1"}),
+              HasSubstr("--metrics_listen: \"0.0.0.0:1\" without TLS"));
+  EXPECT_EQ(ErrorOf({half[0], half[1], half[2], "--listen=0.0.0.0:1"}), "");
 }
 
 TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
   const std::string help = FlagHelp();
   for (const std::string& name : AllFlags()) {
-    const std::size_t at = help.find("  --" + name + "=");
+    const std::size_t at = help.find("  --" + name + (IsBool(name) ? " " : "="));
     const std::string text = help.substr(at, help.find("\n  --", at + 1) - at);
+    if (IsBool(name) || IsTlsFile(name)) {
+      EXPECT_THAT(text, HasSubstr(".")) << name;
+      continue;
+    }
     EXPECT_THAT(text, ::testing::ContainsRegex("--[a-z_]+=[A-Z:]+ +")) << name;
     EXPECT_THAT(text, HasSubstr(".")) << name;
     // Nothing is the default of these.

@@ -5,8 +5,12 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -78,6 +82,97 @@ TEST(PeerAddressTest, CountsANetworkOfIpv6AsOnePeer) {
   EXPECT_NE(PeerAddressOf(Ipv6("2001:db8:1:2::5")).share,
             PeerAddressOf(Ipv6("2001:db8:1:3::5")).share);
   EXPECT_EQ(PeerAddressOf(Ipv6("::ffff:10.1.2.3")).share, "10.1.2.3");
+}
+
+class UnixListenerTest : public ::testing::Test {
+ protected:
+  UnixListenerTest() : folder_(::testing::TempDir() + "/normd_unix_XXXXXX") {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    path_ = folder_ + "/normd.sock";
+  }
+  ~UnixListenerTest() override { std::filesystem::remove_all(folder_); }
+
+  absl::StatusOr<Listener> ListenHere() const { return Listen("unix://" + path_); }
+  std::string Error() const {
+    const auto listener = ListenHere();
+    EXPECT_EQ(listener.status().code(), absl::StatusCode::kUnavailable);
+    return std::string(listener.status().message());
+  }
+  sockaddr_un Address() const {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    return address;
+  }
+  bool CanConnect() const {
+    const sockaddr_un to = Address();
+    const Descriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+  }
+
+  std::string folder_;
+  std::string path_;
+};
+
+TEST_F(UnixListenerTest, IsItsOwnersAloneAndGoesAtTheEnd) {
+  for (const char* form : {"unix:", "unix://"}) {
+    auto listener = Listen(form + path_);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    EXPECT_EQ(listener->port, 0);
+    struct stat found = {};
+    ASSERT_EQ(stat(path_.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777, 0600u);
+    Listener moved = *std::move(listener);
+    EXPECT_TRUE(CanConnect());
+    moved = Listener();
+    EXPECT_FALSE(std::filesystem::exists(path_));
+  }
+}
+
+TEST_F(UnixListenerTest, ReplacesASocketThatNobodyListensAt) {
+  {
+    const sockaddr_un at = Address();
+    const Descriptor left(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(left.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  }
+  ASSERT_FALSE(CanConnect());
+  const auto listener = ListenHere();
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_TRUE(CanConnect());
+}
+
+TEST_F(UnixListenerTest, LeavesAloneWhatIsNotItsOwn) {
+  {
+    const auto listener = ListenHere();
+    ASSERT_TRUE(listener.ok());
+    EXPECT_THAT(Error(), HasSubstr("another process listens there"));
+    EXPECT_TRUE(CanConnect());
+    // Something else has taken its place meanwhile: that is not removed at the end.
+    std::filesystem::remove(path_);
+    std::ofstream(path_).close();
+  }
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  EXPECT_THAT(Error(), HasSubstr("something else than a socket is there"));
+  EXPECT_TRUE(std::filesystem::exists(path_));
+  std::filesystem::remove(path_);
+  // Nor is what a link leads to.
+  const std::string target = folder_ + "/target";
+  std::ofstream(target).close();
+  std::filesystem::create_symlink(target, path_);
+  EXPECT_THAT(Error(), HasSubstr("something else than a socket is there"));
+  EXPECT_TRUE(std::filesystem::exists(target));
+}
+
+TEST_F(UnixListenerTest, SaysWhyAPathCannotBe) {
+  path_ = folder_ + "/none/normd.sock";
+  EXPECT_THAT(Error(), HasSubstr("No such file or directory"));
+  path_ = folder_ + "/" + std::string(200, 'x');
+  EXPECT_THAT(Error(), HasSubstr("wanted at most 107"));
+  EXPECT_EQ(UnixPathOf("unix:relative"), "");
+  EXPECT_EQ(UnixPathOf("unix://relative"), "");
+  EXPECT_EQ(UnixPathOf("127.0.0.1:80"), "");
+  EXPECT_EQ(UnixPathOf("unix:/a"), "/a");
+  EXPECT_EQ(UnixPathOf("unix:///a"), "/a");
 }
 
 }  // namespace

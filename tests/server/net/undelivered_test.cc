@@ -138,6 +138,26 @@ TEST(UndeliveredTest, NeverGrowsOnAnHonestConnection) {
   }
 }
 
+// The same over TLS, whatever the size of its records.
+TEST(UndeliveredTest, NeverGrowsOnAnHonestConnectionWithTls) {
+  for (const std::int64_t record : {512, 1200, 4096, 16384}) {
+    for (const std::int64_t message : {0, 20, 1024, 65536, 1 << 20, 32 << 20}) {
+      TrafficLimits limits = Limits();
+      limits.frames_share = kTlsFramesShare;
+      Traffic traffic(limits);
+      for (int step = 0; step < 5000; ++step) {
+        const std::int64_t sent = message + 200 + message / 16384 * 9 + 40;
+        const std::int64_t received = sent + (sent / record + 3) * 22;
+        ASSERT_NE(traffic.After(milliseconds(50), 8 * received, 8 * message, 8),
+                  TrafficVerdict::kStalled)
+            << record << " " << message;
+      }
+      EXPECT_LE(traffic.undelivered().bytes(), Undelivered::kNoticeableBytes)
+          << record << " " << message;
+    }
+  }
+}
+
 TEST(UndeliveredTest, TalksALittleForEver) {
   Traffic traffic(Limits());
   for (int second = 0; second < 1000000; ++second) {  // Pings, and their acknowledgements.

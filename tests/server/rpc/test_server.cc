@@ -57,11 +57,12 @@ std::unique_ptr<Access> MakeAccess(const AccessFiles& files, Callers& callers, M
   return ValueOrDie(Access::Create(files, callers, metrics));
 }
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
+std::shared_ptr<grpc::Channel> ChannelTo(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
 }  // namespace
@@ -69,6 +70,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address) {
 TestServer::TestServer(TestServerOptions options)
     : clock_(options.clock != nullptr ? *options.clock : steady_clock_),
       repository_(CopyOfTheDemoModels()),
+      credentials_(options.credentials),
       metrics_(CreateMetrics({"test", ""})),
       readiness_(*metrics_),
       backend_(MakeBackend(options, *metrics_, clock_)),
@@ -97,7 +99,11 @@ TestServer::TestServer(TestServerOptions options)
   std::vector<ServedService> services = options.more_services(environment_);
   services.push_back(service_.served());
   services.push_back(infer_service_.served());
-  ServerOptions server{"127.0.0.1:0", options.accept.max_request_bytes};
+  ServerOptions server;
+  server.listen = options.listen;
+  server.max_request_bytes = options.accept.max_request_bytes;
+  server.connections = options.connections;
+  server.tls = options.tls;
   server.admin_listen = options.admin_listen;
   server_ = ValueOrDie(Server::Start(server, services, environment_, readiness_));
   executor_.Start([this](const absl::Status&) { RetireService(readiness_, admission_, queue_); });
@@ -113,12 +119,13 @@ TestServer::~TestServer() {
   std::filesystem::remove_all(repository_);
 }
 
-std::shared_ptr<grpc::Channel> TestServer::NewChannel() const {
-  return ChannelTo(server_->address());
+std::shared_ptr<grpc::Channel> TestServer::NewChannel(
+    const std::shared_ptr<grpc::ChannelCredentials>& credentials) const {
+  return ChannelTo(server_->address(), credentials);
 }
 
 std::shared_ptr<grpc::Channel> TestServer::NewAdminChannel() const {
-  return ChannelTo(server_->admin_address());
+  return ChannelTo(server_->admin_address(), credentials_);
 }
 
 void TestServer::WaitIdle() {

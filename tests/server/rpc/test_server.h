@@ -51,6 +51,11 @@ struct TestServerOptions {
   };
   // Called on the loader's thread at the end of each load and unload.
   std::function<void()> on_change = [] {};
+  std::string listen = "127.0.0.1:0";
+  const CertificateStore* tls = nullptr;  // Null: no TLS. Outlives the server.
+  ConnectionOptions connections;
+  // With TLS, those of stub().
+  std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
 };
 
@@ -62,8 +67,11 @@ class TestServer {
   ~TestServer();
 
   v1::NormService::Stub& stub() { return *stub_; }
-  std::shared_ptr<grpc::Channel> NewChannel() const;
+  std::shared_ptr<grpc::Channel> NewChannel() const { return NewChannel(credentials_); }
+  std::shared_ptr<grpc::Channel> NewChannel(
+      const std::shared_ptr<grpc::ChannelCredentials>& credentials) const;
   std::shared_ptr<grpc::Channel> NewAdminChannel() const;  // To the admin listener.
+  int port() const { return server_->port(); }
   Access& access() { return *access_; }
   const Authorizer& authorizer() const { return authorizer_; }
   const std::string& repository() const { return repository_; }
@@ -84,6 +92,7 @@ class TestServer {
   SteadyClock steady_clock_;
   Clock& clock_;
   const std::string repository_;
+  const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   std::unique_ptr<Metrics> metrics_;
   Readiness readiness_;
   std::unique_ptr<Backend> backend_;

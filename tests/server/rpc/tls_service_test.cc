@@ -1,0 +1,222 @@
+// The service behind TLS: who gets in, and what happens to calls when the certificate changes.
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/net/descriptor.h"
+#include "server/tls/certificate_store.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/certificates.h"
+#include "tests/support/counting_metrics.h"
+
+namespace normd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A client that trusts `authority` and shows `certificate`, if that is not null.
+std::shared_ptr<grpc::ChannelCredentials> Trusting(const TestCertificate& authority,
+                                                   const TestCertificate* certificate = nullptr) {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = authority.certificate;
+  if (certificate != nullptr) {
+    options.pem_private_key = certificate->key;
+    options.pem_cert_chain = certificate->certificate;
+  }
+  return grpc::SslCredentials(options);
+}
+
+class TlsServiceTest : public ::testing::Test {
+ protected:
+  TlsServiceTest() {
+    Write(pki_.server);
+    folder_.Write("ca.crt", pki_.authority.certificate);
+    store_options_.files = {folder_.path("tls.crt"), folder_.path("tls.key"),
+                            folder_.path("ca.crt")};
+  }
+
+  void Write(const TestCertificate& server) {
+    folder_.Write("tls.crt", server.certificate);
+    folder_.Write("tls.key", server.key);
+  }
+  void Start(ClientAuth auth, TestServerOptions options = {}) {
+    store_options_.policy.client_auth = auth;
+    auto store = CertificateStore::Create(store_options_, metrics_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    options.tls = store_.get();
+    options.credentials = Trusting(pki_.authority, &pki_.client);
+    server_ = std::make_unique<TestServer>(options);
+  }
+  // A call over a connection of its own.
+  grpc::Status Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    const auto stub = v1::NormService::NewStub(server_->NewChannel(credentials));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    v1::NormalizeResponse response;
+    return stub->Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response);
+  }
+  void ExpectRefused(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                     const char* who) {
+    EXPECT_EQ(Call(credentials).error_code(), grpc::StatusCode::UNAVAILABLE) << who;
+  }
+  Descriptor Connect() {
+    Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<in_port_t>(server_->port()));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    return socket;
+  }
+
+  const CertificateFolder folder_;
+  const TestPki pki_;
+  const TestPki other_;
+  CountingTlsMetrics metrics_;
+  CertificateStoreOptions store_options_;
+  std::unique_ptr<CertificateStore> store_;
+  std::unique_ptr<TestServer> server_;
+};
+
+TEST_F(TlsServiceTest, ServesEveryKindOfClientThatItsPolicyAllows) {
+  const TestCertificate expired = MakeCertificate(
+      {.name = "late", .end = absl::Now() - absl::Minutes(1), .extended_usage = "clientAuth"},
+      &pki_.authority);
+  for (const ClientAuth auth : {ClientAuth::kNone, ClientAuth::kAllow, ClientAuth::kRequire}) {
+    Start(auth);
+    EXPECT_TRUE(Call(Trusting(pki_.authority, &pki_.client)).ok());
+    const grpc::Status anonymous = Call(Trusting(pki_.authority));
+    EXPECT_EQ(anonymous.ok(), auth != ClientAuth::kRequire) << anonymous.error_message();
+    if (auth != ClientAuth::kNone) {
+      ExpectRefused(Trusting(pki_.authority, &other_.client), "a certificate of another authority");
+      ExpectRefused(Trusting(pki_.authority, &expired), "a certificate that has expired");
+      ExpectRefused(Trusting(pki_.authority, &pki_.server), "a server's certificate");
+    }
+    // What the server shows is the client's to judge.
+    ExpectRefused(Trusting(other_.authority, &pki_.client), "who trusts another authority");
+    ExpectRefused(grpc::InsecureChannelCredentials(), "who speaks no TLS");
+  }
+}
+
+TEST_F(TlsServiceTest, IsRefusedByAClientWhenItsNameIsAnother) {
+  Write(MakeCertificate({.alternative_names = "DNS:elsewhere.test"}, &pki_.authority));
+  Start(ClientAuth::kNone);
+  ExpectRefused(Trusting(pki_.authority), "who asks for another name");
+}
+
+TEST_F(TlsServiceTest, CountsWhoDoesNotSpeakTls) {
+  Start(ClientAuth::kNone);
+  const Descriptor socket = Connect();
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  ASSERT_EQ(send(socket.get(), preface.data(), preface.size(), 0),
+            static_cast<ssize_t>(preface.size()));
+  char reply[64];
+  EXPECT_EQ(recv(socket.get(), reply, sizeof(reply), MSG_WAITALL), 0);
+  EXPECT_EQ(server_->Metric("normd_connections_ended_total{reason=\"no_tls\"}"), 1);
+}
+
+// Neither a hello that never ends nor a handshake that never does keeps its place.
+TEST_F(TlsServiceTest, EndsHandshakesThatAreNotDoneInTime) {
+  TestServerOptions options;
+  options.connections.handshake_timeout = std::chrono::milliseconds(100);
+  Start(ClientAuth::kRequire, options);
+  const Descriptor silent = Connect();
+  const Descriptor half = Connect();
+  ASSERT_EQ(send(half.get(), "\x16\x03\x01", 3, 0), 3);
+  // A whole hello, from a client that says nothing more.
+  SSL_CTX* context = SSL_CTX_new(TLS_client_method());
+  SSL* client = SSL_new(context);
+  BIO* out = BIO_new(BIO_s_mem());
+  SSL_set_bio(client, BIO_new(BIO_s_mem()), out);
+  SSL_connect(client);
+  char* hello = nullptr;
+  const auto size = static_cast<std::size_t>(BIO_get_mem_data(out, &hello));
+  const Descriptor shaking = Connect();
+  ASSERT_EQ(send(shaking.get(), hello, size, 0), static_cast<ssize_t>(size));
+  SSL_free(client);
+  SSL_CTX_free(context);
+  for (const Descriptor* socket : {&silent, &half, &shaking}) {
+    char buffer[4096];
+    while (recv(socket->get(), buffer, sizeof(buffer), 0) > 0) {
+    }
+  }
+  EXPECT_TRUE(Call(Trusting(pki_.authority, &pki_.client)).ok());
+}
+
+// Callers that never stop, each call on a connection of its own or on one that stays, while the
+// certificate, the authority's file and broken files between them come and go: no call fails.
+TEST_F(TlsServiceTest, LosesNoCallWhileCertificatesChange) {
+  Start(ClientAuth::kRequire);
+  std::atomic<bool> done{false};
+  std::atomic<int> calls{0};
+  std::atomic<int> failures{0};
+  const auto count = [&](const grpc::Status& status) {
+    ++calls;
+    if (status.ok()) return;
+    ++failures;
+    ADD_FAILURE() << status.error_code() << " " << status.error_message();
+  };
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 2; ++i) {
+    callers.emplace_back([&] {
+      while (!done) count(Call(Trusting(pki_.authority, &pki_.client)));
+    });
+    callers.emplace_back([&] {
+      const auto stub = v1::NormService::NewStub(server_->NewChannel());
+      while (!done) {
+        grpc::ClientContext context;
+        v1::NormalizeResponse response;
+        count(stub->Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response));
+      }
+    });
+  }
+  constexpr int kRotations = 20;
+  for (int i = 0; i < kRotations; ++i) {
+    const int before = calls;
+    folder_.Write("tls.key", other_.server.key);  // Not its key.
+    store_->Look();
+    store_->Look();
+    Write(MakeCertificate({.name = "rotated"}, &pki_.authority));
+    store_->Look();
+    store_->Look();
+    while (calls < before + 20) std::this_thread::yield();
+  }
+  done = true;
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(failures, 0);
+  EXPECT_EQ(metrics_.taken, kRotations);
+  EXPECT_EQ(metrics_.refused, kRotations);
+  EXPECT_EQ(store_->current()->generation, kRotations + 1u);
+}
+
+// A new authority counts for the next connection; who has one already keeps it.
+TEST_F(TlsServiceTest, NewConnectionsAreJudgedByTheNewAuthorities) {
+  Start(ClientAuth::kRequire);
+  const auto call = [&] {
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    return server_->stub().Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}),
+                                     &response);
+  };
+  ASSERT_TRUE(call().ok());
+  folder_.Write("ca.crt", other_.authority.certificate);
+  store_->Look();
+  store_->Look();
+  EXPECT_TRUE(call().ok());
+  ExpectRefused(Trusting(pki_.authority, &pki_.client), "a certificate of the old authority");
+  EXPECT_TRUE(Call(Trusting(pki_.authority, &other_.client)).ok());
+}
+
+}  // namespace
+}  // namespace normd::testing

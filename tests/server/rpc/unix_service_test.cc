@@ -1,0 +1,109 @@
+// The service behind a unix socket.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/certificates.h"
+#include "tests/support/counting_metrics.h"
+
+namespace normd::testing {
+namespace {
+
+class UnixServiceTest : public ::testing::Test {
+ protected:
+  TestServerOptions Options() const {
+    TestServerOptions options;
+    options.listen = "unix://" + path_;
+    return options;
+  }
+  static grpc::Status Call(v1::NormService::Stub& stub) {
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    return stub.Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response);
+  }
+
+  const CertificateFolder folder_;
+  const std::string path_ = folder_.path("normd.sock");
+};
+
+TEST_F(UnixServiceTest, ServesManyConnectionsAtOnceAndLeavesNoFile) {
+  {
+    TestServer server(Options());
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 4; ++i) {
+      callers.emplace_back([&] {
+        for (int connection = 0; connection < 5; ++connection) {
+          const auto stub = v1::NormService::NewStub(server.NewChannel());
+          for (int call = 0; call < 20; ++call) {
+            const grpc::Status status = Call(*stub);
+            EXPECT_TRUE(status.ok()) << status.error_message();
+          }
+        }
+      });
+    }
+    for (std::thread& caller : callers) caller.join();
+    server.WaitIdle();
+    EXPECT_GE(server.Metric("normd_connections_accepted_total"), 20);
+    EXPECT_TRUE(std::filesystem::exists(path_));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(UnixServiceTest, ASecondServerLeavesTheFirstItsPlace) {
+  TestServer first(Options());
+  const auto second = Listen("unix://" + path_);
+  EXPECT_FALSE(second.ok());
+  EXPECT_TRUE(Call(first.stub()).ok());
+}
+
+TEST_F(UnixServiceTest, StopsWithCallsUnderWay) {
+  TestServer server(Options());
+  ASSERT_TRUE(Call(server.stub()).ok());
+  GracefulStop stop({Duration(0), std::chrono::seconds(20)}, server.stop_parts());
+  std::thread stopper([&] {
+    stop.Signal();
+    EXPECT_EQ(stop.Run(), GracefulStop::Outcome::kClean);
+  });
+  // As long as it answers, well; then UNAVAILABLE and nothing else.
+  grpc::Status status;
+  while ((status = Call(server.stub())).ok()) {
+  }
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  stopper.join();
+}
+
+TEST_F(UnixServiceTest, SpeaksTlsToo) {
+  const TestPki pki;
+  CountingTlsMetrics metrics;
+  CertificateStoreOptions options;
+  options.files = {folder_.Write("tls.crt", pki.server.certificate),
+                   folder_.Write("tls.key", pki.server.key), ""};
+  const auto store = CertificateStore::Create(options, metrics);
+  ASSERT_TRUE(store.ok()) << store.status();
+  TestServerOptions server_options = Options();
+  server_options.tls = store->get();
+  grpc::SslCredentialsOptions ssl;
+  ssl.pem_root_certs = pki.authority.certificate;
+  server_options.credentials = grpc::SslCredentials(ssl);
+  TestServer server(server_options);
+  grpc::ClientContext context;
+  context.set_authority("localhost");
+  grpc::ChannelArguments arguments;
+  arguments.SetSslTargetNameOverride("localhost");
+  const auto stub = v1::NormService::NewStub(
+      grpc::CreateCustomChannel("unix://" + path_, server_options.credentials, arguments));
+  v1::NormalizeResponse response;
+  const grpc::Status status =
+      stub->Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+}  // namespace
+}  // namespace normd::testing
