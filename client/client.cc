@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -63,20 +61,19 @@ absl::StatusOr<StreamResult> EndOfStream(const absl::Status& status, const grpc:
   return result;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
-    const ClientOptions& options) {
-  if (!options.tls) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions ssl;
-  const std::string& path = options.tls->ca_file;
-  if (!path.empty()) {
-    std::ifstream file(path, std::ios::binary);
-    ssl.pem_root_certs.assign(std::istreambuf_iterator<char>(file),
-                              std::istreambuf_iterator<char>());
-    if (!file || ssl.pem_root_certs.empty()) {
-      return absl::NotFoundError(absl::StrCat("tls_ca: ", path, ": cannot read certificates"));
-    }
+// Of which there is one where a token goes with each call.
+absl::StatusOr<Interceptors> InterceptorsOf(const std::string& target,
+                                            const ClientOptions& options) {
+  if (options.token_file.empty()) return Interceptors();
+  if (!options.tls && !IsLocalTarget(target)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_file: without TLS, wanted --tls or a server on this machine: a token "
+                     "is not sent to ",
+                     target, " in the clear"));
   }
-  return grpc::SslCredentials(ssl);
+  const absl::StatusOr<std::string> token = ReadToken(options.token_file);
+  if (!token.ok()) return token.status();
+  return SendToken(*token);
 }
 
 // gRPC ends its callback threads with the process' last channel: whoever lets go of that waits for
@@ -169,10 +166,17 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
   if (!options.retries) arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  const auto credentials = CredentialsOf(options);
+  if (options.tls && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, options.tls->server_name);
+  }
+  const auto credentials = MakeChannelCredentials(options.tls);
   if (!credentials.ok()) return credentials.status();
+  absl::StatusOr<Interceptors> interceptors = InterceptorsOf(target, options);
+  if (!interceptors.ok()) return interceptors.status();
   auto impl = std::make_unique<Impl>();
-  const auto channel = grpc::CreateCustomChannel(target, *credentials, arguments);
+  const auto channel = grpc::experimental::CreateCustomChannelWithInterceptors(
+      target, *credentials, arguments, *std::move(interceptors));
   impl->connection = std::make_shared<Connection>(Connection{target, channel});
   impl->stub = v1::NormService::NewStub(channel);
   impl->generic_stub = std::make_unique<grpc::GenericStub>(channel);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "client/channel_security.h"
 #include "client/health.h"
 #include "client/pending_call.h"
 #include "client/request.h"
@@ -23,11 +24,6 @@
 
 namespace normd::client {
 
-// Without it, calls go in the clear, as normd itself takes them; with it, to a proxy before it.
-struct TlsOptions {
-  std::string ca_file;  // PEM, of those who may sign the server's certificate; empty: gRPC's.
-};
-
 struct ClientOptions {
   // A connection of its own, rather than one shared by all clients of this process with the same
   // target and options. Load tests want it.
@@ -35,7 +31,9 @@ struct ClientOptions {
   // gRPC sends a call again by itself if its connection ended before the server had seen it. Load
   // tests do not want it: each such call is to be counted, and being ready for it costs every call.
   bool retries = true;
-  std::optional<TlsOptions> tls = std::nullopt;
+  std::optional<TlsOptions> tls = std::nullopt;  // Without it, calls go in the clear.
+  // Holds a token that goes with each call; empty: none. It is read once.
+  std::string token_file;
 };
 
 // Thread-safe. It connects at the first call and reconnects by itself. Calls never wait for a
@@ -47,8 +45,9 @@ struct ClientOptions {
 class Client {
  public:
   // `target`: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path").
-  // InvalidArgument for one that names no server, NotFound for an authority's file that cannot be
-  // read. Does not connect.
+  // InvalidArgument for one that names no server, for options that do not go together, and for a
+  // token that would go over a network in the clear; NotFound for a file that cannot be read. Does
+  // not connect.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& target,
                                                         const ClientOptions& options = {});
   // Calls in flight go on to their end.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/connection_flags.h"
 #include "client/normctl/command.h"
 
 namespace normd::client {
@@ -22,11 +23,13 @@ std::vector<std::unique_ptr<Command>> MakeCommands() {
 struct CommonFlags {
   std::string server = "127.0.0.1:8001";
   absl::Duration timeout = absl::Seconds(30);
+  ConnectionFlags connection;
   bool json = false;
   bool help = false;
 
   void AddTo(FlagSet& flags) {
     flags.Add("server", &server, "HOST:PORT", "Server to talk to.");
+    connection.AddTo(flags);
     flags.Add("timeout", &timeout, "DURATION", "How long a call may take, such as 500ms or 10s.");
     flags.Add("json", &json, "", "Prints JSON.");
     flags.Add("help", &help, "", "Prints this.");
@@ -114,7 +117,9 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   if (absl::Status status = command.Check(); !status.ok()) {
     return UsageError(err, std::string(status.message()));
   }
-  const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server);
+  ClientOptions options;
+  common.connection.Set(options);
+  const absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(common.server, options);
   if (!client.ok()) return UsageError(err, absl::StrCat("--", client.status().message()));
   // Why it cannot be reached, the command's call says.
   (*client)->Connect(absl::ToChronoNanoseconds(common.timeout));

@@ -28,9 +28,7 @@ void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
             "whose responses tell neither stages nor batches.");
   flags.Add("connections", &o.connections, "N",
             "TCP connections; 0 is one for each caller, at most 16.");
-  flags.Add("tls", &o.tls, "", "Speaks TLS, as a proxy before the server may want.");
-  flags.Add("tls_ca", &o.tls_ca, "FILE",
-            "Certificates (PEM) of those who may sign the server's; implies --tls.");
+  o.connection.AddTo(flags);
 }
 
 void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {

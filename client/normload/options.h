@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/connection_flags.h"
 #include "client/load/objective.h"
 #include "client/load/rate_profile.h"
 #include "client/load/rate_search.h"
@@ -30,8 +31,7 @@ struct ReportFiles {
 struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
   std::string protocol_text = "normd";
-  bool tls = false;
-  std::string tls_ca;
+  client::ConnectionFlags connection;
 
   // When to send.
   int concurrency = 16;

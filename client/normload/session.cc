@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
   client::ClientOptions connection;
   connection.own_connection = true;
   connection.retries = false;
-  if (options.tls || !options.tls_ca.empty()) connection.tls = client::TlsOptions{options.tls_ca};
+  options.connection.Set(connection);
   std::vector<std::unique_ptr<client::Client>> clients;
   for (int i = 0; i < options.connections; ++i) {
     auto client = client::Client::Create(options.server, connection);
@@ -48,7 +48,9 @@ absl::Status WithHint(const absl::Status& status) {
       {"wrong version number", "the server seems to speak no TLS: try without --tls"},
       {"certificate verify failed",
        "its certificate is not trusted: --tls_ca names those who may sign it"},
-      {"Socket closed", "if the server speaks TLS, add --tls"},
+      {"Socket closed",
+       "if the server speaks TLS, add --tls; if it asks for certificates, "
+       "--tls_cert and --tls_key"},
       {"Failed parsing HTTP/2", "is it the gRPC port (8001), and not that of the metrics?"},
       {"Received http2 header with status", "something else than normd answers there"},
       {"Connection refused", "does normd run, and listen there?"}};

@@ -1,0 +1,45 @@
+// What a client's connections are secured with, from the files that its options name.
+
+#ifndef NORMD_CLIENT_CHANNEL_SECURITY_H_
+#define NORMD_CLIENT_CHANNEL_SECURITY_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/client_interceptor.h"
+
+namespace normd::client {
+
+// PEM files; those that are empty are not used.
+struct TlsOptions {
+  std::string ca_file;      // Who may sign the server's certificate; without it gRPC's.
+  std::string cert_file;    // What this side shows, with key_file.
+  std::string key_file;     // Its key, without a passphrase.
+  std::string server_name;  // In the server's certificate, if it is not the target's.
+};
+
+// Without TLS where `tls` is nothing. NotFound for a file that cannot be read, InvalidArgument for
+// a certificate without its key or a key without its certificate; both name the option.
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const std::optional<TlsOptions>& tls);
+
+// The token in a file: its one word. NotFound when it cannot be read, InvalidArgument when it holds
+// anything else; both name the option, neither shows what the file holds.
+absl::StatusOr<std::string> ReadToken(const std::string& path);
+
+// Whether `target` cannot be reached over a network, so that a token may go there without TLS.
+bool IsLocalTarget(const std::string& target);
+
+using Interceptors =
+    std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>;
+
+// Sends "authorization: Bearer `token`" with each call of a channel.
+Interceptors SendToken(const std::string& token);
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_CHANNEL_SECURITY_H_
