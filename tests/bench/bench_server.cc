@@ -55,9 +55,11 @@ DeviceDefaults::DeviceDefaults(const std::string& device) {
   look_out = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
 }
 
-EchoServer::EchoServer(grpc::Service& service) {
+EchoServer::EchoServer(grpc::Service& service,
+                       const std::shared_ptr<grpc::ServerCredentials>& credentials)
+    : credentials_(credentials) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort("127.0.0.1:0", credentials, &port_);
   builder.RegisterService(&service);
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
@@ -65,6 +67,19 @@ EchoServer::EchoServer(grpc::Service& service) {
 }
 
 std::string EchoServer::address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+BenchTls::BenchTls() : metrics_(CreateNoMetrics()) {
+  CertificateStoreOptions options;
+  options.files = {folder_.Write("tls.crt", pki_.server.certificate),
+                   folder_.Write("tls.key", pki_.server.key), ""};
+  store_ = ValueOrExit(CertificateStore::Create(options, metrics_->ForTls()));
+}
+
+std::shared_ptr<grpc::ChannelCredentials> BenchTls::ForClients() const {
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = pki_.authority.certificate;
+  return grpc::SslCredentials(options);
+}
 
 BenchServer::BenchServer(const BenchServerOptions& options)
     : root_(MakeRepository(options)),
@@ -82,7 +97,7 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       infer_service_(environment_, readiness_, {}) {
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
-  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0"},
+  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0", .tls = options.tls},
                                       {service_.served(), infer_service_.served()}, environment_,
                                       readiness_));
   executor_.Start([](const absl::Status&) {});
@@ -96,12 +111,12 @@ BenchServer::~BenchServer() {
   std::filesystem::remove_all(root_);
 }
 
-std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address) {
+std::unique_ptr<grpc::GenericStub> ConnectAlone(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
-  const auto channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
   channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   return std::make_unique<grpc::GenericStub>(channel);
 }

@@ -20,18 +20,38 @@
 #include "server/rpc/infer_service.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/server.h"
+#include "server/tls/certificate_store.h"
+#include "tests/support/certificates.h"
 
 namespace normd {
 
 // Serves `service`, which outlives it, without bounds on messages.
 class EchoServer {
  public:
-  explicit EchoServer(grpc::Service& service);
+  explicit EchoServer(grpc::Service& service,
+                      const std::shared_ptr<grpc::ServerCredentials>& credentials =
+                          grpc::InsecureServerCredentials());
   std::string address() const;
 
  private:
   int port_ = 0;
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // Used as long as it serves.
   std::unique_ptr<grpc::Server> server_;
+};
+
+// A certificate for the servers of a benchmark, and what its clients make of it.
+class BenchTls {
+ public:
+  BenchTls();
+
+  const CertificateStore& store() const { return *store_; }
+  std::shared_ptr<grpc::ChannelCredentials> ForClients() const;
+
+ private:
+  const testing::CertificateFolder folder_;
+  const testing::TestPki pki_;
+  const std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<CertificateStore> store_;
 };
 
 struct BenchServerOptions {
@@ -43,7 +63,8 @@ struct BenchServerOptions {
   // Set: the lanes are what this makes of them, and nothing is computed inline.
   std::function<std::unique_ptr<Lane>(std::unique_ptr<Lane>)> wrap_lane;
   bool record_metrics = true;
-  int small_lanes = 0;  // As normd's --device_small_lanes.
+  int small_lanes = 0;                    // As normd's --device_small_lanes.
+  const CertificateStore* tls = nullptr;  // Null: no TLS.
 };
 
 // As normd's flags choose them for the device: see server/main.cc.
@@ -85,7 +106,9 @@ class BenchServer {
 
 // A stub over a connection of its own, without bounds on messages. Waits until it is there, for ten
 // seconds at most: on a busy machine an attempt can fail within gRPC 1.51, which then tries again.
-std::unique_ptr<grpc::GenericStub> ConnectAlone(const std::string& address);
+std::unique_ptr<grpc::GenericStub> ConnectAlone(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials =
+                                    grpc::InsecureChannelCredentials());
 
 }  // namespace normd
 

@@ -15,6 +15,7 @@
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
 //   serving_bench --against=no_metrics --sizes=1024     # what recording costs
 //   serving_bench --against=normalize --protocol=oip    # one protocol against the other
+//   serving_bench --tls=true                            # both over TLS, and an echo without
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -41,6 +42,7 @@
 #include "inference/grpc_service.pb.h"
 #include "nlohmann/json.hpp"
 #include "normd/v1/norm_service.grpc.pb.h"
+#include "server/rpc/tls_credentials.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/allocations.h"
 #include "tests/bench/bench_server.h"
@@ -57,6 +59,8 @@ ABSL_FLAG(
     std::string, against, "echo",
     "the other server: echo; normalize, a normd that is called by Normalize; or no_metrics, a "
     "normd that is called as the first and records no metrics");
+ABSL_FLAG(bool, tls, false,
+          "both servers speak TLS; an echo without TLS takes turns with them, too");
 ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
 ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
 ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
@@ -111,8 +115,9 @@ class EchoService final
   }
 };
 
-BenchServerOptions ServerOptions() {
+BenchServerOptions ServerOptions(const BenchTls* tls) {
   BenchServerOptions options;
+  if (tls != nullptr) options.tls = &tls->store();
   options.model = "rms_norm";
   options.config =
       absl::StrCat("rms_norm { normalized_shape: ", kRowElements, " affine: false }\n");
@@ -196,8 +201,9 @@ constexpr Front kModelInfer{"/inference.GRPCInferenceService/ModelInfer", "Model
 // One connection and the loop over it.
 class Client {
  public:
-  Client(const std::string& address, const Front& front)
-      : stub_(ConnectAlone(address)), path_(front.path) {}
+  Client(const std::string& address, const Front& front,
+         const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : stub_(ConnectAlone(address, credentials)), path_(front.path) {}
 
   // Calls until `stop`, once at least; returns each call's microseconds.
   std::vector<double> Loop(const std::string& wire, std::size_t least_bytes,
@@ -277,10 +283,12 @@ Usage ReadUsage() {
 
 using Clients = std::vector<std::unique_ptr<Client>>;
 
-Clients Connect(const std::string& address, const Front& front) {
+// With `tls`, which may be null, over TLS.
+Clients Connect(const std::string& address, const Front& front, const BenchTls* tls) {
+  const auto credentials = tls != nullptr ? tls->ForClients() : grpc::InsecureChannelCredentials();
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
-    clients.push_back(std::make_unique<Client>(address, front));
+    clients.push_back(std::make_unique<Client>(address, front, credentials));
   }
   return clients;
 }
@@ -408,12 +416,17 @@ class Comparison {
   Comparison(const std::string& protocol, const std::string& against)
       : protocol_(protocol), against_(against) {
     if (against != "echo") {
-      BenchServerOptions options = ServerOptions();
+      BenchServerOptions options = ServerOptions(tls_.get());
       options.record_metrics = against != "no_metrics";
       other_normd_ = std::make_unique<BenchServer>(options);
     }
-    to_normd_ = Connect(normd_.address(), front_);
-    to_other_ = Connect(other_normd_ ? other_normd_->address() : echo_.address(), other_front_);
+    to_normd_ = Connect(normd_.address(), front_, tls_.get());
+    to_other_ =
+        Connect(other_normd_ ? other_normd_->address() : echo_.address(), other_front_, tls_.get());
+    if (tls_ != nullptr) {
+      plain_echo_ = std::make_unique<EchoServer>(plain_echo_service_);
+      to_plain_echo_ = Connect(plain_echo_->address(), other_front_, nullptr);
+    }
   }
 
   std::string description() const { return normd_.description(); }
@@ -430,11 +443,15 @@ class Comparison {
     std::vector<double> ratios;
     std::vector<double> cpu_ratios;
     std::vector<double> later_us;
+    std::vector<Sample> plain_samples;
     const StageSums stages = Stages(normd_, front_);
     const double count = Count(normd_, front_);
     for (int round = 0; round < rounds; ++round) {
       other_samples.push_back(Measure(to_other_, other_wire, bytes, length));
       normd_samples.push_back(Measure(to_normd_, wire, bytes, length));
+      if (tls_ != nullptr) {
+        plain_samples.push_back(Measure(to_plain_echo_, other_wire, bytes, length));
+      }
       ratios.push_back(normd_samples.back().calls_per_second /
                        other_samples.back().calls_per_second);
       cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
@@ -447,6 +464,7 @@ class Comparison {
     line["ratio"] = Median(ratios);
     line["cpu_ratio"] = Median(cpu_ratios);
     std::printf(" %8.3f %8.3f\n", Median(ratios), Median(cpu_ratios));
+    if (tls_ != nullptr) PrintPlain(bytes, plain_samples, other_samples, line);
     const Spread rate(ratios);
     const Spread later(later_us);
     std::printf("%22s of other %.3f (%.3f to %.3f), p50 %+.1f us (%+.1f to %+.1f)\n",
@@ -461,16 +479,38 @@ class Comparison {
   }
 
  private:
+  // What TLS takes from the other server.
+  static void PrintPlain(std::int64_t bytes, const std::vector<Sample>& plain,
+                         const std::vector<Sample>& other, nlohmann::json& line) {
+    std::vector<double> ratios;
+    std::vector<double> cpu_ratios;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      ratios.push_back(other[i].calls_per_second / plain[i].calls_per_second);
+      cpu_ratios.push_back(plain[i].cpu_us / other[i].cpu_us);
+    }
+    line["plain_echo"] = Print("plain echo", bytes, Medians(plain));
+    line["tls_ratio"] = Median(ratios);
+    std::printf("\n%22s with TLS %.3f of it, by cpu %.3f\n", "plain echo:", Median(ratios),
+                Median(cpu_ratios));
+  }
+
   const std::string protocol_;
   const std::string against_;
+  // Null: no TLS.
+  const std::unique_ptr<BenchTls> tls_ =
+      absl::GetFlag(FLAGS_tls) ? std::make_unique<BenchTls>() : nullptr;
   const Front& front_ = protocol_ == "oip" ? kModelInfer : kNormalize;
   const Front& other_front_ = against_ == "no_metrics" ? front_ : kNormalize;
-  const BenchServer normd_{ServerOptions()};
+  const BenchServer normd_{ServerOptions(tls_.get())};
   EchoService echo_service_;
-  const EchoServer echo_{echo_service_};
+  EchoService plain_echo_service_;
+  const EchoServer echo_{echo_service_, tls_ != nullptr ? MakeTlsCredentials(tls_->store())
+                                                        : grpc::InsecureServerCredentials()};
+  std::unique_ptr<EchoServer> plain_echo_;
   std::unique_ptr<BenchServer> other_normd_;
   Clients to_normd_;
   Clients to_other_;
+  Clients to_plain_echo_;
 };
 
 bool IsOneOf(const char* flag, const std::string& value, const std::vector<std::string>& wanted) {
