@@ -282,10 +282,20 @@ ConnectionOptions ConnectionsOf(const ServerConfig& config) {
   return options;
 }
 
-// Null without TLS.
+void WarnOfPlaintext(const ServerConfig& config) {
+  if (config.tls_cert.empty() && !(IsLocal(config.listen) && IsLocal(config.metrics_listen))) {
+    spdlog::warn("--insecure: without TLS, whoever reaches {} or {} reads and writes what passes",
+                 config.listen, config.metrics_listen);
+  }
+}
+
+// Null without TLS, of which the log then tells if others than this machine can connect.
 absl::StatusOr<std::unique_ptr<CertificateStore>> CertificatesOf(const ServerConfig& config,
                                                                  Metrics& metrics) {
-  if (config.tls_cert.empty()) return std::unique_ptr<CertificateStore>();
+  if (config.tls_cert.empty()) {
+    WarnOfPlaintext(config);
+    return std::unique_ptr<CertificateStore>();
+  }
   CertificateStoreOptions options;
   options.files = {config.tls_cert, config.tls_key, config.tls_client_ca};
   const std::string& auth = config.tls_client_auth;
@@ -306,13 +316,6 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
   return [store] { return store->current()->context; };
 }
 
-void WarnOfPlaintext(const ServerConfig& config) {
-  if (config.tls_cert.empty() && !(IsLocal(config.listen) && IsLocal(config.metrics_listen))) {
-    spdlog::warn("--insecure: without TLS, whoever reaches {} or {} reads and writes what passes",
-                 config.listen, config.metrics_listen);
-  }
-}
-
 // What of `config` does not fit under the limits of the process's memory is lowered, and the log
 // says so.
 ServerConfig FittedToMemory(ServerConfig config) {
@@ -321,6 +324,16 @@ ServerConfig FittedToMemory(ServerConfig config) {
   const std::string lowered = FitToMemory(config, left);
   if (!lowered.empty()) spdlog::warn("{} bytes of memory are left: {}", left, lowered);
   return config;
+}
+
+ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls) {
+  return {config.listen,
+          config.max_request_bytes,
+          ConnectionCallsOf(config),
+          config.max_transport_bytes,
+          ConnectionsOf(config),
+          config.admin_listen,
+          tls};
 }
 
 // The parts of the server in the order in which they start; they end in the reverse order.
@@ -332,7 +345,6 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
-  WarnOfPlaintext(config);
   const auto certificates = CertificatesOf(config, *metrics);
   if (!certificates.ok()) return StartFailed(certificates.status());
 
@@ -372,10 +384,8 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                     [&](const PathRequest& request) { return PathRefusal(request, authorizer); },
                     MetricsTlsOf(config, certificates->get())});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server = Server::Start(
-      {config.listen, config.max_request_bytes, ConnectionCallsOf(config),
-       config.max_transport_bytes, ConnectionsOf(config), config.admin_listen, certificates->get()},
-      {service.served(), infer_service.served()}, environment, readiness);
+  auto server = Server::Start(ServingOf(config, certificates->get()),
+                              {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {
     spdlog::critical("the last lane has failed, nothing can be computed any more: {}",

@@ -97,7 +97,8 @@ TEST_F(AccessProcessTest, WithoutAPolicyLoadsAreTakenOnLoopbackAlone) {
   ASSERT_NE(local.grpc_address(), "") << local.child().output();
   EXPECT_EQ(Load(local, ' '), Code::OK);
   for (const bool on : {false, true}) {
-    NormdProcess wide({"--listen=0.0.0.0:0", on ? "--admin=on" : "--admin=auto", "--lame_duck=0s"});
+    NormdProcess wide(
+        {"--listen=0.0.0.0:0", "--insecure", on ? "--admin=on" : "--admin=auto", "--lame_duck=0s"});
     ASSERT_NE(wide.grpc_address(), "") << wide.child().output();
     EXPECT_EQ(Load(wide, ' '), on ? Code::OK : Code::PERMISSION_DENIED);
     EXPECT_EQ(Normalize(wide, ' '), Code::OK);
