@@ -33,7 +33,7 @@ struct ClientOptions {
   bool retries = true;
   std::optional<TlsOptions> tls = std::nullopt;  // Without it, calls go in the clear.
   // Holds a token that goes with each call; empty: none. It is read once.
-  std::string token_file;
+  std::string token_file = {};
 };
 
 // Thread-safe. It connects at the first call and reconnects by itself. Calls never wait for a
