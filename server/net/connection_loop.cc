@@ -346,8 +346,9 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
     return Forget(id);
   }
   const std::int64_t there = UnreadBytes(socket);
-  if (!options_.min_tls_version && !connection.peer.is_unix)
+  if (!options_.min_tls_version && !connection.peer.is_unix) {
     SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
+  }
   connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
   Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
   Register(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);

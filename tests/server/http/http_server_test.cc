@@ -218,8 +218,8 @@ TEST_F(HttpServerTest, GivesUpAResponseThatNobodyTakesAndFreesIt) {
   HttpPeer peer(port());
   ASSERT_TRUE(peer.Send("GET /big HTTP/1.1\r\n\r\n"));
   while (server_->stats().timeouts == 0) std::this_thread::yield();
-  WaitForConnections(0);
-  EXPECT_EQ(BodiesHeld(), 0u);
+  // The connection is no longer counted a moment before its body is freed.
+  while (BodiesHeld() > 0) std::this_thread::yield();
 }
 
 TEST_F(HttpServerTest, SlowReadersHoldABoundedNumberOfBodies) {
