@@ -40,6 +40,10 @@ class Process:
                 sys.exit(f"no line {pattern!r} in:\n" + "\n".join(map(str, self.output)))
             return result[0]
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def running(self):
         return self._process.poll() is None
 

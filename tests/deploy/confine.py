@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""Runs a program under a seccomp profile in Docker's format, as a container's runtime would.
+"""Runs a program confined as a container's runtime does it.
 
-    seccomp_profile.py [--default=ACTION] PROFILE COMMAND...
+    confine.py [--profile=FILE [--default=kill]] [--root=DIR] [--user=UID:GID] -- COMMAND...
 
---default replaces the profile's default action: `kill` ends the process at a call that the profile
-does not list, which shows that a program makes none. Needs libseccomp 2.4 or newer (Debian:
-libseccomp2), and no privileges. Exits with 77 where the kernel or the library is missing.
+It can gain no privileges (no_new_privs). Beyond that, as the flags say:
+
+--profile   a seccomp profile in Docker's format. Needs libseccomp 2.4 or newer (Debian: libseccomp2), no
+            privileges; exits with 77 where the kernel or the library is missing.
+--default   replaces the profile's default action: `kill` ends the process at a call that the profile
+            does not list, which shows that a program makes none.
+--root      the root folder; as root alone, like the next.
+--user      whom it runs as: in no other group, and without a capability, now or later.
 """
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import pathlib
@@ -17,6 +23,8 @@ import sys
 
 SKIPPED = 77
 PR_SET_NO_NEW_PRIVS = 38
+PR_CAPBSET_DROP = 24
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 # seccomp.h of libseccomp.
 ACTIONS = {
     "SCMP_ACT_KILL_PROCESS": lambda errno: 0x80000000,
@@ -39,6 +47,7 @@ class Comparison(ctypes.Structure):
                 ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
 
 
+@functools.lru_cache
 def library():
     try:
         loaded = ctypes.CDLL("libseccomp.so.2", use_errno=True)
@@ -73,6 +82,16 @@ def add_rules(loaded, context, rules):
                 raise ValueError(f"{name}: {os.strerror(-result)}")
 
 
+def prctl(*arguments):
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    return call(*[ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:5]])
+
+
+def set_no_new_privileges():
+    if prctl(PR_SET_NO_NEW_PRIVS, 1) != 0:
+        raise Unavailable("no PR_SET_NO_NEW_PRIVS")
+
+
 def install(profile, default=None):
     """From here on the calling thread, and what it starts, makes only the profile's calls.
 
@@ -86,8 +105,7 @@ def install(profile, default=None):
     if not context:
         raise Unavailable("seccomp_init failed")
     add_rules(loaded, context, profile["syscalls"])
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        raise Unavailable("no PR_SET_NO_NEW_PRIVS")
+    set_no_new_privileges()
     result = loaded.seccomp_load(context)
     if result != 0:
         raise Unavailable(f"the filter cannot be loaded: {os.strerror(-result)}")
@@ -97,15 +115,38 @@ def read(path):
     return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
 
+def change_user(user):
+    """Gives up root with every capability."""
+    uid, gid = map(int, user.split(":"))
+    capability = 0
+    while prctl(PR_CAPBSET_DROP, capability) == 0:  # Fails behind the last one.
+        capability += 1
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", type=pathlib.Path)
     parser.add_argument("--default", choices=["kill"])
-    parser.add_argument("profile")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parser.add_argument("--root")
+    parser.add_argument("--user")
+    parser.add_argument("command", nargs="+")
     options = parser.parse_args()
+    profile = options.profile and read(options.profile)
     try:
-        install(read(options.profile),
-                ("SCMP_ACT_KILL_PROCESS", 0) if options.default == "kill" else None)
+        if profile:
+            library()  # Before the root changes.
+        if options.root:
+            os.chroot(options.root)
+            os.chdir("/")
+        if options.user:
+            change_user(options.user)
+        set_no_new_privileges()
+        if profile:
+            install(profile, ("SCMP_ACT_KILL_PROCESS", 0) if options.default == "kill" else None)
     except Unavailable as error:
         print(f"skipped: {error}", file=sys.stderr)
         return SKIPPED
