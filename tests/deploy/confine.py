@@ -5,10 +5,10 @@
 
 It can gain no privileges (no_new_privs). Beyond that, as the flags say:
 
---profile   a seccomp profile in Docker's format. Needs libseccomp 2.4 or newer (Debian: libseccomp2), no
-            privileges; exits with 77 where the kernel or the library is missing.
---default   replaces the profile's default action: `kill` ends the process at a call that the profile
-            does not list, which shows that a program makes none.
+--profile   a seccomp profile in Docker's format. Needs libseccomp 2.4 (Debian: libseccomp2) or newer
+            and no privileges; exits with 77 where the kernel or the library is missing.
+--default   replaces the profile's default action: `kill` ends the process at a call that the
+            profile does not list, which shows that a program makes none.
 --root      the root folder; as root alone, like the next.
 --user      whom it runs as: in no other group, and without a capability, now or later.
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The memory and the threads that deploy/compose.yaml and deploy/systemd grant are enough for normd as
-it is by default: it lowers none of its budgets.
+"""The memory and the threads that deploy/compose.yaml and deploy/systemd grant are enough for normd
+as it is by default: it lowers none of its budgets.
 
     limits_test.py --normd=build/dev/bin/normd
 
-RLIMIT_DATA stands for the limit of a control group, which needs root: normd judges both alike. Exits
-with 77 without PyYAML.
+RLIMIT_DATA stands for the limit of a control group, which needs root: normd judges both alike.
+Exits with 77 without PyYAML.
 """
 
 import argparse

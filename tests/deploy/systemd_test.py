@@ -29,7 +29,7 @@ def analyze(*arguments):
 
 
 def installed(folder, *drop_ins):
-    """The unit as it is installed in `folder`, with programs of that name where it looks for them."""
+    """The unit as it is installed in `folder`, with programs of those names where it looks."""
     programs = folder / "bin"
     programs.mkdir()
     text = UNIT.read_text(encoding="utf-8")
