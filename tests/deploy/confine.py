@@ -25,7 +25,7 @@ SKIPPED = 77
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAPBSET_DROP = 24
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-# seccomp.h of libseccomp.
+# As the header of libseccomp has them.
 ACTIONS = {
     "SCMP_ACT_KILL_PROCESS": lambda errno: 0x80000000,
     "SCMP_ACT_ERRNO": lambda errno: 0x00050000 | errno,
