@@ -37,6 +37,7 @@ class Process:
         with self._changed:
             result = self._changed.wait_for(found, limit_s)
             if not result or not result[0]:
+                self._process.kill()  # Or the reader, and with it the test, would go on.
                 sys.exit(f"no line {pattern!r} in:\n" + "\n".join(map(str, self.output)))
             return result[0]
 
