@@ -6,7 +6,8 @@
 #   docker run --gpus all -p 8001:8001 -p 8002:8002 normd:cuda
 #
 # -v $PWD/models:/models serves one's own models. The process is not root and writes nothing, so
-# --read-only --cap-drop=ALL works too. Further flags are appended:
+# --read-only --cap-drop=ALL --security-opt=no-new-privileges --security-opt=seccomp=deploy/seccomp.json
+# (that for CPUs) works too. Further flags are appended:
 # docker run ... normd --max_request_bytes=1073741824
 ARG BASE=debian:bookworm-slim
 ARG CUDA_BUILD_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04

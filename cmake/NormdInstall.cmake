@@ -2,8 +2,11 @@
 # library that they need but glibc's own, under one folder that can be moved to another machine.
 # deploy/bundle.sh is the way to call it.
 
-# An old-style run path, because it also holds for the libraries' own dependencies.
-set_target_properties(normd normctl normload PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+# An old-style run path, because it also holds for the libraries' own dependencies. The programs of the
+# build folder have it too: CMake would fill the room for it with colons there, and to the loader an
+# empty path is the working folder, from which it would take libraries.
+set_target_properties(normd normctl normload PROPERTIES INSTALL_RPATH "$ORIGIN/../lib"
+  BUILD_WITH_INSTALL_RPATH ON)
 foreach(program normd normctl normload)
   target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
 endforeach()
@@ -19,9 +22,8 @@ install(DIRECTORY deploy/models DESTINATION . COMPONENT bundle PATTERN "*.py" EX
 if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
   get_property(cuda_tests GLOBAL PROPERTY NORMD_CUDA_TESTS)
   set(checks ${cuda_tests} norm_bench device_bench serving_bench stream_bench)
-  set_target_properties(${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
-  # Loaded by programs that are not in the bundle, it finds its neighbours by itself.
-  set_target_properties(norm_kernels_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
+  set_target_properties(${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib"
+    BUILD_WITH_INSTALL_RPATH ON)
   foreach(program ${checks})
     target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
   endforeach()
@@ -30,7 +32,8 @@ if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
     RUNTIME_DEPENDENCY_SET normd_checks
     RUNTIME DESTINATION checks COMPONENT checks)
   # For programs elsewhere, such as python3: its own libraries lie beside it.
-  set_target_properties(norm_kernels_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
+  set_target_properties(norm_kernels_shared PROPERTIES INSTALL_RPATH "$ORIGIN"
+    BUILD_WITH_INSTALL_RPATH ON)
   target_link_options(norm_kernels_shared PRIVATE -Wl,--disable-new-dtags)
   install(TARGETS norm_kernels_shared LIBRARY DESTINATION lib COMPONENT checks NAMELINK_SKIP)
   install(RUNTIME_DEPENDENCY_SET normd_checks

@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # Builds the image of the Dockerfile and runs its entry point, without a Docker engine or a registry:
 # the base image comes from debootstrap, buildah builds in a chroot, and the run happens in
-# namespaces of its own with what `docker run --read-only` gives: a read-only root, the image's user,
-# a network that holds nothing but the service, and the entry point as process 1.
+# namespaces of its own with what `docker run --read-only --cap-drop=ALL
+# --security-opt=no-new-privileges --security-opt=seccomp=deploy/seccomp.json` gives: a read-only root,
+# the image's user, no capabilities and no way to any, only the calls of the profile, a network that
+# holds nothing but the service, and the entry point as process 1.
 #
-#   sudo deploy/check_image.sh               all of it; needs buildah, debootstrap, curl, iproute2
+#   sudo deploy/check_image.sh               all of it; needs buildah, debootstrap, curl, iproute2,
+#                                            python3, libseccomp2
 #   sudo deploy/check_image.sh --base=IMAGE  builds on IMAGE (from a registry) instead
 #   sudo deploy/check_image.sh --target=cuda the image for GPUs, for architecture 90 alone. NVIDIA's
 #                                            base images are not needed: this machine's toolkit is
 #                                            mounted into the build, and without a GPU the service
-#                                            falls back to the CPU
+#                                            falls back to the CPU. It runs without the profile,
+#                                            which has none of the calls of CUDA's driver
 #
 # Images and containers stay in build/image (buildah --root build/image/storage ...), so that a
 # second run reuses the base.
@@ -68,13 +72,29 @@ build_image() {
     --build-arg REVISION="$revision" -t normd .
 }
 
-# in_image COMMAND...: as the image's user, with its root, its PATH and nothing else.
-in_image() { chroot --userspec=10001:10001 "$root" /usr/bin/env -i PATH="$image_path" "$@"; }
+# in_image COMMAND...: confined, as the image's user, with its root, its PATH and nothing else.
+in_image() { "${confined[@]}" --root="$root" -- /usr/bin/env -i PATH="$image_path" "$@"; }
+
+# process_1: the entry point's id out here.
+process_1() { awk '{print $1}' "/proc/$outer_pid/task/$outer_pid/children"; }
+
+# show_confinement PID: what the kernel says that the process may, and whether it is as little as it
+# should be.
+show_confinement() {
+  local status fault=''
+  status=$(grep -E '^(Uid|Gid|Groups|Cap[A-Z][a-z]+|NoNewPrivs|Seccomp):' "/proc/$1/status")
+  printf '%s\n' "$status"
+  grep -qE '^Uid:(\s+10001){4}$' <<<"$status" || fault+=' uid'
+  [[ $(grep -cE '^Cap[A-Z][a-z]+:\s+0+$' <<<"$status") == 5 ]] || fault+=' capabilities'
+  grep -qE '^NoNewPrivs:\s+1$' <<<"$status" || fault+=' no_new_privs'
+  [[ $target == cuda ]] || grep -qE '^Seccomp:\s+2$' <<<"$status" || fault+=' seccomp'
+  [[ -z $fault ]] || die "process 1 is not confined:$fault"
+}
 
 # start_image: the entry point as process 1 of a namespace of its own.
 start_image() {
   unshare --pid --fork --kill-child --mount-proc="$root/proc" \
-    chroot --userspec=10001:10001 "$root" /usr/bin/env -i PATH="$image_path" "${entrypoint[@]}" \
+    "${confined[@]}" --root="$root" -- /usr/bin/env -i PATH="$image_path" "${entrypoint[@]}" \
     >"$work/normd.log" 2>&1 &
   outer_pid=$!
   trap 'kill -KILL "$outer_pid"' EXIT  # And the child with it.
@@ -90,7 +110,7 @@ start_image() {
 # stop_image: what `docker stop` does first.
 stop_image() {
   local code=0
-  kill -TERM "$(cat "/proc/$outer_pid/task/$outer_pid/children")"
+  kill -TERM "$(process_1)"
   for ((i = 0; i < 300; i++)); do
     kill -0 "$outer_pid" 2>/dev/null || break
     sleep 0.2
@@ -106,6 +126,8 @@ stop_image() {
 # Runs in namespaces of network and mounts that end with it.
 run_inside() {
   root=$work/root
+  confined=(python3 -B tests/deploy/confine.py --user=10001:10001)
+  if [[ $target == cpu ]]; then confined+=(--profile=deploy/seccomp.json); fi
   image_path=$(config Env | sed -n 's/^PATH=//p')
   mapfile -t entrypoint < <(config Entrypoint; config Cmd)
   mapfile -t healthcheck < <(config Healthcheck.Test | sed 1d)
@@ -116,10 +138,11 @@ run_inside() {
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   mount -o remount,bind,ro "$root"
 
-  section 'Run the entry point on a read-only root'
+  section 'Run the entry point, confined, on a read-only root'
   if in_image touch /models/x 2>/dev/null; then die 'the root can be written to'; fi
   start_image
   printf '%s\n' "${entrypoint[*]}"
+  show_confinement "$(process_1)"
   echo "health check: $(in_image "${healthcheck[@]}")"
   in_image normctl models
   in_image normctl random /tmp/x.npy --shape=2x64x56x56
@@ -169,7 +192,9 @@ user=$(buildah inspect --type image --format '{{.Docker.Config.User}}' normd)
 container=$(buildah from normd)
 trap 'buildah rm "$container" >/dev/null' EXIT
 root_of_image=$(buildah mount "$container")
-unshare --net --mount --propagation private deploy/check_image.sh --inside="$root_of_image"
+unshare --net --mount --propagation private \
+  deploy/check_image.sh --target="$target" \
+  --inside="$root_of_image"
 
 section 'Passed'
 du -sh --apparent-size "$root_of_image" | awk '{print "image: " $1 " unpacked"}'

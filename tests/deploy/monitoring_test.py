@@ -24,6 +24,8 @@ import time
 import urllib.parse
 import urllib.request
 
+from process import Process
+
 SKIPPED = 77
 LIMIT_S = 45
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -55,56 +57,6 @@ scrape_configs:
   - job_name: dcgm
     static_configs: [{{ targets: ["{gpu}"] }}]
 """
-
-
-class Process:
-    """A program whose output is kept; ended with the block that it is used in."""
-
-    def __init__(self, *command):
-        self.output = []
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE,
-                                         stderr=subprocess.STDOUT, text=True)
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self):
-        for line in self._process.stdout:
-            with self._changed:
-                self.output.append(line.rstrip())
-                self._changed.notify_all()
-        with self._changed:
-            self.output.append(None)  # The end.
-            self._changed.notify_all()
-
-    def wait_for(self, pattern, limit_s=20):
-        """The match of the first line that holds `pattern`."""
-        def found():
-            for line in self.output:
-                match = line is not None and re.search(pattern, line)
-                if match or line is None:
-                    return match, line
-            return None
-        with self._changed:
-            result = self._changed.wait_for(found, limit_s)
-            if not result or not result[0]:
-                sys.exit(f"no line {pattern!r} in:\n" + "\n".join(map(str, self.output)))
-            return result[0]
-
-    def running(self):
-        return self._process.poll() is None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        try:
-            self.exit_code = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self.exit_code = self._process.wait()
-        self._reader.join()
 
 
 class GpuPage(http.server.BaseHTTPRequestHandler):
