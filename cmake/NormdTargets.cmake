@@ -74,11 +74,14 @@ function(normd_common target)
   endif()
 endfunction()
 
-# normd_library(name SOURCES ... [PUBLIC targets...] [PRIVATE targets...]): a static library of the
-# folder that calls it. PUBLIC: its headers include theirs. PRIVATE: its sources do.
+# normd_library(name SOURCES ... [APART ...] [PUBLIC targets...] [PRIVATE targets...]): a static
+# library of the folder that calls it. PUBLIC: its headers include theirs. PRIVATE: its sources do.
+# Presets that compile several sources as one (CMAKE_UNITY_BUILD) leave those of APART alone: their
+# names in unnamed namespaces are others' names too.
 function(normd_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "SOURCES;APART;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES} ${ARG_APART})
+  set_source_files_properties(${ARG_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   normd_include_root(${name} ${folder})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
@@ -92,6 +95,15 @@ function(normd_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_LINK})
   normd_common(${name})
 endfunction()
+
+if(CMAKE_UNITY_BUILD)
+  # Most of what a source of the server takes to compile are headers that its neighbours include too.
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # It takes the sources of a batch for headers, which should not have unnamed namespaces.
+    target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-subobject-linkage>)
+  endif()
+endif()
 
 # What asan and tsan build, which is less than everything: the tests that start no processes, and the
 # tests labelled threads.
