@@ -74,7 +74,7 @@ class Exchange {
     if (error = Wait(); error) return Unavailable("cannot connect", error);
     if constexpr (std::is_same_v<Stream, TlsStream>) {
       stream_.async_handshake(asio::ssl::stream_base::client, Ended());
-      if (error = Wait(); error) return Unavailable("no TLS", error);
+      if (error = Wait(); error) return NoTls(error);
     }
     http::request<http::empty_body> request(http::verb::get, url.path, kHttp10);
     request.set(http::field::host, absl::StrCat(url.host, ":", url.port));
@@ -86,6 +86,14 @@ class Exchange {
   }
 
  private:
+  // Why the handshake failed; of a certificate, what is wrong with it.
+  absl::Status NoTls(const error_code& error) {
+    const long verified = SSL_get_verify_result(stream_.native_handle());
+    if (verified == X509_V_OK) return Unavailable("no TLS", error);
+    return absl::UnavailableError(
+        absl::StrCat("the server's certificate: ", X509_verify_cert_error_string(verified)));
+  }
+
   // What an operation calls at its end.
   auto Ended() {
     return [this](const error_code& error, const auto&...) { error_ = error; };
