@@ -13,7 +13,6 @@
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/ssl/context.hpp"
-#include "boost/asio/ssl/host_name_verification.hpp"
 #include "boost/beast/core/error.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
@@ -170,12 +169,22 @@ absl::StatusOr<std::string> GetOverTls(const HttpUrl& url, Duration timeout,
   Exchange<TlsStream> exchange(timeout, context);
   TlsStream& stream = exchange.stream();
   const std::string& name = security.tls.server_name.empty() ? url.host : security.tls.server_name;
+  SSL* const ssl = stream.native_handle();
   error_code error;
-  stream.set_verify_mode(asio::ssl::verify_peer, error);
-  stream.set_verify_callback(asio::ssl::host_name_verification(name), error);
   asio::ip::make_address(name, error);
-  // An address is no name to ask for.
-  if (error) SSL_set_tlsext_host_name(stream.native_handle(), name.c_str());
+  int set = 0;
+  if (!error) {
+    set = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str());
+  } else {
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    set = SSL_set1_host(ssl, name.c_str());
+    SSL_set_tlsext_host_name(ssl, name.c_str());  // An address is no name to ask for.
+  }
+  // Without a name to compare with, OpenSSL would take any.
+  if (set != 1)
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no server's name"));
+  stream.set_verify_mode(asio::ssl::verify_peer, error);
+  if (error) return Unavailable("no TLS", error);
   return exchange.Get(url, security.token);
 }
 
