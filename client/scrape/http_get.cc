@@ -181,8 +181,9 @@ absl::StatusOr<std::string> GetOverTls(const HttpUrl& url, Duration timeout,
     SSL_set_tlsext_host_name(ssl, name.c_str());  // An address is no name to ask for.
   }
   // Without a name to compare with, OpenSSL would take any.
-  if (set != 1)
+  if (set != 1) {
     return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no server's name"));
+  }
   stream.set_verify_mode(asio::ssl::verify_peer, error);
   if (error) return Unavailable("no TLS", error);
   return exchange.Get(url, security.token);

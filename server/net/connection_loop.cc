@@ -470,11 +470,8 @@ bool ConnectionLoop::HasTooManyStreams(Connection& connection, std::int64_t rece
   }
   connection.count_again = now + kCalmCheck;
   connection.counted_bytes = received_bytes;
-  const std::int64_t streams = callbacks_.streams_of(connection.peer.grpc_peer);
-  if (streams <= options_.max_streams) return false;
-  spdlog::warn("connection of {}: {} calls at once, of which it was allowed fewer",
-               connection.peer.grpc_peer, streams);
-  return true;
+  connection.streams = callbacks_.streams_of(connection.peer.grpc_peer);
+  return connection.streams > options_.max_streams;
 }
 
 // Whoever has held the most for a second goes first: fast uploads in progress have nothing so old.
@@ -498,6 +495,9 @@ void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnd
   if (connection.stage == Stage::kHeld) {
     spdlog::warn("connection of {} ended: it sent more than {} bytes while it was handed over",
                  connection.peer.grpc_peer, kMaxHeldBytes);
+  } else if (options_.max_streams > 0 && connection.streams > options_.max_streams) {
+    spdlog::warn("connection of {} ended: it has {} calls at once, wanted at most {}",
+                 connection.peer.grpc_peer, connection.streams, options_.max_streams);
   } else if (connection.stage == Stage::kServing) {
     spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
                  connection.peer.grpc_peer, connection.undelivered.bytes(),

@@ -123,9 +123,11 @@ class ConnectionLoop {
     std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
-    // When its streams may be counted again, and what had been received at the last count.
+    // When its streams may be counted again; what had been received, and how many there were, at
+    // the last count.
     TimePoint count_again = TimePoint::min();
     std::int64_t counted_bytes = 0;
+    std::int64_t streams = 0;
   };
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
