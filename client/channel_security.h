@@ -9,18 +9,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/tls_options.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_interceptor.h"
 
 namespace normd::client {
-
-// PEM files; those that are empty are not used.
-struct TlsOptions {
-  std::string ca_file;      // Who may sign the server's certificate; without it gRPC's.
-  std::string cert_file;    // What this side shows, with key_file.
-  std::string key_file;     // Its key, without a passphrase.
-  std::string server_name;  // In the server's certificate, if it is not the target's.
-};
 
 // Without TLS where `tls` is nothing. NotFound for a file that cannot be read, InvalidArgument for
 // a certificate without its key or a key without its certificate; both name the option.

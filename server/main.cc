@@ -282,20 +282,21 @@ ConnectionOptions ConnectionsOf(const ServerConfig& config) {
   return options;
 }
 
+// In one line, however many they are.
 void WarnOfPlaintext(const ServerConfig& config) {
-  if (config.tls_cert.empty() && !(IsLocal(config.listen) && IsLocal(config.metrics_listen))) {
-    spdlog::warn("--insecure: without TLS, whoever reaches {} or {} reads and writes what passes",
-                 config.listen, config.metrics_listen);
+  std::vector<std::string> ports;
+  for (const OpenListener& open : ListenersInTheClear(config)) {
+    ports.push_back(absl::StrCat("--", open.flag, "=", open.address));
   }
+  if (ports.empty()) return;
+  spdlog::warn("--insecure: without TLS, whoever is on the way reads and changes what passes at {}",
+               absl::StrJoin(ports, ", "));
 }
 
-// Null without TLS, of which the log then tells if others than this machine can connect.
+// Null without TLS.
 absl::StatusOr<std::unique_ptr<CertificateStore>> CertificatesOf(const ServerConfig& config,
                                                                  Metrics& metrics) {
-  if (config.tls_cert.empty()) {
-    WarnOfPlaintext(config);
-    return std::unique_ptr<CertificateStore>();
-  }
+  if (config.tls_cert.empty()) return std::unique_ptr<CertificateStore>();
   CertificateStoreOptions options;
   options.files = {config.tls_cert, config.tls_key, config.tls_client_ca};
   const std::string& auth = config.tls_client_auth;
@@ -345,6 +346,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   metrics->WatchLostLogLines([&log] { return log.lost_lines(); });
   metrics->SetLimits({config.max_inflight_bytes, config.max_queue_requests});
   Readiness readiness(*metrics);
+  WarnOfPlaintext(config);
   const auto certificates = CertificatesOf(config, *metrics);
   if (!certificates.ok()) return StartFailed(certificates.status());
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/channel_security.h"
 #include "client/load/arrivals.h"
 #include "flags/flag_set.h"
 
@@ -109,7 +110,8 @@ void AddFlags(ProgramOptions& o, FlagSet& flags) {
   AddFileFlags(o.files, flags);
   flags.Add("metrics", &o.metrics, "URL",
             "The server's metrics, such as http://127.0.0.1:8002/metrics: the reports then tell of "
-            "its stages during the run.");
+            "its stages during the run. They are asked for with the certificate and the token of "
+            "the calls; https where the port speaks TLS.");
   flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
   flags.Section("What is a failure:");
   flags.Add("max_error_share", &o.max_error_share, "X",
@@ -276,6 +278,30 @@ absl::Status SetArrivals(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
+// Whom the metrics are asked of, and as whom: with the certificate and the token of the calls.
+absl::Status SetMetrics(ProgramOptions& o) {
+  if (o.metrics.empty()) return absl::OkStatus();
+  absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.metrics);
+  if (!url.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--metrics: ", url.status().message()));
+  }
+  o.metrics_security.tls = o.connection.files;
+  if (!o.connection.token_file.empty()) {
+    const bool is_ipv6 = url->host.find(':') != std::string::npos;
+    const std::string target = absl::StrCat(is_ipv6 ? "[" : "", url->host, is_ipv6 ? "]:" : ":");
+    if (!url->tls && !client::IsLocalTarget(target)) {
+      return absl::InvalidArgumentError(absl::StrCat("--metrics: ", o.metrics,
+                                                     ", wanted https or a server on this machine: "
+                                                     "--token_file is not sent in the clear"));
+    }
+    absl::StatusOr<std::string> token = client::ReadToken(o.connection.token_file);
+    if (!token.ok()) return token.status();
+    o.metrics_security.token = *std::move(token);
+  }
+  o.metrics_url = *std::move(url);
+  return absl::OkStatus();
+}
+
 // The limits of a run whose user gave none.
 void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOptions& o) {
   const bool ends_by_itself = o.requests > 0 || !o.profile_text.empty() || !o.arrivals_file.empty();
@@ -313,13 +339,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
     }
     o.objective = *objective;
   }
-  if (!o.metrics.empty()) {
-    absl::StatusOr<client::HttpUrl> url = client::ParseHttpUrl(o.metrics);
-    if (!url.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics: ", url.status().message()));
-    }
-    o.metrics_url = *std::move(url);
-  }
+  if (absl::Status status = SetMetrics(o); !status.ok()) return status;
   if (o.require_slo && !o.objective) {
     return absl::InvalidArgumentError("--require_slo: wanted --slo too, such as --slo=p99=5ms");
   }

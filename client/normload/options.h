@@ -89,6 +89,7 @@ struct ProgramOptions {
   std::vector<Duration> trace;         // From --arrivals_file.
   std::optional<Objective> objective;
   std::optional<client::HttpUrl> metrics_url;
+  client::HttpSecurity metrics_security;
   std::optional<Sweep> sweep;
   // The reports tell of each entry of the mix apart where there are several, and of a stream.
   bool tells_of_entries() const { return mix.size() > 1 || (!mix.empty() && mix[0].streamed()); }

@@ -7,7 +7,8 @@ namespace normd::load {
 
 absl::StatusOr<MetricsWatch::Scrape> MetricsWatch::Take() const {
   const SteadyClock clock;
-  const absl::StatusOr<std::string> text = client::HttpGet(url_, std::chrono::seconds(1));
+  const absl::StatusOr<std::string> text =
+      client::HttpGet(url_, std::chrono::seconds(1), security_);
   if (!text.ok()) return text.status();
   absl::StatusOr<std::vector<client::MetricSample>> samples = client::ParseMetrics(*text);
   if (!samples.ok()) return samples.status();

@@ -22,7 +22,8 @@ struct ServerMetrics {
 // Not thread-safe.
 class MetricsWatch {
  public:
-  explicit MetricsWatch(client::HttpUrl url) : url_(std::move(url)) {}
+  MetricsWatch(client::HttpUrl url, client::HttpSecurity security)
+      : url_(std::move(url)), security_(std::move(security)) {}
 
   // The first scrape that succeeds is the beginning. Blocks for up to a second; errors as HttpGet
   // and ParseMetrics.
@@ -39,6 +40,7 @@ class MetricsWatch {
   absl::StatusOr<Scrape> Take() const;
 
   const client::HttpUrl url_;
+  const client::HttpSecurity security_;
   std::optional<Scrape> begin_;
 };
 

@@ -149,7 +149,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   if (!clients.ok()) return clients.status();
   // A wrong address is told before the run and not after it.
   if (options.metrics_url) {
-    if (absl::Status status = MetricsWatch(*options.metrics_url).Begin(); !status.ok()) {
+    if (absl::Status status = MetricsWatch(*options.metrics_url, options.metrics_security).Begin();
+        !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("--metrics: ", status.message()));
     }
   }
@@ -196,7 +197,7 @@ void Session::RunAttended(LoadRun& run, const Attention& attention, RunReport& r
   Progress progress(attention.progress, attention.terminal, goal);
   EarlyStop early_stop(EarlyOptions(options_, report.load));
   std::optional<MetricsWatch> watch;
-  if (options_.metrics_url) watch.emplace(*options_.metrics_url);
+  if (options_.metrics_url) watch.emplace(*options_.metrics_url, options_.metrics_security);
   absl::Status scraped;
 
   const SteadyClock clock{};

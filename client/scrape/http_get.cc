@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -11,10 +12,12 @@
 #include "absl/strings/strip.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
+#include "boost/asio/ssl/context.hpp"
 #include "boost/beast/core/error.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
 #include "boost/beast/http.hpp"
+#include "boost/beast/ssl/ssl_stream.hpp"
 
 namespace normd::client {
 namespace {
@@ -47,35 +50,54 @@ absl::Status BadAnswer(const error_code& error) {
   return Unavailable("the answer broke off", error);
 }
 
+using PlainStream = beast::tcp_stream;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
 // One exchange. Its deadline is the stream's, which holds for all operations together: a server
 // that sends a byte now and then does not put it off. Each is begun, and then run to its end.
+template <typename Stream>
 class Exchange {
- private:
-  // What an operation calls at its end.
-  auto Ended() {
-    return [this](const error_code& error, const auto&...) { error_ = error; };
-  }
-
  public:
-  explicit Exchange(Duration timeout) : timeout_(timeout) {}
+  // `more` are the stream's parameters after its executor.
+  template <typename... More>
+  explicit Exchange(Duration timeout, More&... more) : timeout_(timeout), stream_(io_, more...) {}
 
-  absl::StatusOr<std::string> Get(const HttpUrl& url) {
+  Stream& stream() { return stream_; }
+
+  absl::StatusOr<std::string> Get(const HttpUrl& url, const std::string& token) {
     error_code error;
     const auto addresses = asio::ip::tcp::resolver(io_).resolve(url.host, url.port, error);
     if (error) return absl::UnavailableError(absl::StrCat("no such host: ", error.message()));
-    stream_.expires_after(timeout_);
-    stream_.async_connect(addresses, Ended());
+    beast::get_lowest_layer(stream_).expires_after(timeout_);
+    beast::get_lowest_layer(stream_).async_connect(addresses, Ended());
     if (error = Wait(); error) return Unavailable("cannot connect", error);
-
+    if constexpr (std::is_same_v<Stream, TlsStream>) {
+      stream_.async_handshake(asio::ssl::stream_base::client, Ended());
+      if (error = Wait(); error) return NoTls(error);
+    }
     http::request<http::empty_body> request(http::verb::get, url.path, kHttp10);
     request.set(http::field::host, absl::StrCat(url.host, ":", url.port));
     request.set(http::field::accept, "text/plain");
+    if (!token.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", token));
     http::async_write(stream_, request, Ended());
     if (error = Wait(); error) return Unavailable("cannot send", error);
     return ReadAnswer();
   }
 
  private:
+  // Why the handshake failed; of a certificate, what is wrong with it.
+  absl::Status NoTls(const error_code& error) {
+    const long verified = SSL_get_verify_result(stream_.native_handle());
+    if (verified == X509_V_OK) return Unavailable("no TLS", error);
+    return absl::UnavailableError(
+        absl::StrCat("the server's certificate: ", X509_verify_cert_error_string(verified)));
+  }
+
+  // What an operation calls at its end.
+  auto Ended() {
+    return [this](const error_code& error, const auto&...) { error_ = error; };
+  }
+
   error_code Wait() {
     io_.restart();
     io_.run();
@@ -105,9 +127,67 @@ class Exchange {
 
   const Duration timeout_;
   asio::io_context io_;
-  beast::tcp_stream stream_{io_};
+  Stream stream_;
   error_code error_;
 };
+
+absl::Status CannotUse(absl::string_view option, const std::string& file, const error_code& error) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, ": ", file, ": cannot be used: ", error.message()));
+}
+
+absl::Status UseFiles(const TlsOptions& files, asio::ssl::context& context) {
+  error_code error;
+  if (files.cert_file.empty() != files.key_file.empty()) {
+    return absl::InvalidArgumentError(files.key_file.empty()
+                                          ? "tls_key: empty, wanted the key of --tls_cert"
+                                          : "tls_cert: empty, wanted the certificate of --tls_key");
+  }
+  if (files.ca_file.empty()) {
+    context.set_default_verify_paths(error);
+    if (error) return CannotUse("tls_ca", "the system's", error);
+  } else if (context.load_verify_file(files.ca_file, error)) {
+    return CannotUse("tls_ca", files.ca_file, error);
+  }
+  if (files.cert_file.empty()) return absl::OkStatus();
+  // OpenSSL would ask at the terminal.
+  context.set_password_callback([](auto&&...) { return std::string(); }, error);
+  if (context.use_certificate_chain_file(files.cert_file, error)) {
+    return CannotUse("tls_cert", files.cert_file, error);
+  }
+  if (context.use_private_key_file(files.key_file, asio::ssl::context::pem, error)) {
+    return CannotUse("tls_key", files.key_file, error);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> GetOverTls(const HttpUrl& url, Duration timeout,
+                                       const HttpSecurity& security) {
+  asio::ssl::context context(asio::ssl::context::tls_client);
+  SSL_CTX_set_min_proto_version(context.native_handle(), TLS1_2_VERSION);
+  if (absl::Status status = UseFiles(security.tls, context); !status.ok()) return status;
+  Exchange<TlsStream> exchange(timeout, context);
+  TlsStream& stream = exchange.stream();
+  const std::string& name = security.tls.server_name.empty() ? url.host : security.tls.server_name;
+  SSL* const ssl = stream.native_handle();
+  error_code error;
+  asio::ip::make_address(name, error);
+  int set = 0;
+  if (!error) {
+    set = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), name.c_str());
+  } else {
+    SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    set = SSL_set1_host(ssl, name.c_str());
+    SSL_set_tlsext_host_name(ssl, name.c_str());  // An address is no name to ask for.
+  }
+  // Without a name to compare with, OpenSSL would take any.
+  if (set != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", name, "\" is no server's name"));
+  }
+  stream.set_verify_mode(asio::ssl::verify_peer, error);
+  if (error) return Unavailable("no TLS", error);
+  return exchange.Get(url, security.token);
+}
 
 }  // namespace
 
@@ -115,8 +195,12 @@ absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text) {
   const absl::Status wrong = absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\", wanted an address such as http://127.0.0.1:8002/metrics"));
   absl::string_view rest = text;
-  if (!absl::ConsumePrefix(&rest, "http://") && absl::StrContains(rest, "://")) return wrong;
   HttpUrl url;
+  url.tls = absl::ConsumePrefix(&rest, "https://");
+  if (url.tls) url.port = "443";
+  if (!url.tls && !absl::ConsumePrefix(&rest, "http://") && absl::StrContains(rest, "://")) {
+    return wrong;
+  }
   const std::size_t slash = rest.find('/');
   if (slash != absl::string_view::npos) url.path = std::string(rest.substr(slash));
   absl::string_view host = rest.substr(0, slash);
@@ -136,11 +220,15 @@ absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text) {
   return url;
 }
 
-absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout) {
-  absl::StatusOr<std::string> body = Exchange(timeout).Get(url);
+absl::StatusOr<std::string> HttpGet(const HttpUrl& url, Duration timeout,
+                                    const HttpSecurity& security) {
+  absl::StatusOr<std::string> body = url.tls
+                                         ? GetOverTls(url, timeout, security)
+                                         : Exchange<PlainStream>(timeout).Get(url, security.token);
   if (body.ok()) return body;
-  return absl::Status(body.status().code(), absl::StrCat("http://", url.host, ":", url.port,
-                                                         url.path, ": ", body.status().message()));
+  return absl::Status(body.status().code(),
+                      absl::StrCat(url.tls ? "https://" : "http://", url.host, ":", url.port,
+                                   url.path, ": ", body.status().message()));
 }
 
 }  // namespace normd::client

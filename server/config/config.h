@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -80,6 +81,14 @@ struct ServerConfig {
 // Whether "host:port" can be reached from this machine alone, as far as its host says so without
 // being looked up: an address of loopback, localhost, or a unix socket.
 bool IsLocal(const std::string& address);
+
+// An address at which others than this machine find a port that speaks no TLS.
+struct OpenListener {
+  const char* flag;  // "listen"
+  std::string address;
+};
+// All of them, whether or not --insecure lets them be.
+std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config);
 
 // Where admin calls are taken, as --admin, --admin_listen and, where these do not say, the other
 // flags have it: everywhere where a policy says who may make them, or where nobody beyond this

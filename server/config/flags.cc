@@ -376,20 +376,14 @@ absl::Status CheckTls(const ServerConfig& c) {
     return FlagSet::Wrong("tls_client_ca", "empty",
                           absl::StrCat("a file for --tls_client_auth=", c.tls_client_auth));
   }
-  constexpr absl::string_view kWanted =
-      "--tls_cert and --tls_key, an address of loopback, or --insecure";
-  if (!c.insecure && !tls && !IsLocal(c.listen)) {
-    return FlagSet::Wrong("listen", absl::StrCat("\"", c.listen, "\" without TLS"), kWanted);
+  const std::vector<OpenListener> open = ListenersInTheClear(c);
+  if (c.insecure || open.empty()) return absl::OkStatus();
+  std::string got = absl::StrCat("\"", open[0].address, "\" without TLS");
+  for (std::size_t i = 1; i < open.size(); ++i) {
+    absl::StrAppend(&got, ", likewise --", open[i].flag, ": \"", open[i].address, "\"");
   }
-  if (!c.insecure && !tls && !c.admin_listen.empty() && !IsLocal(c.admin_listen)) {
-    return FlagSet::Wrong("admin_listen", absl::StrCat("\"", c.admin_listen, "\" without TLS"),
-                          kWanted);
-  }
-  if (!c.insecure && !(tls && c.metrics_tls) && !IsLocal(c.metrics_listen)) {
-    return FlagSet::Wrong("metrics_listen", absl::StrCat("\"", c.metrics_listen, "\" without TLS"),
-                          kWanted);
-  }
-  return absl::OkStatus();
+  return FlagSet::Wrong(open[0].flag, got,
+                        "--tls_cert and --tls_key, an address of loopback, or --insecure");
 }
 
 // What two flags have to be together.
@@ -430,6 +424,18 @@ bool IsLocal(const std::string& address) {
   in6_addr ipv6 = {};
   if (inet_pton(AF_INET6, host.c_str(), &ipv6) != 1) return false;
   return IN6_IS_ADDR_LOOPBACK(&ipv6) || (IN6_IS_ADDR_V4MAPPED(&ipv6) && ipv6.s6_addr[12] == 127);
+}
+
+std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
+  const bool tls = !config.tls_cert.empty();
+  std::vector<OpenListener> open;
+  const auto add = [&open](const char* flag, const std::string& address, bool has_tls) {
+    if (!has_tls && !address.empty() && !IsLocal(address)) open.push_back({flag, address});
+  };
+  add("listen", config.listen, tls);
+  add("admin_listen", config.admin_listen, tls);
+  add("metrics_listen", config.metrics_listen, tls && config.metrics_tls);
+  return open;
 }
 
 AdminPlace DecideAdminPlace(const ServerConfig& config) {

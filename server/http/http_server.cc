@@ -162,6 +162,11 @@ class ConnectionOver final : public Connection,
   std::shared_ptr<ConnectionOver> Self() { return this->shared_from_this(); }
   beast::tcp_stream& tcp_stream() { return beast::get_lowest_layer(stream_); }
 
+  CertificateNames ClientCertificate() {
+    if constexpr (kTls) return VerifiedNamesOf(stream_.native_handle());
+    return {};
+  }
+
   void ReadRequest() {
     http::async_read_header(
         stream_, buffer_, parser_,
@@ -192,7 +197,7 @@ class ConnectionOver final : public Connection,
     handler_(
         {target.substr(0, target.find('?')),
          absl::StrContains(absl::string_view(encoding.data(), encoding.size()), "gzip"),
-         RemoteAddress(tcp_stream().socket()), Authorization(request)},
+         RemoteAddress(tcp_stream().socket()), Authorization(request), ClientCertificate()},
         // weak: a connection that was dropped meanwhile is gone.
         [weak = this->weak_from_this(), executor = stream_.get_executor()](HttpResponse response) {
           asio::post(executor, [weak, response = std::move(response)]() mutable {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "server/http/certificate_names.h"
 #include "server/http/connection_limits.h"
 #include "server/http/http_tls.h"
 
@@ -36,6 +37,7 @@ struct HttpRequest {
   std::string peer;  // "127.0.0.1:4711"
   // The header of that name; empty where there are several, of which nobody can say which is meant.
   std::optional<std::string> authorization;
+  CertificateNames certificate{};  // None without TLS.
 };
 
 struct HttpResponse {

@@ -1,9 +1,14 @@
 #include "server/identity/tokens.h"
 
 #include <openssl/crypto.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -48,13 +53,6 @@ std::uint64_t BeginningOf(const Digest& digest) {
   std::uint64_t beginning = 0;
   std::memcpy(&beginning, digest.data(), sizeof(beginning));
   return beginning;
-}
-
-// All ones when `a` and `b` are the same, else 0; no branch depends on them.
-std::uint64_t SameMask(std::uint64_t a, std::uint64_t b) {
-  const std::uint64_t different = a ^ b;
-  // The highest bit of x | -x is set for every x but 0.
-  return ((different | (0 - different)) >> 63) - 1;
 }
 
 struct TokenLine {
@@ -108,25 +106,47 @@ absl::StatusOr<TokenTable> TokenTable::Parse(absl::string_view text) {
     }
     const auto name = index.emplace(token->name, table.names_.size()).first;
     if (name->second == table.names_.size()) table.names_.emplace_back(token->name);
-    table.digests_.push_back(token->digest);
-    table.beginnings_.push_back(beginning);
-    table.name_of_.push_back(name->second);
+    table.entries_.push_back({token->digest, name->second});
   }
+  table.Arrange();
   return table;
 }
 
-std::optional<std::size_t> TokenTable::Find(absl::string_view token) const {
-  if (digests_.empty()) return std::nullopt;
-  const Digest digest = Sha256(token);
-  const std::uint64_t beginning = BeginningOf(digest);
-  std::uint64_t found = 0;  // One more than the entry's index.
-  for (std::size_t i = 0; i < beginnings_.size(); ++i) {
-    found |= SameMask(beginnings_[i], beginning) & (i + 1);
+void TokenTable::Arrange() {
+  if (getentropy(key_.data(), sizeof(key_)) != 0) std::abort();  // It never fails for so few bytes.
+  for (std::uint64_t& word : key_) word |= 1;
+  const std::size_t count = std::bit_ceil(std::max<std::size_t>(entries_.size(), 2));
+  shift_ = 64 - static_cast<int>(std::bit_width(count - 1));
+  std::sort(entries_.begin(), entries_.end(), [this](const Entry& a, const Entry& b) {
+    return BucketOf(a.digest) < BucketOf(b.digest);
+  });
+  buckets_.assign(count + 1, 0);
+  for (const Entry& entry : entries_) ++buckets_[BucketOf(entry.digest) + 1];
+  std::partial_sum(buckets_.begin(), buckets_.end(), buckets_.begin());
+}
+
+// The high bits of a sum of products: a family of hash functions, of which the key picks one
+// (multilinear hashing by multiply and shift).
+std::size_t TokenTable::BucketOf(const Digest& digest) const {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < key_.size(); ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, digest.data() + i * sizeof(word), sizeof(word));
+    sum += key_[i] * word;
   }
-  // Of the one entry that begins so, or of some other, the rest.
-  const std::size_t entry = found == 0 ? 0 : found - 1;
-  if (CRYPTO_memcmp(digests_[entry].data(), digest.data(), digest.size()) != 0) return std::nullopt;
-  return name_of_[entry];
+  return static_cast<std::size_t>(sum >> shift_);
+}
+
+std::optional<std::size_t> TokenTable::Find(absl::string_view token) const {
+  if (entries_.empty()) return std::nullopt;
+  const Digest digest = Sha256(token);
+  const std::size_t bucket = BucketOf(digest);
+  std::optional<std::size_t> found;
+  for (std::size_t i = buckets_[bucket]; i < buckets_[bucket + 1]; ++i) {
+    const Entry& entry = entries_[i];
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = entry.name;
+  }
+  return found;
 }
 
 absl::StatusOr<absl::string_view> BearerToken(absl::string_view authorization) {

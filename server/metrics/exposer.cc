@@ -92,9 +92,9 @@ class ExposerImpl final : public Exposer {
 
  private:
   void Handle(const HttpRequest& request, HttpServer::Respond respond) {
-    if (const int status =
-            refuse_ ? refuse_({request.path, request.peer, request.authorization}) : 0;
-        status != 0) {
+    const PathRequest asked{request.path, request.peer, request.authorization,
+                            request.certificate.uris, request.certificate.dns_names};
+    if (const int status = refuse_ ? refuse_(asked) : 0; status != 0) {
       return respond({status, kTextFormat, false, nullptr});
     }
     if (request.path != "/metrics") {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "server/http/http_tls.h"
 #include "server/metrics/metrics.h"
@@ -22,6 +23,9 @@ struct PathRequest {
   absl::string_view path;
   absl::string_view peer;
   std::optional<absl::string_view> authorization;  // As HttpRequest's.
+  // Of the client's certificate, likewise.
+  absl::Span<const std::string> uris = {};
+  absl::Span<const std::string> dns_names = {};
 };
 
 struct ExposerOptions {

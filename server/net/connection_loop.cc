@@ -28,6 +28,8 @@ constexpr std::uint64_t kFirstListenerId = 1;
 constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
 constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
+// What must have come between two counts of a connection's streams: the headers of a thousand.
+constexpr std::int64_t kCountBytes = std::int64_t{16} << 10;
 // How long to leave the listening sockets alone when the system has nothing for a connection.
 constexpr Duration kPause = std::chrono::milliseconds(100);
 // Between two looks at the connections that are being closed.
@@ -448,12 +450,28 @@ bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint 
       return Cut(id, connection, ConnectionEnding::kMessageTimeout), false;
     case TrafficVerdict::kFine: break;
   }
+  if (HasTooManyStreams(connection, counters.received_bytes, now)) {
+    return Cut(id, connection, ConnectionEnding::kOversize), false;
+  }
   const bool quiet = connection.received_bytes == counters.received_bytes &&
                      connection.undelivered.bytes() <= Undelivered::kNoticeableBytes;
   connection.received_bytes = counters.received_bytes;
   if (!quiet) return true;
   Register(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
   return false;
+}
+
+bool ConnectionLoop::HasTooManyStreams(Connection& connection, std::int64_t received_bytes,
+                                       TimePoint now) {
+  if (options_.max_streams == 0 || !options_.min_tls_version || connection.peer.is_unix ||
+      !callbacks_.streams_of || received_bytes - connection.counted_bytes < kCountBytes ||
+      now < connection.count_again) {
+    return false;
+  }
+  connection.count_again = now + kCalmCheck;
+  connection.counted_bytes = received_bytes;
+  connection.streams = callbacks_.streams_of(connection.peer.grpc_peer);
+  return connection.streams > options_.max_streams;
 }
 
 // Whoever has held the most for a second goes first: fast uploads in progress have nothing so old.
@@ -477,6 +495,9 @@ void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnd
   if (connection.stage == Stage::kHeld) {
     spdlog::warn("connection of {} ended: it sent more than {} bytes while it was handed over",
                  connection.peer.grpc_peer, kMaxHeldBytes);
+  } else if (options_.max_streams > 0 && connection.streams > options_.max_streams) {
+    spdlog::warn("connection of {} ended: it has {} calls at once, wanted at most {}",
+                 connection.peer.grpc_peer, connection.streams, options_.max_streams);
   } else if (connection.stage == Stage::kServing) {
     spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
                  connection.peer.grpc_peer, connection.undelivered.bytes(),

@@ -44,6 +44,8 @@ struct ConnectionLoopOptions {
   std::uint32_t max_concurrent_streams = 100;
   std::uint32_t max_header_list_bytes = 8192;
   TrafficLimits traffic;
+  // Streams that the new owner may hold of one connection (Callbacks::streams_of); 0: no limit.
+  std::int64_t max_streams = 0;
 };
 
 // A connection is handed on when its client has acknowledged the server's settings, with that
@@ -54,8 +56,9 @@ struct ConnectionLoopOptions {
 //
 // With TLS the loop sees the client's hello alone. A connection is handed on when that is there,
 // with all of it to be read: the new owner shakes hands, bounds the time for it, and reads HTTP/2
-// from its begin. So a client that never acknowledges settings is held to no limits but the new
-// owner's.
+// from its begin. A client that never acknowledges settings is held to none of the new owner's
+// limits; so the loop asks the owner how many streams it holds, after each 16 KiB that have come,
+// and ends a connection with too many.
 //
 // Unix sockets are taken from the server's own user and from root. They are one caller: gRPC has
 // the same name for all of them. The limits of traffic, which TCP's counts stand behind, are not
@@ -71,6 +74,10 @@ class ConnectionLoop {
     std::function<void(int socket, std::string first_bytes)> take;
     // Whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
+    // How many streams the new owner holds of the connection of this client, by gRPC's name. On the
+    // loop's thread, for connections with TLS over TCP, each at most ten times a second. May be
+    // null.
+    std::function<std::int64_t(const std::string& grpc_peer)> streams_of = nullptr;
   };
 
   // `callers` and `metrics` outlive it. Accepts from here on.
@@ -116,6 +123,11 @@ class ConnectionLoop {
     std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
+    // When its streams may be counted again; what had been received, and how many there were, at
+    // the last count.
+    TimePoint count_again = TimePoint::min();
+    std::int64_t counted_bytes = 0;
+    std::int64_t streams = 0;
   };
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
@@ -140,6 +152,7 @@ class ConnectionLoop {
   void CheckOpenings(TimePoint now);
   void CheckTraffic(TimePoint now);
   bool Sample(std::uint64_t id, Connection& connection, TimePoint now);
+  bool HasTooManyStreams(Connection& connection, std::int64_t received_bytes, TimePoint now);
   void EndWorst();
   void Cut(std::uint64_t id, Connection& connection, ConnectionEnding why);
   void Forget(std::uint64_t id);

@@ -36,6 +36,8 @@ int HttpStatusOf(absl::StatusCode code) {
 int PathRefusal(const PathRequest& request, const Authorizer& authorizer) {
   PeerCredentials credentials;
   credentials.authorization = request.authorization;
+  credentials.uris.assign(request.uris.begin(), request.uris.end());
+  credentials.dns_names.assign(request.dns_names.begin(), request.dns_names.end());
   const Recognised identity = authorizer.Recognise(credentials);
   const PathRight wanted = RightOfPath(request.path);
   const AskedCall call{identity, false, "HTTP", request.peer, ""};

@@ -97,6 +97,9 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
                                : kNoTimeout;
   if (options.max_connection_calls > 0) {
     loop.max_concurrent_streams = static_cast<std::uint32_t>(options.max_connection_calls);
+    // A stream that its client has given up is there until its handler has ended: an honest client
+    // has some of these beside what it may have, never a thousand.
+    loop.max_streams = 10 * std::int64_t{options.max_connection_calls} + 1000;
   }
   loop.max_header_list_bytes = kMaxMetadataBytes;
   loop.traffic = TrafficOf(options);
@@ -169,6 +172,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     to.HandleNewConnection(&connection);
   };
   callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };
+  if (options.tls != nullptr) {
+    made->streams_ = std::make_unique<TransportStreams>();
+    callbacks.streams_of = [&streams = *made->streams_](const std::string& peer) {
+      return streams.OpenOf(peer, std::chrono::steady_clock::now());
+    };
+  }
   made->loop_ = std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener),
                                                  std::move(callbacks), environment.accept.callers,
                                                  environment.accept.metrics.ForConnections());

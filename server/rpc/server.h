@@ -19,6 +19,7 @@
 #include "server/rpc/readiness.h"
 #include "server/rpc/reflection_service.h"
 #include "server/rpc/served_service.h"
+#include "server/rpc/transport_streams.h"
 #include "server/tls/certificate_store.h"
 
 namespace normd {
@@ -109,8 +110,9 @@ class Server {
   Readiness& readiness_;
   const std::string address_;
   const int port_;
-  std::string admin_address_;             // Constant after Start.
-  std::unique_ptr<ConnectionLoop> loop_;  // Until Shutdown. It calls the rest.
+  std::string admin_address_;                  // Constant after Start.
+  std::unique_ptr<TransportStreams> streams_;  // With TLS.
+  std::unique_ptr<ConnectionLoop> loop_;       // Until Shutdown. It calls the rest.
 };
 
 }  // namespace normd

@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-from h2_client import NORMALIZE
+from h2_client import NORMALIZE, connect
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
@@ -42,8 +42,7 @@ class Raw:
     """Frames by hand. It acknowledges the first `acknowledge` SETTINGS of the server."""
 
     def __init__(self, address, acknowledge=1, source=None):
-        self.socket = socket.create_connection(
-            address, timeout=5, source_address=(source, 0) if source else None)
+        self.socket = connect(address, source, timeout=5)
         self.left = acknowledge
         self.buffer = b""
         self.frames = []

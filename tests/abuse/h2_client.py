@@ -59,6 +59,14 @@ def framed(message, compressed=0, length=None):
     return struct.pack(">BI", compressed, len(message) if length is None else length) + message
 
 
+def connect(address, source=None, timeout=10.0):
+    """A socket that is connected to `address`, over TLS if that is a TlsAddress."""
+    plain = socket.create_connection(address, timeout=timeout,
+                                     source_address=(source, 0) if source else None)
+    context = getattr(address, "context", None)
+    return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+
+
 class Connection:
     """A client's HTTP/2 connection, blocking. `source` is the address it comes from: 127.0.0.2 is
     another peer than 127.0.0.1. Without `window` the flow-control windows are wide open and
@@ -66,8 +74,7 @@ class Connection:
     stream and nothing is acknowledged: a client that does not read."""
 
     def __init__(self, address, source=None, window=None, timeout=10.0):
-        self.socket = socket.create_connection(address, timeout=timeout,
-                                               source_address=(source, 0) if source else None)
+        self.socket = connect(address, source, timeout)
         # A call's header and message leave as two writes: together they would wait for an ACK, 40 ms.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reads = window is None

@@ -18,6 +18,7 @@ import pathlib
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -64,13 +65,41 @@ def scenario(point, promise, long_only=False):
     return register
 
 
+class Certificates:
+    """An authority and a server's certificate in a folder of their own."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        made = pathlib.Path(__file__).parents[2] / "deploy" / "make_certificates.sh"
+        subprocess.run([str(made), f"--dir={self.folder.name}"], check=True,
+                       stdout=subprocess.DEVNULL, timeout=60)
+        self.ca = f"{self.folder.name}/ca.crt"
+        # The metrics stay as they are: the harness reads them.
+        self.server_flags = [f"--tls_cert={self.folder.name}/server.crt",
+                             f"--tls_key={self.folder.name}/server.key", "--metrics_tls=false"]
+        self.client_flags = [f"--tls_ca={self.ca}"]
+        self.context = ssl.create_default_context(cafile=self.ca)
+        self.context.set_alpn_protocols(["h2"])
+
+
+class TlsAddress(tuple):
+    """(host, port) of a server that is spoken to over TLS."""
+
+    def __new__(cls, address, context):
+        made = super().__new__(cls, address)
+        made.context = context
+        return made
+
+
 class Context:
-    """What a scenario is given."""
+    """What a scenario is given. With `tls` its servers speak it, and so does whoever connects to
+    their addresses."""
 
     def __init__(self, binaries, models, short):
         self.binaries = pathlib.Path(binaries)
         self.models = models
         self.short = short
+        self.tls = None
         self.notes = []
 
     def note(self, text):
@@ -92,7 +121,7 @@ class Normd:
         self.log_path = pathlib.Path(self.folder.name) / "normd.log"
         command = [str(context.binaries / "normd"), f"--model_repository={models or context.models}",
                    "--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0",
-                   "--lame_duck=0s", *flags]
+                   "--lame_duck=0s", *(context.tls.server_flags if context.tls else []), *flags]
 
         def limit():
             for name, value in (limits or {}).items():
@@ -130,7 +159,8 @@ class Normd:
     def address(self):
         """(host, port) of gRPC."""
         host, port = self.grpc.rsplit(":", 1)
-        return host, int(port)
+        address = (host, int(port))
+        return TlsAddress(address, self.context.tls.context) if self.context.tls else address
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -167,7 +197,8 @@ class Normd:
         subprocess.run(
             [str(self.context.binaries / "normload"), f"--server={self.grpc}", f"--model={model}",
              f"--shape={shape}", "--concurrency=1", "--connections=1", f"--duration={seconds}s",
-             "--warmup=100ms", "--max_error_share=1", f"--json={report}"],
+             "--warmup=100ms", "--max_error_share=1", f"--json={report}",
+             *(self.context.tls.client_flags if self.context.tls else [])],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
         result = json.loads(report.read_text())["result"]
         return {"ok": result["requests"] - result["errors"], "errors": result["errors"],

@@ -97,7 +97,7 @@ void BM_ByToken(benchmark::State& state) {
   credentials.authorization = bearer;
   Run(state, credentials, absl::StrCat("model_", state.range(0) / 2, "_5"));
 }
-BENCHMARK(BM_ByToken)->Arg(1)->Arg(10)->Arg(100)->Arg(1000);
+BENCHMARK(BM_ByToken)->Arg(1)->Arg(10)->Arg(100)->Arg(1000)->Arg(5000);
 BENCHMARK(BM_ByToken)->Arg(100)->Threads(2)->UseRealTime();
 
 void BM_ByCertificate(benchmark::State& state) {
@@ -107,7 +107,7 @@ void BM_ByCertificate(benchmark::State& state) {
   credentials.uris.push_back(uri);
   Run(state, credentials, "shared_group_norm");
 }
-BENCHMARK(BM_ByCertificate)->Arg(1)->Arg(1000);
+BENCHMARK(BM_ByCertificate)->Arg(1)->Arg(1000)->Arg(5000);
 
 }  // namespace
 }  // namespace normd

@@ -490,6 +490,7 @@ class Comparison {
     }
     line["plain_echo"] = Print("plain echo", bytes, Medians(plain));
     line["tls_ratio"] = Median(ratios);
+    line["tls_cpu_ratio"] = Median(cpu_ratios);
     std::printf("\n%22s with TLS %.3f of it, by cpu %.3f\n", "plain echo:", Median(ratios),
                 Median(cpu_ratios));
   }

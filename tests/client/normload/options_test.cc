@@ -28,6 +28,27 @@ TEST(OptionsTest, DefaultsToAClosedLoopOfTenSeconds) {
   EXPECT_EQ(o->mix[0].ToString(), "m::float32");
 }
 
+TEST(OptionsTest, MetricsAreAskedForAsTheCallsAreMade) {
+  const test::TempFolder folder;
+  test::WriteFile(folder.File("token"), "secret\n");
+  const std::string token = "--token_file=" + folder.File("token");
+  for (const char* url : {"https://192.0.2.1/metrics", "http://127.0.0.1:8002/metrics",
+                          "localhost:8002", "http://[::1]:8002/metrics"}) {
+    const auto o =
+        ParseOptions({"--model=m", std::string("--metrics=") + url, token, "--tls_ca=c"});
+    ASSERT_TRUE(o.ok()) << url << ": " << o.status();
+    EXPECT_EQ(o->metrics_security.token, "secret") << url;
+    EXPECT_EQ(o->metrics_security.tls.ca_file, "c") << url;
+    EXPECT_EQ(o->metrics_url->tls, url[4] == 's') << url;
+  }
+  for (const char* url : {"http://192.0.2.1/metrics", "normd.test:8002", "http://[2001:db8::1]/"}) {
+    const std::string error = Error({"--model=m", std::string("--metrics=") + url, token});
+    EXPECT_THAT(error, HasSubstr("wanted https or a server on this machine")) << url;
+    EXPECT_EQ(error.find("secret"), std::string::npos);
+    EXPECT_TRUE(ParseOptions({"--model=m", std::string("--metrics=") + url}).ok()) << url;
+  }
+}
+
 TEST(OptionsTest, ConnectionsFollowTheCallers) {
   EXPECT_EQ(ParseOptions({"--model=m", "--concurrency=3"})->connections, 3);
   EXPECT_EQ(ParseOptions({"--model=m", "--concurrency=300"})->connections, 16);

@@ -162,8 +162,14 @@ TEST(ParseHttpUrlTest, ReadsItsParts) {
   const auto v6 = ParseHttpUrl("http://[::1]:9/");
   ASSERT_TRUE(v6.ok()) << v6.status();
   EXPECT_EQ(v6->host, "::1");
-  for (const char* wrong : {"", "https://a/", "http://", "a:0/", "a:b", "a:99999", "http://[::1/",
-                            "a/b c", "a/\r\nX: y"}) {
+  const auto secure = ParseHttpUrl("https://example.org/metrics");
+  ASSERT_TRUE(secure.ok()) << secure.status();
+  EXPECT_TRUE(secure->tls);
+  EXPECT_EQ(secure->port, "443");
+  EXPECT_EQ(secure->host, "example.org");
+  EXPECT_FALSE(full->tls);
+  for (const char* wrong : {"", "https://", "ftp://a/", "http://", "a:0/", "a:b", "a:99999",
+                            "http://[::1/", "a/b c", "a/\r\nX: y"}) {
     EXPECT_FALSE(ParseHttpUrl(wrong).ok()) << wrong;
   }
 }

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <chrono>
@@ -289,6 +290,49 @@ TEST_F(AcceptWithPolicyTest, ARefusalTellsNothingOfModelsOrTensors) {
     }
   }
   EXPECT_EQ(admission_.inflight_requests(), 0);
+}
+
+// Memory that ends the process when anything of it is read or written.
+class Untouchable {
+ public:
+  Untouchable() : begin_(mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    EXPECT_NE(begin_, MAP_FAILED);
+  }
+  ~Untouchable() { munmap(begin_, kBytes); }
+  Untouchable(const Untouchable&) = delete;
+  Untouchable& operator=(const Untouchable&) = delete;
+
+  template <typename T>
+  T& As() const {
+    static_assert(sizeof(T) <= kBytes);
+    return *static_cast<T*>(begin_);
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{1} << 16;
+  void* const begin_;
+};
+
+// The work of a refusal cannot depend on which models there are, for it looks at none: here no
+// look-up in the registry survives.
+TEST_F(AcceptWithPolicyTest, ARefusedCallNeverAsksTheRegistry) {
+  const Untouchable memory;
+  AcceptEnvironment accept{{}, memory.As<ModelRegistry>(), admission_, queue_, metrics_, clock_};
+  accept.authorizer = authorizer_.get();
+  const auto judge = [&](char letter, const std::string& model) {
+    CallContext call(accept, ArrivalOf(letter));
+    RequestDescription request = Describe();
+    request.model = model;
+    AcceptedRequest accepted;
+    return AcceptRequest(accept, call, request, accepted).code();
+  };
+  for (const char* model : {"add", "gone", ""}) {
+    EXPECT_EQ(judge('u', model), absl::StatusCode::kPermissionDenied) << model;
+    EXPECT_EQ(judge('x', model), absl::StatusCode::kUnauthenticated) << model;
+  }
+  EXPECT_EQ(judge('x', "rows"), absl::StatusCode::kUnauthenticated);
+  // Who may is looked up for, which shows that the memory does notice.
+  EXPECT_DEATH(judge('u', "rows"), "");
 }
 
 TEST_F(AcceptWithPolicyTest, WhoMayInferWithAModelLearnsThatItIsNotThere) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
 namespace normd {
@@ -209,6 +210,44 @@ TEST(InsecureFlagTest, PlaintextBeyondThisMachineNeedsIt) {
   EXPECT_THAT(ErrorOf({half[0], half[1], half[2], "--metrics_listen=0.0.0.0:1"}),
               HasSubstr("--metrics_listen: \"0.0.0.0:1\" without TLS"));
   EXPECT_EQ(ErrorOf({half[0], half[1], half[2], "--listen=0.0.0.0:1"}), "");
+}
+
+// Every combination of where the three ports listen and which of them speak TLS.
+TEST(InsecureFlagTest, EveryOpenPortIsNamedWhicheverTheyAre) {
+  constexpr const char* kFlags[] = {"listen", "admin_listen", "metrics_listen"};
+  for (const bool tls : {false, true}) {
+    for (const bool metrics_tls : {false, true}) {
+      for (int far = 0; far < 8; ++far) {
+        std::vector<std::string> args;
+        std::vector<std::string> open;
+        for (int port = 0; port < 3; ++port) {
+          const bool is_far = (far >> port & 1) != 0;
+          const std::string address = absl::StrCat(is_far ? "192.0.2.1:" : "127.0.0.1:", port + 1);
+          args.push_back(absl::StrCat("--", kFlags[port], "=", address));
+          const bool has_tls = tls && (port < 2 || metrics_tls);
+          if (is_far && !has_tls) open.push_back(absl::StrCat("--", kFlags[port], ": \"", address));
+        }
+        if (tls) args.insert(args.end(), {"--tls_cert=c", "--tls_key=k"});
+        if (!metrics_tls) args.push_back("--metrics_tls=false");
+        const std::string what = absl::StrJoin(args, " ");
+        std::vector<const char*> given;
+        for (const std::string& arg : args) given.push_back(arg.c_str());
+
+        const std::string error = ErrorOf(given);
+        EXPECT_EQ(error.empty(), open.empty()) << what << ": " << error;
+        EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+        for (const std::string& name : open) EXPECT_THAT(error, HasSubstr(name)) << what;
+        given.push_back("--insecure");
+        const auto line = Parse(given);
+        ASSERT_TRUE(line.ok()) << what << ": " << line.status();
+        std::vector<std::string> told;
+        for (const OpenListener& one : ListenersInTheClear(line->config)) {
+          told.push_back(absl::StrCat("--", one.flag, ": \"", one.address));
+        }
+        EXPECT_EQ(told, open) << what;
+      }
+    }
+  }
 }
 
 TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -106,6 +107,11 @@ class ConnectionLoopTest : public ::testing::Test {
       rooms_.push_back(room);
       changed_.SignalAll();
     };
+    callbacks.streams_of = [this](const std::string& peer) {
+      EXPECT_EQ(peer.substr(0, 15), "ipv4:127.0.0.1:");
+      ++counts_;
+      return streams_.load();
+    };
     loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
                                              callers_, metrics_);
   }
@@ -162,6 +168,8 @@ class ConnectionLoopTest : public ::testing::Test {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Taken> taken_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<std::int64_t> streams_{0};
+  std::atomic<int> counts_{0};
   bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ConnectionLoop> loop_;
@@ -281,6 +289,34 @@ TEST_F(ConnectionLoopTest, WithTlsWatchesTheTraffic) {
   }
   taken.socket.Reset();
   sender.join();
+  WaitOpen(0);
+  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
+}
+
+// Whoever acknowledges no settings is held to the number of streams all the same.
+TEST_F(ConnectionLoopTest, WithTlsEndsAConnectionWithTooManyStreams) {
+  ConnectionLoopOptions options = Options();
+  options.min_tls_version = kTls12;
+  options.max_streams = 100;
+  options.traffic.connection_bytes = std::int64_t{1} << 40;
+  streams_ = 100;
+  Start(options);
+  Client client(port_);
+  client.Send(TlsHello());
+  Taken taken = Take();
+  std::vector<char> buffer(1 << 16);
+  const auto send_until_counted = [&](int counts) {
+    while (counts_ < counts) {
+      client.Send(std::string(1 << 10, 'x'));
+      (void)!recv(taken.socket.get(), buffer.data(), buffer.size(), 0);
+    }
+  };
+  send_until_counted(2);
+  EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 0);
+  streams_ = 101;
+  send_until_counted(counts_ + 1);
+  EXPECT_TRUE(client.Closed());
+  taken.socket.Reset();
   WaitOpen(0);
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
 }

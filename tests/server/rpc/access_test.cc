@@ -1,8 +1,6 @@
 // Who may call what: every method of every service that the server has, over real connections.
 
 #include <gmock/gmock.h>
-#include <google/protobuf/dynamic_message.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -18,11 +16,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/rpc/probes.h"
 #include "tests/server/identity/identity_files.h"
+#include "tests/server/rpc/access_calls.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
@@ -30,21 +28,27 @@
 namespace normd {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::DescriptorPool;
-using google::protobuf::FieldDescriptor;
 using google::protobuf::MethodDescriptor;
 using google::protobuf::ServiceDescriptor;
+using testing::AccessRules;
 using testing::BearerOf;
 using ::testing::Contains;
+using testing::Ending;
 using ::testing::HasSubstr;
 using testing::IdentityFolder;
+using testing::IsDenial;
+using testing::MakeCall;
 using testing::MakeRequest;
+using testing::MayCall;
+using testing::PathOf;
+using testing::ServicesOf;
 using testing::StreamClient;
 using testing::TestServer;
 using testing::TestServerOptions;
 using testing::TokenLine;
 using testing::TokenOf;
+using testing::WireFor;
 using Code = grpc::StatusCode;
 
 constexpr char kModel[] = "instance_norm_64";
@@ -62,154 +66,6 @@ identity { name: "w" role: "other" token: "w" }
 identity { name: "v" role: "viewer" token: "v" }
 identity { name: "a" role: "operator" token: "a" }
 )";
-
-// The rule of every method: what it needs, and whether it names a model. Whoever adds a method adds
-// its rule here.
-struct Rule {
-  Right right;
-  bool names_model = false;
-};
-const std::map<std::string, Rule>& Rules() {
-  static const auto* const rules = new std::map<std::string, Rule>{
-      {"normd.v1.NormService.Normalize", {Right::kInfer, true}},
-      {"normd.v1.NormService.NormalizeStream", {Right::kInfer, true}},
-      {"normd.v1.NormService.ListModels", {Right::kObserve}},
-      {"normd.v1.NormService.GetModel", {Right::kDescribe, true}},
-      {"normd.v1.NormService.LoadModel", {Right::kAdmin, true}},
-      {"normd.v1.NormService.UnloadModel", {Right::kAdmin, true}},
-      {"normd.v1.NormService.GetServerInfo", {Right::kDescribe}},
-      {"inference.GRPCInferenceService.ServerLive", {Right::kHealth}},
-      {"inference.GRPCInferenceService.ServerReady", {Right::kHealth}},
-      {"inference.GRPCInferenceService.ModelReady", {Right::kDescribe, true}},
-      {"inference.GRPCInferenceService.ServerMetadata", {Right::kDescribe}},
-      {"inference.GRPCInferenceService.ModelMetadata", {Right::kDescribe, true}},
-      {"inference.GRPCInferenceService.ModelInfer", {Right::kInfer, true}},
-      {"inference.GRPCInferenceService.ModelStreamInfer", {Right::kInfer}},
-      {"inference.GRPCInferenceService.ModelConfig", {Right::kDescribe, true}},
-      {"inference.GRPCInferenceService.ModelStatistics", {Right::kObserve}},
-      {"inference.GRPCInferenceService.RepositoryIndex", {Right::kObserve}},
-      {"inference.GRPCInferenceService.RepositoryModelLoad", {Right::kAdmin, true}},
-      {"inference.GRPCInferenceService.RepositoryModelUnload", {Right::kAdmin, true}},
-      {"inference.GRPCInferenceService.SystemSharedMemoryStatus", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.SystemSharedMemoryRegister", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.SystemSharedMemoryUnregister", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.CudaSharedMemoryStatus", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.CudaSharedMemoryRegister", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.CudaSharedMemoryUnregister", {Right::kAdmin}},
-      {"inference.GRPCInferenceService.TraceSetting", {Right::kObserve}},
-      {"inference.GRPCInferenceService.LogSettings", {Right::kObserve}},
-      {"grpc.health.v1.Health.Check", {Right::kHealth}},
-      {"grpc.health.v1.Health.Watch", {Right::kHealth}},
-      {"grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", {Right::kObserve}},
-  };
-  return *rules;
-}
-
-bool May(char identity, const Rule& rule) {
-  switch (rule.right) {
-    case Right::kHealth: return true;
-    case Right::kDescribe:
-      return identity == 'u' || identity == 'v' || (identity == 'w' && !rule.names_model);
-    case Right::kInfer: return identity == 'u' || (identity == 'w' && !rule.names_model);
-    case Right::kObserve: return identity == 'v';
-    case Right::kAdmin: return identity == 'a';
-  }
-  return false;
-}
-
-bool IsDenial(Code code) {
-  return code == Code::PERMISSION_DENIED || code == Code::UNAUTHENTICATED;
-}
-
-// What a call ended with.
-struct Ending {
-  grpc::Status status;
-  std::string pushback;
-  int messages = 0;
-};
-
-// One call of any kind with one message, to its end.
-class OneCall {
- public:
-  OneCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization)
-      : stub_(channel) {
-    if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
-  }
-  ~OneCall() {
-    queue_.Shutdown();
-    void* tag = nullptr;
-    bool ok = false;
-    while (queue_.Next(&tag, &ok)) {
-    }
-  }
-
-  Ending Make(const std::string& method, const std::string& wire) {
-    Ending ending;
-    const auto call = stub_.PrepareCall(&context_, method, &queue_);
-    call->StartCall(Tag());
-    if (Done()) {
-      const grpc::Slice slice(wire);
-      call->Write(grpc::ByteBuffer(&slice, 1), Tag());
-      if (Done()) {
-        call->WritesDone(Tag());
-        Done();
-      }
-      grpc::ByteBuffer answer;
-      for (;;) {
-        call->Read(&answer, Tag());
-        if (!Done()) break;
-        ++ending.messages;
-        if (absl::EndsWith(method, "/Watch")) context_.TryCancel();  // It would never end.
-      }
-    }
-    call->Finish(&ending.status, Tag());
-    Done();
-    const auto& trailers = context_.GetServerTrailingMetadata();
-    const auto pushback = trailers.find("grpc-retry-pushback-ms");
-    if (pushback != trailers.end()) {
-      ending.pushback = std::string(pushback->second.data(), pushback->second.size());
-    }
-    return ending;
-  }
-
- private:
-  static void* Tag() { return nullptr; }
-  bool Done() {
-    void* tag = nullptr;
-    bool ok = false;
-    return queue_.Next(&tag, &ok) && ok;
-  }
-
-  grpc::GenericStub stub_;
-  grpc::ClientContext context_;
-  grpc::CompletionQueue queue_;
-};
-
-// A request that names `model` in whatever field the method has for it.
-std::string WireFor(const MethodDescriptor& method, const std::string& model) {
-  google::protobuf::DynamicMessageFactory factory;
-  const std::unique_ptr<google::protobuf::Message> request(
-      factory.GetPrototype(method.input_type())->New());
-  google::protobuf::Message* target = request.get();
-  if (const FieldDescriptor* header = method.input_type()->FindFieldByName("header")) {
-    target = request->GetReflection()->MutableMessage(request.get(), header);
-  }
-  for (const char* name : {"model", "model_name", "name"}) {
-    const FieldDescriptor* const field = target->GetDescriptor()->FindFieldByName(name);
-    if (field == nullptr || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) continue;
-    target->GetReflection()->SetString(target, field, model);
-    break;
-  }
-  // A message without a tensor cannot be read at all.
-  const FieldDescriptor* const inputs = target->GetDescriptor()->FindFieldByName("inputs");
-  if (inputs != nullptr) target->GetReflection()->AddMessage(target, inputs);
-  return request->SerializeAsString();
-}
-
-std::string PathOf(const MethodDescriptor& method) {
-  return absl::StrCat("/", method.service()->full_name(), "/", method.name());
-}
 
 class AccessTest : public ::testing::Test {
  protected:
@@ -229,8 +85,7 @@ class AccessTest : public ::testing::Test {
   // ' ': without a token.
   static Ending Call(const std::shared_ptr<grpc::Channel>& channel, char identity,
                      const std::string& method, const std::string& wire) {
-    OneCall call(channel, identity == ' ' ? "" : BearerOf(identity));
-    return call.Make(method, wire);
+    return MakeCall(channel, identity == ' ' ? "" : BearerOf(identity), method, wire);
   }
   static Ending Normalize(TestServer& server, char identity, const std::string& model = kModel) {
     return Call(server.NewChannel(), identity, "/normd.v1.NormService/Normalize",
@@ -252,37 +107,16 @@ class AccessTest : public ::testing::Test {
                   }};
 };
 
-// What the server itself says it has, over reflection.
-std::vector<const ServiceDescriptor*> ServicesOf(const std::shared_ptr<grpc::Channel>& channel,
-                                                 char identity) {
-  using Reflection = grpc::reflection::v1alpha::ServerReflection;
-  grpc::ClientContext context;
-  context.AddMetadata("authorization", BearerOf(identity));
-  const auto stream = Reflection::NewStub(channel)->ServerReflectionInfo(&context);
-  grpc::reflection::v1alpha::ServerReflectionRequest request;
-  request.set_list_services("");
-  grpc::reflection::v1alpha::ServerReflectionResponse response;
-  std::vector<const ServiceDescriptor*> services;
-  if (!stream->Write(request) || !stream->Read(&response)) return services;
-  for (const auto& service : response.list_services_response().service()) {
-    services.push_back(DescriptorPool::generated_pool()->FindServiceByName(service.name()));
-    EXPECT_NE(services.back(), nullptr) << service.name();
-  }
-  stream->WritesDone();
-  EXPECT_TRUE(stream->Finish().ok());
-  return services;
-}
-
 TEST_F(AccessTest, EveryMethodOfEveryServiceHasARuleAndKeepsIt) {
   TestServer server(Options());
   const auto channel = server.NewChannel();
   std::set<std::string> seen;
-  for (const ServiceDescriptor* service : ServicesOf(channel, 'v')) {
+  for (const ServiceDescriptor* service : ServicesOf(channel, BearerOf('v'))) {
     ASSERT_NE(service, nullptr);
     for (int i = 0; i < service->method_count(); ++i) {
       const MethodDescriptor& method = *service->method(i);
-      const auto rule = Rules().find(method.full_name());
-      ASSERT_NE(rule, Rules().end()) << method.full_name() << " has no rule";
+      const auto rule = AccessRules().find(method.full_name());
+      ASSERT_NE(rule, AccessRules().end()) << method.full_name() << " has no rule";
       seen.insert(rule->first);
       const std::string wire = WireFor(method, kModel);
       for (const char identity : {' ', 'x', 'h', 'u', 'w', 'v', 'a'}) {
@@ -291,7 +125,7 @@ TEST_F(AccessTest, EveryMethodOfEveryServiceHasARuleAndKeepsIt) {
                                               "': ", ending.status.error_message());
         if (identity == ' ' || identity == 'x') {
           EXPECT_EQ(ending.status.error_code(), Code::UNAUTHENTICATED) << what;
-        } else if (May(identity, rule->second)) {
+        } else if (MayCall(identity, rule->second)) {
           EXPECT_FALSE(IsDenial(ending.status.error_code())) << what;
         } else {
           EXPECT_EQ(ending.status.error_code(), Code::PERMISSION_DENIED) << what;
@@ -302,13 +136,14 @@ TEST_F(AccessTest, EveryMethodOfEveryServiceHasARuleAndKeepsIt) {
       }
     }
   }
-  for (const auto& [name, rule] : Rules()) EXPECT_THAT(seen, Contains(name)) << "no such method";
+  for (const auto& [name, rule] : AccessRules())
+    EXPECT_THAT(seen, Contains(name)) << "no such method";
 }
 
 TEST_F(AccessTest, WithoutAPolicyEverybodyMayDoEverything) {
   TestServer server;
   const auto channel = server.NewChannel();
-  for (const auto& [name, rule] : Rules()) {
+  for (const auto& [name, rule] : AccessRules()) {
     const MethodDescriptor& method = *DescriptorPool::generated_pool()->FindMethodByName(name);
     for (const char identity : {' ', 'x'}) {
       const Ending ending = Call(channel, identity, PathOf(method), WireFor(method, kModel));

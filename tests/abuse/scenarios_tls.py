@@ -1,0 +1,80 @@
+"""What holds behind TLS too, where the accept loop sees no frame (docs/security.md, What TLS changes in
+the bounds)."""
+
+import threading
+import time
+
+from frames import ACK, CALL, END_HEADERS, HEADERS, SETTINGS, Raw, frame
+from harness import Certificates, require, scenario, wait_until
+from scenarios_baseline import baseline
+from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood, ping_flood,
+                                   rapid_reset)
+from scenarios_messages import drip, half_sent, little_oversize, oversize, slow_upload
+
+
+def behind_tls(promise, function, long_only=False):
+    """Registers a scenario once more, with TLS."""
+    def run(context):
+        context.tls = Certificates()
+        function(context)
+    run.__name__ = f"{function.__name__}_tls"
+    scenario("19", f"behind TLS: {promise}", long_only)(run)
+
+
+behind_tls("a well-formed call by hand is answered, a malformed one refused", baseline)
+behind_tls("the limit of metadata holds for who acknowledges", metadata_flood)
+behind_tls("CONTINUATION without an end: the connection ends before it holds much", continuation_flood)
+behind_tls("a flood of pings ends its connection", ping_flood)
+behind_tls("calls that are opened and reset at once harm nobody else", rapid_reset)
+behind_tls("honest traffic leaves nothing behind that could be held against it", honest_traffic)
+behind_tls("a message that drips in is noticed, and ends its connection", drip)
+behind_tls("half-sent requests are given up after --message_timeout", half_sent)
+behind_tls("a slow upload above the least rate goes through", slow_upload, long_only=True)
+behind_tls("a message far above --max_request_bytes ends its connection", oversize)
+behind_tls("messages little above --max_request_bytes get a status", little_oversize)
+
+
+def settings_flood(context):
+    """A client that sends SETTINGS without end and reads no acknowledgement of them."""
+    with context.normd() as server, server.unharmed():
+        memory = server.rss_mib()
+        with Raw(server.address) as raw:
+            block = frame(SETTINGS, 0, 0, b"\x00\x04\x00\x00\xff\xff") * 2000
+            raw.socket.settimeout(1)
+            sent, end = 0, time.monotonic() + (3 if context.short else 20)
+            while time.monotonic() < end and raw.send(block):
+                sent += 2000
+            peak = server.rss_mib()
+            server.require_serving("beside the flood")
+        context.note(f"{sent} SETTINGS sent, memory {memory:.0f} -> {peak:.0f} MiB")
+        require(peak - memory < 64, f"memory grew by {peak - memory:.0f} MiB")
+
+
+@scenario("19", "SETTINGS without end, of which no acknowledgement is read, hold little memory")
+def settings_flood_plain(context):
+    settings_flood(context)
+
+
+behind_tls("SETTINGS without end, of which no acknowledgement is read, hold little memory",
+           settings_flood)
+
+
+def unacknowledged_calls(context):
+    with context.normd("--max_connection_calls=8", "--message_timeout=1s") as server, \
+            server.unharmed():
+        memory = server.rss_mib()
+        with Raw(server.address, acknowledge=0) as raw:
+            call, peak, end = 1, 0, time.monotonic() + (3 if context.short else 20)
+            while time.monotonic() < end:
+                block = b"".join(frame(HEADERS, END_HEADERS, call + 2 * i, CALL) for i in range(100))
+                if not raw.send(block):
+                    break
+                call += 200
+                peak = max(peak, server.rss_mib())
+            server.require_serving("beside the calls")
+            ended = server.metric("normd_connections_ended_total")
+            context.note(f"{call // 2} calls begun, memory {memory:.0f} -> {peak:.0f} MiB, "
+                         f"{ended:.0f} connections ended by normd")
+
+
+behind_tls("calls of a client that never acknowledges SETTINGS harm nobody else", unacknowledged_calls)
