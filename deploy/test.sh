@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests. Each preset is configured, built and tested in build/<preset>.
 #
-#   deploy/test.sh              presets dev, asan and tsan: what CI runs
+#   deploy/test.sh              presets dev, asan, tsan and fuzz: what CI runs
 #   deploy/test.sh -q           dev alone
 #   deploy/test.sh PRESET...    these alone; also release, cuda, lint
 #   --no-setup                  installs nothing
@@ -18,11 +18,11 @@ for argument in "$@"; do
     -q) presets+=(dev) ;;
     --no-setup) setup= ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
-    dev | release | asan | tsan | cuda | lint) presets+=("$argument") ;;
+    dev | release | asan | tsan | fuzz | cuda | lint) presets+=("$argument") ;;
     *) echo "test: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[[ ${#presets[@]} -gt 0 ]] || presets=(dev asan tsan)
+[[ ${#presets[@]} -gt 0 ]] || presets=(dev asan tsan fuzz)
 
 if [[ -n $setup ]]; then ./deploy/setup.sh --test; fi
 export PATH="$PATH:$PWD/build/tools/prometheus/usr/bin"
@@ -36,16 +36,33 @@ attribute() { sed -n "1,/>/s/.*[[:space:]]$2=\"\([0-9]*\)\".*/\1/p" "$1" | head 
 # cases PRESET PATTERN: how often a line that begins like this stands in the tests' output.
 cases() { grep -c "^\[ *$2" "build/$1/Testing/Temporary/LastTest.log" || true; }
 
+# minutes SECONDS
+minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
+
+# The decoders' fuzzers, a minute each. Says what their script says in its last line.
+fuzz() {
+  local log rc=0 started=$SECONDS
+  log=$(mktemp)
+  tests/fuzz/run.sh --decoders --seconds=60 2>&1 | tee "$log" || rc=$?
+  summary+=("$(printf '%-8s %s in %s' fuzz "$(tail -n 1 "$log")" "$(minutes $((SECONDS - started)))")")
+  rm "$log"
+  [[ $rc == 0 || $rc == 77 ]] || broken=$((broken + 1))
+}
+
 passed=0 failed=0 skipped=0 broken=0
 summary=()
 for preset in "${presets[@]}"; do
   printf '\n=== %s ===\n' "$preset"
+  if [[ $preset == fuzz ]]; then
+    fuzz
+    continue
+  fi
   report=build/$preset/junit.xml
   rm -f "$report"
   started=$SECONDS
   result=ok
   cmake --workflow --preset "$preset" || result=failed
-  took=$(printf '%d:%02d' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)))
+  took=$(minutes $((SECONDS - started)))
   if [[ -s $report ]]; then
     f=$(attribute "$report" failures)
     s=$(($(attribute "$report" skipped) + $(attribute "$report" disabled)))

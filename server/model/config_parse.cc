@@ -25,6 +25,9 @@ using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 
+// No name of the schema is as long as this, nor any that resembles one.
+constexpr std::size_t kMaxNameBytes = 64;
+
 // What people who come from PyTorch or another framework write for a field of ours.
 constexpr std::pair<absl::string_view, absl::string_view> kOtherNames[] = {
     {"num_groups", "groups"},
@@ -76,6 +79,7 @@ std::string Folded(absl::string_view name) {
 // The one of `names` that `name` was probably meant to be: two edits away at most, fewer for a
 // short one.
 std::optional<std::string> Nearest(absl::string_view name, const std::vector<std::string>& names) {
+  if (name.size() > kMaxNameBytes) return std::nullopt;
   const std::string folded = Folded(name);
   std::optional<std::string> nearest;
   std::size_t fewest = std::min<std::size_t>(2, folded.size() / 3) + 1;

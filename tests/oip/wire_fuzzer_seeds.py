@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes what wire_fuzzer begins with: messages that PyPI's tritonclient sends, unmodified.
+"""Writes seeds of wire_fuzzer: messages that PyPI's tritonclient sends, unmodified.
 
-    wire_fuzzer_seeds.py FOLDER          # in an environment that has tritonclient[grpc]
+    wire_fuzzer_seeds.py tests/fuzz/corpus/wire_fuzzer   # in an environment that has tritonclient[grpc]
 
 A server that answers nothing but errors records each ModelInfer and ModelStreamInfer message as it
 arrives. Before each comes the fuzzer's own byte: which message it is, and no cuts.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +15,7 @@
 #include "wire/infer_response.h"
 #include "wire/normalize_request.h"
 #include "wire/normalize_response.h"
+#include "wire/stream_part.h"
 
 namespace normd::testing {
 namespace {
@@ -175,6 +177,53 @@ std::string Compare(const InferResponseView& got, const inference::ModelInferRes
   return differences;
 }
 
+// Of `part`, which was read, with the generated class's message, which has the same bytes or, where
+// those of the part are themselves no message, none.
+template <typename Generated>
+std::string CompareParts(const StreamPartView& part, const Generated& want, bool parses) {
+  using Kind = StreamPartView::Kind;
+  const std::string bytes = Join(part.bytes);
+  std::string differences;
+  Expect("size", part.size, static_cast<std::int64_t>(bytes.size()), differences);
+  if (part.kind == Kind::kNone || part.kind == Kind::kChunk) {
+    if (!parses) return "accepted what protobuf refuses";
+    Expect("has_chunk", want.has_chunk(), part.kind == Kind::kChunk, differences);
+    if (want.chunk() != bytes) absl::StrAppend(&differences, "the chunk differs\n");
+    if (part.kind == Kind::kNone) Expect("part", int{want.part_case()}, 0, differences);
+    return differences;
+  }
+  const auto compare = [&](auto inner, bool is_there, const auto& of_want) {
+    const bool inner_parses = inner.ParseFromString(bytes);
+    Expect("parses", inner_parses, parses, differences);
+    if (!inner_parses || !parses) return;
+    Expect("is_there", is_there, true, differences);
+    if (inner.SerializeAsString() != of_want.SerializeAsString()) {
+      absl::StrAppend(&differences, "the part differs\n");
+    }
+  };
+  if constexpr (std::is_same_v<Generated, v1::NormalizeStreamRequest>) {
+    compare(v1::NormalizeRequest(), want.has_header(), want.header());
+  } else if (part.kind == Kind::kHeader) {
+    compare(v1::NormalizeStreamHeader(), want.has_header(), want.header());
+  } else {
+    compare(v1::NormalizeStreamTrailer(), want.has_trailer(), want.trailer());
+  }
+  return differences;
+}
+
+template <typename Generated, typename Decode>
+std::string PartsDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts,
+                              Decode decode) {
+  Generated want;
+  const bool parses = want.ParseFromArray(wire.data(), static_cast<int>(wire.size()));
+  const Slices slices(wire, cuts);
+  const absl::StatusOr<StreamPartView> got = decode(slices.views());
+  if (got.ok()) return CompareParts(*got, want, parses);
+  if (got.status().code() != absl::StatusCode::kInvalidArgument) return got.status().ToString();
+  if (!parses || IsCap(got.status())) return "";
+  return absl::StrCat("refused what protobuf accepts: ", got.status().message());
+}
+
 template <typename Generated, typename Decode>
 std::string Disagreement(absl::string_view wire, absl::Span<const std::size_t> cuts,
                          Decode decode) {
@@ -229,6 +278,14 @@ std::string InferRequestDisagreement(absl::string_view wire, absl::Span<const st
 
 std::string InferResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts) {
   return Disagreement<inference::ModelInferResponse>(wire, cuts, DecodeInferResponse);
+}
+
+std::string StreamRequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts) {
+  return PartsDisagreement<v1::NormalizeStreamRequest>(wire, cuts, DecodeStreamRequest);
+}
+
+std::string StreamResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts) {
+  return PartsDisagreement<v1::NormalizeStreamResponse>(wire, cuts, DecodeStreamResponse);
 }
 
 }  // namespace normd::testing

@@ -39,6 +39,10 @@ std::string ResponseDisagreement(absl::string_view wire, absl::Span<const std::s
 // A ModelInferRequest and a ModelInferResponse likewise.
 std::string InferRequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
 std::string InferResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+// A NormalizeStreamRequest and a NormalizeStreamResponse: the one part that they have, whose
+// message is left as it came.
+std::string StreamRequestDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
+std::string StreamResponseDisagreement(absl::string_view wire, absl::Span<const std::size_t> cuts);
 
 }  // namespace normd::testing
 

@@ -1,15 +1,15 @@
-// libFuzzer over the decoders, held against the generated classes. Built with -DNORMD_FUZZ=ON
-// (clang). The first byte of the input says which message is read and how many cuts follow,
-// one byte each; the rest is the message.
+// The decoders of messages that carry tensors, held against the generated classes. The first byte
+// of the input says which message is read and how many cuts follow, one byte each; the rest is the
+// message.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "google/protobuf/stubs/logging.h"
+#include "tests/fuzz/expect.h"
 #include "tests/wire/agreement.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -21,12 +21,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::sort(cuts.begin(), cuts.end());
   const std::string wire(reinterpret_cast<const char*>(data) + 1 + cut_count, size - 1 - cut_count);
   constexpr decltype(&normd::testing::RequestDisagreement) kMessages[] = {
-      normd::testing::RequestDisagreement, normd::testing::ResponseDisagreement,
-      normd::testing::InferRequestDisagreement, normd::testing::InferResponseDisagreement};
-  const std::string differences = kMessages[data[0] / 8 % 4](wire, cuts);
-  if (!differences.empty()) {
-    std::fprintf(stderr, "%s\n", differences.c_str());
-    std::abort();
-  }
+      normd::testing::RequestDisagreement,       normd::testing::ResponseDisagreement,
+      normd::testing::InferRequestDisagreement,  normd::testing::InferResponseDisagreement,
+      normd::testing::StreamRequestDisagreement, normd::testing::StreamResponseDisagreement};
+  const std::string differences = kMessages[data[0] / 8 % std::size(kMessages)](wire, cuts);
+  normd::testing::Expect(differences.empty(), "both read the same", differences);
   return 0;
 }

@@ -47,6 +47,8 @@ bool HttpPeer::Send(absl::string_view bytes) {
   return true;
 }
 
+void HttpPeer::EndSending() { shutdown(fd_, SHUT_WR); }
+
 std::string HttpPeer::ReadAll() {
   std::string all;
   char chunk[65536];

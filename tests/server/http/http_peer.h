@@ -19,6 +19,8 @@ class HttpPeer {
 
   // False when the server has closed the connection.
   bool Send(absl::string_view bytes);
+  // Nothing more is sent.
+  void EndSending();
   // All that comes until the server closes the connection.
   std::string ReadAll();
   // Waits until the server closes the connection, and reads nothing.

@@ -1,34 +1,39 @@
-// libFuzzer over the policy, the tokens' file and what a call brings as its authorization. Built
-// with -DNORMD_FUZZ=ON (clang). The first byte of the input says which of the three the rest is.
-//
-//   identity_fuzzer -max_len=2048 corpus tests/server/identity/fuzzer_seeds
+// The policy, the tokens' file, what a call brings as its authorization, and both files as the
+// server reads them again. The first byte of the input says which of the four the rest is.
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
+#include <memory>
 #include <string>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/stubs/logging.h"
+#include "server/identity/access.h"
 #include "server/identity/policy.h"
+#include "server/identity/sha256.h"
 #include "server/identity/tokens.h"
+#include "server/metrics/metrics.h"
+#include "spdlog/spdlog.h"
+#include "tests/fuzz/expect.h"
+#include "tests/fuzz/memory_file.h"
 
 namespace normd {
 namespace {
 
-void Expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "broken: %s\n", what);
-  std::abort();
-}
+using testing::Expect;
+using testing::ExpectMessage;
+using testing::Script;
+
+constexpr std::size_t kMaxMessageBytes = 1000;
 
 // Refused with a reason, or whole: every identity has rights that add up and can be asked.
 void TryPolicy(absl::string_view text) {
   const absl::StatusOr<Policy> policy = Policy::Parse(text);
   if (!policy.ok()) {
-    Expect(!policy.status().message().empty(), "a refusal says why");
-    Expect(policy.status().message().size() < 1000, "in few words");
+    ExpectMessage(policy.status().message(), kMaxMessageBytes);
     return;
   }
   Expect(!policy->identities().empty(), "somebody may call");
@@ -53,7 +58,7 @@ void TryPolicy(absl::string_view text) {
 void TryTokens(absl::string_view text) {
   const absl::StatusOr<TokenTable> table = TokenTable::Parse(text);
   if (!table.ok()) {
-    Expect(table.status().message().size() < 300, "a refusal quotes no file");
+    ExpectMessage(table.status().message(), 300);
     return;
   }
   // Nobody finds what SHA-256 gives these digests for.
@@ -68,18 +73,96 @@ void TryAuthorization(absl::string_view text) {
   Expect(text.find(*token) != absl::string_view::npos, "a part of what came");
 }
 
+// A server's two files, of which one input after the other is the next content.
+class Files {
+ public:
+  static Files& Get() {
+    static Files* const files = new Files;
+    return *files;
+  }
+
+  // Both are taken, or the state before stays as it was.
+  void Take(absl::string_view policy, absl::string_view tokens) {
+    const bool right = Policy::Parse(policy).ok() && TokenTable::Parse(tokens).ok();
+    const auto before = access_->state();
+    policy_.Write(policy);
+    tokens_.Write(tokens);
+    const absl::Status status = access_->CheckFiles();
+    Expect(status.ok() == right, "files that are right, and no others, are taken",
+           status.message());
+    if (!right) {
+      ExpectMessage(status.message(), kMaxMessageBytes);
+      Expect(access_->state() == before, "what is wrong leaves the old state");
+    }
+  }
+  const Access& access() const { return *access_; }
+
+ private:
+  Files() {
+    spdlog::set_level(spdlog::level::off);
+    policy_.Write(R"(role { name: "r" infer: "*" } identity { name: "i" role: "r" token: "t" })");
+    auto access = Access::Create({policy_.path(), tokens_.path()}, callers_, *metrics_);
+    Expect(access.ok(), "the first files are right", access.status().message());
+    access_ = *std::move(access);
+  }
+
+  testing::MemoryFile policy_;
+  testing::MemoryFile tokens_;
+  Callers callers_;
+  const std::unique_ptr<Metrics> metrics_ = CreateMetrics({});
+  std::unique_ptr<Access> access_;
+};
+
+const Identity* WhoIs(const Access& access, const PeerCredentials& credentials) {
+  const auto principal = access.Recognise(credentials);
+  return principal.ok() ? &(*principal)->identity : nullptr;
+}
+
+// Policy, tokens, a token that is none and a name, each but the last up to a zero byte. A token of
+// the name "t" is added to the tokens.
+void TryFiles(Script script) {
+  const std::string token(kMinTokenBytes, 't');
+  const Digest digest = Sha256(token);
+  const absl::string_view digest_bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
+  const absl::string_view policy_text = script.Until('\0');
+  const std::string tokens =
+      absl::StrCat("t sha256:", absl::BytesToHexString(digest_bytes), "\n", script.Until('\0'));
+  Files& files = Files::Get();
+  files.Take(policy_text, tokens);
+
+  const std::shared_ptr<const AccessState> state = files.access().state();
+  const Policy& policy = state->policy();
+  PeerCredentials credentials;
+  const absl::string_view wrong = script.Until('\0');
+  const absl::string_view name = script.Rest();
+  credentials.uris.push_back(name);
+  credentials.dns_names.push_back(name);
+  const Identity* wanted = policy.ByUri(name);
+  if (wanted == nullptr) wanted = policy.ByDnsName(name);
+  if (wanted == nullptr) wanted = policy.anonymous();
+  Expect(WhoIs(files.access(), credentials) == wanted, "a certificate's names, then anonymous");
+  const std::string bearer = absl::StrCat("Bearer ", token);
+  if (!state->tokens().names().empty()) {
+    credentials.authorization = bearer;
+    Expect(WhoIs(files.access(), credentials) == policy.ByToken("t"), "a token comes first");
+  }
+  if (absl::StrContains(wrong, token)) return;
+  credentials.authorization = wrong;
+  Expect(WhoIs(files.access(), credentials) == nullptr, "a wrong token is nobody's", wrong);
+}
+
 }  // namespace
 }  // namespace normd
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // Protobuf logs each text that is not UTF-8.
   static const google::protobuf::LogSilencer silencer;
-  if (size == 0) return 0;
-  const absl::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 3) {
-    case 0: normd::TryPolicy(text); break;
-    case 1: normd::TryTokens(text); break;
-    default: normd::TryAuthorization(text); break;
+  normd::testing::Script script(data, size);
+  switch (script.Byte() % 4) {
+    case 0: normd::TryPolicy(script.Rest()); break;
+    case 1: normd::TryTokens(script.Rest()); break;
+    case 2: normd::TryAuthorization(script.Rest()); break;
+    default: normd::TryFiles(script); break;
   }
   return 0;
 }

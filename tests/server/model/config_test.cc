@@ -85,6 +85,18 @@ INSTANTIATE_TEST_SUITE_P(
     CaseName);
 
 // Whatever file it was: an error shows where it is wrong, and none of it.
+// Underscores do not count when a name is compared with those of the schema.
+TEST(ParseModelConfigTest, QuotesNoNameThatIsLong) {
+  const std::string filler(std::size_t{1} << 19, '_');
+  for (const std::string& text : {"instance_norm { chan" + filler + "nels: 4 }", filler + ": 4",
+                                  "activation: SI" + filler + "LU"}) {
+    const std::string message(ParseModelConfig(text).status().message());
+    EXPECT_THAT(message, HasSubstr("unknown")) << message.substr(0, 1000);
+    EXPECT_THAT(message, Not(HasSubstr("__"))) << message.substr(0, 1000);
+    EXPECT_LT(message.size(), 400U);
+  }
+}
+
 TEST(ParseModelConfigTest, QuotesNothingOfTheText) {
   const std::string secret = "hunter2secret";
   for (const std::string& text : {secret,

@@ -1,14 +1,8 @@
 #include "tests/server/rpc/stream_script.h"
 
-#include <grpc/grpc.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -17,7 +11,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "normd/v1/norm_service.pb.h"
 #include "server/rpc/stream_call.h"
-#include "tests/support/counting_metrics.h"
+#include "tests/server/rpc/script_models.h"
 #include "tests/support/fake_clock.h"
 
 namespace normd::testing {
@@ -68,54 +62,6 @@ std::byte Computed(std::byte x, std::byte y) { return x ^ ~y; }
 // "fused" takes samples of so many features.
 constexpr std::int64_t kXFeatures = 12;
 constexpr std::int64_t kYFeatures = 20;
-
-class NoBackend final : public ModelBackend {
- public:
-  absl::StatusOr<std::unique_ptr<BackendState>> Prepare(const Model&) override { return nullptr; }
-};
-
-// What all scripts share: the models.
-class Models {
- public:
-  static Models& Get() {
-    static Models* const models = new Models;  // For as long as gRPC's threads live.
-    return *models;
-  }
-  ModelRegistry& registry() { return registry_; }
-  CountingMetrics& metrics() { return metrics_; }
-
- private:
-  Models() : registry_({.root = MakeRepository(), .on_change = {}}, backend_, metrics_, clock_) {
-    grpc_init();
-    if (!registry_.LoadAll().ok()) std::abort();
-    std::filesystem::remove_all(root_);
-  }
-  std::string MakeRepository() {
-    root_ = (std::filesystem::temp_directory_path() / "normd_script_XXXXXX").string();
-    if (mkdtemp(root_.data()) == nullptr) std::abort();
-    const auto add = [&](const char* name, const char* config) {
-      std::filesystem::create_directories(absl::StrCat(root_, "/", name, "/1"));
-      std::ofstream(absl::StrCat(root_, "/", name, "/config.textproto")) << config;
-    };
-    add("first", "group_norm { channels: 6 groups: 3 affine: false }");
-    add("last", "group_norm { channels: 6 groups: 3 affine: false } layout: CHANNELS_LAST");
-    add("rows", "layer_norm { normalized_shape: 8 affine: false }");
-    add("fused",
-        "linear_norm { in_features: 12 out_features: 20 bias: false epilogue { add: true } }");
-    const absl::string_view weight =
-        R"({"linear.weight":{"dtype":"F32","shape":[20,12],"data_offsets":[0,960]}})";
-    std::ofstream(absl::StrCat(root_, "/fused/1/params.safetensors"), std::ios::binary)
-        << static_cast<char>(weight.size()) << std::string(7, '\0') << weight
-        << std::string(960, '\0');
-    return root_;
-  }
-
-  FakeClock clock_;
-  CountingMetrics metrics_;
-  NoBackend backend_;
-  std::string root_;
-  ModelRegistry registry_;
-};
 
 // gRPC's side of the call: takes its operations, which the script ends.
 class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, ByteBuffer> {
@@ -214,16 +160,16 @@ class Play final : public BatchRunner {
             {.max_inflight_bytes = kBudgets[static_cast<std::size_t>(options_ >> kBudgetBit & 3)],
              .overdraft_bytes = limits_.window_bytes,
              .max_chunk_bytes = std::int64_t{1} << 40},
-            Models::Get().metrics()),
+            ScriptModels::Get().metrics()),
         queue_({.limits = {.max_bytes = 2048},
                 .max_queue_requests = 1 << 20,
                 .max_inline_bytes = (options_ & kInline) != 0 ? 1 << 20 : 0},
                clock_),
         accept_{{.stream = limits_},
-                Models::Get().registry(),
+                ScriptModels::Get().registry(),
                 admission_,
                 queue_,
-                Models::Get().metrics(),
+                ScriptModels::Get().metrics(),
                 clock_},
         environment_{MakeOptions(), accept_},
         call_(StreamCall::Create(environment_, context_)) {
@@ -583,40 +529,8 @@ class Play final : public BatchRunner {
   bool known_ = true;  // What was sent is what bytes_ and InputAt say.
 };
 
-std::string Header(int model, int samples, int spatial, int half) {
-  return {static_cast<char>(kHeader),      static_cast<char>(model),
-          static_cast<char>(samples),      static_cast<char>(spatial & 255),
-          static_cast<char>(spatial >> 8), static_cast<char>(half)};
-}
-
 }  // namespace
 
 std::string PlayStreamScript(absl::string_view script) { return Play(script).Run(); }
-
-std::vector<std::string> StreamScriptSeeds() {
-  std::vector<std::string> seeds;
-  for (int options = 0; options < 32; ++options) {
-    const std::string first(1, static_cast<char>(options | options % 4 << kBudgetBit));
-    for (int model = 0; model < 5; ++model) {
-      const std::string header = first + Header(model, 3, 29, options & 1);
-      seeds.push_back(header);
-      seeds.push_back(header + std::string("\x02\x00\x05\x02\x03\x07\x08\x00\x05\x02\x11\x05", 12));
-      seeds.push_back(header + std::string("\x02\x00\x07\x07\x08\x01\x05\x05\x05\x0a", 10));
-      seeds.push_back(header + std::string("\x01\x40\x00\x02\x01\x11\x00\x01\x04", 9));
-      seeds.push_back(header + std::string("\x02\x00\x05\x05\x06\x02\x00", 7));
-      seeds.push_back(header + std::string("\x02\x00\x0c\x09\x07\x08\x00\x0b", 8));
-    }
-    seeds.push_back(first + Header(0, 0, 5, 0) + std::string("\x04", 1));
-    seeds.push_back(first + Header(2, 7, 399, 0) +
-                    std::string("\x02\x00\x02\x00\x02\x00\x07\x09\x00", 9));
-    seeds.push_back(first + Header(4, 3, 399, 0) +
-                    std::string("\x02\x00\x02\x00\x02\x00\x07\x09\x00", 9));
-    seeds.push_back(first + Header(0, 2, 9, 0) + Header(0, 2, 9, 0));
-    seeds.push_back(first + std::string("\x03\x05\x00\x12\x03xyz", 8));
-    seeds.push_back(first + std::string("\x03\x02\x01\x0a\x7f", 5));
-    seeds.push_back(first + std::string("\x04", 1));
-  }
-  return seeds;
-}
 
 }  // namespace normd::testing

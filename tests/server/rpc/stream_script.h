@@ -7,7 +7,6 @@
 #define NORMD_TESTS_SERVER_RPC_STREAM_SCRIPT_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -18,9 +17,6 @@ namespace normd::testing {
 // window; the response's parts in order, with every byte of the tensor computed once; OK for a
 // stream without a fault and for no other; an end in any case; and nothing held after it.
 std::string PlayStreamScript(absl::string_view script);
-
-// Scripts that reach every part of the call, for a fuzzer to begin with.
-std::vector<std::string> StreamScriptSeeds();
 
 }  // namespace normd::testing
 

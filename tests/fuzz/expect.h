@@ -1,0 +1,37 @@
+// What a fuzzer says when a promise is broken.
+
+#ifndef NORMD_TESTS_FUZZ_EXPECT_H_
+#define NORMD_TESTS_FUZZ_EXPECT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace normd::testing {
+
+// Aborts, after a line with `promise` and `what_came`, unless it holds.
+void Expect(bool holds, absl::string_view promise, absl::string_view what_came = "");
+
+// A message that may go to a client and into a line of a log: not empty, at most `max_bytes`, on
+// one line and of printable ASCII.
+void ExpectMessage(absl::string_view message, std::size_t max_bytes);
+
+// The input's bytes, from the front; zeros after its end.
+class Script {
+ public:
+  Script(const std::uint8_t* data, std::size_t size)
+      : left_(reinterpret_cast<const char*>(data), size) {}
+
+  std::uint8_t Byte();
+  // Up to the next byte `end`, which goes too; without one, all that is left.
+  absl::string_view Until(char end);
+  absl::string_view Rest() const { return left_; }
+
+ private:
+  absl::string_view left_;
+};
+
+}  // namespace normd::testing
+
+#endif  // NORMD_TESTS_FUZZ_EXPECT_H_

@@ -1,0 +1,174 @@
+// Models' configs and names, held against protobuf's own parser. What a refusal says must not
+// depend on words of the text that resemble no name of the schema, so nothing else of it can be
+// quoted.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/stubs/logging.h"
+#include "google/protobuf/text_format.h"
+#include "server/model/config.h"
+#include "server/model/model_name.h"
+#include "tests/fuzz/expect.h"
+
+namespace normd {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::TextFormat;
+using testing::Expect;
+using testing::ExpectMessage;
+
+constexpr std::size_t kMaxMessageBytes = 2000;
+
+class NoErrors final : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int, int, const std::string&) override {}
+};
+
+// What protobuf's own parser takes, with the bound on nesting.
+bool ProtobufParses(absl::string_view text) {
+  NoErrors errors;
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  parser.SetRecursionLimit(8);
+  v1::ModelConfig config;
+  return parser.ParseFromString(std::string(text), &config);
+}
+
+std::string Folded(absl::string_view name) {
+  std::string folded = absl::AsciiStrToLower(name);
+  folded.erase(std::remove(folded.begin(), folded.end(), '_'), folded.end());
+  return folded;
+}
+
+void AddNames(const Descriptor& message, std::set<std::string>& names) {
+  names.insert(message.name());
+  for (int i = 0; i < message.field_count(); ++i) {
+    const auto& field = *message.field(i);
+    if (!names.insert(Folded(field.name())).second) continue;
+    if (field.message_type() != nullptr) AddNames(*field.message_type(), names);
+    for (int k = 0; field.enum_type() != nullptr && k < field.enum_type()->value_count(); ++k) {
+      names.insert(Folded(field.enum_type()->value(k)->name()));
+    }
+  }
+}
+
+// The schema's names, and those of other frameworks that an error may repeat, without underscores
+// and in lower case.
+const std::set<std::string>& KnownNames() {
+  static const auto* const names = [] {
+    auto* known = new std::set<std::string>(absl::StrSplit(
+        "numgroups numchannels numfeatures elementwiseaffine epsilon varianceepsilon "
+        "rmsnormeps layernormeps hiddensize dim trackrunningstats negativeslope "
+        "dataformat memoryformat dtype prefix momentum device bias "
+        // Values of booleans and of numbers.
+        "true t false f inf infinity nan",
+        ' '));
+    AddNames(*v1::ModelConfig::descriptor(), *known);
+    return known;
+  }();
+  return *names;
+}
+
+// At most `most` insertions, removals and changes lie between the two.
+bool IsWithin(absl::string_view a, absl::string_view b, std::size_t most) {
+  if (a.size() > b.size() + most || b.size() > a.size() + most) return false;
+  while (!a.empty() && !b.empty() && a.front() == b.front()) {
+    a.remove_prefix(1);
+    b.remove_prefix(1);
+  }
+  if (a.size() + b.size() == 0) return true;
+  if (most == 0) return false;
+  return (!a.empty() && IsWithin(a.substr(1), b, most - 1)) ||
+         (!b.empty() && IsWithin(a, b.substr(1), most - 1)) ||
+         (!a.empty() && !b.empty() && IsWithin(a.substr(1), b.substr(1), most - 1));
+}
+
+bool ResemblesAName(absl::string_view word) {
+  const std::string folded = Folded(word);
+  return std::any_of(KnownNames().begin(), KnownNames().end(),
+                     [&](const std::string& name) { return IsWithin(folded, name, 2); });
+}
+
+// `text` with other letters in each word that resembles no name.
+std::string WithOtherWords(absl::string_view text) {
+  const auto is_letter = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
+  std::string other(text);
+  for (std::size_t begin = 0; begin < other.size();) {
+    if (!is_letter(other[begin])) {
+      ++begin;
+      continue;
+    }
+    std::size_t end = begin;
+    while (end < other.size() && is_letter(other[end])) ++end;
+    const absl::string_view word = text.substr(begin, end - begin);
+    // Numbers have a grammar of their own.
+    const bool is_word = !absl::ascii_isdigit(static_cast<unsigned char>(word.front())) &&
+                         (begin == 0 || (other[begin - 1] != '.' && other[begin - 1] != '+'));
+    if (is_word && !ResemblesAName(word)) other.replace(begin, word.size(), word.size(), 'q');
+    begin = end;
+  }
+  return other;
+}
+
+// Nothing between quotation marks is long.
+void ExpectShortQuotes(absl::string_view message) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(message, '"');
+  for (std::size_t i = 1; i < parts.size(); i += 2) {
+    Expect(parts[i].size() <= 64, "an error quotes briefly", message);
+  }
+}
+
+void TryConfig(absl::string_view text) {
+  const absl::StatusOr<v1::ModelConfig> config = ParseModelConfig(text);
+  Expect(config.ok() == ProtobufParses(text), "protobuf takes the same", text);
+  if (!config.ok()) {
+    ExpectMessage(config.status().message(), kMaxMessageBytes);
+    ExpectShortQuotes(config.status().message());
+    // Escapes within strings are no words.
+    if (absl::StrContains(text, "\\")) return;
+    const std::string other = WithOtherWords(text);
+    Expect(ParseModelConfig(other).status() == config.status(), "an error quotes nothing but names",
+           config.status().message());
+    return;
+  }
+  std::string printed;
+  Expect(TextFormat::PrintToString(*config, &printed), "a config can be printed");
+  const absl::StatusOr<v1::ModelConfig> again = ParseModelConfig(printed);
+  Expect(again.ok() && again->SerializeAsString() == config->SerializeAsString(),
+         "a config survives being printed", printed);
+  const absl::Status checked = CheckModelConfig(*config);
+  if (!checked.ok()) ExpectMessage(checked.message(), kMaxMessageBytes);
+}
+
+void TryName(absl::string_view name) {
+  const absl::Status status = CheckModelName(name);
+  if (!status.ok()) return ExpectMessage(status.message(), 400);
+  Expect(!absl::StrContains(name, "/") && !absl::StartsWith(name, ".") && !name.empty(),
+         "a name is no path", name);
+}
+
+}  // namespace
+}  // namespace normd
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  // Protobuf logs each text that is not UTF-8.
+  static const google::protobuf::LogSilencer silencer;
+  const absl::string_view text(reinterpret_cast<const char*>(data), size);
+  normd::TryConfig(text);
+  normd::TryName(text);
+  return 0;
+}
