@@ -1,5 +1,8 @@
 #include "kernels/norm.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -15,6 +18,116 @@ NormSpec MakeSpec(Statistics statistics, std::int64_t channels, std::int64_t gro
   spec.groups = groups;
   spec.dtype = dtype;
   return spec;
+}
+
+bool IsPresent(const ParamVector& param) { return param.data != nullptr; }
+
+constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+// No array of parameters has more elements: eight bytes each would overflow 63 bits.
+constexpr std::int64_t kMostElements = kMax / 8;
+
+template <typename Enum>
+Status CheckValue(const char* field, Enum value, Enum last) {
+  if (value <= last) return Status();
+  return InvalidArgument(std::string(field) + ": unknown value " +
+                         std::to_string(static_cast<int>(value)) + ", wanted at most " +
+                         std::to_string(static_cast<int>(last)));
+}
+
+// InvalidArgument unless the number is finite in the accumulation type too.
+Status CheckFinite(const char* field, double value, DType dtype) {
+  const double most = dtype == DType::kFloat64
+                          ? std::numeric_limits<double>::max()
+                          : static_cast<double>(std::numeric_limits<float>::max());
+  if (std::fabs(value) <= most) return Status();
+  return InvalidArgument(std::string(field) + ": " + std::to_string(value) +
+                         ", wanted a finite number" +
+                         (dtype == DType::kFloat64 ? "" : " of float's range"));
+}
+
+// Stages 1 to 3: what is normalized, over which rows.
+Status CheckInput(const NormSpec& spec, const NormParams& params) {
+  const bool sum = spec.residual || IsPresent(params.input_bias);
+  if (spec.residual_out && !sum) {
+    return InvalidArgument(
+        "residual_out: set without residual or input_bias, of which it is the sum");
+  }
+  if (spec.gate && !spec.residual) {
+    return InvalidArgument("gate: set without residual, to which the gated x is added");
+  }
+  for (const Status& status :
+       {CheckValue("rows", spec.rows, Rows::kPosition),
+        CheckValue("combine_input", spec.combine_input, Combine::kMultiplySigmoid),
+        CheckValue("combine_output", spec.combine_output, Combine::kMultiplySigmoid)}) {
+    if (!status.ok()) return status;
+  }
+  if (spec.rows == Rows::kPosition && spec.statistics == Statistics::kGiven) {
+    return InvalidArgument("rows: positions, but given statistics have no rows");
+  }
+  if (spec.combine_input != Combine::kNone && sum) {
+    return InvalidArgument("combine_input: set beside residual or input_bias, wanted one of them");
+  }
+  if (spec.combine_input != Combine::kNone && spec.combine_output != Combine::kNone) {
+    return InvalidArgument("combine_output: set beside combine_input, wanted one of them");
+  }
+  return Status();
+}
+
+// Stage 5: where scale and shift come from.
+Status CheckStyle(const NormSpec& spec, const NormParams& params) {
+  for (const Status& status : {CheckValue("style", spec.style, Style::kTensor),
+                               CheckFinite("weight_offset", spec.weight_offset, spec.dtype),
+                               CheckFinite("scale_offset", spec.scale_offset, spec.dtype)}) {
+    if (!status.ok()) return status;
+  }
+  const bool affine = IsPresent(params.gamma) || IsPresent(params.beta);
+  if (spec.style == Style::kIndex || spec.style == Style::kMix) {
+    if (spec.styles <= 0 || spec.styles > kMostElements / spec.channels) {
+      return InvalidArgument("styles: " + std::to_string(spec.styles) +
+                             ", wanted the rows of the table, at least 1 and at most " +
+                             std::to_string(kMostElements / spec.channels));
+    }
+    if (!affine) return InvalidArgument("gamma and beta: missing, wanted a table of styles");
+  } else if (spec.styles != 0) {
+    return InvalidArgument("styles: " + std::to_string(spec.styles) + ", wanted 0 without a table");
+  }
+  if (spec.style != Style::kTensor) return Status();
+  if (affine) return InvalidArgument("gamma and beta: present, but a second tensor is the style");
+  if (spec.groups != spec.channels || spec.rows != Rows::kGroup ||
+      spec.statistics != Statistics::kMeanVariance) {
+    return InvalidArgument(
+        "style: a second tensor, wanted rows of one channel with their own mean and variance");
+  }
+  return Status();
+}
+
+// Stage 7: as what y is written.
+Status CheckQuantization(const NormSpec& spec) {
+  for (const Status& status :
+       {CheckValue("quantization", spec.quantization, Quantization::kFloat8E4M3),
+        CheckValue("quantization_scale", spec.quantization_scale, QuantizationScale::kBlock)}) {
+    if (!status.ok()) return status;
+  }
+  if (spec.quantization == Quantization::kNone) {
+    if (spec.quantization_scale == QuantizationScale::kStatic && spec.output_scale == 0) {
+      return Status();
+    }
+    return InvalidArgument("quantization_scale: set, but the output is not quantized");
+  }
+  const bool is_static = spec.quantization_scale == QuantizationScale::kStatic;
+  if (is_static && !(spec.output_scale >= static_cast<double>(std::numeric_limits<float>::min()) &&
+                     spec.output_scale <= static_cast<double>(std::numeric_limits<float>::max()))) {
+    return InvalidArgument("output_scale: " + std::to_string(spec.output_scale) +
+                           ", wanted a normal float greater than 0");
+  }
+  if (!is_static && spec.output_scale != 0) {
+    return InvalidArgument("output_scale: " + std::to_string(spec.output_scale) +
+                           ", wanted 0: rows or blocks have their own");
+  }
+  if (!is_static && spec.statistics == Statistics::kGiven) {
+    return InvalidArgument("quantization_scale: of rows, but given statistics have no rows");
+  }
+  return Status();
 }
 
 }  // namespace
@@ -44,23 +157,20 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
     return InvalidArgument("dtype: " + std::to_string(static_cast<int>(spec.dtype)) +
                            " is not float32, float64, float16 or bfloat16");
   }
-  if (spec.channels <= 0) {
-    return InvalidArgument("channels: " + std::to_string(spec.channels) + ", wanted at least 1");
+  if (spec.channels <= 0 || spec.channels > kMostElements) {
+    return InvalidArgument("channels: " + std::to_string(spec.channels) +
+                           ", wanted at least 1 and at most " + std::to_string(kMostElements));
   }
   if (spec.groups <= 0 || spec.channels % spec.groups != 0) {
     return InvalidArgument("groups: " + std::to_string(spec.groups) + ", wanted a divisor of " +
                            std::to_string(spec.channels) + " channels");
   }
   if (Status status = CheckEps(spec.eps); !status.ok()) return status;
-  if (static_cast<int>(spec.statistics) > static_cast<int>(Statistics::kGiven)) {
-    return InvalidArgument("statistics: unknown value");
-  }
-  if (static_cast<int>(spec.layout) > static_cast<int>(Layout::kChannelsLast)) {
-    return InvalidArgument("layout: unknown value");
-  }
-  if (Status status = CheckActivation(spec.activation); !status.ok()) return status;
-  if (spec.residual_out && !spec.residual) {
-    return InvalidArgument("residual_out: set without residual, of which it is the sum");
+  for (const Status& status :
+       {CheckValue("statistics", spec.statistics, Statistics::kLargestAbsolute),
+        CheckValue("layout", spec.layout, Layout::kChannelsLast), CheckActivation(spec.activation),
+        CheckInput(spec, params), CheckStyle(spec, params), CheckQuantization(spec)}) {
+    if (!status.ok()) return status;
   }
   const bool given = spec.statistics == Statistics::kGiven;
   if (given != (params.mean.data != nullptr) || given != (params.variance.data != nullptr)) {
@@ -69,13 +179,18 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
   }
   for (const Status& status :
        {CheckParam("gamma", params.gamma), CheckParam("beta", params.beta),
-        CheckParam("mean", params.mean), CheckParam("variance", params.variance)}) {
+        CheckParam("mean", params.mean), CheckParam("variance", params.variance),
+        CheckParam("input_bias", params.input_bias)}) {
     if (!status.ok()) return status;
   }
   return Status();
 }
 
 namespace {
+
+Status RefuseSegment(std::size_t index, const char* field, const std::string& why) {
+  return InvalidArgument("segments[" + std::to_string(index) + "]." + field + ": " + why);
+}
 
 // InvalidArgument unless each tensor is there exactly when it is wanted, and aligned.
 Status CheckTensors(const NormSpec& spec, const Segment& segment, std::size_t index,
@@ -84,53 +199,120 @@ Status CheckTensors(const NormSpec& spec, const Segment& segment, std::size_t in
     const char* name;
     const void* data;
     bool wanted;
-    bool aligned;
+    std::size_t alignment;
   };
-  const bool aligned = input == InputAlignment::kElement;
-  const Tensor tensors[] = {{"x", segment.x, true, aligned},
-                            {"y", segment.y, true, true},
-                            {"residual", segment.residual, spec.residual, aligned},
-                            {"residual_out", segment.residual_out, spec.residual_out, true}};
+  const std::size_t element = SizeOf(spec.dtype);
+  const std::size_t aligned = input == InputAlignment::kElement ? element : 1;
+  const bool bytes = input == InputAlignment::kByte;
+  const bool quantized = spec.quantization != Quantization::kNone;
+  const Tensor tensors[] = {
+      {"x", segment.x, true, aligned},
+      {"y", segment.y, true, quantized ? 1 : element},
+      {"residual", segment.residual, spec.residual, aligned},
+      {"residual_out", segment.residual_out, spec.residual_out, element},
+      {"other", segment.other, spec.takes_other(), aligned},
+      {"gate", segment.gate, spec.gate, aligned},
+      {"scale", segment.scale, spec.scale, aligned},
+      {"shift", segment.shift, spec.shift, aligned},
+      {"style_index", segment.style_index, spec.style == Style::kIndex, bytes ? 1U : 8U},
+      {"style_weights", segment.style_weights, spec.style == Style::kMix, aligned},
+      {"style_tensor", segment.style_tensor, spec.style == Style::kTensor, aligned},
+      {"scale_out", segment.scale_out,
+       quantized && spec.quantization_scale != QuantizationScale::kStatic, 4}};
   for (const Tensor& tensor : tensors) {
-    const auto refused = [&](const char* why) {
-      return InvalidArgument("segments[" + std::to_string(index) + "]." + tensor.name + ": " + why);
-    };
-    if (tensor.wanted && tensor.data == nullptr) return refused("null");
-    if (!tensor.wanted && tensor.data != nullptr) return refused("set, but the spec has none");
-    if (tensor.aligned && !IsAligned(tensor.data, spec.dtype)) {
-      return refused("not aligned to its element");
+    if (tensor.wanted && tensor.data == nullptr) return RefuseSegment(index, tensor.name, "null");
+    if (!tensor.wanted && tensor.data != nullptr) {
+      return RefuseSegment(index, tensor.name, "set, but the spec has none");
+    }
+    if (reinterpret_cast<std::uintptr_t>(tensor.data) % tensor.alignment != 0) {
+      return RefuseSegment(index, tensor.name, "not aligned to its element");
     }
   }
   return Status();
 }
 
+// InvalidArgument unless what a segment asks for beside y exists.
+Status CheckStatisticsOut(const NormSpec& spec, const Segment& segment, std::size_t index) {
+  const std::size_t element = spec.dtype == DType::kFloat64 ? 8 : 4;
+  if (segment.mean_out != nullptr && spec.statistics != Statistics::kMeanVariance) {
+    return RefuseSegment(index, "mean_out", "set, but rows are normalized without a mean");
+  }
+  if (segment.rstd_out != nullptr && spec.statistics == Statistics::kGiven) {
+    return RefuseSegment(index, "rstd_out", "set, but the statistics are given");
+  }
+  if (reinterpret_cast<std::uintptr_t>(segment.mean_out) % element != 0) {
+    return RefuseSegment(index, "mean_out", "not aligned to its element");
+  }
+  if (reinterpret_cast<std::uintptr_t>(segment.rstd_out) % element != 0) {
+    return RefuseSegment(index, "rstd_out", "not aligned to its element");
+  }
+  return Status();
+}
+
+// InvalidArgument unless the sizes are right that x's shape does not say.
+Status CheckSizes(const NormSpec& spec, const Segment& segment, std::size_t index) {
+  if ((spec.style == Style::kTensor) != (segment.style_spatial > 0) || segment.style_spatial < 0) {
+    return RefuseSegment(index, "style_spatial",
+                         std::to_string(segment.style_spatial) +
+                             (spec.style == Style::kTensor ? ", wanted at least 1" : ", wanted 0"));
+  }
+  std::int64_t limit = kMax / static_cast<std::int64_t>(SizeOf(spec.dtype));
+  for (const std::int64_t factor :
+       {segment.samples, std::max<std::int64_t>(segment.style_spatial, 1), spec.channels}) {
+    if (factor > limit) return RefuseSegment(index, "style_spatial", "bytes overflow 63 bits");
+    limit /= factor;
+  }
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  std::int64_t bytes = 0;
+  if (spec.style == Style::kMix && (!MultiplyFits(spec.styles, element, &bytes) ||
+                                    !MultiplyFits(bytes, segment.samples, &bytes))) {
+    return RefuseSegment(index, "style_weights", "bytes overflow 63 bits");
+  }
+  if (spec.quantization == Quantization::kNone ||
+      spec.quantization_scale != QuantizationScale::kBlock || segment.spatial == 1) {
+    return Status();
+  }
+  if (spec.rows == Rows::kPosition && spec.layout == Layout::kChannelsLast) return Status();
+  if (spec.rows == Rows::kGroup && spec.layout == Layout::kChannelsFirst) return Status();
+  return RefuseSegment(index, "spatial",
+                       std::to_string(segment.spatial) +
+                           ", wanted 1: quantization in blocks wants rows that lie together");
+}
+
 }  // namespace
+
+bool IsPlain(const NormSpec& spec, const NormParams& params) {
+  return spec.statistics <= Statistics::kGiven && !spec.gate && !spec.scale && !spec.shift &&
+         spec.rows == Rows::kGroup && spec.style == Style::kNone && !spec.takes_other() &&
+         spec.quantization == Quantization::kNone && !IsPresent(params.input_bias);
+}
 
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::uintptr_t alignment = SizeOf(spec.dtype);
   for (std::size_t i = 0; i < count; ++i) {
     const Segment& segment = segments[i];
-    const auto where = [i](const char* field) {
-      return "segments[" + std::to_string(i) + "]." + field + ": ";
-    };
     if (segment.samples < 0) {
-      return InvalidArgument(where("samples") + std::to_string(segment.samples) + " is negative");
+      return RefuseSegment(i, "samples", std::to_string(segment.samples) + " is negative");
     }
     if (segment.spatial < 0) {
-      return InvalidArgument(where("spatial") + std::to_string(segment.spatial) + " is negative");
+      return RefuseSegment(i, "spatial", std::to_string(segment.spatial) + " is negative");
     }
     if (segment.samples == 0 || segment.spatial == 0) continue;
-    std::int64_t limit = kMax / static_cast<std::int64_t>(alignment);
+    // Scales and statistics have at most as many elements as x, of at least four bytes.
+    std::int64_t limit =
+        kMax / static_cast<std::int64_t>(std::max(SizeOf(spec.dtype), std::size_t{4}));
     for (std::int64_t factor : {segment.samples, segment.spatial, spec.channels}) {
-      if (factor > limit) return InvalidArgument(where("samples") + "bytes overflow 63 bits");
+      if (factor > limit) return RefuseSegment(i, "samples", "bytes overflow 63 bits");
       limit /= factor;
     }
-    if (Status status = CheckTensors(spec, segment, i, input); !status.ok()) return status;
+    for (const Status& status :
+         {CheckTensors(spec, segment, i, input), CheckStatisticsOut(spec, segment, i),
+          CheckSizes(spec, segment, i)}) {
+      if (!status.ok()) return status;
+    }
     if (segment.params == nullptr) continue;
     if (Status status = ValidateSpec(spec, *segment.params); !status.ok()) {
-      return InvalidArgument(where("params") + status.message());
+      return RefuseSegment(i, "params", status.message());
     }
   }
   return Status();

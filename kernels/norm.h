@@ -13,12 +13,25 @@
 //   RMSNorm        normalized elements   1        1                           mean of squares
 //   BatchNorm      C                     C        product of trailing dims    given
 //
-// y = activation((x - mean) * rstd * gamma + beta), rstd = 1 / sqrt(variance + eps); for mean of
-// squares the mean is taken as 0. The variance is the population variance (divided by the count).
+// The stages, in this order; those that a spec does not name are left out:
 //
-// With a residual input, v = x + residual is rounded to x's type and normalized in x's place; it
-// can also be written, so that what comes next adds to what was normalized (the pre-norm residual
-// stream of language models; `fused_add_rms_norm` in vLLM and FlashInfer).
+//   input      v = x (+ input_bias[c]) (+ residual), or x (+ input_bias[c]) times gate[n, c] +
+//              residual; or combine_input(x, other)
+//   rounding   with a residual or an input bias, v is rounded to x's type, and written as
+//              residual_out if wanted: the next layer adds to what was normalized (the pre-norm
+//              residual stream of language models; `fused_add_rms_norm` in vLLM and FlashInfer)
+//   statistics of each row, over its elements v
+//   normalized u = (v - mean) * rstd, as Statistics says
+//   style      u * gamma[c] + beta[c]; gamma takes effect as weight_offset + gamma[c], and both may
+//              be the sample's own (Style)
+//   modulation that * (scale_offset + scale[n, c]) + shift[n, c]   (FiLM; adaptive norms)
+//   activation
+//   other      combine_output(that, other)
+//   output     y in x's type, or quantized
+//
+// n is the sample, c the channel. Computation is in the accumulation type: float64 for float64,
+// float32 for the others. What precedes the quantization is not rounded to x's type (as in
+// FlashInfer's rmsnorm_quant; vLLM rounds).
 //
 // A batch is a list of segments, one per request. Segments of one batch share the spec, differ in
 // sample count and spatial size, and may bring parameters of their own. A row's result depends on
@@ -33,6 +46,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/stages.h"
 #include "kernels/status.h"
 #include "kernels/types.h"
 
@@ -40,24 +54,48 @@ namespace normd::norm {
 
 enum class Layout : std::uint8_t { kChannelsFirst = 0, kChannelsLast = 1 };
 
+// What a row is normalized by. The variance is the population variance (divided by the count).
 enum class Statistics : std::uint8_t {
-  kMeanVariance = 0,  // Each row's own.
-  kMeanSquare = 1,    // Each row's own mean of squares; no mean is subtracted, beta still applies.
+  kMeanVariance = 0,  // Each row's own: rstd = 1 / sqrt(variance + eps).
+  kMeanSquare = 1,    // Each row's own mean of squares in place of the variance; the mean is 0.
   kGiven = 2,         // NormParams::mean and variance, per channel.
+  // A norm of each row: rstd = 1 / max(norm, eps), and the mean is 0, as in PyTorch's
+  // torch.nn.functional.normalize.
+  kSumOfAbsolutes = 3,  // p = 1
+  kRootOfSquares = 4,   // p = 2
+  kLargestAbsolute = 5  // p = infinity; a NaN makes it NaN.
 };
 
 // What one model version computes; constant over all its batches.
 struct NormSpec {
   Statistics statistics = Statistics::kMeanVariance;
-  DType dtype = DType::kFloat32;  // The type of x and y.
+  DType dtype = DType::kFloat32;  // The type of x, and of what has no other named below.
   Layout layout = Layout::kChannelsFirst;
-  std::int64_t channels = 0;  // > 0
+  std::int64_t channels = 0;  // > 0, < 2^60
   std::int64_t groups = 0;    // > 0, divides channels
   double eps = 1e-5;          // Finite, >= 0
   Activation activation = Activation::kNone;
   double leaky_slope = 0.01;  // For kLeakyRelu; rounded to float where the accumulation is.
-  bool residual = false;      // Each segment has one: v = x + residual takes the place of x.
-  bool residual_out = false;  // v is also written. Only with `residual`.
+  bool residual = false;      // Each segment has one.
+  bool residual_out = false;  // v is also written. Only with `residual` or an input bias.
+  bool gate = false;          // Each segment has one. Only with `residual`.
+  bool scale = false;         // Each segment has one.
+  bool shift = false;         // Each segment has one.
+  Rows rows = Rows::kGroup;   // kPosition: not with given statistics.
+  // Both are finite in the accumulation type.
+  double weight_offset = 0;  // 1 in Gemma's RMSNorm. Without gamma it has no effect.
+  double scale_offset = 1;   // Without `scale` it has no effect.
+  Style style = Style::kNone;
+  std::int64_t styles = 0;                  // > 0 with kIndex and kMix, else 0.
+  Combine combine_input = Combine::kNone;   // Not with `residual` or an input bias.
+  Combine combine_output = Combine::kNone;  // Not with combine_input.
+  Quantization quantization = Quantization::kNone;
+  QuantizationScale quantization_scale = QuantizationScale::kStatic;
+  double output_scale = 0;  // With kStatic: a normal float > 0.
+
+  bool takes_other() const {
+    return combine_input != Combine::kNone || combine_output != Combine::kNone;
+  }
 };
 
 NormSpec InstanceNormSpec(std::int64_t channels, DType dtype);
@@ -66,36 +104,69 @@ NormSpec LayerNormSpec(std::int64_t normalized_elements, DType dtype);
 NormSpec RmsNormSpec(std::int64_t normalized_elements, DType dtype);
 NormSpec BatchNormSpec(std::int64_t channels, DType dtype);
 
-// Each has one element per channel. The pointers are in the memory of the backend that computes
-// (host or device).
+// Each has one element per channel, gamma and beta `styles` times as many with Style::kIndex and
+// kMix. The pointers are in the memory of the backend that computes (host or device).
 struct NormParams {
-  ParamVector gamma;     // Absent: 1.
-  ParamVector beta;      // Absent: 0.
+  ParamVector gamma;     // Absent: 1. Not with Style::kTensor.
+  ParamVector beta;      // Absent: 0. Not with Style::kTensor.
   ParamVector mean;      // Statistics::kGiven only, and then required.
   ParamVector variance;  // As mean. Negative values are not rejected; they give NaN as in PyTorch.
+  ParamVector input_bias = {};  // Absent: 0.
 };
 
-// One request's tensors in a batch, all of the same shape and type. Borrowed: they outlive the
-// computation.
-// Inputs (x, residual) and outputs (y, residual_out) are aligned to their element, but on the CPU
-// inputs may begin at any byte; wider alignment is never needed, 64 bytes is fastest. An output is
-// either exactly an input of its segment (in place) or overlaps no input of the batch, and overlaps
-// no other output. samples == 0 and spatial == 0 are allowed and write nothing; the pointers may
-// then be null.
+// One request's tensors in a batch. Borrowed: they outlive the computation.
+//
+// Those of x's shape are x, residual, other, and the outputs y and residual_out. They are aligned
+// to their element, but on the CPU inputs may begin at any byte; wider alignment is never needed,
+// 64 bytes is fastest. In place, y may be exactly its segment's x, residual or other, if it has
+// their type, and residual_out exactly its x or residual; otherwise an output overlaps no input of
+// the batch, and it overlaps no other output. samples == 0 and spatial == 0 are allowed and write
+// nothing; the pointers may then be null.
+//
+// Rows are counted in the order of samples, groups and, with Rows::kPosition, positions.
 struct Segment {
   const void* x = nullptr;
-  void* y = nullptr;
+  void* y = nullptr;  // x's type, or one byte an element if quantized.
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
   const void* residual = nullptr;      // With NormSpec::residual, and only then.
   void* residual_out = nullptr;        // With NormSpec::residual_out, and only then.
   const NormParams* params = nullptr;  // In place of the batch's; null: the batch's.
+  const void* other = nullptr;         // With combine_input or combine_output, and only then.
+  // [samples, channels] each, of x's type; with the spec's field of the same name, and only then.
+  const void* gate = nullptr;
+  const void* scale = nullptr;
+  const void* shift = nullptr;
+  // One of them as NormSpec::style says, and only then. A row that the table does not have is
+  // InvalidArgument on the CPU and makes its sample NaN on a device.
+  const std::int64_t* style_index = nullptr;  // [samples], each in [0, styles)
+  const void* style_weights = nullptr;        // [samples, styles] of x's type
+  const void* style_tensor = nullptr;  // [samples, channels, style_spatial] in x's layout and type
+  std::int64_t style_spatial = 0;      // > 0 with style_tensor, else 0.
+  // What each row was normalized by, in the accumulation type; null where it is not wanted. The
+  // mean exists with kMeanVariance alone, neither with given statistics. The mean of a row with an
+  // infinity is an infinity or a NaN.
+  void* mean_out = nullptr;
+  void* rstd_out = nullptr;
+  // The scales, which quantized values are to be multiplied with: [rows], or [rows, blocks of a
+  // row]. With QuantizationScale::kRow and kBlock, and only then.
+  float* scale_out = nullptr;
 };
 
-// The length of a row, (channels / groups) * spatial. The spec and the product must be valid.
+// The length of a row. The spec and the product must be valid.
 constexpr std::int64_t RowLength(const NormSpec& spec, std::int64_t spatial) {
-  return spec.channels / spec.groups * spatial;
+  return spec.channels / spec.groups * (spec.rows == Rows::kGroup ? spatial : 1);
 }
+
+// The rows of one sample.
+constexpr std::int64_t RowsOfSample(const NormSpec& spec, std::int64_t spatial) {
+  return spec.groups * (spec.rows == Rows::kGroup ? 1 : spatial);
+}
+
+// Whether the spec and the parameters ask for nothing but rows of groups, statistics that are given
+// or of mean and squares, one gamma and beta for all samples, an activation, and a residual without
+// a gate: what backends have specialised kernels for. All else is computed stage by stage.
+bool IsPlain(const NormSpec& spec, const NormParams& params);
 
 // InvalidArgument, with the field, what came and what was wanted, if the spec or the parameters
 // break a condition stated above. Backends call it; a caller that validates at load need not.
@@ -106,8 +177,8 @@ enum class InputAlignment { kElement, kByte };
 
 // InvalidArgument if a segment's counts are negative, its bytes overflow 63 bits, a pointer of a
 // segment with elements is null, is there although the spec has no use for it, or is not aligned
-// (outputs to their element, inputs as `input` says), or if its own parameters are not those of the
-// spec.
+// (outputs to their element, inputs as `input` says), if its own parameters are not those of the
+// spec, or if its rows do not lie together in memory although they are quantized in blocks.
 Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
                         InputAlignment input = InputAlignment::kElement);
 

@@ -28,7 +28,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 5
+#define NORM_C_ABI_VERSION 6
 
 typedef int32_t norm_result;
 enum {
@@ -41,7 +41,15 @@ enum {
 
 enum { NORM_FLOAT32 = 1, NORM_FLOAT64 = 2, NORM_FLOAT16 = 3, NORM_BFLOAT16 = 4 };
 enum { NORM_CHANNELS_FIRST = 0, NORM_CHANNELS_LAST = 1 };
-enum { NORM_MEAN_VARIANCE = 0, NORM_MEAN_SQUARE = 1, NORM_GIVEN = 2 };
+enum {
+  NORM_MEAN_VARIANCE = 0,
+  NORM_MEAN_SQUARE = 1,
+  NORM_GIVEN = 2,
+  /* From version 6 on. */
+  NORM_SUM_OF_ABSOLUTES = 3,
+  NORM_ROOT_OF_SQUARES = 4,
+  NORM_LARGEST_ABSOLUTE = 5
+};
 enum {
   NORM_NO_ACTIVATION = 0,
   NORM_RELU = 1,
@@ -50,6 +58,19 @@ enum {
   NORM_GELU_ERF = 4,
   NORM_GELU_TANH = 5
 };
+
+/* The stages beside the statistics; from version 6 on. */
+enum { NORM_ROWS_GROUP = 0, NORM_ROWS_POSITION = 1 };
+enum {
+  NORM_COMBINE_NONE = 0,
+  NORM_COMBINE_ADD = 1,
+  NORM_COMBINE_MULTIPLY = 2,
+  NORM_COMBINE_MULTIPLY_SILU = 3,
+  NORM_COMBINE_MULTIPLY_SIGMOID = 4
+};
+enum { NORM_STYLE_NONE = 0, NORM_STYLE_INDEX = 1, NORM_STYLE_MIX = 2, NORM_STYLE_TENSOR = 3 };
+enum { NORM_QUANTIZATION_NONE = 0, NORM_QUANTIZATION_INT8 = 1, NORM_QUANTIZATION_FLOAT8_E4M3 = 2 };
+enum { NORM_SCALE_STATIC = 0, NORM_SCALE_ROW = 1, NORM_SCALE_BLOCK = 2 };
 
 typedef struct norm_spec {
   uint32_t struct_size; /* sizeof(norm_spec) */
@@ -67,11 +88,29 @@ typedef struct norm_spec {
   /* From version 5 on. 1: each segment has a residual, and v = x + residual, rounded to dtype,
    * takes the place of x. */
   uint8_t residual;
-  uint8_t residual_out; /* 1: v is also written. Only with residual. */
+  uint8_t residual_out; /* 1: v is also written. Only with residual or an input bias. */
   uint8_t reserved2[6]; /* 0 */
+  /* From version 6 on. Zeros are no stage. */
+  uint8_t gate;               /* 1: each segment has one. Only with residual. */
+  uint8_t scale;              /* 1: each segment has one. */
+  uint8_t shift;              /* 1: each segment has one. */
+  uint8_t rows;               /* NORM_ROWS_GROUP, ... */
+  uint8_t style;              /* NORM_STYLE_NONE, ... */
+  uint8_t combine_input;      /* NORM_COMBINE_NONE, ... */
+  uint8_t combine_output;     /* NORM_COMBINE_NONE, ... */
+  uint8_t quantization;       /* NORM_QUANTIZATION_NONE, ... */
+  uint8_t quantization_scale; /* NORM_SCALE_STATIC, ... */
+  uint8_t reserved3[7];       /* 0 */
+  int64_t styles;             /* > 0 with NORM_STYLE_INDEX and NORM_STYLE_MIX, else 0. */
+  double weight_offset;
+  /* Exactly this value is added to `scale`. NormSpec has 1 unless it is set; here a structure of
+   * zeros has 0, which makes `scale` the factor itself. Adaptive norms want 1. */
+  double scale_offset;
+  double output_scale; /* With NORM_SCALE_STATIC and a quantization. */
 } norm_spec;
 
-/* One element per channel; data == NULL: absent. */
+/* One element per channel, gamma and beta `styles` times as many with a table of styles; data ==
+ * NULL: absent. */
 typedef struct norm_vector {
   const void* data;
   uint32_t dtype;    /* NORM_FLOAT32, ...; need not be the spec's. */
@@ -85,6 +124,7 @@ typedef struct norm_params {
   norm_vector beta;
   norm_vector mean; /* With variance: NORM_GIVEN, and only then. */
   norm_vector variance;
+  norm_vector input_bias; /* From version 6 on. */
 } norm_params;
 
 /* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels. */
@@ -104,6 +144,19 @@ typedef struct norm_tensors {
   const void* residual;      /* With norm_spec.residual, and only then. */
   void* residual_out;        /* With norm_spec.residual_out, and only then. */
   const norm_params* params; /* In place of the batch's; NULL: the batch's. */
+  /* From version 6 on. Each is there with its stage, and only then. */
+  const void* other; /* With combine_input or combine_output. */
+  const void* gate;  /* This, scale and shift: samples x channels. */
+  const void* scale;
+  const void* shift;
+  const int64_t* style_index; /* samples */
+  const void* style_weights;  /* samples x styles, of x's dtype */
+  const void* style_tensor;   /* samples x channels x style_spatial, in x's layout. */
+  int64_t style_spatial;      /* > 0 with style_tensor, else 0. */
+  /* One a row, float for all dtypes but NORM_FLOAT64; NULL where they are not wanted. */
+  void* mean_out;
+  void* rstd_out;
+  float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
 } norm_tensors;
 
 typedef struct norm_batch {
@@ -211,7 +264,8 @@ NORM_C_API norm_result norm_cuda_normalize(const norm_cuda_device* device, const
                                            const norm_params* params, const norm_segment* segments,
                                            size_t count, const norm_cuda_launch* launch);
 
-/* The same for a batch; from version 5 on. A residual is NORM_UNSUPPORTED. */
+/* The same for a batch; from version 5 on. NORM_UNSUPPORTED for a stage that the device's kernels
+ * do not compute. */
 NORM_C_API norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device* device,
                                                        const norm_spec* spec,
                                                        const norm_batch* batch,

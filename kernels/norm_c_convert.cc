@@ -33,6 +33,39 @@ ParamVector ToVector(const norm_vector& v) {
   return {v.data, static_cast<DType>(dtype)};
 }
 
+// All but the parameters.
+Segment ToSegment(const norm_tensors& in) {
+  Segment out{in.x, in.y, in.samples, in.spatial, in.residual, in.residual_out};
+  out.other = in.other;
+  out.gate = in.gate;
+  out.scale = in.scale;
+  out.shift = in.shift;
+  out.style_index = in.style_index;
+  out.style_weights = in.style_weights;
+  out.style_tensor = in.style_tensor;
+  out.style_spatial = in.style_spatial;
+  out.mean_out = in.mean_out;
+  out.rstd_out = in.rstd_out;
+  out.scale_out = in.scale_out;
+  return out;
+}
+
+// The C++ contract's values are used as they come.
+template <typename Enum>
+constexpr bool Equal(int in_c, Enum value) {
+  return in_c == static_cast<int>(value);
+}
+static_assert(Equal(NORM_LARGEST_ABSOLUTE, Statistics::kLargestAbsolute) &&
+              Equal(NORM_GELU_TANH, Activation::kGeluTanh) &&
+              Equal(NORM_ROWS_POSITION, Rows::kPosition) &&
+              Equal(NORM_COMBINE_MULTIPLY_SIGMOID, Combine::kMultiplySigmoid) &&
+              Equal(NORM_STYLE_INDEX, Style::kIndex) && Equal(NORM_STYLE_MIX, Style::kMix) &&
+              Equal(NORM_STYLE_TENSOR, Style::kTensor) &&
+              Equal(NORM_QUANTIZATION_INT8, Quantization::kInt8) &&
+              Equal(NORM_QUANTIZATION_FLOAT8_E4M3, Quantization::kFloat8E4M3) &&
+              Equal(NORM_SCALE_ROW, QuantizationScale::kRow) &&
+              Equal(NORM_SCALE_BLOCK, QuantizationScale::kBlock));
+
 }  // namespace
 
 norm_result ToResult(const Status& status) noexcept {
@@ -71,6 +104,19 @@ Status ToSpec(const norm_spec* in, NormSpec* out) {
                                                   : static_cast<double>(spec.leaky_slope);
   out->residual = spec.residual != 0;
   out->residual_out = spec.residual_out != 0;
+  out->gate = spec.gate != 0;
+  out->scale = spec.scale != 0;
+  out->shift = spec.shift != 0;
+  out->rows = static_cast<Rows>(spec.rows);
+  out->weight_offset = spec.weight_offset;
+  out->scale_offset = spec.scale_offset;
+  out->style = static_cast<Style>(spec.style);
+  out->styles = spec.styles;
+  out->combine_input = static_cast<Combine>(spec.combine_input);
+  out->combine_output = static_cast<Combine>(spec.combine_output);
+  out->quantization = static_cast<Quantization>(spec.quantization);
+  out->quantization_scale = static_cast<QuantizationScale>(spec.quantization_scale);
+  out->output_scale = spec.output_scale;
   return Status();
 }
 
@@ -78,7 +124,9 @@ Status ToParams(const norm_params* in, NormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
   Status status = CheckStructSize("params", in->struct_size, kFirstParams);
   if (!status.ok()) return status;
-  *out = {ToVector(in->gamma), ToVector(in->beta), ToVector(in->mean), ToVector(in->variance)};
+  const auto params = Known<norm_params>(in, in->struct_size);
+  *out = {ToVector(params.gamma), ToVector(params.beta), ToVector(params.mean),
+          ToVector(params.variance), ToVector(params.input_bias)};
   return Status();
 }
 
@@ -139,7 +187,7 @@ Status Segments::Take(const norm_batch* batch) {
   const char* at = reinterpret_cast<const char*>(batch->tensors);
   for (std::size_t i = 0; i < batch->count; ++i, at += batch->tensors_size) {
     const auto in = Known<norm_tensors>(at, batch->tensors_size);
-    out[i] = {in.x, in.y, in.samples, in.spatial, in.residual, in.residual_out};
+    out[i] = ToSegment(in);
     if (in.params == nullptr) continue;
     if (status = ToParams(in.params, &params_.emplace_back()); !status.ok()) return status;
     out[i].params = &params_.back();

@@ -23,21 +23,39 @@ Status ParseStrategy(const char* name, norm::cuda::Strategy* strategy) {
   return name == nullptr ? Status() : norm::cuda::ParseStrategy(name, strategy);
 }
 
-// Validates all but the addresses, which need not be known when the workspace is allocated.
+const double kAnyAddress[1] = {};
+const std::int64_t kAnyIndex = 0;
+const float kAnyFloat = 0;
+
+// Validates all but the addresses, which need not be known when the workspace is allocated: whether
+// a tensor is there follows from the spec.
 Status CheckCounts(const norm::NormSpec& spec, const norm::c::Segments& segments) {
-  alignas(8) static const double kAnyAddress = 0;
+  const auto if_wanted = [](bool wanted) { return wanted ? kAnyAddress : nullptr; };
+  const auto writable = [](const void* data) { return const_cast<void*>(data); };
   norm::NormParams params;
-  if (spec.statistics == norm::Statistics::kGiven) {
-    params.mean.data = params.variance.data = &kAnyAddress;
-  }
+  params.mean.data = if_wanted(spec.statistics == norm::Statistics::kGiven);
+  params.variance.data = params.mean.data;
+  const bool table = spec.style == norm::Style::kIndex || spec.style == norm::Style::kMix;
+  params.gamma.data = if_wanted(table);
+  params.input_bias.data = if_wanted(spec.residual_out && !spec.residual);
   if (Status status = norm::ValidateSpec(spec, params); !status.ok()) return status;
   for (size_t i = 0; i < segments.size(); ++i) {
     norm::Segment segment = segments.data()[i];
-    segment.x = &kAnyAddress;
-    segment.y = const_cast<double*>(&kAnyAddress);
-    segment.residual = spec.residual ? &kAnyAddress : nullptr;
-    segment.residual_out = spec.residual_out ? segment.y : nullptr;
+    segment.x = kAnyAddress;
+    segment.y = writable(kAnyAddress);
+    segment.residual = if_wanted(spec.residual);
+    segment.residual_out = writable(if_wanted(spec.residual_out));
     segment.params = nullptr;
+    segment.other = if_wanted(spec.takes_other());
+    segment.gate = if_wanted(spec.gate);
+    segment.scale = if_wanted(spec.scale);
+    segment.shift = if_wanted(spec.shift);
+    segment.style_index = spec.style == norm::Style::kIndex ? &kAnyIndex : nullptr;
+    segment.style_weights = if_wanted(spec.style == norm::Style::kMix);
+    segment.style_tensor = if_wanted(spec.style == norm::Style::kTensor);
+    segment.scale_out = spec.quantization_scale == norm::QuantizationScale::kStatic
+                            ? nullptr
+                            : const_cast<float*>(&kAnyFloat);
     if (Status status = norm::ValidateSegments(spec, &segment, 1); !status.ok()) return status;
   }
   return Status();

@@ -4,68 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace normd::norm {
 namespace {
-
-template <typename T>
-T Read(const void* data, std::int64_t index) {
-  T value;
-  std::memcpy(&value, static_cast<const char*>(data) + index * static_cast<std::int64_t>(sizeof(T)),
-              sizeof(T));
-  return value;
-}
-
-template <typename T>
-void Write(void* data, std::int64_t index, T value) {
-  std::memcpy(static_cast<char*>(data) + index * static_cast<std::int64_t>(sizeof(T)), &value,
-              sizeof(T));
-}
-
-// A binary format of 16 bits: `mantissa_bits` explicit ones, exponents from `min_exponent` (of the
-// smallest normal number) to `max_exponent`.
-struct HalfFormat {
-  int mantissa_bits;
-  int min_exponent;
-  int max_exponent;
-};
-constexpr HalfFormat kFloat16Format{10, -14, 15};
-constexpr HalfFormat kBFloat16Format{7, -126, 127};
-
-double Decode(const HalfFormat& format, std::uint16_t bits) {
-  const int mantissa = bits & ((1 << format.mantissa_bits) - 1);
-  const int exponent_bits = 15 - format.mantissa_bits;
-  const int biased = (bits >> format.mantissa_bits) & ((1 << exponent_bits) - 1);
-  const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-  if (biased == (1 << exponent_bits) - 1) {
-    if (mantissa != 0) return std::numeric_limits<double>::quiet_NaN();
-    return sign * std::numeric_limits<double>::infinity();
-  }
-  if (biased == 0) return sign * std::ldexp(mantissa, format.min_exponent - format.mantissa_bits);
-  return sign * std::ldexp(mantissa + (1 << format.mantissa_bits),
-                           biased - 1 + format.min_exponent - format.mantissa_bits);
-}
-
-std::uint16_t Encode(const HalfFormat& format, double value) {
-  const int sign = std::signbit(value) ? 0x8000 : 0;
-  const int infinity = ((1 << (15 - format.mantissa_bits)) - 1) << format.mantissa_bits;
-  if (std::isnan(value)) {
-    return static_cast<std::uint16_t>(sign | infinity | (1 << (format.mantissa_bits - 1)));
-  }
-  if (std::isinf(value)) return static_cast<std::uint16_t>(sign | infinity);
-  if (value == 0) return static_cast<std::uint16_t>(sign);
-  // The spacing of the format's numbers around |value|; nearbyint rounds to nearest even.
-  const int exponent = std::max(std::ilogb(value), format.min_exponent);
-  const double scaled = std::ldexp(std::fabs(value), format.mantissa_bits - exponent);
-  const double rounded = std::nearbyint(scaled);
-  // A carry out of the mantissa moves into the exponent field by itself, up to infinity.
-  if (exponent > format.max_exponent) return static_cast<std::uint16_t>(sign | infinity);
-  const std::int64_t bits =
-      (static_cast<std::int64_t>(exponent - format.min_exponent) << format.mantissa_bits) +
-      static_cast<std::int64_t>(rounded);
-  return static_cast<std::uint16_t>(sign | static_cast<int>(bits));
-}
 
 double Activate(Activation activation, double leaky_slope, double v) {
   switch (activation) {
@@ -88,84 +32,278 @@ double LoadOr(const ParamVector& param, std::int64_t index, double absent) {
 
 }  // namespace
 
-double LoadElement(DType dtype, const void* data, std::int64_t index) {
-  switch (dtype) {
-    case DType::kFloat32: return static_cast<double>(Read<float>(data, index));
-    case DType::kFloat64: return Read<double>(data, index);
-    case DType::kFloat16: return Decode(kFloat16Format, Read<std::uint16_t>(data, index));
-    case DType::kBFloat16: return Decode(kBFloat16Format, Read<std::uint16_t>(data, index));
+namespace {
+
+double CombineWith(Combine combine, double v, double other) {
+  switch (combine) {
+    case Combine::kNone: return v;
+    case Combine::kAdd: return v + other;
+    case Combine::kMultiply: return v * other;
+    case Combine::kMultiplySilu: return v * (other / (1 + std::exp(-other)));
+    case Combine::kMultiplySigmoid: return v / (1 + std::exp(-other));
   }
-  return std::numeric_limits<double>::quiet_NaN();
+  return v;
 }
 
-void StoreElement(DType dtype, void* data, std::int64_t index, double value) {
-  switch (dtype) {
-    case DType::kFloat32: Write(data, index, static_cast<float>(value)); return;
-    case DType::kFloat64: Write(data, index, value); return;
-    case DType::kFloat16: Write(data, index, Encode(kFloat16Format, value)); return;
-    case DType::kBFloat16: Write(data, index, Encode(kBFloat16Format, value)); return;
+// Where the elements of a segment lie, and which parameters count for them.
+class ReferenceTensor {
+ public:
+  ReferenceTensor(const NormSpec& spec, const NormParams& params, const Segment& segment)
+      : spec_(spec), params_(params), segment_(segment) {}
+
+  std::int64_t Index(std::int64_t n, std::int64_t c, std::int64_t s) const {
+    return Index(n, c, s, segment_.spatial);
   }
+  std::int64_t Channel(std::int64_t index) const {
+    return spec_.layout == Layout::kChannelsFirst ? index / segment_.spatial % spec_.channels
+                                                  : index % spec_.channels;
+  }
+  std::int64_t Sample(std::int64_t index) const {
+    return index / (spec_.channels * segment_.spatial);
+  }
+  // Element of an array [samples, channels] of the spec's type.
+  double OfSample(const void* data, std::int64_t n, std::int64_t c) const {
+    return LoadElement(spec_.dtype, data, n * spec_.channels + c);
+  }
+
+  double Sum(std::int64_t index) const {
+    const std::int64_t c = Channel(index);
+    double v = LoadElement(spec_.dtype, segment_.x, index) + LoadOr(params_.input_bias, c, 0);
+    if (spec_.gate) v *= OfSample(segment_.gate, Sample(index), c);
+    if (spec_.residual) v += LoadElement(spec_.dtype, segment_.residual, index);
+    return v;
+  }
+
+  // Factor and offset of a sample's channel.
+  struct Affine {
+    double factor;
+    double offset;
+  };
+  Affine AffineOf(std::int64_t n, std::int64_t c) {
+    if (n != cached_sample_ || c != cached_channel_) {
+      cached_ = ComputeAffine(n, c);
+      cached_sample_ = n;
+      cached_channel_ = c;
+    }
+    return cached_;
+  }
+
+  std::int64_t StyleIndex(std::int64_t n) const {
+    std::int64_t index = 0;  // The array may begin at any byte.
+    std::memcpy(&index, reinterpret_cast<const char*>(segment_.style_index) + 8 * n, sizeof(index));
+    return index;
+  }
+
+ private:
+  Affine ComputeAffine(std::int64_t n, std::int64_t c) const {
+    Affine affine = StyleOf(n, c);
+    if (spec_.scale) {
+      const double factor = spec_.scale_offset + OfSample(segment_.scale, n, c);
+      affine.factor *= factor;
+      affine.offset *= factor;
+    }
+    if (spec_.shift) affine.offset += OfSample(segment_.shift, n, c);
+    return affine;
+  }
+
+  std::int64_t Index(std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t spatial) const {
+    return spec_.layout == Layout::kChannelsFirst ? (n * spec_.channels + c) * spatial + s
+                                                  : (n * spatial + s) * spec_.channels + c;
+  }
+
+  Affine FromTable(std::int64_t k, std::int64_t c) const {
+    const std::int64_t at = k * spec_.channels + c;
+    return {LoadOr(params_.gamma, at, 1), LoadOr(params_.beta, at, 0)};
+  }
+
+  Affine StyleOf(std::int64_t n, std::int64_t c) const {
+    if (spec_.style == Style::kTensor) return OfTensor(n, c);
+    Affine affine{};
+    switch (spec_.style) {
+      case Style::kIndex: affine = FromTable(StyleIndex(n), c); break;
+      case Style::kMix:
+        for (std::int64_t k = 0; k < spec_.styles; ++k) {
+          const double weight =
+              LoadElement(spec_.dtype, segment_.style_weights, n * spec_.styles + k);
+          const Affine row = FromTable(k, c);
+          affine.factor += weight * row.factor;
+          affine.offset += weight * row.offset;
+        }
+        break;
+      default: affine = FromTable(0, c);
+    }
+    if (params_.gamma.data == nullptr) return {1, affine.offset};
+    return {affine.factor + spec_.weight_offset, affine.offset};
+  }
+
+  Affine OfTensor(std::int64_t n, std::int64_t c) const {
+    const std::int64_t count = segment_.style_spatial;
+    double mean = 0;
+    double variance = 0;
+    const auto element = [&](std::int64_t s) {
+      return LoadElement(spec_.dtype, segment_.style_tensor, Index(n, c, s, count));
+    };
+    for (std::int64_t s = 0; s < count; ++s) mean += element(s);
+    mean /= static_cast<double>(count);
+    for (std::int64_t s = 0; s < count; ++s) {
+      variance += (element(s) - mean) * (element(s) - mean);
+    }
+    return {std::sqrt(variance / static_cast<double>(count) + spec_.eps), mean};
+  }
+
+  const NormSpec& spec_;
+  const NormParams& params_;
+  const Segment& segment_;
+  // A channel's elements come together, and a style tensor's statistics take its whole channel.
+  Affine cached_{};
+  std::int64_t cached_sample_ = -1;
+  std::int64_t cached_channel_ = -1;
+};
+
+bool IsSum(const NormSpec& spec, const NormParams& params) {
+  return spec.residual || params.input_bias.data != nullptr;
 }
 
-double NormalizedElement(const NormSpec& spec, const Segment& segment, std::int64_t index) {
+// What is normalized.
+double InputElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                    std::int64_t index) {
+  if (IsSum(spec, params)) return NormalizedElement(spec, params, segment, index);
   const double x = LoadElement(spec.dtype, segment.x, index);
-  if (!spec.residual) return x;
-  double sum = 0;  // StoreElement fills as much of it as the type has.
-  StoreElement(spec.dtype, &sum, 0, x + LoadElement(spec.dtype, segment.residual, index));
-  return LoadElement(spec.dtype, &sum, 0);
+  if (spec.combine_input == Combine::kNone) return x;
+  return CombineWith(spec.combine_input, x, LoadElement(spec.dtype, segment.other, index));
+}
+
+struct RowNorm {
+  double mean = 0;
+  double rstd = 1;
+};
+
+RowNorm NormOf(const NormSpec& spec, const std::vector<double>& row) {
+  const double count = static_cast<double>(row.size());
+  RowNorm norm;
+  double sum = 0;
+  if (spec.statistics == Statistics::kMeanVariance) {
+    for (const double v : row) norm.mean += v;
+    norm.mean /= count;
+  }
+  for (const double v : row) {
+    const double deviation = v - norm.mean;
+    switch (spec.statistics) {
+      case Statistics::kSumOfAbsolutes: sum += std::fabs(v); break;
+      case Statistics::kLargestAbsolute:
+        sum = std::isnan(sum) || std::fabs(v) <= sum ? sum : std::fabs(v);
+        break;
+      default: sum += deviation * deviation;
+    }
+  }
+  switch (spec.statistics) {
+    case Statistics::kMeanVariance:
+    case Statistics::kMeanSquare: norm.rstd = 1 / std::sqrt(sum / count + spec.eps); break;
+    case Statistics::kRootOfSquares: sum = std::sqrt(sum); [[fallthrough]];
+    default: norm.rstd = 1 / (sum < spec.eps ? spec.eps : sum);  // A NaN stays one.
+  }
+  return norm;
+}
+
+// Calls visit(row, n, elements), the elements as pairs of channel and index, for each row.
+template <typename Visit>
+void ForRows(const NormSpec& spec, const Segment& segment, const Visit& visit) {
+  const bool positions = spec.rows == Rows::kPosition;
+  const std::int64_t group_channels = spec.channels / spec.groups;
+  const NormParams none;
+  const ReferenceTensor tensor(spec, none, segment);
+  std::vector<std::pair<std::int64_t, std::int64_t>> elements;
+  std::int64_t row = 0;
+  for (std::int64_t n = 0; n < segment.samples; ++n) {
+    for (std::int64_t g = 0; g < spec.groups; ++g) {
+      for (std::int64_t at = 0; at < (positions ? segment.spatial : 1); ++at, ++row) {
+        elements.clear();
+        for (std::int64_t c = g * group_channels; c < (g + 1) * group_channels; ++c) {
+          for (std::int64_t s = positions ? at : 0; s < (positions ? at + 1 : segment.spatial);
+               ++s) {
+            elements.emplace_back(c, tensor.Index(n, c, s));
+          }
+        }
+        visit(row, n, elements);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+double NormalizedElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                         std::int64_t index) {
+  const double sum = ReferenceTensor(spec, params, segment).Sum(index);
+  if (!IsSum(spec, params)) return sum;
+  double rounded = 0;  // StoreElement fills as much of it as the type has.
+  StoreElement(spec.dtype, &rounded, 0, sum);
+  return LoadElement(spec.dtype, &rounded, 0);
 }
 
 Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
-                          double* y) {
+                          const ReferenceOutputs& out) {
   if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
   Segment checked = segment;
+  // Outputs are not used, so they need not be there.
   if (checked.y == nullptr) checked.y = const_cast<void*>(checked.x);
   if (spec.residual_out && checked.residual_out == nullptr) checked.residual_out = checked.y;
+  float scale = 0;
+  if (spec.quantization_scale != QuantizationScale::kStatic) checked.scale_out = &scale;
   if (Status status = ValidateSegments(spec, &checked, 1); !status.ok()) return status;
   const NormParams& own = segment.params != nullptr ? *segment.params : params;
 
-  const std::int64_t spatial = segment.spatial;
-  const std::int64_t group_channels = spec.channels / spec.groups;
-  const double row_length = static_cast<double>(RowLength(spec, spatial));
-  const auto index = [&](std::int64_t n, std::int64_t c, std::int64_t s) {
-    return spec.layout == Layout::kChannelsFirst ? (n * spec.channels + c) * spatial + s
-                                                 : (n * spatial + s) * spec.channels + c;
-  };
-  for (std::int64_t n = 0; n < segment.samples; ++n) {
-    for (std::int64_t g = 0; g < spec.groups; ++g) {
-      const std::int64_t first = g * group_channels;
-      double mean = 0;
-      double variance = 0;
-      // Visits each element of the row as (channel, index of the element).
-      const auto for_row = [&](auto visit) {
-        for (std::int64_t c = first; c < first + group_channels; ++c) {
-          for (std::int64_t s = 0; s < spatial; ++s) visit(c, index(n, c, s));
-        }
-      };
-      if (spec.statistics == Statistics::kMeanVariance) {
-        for_row([&](auto, auto i) { mean += NormalizedElement(spec, segment, i); });
-        mean /= row_length;
-      }
-      if (spec.statistics != Statistics::kGiven) {
-        for_row([&](auto, auto i) {
-          const double deviation = NormalizedElement(spec, segment, i) - mean;
-          variance += deviation * deviation;
-        });
-        variance /= row_length;
-      }
-      for_row([&](std::int64_t c, std::int64_t i) {
-        if (spec.statistics == Statistics::kGiven) {
-          mean = LoadElement(own.mean.dtype, own.mean.data, c);
-          variance = LoadElement(own.variance.dtype, own.variance.data, c);
-        }
-        const double v = (NormalizedElement(spec, segment, i) - mean) /
-                             std::sqrt(variance + spec.eps) * LoadOr(own.gamma, c, 1) +
-                         LoadOr(own.beta, c, 0);
-        y[i] = Activate(spec.activation, spec.leaky_slope, v);
-      });
-    }
+  ReferenceTensor tensor(spec, own, segment);
+  for (std::int64_t n = 0; spec.style == Style::kIndex && n < segment.samples; ++n) {
+    const std::int64_t index = segment.spatial > 0 ? tensor.StyleIndex(n) : 0;
+    if (index >= 0 && index < spec.styles) continue;
+    return InvalidArgument("style_index[" + std::to_string(n) + "]: " + std::to_string(index) +
+                           ", wanted a row of " + std::to_string(spec.styles));
   }
+  std::vector<double> v;
+  ForRows(spec, segment, [&](std::int64_t row, std::int64_t n, const auto& elements) {
+    v.clear();
+    for (const auto& [c, i] : elements) v.push_back(InputElement(spec, own, segment, i));
+    RowNorm norm;
+    if (spec.statistics != Statistics::kGiven) norm = NormOf(spec, v);
+    if (out.mean != nullptr) out.mean[row] = norm.mean;
+    if (out.rstd != nullptr) out.rstd[row] = norm.rstd;
+    for (std::size_t at = 0; at < v.size(); ++at) {
+      const auto [c, i] = elements[at];
+      if (spec.statistics == Statistics::kGiven) {
+        norm = {LoadElement(own.mean.dtype, own.mean.data, c),
+                1 / std::sqrt(LoadElement(own.variance.dtype, own.variance.data, c) + spec.eps)};
+      }
+      const auto affine = tensor.AffineOf(n, c);
+      double y = (v[at] - norm.mean) * norm.rstd * affine.factor + affine.offset;
+      y = Activate(spec.activation, spec.leaky_slope, y);
+      if (spec.combine_output != Combine::kNone) {
+        y = CombineWith(spec.combine_output, y, LoadElement(spec.dtype, segment.other, i));
+      }
+      out.y[i] = y;
+    }
+  });
   return Status();
+}
+
+std::vector<double> ReferenceScales(const NormSpec& spec, const Segment& segment, const double* y) {
+  std::vector<double> scales;
+  const double largest = LargestQuantized(spec.quantization);
+  ForRows(spec, segment, [&](std::int64_t, std::int64_t, const auto& elements) {
+    const std::size_t block = spec.quantization_scale == QuantizationScale::kBlock
+                                  ? static_cast<std::size_t>(kQuantizationBlock)
+                                  : elements.size();
+    for (std::size_t from = 0; from < elements.size(); from += block) {
+      double most = 0;
+      for (std::size_t at = from; at < std::min(from + block, elements.size()); ++at) {
+        const double magnitude = std::fabs(y[elements[at].second]);
+        if (!(magnitude <= most) && !std::isnan(most)) most = magnitude;
+      }
+      const double scale = most / largest;
+      scales.push_back(scale < 0x1p-126 ? 0x1p-126 : scale);
+    }
+  });
+  return scales;
 }
 
 Status LinearNormReference(const LinearNormSpec& spec, const LinearNormParams& params,

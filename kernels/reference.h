@@ -4,6 +4,8 @@
 #ifndef NORMD_KERNELS_REFERENCE_H_
 #define NORMD_KERNELS_REFERENCE_H_
 
+#include <vector>
+
 #include "kernels/linear_norm.h"
 #include "kernels/norm.h"
 
@@ -16,16 +18,38 @@ double LoadElement(DType dtype, const void* data, std::int64_t index);
 // NaN.
 void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 
-// Element `index` of what is normalized: x, or the sum with the residual, rounded to the type. What
-// a backend writes to residual_out has these values exactly.
-double NormalizedElement(const NormSpec& spec, const Segment& segment, std::int64_t index);
+// Element `index` of an array of quantized values, exactly.
+double LoadQuantized(Quantization quantization, const void* data, std::int64_t index);
+
+// `value`, which the scale has divided already, rounded to nearest even and saturated.
+void StoreQuantized(Quantization quantization, void* data, std::int64_t index, double value);
+
+// Element `index` of what residual_out is: x with what is added to it, rounded to the type. What a
+// backend writes there has these values exactly, but where a gate multiplies x: there it may round
+// the product first. `params` are those that count for the segment.
+double NormalizedElement(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                         std::int64_t index);
+
+// Where NormalizeReference leaves its results, all in float64.
+struct ReferenceOutputs {
+  double* y;               // samples * channels * spatial, in x's layout, unrounded.
+  double* mean = nullptr;  // One per row, or null.
+  double* rstd = nullptr;  // One per row, or null.
+};
 
 // Computes one segment of host memory in float64 with two passes (mean, then squared deviations),
-// whatever spec.dtype is. `y` is samples * channels * spatial doubles, in x's layout, and is the
-// unrounded result; segment.y and segment.residual_out are not used. Cost: one thread, about 10 ns
-// an element.
+// whatever spec.dtype is. The segment's outputs are not used, and y is not quantized. Cost: one
+// thread, about 10 ns an element.
 Status NormalizeReference(const NormSpec& spec, const NormParams& params, const Segment& segment,
-                          double* y);
+                          const ReferenceOutputs& out);
+inline Status NormalizeReference(const NormSpec& spec, const NormParams& params,
+                                 const Segment& segment, double* y) {
+  return NormalizeReference(spec, params, segment, ReferenceOutputs{y});
+}
+
+// The scale of each row or block of `y`, NormalizeReference's, in float64: as many as
+// Segment::scale_out has. Only with QuantizationScale::kRow or kBlock.
+std::vector<double> ReferenceScales(const NormSpec& spec, const Segment& segment, const double* y);
 
 // Computes one segment of host memory in float64, whatever the dtype and the precision are. `out`
 // is samples * out_features doubles, unrounded; segment.out is not used. Cost: one thread, samples

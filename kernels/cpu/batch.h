@@ -22,7 +22,7 @@ struct CacheSizes {
 // Parameters in the form that the loops take. Borrows from its source.
 struct Params {
   Params(const NormSpec& spec, const NormParams& source)
-      : gamma(source.gamma, spec.channels),
+      : gamma(source.gamma, spec.channels, spec.weight_offset),
         beta(source.beta, spec.channels),
         mean(source.mean, spec.channels),
         variance(source.variance, spec.channels) {}
@@ -51,9 +51,16 @@ struct Batch {
   Parallel parallel;
   CacheSizes caches;
   bool exceeds_caches = false;
+
+  // The same for another spec and its parameters, which must outlive it.
+  Batch With(const NormSpec& other, const Params& its_params) const {
+    return {other, its_params, kernels, parallel, caches, exceeds_caches};
+  }
 };
 
-inline bool IsCentered(const NormSpec& spec) { return spec.statistics != Statistics::kMeanSquare; }
+inline bool IsCentered(const NormSpec& spec) {
+  return spec.statistics == Statistics::kMeanVariance;
+}
 
 // What a row's statistics make of its elements: (x - mean) * rstd.
 struct RowStatistics {
@@ -61,8 +68,32 @@ struct RowStatistics {
   double rstd = 1;
 };
 
+// 1 / max(norm, eps); a NaN stays one.
+inline double ReciprocalOfNorm(double norm, double eps) { return 1 / (norm < eps ? eps : norm); }
+
 inline RowStatistics Finish(const Moments& moments, double eps) {
   return {moments.mean, 1 / std::sqrt(moments.m2 / moments.count + eps)};
+}
+
+// With Statistics::kMeanVariance, kMeanSquare and kRootOfSquares.
+inline RowStatistics Finish(const Moments& moments, const NormSpec& spec) {
+  if (spec.statistics != Statistics::kRootOfSquares) return Finish(moments, spec.eps);
+  return {0, ReciprocalOfNorm(std::sqrt(moments.m2), spec.eps)};
+}
+
+// To the outputs that the segment asks for.
+inline void WriteStatistics(const NormSpec& spec, const Segment& segment, std::int64_t row,
+                            const RowStatistics& statistics) {
+  const auto write = [&](void* out, double value) {
+    if (out == nullptr) return;
+    if (spec.dtype == DType::kFloat64) {
+      static_cast<double*>(out)[row] = value;
+    } else {
+      static_cast<float*>(out)[row] = static_cast<float>(value);
+    }
+  };
+  write(segment.mean_out, statistics.mean);
+  write(segment.rstd_out, statistics.rstd);
 }
 
 // The channel's transformation, given statistics included.
@@ -107,6 +138,10 @@ inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t firs
   return run;
 }
 
+// What specialised kernels compute: rows of groups, gamma and beta for all samples. The choice
+// between the three below.
+void NormalizePlain(const Batch& batch, const Segment& segment);
+
 // Segments whose rows, or whose channels' runs, are contiguous: channels first, and spatial == 1.
 void NormalizeContiguous(const Batch& batch, const Segment& segment);
 
@@ -115,6 +150,9 @@ void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
 
 // Given statistics where channels are adjacent: channels last, and spatial == 1.
 void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
+
+// Whatever a valid spec asks for; batch.params is not used.
+void NormalizeStaged(const Batch& batch, const NormParams& params, const Segment& segment);
 
 }  // namespace normd::norm::cpu
 

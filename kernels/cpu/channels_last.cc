@@ -116,10 +116,12 @@ class Samples {
   }
 
   template <class Acc>
-  void FillTable(const std::vector<Moments>& moments, CyclicTable<Acc>* table) const {
+  void FillTable(std::int64_t sample, const std::vector<Moments>& moments,
+                 CyclicTable<Acc>* table) const {
     const std::int64_t group_channels = channels_ / groups_;
     for (std::int64_t group = 0; group < groups_; ++group) {
-      const RowStatistics row = Finish(moments[static_cast<std::size_t>(group)], batch_.spec.eps);
+      const RowStatistics row = Finish(moments[static_cast<std::size_t>(group)], batch_.spec);
+      WriteStatistics(batch_.spec, segment_, sample * groups_ + group, row);
       for (std::int64_t i = 0; i < group_channels; ++i) {
         const std::int64_t channel = group * group_channels + i;
         table->Set(channel, ChannelAffine(batch_, row, channel));
@@ -198,7 +200,7 @@ void NormalizeSamples(const Batch& batch, const Segment& segment) {
       for (std::size_t i = groups; i < moments.size(); ++i) {
         moments[i % groups] = Merge(moments[i % groups], moments[i]);
       }
-      samples.FillTable(moments, &table);
+      samples.FillTable(sample, moments, &table);
       inner.For(samples.slices(), 1, [&](std::int64_t from, std::int64_t to) {
         for (std::int64_t slice = from; slice < to; ++slice) {
           samples.ApplySlice(sample, slice, table);

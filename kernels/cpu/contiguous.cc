@@ -54,12 +54,14 @@ class Rows {
     return batch_.kernels->moments(At(row, begin), count, IsCentered(batch_.spec));
   }
 
-  // Merges fetch(0), fetch(1), ... of all parts.
+  // Merges fetch(0), fetch(1), ... of all parts of a row.
   template <class Fetch>
-  RowStatistics MergeParts(const Fetch& fetch) const {
+  RowStatistics MergeParts(std::int64_t row, const Fetch& fetch) const {
     Moments moments;
     for (std::int64_t part = 0; part < parts(); ++part) moments = Merge(moments, fetch(part));
-    return Finish(moments, batch_.spec.eps);
+    const RowStatistics statistics = Finish(moments, batch_.spec);
+    WriteStatistics(batch_.spec, segment_, row, statistics);
+    return statistics;
   }
 
   void ApplyPart(std::int64_t row, const RowStatistics& statistics, std::int64_t part) const {
@@ -85,11 +87,11 @@ class Rows {
     RowStatistics statistics;
     for (std::int64_t row = begin; row < end; ++row) {
       if (!given_ && (!along || row == begin)) {
-        statistics = MergeParts([&](std::int64_t part) { return PartMoments(row, part); });
+        statistics = MergeParts(row, [&](std::int64_t part) { return PartMoments(row, part); });
       }
       if (along && row + 1 < end) {
-        statistics =
-            MergeParts([&](std::int64_t part) { return ApplyPartAlong(row, statistics, part); });
+        statistics = MergeParts(
+            row + 1, [&](std::int64_t part) { return ApplyPartAlong(row, statistics, part); });
       } else {
         Apply(row, statistics, 0, length_);
       }
@@ -195,7 +197,7 @@ void NormalizeSplit(const Batch& batch, const Rows& rows) {
     if (!rows.given() && (!along || row == 0)) {
       for_parts([&](std::int64_t part) { slot(part) = rows.PartMoments(row, part); });
     }
-    if (!rows.given()) statistics = rows.MergeParts(slot);
+    if (!rows.given()) statistics = rows.MergeParts(row, slot);
     if (along && row + 1 < rows.count()) {
       for_parts(
           [&](std::int64_t part) { slot(part) = rows.ApplyPartAlong(row, statistics, part); });

@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/stage_inputs.h"
 #include "kernels/cpu/workers.h"
 
 namespace normd::norm::cpu {
@@ -44,8 +45,26 @@ bool TakesElements(const NormSpec& spec, const Segment* segments, std::size_t co
                      [](const Segment& segment) { return segment.spatial == 1; });
 }
 
-void NormalizeSegment(const Batch& batch, const Segment& segment) {
+// Whether the specialised kernels compute it.
+bool IsSpecialised(const NormSpec& spec, const NormParams& params) {
+  NormSpec known = spec;  // A norm of squares takes the same sums as their mean.
+  if (spec.statistics == Statistics::kRootOfSquares) known.statistics = Statistics::kMeanSquare;
+  return IsPlain(known, params);
+}
+
+void NormalizeSegment(const Batch& batch, const NormParams& params, const Segment& segment) {
   if (segment.samples == 0 || segment.spatial == 0) return;
+  const NormParams& own = segment.params != nullptr ? *segment.params : params;
+  if (!IsSpecialised(batch.spec, own)) return NormalizeStaged(batch, own, segment);
+  if (segment.params == nullptr) return NormalizePlain(batch, segment);
+  Params prepared(batch.spec, own);
+  if (TakesElements(batch.spec, &segment, 1)) prepared.PrepareElements(batch.spec.dtype);
+  NormalizePlain(batch.With(batch.spec, prepared), segment);
+}
+
+}  // namespace
+
+void NormalizePlain(const Batch& batch, const Segment& segment) {
   const bool given = batch.spec.statistics == Statistics::kGiven;
   // With one position, or one channel, both layouts are the same memory.
   const bool channels_last =
@@ -58,17 +77,6 @@ void NormalizeSegment(const Batch& batch, const Segment& segment) {
     NormalizeContiguous(batch, segment);
   }
 }
-
-void NormalizeWithOwnParams(const Batch& batch, const Segment& segment) {
-  if (segment.params == nullptr) return NormalizeSegment(batch, segment);
-  Params own(batch.spec, *segment.params);
-  if (TakesElements(batch.spec, &segment, 1)) own.PrepareElements(batch.spec.dtype);
-  NormalizeSegment(
-      {batch.spec, own, batch.kernels, batch.parallel, batch.caches, batch.exceeds_caches},
-      segment);
-}
-
-}  // namespace
 
 Workers::Workers(int max_threads)
     : threads(max_threads > 0 ? max_threads : tbb::this_task_arena::max_concurrency()),
@@ -85,12 +93,14 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   if (Status status = ValidateSpec(spec, params); !status.ok()) return status;
   if (Status status = ValidateSegments(spec, segments, count, InputAlignment::kByte); !status.ok())
     return status;
+  if (Status status = CheckStyleIndexes(spec, segments, count); !status.ok()) return status;
   const std::int64_t bytes = TotalBytes(spec, segments, count);
   if (bytes == 0) return Status();
   try {
     const bool serial = workers_->threads == 1 || bytes <= kSerialBytes;
-    Params shared(spec, params);
-    if (TakesElements(spec, segments, count)) shared.PrepareElements(spec.dtype);
+    const bool specialised = IsSpecialised(spec, params);
+    Params shared(spec, specialised ? params : NormParams());
+    if (specialised && TakesElements(spec, segments, count)) shared.PrepareElements(spec.dtype);
     const Batch batch{.spec = spec,
                       .params = shared,
                       .kernels = &KernelsFor(spec.dtype),
@@ -101,7 +111,7 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
       batch.parallel.For(static_cast<std::int64_t>(count), 1,
                          [&](std::int64_t begin, std::int64_t end) {
                            for (std::int64_t i = begin; i < end; ++i) {
-                             NormalizeWithOwnParams(batch, segments[i]);
+                             NormalizeSegment(batch, params, segments[i]);
                            }
                          });
     };

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/cpu/half.h"
 
 namespace normd::norm::cpu {
 
-Param::Param(const ParamVector& source, std::int64_t count) : count_(count) {
+Param::Param(const ParamVector& source, std::int64_t count, double offset)
+    : count_(count), offset_(offset) {
   if (source.data == nullptr) return;
   switch (source.dtype) {
     case DType::kFloat32: float32_ = static_cast<const float*>(source.data); return;
@@ -23,22 +25,18 @@ Param::Param(const ParamVector& source, std::int64_t count) : count_(count) {
 }
 
 const void* Param::AsAccumulationType(DType dtype) {
-  const std::size_t count = static_cast<std::size_t>(count_);
+  if (!present()) return nullptr;
+  const auto copy = [&](auto& copied) {
+    using Acc = std::remove_reference_t<decltype(copied[0])>;
+    copied = std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(count_));
+    for (std::int64_t i = 0; i < count_; ++i) copied[i] = static_cast<Acc>(At(i, 0));
+    return copied.get();
+  };
   if (dtype == DType::kFloat64) {
-    if (float32_ != nullptr && float64_ == nullptr) {
-      float64_copy_ = std::make_unique_for_overwrite<double[]>(count);
-      std::copy(float32_, float32_ + count_, float64_copy_.get());
-      float64_ = float64_copy_.get();
-    }
-    return float64_;
+    return float64_ != nullptr && offset_ == 0 ? float64_ : copy(float64_copy_);
   }
-  if (float64_ != nullptr && float32_ == nullptr) {
-    float32_copy_ = std::make_unique_for_overwrite<float[]>(count);
-    std::transform(float64_, float64_ + count_, float32_copy_.get(),
-                   [](double value) { return static_cast<float>(value); });
-    return float32_copy_.get();
-  }
-  return float32_;
+  // A copy of its own: what float32_ points to stays without the offset.
+  return float32_ != nullptr && offset_ == 0 ? float32_ : copy(float32_sum_);
 }
 
 }  // namespace normd::norm::cpu

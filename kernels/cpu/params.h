@@ -10,29 +10,33 @@
 
 namespace normd::norm::cpu {
 
-// One parameter vector, or its absence. Borrows `source`; holds a converted copy of float16 and
-// bfloat16.
+// One parameter vector, each element plus an offset, or its absence. Borrows `source`; holds a
+// converted copy of float16 and bfloat16.
 class Param {
  public:
-  Param(const ParamVector& source, std::int64_t count);
+  Param(const ParamVector& source, std::int64_t count, double offset = 0);
 
   bool present() const { return float32_ != nullptr || float64_ != nullptr; }
 
-  // Exactly the given value; `absent` if there is none.
+  // Exactly the given value plus the offset; `absent` if there is none.
   double At(std::int64_t index, double absent) const {
-    if (float32_ != nullptr) return static_cast<double>(float32_[index]);
-    return float64_ != nullptr ? float64_[index] : absent;
+    if (!present()) return absent;
+    const double value =
+        float32_ != nullptr ? static_cast<double>(float32_[index]) : float64_[index];
+    return offset_ == 0 ? value : value + offset_;  // A sum with 0 would lose the sign of -0.
   }
 
-  // The whole vector as float, or as double if `dtype` is float64, rounded where it must be; null
-  // if absent. Valid as long as the Param and its source.
+  // The whole vector, each as At has it, as float or as double if `dtype` is float64, rounded where
+  // it must be; null if absent. Valid as long as the Param and its source.
   const void* AsAccumulationType(DType dtype);
 
  private:
   std::int64_t count_;
+  double offset_;
   const float* float32_ = nullptr;
   const double* float64_ = nullptr;
-  std::unique_ptr<float[]> float32_copy_;
+  std::unique_ptr<float[]> float32_copy_;  // Of 16-bit elements.
+  std::unique_ptr<float[]> float32_sum_;   // What AsAccumulationType makes.
   std::unique_ptr<double[]> float64_copy_;
 };
 

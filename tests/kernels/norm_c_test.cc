@@ -10,6 +10,9 @@
 extern "C" {
 int call_as_version_1(const float* x, float* y, int64_t samples, int64_t elements, float slope);
 int call_as_version_4(const float* x, float* y, int64_t samples, int64_t elements, float slope);
+int call_as_version_5(const float* x, float* y, int64_t samples, int64_t elements, float slope);
+int call_batch_as_version_5(const float* x, const float* residual, float* y, float* sum,
+                            int64_t elements);
 }
 
 namespace {
@@ -32,6 +35,15 @@ norm_params NoParams() {
   norm_params params = {};
   params.struct_size = sizeof(params);
   return params;
+}
+
+// One sample with one position.
+norm_tensors Tensors(const float* x, float* y) {
+  norm_tensors tensors = {};
+  tensors.x = x;
+  tensors.y = y;
+  tensors.samples = tensors.spatial = 1;
+  return tensors;
 }
 
 class NormCCpuTest : public testing::Test {
@@ -144,11 +156,26 @@ TEST_F(NormCCpuTest, CallersOfEveryVersionGetTheirResults) {
   params.gamma = {gamma.data(), NORM_FLOAT32, 0};
   const norm_segment segment = {x.data(), expected.data(), 4, 1};
   ASSERT_EQ(norm_cpu_normalize(executor_, &spec, &params, &segment, 1), NORM_OK);
-  for (const auto call : {call_as_version_1, call_as_version_4}) {
+  for (const auto call : {call_as_version_1, call_as_version_4, call_as_version_5}) {
     std::vector<float> y(16, NAN);
     EXPECT_EQ(call(x.data(), y.data(), 2, 4, 0.25f), NORM_OK) << norm_last_error();
     EXPECT_EQ(y, expected);
   }
+}
+
+TEST_F(NormCCpuTest, CallersOfVersionFiveGetTheirBatch) {
+  const std::vector<float> x = {1, 2, 3, 4};
+  const std::vector<float> residual = {2, 2, 1, 0};
+  std::vector<float> y(4, NAN);
+  std::vector<float> sum(4, NAN);
+  ASSERT_EQ(call_batch_as_version_5(x.data(), residual.data(), y.data(), sum.data(), 2), NORM_OK)
+      << norm_last_error();
+  EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
+  const double rms = std::sqrt(12.5);
+  EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
+  EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
+  EXPECT_NEAR(y[2], 3, 1e-6);
+  EXPECT_NEAR(y[3], 3, 1e-6);
 }
 
 TEST_F(NormCCpuTest, ABatchTakesResidualsAndParametersOfItsOwn) {
@@ -171,7 +198,10 @@ TEST_F(NormCCpuTest, ABatchTakesResidualsAndParametersOfItsOwn) {
     double added[3];
   } tensors[2] = {};
   for (int i = 0; i < 2; ++i) {
-    tensors[i].known = {&x[2 * i], &y[2 * i], 1, 1, &residual[2 * i], &sum[2 * i], nullptr};
+    norm_tensors& known = tensors[i].known;
+    known = Tensors(&x[2 * i], &y[2 * i]);
+    known.residual = &residual[2 * i];
+    known.residual_out = &sum[2 * i];
     tensors[i].added[0] = NAN;
   }
   tensors[1].known.params = &own;
@@ -194,7 +224,7 @@ TEST_F(NormCCpuTest, ABatchOfManyTensorsIsTakenWhole) {
   for (std::size_t i = 0; i < kTensors; ++i) {
     x[2 * i] = static_cast<float>(i);
     x[2 * i + 1] = static_cast<float>(i) + 2;
-    tensors[i] = {&x[2 * i], &y[2 * i], 1, 1, nullptr, nullptr, nullptr};
+    tensors[i] = Tensors(&x[2 * i], &y[2 * i]);
   }
   const norm_spec spec = LayerNorm(2);
   const norm_params params = NoParams();
@@ -212,7 +242,7 @@ TEST_F(NormCCpuTest, RefusesABatchThatIsWrong) {
   float x[2] = {};
   norm_params small = NoParams();
   small.struct_size = 8;
-  norm_tensors tensors = {x, x, 1, 1, nullptr, nullptr, nullptr};
+  norm_tensors tensors = Tensors(x, x);
   norm_batch batch = {sizeof(batch), sizeof(tensors), &tensors, 1};
   const auto refused = [&](const norm_batch* wrong) {
     EXPECT_EQ(norm_cpu_normalize_batch(executor_, &spec, &params, wrong), NORM_INVALID_ARGUMENT);

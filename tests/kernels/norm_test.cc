@@ -50,7 +50,7 @@ TEST(ValidateSpecTest, RefusesValuesOutsideTheEnums) {
   NormSpec spec = InstanceNormSpec(3, static_cast<DType>(9));
   ExpectInvalid(ValidateSpec(spec, {}), "dtype");
   spec = InstanceNormSpec(3, DType::kFloat32);
-  spec.statistics = static_cast<Statistics>(3);
+  spec.statistics = static_cast<Statistics>(6);
   ExpectInvalid(ValidateSpec(spec, {}), "statistics");
   spec = InstanceNormSpec(3, DType::kFloat32);
   spec.layout = static_cast<Layout>(2);

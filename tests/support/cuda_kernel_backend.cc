@@ -1,8 +1,10 @@
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/normalize.h"
@@ -35,14 +37,12 @@ class CudaKernelBackend : public KernelBackend {
     const NormParams device_params = Copy(spec, params, mirror, &error);
     std::deque<NormParams> own;
     std::vector<Segment> device(segments, segments + count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t bytes = Bytes(spec, segments[i]);
-      device[i].x = mirror.Copy(segments[i].x, bytes, &error);
-      device[i].y = mirror.Copy(segments[i].y, bytes, &error);
-      device[i].residual = mirror.Copy(segments[i].residual, bytes, &error);
-      device[i].residual_out = mirror.Copy(segments[i].residual_out, bytes, &error);
-      if (segments[i].params == nullptr) continue;
-      device[i].params = &own.emplace_back(Copy(spec, *segments[i].params, mirror, &error));
+    for (Segment& segment : device) {
+      for (const Tensor& tensor : TensorsOf(spec, &segment)) {
+        *tensor.address = mirror.Copy(*tensor.address, tensor.bytes, &error);
+      }
+      if (segment.params == nullptr) continue;
+      segment.params = &own.emplace_back(Copy(spec, *segment.params, mirror, &error));
     }
     const std::size_t workspace_bytes = cuda::WorkspaceBytes(spec, device.data(), count, limits_);
     cuda::LaunchOptions options;
@@ -55,27 +55,74 @@ class CudaKernelBackend : public KernelBackend {
     }
     error = cudaDeviceSynchronize();
     for (std::size_t i = 0; i < count && error == cudaSuccess && status.ok(); ++i) {
-      error =
-          cudaMemcpy(segments[i].y, device[i].y, Bytes(spec, segments[i]), cudaMemcpyDeviceToHost);
+      Segment host = segments[i];
+      const std::vector<Tensor> to = TensorsOf(spec, &host);
+      const std::vector<Tensor> from = TensorsOf(spec, &device[i]);
+      for (std::size_t t = 0; t < to.size() && error == cudaSuccess; ++t) {
+        if (!to[t].is_output || *to[t].address == nullptr) continue;
+        error = cudaMemcpy(*to[t].address, *from[t].address, to[t].bytes, cudaMemcpyDeviceToHost);
+      }
     }
     return status.ok() && error != cudaSuccess ? Failure(error) : status;
   }
 
  private:
+  // One of a segment's arrays; inputs are never written.
+  struct Tensor {
+    void** address;
+    std::size_t bytes;
+    bool is_output = false;
+  };
+
+  static std::vector<Tensor> TensorsOf(const NormSpec& spec, Segment* segment) {
+    const auto input = [](auto** address) {
+      return const_cast<void**>(reinterpret_cast<const void* const*>(address));
+    };
+    const std::size_t element = SizeOf(spec.dtype);
+    const std::size_t accumulator = spec.dtype == DType::kFloat64 ? 8 : 4;
+    const auto samples = static_cast<std::size_t>(segment->samples);
+    const auto channels = samples * static_cast<std::size_t>(spec.channels);
+    const auto elements = channels * static_cast<std::size_t>(segment->spatial);
+    const bool quantized = spec.quantization != Quantization::kNone;
+    const auto rows = samples * static_cast<std::size_t>(RowsOfSample(spec, segment->spatial));
+    const std::int64_t length = RowLength(spec, segment->spatial);
+    const auto scales =
+        spec.quantization_scale == QuantizationScale::kBlock
+            ? static_cast<std::size_t>((length + kQuantizationBlock - 1) / kQuantizationBlock)
+            : 1;
+    const auto styles = samples * static_cast<std::size_t>(spec.styles);
+    const auto style_elements = channels * static_cast<std::size_t>(segment->style_spatial);
+    return {{input(&segment->x), elements * element},
+            {&segment->y, elements * (quantized ? 1 : element), true},
+            {input(&segment->residual), elements * element},
+            {&segment->residual_out, elements * element, true},
+            {input(&segment->other), elements * element},
+            {input(&segment->gate), channels * element},
+            {input(&segment->scale), channels * element},
+            {input(&segment->shift), channels * element},
+            {input(&segment->style_index), samples * sizeof(std::int64_t)},
+            {input(&segment->style_weights), styles * element},
+            {input(&segment->style_tensor), style_elements * element},
+            {&segment->mean_out, rows * accumulator, true},
+            {&segment->rstd_out, rows * accumulator, true},
+            {input(&segment->scale_out), rows * scales * sizeof(float), true}};
+  }
+
   static NormParams Copy(const NormSpec& spec, const NormParams& params, DeviceMirror& mirror,
                          cudaError_t* error) {
     NormParams copied;
-    for (auto [from, to] :
-         {std::pair(&params.gamma, &copied.gamma), std::pair(&params.beta, &copied.beta),
-          std::pair(&params.mean, &copied.mean), std::pair(&params.variance, &copied.variance)}) {
-      const std::size_t bytes = static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
+    const auto styles = static_cast<std::size_t>(std::max<std::int64_t>(spec.styles, 1));
+    for (auto [from, to, rows] :
+         {std::tuple(&params.gamma, &copied.gamma, styles),
+          std::tuple(&params.beta, &copied.beta, styles),
+          std::tuple(&params.mean, &copied.mean, std::size_t{1}),
+          std::tuple(&params.variance, &copied.variance, std::size_t{1}),
+          std::tuple(&params.input_bias, &copied.input_bias, std::size_t{1})}) {
+      const std::size_t bytes =
+          rows * static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
       *to = {mirror.Copy(from->data, bytes, error), from->dtype};
     }
     return copied;
-  }
-  static std::size_t Bytes(const NormSpec& spec, const Segment& segment) {
-    return static_cast<std::size_t>(segment.samples * segment.spatial * spec.channels) *
-           SizeOf(spec.dtype);
   }
   static Status Failure(cudaError_t error) {
     return Status(StatusCode::kDeviceError, cudaGetErrorString(error));

@@ -21,9 +21,9 @@ class KernelBackend {
   // False if this machine lacks the device; tests then skip.
   virtual bool Available() const = 0;
 
-  // Computes a batch that lies in host memory, parameters included, and returns when y is complete.
-  // A backend with memory of its own copies in and out, keeps each segment's alignment modulo 256
-  // and its aliasing of x and y, and writes back nothing but y.
+  // Computes a batch that lies in host memory, parameters included, and returns when its outputs
+  // are complete. A backend with memory of its own copies in and out, keeps each tensor's alignment
+  // modulo 256 and the aliasing of inputs and outputs, and writes back the outputs alone.
   virtual Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                            std::size_t count) = 0;
 };

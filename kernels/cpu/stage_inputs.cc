@@ -1,0 +1,184 @@
+#include "kernels/cpu/stage_inputs.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "kernels/cpu/stage_loops.h"
+
+namespace normd::norm::cpu {
+namespace {
+
+constexpr std::int64_t kTaskElements = 64 << 10;
+
+template <class T>
+T LoadUnaligned(const void* data, std::int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const char*>(data) + index * static_cast<std::int64_t>(sizeof(T)),
+              sizeof(T));
+  return value;
+}
+
+// Makes the factors and offsets of one segment.
+template <class Acc>
+class Modulation {
+ public:
+  Modulation(const Batch& batch, const NormParams& params, const Segment& segment)
+      : batch_(batch),
+        spec_(batch.spec),
+        segment_(segment),
+        channels_(batch.spec.channels),
+        table_rows_(batch.spec.styles > 0 ? batch.spec.styles : 1),
+        gamma_(params.gamma, table_rows_ * channels_),
+        beta_(params.beta, table_rows_ * channels_) {}
+
+  void Make(ChannelArray<Acc>* factor, ChannelArray<Acc>* offset) const {
+    const bool per_sample = spec_.style != Style::kNone || spec_.scale || spec_.shift;
+    const bool scales = gamma_.present() || spec_.scale || spec_.style == Style::kTensor;
+    const bool shifts = beta_.present() || spec_.shift || spec_.style == Style::kTensor;
+    Acc* const factors = scales ? factor->Resize(segment_.samples, channels_, per_sample) : nullptr;
+    Acc* const offsets = shifts ? offset->Resize(segment_.samples, channels_, per_sample) : nullptr;
+    if (!scales && !shifts) return;
+    const std::int64_t samples = per_sample ? segment_.samples : 1;
+    batch_.parallel.For(samples, 1 + kTaskElements / channels_,
+                        [&](std::int64_t begin, std::int64_t end) {
+                          for (std::int64_t n = begin; n < end; ++n) {
+                            MakeSample(n, At(factors, n), At(offsets, n));
+                          }
+                        });
+  }
+
+ private:
+  Acc* At(Acc* values, std::int64_t n) const {
+    return values == nullptr ? nullptr : values + n * channels_;
+  }
+
+  // A sample of an array [samples, width], in the accumulation type.
+  std::vector<Acc> ReadSample(const void* data, std::int64_t n, std::int64_t width) const {
+    if (data == nullptr) return {};
+    std::vector<Acc> values(static_cast<std::size_t>(width));
+    InputRun run;
+    run.x =
+        static_cast<const char*>(data) + n * width * static_cast<std::int64_t>(SizeOf(spec_.dtype));
+    run.count = width;
+    StageLoopsFor(spec_.dtype).read(run, values.data());
+    return values;
+  }
+
+  void MakeSample(std::int64_t n, Acc* factors, Acc* offsets) const {
+    const std::vector<Acc> scale = ReadSample(segment_.scale, n, channels_);
+    const std::vector<Acc> shift = ReadSample(segment_.shift, n, channels_);
+    const std::vector<Acc> weights = ReadSample(segment_.style_weights, n, spec_.styles);
+    std::vector<double> means;
+    std::vector<double> deviations;
+    if (spec_.style == Style::kTensor) TensorStyle(n, &means, &deviations);
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      const auto at = static_cast<std::size_t>(c);
+      double factor = means.empty() ? Gamma(n, c, weights) : deviations[at];
+      double offset = means.empty() ? Beta(n, c, weights) : means[at];
+      if (!scale.empty()) {
+        const double more = spec_.scale_offset + static_cast<double>(scale[at]);
+        factor *= more;
+        offset *= more;
+      }
+      if (!shift.empty()) offset += static_cast<double>(shift[at]);
+      if (factors != nullptr) factors[c] = static_cast<Acc>(factor);
+      if (offsets != nullptr) offsets[c] = static_cast<Acc>(offset);
+    }
+  }
+
+  double Gamma(std::int64_t n, std::int64_t c, const std::vector<Acc>& weights) const {
+    return gamma_.present() ? spec_.weight_offset + OfTable(gamma_, n, c, weights) : 1;
+  }
+  double Beta(std::int64_t n, std::int64_t c, const std::vector<Acc>& weights) const {
+    return beta_.present() ? OfTable(beta_, n, c, weights) : 0;
+  }
+
+  double OfTable(const Param& table, std::int64_t n, std::int64_t c,
+                 const std::vector<Acc>& weights) const {
+    if (spec_.style == Style::kIndex) {
+      const auto k = LoadUnaligned<std::int64_t>(segment_.style_index, n);
+      return table.At(k * channels_ + c, 0);
+    }
+    if (spec_.style == Style::kNone) return table.At(c, 0);
+    double sum = 0;
+    for (std::size_t k = 0; k < weights.size(); ++k) {
+      sum += static_cast<double>(weights[k]) *
+             table.At(static_cast<std::int64_t>(k) * channels_ + c, 0);
+    }
+    return sum;
+  }
+
+  // The mean and the deviation of each channel of the sample's style tensor.
+  void TensorStyle(std::int64_t n, std::vector<double>* means,
+                   std::vector<double>* deviations) const {
+    const std::int64_t count = segment_.style_spatial;
+    means->resize(static_cast<std::size_t>(channels_));
+    deviations->resize(static_cast<std::size_t>(channels_));
+    const auto bytes = static_cast<std::int64_t>(SizeOf(spec_.dtype));
+    const char* const sample =
+        static_cast<const char*>(segment_.style_tensor) + n * channels_ * count * bytes;
+    if (spec_.layout == Layout::kChannelsLast) {
+      batch_.kernels->channel_moments({sample, count, channels_}, true, means->data(),
+                                      deviations->data());
+    } else {
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        const Moments moments = batch_.kernels->moments(sample + c * count * bytes, count, true);
+        (*means)[static_cast<std::size_t>(c)] = moments.mean;
+        (*deviations)[static_cast<std::size_t>(c)] = moments.m2;
+      }
+    }
+    for (double& value : *deviations) {
+      value = std::sqrt(value / static_cast<double>(count) + spec_.eps);
+    }
+  }
+
+  const Batch& batch_;
+  const NormSpec& spec_;
+  const Segment& segment_;
+  const std::int64_t channels_;
+  const std::int64_t table_rows_;
+  const Param gamma_;
+  const Param beta_;
+};
+
+}  // namespace
+
+template <class Acc>
+StageInputs<Acc>::StageInputs(const Batch& batch, const NormParams& params,
+                              const Segment& segment) {
+  Modulation<Acc>(batch, params, segment).Make(&factor, &offset);
+  const std::int64_t channels = batch.spec.channels;
+  if (params.input_bias.data != nullptr) {
+    const Param bias(params.input_bias, channels);
+    Acc* const values = input_bias.Resize(1, channels, false);
+    for (std::int64_t c = 0; c < channels; ++c) values[c] = static_cast<Acc>(bias.At(c, 0));
+  }
+  if (batch.spec.gate) {
+    InputRun run;
+    run.x = segment.gate;
+    run.count = segment.samples * channels;
+    StageLoopsFor(batch.spec.dtype).read(run, gate.Resize(segment.samples, channels, true));
+  }
+}
+
+template struct StageInputs<float>;
+template struct StageInputs<double>;
+
+Status CheckStyleIndexes(const NormSpec& spec, const Segment* segments, std::size_t count) {
+  if (spec.style != Style::kIndex) return Status();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (segments[i].spatial == 0) continue;
+    for (std::int64_t n = 0; n < segments[i].samples; ++n) {
+      const auto index = LoadUnaligned<std::int64_t>(segments[i].style_index, n);
+      if (index >= 0 && index < spec.styles) continue;
+      return InvalidArgument("segments[" + std::to_string(i) + "].style_index[" +
+                             std::to_string(n) + "]: " + std::to_string(index) +
+                             ", wanted a row of the table, 0 to " +
+                             std::to_string(spec.styles - 1));
+    }
+  }
+  return Status();
+}
+
+}  // namespace normd::norm::cpu

@@ -1,0 +1,51 @@
+#include "kernels/cpu/stage_loops.h"
+
+// As simd_kernels.cc, whose targets these are.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/stage_loops.cc"
+#include "hwy/foreach_target.h"
+// The above comes first: it includes this file once per target.
+#include "hwy/highway.h"
+#include "kernels/cpu/stages-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normd::norm::cpu {
+namespace HWY_NAMESPACE {
+
+template <class Format>
+const StageLoops& LoopsOf() {
+  using Acc = typename Format::Acc;
+  static constexpr StageLoops kLoops = {
+      Read<Format>,  Join<Format>,        Write<Format>,        ApplyLine<Acc>,
+      Quantize<Acc>, SumOfAbsolutes<Acc>, LargestAbsolute<Acc>, RaiseToAbsolutes<Acc>};
+  return kLoops;
+}
+
+const StageLoops* ChooseStageLoops(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return &LoopsOf<Float32>();
+    case DType::kFloat64: return &LoopsOf<Float64>();
+    case DType::kFloat16: return &LoopsOf<Float16>();
+    case DType::kBFloat16: return &LoopsOf<BFloat16>();
+  }
+  return nullptr;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normd::norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace normd::norm::cpu {
+
+HWY_EXPORT(ChooseStageLoops);
+
+const StageLoops& StageLoopsFor(DType dtype) {
+  return *HWY_DYNAMIC_DISPATCH(ChooseStageLoops)(dtype);
+}
+
+}  // namespace normd::norm::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,37 @@
+// The vector loops of the stages that the specialised kernels (simd_kernels.h) do not know: between
+// memory and a buffer of the accumulation type ("Acc": double for float64, float for the others),
+// and within it. Chosen at run time for the instruction set of this machine. They are
+// single-threaded, allocate nothing and validate nothing; results never depend on alignment.
+
+#ifndef NORMD_KERNELS_CPU_STAGE_LOOPS_H_
+#define NORMD_KERNELS_CPU_STAGE_LOOPS_H_
+
+#include <cstdint>
+
+#include "kernels/cpu/stage_arguments.h"
+#include "kernels/stages.h"
+#include "kernels/types.h"
+
+namespace normd::norm::cpu {
+
+struct StageLoops {
+  void (*read)(const InputRun& run, void* v);
+  // v = combine(v, other)
+  void (*join)(void* v, const void* other, Combine combine, std::int64_t count);
+  // With `stream`, stores bypass the caches; the caller ends with FlushStreams().
+  void (*write)(const void* v, void* y, std::int64_t count, bool stream);
+
+  void (*apply_line)(void* v, const LineAffine& affine, std::int64_t count);
+  void (*quantize)(const void* v, const QuantizationFactors& factors, void* y, std::int64_t count);
+  // The sum of |v|, and the largest |v|, which a NaN makes NaN.
+  double (*sum_of_absolutes)(const void* v, std::int64_t count);
+  double (*largest_absolute)(const void* v, std::int64_t count);
+  // largest[i] = max(largest[i], |v[i]|), likewise.
+  void (*raise_to_absolutes)(const void* v, void* largest, std::int64_t count);
+};
+
+const StageLoops& StageLoopsFor(DType dtype);
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_STAGE_LOOPS_H_

@@ -1,0 +1,390 @@
+// Stage by stage, rows that interleave in memory: a tile is some adjacent columns of a matrix whose
+// columns share statistics, in blocks of lines. One that fits the buffer is read once; of a longer
+// one each block is read again for each pass, as in staged_rows.cc.
+//
+//   rows                       lines       columns     a row is
+//   positions, channels first  channels    positions   a column
+//   groups, channels last      positions   channels    the columns of a group
+//   given statistics           positions   channels    (none: each column has its own statistics)
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/staged.h"
+
+namespace normd::norm::cpu {
+namespace {
+
+// Of a buffer: with what is read and written meanwhile, a small part of a second-level cache.
+constexpr std::int64_t kBlockElements = 16 << 10;
+// Lines shorter than this cost more to find than to read.
+constexpr std::int64_t kMinColumns = 128;
+constexpr std::int64_t kMaxColumns = 1024;
+
+struct Tile {
+  std::int64_t sample = 0;
+  std::int64_t first_channel = 0;
+  std::int64_t first_row = 0;  // As the contract counts rows.
+  std::int64_t first = 0;      // Element of the segment.
+  std::int64_t stride = 0;     // Elements from a line to the next.
+  std::int64_t lines = 0;
+  std::int64_t columns = 0;
+};
+
+// What the lines of a tile are normalized with, one element per column.
+template <class Acc>
+struct ColumnArrays {
+  explicit ColumnArrays(std::int64_t columns)
+      : center(static_cast<std::size_t>(columns)), lost(center), scale(center), shift(center) {}
+
+  void Set(std::size_t column, const RowStatistics& statistics) {
+    center[column] = static_cast<Acc>(statistics.mean);
+    const double rest = static_cast<double>(center[column]) - statistics.mean;
+    lost[column] = std::isfinite(rest) ? static_cast<Acc>(rest) : Acc{0};
+    scale[column] = static_cast<Acc>(statistics.rstd);
+    largest_center = std::max(largest_center, std::fabs(statistics.mean));
+  }
+
+  // After every column is set.
+  void Finish() {
+    factor = CenterFactor<Acc>(largest_center);
+    if (factor == 1) return;
+    for (std::size_t i = 0; i < center.size(); ++i) {
+      center[i] *= static_cast<Acc>(factor);
+      lost[i] *= static_cast<Acc>(factor);
+      scale[i] /= static_cast<Acc>(factor);
+    }
+  }
+
+  std::vector<Acc> center;
+  std::vector<Acc> lost;
+  std::vector<Acc> scale;
+  std::vector<Acc> shift;
+  double largest_center = 0;
+  double factor = 1;
+};
+
+// Per block and column two numbers: mean and squared deviations, or a sum and nothing.
+class BlockSums {
+ public:
+  BlockSums(std::int64_t blocks, std::int64_t columns)
+      : columns_(columns), values_(static_cast<std::size_t>(2 * blocks * columns)) {}
+
+  double* First(std::int64_t block) { return values_.data() + 2 * block * columns_; }
+  double* Second(std::int64_t block) { return First(block) + columns_; }
+
+ private:
+  std::int64_t columns_;
+  std::vector<double> values_;
+};
+
+template <class Acc>
+class StagedTiles {
+ public:
+  explicit StagedTiles(const Stages<Acc>& stages)
+      : stages_(stages),
+        spec_(stages.spec),
+        of_positions_(spec_.rows == Rows::kPosition),
+        channels_(spec_.channels),
+        groups_(stages.given() ? channels_ : spec_.groups),
+        group_channels_(channels_ / groups_),
+        spatial_(stages.segment.spatial) {
+    if (of_positions_) {
+      const std::int64_t fitting = kBlockElements / group_channels_ / kMinColumns * kMinColumns;
+      step_ = std::clamp(fitting, kMinColumns, kMaxColumns);
+      tiles_ = groups_ * ((spatial_ + step_ - 1) / step_);
+    } else {
+      step_ = std::clamp<std::int64_t>(kMaxColumns / group_channels_, 1, groups_);
+      tiles_ = (groups_ + step_ - 1) / step_;
+    }
+  }
+
+  std::int64_t count() const { return stages_.segment.samples * tiles_; }
+
+  Tile TileAt(std::int64_t index) const {
+    Tile tile;
+    tile.sample = index / tiles_;
+    const std::int64_t at = index % tiles_;
+    if (of_positions_) {
+      const std::int64_t per_group = tiles_ / groups_;
+      const std::int64_t group = at / per_group;
+      const std::int64_t position = at % per_group * step_;
+      tile.first_channel = group * group_channels_;
+      tile.first_row = (tile.sample * groups_ + group) * spatial_ + position;
+      tile.first = (tile.sample * channels_ + tile.first_channel) * spatial_ + position;
+      tile.stride = spatial_;
+      tile.lines = group_channels_;
+      tile.columns = std::min(step_, spatial_ - position);
+    } else {
+      const std::int64_t group = at * step_;
+      tile.first_channel = group * group_channels_;
+      tile.first_row = tile.sample * groups_ + group;
+      tile.first = tile.sample * spatial_ * channels_ + tile.first_channel;
+      tile.stride = channels_;
+      tile.lines = spatial_;
+      tile.columns = std::min(step_, groups_ - group) * group_channels_;
+    }
+    return tile;
+  }
+
+  void Normalize(const Tile& tile, const Parallel& inner) const {
+    const std::int64_t blocks = Blocks(tile);
+    ColumnArrays<Acc> columns(tile.columns);
+    if (blocks == 1) {
+      const auto buffer = std::make_unique_for_overwrite<Acc[]>(
+          static_cast<std::size_t>(tile.lines * tile.columns));
+      Acc* const v = buffer.get();
+      Read(tile, 0, tile.lines, true, v);
+      if (!stages_.given()) {
+        BlockSums sums(1, tile.columns);
+        Sum(tile, v, tile.lines, sums.First(0), sums.Second(0));
+        FinishRows(tile, sums, &columns);
+      } else {
+        FinishGiven(tile, &columns);
+      }
+      Apply(tile, columns, 0, tile.lines, v);
+      std::vector<Acc> largest;
+      if (stages_.quantizes_rows()) {
+        largest.resize(static_cast<std::size_t>(tile.columns));
+        RaiseLargest(tile, v, tile.lines, largest.data());
+      }
+      Write(tile, 0, tile.lines, v, FactorsOf(tile, &largest));
+      return;
+    }
+    const bool again = !stages_.given();
+    if (again) {
+      BlockSums sums(blocks, tile.columns);
+      ForBlocks(tile, inner,
+                [&](std::int64_t block, std::int64_t begin, std::int64_t lines, Acc* v) {
+                  Read(tile, begin, lines, true, v);
+                  Sum(tile, v, lines, sums.First(block), sums.Second(block));
+                });
+      FinishRows(tile, sums, &columns);
+    } else {
+      FinishGiven(tile, &columns);
+    }
+    std::vector<Acc> largest;
+    if (stages_.quantizes_rows()) largest = LargestOf(tile, columns, inner);
+    const QuantizationFactors factors = FactorsOf(tile, &largest);
+    ForBlocks(tile, inner, [&](std::int64_t, std::int64_t begin, std::int64_t lines, Acc* v) {
+      Read(tile, begin, lines, !again, v);
+      Apply(tile, columns, begin, lines, v);
+      Write(tile, begin, lines, v, factors);
+    });
+  }
+
+ private:
+  static std::int64_t BlockLines(const Tile& tile) {
+    return std::max<std::int64_t>(1, kBlockElements / tile.columns);
+  }
+  static std::int64_t Blocks(const Tile& tile) {
+    return (tile.lines + BlockLines(tile) - 1) / BlockLines(tile);
+  }
+
+  // Calls visit(block, first line, lines, buffer) for each block, over the cores.
+  template <class Visit>
+  void ForBlocks(const Tile& tile, const Parallel& inner, const Visit& visit) const {
+    const std::int64_t step = BlockLines(tile);
+    inner.For(Blocks(tile), 1, [&](std::int64_t from, std::int64_t to) {
+      const auto buffer =
+          std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(step * tile.columns));
+      for (std::int64_t block = from; block < to; ++block) {
+        visit(block, block * step, std::min(step, tile.lines - block * step), buffer.get());
+      }
+      FlushStreams();
+    });
+  }
+
+  void Read(const Tile& tile, std::int64_t begin, std::int64_t lines, bool first_pass,
+            Acc* v) const {
+    const auto& inputs = stages_.inputs;
+    for (std::int64_t i = 0; i < lines; ++i) {
+      const std::int64_t line = begin + i;
+      InputRun run = stages_.Input(tile.first + line * tile.stride, tile.columns, first_pass);
+      if (stages_.TakesChannelInputs(first_pass)) {
+        const std::int64_t channel = tile.first_channel + (of_positions_ ? line : 0);
+        run.bias = inputs.input_bias.Of(tile.sample, channel);
+        run.gate = inputs.gate.Of(tile.sample, channel);
+        run.per_element = !of_positions_;
+      }
+      stages_.loops.read(run, v + i * tile.columns);
+    }
+  }
+
+  // Of one block: mean and squared deviations of each column, or its sum of absolutes, or its
+  // largest absolute.
+  void Sum(const Tile& tile, const Acc* v, std::int64_t lines, double* first,
+           double* second) const {
+    const auto columns = static_cast<std::size_t>(tile.columns);
+    switch (spec_.statistics) {
+      case Statistics::kSumOfAbsolutes:
+        for (std::int64_t i = 0; i < lines; ++i) {
+          for (std::size_t c = 0; c < columns; ++c) {
+            first[c] += std::fabs(static_cast<double>(v[i * tile.columns + std::int64_t(c)]));
+          }
+        }
+        return;
+      case Statistics::kLargestAbsolute: {
+        std::vector<Acc> largest(columns);
+        RaiseLargest(tile, v, lines, largest.data());
+        std::copy(largest.begin(), largest.end(), first);
+        return;
+      }
+      default:
+        stages_.acc_kernels.channel_moments({v, lines, tile.columns}, IsCentered(spec_), first,
+                                            second);
+    }
+  }
+
+  RowSums ColumnSums(const Tile& tile, BlockSums& sums, std::int64_t column) const {
+    RowSums all;
+    for (std::int64_t block = 0; block < Blocks(tile); ++block) {
+      const std::int64_t lines = std::min(BlockLines(tile), tile.lines - block * BlockLines(tile));
+      const double first = sums.First(block)[column];
+      const double second = sums.Second(block)[column];
+      RowSums own;
+      switch (spec_.statistics) {
+        case Statistics::kSumOfAbsolutes: own.absolutes = first; break;
+        case Statistics::kLargestAbsolute: own.largest = first; break;
+        default: own.moments = {static_cast<double>(lines), first, second};
+      }
+      all = Merge(all, own);
+    }
+    return all;
+  }
+
+  void FinishRows(const Tile& tile, BlockSums& sums, ColumnArrays<Acc>* columns) const {
+    const std::int64_t width = of_positions_ ? 1 : group_channels_;
+    for (std::int64_t from = 0; from < tile.columns; from += width) {
+      RowSums row;
+      for (std::int64_t c = from; c < from + width; ++c) {
+        row = Merge(row, ColumnSums(tile, sums, c));
+      }
+      const RowStatistics statistics = norm::cpu::Finish(row, spec_);
+      WriteStatistics(spec_, stages_.segment, tile.first_row + from / width, statistics);
+      for (std::int64_t c = from; c < from + width; ++c) {
+        columns->Set(static_cast<std::size_t>(c), statistics);
+      }
+    }
+    FinishColumns(tile, columns);
+  }
+
+  void FinishGiven(const Tile& tile, ColumnArrays<Acc>* columns) const {
+    for (std::int64_t c = 0; c < tile.columns; ++c) {
+      columns->Set(static_cast<std::size_t>(c), stages_.Given(tile.first_channel + c));
+    }
+    FinishColumns(tile, columns);
+  }
+
+  void FinishColumns(const Tile& tile, ColumnArrays<Acc>* columns) const {
+    columns->Finish();
+    if (of_positions_) return;
+    for (std::int64_t c = 0; c < tile.columns; ++c) {
+      const std::int64_t channel = tile.first_channel + c;
+      const auto at = static_cast<std::size_t>(c);
+      columns->scale[at] *= static_cast<Acc>(stages_.inputs.factor.At(tile.sample, channel, 1));
+      columns->shift[at] = static_cast<Acc>(stages_.inputs.offset.At(tile.sample, channel, 0));
+    }
+  }
+
+  // Up to the quantization.
+  void Apply(const Tile& tile, const ColumnArrays<Acc>& columns, std::int64_t begin,
+             std::int64_t lines, Acc* v) const {
+    LineAffine affine;
+    affine.factor = columns.factor;
+    affine.center = columns.center.data();
+    affine.lost = columns.lost.data();
+    affine.scale = columns.scale.data();
+    affine.shift = of_positions_ ? nullptr : columns.shift.data();
+    affine.epilogue = stages_.epilogue();
+    for (std::int64_t i = 0; i < lines; ++i) {
+      if (of_positions_) {
+        const std::int64_t channel = tile.first_channel + begin + i;
+        affine.line_scale = stages_.inputs.factor.At(tile.sample, channel, 1);
+        affine.line_shift = stages_.inputs.offset.At(tile.sample, channel, 0);
+      }
+      Acc* const line = v + i * tile.columns;
+      stages_.loops.apply_line(line, affine, tile.columns);
+      stages_.Join(line, tile.first + (begin + i) * tile.stride, tile.columns);
+    }
+  }
+
+  void RaiseLargest(const Tile& tile, const Acc* v, std::int64_t lines, Acc* largest) const {
+    for (std::int64_t i = 0; i < lines; ++i) {
+      stages_.loops.raise_to_absolutes(v + i * tile.columns, largest, tile.columns);
+    }
+  }
+
+  std::vector<Acc> LargestOf(const Tile& tile, const ColumnArrays<Acc>& columns,
+                             const Parallel& inner) const {
+    const auto width = static_cast<std::size_t>(tile.columns);
+    std::vector<Acc> blocks(static_cast<std::size_t>(Blocks(tile)) * width);
+    ForBlocks(tile, inner, [&](std::int64_t block, std::int64_t begin, std::int64_t lines, Acc* v) {
+      Read(tile, begin, lines, false, v);
+      Apply(tile, columns, begin, lines, v);
+      RaiseLargest(tile, v, lines, blocks.data() + static_cast<std::size_t>(block) * width);
+    });
+    std::vector<Acc> largest(width);
+    for (std::int64_t block = 0; block < Blocks(tile); ++block) {
+      stages_.loops.raise_to_absolutes(blocks.data() + static_cast<std::size_t>(block) * width,
+                                       largest.data(), tile.columns);
+    }
+    return largest;
+  }
+
+  // The largest results of the columns become what they are multiplied with; the factors refer to
+  // them.
+  QuantizationFactors FactorsOf(const Tile& tile, std::vector<Acc>* largest) const {
+    QuantizationFactors factors = stages_.StaticFactors();
+    if (!stages_.quantizes_rows()) return factors;
+    const std::int64_t width = of_positions_ ? 1 : group_channels_;
+    for (std::int64_t from = 0; from < tile.columns; from += width) {
+      Acc* const columns = largest->data() + from;
+      const double most = stages_.loops.largest_absolute(columns, width);
+      const float scale = stages_.ScaleOf(most);
+      stages_.segment.scale_out[tile.first_row + from / width] = scale;
+      std::fill(columns, columns + width,
+                static_cast<Acc>(stages_.Factors(static_cast<double>(scale)).all));
+    }
+    factors.per_element = largest->data();
+    return factors;
+  }
+
+  void Write(const Tile& tile, std::int64_t begin, std::int64_t lines, const Acc* v,
+             const QuantizationFactors& factors) const {
+    for (std::int64_t i = 0; i < lines; ++i) {
+      stages_.Write(v + i * tile.columns, tile.first + (begin + i) * tile.stride, tile.columns,
+                    factors);
+    }
+  }
+
+  const Stages<Acc>& stages_;
+  const NormSpec& spec_;
+  const bool of_positions_;
+  const std::int64_t channels_;
+  const std::int64_t groups_;
+  const std::int64_t group_channels_;
+  const std::int64_t spatial_;
+  std::int64_t step_ = 0;   // Positions, or groups, of a tile.
+  std::int64_t tiles_ = 0;  // Of a sample.
+};
+
+}  // namespace
+
+template <class Acc>
+void NormalizeStagedTiles(const Stages<Acc>& stages) {
+  const StagedTiles<Acc> tiles(stages);
+  const Parallel& parallel = stages.batch.parallel;
+  // Tiles over cores where there are plenty, and the blocks of each over cores otherwise.
+  const bool split = parallel.threads() > 1 && tiles.count() < 4 * parallel.threads();
+  const Parallel inner = split ? parallel : Parallel(1);
+  parallel.For(tiles.count(), split ? tiles.count() : 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) tiles.Normalize(tiles.TileAt(i), inner);
+    FlushStreams();
+  });
+}
+
+template void NormalizeStagedTiles(const Stages<float>& stages);
+template void NormalizeStagedTiles(const Stages<double>& stages);
+
+}  // namespace normd::norm::cpu

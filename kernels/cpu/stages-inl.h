@@ -1,0 +1,397 @@
+// The stages on vectors, between memory and a buffer of the accumulation type. Included once per
+// target by foreach_target.h.
+
+#if defined(NORMD_KERNELS_CPU_STAGES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_STAGES_INL_H_
+#undef NORMD_KERNELS_CPU_STAGES_INL_H_
+#else
+#define NORMD_KERNELS_CPU_STAGES_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/activation-inl.h"
+#include "kernels/cpu/formats-inl.h"
+#include "kernels/cpu/moments-inl.h"
+#include "kernels/cpu/stage_arguments.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normd::norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The buffer's format.
+template <class Acc>
+using BufferFormat = std::conditional_t<std::is_same_v<Acc, double>, Float64, Float32>;
+
+// Full vectors with body(i), what is left with part(i, n).
+template <class D, class Body, class Part>
+HWY_INLINE void ForVectors(D d, std::int64_t count, const Body& body, const Part& part) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t at = 0;
+  for (; at + 4 * lanes <= count; at += 4 * lanes) {
+    body(at);
+    body(at + lanes);
+    body(at + 2 * lanes);
+    body(at + 3 * lanes);
+  }
+  for (; at + lanes <= count; at += lanes) body(at);
+  if (at < count) part(at, static_cast<std::size_t>(count - at));
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V CombineWith(D d, Combine combine, V v, V other) {
+  switch (combine) {
+    case Combine::kNone: return v;
+    case Combine::kAdd: return hn::Add(v, other);
+    case Combine::kMultiply: return hn::Mul(v, other);
+    case Combine::kMultiplySilu: return hn::Mul(v, TimesSigmoid(d, other, other));
+    // The exponential loses a NaN, which v brings back only where it is one too.
+    case Combine::kMultiplySigmoid:
+      return hn::IfThenElse(hn::IsNaN(other), other, TimesSigmoid(d, v, other));
+  }
+  return v;
+}
+
+// v as memory would have it.
+template <class Format, class D, class V = hn::Vec<D>>
+HWY_INLINE V Round(Format format, D d, V v) {
+  if constexpr (kIsHalf<Format>) {
+    return Widen(format, d, Narrow(format, d, v));
+  } else {
+    return v;
+  }
+}
+
+// A vector of an InputRun, however much of it exists: Loader says how lanes are read. kSumOnly: it
+// is x, or x and a residual, and the compiler need not look for more.
+template <class Format, bool kSumOnly>
+class InputLine {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
+  using Lane = typename Format::Lane;
+  using Acc = typename Format::Acc;
+
+  HWY_INLINE explicit InputLine(const InputRun& run)
+      : run_(run),
+        x_(static_cast<const Lane*>(run.x)),
+        residual_(static_cast<const Lane*>(run.residual)),
+        other_(static_cast<const Lane*>(run.other)),
+        bias_(static_cast<const Acc*>(run.bias)),
+        gate_(static_cast<const Acc*>(run.gate)) {}
+
+  template <class Loader>
+  HWY_INLINE V At(std::int64_t i, const Loader& load) const {
+    const D d;
+    V v = load.Memory(x_ + i);
+    if constexpr (kSumOnly) {
+      if (residual_ != nullptr) v = hn::Add(v, load.Memory(residual_ + i));
+      return run_.rounded ? Round(Format(), d, v) : v;
+    }
+    if (bias_ != nullptr) {
+      v = hn::Add(v, run_.per_element ? load.Buffer(bias_ + i) : hn::Set(d, *bias_));
+    }
+    if (gate_ != nullptr) {
+      v = hn::Mul(v, run_.per_element ? load.Buffer(gate_ + i) : hn::Set(d, *gate_));
+    }
+    if (residual_ != nullptr) v = hn::Add(v, load.Memory(residual_ + i));
+    if (other_ != nullptr) v = CombineWith(d, run_.combine, v, load.Memory(other_ + i));
+    return run_.rounded ? Round(Format(), d, v) : v;
+  }
+
+ private:
+  const InputRun& run_;
+  const Lane* x_;
+  const Lane* residual_;
+  const Lane* other_;
+  const Acc* bias_;
+  const Acc* gate_;
+};
+
+template <class Format>
+struct FullLoader {
+  HWY_INLINE hn::Vec<AccTag<Format>> Memory(const typename Format::Lane* p) const {
+    return Load(Format(), AccTag<Format>(), p);
+  }
+  HWY_INLINE hn::Vec<AccTag<Format>> Buffer(const typename Format::Acc* p) const {
+    return hn::LoadU(AccTag<Format>(), p);
+  }
+};
+
+template <class Format>
+struct PartLoader {
+  std::size_t count;
+
+  HWY_INLINE hn::Vec<AccTag<Format>> Memory(const typename Format::Lane* p) const {
+    return LoadPart(Format(), AccTag<Format>(), p, count);
+  }
+  HWY_INLINE hn::Vec<AccTag<Format>> Buffer(const typename Format::Acc* p) const {
+    return LoadPart(BufferFormat<typename Format::Acc>(), AccTag<Format>(), p, count);
+  }
+};
+
+template <class Format, bool kSumOnly>
+HWY_INLINE void ReadLine(const InputRun& run, void* buffer) {
+  using Acc = typename Format::Acc;
+  const AccTag<Format> d;
+  const InputLine<Format, kSumOnly> line(run);
+  auto* v = static_cast<Acc*>(buffer);
+  auto* sum = static_cast<typename Format::Lane*>(run.sum);
+  ForVectors(
+      d, run.count,
+      [&](std::int64_t i) HWY_ATTR {
+        const auto value = line.At(i, FullLoader<Format>());
+        hn::StoreU(value, d, v + i);
+        if (sum != nullptr) Store(Format(), d, value, sum + i);
+      },
+      [&](std::int64_t i, std::size_t n) HWY_ATTR {
+        const auto value = line.At(i, PartLoader<Format>{n});
+        StorePart(BufferFormat<Acc>(), d, value, v + i, n);
+        if (sum != nullptr) StorePart(Format(), d, value, sum + i, n);
+      });
+}
+
+template <class Format>
+void Read(const InputRun& run, void* buffer) {
+  if (run.bias == nullptr && run.gate == nullptr && run.other == nullptr) {
+    ReadLine<Format, true>(run, buffer);
+  } else {
+    ReadLine<Format, false>(run, buffer);
+  }
+}
+
+template <class Format>
+void Join(void* buffer, const void* other, Combine combine, std::int64_t count) {
+  using Acc = typename Format::Acc;
+  const AccTag<Format> d;
+  auto* v = static_cast<Acc*>(buffer);
+  const auto* with = static_cast<const typename Format::Lane*>(other);
+  ForVectors(
+      d, count,
+      [&](std::int64_t i) HWY_ATTR {
+        hn::StoreU(CombineWith(d, combine, hn::LoadU(d, v + i), Load(Format(), d, with + i)), d,
+                   v + i);
+      },
+      [&](std::int64_t i, std::size_t n) HWY_ATTR {
+        const auto part = LoadPart(BufferFormat<Acc>(), d, v + i, n);
+        StorePart(BufferFormat<Acc>(), d,
+                  CombineWith(d, combine, part, LoadPart(Format(), d, with + i, n)), v + i, n);
+      });
+}
+
+template <class Format>
+void Write(const void* buffer, void* out, std::int64_t count, bool stream) {
+  using Acc = typename Format::Acc;
+  using Lane = typename Format::Lane;
+  const AccTag<Format> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto* v = static_cast<const Acc*>(buffer);
+  auto* y = static_cast<Lane*>(out);
+  const auto some = [&](std::int64_t from, std::int64_t to) HWY_ATTR {
+    ForVectors(
+        d, to - from,
+        [&](std::int64_t i)
+            HWY_ATTR { Store(Format(), d, hn::LoadU(d, v + from + i), y + from + i); },
+        [&](std::int64_t i, std::size_t n) HWY_ATTR {
+          StorePart(Format(), d, LoadPart(BufferFormat<Acc>(), d, v + from + i, n), y + from + i,
+                    n);
+        });
+  };
+  if (!stream) return some(0, count);
+  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y) % StreamAlignment(d);
+  std::int64_t at = 0;
+  if (beyond != 0) {
+    const std::size_t bytes = StreamAlignment(d) - beyond;
+    at = std::min(static_cast<std::int64_t>(bytes / sizeof(Lane)), count);
+    some(0, at);
+  }
+  for (; at + 2 * lanes <= count; at += 2 * lanes) {
+    StreamPair(Format(), d, hn::LoadU(d, v + at), hn::LoadU(d, v + at + lanes), y + at);
+  }
+  some(at, count);
+}
+
+template <class Acc>
+void ApplyLine(void* buffer, const LineAffine& affine, std::int64_t count) {
+  using Format = BufferFormat<Acc>;
+  const AccTag<Format> d;
+  auto* v = static_cast<Acc*>(buffer);
+  const auto* center = static_cast<const Acc*>(affine.center);
+  const auto* lost = static_cast<const Acc*>(affine.lost);
+  const auto* scale = static_cast<const Acc*>(affine.scale);
+  const auto* shift = static_cast<const Acc*>(affine.shift);
+  const auto factor = hn::Set(d, static_cast<Acc>(affine.factor));
+  const auto line_scale = hn::Set(d, static_cast<Acc>(affine.line_scale));
+  const auto line_shift = hn::Set(d, static_cast<Acc>(affine.line_shift));
+  const auto at = [&](std::int64_t i, const auto& load) HWY_ATTR {
+    auto deviation = hn::MulSub(load.Buffer(v + i), factor, load.Buffer(center + i));
+    deviation = hn::Add(deviation, load.Buffer(lost + i));
+    const auto added = shift == nullptr ? line_shift : load.Buffer(shift + i);
+    const auto u = hn::MulAdd(deviation, hn::Mul(load.Buffer(scale + i), line_scale), added);
+    return Activate(d, u, affine.epilogue);
+  };
+  ForVectors(
+      d, count, [&](std::int64_t i) HWY_ATTR { hn::StoreU(at(i, FullLoader<Format>()), d, v + i); },
+      [&](std::int64_t i, std::size_t n)
+          HWY_ATTR { StorePart(Format(), d, at(i, PartLoader<Format>{n}), v + i, n); });
+}
+
+using FloatTag = hn::ScalableTag<float>;
+using ByteTag = hn::Rebind<std::uint8_t, FloatTag>;
+
+// The low 8 bits of each lane, which are all that is set.
+HWY_INLINE hn::Vec<ByteTag> TakeLow8(hn::Vec<hn::RebindToUnsigned<FloatTag>> bits) {
+  const hn::RebindToSigned<FloatTag> di;
+  return hn::DemoteTo(ByteTag(), hn::BitCast(di, bits));
+}
+
+HWY_INLINE hn::Vec<ByteTag> ToInt8(hn::Vec<FloatTag> v) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto number = hn::IfThenZeroElse(hn::IsNaN(v), v);
+  const auto held = hn::Min(hn::Max(number, hn::Set(d, -128.0f)), hn::Set(d, 127.0f));
+  // Held before it is rounded, so that it fits; both bounds are whole numbers.
+  const auto whole = hn::ConvertTo(hn::RebindToSigned<FloatTag>(), hn::Round(held));
+  return TakeLow8(hn::And(hn::BitCast(du, whole), hn::Set(du, 0xFFu)));
+}
+
+HWY_INLINE hn::Vec<ByteTag> ToFloat8E4M3(hn::Vec<FloatTag> v) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80u));
+  // A comparison with a NaN is false, so that it passes.
+  const auto absolute = hn::Abs(v);
+  const auto held =
+      hn::IfThenElse(hn::Gt(absolute, hn::Set(d, 448.0f)), hn::Set(d, 448.0f), absolute);
+  const auto magnitude = hn::BitCast(du, held);
+  const auto odd = hn::And(hn::ShiftRight<20>(magnitude), hn::Set(du, 1u));
+  // 0xC407FFFF is half a step less a bit, less the difference of the exponents' biases.
+  const auto normal =
+      hn::ShiftRight<20>(hn::Add(hn::Add(magnitude, hn::Set(du, 0xC407FFFFu)), odd));
+  // The spacing of floats in [2^14, 2^15) is that of E4M3's subnormals: the sum rounds to it.
+  const auto subnormal =
+      hn::Sub(hn::BitCast(du, hn::Add(held, hn::Set(d, 16384.0f))), hn::Set(du, 0x46800000u));
+  auto code = hn::IfThenElse(hn::Lt(magnitude, hn::Set(du, 0x3C800000u)), subnormal, normal);
+  code = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Set(du, 0x7Fu), code);
+  return TakeLow8(hn::Or(code, sign));
+}
+
+HWY_INLINE void QuantizeFloats(const float* v, const float* factors, float all,
+                               Quantization quantization, std::uint8_t* y, std::int64_t count) {
+  const FloatTag d;
+  const auto code = [&](hn::Vec<FloatTag> value) HWY_ATTR {
+    return quantization == Quantization::kInt8 ? ToInt8(value) : ToFloat8E4M3(value);
+  };
+  ForVectors(
+      d, count,
+      [&](std::int64_t i) HWY_ATTR {
+        const auto factor = factors == nullptr ? hn::Set(d, all) : hn::LoadU(d, factors + i);
+        hn::StoreU(code(hn::Mul(hn::LoadU(d, v + i), factor)), ByteTag(), y + i);
+      },
+      [&](std::int64_t i, std::size_t n) HWY_ATTR {
+        const auto factor =
+            factors == nullptr ? hn::Set(d, all) : LoadPart(Float32(), d, factors + i, n);
+        HWY_ALIGN std::uint8_t bytes[hn::MaxLanes(FloatTag())];
+        hn::StoreU(code(hn::Mul(LoadPart(Float32(), d, v + i, n), factor)), ByteTag(), bytes);
+        std::memcpy(y + i, bytes, n);
+      });
+}
+
+template <class Acc>
+void Quantize(const void* buffer, const QuantizationFactors& factors, void* out,
+              std::int64_t count) {
+  const auto* v = static_cast<const Acc*>(buffer);
+  const auto* each = static_cast<const Acc*>(factors.per_element);
+  auto* y = static_cast<std::uint8_t*>(out);
+  if constexpr (std::is_same_v<Acc, float>) {
+    QuantizeFloats(v, each, static_cast<float>(factors.all), factors.quantization, y, count);
+  } else {
+    constexpr std::int64_t kBlock = 64;
+    float products[kBlock];
+    for (std::int64_t from = 0; from < count; from += kBlock) {
+      const std::int64_t block = std::min(kBlock, count - from);
+      for (std::int64_t i = 0; i < block; ++i) {
+        products[i] =
+            static_cast<float>(v[from + i] * (each == nullptr ? factors.all : each[from + i]));
+      }
+      QuantizeFloats(products, nullptr, 1, factors.quantization, y + from, block);
+    }
+  }
+}
+
+template <class Acc>
+double SumOfAbsolutes(const void* buffer, std::int64_t count) {
+  using Format = BufferFormat<Acc>;
+  const AccTag<Format> d;
+  const auto* v = static_cast<const Acc*>(buffer);
+  WideSum<AccTag<Format>> sum;
+  ForVectors(
+      d, count, [&](std::int64_t i) HWY_ATTR { sum.Add(d, hn::Abs(hn::LoadU(d, v + i))); },
+      [&](std::int64_t i, std::size_t n)
+          HWY_ATTR { sum.Add(d, hn::Abs(LoadPart(Format(), d, v + i, n))); });
+  return sum.Total();
+}
+
+// The larger of two magnitudes, or a NaN that is among them.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V LargerOrNaN(D, V a, V b) {
+  return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::Lt(b, a), a, b));
+}
+
+template <class Acc>
+double LargestAbsolute(const void* buffer, std::int64_t count) {
+  using Format = BufferFormat<Acc>;
+  const AccTag<Format> d;
+  const auto* v = static_cast<const Acc*>(buffer);
+  auto largest = hn::Zero(d);
+  ForVectors(
+      d, count,
+      [&](std::int64_t i)
+          HWY_ATTR { largest = LargerOrNaN(d, largest, hn::Abs(hn::LoadU(d, v + i))); },
+      [&](std::int64_t i, std::size_t n) HWY_ATTR {
+        largest = LargerOrNaN(d, largest, hn::Abs(LoadPart(Format(), d, v + i, n)));
+      });
+  HWY_ALIGN Acc lanes[hn::MaxLanes(AccTag<Format>())];
+  hn::Store(largest, d, lanes);
+  double result = 0;
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+    const double lane = static_cast<double>(lanes[i]);
+    if (std::isnan(lane)) return lane;
+    result = std::max(result, lane);
+  }
+  return result;
+}
+
+template <class Acc>
+void RaiseToAbsolutes(const void* buffer, void* maxima, std::int64_t count) {
+  using Format = BufferFormat<Acc>;
+  const AccTag<Format> d;
+  const auto* v = static_cast<const Acc*>(buffer);
+  auto* largest = static_cast<Acc*>(maxima);
+  ForVectors(
+      d, count,
+      [&](std::int64_t i) HWY_ATTR {
+        hn::StoreU(LargerOrNaN(d, hn::LoadU(d, largest + i), hn::Abs(hn::LoadU(d, v + i))), d,
+                   largest + i);
+      },
+      [&](std::int64_t i, std::size_t n) HWY_ATTR {
+        const auto raised = LargerOrNaN(d, LoadPart(Format(), d, largest + i, n),
+                                        hn::Abs(LoadPart(Format(), d, v + i, n)));
+        StorePart(Format(), d, raised, largest + i, n);
+      });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normd::norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_STAGES_INL_H_

@@ -1,0 +1,46 @@
+// The tensors of a segment as lists, for callers that carry tensors as lists.
+
+#ifndef NORMD_KERNELS_SEGMENT_TENSORS_H_
+#define NORMD_KERNELS_SEGMENT_TENSORS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/norm.h"
+
+namespace normd::norm {
+
+// The fields of Segment that are inputs, but for indexes.
+enum class SegmentInput : std::uint8_t {
+  kX,
+  kResidual,
+  kOther,
+  kGate,
+  kScale,
+  kShift,
+  kStyleWeights,
+  kStyleTensor,
+};
+
+// Those that every segment of a spec has.
+enum class SegmentOutput : std::uint8_t { kY, kResidualOut };
+
+// What a spec takes and gives, in the order of the enumerators.
+std::vector<SegmentInput> InputsOf(const NormSpec& spec);
+std::vector<SegmentOutput> OutputsOf(const NormSpec& spec);
+
+// Whether it has x's shape.
+constexpr bool IsLikeX(SegmentInput input) {
+  return input == SegmentInput::kX || input == SegmentInput::kResidual ||
+         input == SegmentInput::kOther;
+}
+
+// Sets the field. `bytes` are the tensor's, of all samples of the segment: they tell the size of a
+// style tensor. The segment's samples are set, and `spec` has its type.
+void SetInput(const NormSpec& spec, SegmentInput input, const void* data, std::int64_t bytes,
+              Segment& segment);
+void SetOutput(SegmentOutput output, void* data, Segment& segment);
+
+}  // namespace normd::norm
+
+#endif  // NORMD_KERNELS_SEGMENT_TENSORS_H_

@@ -1,0 +1,162 @@
+// Every backend: the bits of what is computed stage by stage depend on the sample alone. A segment
+// is computed alone, apart from its inputs and on one thread; then in a batch, in place, at other
+// alignments, on several threads, with and without statistics, and in pieces of its samples.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/kernel_backend.h"
+#include "tests/support/stage.h"
+#include "tests/support/staged_segment.h"
+#include "tests/support/tensor.h"
+
+namespace normd::norm::testing {
+namespace {
+
+constexpr Statistics kStatistics[] = {Statistics::kMeanVariance,  Statistics::kMeanSquare,
+                                      Statistics::kGiven,         Statistics::kSumOfAbsolutes,
+                                      Statistics::kRootOfSquares, Statistics::kLargestAbsolute};
+
+class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+ protected:
+  void SetUp() override {
+    if (!alone_->Available()) GTEST_SKIP() << alone_->Name() << " is not available";
+  }
+  void TearDown() override {
+    if (unsupported_.empty()) return;
+    ASSERT_EQ(alone_->Name(), "cuda") << unsupported_;
+    GTEST_SKIP() << unsupported_;
+  }
+
+  // Other draws for each of the parameters.
+  static std::uint64_t SeedOf(std::uint64_t test) {
+    const auto [dtype, layout, rows] = GetParam();
+    return TestSeed() + 1000 * test + 100 * static_cast<std::uint64_t>(dtype) +
+           10 * static_cast<std::uint64_t>(layout) + static_cast<std::uint64_t>(rows);
+  }
+
+  // None to four stages that go together.
+  StagedSpec DrawSpec() {
+    const auto [dtype, layout, rows] = GetParam();
+    StagedSpec staged;
+    do {
+      staged = PlainSpec(dtype, layout, rows, random_.OneOf(kStatistics));
+    } while (!staged.IsValid());
+    for (std::int64_t i = random_.Draw(0, 4); i > 0; --i) {
+      StagedSpec more = staged;
+      more.Add(static_cast<Stage>(random_.Draw(0, kStages - 1)), random_);
+      if (more.IsValid()) staged = more;
+    }
+    return staged;
+  }
+
+  // False if the backend lacks it.
+  bool Compute(KernelBackend& backend, const NormSpec& spec, const NormParams& params,
+               const std::vector<Segment>& batch) {
+    const Status status = backend.Normalize(spec, params, batch.data(), batch.size());
+    if (status.code() == StatusCode::kUnsupported) {
+      unsupported_ = status.message();
+      return false;
+    }
+    EXPECT_TRUE(status.ok()) << status.message();
+    return status.ok();
+  }
+
+  void Vary(StagedSegment& segment) {
+    segment.WantStatistics(random_.Chance(50));
+    segment.DrawPlacement(random_);
+    segment.DrawOffsets(alone_->Name() != "cuda", random_);
+  }
+
+  void CheckInABatch(const NormSpec& spec, const NormParams& params, const StagedSegment& whole) {
+    StagedSegment again(whole, 0, whole.samples());
+    Vary(again);
+    std::vector<StagedSegment> others;
+    for (std::int64_t i = random_.Draw(0, 2); i > 0; --i) {
+      const bool blocks = spec.quantization_scale == QuantizationScale::kBlock;
+      const std::int64_t most = std::min<std::int64_t>(whole.spatial(), 100);
+      others.emplace_back(spec, random_.Draw(0, 2),
+                          blocks ? whole.spatial() : random_.Draw(0, most), random_.Draw(1, 20),
+                          random_);
+      Vary(others.back());
+    }
+    std::vector<Segment> batch;
+    for (StagedSegment& other : others) batch.push_back(other.Prepare());
+    batch.insert(batch.begin() + random_.Draw(0, static_cast<std::int64_t>(batch.size())),
+                 again.Prepare());
+    KernelBackend& backend = random_.Chance(50) ? *three_ : *alone_;
+    ASSERT_TRUE(Compute(backend, spec, params, batch));
+    EXPECT_EQ(again.Differences(whole, 0), "") << "in a batch of " << batch.size();
+  }
+
+  void CheckInPieces(const NormSpec& spec, const NormParams& params, const StagedSegment& whole) {
+    for (std::int64_t first = 0; first < whole.samples();) {
+      const std::int64_t samples = random_.Draw(1, whole.samples() - first);
+      StagedSegment piece(whole, first, samples);
+      Vary(piece);
+      ASSERT_TRUE(Compute(*three_, spec, params, {piece.Prepare()}));
+      EXPECT_EQ(piece.Differences(whole, first), "") << samples << " samples from " << first;
+      first += samples;
+    }
+  }
+
+  void Check(std::int64_t length) {
+    StagedSpec staged = DrawSpec();
+    const std::int64_t spatial = ChooseShape(length, &staged, random_);
+    const NormSpec& spec = staged.spec;
+    SCOPED_TRACE(::testing::Message()
+                 << alone_->Name() << ", " << staged.names << ", statistics "
+                 << static_cast<int>(spec.statistics) << ", groups " << spec.groups << " of "
+                 << spec.channels << " channels, spatial " << spatial);
+    const StagedParams params(spec, staged.input_bias, random_);
+    const NormParams view = params.View();
+    StagedSegment whole(spec, length > 10000 ? 2 : random_.Draw(1, 5), spatial,
+                        random_.Draw(1, 3000), random_);
+    whole.WantStatistics(random_.Chance(50));
+    if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
+    CheckInABatch(spec, view, whole);
+    CheckInPieces(spec, view, whole);
+  }
+
+  Random random_{SeedOf(71)};
+  std::unique_ptr<KernelBackend> alone_ = MakeKernelBackend(1);
+  std::unique_ptr<KernelBackend> three_ = MakeKernelBackend(3);
+  std::string unsupported_;
+};
+
+TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
+  for (const std::int64_t length :
+       {1, 2, 7, 17, 33, 129, 257, 1023, 1025, 2049, 4097, 16383, 16385, 65537}) {
+#ifdef __SANITIZE_ADDRESS__
+    if (length > 4097) continue;
+    const int cases = 3;
+#else
+    const int cases = length > 20000 ? 3 : length > 1000 ? 8 : 20;
+#endif
+    for (int i = 0; i < cases; ++i) {
+      Check(length);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
+std::string BitsTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
+  const auto [dtype, layout, rows] = info.param;
+  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
+         (rows == Rows::kGroup ? "_groups" : "_positions");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagesBitsTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
+                                                              DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Layout::kChannelsFirst,
+                                                              Layout::kChannelsLast),
+                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
+                         BitsTestName);
+
+}  // namespace
+}  // namespace normd::norm::testing

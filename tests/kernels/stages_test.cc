@@ -1,0 +1,179 @@
+// Every backend against the float64 reference: every stage and every pair of stages, over types,
+// layouts, rows and statistics, in place and apart, in batches whose segments differ.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "tests/support/kernel_backend.h"
+#include "tests/support/stage.h"
+#include "tests/support/staged_check.h"
+#include "tests/support/staged_segment.h"
+#include "tests/support/tensor.h"
+
+namespace normd::norm::testing {
+namespace {
+
+constexpr Statistics kStatistics[] = {Statistics::kMeanVariance,  Statistics::kMeanSquare,
+                                      Statistics::kGiven,         Statistics::kSumOfAbsolutes,
+                                      Statistics::kRootOfSquares, Statistics::kLargestAbsolute};
+
+class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Rows>> {
+ protected:
+  void SetUp() override {
+    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
+  }
+  void TearDown() override {
+    if (unsupported_.empty()) return;
+    ASSERT_EQ(backend_->Name(), "cuda") << unsupported_;
+    GTEST_SKIP() << unsupported_;
+  }
+
+  // Other draws for each of the parameters.
+  static std::uint64_t SeedOf(std::uint64_t test) {
+    const auto [dtype, layout, rows] = GetParam();
+    return TestSeed() + 1000 * test + 100 * static_cast<std::uint64_t>(dtype) +
+           10 * static_cast<std::uint64_t>(layout) + static_cast<std::uint64_t>(rows);
+  }
+
+  StagedSpec Plain(Statistics statistics) const {
+    const auto [dtype, layout, rows] = GetParam();
+    return PlainSpec(dtype, layout, rows, statistics);
+  }
+
+  // Statistics that go with the stages that a case will get.
+  StagedSpec WithStages(std::initializer_list<Stage> stages) {
+    for (int tries = 0; tries < 20; ++tries) {
+      StagedSpec staged = Plain(random_.OneOf(kStatistics));
+      for (const Stage stage : stages) staged.Add(stage, random_);
+      if (staged.spec.style == Style::kTensor) staged.spec.statistics = Statistics::kMeanVariance;
+      if (staged.IsValid()) return staged;
+    }
+    return {};
+  }
+
+  // A batch of `count` segments with rows of about `length`, each against the reference.
+  void CheckBatch(StagedSpec staged, std::int64_t length, std::int64_t count) {
+    const std::int64_t spatial = ChooseShape(length, &staged, random_);
+    const NormSpec& spec = staged.spec;
+    SCOPED_TRACE(::testing::Message()
+                 << backend_->Name() << ", " << staged.names << ", statistics "
+                 << static_cast<int>(spec.statistics) << ", activation "
+                 << static_cast<int>(spec.activation) << ", groups " << spec.groups << " of "
+                 << spec.channels << " channels, spatial " << spatial << ", styles " << spec.styles
+                 << ", quantization " << static_cast<int>(spec.quantization) << ", combine "
+                 << static_cast<int>(spec.combine_input) << static_cast<int>(spec.combine_output));
+    const StagedParams params(spec, staged.input_bias, random_);
+    const StagedParams own(spec, staged.input_bias, random_);
+    const NormParams view = params.View(), own_view = own.View();
+    std::vector<StagedSegment> segments;
+    std::vector<bool> has_own;
+    for (std::int64_t i = 0; i < count; ++i) {
+      // The spatial sizes of others are smaller, but rows in blocks stay as they are.
+      const bool same = i == 0 || spec.quantization_scale == QuantizationScale::kBlock;
+      segments.emplace_back(spec, length > 300 ? 1 : random_.Draw(1, 3),
+                            same ? spatial : random_.Draw(1, std::min<std::int64_t>(spatial, 50)),
+                            random_.Draw(1, 70), random_);
+      segments.back().WantStatistics(random_.Chance(50));
+      segments.back().DrawPlacement(random_);
+      segments.back().DrawOffsets(backend_->Name() != "cuda", random_);
+      has_own.push_back(random_.Chance(30));
+    }
+    std::vector<Segment> batch;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      batch.push_back(segments[i].Prepare(has_own[i] ? &own_view : nullptr));
+    }
+    const Status status = backend_->Normalize(spec, view, batch.data(), batch.size());
+    if (status.code() == StatusCode::kUnsupported) {
+      unsupported_ = status.message();
+      return;
+    }
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      EXPECT_EQ(segments[i].StrayWrites(), "") << "segment " << i;
+      EXPECT_EQ(CheckStaged(spec, has_own[i] ? own_view : view, segments[i]), "")
+          << "segment " << i << " of " << segments.size();
+    }
+    ++checked_;
+  }
+
+  Random random_{SeedOf(70)};
+  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend(2);
+  int checked_ = 0;
+  std::string unsupported_;
+};
+
+// Around vectors, warps and blocks.
+constexpr std::int64_t kShortLengths[] = {1,  2,  3,   7,   8,   15,  16,  17,  31, 32,
+                                          33, 63, 100, 127, 128, 129, 255, 256, 257};
+
+TEST_P(StagesTest, EveryPairOfStagesAgreesWithTheReference) {
+  for (int first = 0; first < kStages; ++first) {
+    for (int second = first; second < kStages; ++second) {
+      const StagedSpec staged = WithStages({Stage(first), Stage(second)});
+      if (staged.names.empty()) continue;
+      CheckBatch(staged, random_.OneOf(kShortLengths), random_.Draw(1, 3));
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  // With positions, style tensors and given statistics drop out.
+  EXPECT_GT(checked_, std::get<Rows>(GetParam()) == Rows::kGroup ? 120 : 100);
+}
+
+TEST_P(StagesTest, ThreeStagesAndMoreAgreeWithTheReference) {
+#ifdef __SANITIZE_ADDRESS__
+  constexpr int kCases = 20;
+#else
+  constexpr int kCases = 120;
+#endif
+  while (checked_ < kCases) {
+    StagedSpec staged = Plain(random_.OneOf(kStatistics));
+    if (!staged.IsValid()) continue;
+    for (std::int64_t i = random_.Draw(3, 7); i > 0; --i) {
+      StagedSpec more = staged;
+      more.Add(static_cast<Stage>(random_.Draw(0, kStages - 1)), random_);
+      if (more.IsValid()) staged = more;
+    }
+    CheckBatch(staged, random_.OneOf(kShortLengths), random_.Draw(1, 3));
+    if (HasFailure() || !unsupported_.empty()) return;
+  }
+}
+
+TEST_P(StagesTest, LongRowsAgreeWithTheReference) {
+  for (const std::int64_t boundary : {1024, 2048, 4096, 16384, 65536}) {
+#ifdef __SANITIZE_ADDRESS__
+    if (boundary > 2048) continue;
+#endif
+    for (const std::int64_t beside : {-1, 0, 1}) {
+      // Of the longest rows, few stages.
+      const std::int64_t step = boundary > 16384 ? 12 : boundary > 4096 ? 5 : 2;
+      for (std::int64_t stage = random_.Draw(0, step - 1); stage < kStages; stage += step) {
+        const StagedSpec staged =
+            WithStages({Stage(stage), static_cast<Stage>(random_.Draw(0, kStages - 1))});
+        if (staged.names.empty()) continue;
+        CheckBatch(staged, boundary + beside, 1);
+        if (HasFailure() || !unsupported_.empty()) return;
+      }
+    }
+  }
+}
+
+std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
+  const auto [dtype, layout, rows] = info.param;
+  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
+         (rows == Rows::kGroup ? "_groups" : "_positions");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagesTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
+                                                              DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Layout::kChannelsFirst,
+                                                              Layout::kChannelsLast),
+                                            ::testing::Values(Rows::kGroup, Rows::kPosition)),
+                         StagesTestName);
+
+}  // namespace
+}  // namespace normd::norm::testing

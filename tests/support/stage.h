@@ -1,0 +1,56 @@
+// The stages of the contract as things that a spec can be given, so that tests can draw pairs.
+
+#ifndef NORMD_TESTS_SUPPORT_STAGE_H_
+#define NORMD_TESTS_SUPPORT_STAGE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/norm.h"
+#include "tests/support/staged_segment.h"
+
+namespace normd::norm::testing {
+
+enum class Stage : std::uint8_t {
+  kResidual,
+  kResidualOut,
+  kGate,
+  kInputBias,
+  kInputBiasOut,
+  kCombineInput,
+  kWeightOffset,
+  kStyleIndex,
+  kStyleMix,
+  kStyleTensor,
+  kScale,
+  kShift,
+  kActivation,
+  kCombineOutput,
+  kStaticScale,
+  kRowScale,
+  kBlockScale,
+};
+inline constexpr int kStages = 17;
+
+// A spec that grows by stages, and what else a case needs.
+struct StagedSpec {
+  NormSpec spec;
+  bool input_bias = false;
+  std::string names;  // Of its stages.
+
+  // Sets the fields of a stage, with a choice where it has one. Not all stages go together: ask
+  // IsValid.
+  void Add(Stage stage, Random& random);
+  bool IsValid() const;
+};
+
+// A spec without stages, whose channels and groups ChooseShape sets.
+StagedSpec PlainSpec(DType dtype, Layout layout, Rows rows, Statistics statistics);
+
+// Sets channels and groups, and returns spatial, so that rows have `length` elements, or a few more
+// where they hold several channels.
+std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random);
+
+}  // namespace normd::norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_STAGE_H_

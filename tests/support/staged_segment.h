@@ -1,0 +1,169 @@
+// Segments of the whole contract, drawn at random: every tensor that a spec's stages take, in
+// memory that notices stray writes, with outputs in place of inputs where the contract allows it.
+
+#ifndef NORMD_TESTS_SUPPORT_STAGED_SEGMENT_H_
+#define NORMD_TESTS_SUPPORT_STAGED_SEGMENT_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/norm.h"
+#include "tests/support/tensor.h"
+
+namespace normd::norm::testing {
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : generator_(seed) {}
+
+  std::int64_t Draw(std::int64_t from, std::int64_t to) {
+    return std::uniform_int_distribution<std::int64_t>(from, to)(generator_);
+  }
+  bool Chance(int percent) { return Draw(1, 100) <= percent; }
+  template <typename Values>
+  auto OneOf(const Values& values) {
+    return values[static_cast<std::size_t>(
+        Draw(0, static_cast<std::int64_t>(std::size(values)) - 1))];
+  }
+
+ private:
+  std::mt19937_64 generator_;
+};
+
+// `bytes` bytes between guards, `offset` bytes past a 256-byte boundary.
+class GuardedBytes {
+ public:
+  GuardedBytes() = default;
+  GuardedBytes(std::size_t bytes, std::size_t offset);
+
+  unsigned char* data() { return storage_.data() + first_; }
+  const unsigned char* data() const { return storage_.data() + first_; }
+  std::size_t bytes() const { return bytes_; }
+  void Poison();
+  bool GuardsIntact() const;
+
+ private:
+  std::vector<unsigned char> storage_;
+  std::size_t first_ = 0;
+  std::size_t bytes_ = 0;
+};
+
+// Normal numbers, the same for the same place of `random`'s sequence.
+void FillNormal(DType dtype, void* data, std::int64_t count, Random& random);
+
+// Parameters of any types for a spec, each of which may be missing where it may.
+class StagedParams {
+ public:
+  StagedParams(const NormSpec& spec, bool input_bias, Random& random);
+
+  NormParams View() const;
+
+ private:
+  using Values = std::optional<Tensor>;
+  static void Draw(std::int64_t count, Random& random, Values* values);
+
+  Values gamma_;
+  Values beta_;
+  Values mean_;
+  Values variance_;
+  Values input_bias_;
+};
+
+class StagedSegment {
+ public:
+  enum In {
+    kX,
+    kResidual,
+    kOther,
+    kGate,
+    kScale,
+    kShift,
+    kStyleIndex,
+    kStyleWeights,
+    kStyleTensor,
+    kInputs
+  };
+  enum Out { kY, kResidualOut, kMeanOut, kRstdOut, kScaleOut, kOutputs };
+
+  // Tensors for a spec, filled with normal numbers; outputs lie apart from inputs, and mean_out and
+  // rstd_out are not wanted.
+  StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
+                std::int64_t style_spatial, Random& random);
+
+  // Samples [first, first + samples) of another.
+  StagedSegment(const StagedSegment& whole, std::int64_t first, std::int64_t samples);
+
+  std::int64_t samples() const { return samples_; }
+  std::int64_t spatial() const { return spatial_; }
+  std::int64_t elements() const { return samples_ * spatial_ * spec_.channels; }
+
+  // The input's own memory, which no computation writes to.
+  void* input(In in) { return inputs_[in].pristine.data(); }
+  const void* input(In in) const { return inputs_[in].pristine.data(); }
+  double InputAt(In in, std::int64_t index) const;
+  void SetInput(In in, std::int64_t index, double value);
+
+  // Asks for the statistics that the spec has.
+  void WantStatistics(bool wanted);
+  // Draws which outputs lie on which inputs.
+  void DrawPlacement(Random& random);
+  // Draws offsets from 256-byte boundaries, whole elements or, of inputs, any bytes.
+  void DrawOffsets(bool any_byte, Random& random);
+
+  // Inputs are new copies, outputs are poisoned. The pointers are valid until the next call.
+  Segment Prepare(const NormParams* own = nullptr);
+  // The pristine inputs, and no outputs.
+  Segment Reference() const;
+
+  // What was written since Prepare; null if the output is not wanted.
+  const void* output(Out out) const;
+  double OutputAt(Out out, std::int64_t index) const;
+
+  // Empty if nothing was written beside the outputs, and no input that is not in place of one.
+  std::string StrayWrites() const;
+  // Empty if the outputs are those of samples [first, first + samples()) of another, byte by byte;
+  // those that one of the two did not want are not compared.
+  std::string Differences(const StagedSegment& whole, std::int64_t first) const;
+
+ private:
+  struct Input {
+    std::size_t sample_bytes = 0;  // 0: absent.
+    std::vector<unsigned char> pristine;
+    std::size_t offset = 0;
+    GuardedBytes copy;
+  };
+  struct Output {
+    std::size_t sample_bytes = 0;  // 0: absent.
+    int in_place_of = -1;          // An In.
+    std::size_t offset = 0;
+    GuardedBytes own;
+  };
+
+  std::size_t InputBytesOf(const Input& input) const {
+    return input.sample_bytes * static_cast<std::size_t>(samples_);
+  }
+  std::size_t ElementBytes(In in) const;
+  std::size_t ElementBytes(Out out) const;
+  DType AccType() const {
+    return spec_.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  }
+  void SetSizes();
+  bool IsOverwritten(int in) const;
+
+  NormSpec spec_;
+  std::int64_t samples_;
+  std::int64_t spatial_;
+  std::int64_t style_spatial_;
+  std::array<Input, kInputs> inputs_;
+  std::array<Output, kOutputs> outputs_;
+};
+
+}  // namespace normd::norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_STAGED_SEGMENT_H_
