@@ -67,35 +67,84 @@ Status ParseActivation(const std::string& text, Activation* activation) {
                          "\", wanted relu, leaky_relu, silu, gelu or gelu_tanh");
 }
 
-// The spec of "name[:groups]" for `channels`; dtype and layout are filled in by the caller.
-Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec) {
-  const DType dtype = spec->dtype;
-  if (text == "instance_norm") {
-    *spec = InstanceNormSpec(channels, dtype);
-  } else if (text == "batch_norm") {
-    *spec = BatchNormSpec(channels, dtype);
-  } else if (text == "layer_norm") {
-    *spec = LayerNormSpec(channels, dtype);
-  } else if (text == "rms_norm") {
-    *spec = RmsNormSpec(channels, dtype);
-  } else if (std::int64_t groups = 0;
-             text.starts_with("group_norm:") && ParsePositive(text.substr(11), &groups)) {
-    *spec = GroupNormSpec(channels, groups, dtype);
-  } else {
-    return InvalidArgument(
-        "operation: \"" + text +
-        "\", wanted instance_norm, batch_norm, layer_norm, rms_norm or group_norm:GROUPS");
+// "name[:row|:block]" of a quantized output. False if the text is none.
+bool ParseQuantization(const std::string& text, NormSpec* spec) {
+  const std::size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const std::string scale = colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (name != "int8" && name != "e4m3") return false;
+  if (!scale.empty() && scale != "row" && scale != "block") return false;
+  spec->quantization = name == "int8" ? Quantization::kInt8 : Quantization::kFloat8E4M3;
+  spec->quantization_scale = scale == "row"     ? QuantizationScale::kRow
+                             : scale == "block" ? QuantizationScale::kBlock
+                                                : QuantizationScale::kStatic;
+  if (scale.empty()) spec->output_scale = 0.05;
+  return true;
+}
+
+// One of the stages after a "+".
+Status ParseStage(const std::string& text, NormSpec* spec) {
+  if (text == "residual") {
+    spec->residual = spec->residual_out = true;
+  } else if (text == "gate") {
+    spec->gate = true;
+  } else if (text == "scale") {
+    spec->scale = true;
+  } else if (text == "shift") {
+    spec->shift = true;
+  } else if (text == "multiply") {
+    spec->combine_output = Combine::kMultiply;
+  } else if (text == "multiply_silu") {
+    spec->combine_output = Combine::kMultiplySilu;
+  } else if (text.starts_with("styles:") && ParsePositive(text.substr(7), &spec->styles)) {
+    spec->style = Style::kIndex;
+  } else if (!ParseQuantization(text, spec)) {
+    return ParseActivation(text, &spec->activation);
   }
   return Status();
 }
 
+// The spec of "name[:groups]" for `channels`; dtype and layout are filled in by the caller.
+Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec) {
+  const DType dtype = spec->dtype;
+  const bool positions = text.starts_with("position_");
+  const std::string name = positions ? text.substr(9) : text;
+  if (name == "instance_norm" && !positions) {
+    *spec = InstanceNormSpec(channels, dtype);
+  } else if (name == "batch_norm" && !positions) {
+    *spec = BatchNormSpec(channels, dtype);
+  } else if (name == "layer_norm") {
+    *spec = LayerNormSpec(channels, dtype);
+  } else if (name == "rms_norm" || name == "l2_norm") {
+    *spec = RmsNormSpec(channels, dtype);
+    if (name == "l2_norm") spec->statistics = Statistics::kRootOfSquares;
+  } else if (std::int64_t groups = 0;
+             name.starts_with("group_norm:") && ParsePositive(name.substr(11), &groups)) {
+    *spec = GroupNormSpec(channels, groups, dtype);
+  } else {
+    return InvalidArgument("operation: \"" + text +
+                           "\", wanted instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, "
+                           "group_norm:GROUPS, position_layer_norm or position_rms_norm");
+  }
+  if (positions) spec->rows = Rows::kPosition;
+  return Status();
+}
+
 bool IsRowNorm(const std::string& operation) {
-  return operation.starts_with("layer_norm") || operation.starts_with("rms_norm");
+  return operation.starts_with("layer_norm") || operation.starts_with("rms_norm") ||
+         operation.starts_with("l2_norm");
 }
 
 }  // namespace
 
 const char* Name(Layout layout) { return layout == Layout::kChannelsFirst ? "first" : "last"; }
+
+std::int64_t Case::moved_bytes() const {
+  const int tensors =
+      1 + (spec.residual ? 1 : 0) + (spec.residual_out ? 1 : 0) + (spec.takes_other() ? 1 : 0);
+  const std::int64_t y = spec.quantization == Quantization::kNone ? tensor_bytes() : elements();
+  return tensors * tensor_bytes() + y;
+}
 
 std::string Case::shape() const {
   std::string text;
@@ -131,9 +180,11 @@ Status MakeCase(const std::string& operation, const std::string& dtype, const st
     return status;
   }
   c.spec.layout = layout == "last" ? Layout::kChannelsLast : Layout::kChannelsFirst;
-  if (plus != std::string::npos) {
-    Status status = ParseActivation(operation.substr(plus + 1), &c.spec.activation);
-    if (!status.ok()) return status;
+  for (std::size_t begin = plus; begin != std::string::npos;) {
+    const std::size_t end = operation.find('+', begin + 1);
+    const std::string stage = operation.substr(begin + 1, end - begin - 1);
+    if (Status status = ParseStage(stage, &c.spec); !status.ok()) return status;
+    begin = end;
   }
   if (c.spec.channels % c.spec.groups != 0) {
     return InvalidArgument("groups: " + std::to_string(c.spec.groups) + " does not divide " +
@@ -170,6 +221,14 @@ std::vector<Case> DefaultSuite() {
       {"instance_norm", {"f32"}, true, "1x64x56x56"},
       {"instance_norm", {"f32"}, true, "8x64x56x56"},
       {"layer_norm+gelu", {"f32"}, false, "64x768"},
+      {"rms_norm+residual", {"bf16"}, false, "16384x4096"},
+      {"rms_norm+residual", {"bf16"}, false, "8192x7168"},
+      {"rms_norm+e4m3:row", {"bf16"}, false, "16384x4096"},
+      {"l2_norm", {"bf16"}, false, "65536x768"},
+      {"position_layer_norm", {"f16"}, false, "16x512x128x128"},
+      {"position_rms_norm", {"f32"}, false, "112x64x512x512"},
+      {"instance_norm", {"f32"}, false, "16x64x512x512"},
+      {"instance_norm+styles:32", {"f32"}, false, "16x64x512x512"},
   };
   std::vector<Case> suite;
   for (const auto& line : kLines) {
@@ -183,6 +242,12 @@ std::vector<Case> DefaultSuite() {
         }
       }
     }
+  }
+  Case modulated;
+  if (MakeCase("position_layer_norm+residual+gate+scale+shift", "bf16", "last", "4x3072x4096",
+               &modulated)
+          .ok()) {
+    suite.push_back(std::move(modulated));
   }
   return suite;
 }

@@ -22,13 +22,21 @@ struct Case {
   std::int64_t tensor_bytes() const {
     return elements() * static_cast<std::int64_t>(SizeOf(spec.dtype));
   }
+  // What a call reads and writes of tensors of x's shape, for the ratio to a copy.
+  std::int64_t moved_bytes() const;
   std::string shape() const;  // "112x64x512x512"
   std::string name() const;   // "group_norm:8 float32 first 112x64x512x512", what --filter matches
 };
 
 // Makes a case from text.
-//   operation  instance_norm, batch_norm, group_norm:G, layer_norm, rms_norm, each with an optional
-//              activation: +relu, +leaky_relu, +silu, +gelu, +gelu_tanh
+//   operation  instance_norm, batch_norm, group_norm:G, layer_norm, rms_norm, l2_norm, and at each
+//              position position_layer_norm, position_rms_norm; each with any of
+//              +relu, +leaky_relu, +silu, +gelu, +gelu_tanh  an activation
+//              +residual           a residual, and their sum as an output
+//              +gate, +scale, +shift  by sample and channel
+//              +styles:K           an index of K gammas and betas for each sample
+//              +multiply, +multiply_silu  a second tensor for the result
+//              +int8, +e4m3, each with :row or :block  quantized; else by a static scale
 //   shape      dimensions with x between them: N x C x trailing..., and for layer_norm and rms_norm
 //              rows x normalized elements
 //   dtype      float32, float64, float16, bfloat16 (or f32, f64, f16, bf16)

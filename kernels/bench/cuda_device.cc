@@ -1,6 +1,8 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "kernels/bench/cuda_linear.h"
 #include "kernels/bench/cuda_memory.h"
@@ -64,7 +66,7 @@ class CudaDevice : public Device {
   Status Measure(Case* scaled, Measurement* out) override {
     if (Status status = ParseForced(); !status.ok()) return status;
     ScaleTo(MaxTensorBytes(), scaled);
-    Run run{*scaled, {}, {}, {}, {}, 0};
+    Run run(*scaled);
     if (Status status = Prepare(&run); !status.ok()) return status;
     if (Status status = Check(run, out); !status.ok()) return status;
     return Time(run, out);
@@ -91,15 +93,32 @@ class CudaDevice : public Device {
 
   // A case with its buffers.
   struct Run {
+    explicit Run(const Case& measured) : c(measured) {}
+
     const Case& c;
-    std::vector<DeviceBuffer> x, y;  // Taken in turn.
+    std::vector<DeviceBuffer> x, y;         // Taken in turn.
+    std::vector<DeviceBuffer> second, sum;  // The same; empty where the spec has none.
+    DeviceBuffer gate, scale, shift, indexes, scales;
     DeviceParams params;
     DeviceBuffer workspace;
-    std::size_t workspace_bytes;
+    std::size_t workspace_bytes = 0;
 
     Segment segment(std::size_t call) const {
       const std::size_t i = call % x.size();
-      return {x[i].get(), y[i].get(), c.samples, c.spatial};
+      Segment segment;
+      segment.x = x[i].get();
+      segment.y = y[i].get();
+      segment.samples = c.samples;
+      segment.spatial = c.spatial;
+      if (c.spec.residual) segment.residual = second[i].get();
+      if (c.spec.takes_other()) segment.other = second[i].get();
+      if (c.spec.residual_out) segment.residual_out = sum[i].get();
+      segment.gate = gate.get();
+      segment.scale = scale.get();
+      segment.shift = shift.get();
+      segment.style_index = static_cast<const std::int64_t*>(indexes.get());
+      segment.scale_out = static_cast<float*>(scales.get());
+      return segment;
     }
   };
 
@@ -116,17 +135,22 @@ class CudaDevice : public Device {
     DeviceBuffer pool;
     Status status = Upload(RandomElements(spec.dtype, kPoolElements, -1, 2, settings_.seed), &pool);
     const std::size_t sets = std::max<std::size_t>(1, kRotatedBytes / (2 * bytes) + 1);
-    for (std::size_t i = 0; status.ok() && i < std::min<std::size_t>(sets, 64); ++i) {
-      DeviceBuffer x, y;
-      status = Allocate(bytes, &x);
-      if (status.ok()) status = Allocate(bytes, &y);
-      if (!status.ok()) break;
+    const auto fill = [&](std::uint64_t seed, std::vector<DeviceBuffer>* buffers) {
+      DeviceBuffer buffer;
+      if (status.ok()) status = Allocate(bytes, &buffer);
+      if (!status.ok()) return;
       status = ToStatus(
-          FillFromPool(pool.get(), spec.dtype, settings_.seed + i, bytes, x.get(), stream_),
+          FillFromPool(pool.get(), spec.dtype, settings_.seed + seed, bytes, buffer.get(), stream_),
           "fill");
-      run->x.push_back(std::move(x));
-      run->y.push_back(std::move(y));
+      buffers->push_back(std::move(buffer));
+    };
+    for (std::size_t i = 0; status.ok() && i < std::min<std::size_t>(sets, 64); ++i) {
+      fill(i, &run->x);
+      fill(i, &run->y);
+      if (spec.residual || spec.takes_other()) fill(i + 1000, &run->second);
+      if (spec.residual_out) fill(i, &run->sum);
     }
+    if (status.ok()) status = PrepareOfSamples(run);
     if (status.ok()) {
       status = run->params.Fill(HostParams(spec, settings_.param_dtype, settings_.seed));
     }
@@ -138,6 +162,31 @@ class CudaDevice : public Device {
     status = cuda::InitWorkspace(run->workspace.get(), run->workspace_bytes, stream_);
     if (!status.ok()) return status;
     return ToStatus(cudaStreamSynchronize(stream_), "fill");  // The pool goes.
+  }
+
+  // What a spec has for each sample or row.
+  Status PrepareOfSamples(Run* run) const {
+    const NormSpec& spec = run->c.spec;
+    const std::int64_t count = run->c.samples * spec.channels;
+    Status status;
+    for (auto [wanted, buffer] :
+         {std::pair(spec.gate, &run->gate), std::pair(spec.scale, &run->scale),
+          std::pair(spec.shift, &run->shift)}) {
+      if (!wanted || !status.ok()) continue;
+      status = Upload(RandomElements(spec.dtype, count, -0.5, 0.5, settings_.seed + 5), buffer);
+    }
+    if (status.ok() && spec.style == Style::kIndex) {
+      std::vector<char> indexes(static_cast<std::size_t>(run->c.samples) * sizeof(std::int64_t));
+      for (std::int64_t n = 0; n < run->c.samples; ++n) {
+        const std::int64_t index = 7 * n % spec.styles;
+        std::memcpy(indexes.data() + n * 8, &index, sizeof(index));
+      }
+      status = Upload(indexes, &run->indexes);
+    }
+    if (status.ok() && spec.quantization_scale != QuantizationScale::kStatic) {
+      status = Allocate(static_cast<std::size_t>(run->c.elements()) * sizeof(float), &run->scales);
+    }
+    return status;
   }
 
   Status Normalize(const Run& run, std::size_t call) const {
@@ -165,6 +214,10 @@ class CudaDevice : public Device {
         "cudaMemset");
     if (status.ok()) status = Normalize(run, 0);
     if (!status.ok()) return status;
+    // The reference on the device knows plain specs; of the others the tests see every element.
+    if (!IsPlain(run.c.spec, run.params.view) || run.c.spec.residual) {
+      return ToStatus(cudaStreamSynchronize(stream_), "run");
+    }
     DeviceError error;
     status =
         ToStatus(MaxErrorOnDevice(run.c.spec, run.params.view, segment, stream_, &error), "check");
@@ -201,6 +254,8 @@ class CudaDevice : public Device {
                             timer_.Time(stream_, calls, &next, normalize, &one_norm_ms)}) {
         if (!status.ok()) return status;
       }
+      one_copy_ms *=
+          static_cast<double>(run.c.moved_bytes()) / static_cast<double>(2 * run.c.tensor_bytes());
       copy_ms.push_back(one_copy_ms);
       norm_ms.push_back(one_norm_ms);
       ratios.push_back(one_copy_ms / one_norm_ms);

@@ -35,7 +35,7 @@ Row CopyRow(const NormSpec& spec, const NormParams& params, const Segment& segme
   out.spec.channels = channels;
   out.spec.groups = spec.statistics == Statistics::kGiven ? channels : 1;
   out.params = {Slice(params.gamma, first), Slice(params.beta, first), Slice(params.mean, first),
-                Slice(params.variance, first)};
+                Slice(params.variance, first), Slice(params.input_bias, first)};
   const bool last = spec.layout == Layout::kChannelsLast;
   const std::int64_t runs = last ? segment.spatial : 1;
   const std::int64_t run_bytes = (last ? channels : channels * segment.spatial) * element;
@@ -86,8 +86,17 @@ std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low,
 
 HostParams::HostParams(const NormSpec& spec, DType param_dtype, std::uint64_t seed)
     : dtype(param_dtype),
-      gamma(RandomElements(dtype, spec.channels, 0.5, 1.5, seed + 1)),
-      beta(RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 2)) {
+      gamma(RandomElements(dtype, spec.channels * std::max<std::int64_t>(spec.styles, 1), 0.5, 1.5,
+                           seed + 1)),
+      beta(RandomElements(dtype, spec.channels * std::max<std::int64_t>(spec.styles, 1), -0.5, 0.5,
+                          seed + 2)) {
+  // Norms that divide by more than a mean square, and modulated ones, have none of their own.
+  if (spec.statistics > Statistics::kGiven || spec.scale || spec.shift) {
+    gamma.clear();
+    beta.clear();
+  } else if (spec.statistics == Statistics::kMeanSquare && spec.residual) {
+    beta.clear();  // As language models have it.
+  }
   if (spec.statistics != Statistics::kGiven) return;
   mean = RandomElements(dtype, spec.channels, -0.5, 0.5, seed + 3);
   variance = RandomElements(dtype, spec.channels, 0.1, 2, seed + 4);
@@ -97,7 +106,7 @@ NormParams HostParams::view() const {
   const auto vector = [this](const std::vector<char>& data) {
     return ParamVector{data.empty() ? nullptr : data.data(), dtype};
   };
-  return {vector(gamma), vector(beta), vector(mean), vector(variance)};
+  return {vector(gamma), vector(beta), vector(mean), vector(variance), ParamVector()};
 }
 
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,

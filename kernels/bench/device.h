@@ -26,15 +26,16 @@ struct Measurement {
   double norm_ms = 0;    // Medians of one call.
   double copy_ms = 0;    // A plain copy of the same tensor.
   // Median over the repetitions of copy time / norm time, each pair measured back to back, so that
-  // a busy machine slows both: 1 is the speed of the copy.
+  // a busy machine slows both: 1 is the speed of the copy. A case that moves more or fewer bytes
+  // than a copy is held against a copy of as many.
   double ratio = 0;
   int repetitions = 0;
   double max_error = 0;  // Largest |y - reference| / max(1, |reference|); infinite for a wrong NaN.
   std::int64_t checked_elements = 0;
 
-  // Bytes read once and written once, per second.
+  // Bytes of the case's tensors, each read or written once, per second.
   double gigabytes_per_second(const Case& c) const {
-    return 2e-6 * static_cast<double>(c.tensor_bytes()) / norm_ms;
+    return 1e-6 * static_cast<double>(c.moved_bytes()) / norm_ms;
   }
 };
 

@@ -10,8 +10,11 @@ const char kUsage[] =
     R"(norm_bench: speed and error of the normalizations against a copy of the same tensor.
 
   --device=cpu|cuda       where to run (cpu)
-  --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, group_norm:GROUPS, each
-                          with an optional +relu, +leaky_relu, +silu, +gelu, +gelu_tanh
+  --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, group_norm:GROUPS,
+                          position_layer_norm, position_rms_norm; each with any of +relu,
+                          +leaky_relu, +silu, +gelu, +gelu_tanh, and on cuda of +residual, +gate,
+                          +scale, +shift, +styles:COUNT, +multiply, +multiply_silu, and +int8 or
+                          +e4m3, alone or with :row or :block
   --shapes=LIST           such as 16x512x128x128; layer_norm and rms_norm normalize over all
                           dimensions but the first
   --dtypes=LIST           float32, float64, float16, bfloat16 (float32)

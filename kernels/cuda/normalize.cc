@@ -4,53 +4,143 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear/linear_launch.h"
 #include "kernels/cuda/plan.h"
+#include "kernels/cuda/stages/stages.h"
 
 namespace normd::norm::cuda {
 namespace {
 
 constexpr std::size_t kScratchAlignment = 256;
 
-// The segments of a batch that share a plan and their parameters.
+constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+
+// The segments of a batch that share a launch.
 struct PlannedSegments {
+  Lowering lowering;
   Plan plan;
   const NormParams* params;  // Null: the batch's.
+  NormSpec spec;             // As the kernels see it, like the segments.
   std::vector<Segment> segments;
+  Segment whole;  // kFactors: the only segment, as it came.
 };
 
-Status PlanSegments(const NormSpec& spec, const Segment* segments, std::size_t count,
-                    const DeviceLimits& limits, Strategy forced,
+const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
+  return segment.params != nullptr ? *segment.params : params;
+}
+
+// Whether the kernels of stages can take two segments in one launch.
+bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
+  if (a.lowering != Lowering::kStages) return true;
+  return RowsOfStages(a.spec, a.segments.front().spatial).groups ==
+         RowsOfStages(b.spec, b.segments.front().spatial).groups;
+}
+
+// Appends to those that share a launch, or begins one.
+void AddSegment(PlannedSegments next, std::vector<PlannedSegments>* planned) {
+  const auto same =
+      std::find_if(planned->begin(), planned->end(), [&](const PlannedSegments& other) {
+        return other.lowering == next.lowering && other.lowering != Lowering::kFactors &&
+               other.plan == next.plan && other.params == next.params && ShareRows(other, next);
+      });
+  if (same == planned->end()) {
+    planned->push_back(std::move(next));
+  } else {
+    same->segments.push_back(next.segments.front());
+  }
+}
+
+// Skips samples of a segment of Lowering::kFactors, which has no tensors but x, y and what its
+// factors are made of.
+Segment SkipSamples(const NormSpec& spec, Segment segment, std::int64_t samples) {
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const auto skip = [samples](auto* data, std::int64_t sample_bytes) {
+    return data == nullptr ? data : data + samples * sample_bytes;
+  };
+  const auto skip_const = [&](const void* data, std::int64_t sample_bytes) {
+    return static_cast<const void*>(skip(static_cast<const char*>(data), sample_bytes));
+  };
+  const std::int64_t sample_bytes = spec.channels * segment.spatial * element;
+  segment.x = skip_const(segment.x, sample_bytes);
+  segment.y = skip(static_cast<char*>(segment.y), sample_bytes);
+  segment.scale = skip_const(segment.scale, spec.channels * element);
+  segment.shift = skip_const(segment.shift, spec.channels * element);
+  segment.style_index = skip(segment.style_index, 1);
+  segment.style_weights = skip_const(segment.style_weights, spec.styles * element);
+  segment.style_tensor =
+      skip_const(segment.style_tensor, spec.channels * segment.style_spatial * element);
+  segment.samples -= samples;
+  return segment;
+}
+
+Status RefuseRows(const char* field, std::int64_t rows) {
+  return Status(StatusCode::kUnsupported,
+                std::string(field) + ": " + std::to_string(rows) + ", wanted fewer than 2^31");
+}
+
+Status PlanSegments(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                    std::size_t count, const DeviceLimits& limits, Strategy forced,
                     std::vector<PlannedSegments>* planned) {
   for (std::size_t i = 0; i < count; ++i) {
     if (segments[i].samples == 0 || segments[i].spatial == 0) continue;
-    Plan plan;
-    if (Status status = MakePlan(spec, segments[i].spatial, limits, forced, &plan); !status.ok()) {
-      return status;
+    const bool input_bias = ParamsOf(segments[i], params).input_bias.data != nullptr;
+    const Lowering lowering = LowerSegment(spec, segments[i].spatial, input_bias);
+    const std::int64_t rows = RowsOfStages(spec, segments[i].spatial).rows_of_sample();
+    if (lowering == Lowering::kStages && rows > kMaxRows) {
+      return RefuseRows("spatial: rows of a sample", rows);
     }
-    const NormParams* const params = segments[i].params;
-    auto same = std::find_if(planned->begin(), planned->end(), [&](const PlannedSegments& other) {
-      return other.plan == plan && other.params == params;
-    });
-    if (same == planned->end()) same = planned->insert(same, PlannedSegments{plan, params, {}});
-    same->segments.push_back(segments[i]);
+    if (lowering == Lowering::kFactors && spec.channels > kMaxRows) {
+      return RefuseRows("channels", spec.channels);
+    }
+    // Factors make all samples' channels those of one sample, of which there is a most.
+    for (Segment rest = segments[i]; rest.samples > 0;) {
+      Segment piece = rest;
+      if (lowering == Lowering::kFactors) {
+        piece.samples = std::min(rest.samples, kMaxRows / spec.channels);
+      }
+      const LoweredRows lowered = LowerRows(spec, lowering, piece.samples, piece.spatial);
+      PlannedSegments next = {lowering, Plan(), segments[i].params, lowered.spec, {}, piece};
+      if (Status status =
+              MakeLoweredPlan(lowered.spec, lowering, lowered.spatial, limits, forced, &next.plan);
+          !status.ok()) {
+        return status;
+      }
+      next.segments.push_back(piece);
+      next.segments.front().samples = lowered.samples;
+      next.segments.front().spatial = lowered.spatial;
+      AddSegment(std::move(next), planned);
+      if (piece.samples == rest.samples) break;
+      rest = SkipSamples(spec, rest, piece.samples);
+    }
   }
   return Status();
 }
 
-std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
-                         const PlannedSegments& planned) {
+constexpr std::size_t RoundUp(std::size_t bytes) {
+  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
+
+std::size_t FamilyScratchBytes(const DeviceLimits& limits, const PlannedSegments& planned) {
   const Segment* const segments = planned.segments.data();
   switch (planned.plan.strategy) {
-    case Strategy::kSplit: return SplitScratchBytes(spec, segments, planned.segments.size());
+    case Strategy::kSplit:
+      return SplitScratchBytes(planned.spec, segments, planned.segments.size());
     case Strategy::kChannelsLast:
-      return ChannelsLastScratchBytes(spec, limits, planned.plan, segments,
+      return ChannelsLastScratchBytes(planned.spec, limits, planned.plan, segments,
                                       planned.segments.size());
     default: return 0;
   }
+}
+
+std::size_t ScratchBytes(const NormSpec& spec, const DeviceLimits& limits,
+                         const PlannedSegments& planned) {
+  const std::size_t family = FamilyScratchBytes(limits, planned);
+  if (planned.lowering != Lowering::kFactors) return family;
+  return RoundUp(family) + FactorsBytes(spec, planned.whole.samples);
 }
 
 // Plans that run one after the other on one stream use the same scratch in turn.
@@ -72,9 +162,78 @@ Status Enqueue(const Launch& launch) {
     case Strategy::kSplit: return LaunchSplitRows(launch);
     case Strategy::kChannelsLast: return LaunchChannelsLast(launch);
     case Strategy::kElementwise: return LaunchElementwise(launch);
+    case Strategy::kStages: return LaunchStages(launch);
     case Strategy::kAuto: break;
   }
   return Status(StatusCode::kUnsupported, "strategy: the plan names none");
+}
+
+// What segments that the specialised kernels compute want beside y. It comes before y, which may be
+// written over x.
+Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const Segment* segments,
+                         std::size_t count, const DeviceLimits& limits, cudaStream_t stream) {
+  NormSpec statistics_spec;
+  statistics_spec.statistics = spec.statistics;
+  statistics_spec.dtype = spec.dtype;
+  statistics_spec.layout = spec.layout;
+  statistics_spec.channels = spec.channels;
+  statistics_spec.groups = spec.groups;
+  statistics_spec.eps = spec.eps;
+  statistics_spec.rows = spec.rows;
+  const NormParams none;
+  std::vector<std::pair<Plan, std::vector<Segment>>> parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Segment& segment = segments[i];
+    if (segment.samples == 0 || segment.spatial == 0) continue;
+    if (segment.mean_out == nullptr && segment.rstd_out == nullptr) continue;
+    const bool input_bias = ParamsOf(segment, params).input_bias.data != nullptr;
+    if (LowerSegment(spec, segment.spatial, input_bias) == Lowering::kStages) continue;
+    Segment wanted;
+    wanted.x = segment.x;
+    wanted.samples = segment.samples;
+    wanted.spatial = segment.spatial;
+    wanted.mean_out = segment.mean_out;
+    wanted.rstd_out = segment.rstd_out;
+    Plan plan;
+    PlanStages(statistics_spec, segment.spatial, &plan);
+    auto same = std::find_if(parts.begin(), parts.end(),
+                             [&](const auto& part) { return part.first == plan; });
+    if (same == parts.end()) same = parts.insert(same, {plan, {}});
+    same->second.push_back(wanted);
+  }
+  for (const auto& [plan, wanted] : parts) {
+    const Launch launch = {statistics_spec, none,   limits,  plan,   wanted.data(),
+                           wanted.size(),   stream, nullptr, nullptr};
+    if (Status status = LaunchStatistics(launch); !status.ok()) return status;
+  }
+  return Status();
+}
+
+// A part of a batch: its factors, if it has any, and its rows.
+Status EnqueuePart(const NormSpec& spec, const NormParams& params, const DeviceLimits& limits,
+                   const PlannedSegments& part, const LaunchOptions& options) {
+  char* const workspace = static_cast<char*>(options.workspace);
+  const NormParams& own = part.params != nullptr ? *part.params : params;
+  NormParams lowered = own;
+  if (part.lowering == Lowering::kFactors) {
+    const std::size_t bytes = FactorsBytes(spec, part.whole.samples);
+    char* const factors = workspace + kExchangeBytes + RoundUp(FamilyScratchBytes(limits, part));
+    const FactorsLaunch launch = {spec, own, limits, part.whole, options.stream, factors};
+    if (Status status = LaunchFactors(launch); !status.ok()) return status;
+    const DType dtype = spec.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    lowered.gamma = {factors, dtype};
+    lowered.beta = {factors + bytes / 2, dtype};
+  }
+  const Launch launch = {part.spec,
+                         lowered,
+                         limits,
+                         part.plan,
+                         part.segments.data(),
+                         part.segments.size(),
+                         options.stream,
+                         workspace,
+                         workspace == nullptr ? nullptr : workspace + kExchangeBytes};
+  return Enqueue(launch);
 }
 
 Status CheckWorkspace(const LaunchOptions& options, std::size_t wanted) {
@@ -126,7 +285,12 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced) {
   std::vector<PlannedSegments> planned;
-  if (!PlanSegments(spec, segments, count, limits, forced, &planned).ok()) return 0;
+  // Pointers are not looked at, so parameters count as the batch's, which have no input bias: with
+  // one a segment needs less.
+  std::vector<Segment> counts(segments, segments + count);
+  for (Segment& segment : counts) segment.params = nullptr;
+  const NormParams none;
+  if (!PlanSegments(spec, none, counts.data(), count, limits, forced, &planned).ok()) return 0;
   return WorkspaceBytes(spec, limits, planned);
 }
 
@@ -144,11 +308,8 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
     return Status(StatusCode::kUnsupported,
                   "groups: " + std::to_string(spec.groups) + ", wanted fewer than 2^31");
   }
-  if (spec.residual) {
-    return Status(StatusCode::kUnsupported, "residual: set, CUDA devices do not compute it");
-  }
   std::vector<PlannedSegments> planned;
-  if (Status status = PlanSegments(spec, segments, count, limits, options.forced, &planned);
+  if (Status status = PlanSegments(spec, params, segments, count, limits, options.forced, &planned);
       !status.ok()) {
     return status;
   }
@@ -156,18 +317,14 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
       !status.ok()) {
     return status;
   }
-  char* const workspace = static_cast<char*>(options.workspace);
+  if (Status status = EnqueueStatistics(spec, params, segments, count, limits, options.stream);
+      !status.ok()) {
+    return status;
+  }
   for (const PlannedSegments& part : planned) {
-    const Launch launch = {spec,
-                           part.params != nullptr ? *part.params : params,
-                           limits,
-                           part.plan,
-                           part.segments.data(),
-                           part.segments.size(),
-                           options.stream,
-                           workspace,
-                           workspace == nullptr ? nullptr : workspace + kExchangeBytes};
-    if (Status status = Enqueue(launch); !status.ok()) return status;
+    if (Status status = EnqueuePart(spec, params, limits, part, options); !status.ok()) {
+      return status;
+    }
   }
   return Status();
 }

@@ -30,8 +30,9 @@ struct LaunchOptions {
 
 // The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
 // Strategy::kAuto and contiguous rows it stays under kWorkspaceBase plus 1/256 of the batch's bytes
-// from compute capability 8.0 on; interleaved rows of many channels and few positions may need up
-// to an eighth. Counts as in ValidateSegments; data pointers are not looked at.
+// from compute capability 8.0 on; interleaved rows of many channels and few positions, and factors
+// of each sample's channels, may need up to an eighth. Counts as in ValidateSegments; data pointers
+// are not looked at.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);
 
@@ -51,9 +52,9 @@ Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream);
 // squares overflow the accumulation type give NaN. A row's bits are the same in every batch, on
 // every launch and at every alignment.
 // Errors, all before anything is enqueued: InvalidArgument as ValidateSpec and ValidateSegments
-// say; OutOfMemory if the workspace is too small; Unsupported for a residual input, and if
-// options.forced cannot compute a row. DeviceError: a launch was refused; what was enqueued before
-// it still runs.
+// say; OutOfMemory if the workspace is too small; Unsupported if options.forced cannot compute a
+// row, and for 2^31 groups, or rows of a sample, or more. DeviceError: a launch was refused; what
+// was enqueued before it still runs.
 Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* segments,
                  std::size_t count, const DeviceLimits& limits, const LaunchOptions& options);
 

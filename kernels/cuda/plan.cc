@@ -15,10 +15,12 @@ bool RowsAreContiguous(const NormSpec& spec, std::int64_t spatial) {
 
 }  // namespace
 
-Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-                Strategy forced, Plan* plan) {
+Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spatial,
+                       const DeviceLimits& limits, Strategy forced, Plan* plan) {
   *plan = Plan();
-  if (spec.statistics == Statistics::kGiven) {
+  if (lowering == Lowering::kStages) {
+    PlanStages(spec, spatial, plan);
+  } else if (spec.statistics == Statistics::kGiven) {
     plan->strategy = Strategy::kElementwise;
   } else if (!RowsAreContiguous(spec, spatial)) {
     if (!PlanChannelsLast(spec, spatial, limits, forced, plan)) *plan = Plan();
@@ -33,6 +35,13 @@ Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
                       " elements of this spec on this device");
   }
   return Status();
+}
+
+Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+                Strategy forced, Plan* plan) {
+  const Lowering lowering = LowerSegment(spec, spatial, false);
+  const LoweredRows rows = LowerRows(spec, lowering, 1, spatial);
+  return MakeLoweredPlan(rows.spec, lowering, rows.spatial, limits, forced, plan);
 }
 
 }  // namespace normd::norm::cuda

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/stages/stage_plan.h"
 #include "kernels/cuda/strategy.h"
 #include "kernels/norm.h"
 
@@ -19,10 +20,16 @@ namespace normd::norm::cuda {
 
 // Chooses how rows of `spec` with this `spatial` size are computed. `forced` overrides the choice
 // where the strategy can compute the row at all; for rows that interleave, kCluster, kGrid and
-// kSplit say what holds the strips. The spec must be valid, spatial >= 1. Errors: Unsupported if
-// the forced strategy cannot compute this row on this device; with kAuto there is always a plan.
+// kSplit say what holds the strips. The spec must be valid, spatial >= 1, and there is no input
+// bias. Errors: Unsupported if the forced strategy cannot compute this row on this device; with
+// kAuto there is always a plan.
 Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
                 Strategy forced, Plan* plan);
+
+// The same for a segment that is lowered in a given way, with the spec and the spatial size of
+// LowerRows.
+Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spatial,
+                       const DeviceLimits& limits, Strategy forced, Plan* plan);
 
 }  // namespace normd::norm::cuda
 

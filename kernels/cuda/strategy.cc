@@ -6,7 +6,7 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::array<std::pair<Strategy, const char*>, 8> kNames = {{
+constexpr std::array<std::pair<Strategy, const char*>, 9> kNames = {{
     {Strategy::kAuto, "auto"},
     {Strategy::kWarp, "warp"},
     {Strategy::kBlock, "block"},
@@ -15,6 +15,7 @@ constexpr std::array<std::pair<Strategy, const char*>, 8> kNames = {{
     {Strategy::kSplit, "split"},
     {Strategy::kChannelsLast, "channels_last"},
     {Strategy::kElementwise, "elementwise"},
+    {Strategy::kStages, "stages"},
 }};
 
 }  // namespace
@@ -55,6 +56,13 @@ std::string Describe(const Plan& plan) {
       return text + ": strips, " + Name(plan.strips) +
              (plan.strips == Strategy::kSplit ? ""
                                               : " of " + number(plan.blocks_per_row) + " blocks");
+    case Strategy::kStages: {
+      constexpr const char* kPlaces[] = {"", ", columns", ", interleaved"};
+      text += plan.warps == 0 ? ": " + number(plan.lanes_per_row) + " lanes"
+                              : ": " + number(plan.warps) + " warps";
+      return text + " x " + number(plan.vectors) + " vectors" +
+             kPlaces[static_cast<int>(plan.places)];
+    }
     default: return text;
   }
 }

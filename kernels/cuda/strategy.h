@@ -24,9 +24,17 @@ enum class Strategy : std::uint8_t {
   kSplit = 5,         // Two passes: partial statistics, then the normalization.
   kChannelsLast = 6,  // Rows that interleave in memory, in strips (strip_plan.h).
   kElementwise = 7,   // Given statistics: no rows at all.
+  kStages = 8,        // The stages that the others do not know (stages/stage_plan.h).
 };
 
-// "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise".
+// How the elements of a row lie in memory; kStages alone looks at it.
+enum class RowPlaces : std::uint8_t {
+  kTogether = 0,     // One after the other.
+  kColumns = 1,      // Those of a position, channels first: `spatial` apart.
+  kInterleaved = 2,  // Those of a group, channels last: runs of the group's channels.
+};
+
+// "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise", "stages".
 const char* Name(Strategy strategy);
 // The inverse of Name; InvalidArgument lists the names.
 Status ParseStrategy(const std::string& name, Strategy* strategy);
@@ -50,17 +58,18 @@ struct DeviceLimits {
 // strategy does not use keep their defaults.
 struct Plan {
   Strategy strategy = Strategy::kAuto;
-  int lanes_per_row = 0;              // kWarp: 1 to 32, a power of two.
-  int warps = 0;                      // kBlock, kCluster, kGrid: in each block, for one row.
-  int vectors = 0;                    // 16-byte vectors of a row that one lane holds.
-  int blocks_per_row = 1;             // kCluster, kGrid, and strips.
-  bool params_in_shared = false;      // kGrid: cut so that a block's slice of them fits there.
-  Strategy strips = Strategy::kAuto;  // kChannelsLast: kCluster, kGrid or kSplit.
+  int lanes_per_row = 0;          // kWarp, short rows of kStages: 1 to 32, a power of two.
+  int warps = 0;                  // kBlock, kCluster, kGrid, kStages: in each block, for one row.
+  int vectors = 0;                // 16-byte vectors of a row that one lane holds.
+  int blocks_per_row = 1;         // kCluster, kGrid, and strips.
+  bool params_in_shared = false;  // kGrid: cut so that a block's slice of them fits there.
+  Strategy strips = Strategy::kAuto;        // kChannelsLast: kCluster, kGrid or kSplit.
+  RowPlaces places = RowPlaces::kTogether;  // kStages.
 
   friend bool operator==(const Plan& a, const Plan& b) {
     return a.strategy == b.strategy && a.lanes_per_row == b.lanes_per_row && a.warps == b.warps &&
            a.vectors == b.vectors && a.blocks_per_row == b.blocks_per_row &&
-           a.params_in_shared == b.params_in_shared && a.strips == b.strips;
+           a.params_in_shared == b.params_in_shared && a.strips == b.strips && a.places == b.places;
   }
   friend bool operator!=(const Plan& a, const Plan& b) { return !(a == b); }
 };

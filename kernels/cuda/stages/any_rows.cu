@@ -1,0 +1,291 @@
+// Any rows with any stages: the kernel that computes what no other does, and the statistics that a
+// request wants beside results that other kernels compute.
+//
+// Phases: a team (lanes of a warp, or a block) reads its row in chunks of kStageVectors vectors a
+// thread, takes its statistics, and writes residual_out; with Style::kTensor it does the same with
+// the row's style tensor before. Then it reads the row again and writes the results; where a row
+// has a scale of its own it first reads it once more for the largest of them.
+// Bytes: rows up to some 100 KiB come from the caches when they are read again. Elements are read
+// in 16-byte vectors where rows lie together at such addresses, and else one by one.
+// Determinism: the plan cuts rows for this kernel and for lean_rows.cu alike, and both add in the
+// same order, so that a row's bits are the same at addresses that only this kernel takes.
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/stages/stage_elements.cuh"
+#include "kernels/cuda/stages/stage_launch.cuh"
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr int kThreads = 256;  // Of blocks of short rows.
+
+// Calls visit(at) for each vector of a thread's, also those of which nothing is present, in the
+// whole chunks of a row of `length` elements, of which `elements` exist.
+template <typename T, typename Visit>
+__device__ inline void ForVectors(const StageTeam& team, std::int64_t length, std::int64_t elements,
+                                  Visit visit) {
+  constexpr int kCount = kPerVector<T>;
+  const std::int64_t chunk = std::int64_t{kStageVectors} * team.size() * kCount;
+  for (std::int64_t begin = 0; begin < length; begin += chunk) {
+#pragma unroll 1
+    for (int i = 0; i < kStageVectors; ++i) {
+      const std::int64_t first = begin + (std::int64_t{i} * team.size() + team.thread) * kCount;
+      const std::int64_t left = elements - first;
+      visit(StageElements{first, static_cast<int>(left < 0 ? 0 : left < kCount ? left : kCount)});
+    }
+  }
+}
+
+// The statistics of what a thread holds of a row: input(at, values) gives its elements.
+template <typename T, typename Input>
+__device__ inline Moments<Accumulator<T>> OwnStatistics(Statistics statistics,
+                                                        const StageTeam& team,
+                                                        std::int64_t elements, Input input) {
+  using A = Accumulator<T>;
+  constexpr int kCount = kPerVector<T>;
+  Moments<A> total;
+  A chunk[kStageVectors][kCount] = {};
+  int present[kStageVectors] = {};
+  int held = 0;
+  ForVectors<T>(team, elements, elements, [&](const StageElements& at) {
+  // The vectors move up: an index that is no constant would put them into memory.
+#pragma unroll
+    for (int i = 0; i + 1 < kStageVectors; ++i) {
+      present[i] = present[i + 1];
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) chunk[i][j] = chunk[i + 1][j];
+    }
+    present[kStageVectors - 1] = at.present;
+    input(at, chunk[kStageVectors - 1]);
+    if (++held < kStageVectors) return;
+    held = 0;
+    const Moments<A> own = MomentsOfVectors<T>(
+        statistics,
+        [&](int i, A(&values)[kCount]) {
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) values[j] = chunk[i][j];
+        },
+        [&](int i) { return present[i]; });
+    total = MergeStatistics(statistics, total, own);
+  });
+  return total;
+}
+
+// The deviation and the mean of the row's channel of the second tensor.
+template <typename T>
+struct StyleOfRow {
+  Accumulator<T> deviation;
+  Accumulator<T> mean;
+};
+
+template <typename T>
+__device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRow& row,
+                                          const StageTeam& team, bool exists,
+                                          Moments<Accumulator<T>> (&partials)[kStageWarps]) {
+  using A = Accumulator<T>;
+  constexpr int kCount = kPerVector<T>;
+  const std::int64_t elements = row.segment->style_spatial;
+  const bool last = batch.style_interleaved;
+  const T* const style = static_cast<const T*>(row.segment->style) +
+                         (last ? row.sample * elements * batch.channels + row.first_channel
+                               : (row.sample * batch.channels + row.first_channel) * elements);
+  const std::int64_t stride = last ? batch.channels : 1;
+  const Moments<A> own = OwnStatistics<T>(
+      Statistics::kMeanVariance, team, exists ? elements : 0,
+      [&](const StageElements& at, A(&values)[kCount]) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          values[i] = i < at.present ? Widen(style[(at.first + i) * stride]) : A(0);
+        }
+      });
+  const Moments<A> all =
+      MergeTeam(Statistics::kMeanVariance, own, static_cast<A>(elements), team, partials);
+  const A variance = all.m2 / all.count;
+  return {sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps)),
+          all.reference + all.mean};
+}
+
+template <typename A>
+__device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& row,
+                                       const Moments<A>& moments, const RowScale<A>& scale) {
+  const StageSegment& segment = *row.segment;
+  if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[row.number] = scale.mean;
+  if (segment.rstd_out == nullptr) return;
+  A value = scale.rstd;
+  if (batch.deviations) {
+    const A variance = moments.m2 / moments.count;
+    value = sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps));
+  }
+  static_cast<A*>(segment.rstd_out)[row.number] = value;
+}
+
+// The team's row, from what it is normalized by to its results.
+template <typename T>
+class RowOutput {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerVector<T>;
+
+  __device__ RowOutput(const StageBatch& batch, const StageRow& row, const StageTeam& team,
+                       std::int64_t elements, const RowScale<A>& scale, const StyleOfRow<T>& style)
+      : batch_(batch),
+        row_(row),
+        team_(team),
+        access_(batch, row),
+        elements_(elements),
+        scale_(scale),
+        style_(style) {}
+
+  __device__ void Write() const {
+    ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
+      A values[kCount];
+      Results(at, values);
+      access_.Store(row_.segment->y, at, values);
+    });
+  }
+
+  __device__ void WriteQuantized(MagnitudeBits<A> (&partials)[kStageWarps]) const {
+    A factor = batch_.quantization_factor.template As<A>();
+    if (batch_.quantization_scale == QuantizationScale::kRow) {
+      MagnitudeBits<A> largest = 0;
+      ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
+        A values[kCount];
+        Results(at, values);
+        largest = LargestMagnitude(values, at.present, largest);
+      });
+      largest = LargestOfTeam(largest, team_, partials);
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest));
+      factor = own.factor;
+      if (team_.thread == 0 && elements_ > 0) row_.segment->scale_out[row_.number] = own.scale;
+    }
+    ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
+      A values[kCount];
+      Results(at, values);
+      access_.StoreQuantized(at, values, factor);
+    });
+  }
+
+  // Blocks are vectors of lanes that lie together; of float64, one half is the team's lanes that
+  // differ in bit 5 of the vector's number, whose results each lane works out as well.
+  __device__ void WriteBlocks() const {
+    constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
+    constexpr int kOthers = 32;
+    const int lanes = min(team_.width, min(kVectors, kLanes));
+    if (kVectors > kLanes && batch_.residual_out) {
+      if (team_.warps == 0) {
+        __syncwarp();
+      } else {
+        __syncthreads();
+      }
+    }
+    ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
+      A values[kCount];
+      Results(at, values);
+      MagnitudeBits<A> largest = LargestMagnitude(values, at.present, MagnitudeBits<A>(0));
+      if constexpr (kVectors > kLanes) {
+        const std::int64_t first = (at.first / kCount ^ kOthers) * kCount;
+        const std::int64_t left = elements_ - first;
+        const StageElements other = {first, static_cast<int>(left < 0        ? 0
+                                                             : left < kCount ? left
+                                                                             : kCount)};
+        A others[kCount];
+        Results(other, others);
+        largest = LargestMagnitude(others, other.present, largest);
+      }
+      largest = LargestOfLanes(largest, lanes);
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest));
+      access_.StoreQuantized(at, values, own.factor);
+      if (at.present > 0 && at.first % kQuantizationBlock == 0) {
+        row_.segment
+            ->scale_out[row_.number * QuantizationBlocks(row_) + at.first / kQuantizationBlock] =
+            own.scale;
+      }
+    });
+  }
+
+ private:
+  __device__ void Results(const StageElements& at, A (&values)[kCount]) const {
+    access_.Input(at, batch_.residual_out, values);
+    access_.Result(at, scale_, style_.deviation, style_.mean, values);
+  }
+
+  const StageBatch& batch_;
+  const StageRow& row_;
+  const StageTeam& team_;
+  const StageAccess<T> access_;
+  const std::int64_t elements_;
+  const RowScale<A>& scale_;
+  const StyleOfRow<T>& style_;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kStageWarps* kLanes)
+    AnyRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
+  using A = Accumulator<T>;
+  constexpr int kCount = kPerVector<T>;
+  __shared__ Moments<A> style_partials[kStageWarps];
+  __shared__ Moments<A> partials[kStageWarps];
+  __shared__ MagnitudeBits<A> largest[kStageWarps];
+  const StageTeam team(width, warps);
+  const std::uint32_t index =
+      warps == 0 ? blockIdx.x * (kThreads / width) + threadIdx.x / width : blockIdx.x;
+  // Lanes behind the last row keep company: shuffles want the whole warp.
+  const bool exists = index < batch.rows;
+  const StageRow row = FindStageRow(batch, exists ? index : batch.rows - 1);
+  const std::int64_t elements = exists ? row.segment->elements : 0;
+  const StageAccess<T> access(batch, row);
+  AwaitPreviousKernel();
+
+  StyleOfRow<T> style = {A(1), A(0)};
+  if (batch.style == Style::kTensor && !batch.only_statistics) {
+    style = TakeStyle<T>(batch, row, team, exists, style_partials);
+  }
+  RowScale<A> scale;
+  if (batch.statistics != Statistics::kGiven) {
+    const Moments<A> own = OwnStatistics<T>(batch.statistics, team, elements,
+                                            [&](const StageElements& at, A(&values)[kCount]) {
+                                              access.Input(at, false, values);
+                                              if (batch.residual_out)
+                                                access.Store(row.segment->residual_out, at, values);
+                                            });
+    const Moments<A> all =
+        MergeTeam(batch.statistics, own, static_cast<A>(row.segment->elements), team, partials);
+    scale = FinishStatistics(batch.statistics, all, batch.eps);
+    if (team.thread == 0 && exists) WriteStatistics(batch, row, all, scale);
+  } else if (batch.residual_out) {
+    ForVectors<T>(team, elements, elements, [&](const StageElements& at) {
+      A values[kCount];
+      access.Input(at, false, values);
+      access.Store(row.segment->residual_out, at, values);
+    });
+  }
+  if (batch.only_statistics) return;
+  const RowOutput<T> output(batch, row, team, elements, scale, style);
+  if (batch.quantization == Quantization::kNone) {
+    output.Write();
+  } else if (batch.quantization_scale == QuantizationScale::kBlock) {
+    output.WriteBlocks();
+  } else {
+    output.WriteQuantized(largest);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch) {
+  return WithElementType(launch.spec.dtype, [&](auto element) {
+    using T = typename decltype(element)::Type;
+    const Plan& plan = launch.plan;
+    const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
+    const std::uint32_t rows_of_block =
+        plan.warps == 0 ? static_cast<std::uint32_t>(kThreads / width) : 1;
+    const int threads = plan.warps == 0 ? kThreads : plan.warps * kLanes;
+    return LaunchOverlapping(launch.limits, launch.stream, AnyRows<T>,
+                             (batch.rows + rows_of_block - 1) / rows_of_block,
+                             static_cast<unsigned>(threads), batch, width, plan.warps);
+  });
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,149 @@
+// The rows of one launch of the stages' kernels: what a kernel is told of the spec, the parameters
+// and the segments.
+
+#ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_BATCH_CUH_
+#define NORMD_KERNELS_CUDA_STAGES_STAGE_BATCH_CUH_
+
+#include "kernels/cuda/device/numeric.cuh"
+#include "kernels/cuda/row_batch.cuh"
+#include "kernels/norm.h"
+
+namespace normd::norm::cuda {
+
+// A constant of the spec in both accumulation types.
+using Constant = LeakySlope;
+
+struct StageSegment {
+  const char* x;
+  char* y;
+  const char* residual;
+  char* residual_out;
+  const char* other;
+  const void* gate;
+  const void* scale;
+  const void* shift;
+  const void* style;  // style_index, style_weights or style_tensor
+  void* mean_out;
+  void* rstd_out;
+  float* scale_out;
+  std::int64_t spatial;
+  std::int64_t style_spatial;
+  std::int64_t elements;  // In a row.
+  std::int64_t row_bytes;
+  std::int64_t channel_run;
+  Divisor positions;      // Rows of a group of a sample.
+  std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
+};
+
+inline constexpr int kMaxStageSegments = 20;
+
+// A kernel parameter. Rows are numbered as they lie in memory, or where they interleave through
+// samples, groups and positions.
+struct StageBatch {
+  int segment_count;
+  std::uint32_t rows;  // Below 2^31.
+  Divisor groups;
+  std::int64_t channels;
+  std::int64_t channels_per_group;
+  ParamVector input_bias;
+  ParamVector gamma;
+  ParamVector beta;
+  ParamVector mean;
+  ParamVector variance;
+  std::int64_t styles;
+  double eps;
+  Constant leaky_slope;
+  Constant weight_offset;
+  Constant scale_offset;
+  Constant quantization_factor;  // Of static scales: the reciprocal.
+  DType dtype;
+  Statistics statistics;
+  Activation activation;
+  Combine combine_input;
+  Combine combine_output;
+  Style style;
+  Quantization quantization;
+  QuantizationScale quantization_scale;
+  RowPlaces places;
+  bool style_interleaved;  // The second tensor has its channels last.
+  bool positions_outside;  // Rows lie in the order of positions, groups.
+  bool aligned;            // Rows lie together and begin and end at multiples of 16 bytes.
+  bool residual;
+  bool residual_out;
+  bool gate;
+  bool scale;
+  bool shift;
+  bool affine;           // Anything scales or shifts what is normalized.
+  bool only_statistics;  // Of x; nothing else is computed.
+  bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
+  StageSegment segments[kMaxStageSegments];
+};
+static_assert(sizeof(StageBatch) <= 4000, "kernel parameters hold 4096 bytes");
+
+// One row, found.
+struct StageRow {
+  const StageSegment* segment;
+  std::int64_t begin;          // Its first element in x.
+  std::int64_t first_channel;  // Of its group.
+  std::int64_t sample;
+  std::int64_t number;  // In the segment, in the order of the contract.
+};
+
+__device__ inline StageRow FindStageRow(const StageBatch& batch, std::uint32_t index) {
+  int found = 0;
+  while (index >= batch.segments[found].end_row) ++found;
+  const StageSegment& segment = batch.segments[found];
+  const std::uint32_t local = index - (found == 0 ? 0 : batch.segments[found - 1].end_row);
+  const std::uint32_t positions = segment.positions.value();
+  const std::uint32_t groups = batch.groups.value();
+  std::uint32_t sample, group, position;
+  if (batch.positions_outside) {
+    const std::uint32_t outer = batch.groups.Divide(local);
+    group = local - outer * groups;
+    sample = segment.positions.Divide(outer);
+    position = outer - sample * positions;
+  } else {
+    const std::uint32_t outer = segment.positions.Divide(local);
+    position = local - outer * positions;
+    sample = batch.groups.Divide(outer);
+    group = outer - sample * groups;
+  }
+  StageRow row;
+  row.segment = &segment;
+  row.sample = sample;
+  row.first_channel = group * batch.channels_per_group;
+  row.number = (std::int64_t{sample} * groups + group) * positions + position;
+  if (batch.places == RowPlaces::kTogether) {
+    row.begin = local * segment.elements;
+  } else if (batch.places == RowPlaces::kColumns) {
+    row.begin = (sample * batch.channels + row.first_channel) * segment.spatial + position;
+  } else {
+    row.begin = sample * segment.spatial * batch.channels + row.first_channel;
+  }
+  return row;
+}
+
+// Element `element` of a row among those of x.
+__device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& row,
+                                       std::int64_t element) {
+  if (batch.places == RowPlaces::kTogether) return row.begin + element;
+  if (batch.places == RowPlaces::kColumns) return row.begin + element * row.segment->spatial;
+  const std::int64_t position = element / batch.channels_per_group;
+  return row.begin + position * batch.channels + (element - position * batch.channels_per_group);
+}
+
+// Its channel in the row's group.
+__device__ inline std::int64_t ChannelOf(const StageBatch& batch, const StageRow& row,
+                                         std::int64_t element) {
+  if (batch.places == RowPlaces::kInterleaved) return element % batch.channels_per_group;
+  return row.segment->channel_run == 1 ? element : element / row.segment->channel_run;
+}
+
+// Blocks of a row that have scales of their own.
+__device__ inline std::int64_t QuantizationBlocks(const StageRow& row) {
+  return (row.segment->elements + kQuantizationBlock - 1) / kQuantizationBlock;
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STAGES_STAGE_BATCH_CUH_

@@ -1,0 +1,120 @@
+#include "kernels/cuda/stages/stage_plan.h"
+
+#include <algorithm>
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr std::int64_t kVectorBytes = 16;
+constexpr std::int64_t kLanes = 32;
+
+constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t ElementBytes(const NormSpec& spec) {
+  return static_cast<std::int64_t>(SizeOf(spec.dtype));
+}
+
+// Whether x itself is normalized and y has its type.
+bool IsFromXToY(const NormSpec& spec, bool input_bias) {
+  return spec.statistics <= Statistics::kGiven && !spec.residual && !input_bias &&
+         !spec.takes_other() && spec.quantization == Quantization::kNone;
+}
+
+bool HasPlainAffine(const NormSpec& spec) {
+  return spec.style == Style::kNone && !spec.scale && !spec.shift && spec.weight_offset == 0;
+}
+
+// Whether a factor and an offset for each channel of a sample take at most a sixteenth of its
+// bytes: workspaces are sized for that.
+bool FactorsAreFew(const NormSpec& spec, std::int64_t spatial) {
+  const std::int64_t accumulator = spec.dtype == DType::kFloat64 ? 8 : 4;
+  return spatial * ElementBytes(spec) >= 16 * 2 * accumulator;
+}
+
+// A spec with nothing but what the specialised kernels know.
+NormSpec PlainSpec(const NormSpec& spec) {
+  NormSpec plain;
+  plain.statistics = spec.statistics;
+  plain.dtype = spec.dtype;
+  plain.layout = spec.layout;
+  plain.channels = spec.channels;
+  plain.groups = spec.groups;
+  plain.eps = spec.eps;
+  plain.activation = spec.activation;
+  plain.leaky_slope = spec.leaky_slope;
+  return plain;
+}
+
+}  // namespace
+
+Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, bool input_bias) {
+  if (!IsFromXToY(spec, input_bias)) return Lowering::kStages;
+  if (HasPlainAffine(spec)) {
+    if (spec.rows == Rows::kGroup) return Lowering::kPlain;
+    const bool together = spec.layout == Layout::kChannelsLast || spatial == 1;
+    return together ? Lowering::kPositions : Lowering::kStages;
+  }
+  const bool factors = spec.statistics != Statistics::kGiven && spec.rows == Rows::kGroup &&
+                       spec.layout == Layout::kChannelsFirst && FactorsAreFew(spec, spatial);
+  return factors ? Lowering::kFactors : Lowering::kStages;
+}
+
+LoweredRows LowerRows(const NormSpec& spec, Lowering lowering, std::int64_t samples,
+                      std::int64_t spatial) {
+  LoweredRows lowered = {spec, samples, spatial};
+  if (lowering == Lowering::kStages || lowering == Lowering::kPlain) return lowered;
+  lowered.spec = PlainSpec(spec);
+  if (lowering == Lowering::kPositions) {
+    lowered.samples = samples * spatial;
+    lowered.spatial = 1;
+  } else {
+    lowered.spec.channels = samples * spec.channels;
+    lowered.spec.groups = samples * spec.groups;
+    lowered.samples = 1;
+  }
+  return lowered;
+}
+
+StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial) {
+  const bool first = spec.layout == Layout::kChannelsFirst || spec.channels == 1;
+  StageRows rows;
+  if (spec.statistics == Statistics::kGiven) {
+    if (first && spatial > 1) {
+      rows.groups = spec.channels;
+      rows.elements = rows.channel_run = spatial;
+    } else {
+      rows.positions = spatial;
+      rows.elements = spec.channels;
+    }
+    return rows;
+  }
+  rows.groups = spec.groups;
+  rows.elements = RowLength(spec, spatial);
+  if (spec.rows == Rows::kPosition) {
+    rows.positions = spatial;
+    if (spec.layout == Layout::kChannelsFirst && spatial > 1) rows.places = RowPlaces::kColumns;
+  } else if (first || spatial == 1) {
+    rows.channel_run = spatial;
+  } else {
+    rows.places = RowPlaces::kInterleaved;
+  }
+  return rows;
+}
+
+void PlanStages(const NormSpec& spec, std::int64_t spatial, Plan* plan) {
+  const StageRows rows = RowsOfStages(spec, spatial);
+  *plan = Plan();
+  plan->strategy = Strategy::kStages;
+  plan->places = rows.places;
+  plan->vectors = kStageVectors;
+  const std::int64_t vectors = CeilDiv(rows.elements, kVectorBytes / ElementBytes(spec));
+  if (vectors <= kLanes * kStageVectors) {
+    plan->lanes_per_row = 1;
+    while (plan->lanes_per_row < std::min(vectors, kLanes)) plan->lanes_per_row *= 2;
+  } else {
+    plan->warps = static_cast<int>(
+        std::min<std::int64_t>(CeilDiv(vectors, kLanes * kStageVectors), kStageWarps));
+  }
+}
+
+}  // namespace normd::norm::cuda

@@ -1,0 +1,64 @@
+// What becomes of a segment whose spec asks for more than the specialised kernels know, and how its
+// rows are cut if the kernels of this folder compute it: a pure function of the spec, the spatial
+// size and whether there is an input bias.
+//
+// Host code without a CUDA dependency, so that it is tested on any machine.
+
+#ifndef NORMD_KERNELS_CUDA_STAGES_STAGE_PLAN_H_
+#define NORMD_KERNELS_CUDA_STAGES_STAGE_PLAN_H_
+
+#include <cstdint>
+
+#include "kernels/cuda/strategy.h"
+#include "kernels/norm.h"
+
+namespace normd::norm::cuda {
+
+// What computes a segment.
+enum class Lowering : std::uint8_t {
+  // The specialised kernels, as it is.
+  kPlain = 0,
+  // The same, each position a sample of its own.
+  kPositions = 1,
+  // A kernel that works out a factor and an offset for each sample and channel, and the specialised
+  // kernels with these as gamma and beta: all samples' channels are then those of one sample.
+  kFactors = 2,
+  // The kernels of this folder.
+  kStages = 3,
+};
+
+Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, bool input_bias);
+
+// The spec and the counts that the specialised kernels see of a segment with kPlain, kPositions or
+// kFactors; with kStages it is the segment's own.
+struct LoweredRows {
+  NormSpec spec;
+  std::int64_t samples;
+  std::int64_t spatial;
+};
+LoweredRows LowerRows(const NormSpec& spec, Lowering lowering, std::int64_t samples,
+                      std::int64_t spatial);
+
+// How the rows of a segment lie in memory, for the kernels of this folder. Given statistics have no
+// rows; any elements that share no work make one.
+struct StageRows {
+  RowPlaces places = RowPlaces::kTogether;
+  std::int64_t elements = 0;     // Of a row.
+  std::int64_t groups = 1;       // Rows of a sample, or of a position of one.
+  std::int64_t positions = 1;    // Rows of a group of a sample.
+  std::int64_t channel_run = 1;  // Consecutive elements that have the same channel.
+
+  std::int64_t rows_of_sample() const { return groups * positions; }
+};
+StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
+
+// 16-byte vectors of a row that one lane holds at once, and the most warps that share a row.
+inline constexpr int kStageVectors = 4;
+inline constexpr int kStageWarps = 32;
+
+// Fills in a plan of Strategy::kStages.
+void PlanStages(const NormSpec& spec, std::int64_t spatial, Plan* plan);
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STAGES_STAGE_PLAN_H_

@@ -1,0 +1,36 @@
+// The stages that the specialised kernels do not know. Internal.
+
+#ifndef NORMD_KERNELS_CUDA_STAGES_STAGES_H_
+#define NORMD_KERNELS_CUDA_STAGES_STAGES_H_
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stages/stage_plan.h"
+
+namespace normd::norm::cuda {
+
+// Segments of Lowering::kStages, whose plans are PlanStages'.
+Status LaunchStages(const Launch& launch);
+
+// mean_out and rstd_out of segments that have either; nothing else. The spec is that of the tensors
+// as the caller gave them, with its own statistics and no stage before them.
+Status LaunchStatistics(const Launch& launch);
+
+// The same of InstanceNorm's rows, but with sqrt(variance + eps) in rstd_out.
+Status LaunchDeviations(const Launch& launch);
+
+// One segment of Lowering::kFactors.
+struct FactorsLaunch {
+  const NormSpec& spec;
+  const NormParams& params;
+  const DeviceLimits& limits;
+  const Segment& segment;
+  cudaStream_t stream;
+  void* factors;  // [samples, channels] in the accumulation type, and as many offsets behind them.
+};
+std::size_t FactorsBytes(const NormSpec& spec, std::int64_t samples);
+// Enqueues what fills in the factors and offsets, which are to be taken as gamma and beta.
+Status LaunchFactors(const FactorsLaunch& launch);
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STAGES_STAGES_H_

@@ -1,0 +1,112 @@
+// What becomes of segments with stages, and how their rows lie, on devices that need not be there.
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/plan.h"
+#include "kernels/cuda/stages/stage_plan.h"
+
+namespace normd::norm::cuda {
+namespace {
+
+NormSpec PositionNorm(std::int64_t channels, Layout layout) {
+  NormSpec spec = LayerNormSpec(channels, DType::kFloat16);
+  spec.layout = layout;
+  spec.rows = Rows::kPosition;
+  return spec;
+}
+
+TEST(LowerSegmentTest, LeavesWhatTheSpecialisedKernelsKnowToThem) {
+  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, false), Lowering::kPlain);
+  EXPECT_EQ(LowerSegment(BatchNormSpec(64, DType::kFloat32), 49, false), Lowering::kPlain);
+  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, true), Lowering::kStages);
+}
+
+TEST(LowerSegmentTest, MakesPositionsSamplesWhereRowsLieTogether) {
+  const NormSpec last = PositionNorm(96, Layout::kChannelsLast);
+  ASSERT_EQ(LowerSegment(last, 49, false), Lowering::kPositions);
+  const LoweredRows rows = LowerRows(last, Lowering::kPositions, 3, 49);
+  EXPECT_EQ(rows.spec.rows, Rows::kGroup);
+  EXPECT_EQ(rows.samples, 3 * 49);
+  EXPECT_EQ(rows.spatial, 1);
+  EXPECT_EQ(LowerSegment(PositionNorm(96, Layout::kChannelsFirst), 49, false), Lowering::kStages);
+}
+
+TEST(LowerSegmentTest, MakesModulationFactorsWhereTheyTakeFewBytes) {
+  NormSpec spec = GroupNormSpec(64, 8, DType::kFloat32);
+  spec.scale = true;
+  ASSERT_EQ(LowerSegment(spec, 32, false), Lowering::kFactors);
+  EXPECT_EQ(LowerSegment(spec, 31, false), Lowering::kStages);
+  const LoweredRows rows = LowerRows(spec, Lowering::kFactors, 5, 32);
+  EXPECT_FALSE(rows.spec.scale);
+  EXPECT_EQ(rows.spec.channels, 5 * 64);
+  EXPECT_EQ(rows.spec.groups, 5 * 8);
+  EXPECT_EQ(rows.samples, 1);
+  spec.layout = Layout::kChannelsLast;
+  EXPECT_EQ(LowerSegment(spec, 32, false), Lowering::kStages);
+}
+
+TEST(LowerSegmentTest, ComputesEveryOtherStageByItself) {
+  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.residual = true;
+  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.quantization = Quantization::kInt8;
+  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.weight_offset = 1;
+  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.statistics = Statistics::kRootOfSquares;
+  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+}
+
+TEST(RowsOfStagesTest, CountsEveryElementOnce) {
+  for (const Layout layout : {Layout::kChannelsFirst, Layout::kChannelsLast}) {
+    for (const Rows rows : {Rows::kGroup, Rows::kPosition}) {
+      for (const Statistics statistics : {Statistics::kMeanVariance, Statistics::kGiven}) {
+        for (const std::int64_t spatial : {1, 7, 4096}) {
+          NormSpec spec = GroupNormSpec(24, 4, DType::kFloat32);
+          spec.layout = layout;
+          spec.rows = rows;
+          spec.statistics = statistics;
+          const StageRows of = RowsOfStages(spec, spatial);
+          EXPECT_EQ(of.elements * of.rows_of_sample(), 24 * spatial);
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
+  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.residual = true;
+  Plan plan;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.strategy, Strategy::kStages);
+  EXPECT_EQ(plan.warps, 4);
+  spec.channels = 1024;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.warps, 0);
+  EXPECT_EQ(plan.lanes_per_row, 32);
+  spec.channels = 33;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.lanes_per_row, 8);
+  spec.channels = 1 << 20;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.warps, kStageWarps);
+}
+
+TEST(MakePlanTest, RefusesAForcedStrategyForStages) {
+  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.residual = true;
+  Plan plan;
+  EXPECT_TRUE(MakePlan(spec, 1, DeviceLimits(), Strategy::kAuto, &plan).ok());
+  EXPECT_EQ(Describe(plan), "stages: 4 warps x 4 vectors");
+  EXPECT_EQ(MakePlan(spec, 1, DeviceLimits(), Strategy::kBlock, &plan).code(),
+            StatusCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace normd::norm::cuda
