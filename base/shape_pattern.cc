@@ -11,6 +11,8 @@ std::string PatternText(absl::Span<const std::int64_t> pattern) {
       out->append("?");
     } else if (size == kAnyDimensions) {
       out->append("*");
+    } else if (size == kOwnDimensions) {
+      out->append("*'");
     } else {
       absl::StrAppend(out, size);
     }

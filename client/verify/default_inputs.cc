@@ -15,23 +15,25 @@ constexpr std::int64_t kRows = 8;
 
 using Pattern = absl::Span<const std::int64_t>;
 
+bool IsDimensions(std::int64_t size) { return size == kAnyDimensions || size == kOwnDimensions; }
+
 bool IsKnown(Pattern pattern) {
   return std::all_of(pattern.begin(), pattern.end(),
-                     [](std::int64_t size) { return size >= kAnyDimensions; }) &&
-         std::count(pattern.begin(), pattern.end(), kAnyDimensions) <= 1;
+                     [](std::int64_t size) { return size >= kOwnDimensions; }) &&
+         std::count_if(pattern.begin(), pattern.end(), IsDimensions) <= 1;
 }
 
 // Whether any number of dimensions may follow the first, which counts samples.
 bool IsImage(Pattern pattern) {
-  return std::find(pattern.begin(), pattern.end(), kAnyDimensions) > pattern.begin() &&
-         std::find(pattern.begin(), pattern.end(), kAnyDimensions) < pattern.end();
+  const auto found = std::find_if(pattern.begin(), pattern.end(), IsDimensions);
+  return found > pattern.begin() && found < pattern.end();
 }
 
 // The same for every tensor of a request.
 std::vector<std::int64_t> Fill(Pattern pattern, std::int64_t samples) {
   std::vector<std::int64_t> dims;
   for (const std::int64_t size : pattern) {
-    if (size == kAnyDimensions && !dims.empty()) {
+    if (IsDimensions(size) && !dims.empty()) {
       dims.insert(dims.end(), {kSide, kSide});
     } else {
       dims.push_back(size < 0 ? samples : size);

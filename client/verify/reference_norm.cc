@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
+#include "kernels/segment_tensors.h"
 
 namespace normd::client {
 namespace {
@@ -13,13 +14,29 @@ double MachineEpsilon(norm::DType dtype) {
   return dtype == norm::DType::kFloat64 ? 0x1p-52 : 0x1p-23;
 }
 
+const char* NameOf(norm::SegmentInput input, const ReferenceNormCase& norm) {
+  switch (input) {
+    case norm::SegmentInput::kX: return "x";
+    case norm::SegmentInput::kResidual: return "residual";
+    case norm::SegmentInput::kOther: return norm.other_name;
+    case norm::SegmentInput::kGate: return "gate";
+    case norm::SegmentInput::kScale: return "scale";
+    case norm::SegmentInput::kShift: return "shift";
+    case norm::SegmentInput::kStyleWeights: return "style_weights";
+    case norm::SegmentInput::kStyleTensor: return "style";
+  }
+  return "";
+}
+
 class ReferenceNorm final : public ReferenceOperation {
  public:
-  explicit ReferenceNorm(ReferenceNormCase norm) : norm_(std::move(norm)) {}
+  explicit ReferenceNorm(ReferenceNormCase norm)
+      : norm_(std::move(norm)), inputs_(norm::InputsOf(norm_.spec)) {}
 
   std::vector<std::string> input_names() const override {
-    if (norm_.spec.residual) return {"x", "residual"};
-    return {"x"};
+    std::vector<std::string> names;
+    for (const norm::SegmentInput input : inputs_) names.emplace_back(NameOf(input, norm_));
+    return names;
   }
   bool needs_parameters() const override {
     return norm_.has_weight || norm_.has_bias || norm_.spec.statistics == norm::Statistics::kGiven;
@@ -30,9 +47,12 @@ class ReferenceNorm final : public ReferenceOperation {
       absl::Span<const NamedTensor* const> inputs) const override;
 
  private:
+  // Samples and spatial elements.
   absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
+  absl::Status Check(norm::SegmentInput input, const TensorView& tensor, const TensorView& x) const;
 
   ReferenceNormCase norm_;
+  std::vector<norm::SegmentInput> inputs_;
   norm::NormParams params_;
 };
 
@@ -55,7 +75,8 @@ absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
         Wanted{running, "running_mean", &params_.mean},
         Wanted{running, "running_var", &params_.variance}}) {
     if (!wanted.used) continue;
-    const auto vector = parameters.Find(wanted.name, norm_.spec.channels);
+    const std::int64_t rows = std::max<std::int64_t>(norm_.spec.styles, 1);
+    const auto vector = parameters.Find(wanted.name, rows * norm_.spec.channels);
     if (!vector.ok()) return vector.status();
     *wanted.target = *vector;
   }
@@ -74,16 +95,19 @@ absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) cons
         absl::StrCat("shape: ", x.shape.ToString(), ", wanted ", wanted));
   };
   norm::Segment segment;
-  segment.x = x.bytes.data();
   const int rank = x.shape.rank();
   const std::vector<std::int64_t>& normalized = norm_.normalized_shape;
   if (!normalized.empty()) {
-    const int leading = rank - static_cast<int>(normalized.size());
-    if (leading < 0 ||
+    const auto count = static_cast<int>(normalized.size());
+    const int leading = norm_.first_axis > 0 ? norm_.first_axis : rank - count;
+    if (leading < 0 || leading + count > rank ||
         !std::equal(normalized.begin(), normalized.end(), x.shape.dims().begin() + leading)) {
-      return wrong("the normalized dimensions at the end");
+      return wrong(norm_.first_axis > 0
+                       ? absl::StrCat("the normalized dimensions from axis ", leading, " on")
+                       : "the normalized dimensions at the end");
     }
     segment.samples = x.shape.Product(0, leading);
+    segment.spatial = x.shape.Product(leading + count, rank);
     return segment;
   }
   const std::int64_t channels = norm_.spec.channels;
@@ -96,23 +120,48 @@ absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) cons
   return segment;
 }
 
+// An input beside x, whose shape fits.
+absl::Status ReferenceNorm::Check(norm::SegmentInput input, const TensorView& tensor,
+                                  const TensorView& x) const {
+  const bool weights = input == norm::SegmentInput::kStyleWeights;
+  const Shape& shape = tensor.shape;
+  bool fits = false;
+  std::string wanted;
+  if (norm::IsLikeX(input)) {
+    fits = shape == x.shape;
+    wanted = x.shape.ToString();
+  } else if (input == norm::SegmentInput::kStyleTensor) {
+    const absl::StatusOr<norm::Segment> style = SegmentOf(tensor);
+    fits = style.ok() && style->spatial > 0 && shape.dim(0) == x.shape.dim(0);
+    wanted = absl::StrCat("as many samples and channels as ", x.shape.ToString());
+  } else {
+    const std::int64_t width = weights ? norm_.spec.styles : norm_.spec.channels;
+    fits = shape.rank() == 2 && shape.dim(0) == x.shape.dim(0) && shape.dim(1) == width;
+    wanted = absl::StrCat("[", x.shape.dim(0), ", ", width, "]");
+  }
+  if (fits && tensor.dtype == x.dtype) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(NameOf(input, norm_), ": ",
+                                                 norm::Name(tensor.dtype), " ", shape.ToString(),
+                                                 ", wanted ", norm::Name(x.dtype), " ", wanted));
+}
+
 absl::StatusOr<std::vector<ReferenceOutput>> ReferenceNorm::Compute(
     absl::Span<const NamedTensor* const> inputs) const {
   const TensorView& x = inputs.front()->tensor;
   absl::StatusOr<norm::Segment> segment = SegmentOf(x);
   if (!segment.ok()) return segment.status();
-  if (norm_.spec.residual) {
-    const TensorView& residual = inputs[1]->tensor;
-    if (residual.dtype != x.dtype || !(residual.shape == x.shape)) {
-      return absl::InvalidArgumentError(absl::StrCat("residual: ", norm::Name(residual.dtype), " ",
-                                                     residual.shape.ToString(), ", wanted ",
-                                                     norm::Name(x.dtype), " ", x.shape.ToString()));
-    }
-    segment->residual = residual.bytes.data();
-  }
   norm::NormSpec spec = norm_.spec;
   spec.dtype = x.dtype;
   if (norm_.takes_machine_epsilon) spec.eps = MachineEpsilon(x.dtype);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const TensorView& tensor = inputs[i]->tensor;
+    if (i > 0) {
+      if (absl::Status status = Check(inputs_[i], tensor, x); !status.ok()) return status;
+    }
+    if (segment->samples == 0) continue;
+    norm::SetInput(spec, inputs_[i], tensor.bytes.data(),
+                   static_cast<std::int64_t>(tensor.bytes.size()), *segment);
+  }
   const TensorSpec like_x{"", x.dtype, x.shape};
   const TensorSpec* const first = &like_x;
   std::vector<ReferenceOutput> outputs;
@@ -126,7 +175,7 @@ absl::StatusOr<std::vector<ReferenceOutput>> ReferenceNorm::Compute(
   if (spec.residual_out) {
     std::vector<double>& sums = outputs.back().elements;
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = norm::NormalizedElement(spec, *segment, static_cast<std::int64_t>(i));
+      sums[i] = norm::NormalizedElement(spec, params_, *segment, static_cast<std::int64_t>(i));
     }
   }
   return outputs;
@@ -165,6 +214,7 @@ absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::
   }
   norm.spec.activation = ActivationOf(config.activation());
   norm.spec.leaky_slope = LeakySlopeOf(config);
+  if (norm.first_axis > 0) norm.spec.rows = norm::Rows::kPosition;
   if (config.layout() == v1::CHANNELS_LAST) norm.spec.layout = norm::Layout::kChannelsLast;
   return std::make_unique<ReferenceNorm>(std::move(norm));
 }

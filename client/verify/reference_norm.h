@@ -20,6 +20,9 @@ struct ReferenceNormCase {
   bool has_bias = false;
   // For operations over trailing dimensions, whose elements are then the spec's channels.
   std::vector<std::int64_t> normalized_shape;
+  int first_axis = 0;  // Where these begin, if it is not at the end.
+  // The name of the second tensor of x's shape, if the spec takes one.
+  const char* other_name = "other";
 };
 
 // With the layout and the activation of `config`. InvalidArgument as Shape::Create and

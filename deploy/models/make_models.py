@@ -103,9 +103,17 @@ def add_rms_norm_4096(v):
     return {"weight": v.gamma("BF16", 4096)}
 
 
+def style_bank_64_32(v):
+    return {"weight": v.gamma("F32", 32, 64), "bias": v.beta("F32", 32, 64)}
+
+
+def layer_norm_channels_384(v):
+    return {"weight": v.gamma("F32", 384), "bias": v.beta("F32", 384)}
+
+
 MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
           layer_norm_1024, rms_norm_4096, batch_norm_64, fused_linear_512,
-          add_rms_norm_4096)
+          add_rms_norm_4096, style_bank_64_32, layer_norm_channels_384)
 
 
 def safetensors(tensors):

@@ -33,6 +33,7 @@ class CpuNormRun final : public CpuRun {
   struct Source {
     SliceReader reader;
     std::byte* spare = nullptr;
+    std::int64_t sample_bytes = 0;
   };
   absl::Status TakeInputs(CpuItem& item);
   absl::StatusOr<std::byte*> SpareFor(CpuItem& item, std::size_t input);
@@ -40,6 +41,7 @@ class CpuNormRun final : public CpuRun {
 
   const std::int64_t gather_bytes_;
   // For the batch in work.
+  const CpuNorm* norm_ = nullptr;
   norm::NormSpec spec_;
   norm::NormParams params_;
   ChannelRange channels_{};          // What all of `segments_` cover.
@@ -48,9 +50,9 @@ class CpuNormRun final : public CpuRun {
 };
 
 void CpuNormRun::Start(const BackendState& state, norm::DType dtype) {
-  const NormProgram& program = static_cast<const CpuNorm&>(state).program();
-  spec_ = program.Spec(dtype);
-  params_ = program.params;
+  norm_ = &static_cast<const CpuNorm&>(state);
+  spec_ = norm_->program().Spec(dtype);
+  params_ = norm_->program().params;
   channels_ = {};
 }
 
@@ -58,18 +60,18 @@ absl::Status CpuNormRun::Place(CpuItem& item) {
   const Request& request = *item.request;
   const Geometry& geometry = request.geometry;
   Select(geometry.channels);
+  if (geometry.inputs[0].bytes == 0) return absl::OkStatus();
   norm::Segment segment;
-  segment.x = InPlaceInput(request, 0);
-  segment.y = item.outputs[0];
   segment.samples = geometry.samples;
   segment.spatial = geometry.spatial;
-  bool in_place = segment.x != nullptr;
-  if (spec_.residual) {
-    segment.residual = InPlaceInput(request, 1);
-    in_place = in_place && segment.residual != nullptr;
+  for (std::size_t i = 0; i < norm_->inputs().size(); ++i) {
+    const std::byte* const there = InPlaceInput(request, i);
+    if (there == nullptr) return TakeInputs(item);
+    norm::SetInput(spec_, norm_->inputs()[i], there, geometry.inputs[i].bytes, segment);
   }
-  if (spec_.residual_out) segment.residual_out = item.outputs[1];
-  if (!in_place && geometry.inputs[0].bytes > 0) return TakeInputs(item);
+  for (std::size_t i = 0; i < norm_->outputs().size(); ++i) {
+    norm::SetOutput(norm_->outputs()[i], item.outputs[i], segment);
+  }
   segments_.push_back(segment);
   return absl::OkStatus();
 }
@@ -81,8 +83,7 @@ void CpuNormRun::Select(const ChannelRange& channels) {
   channels_ = channels;
 }
 
-// A sample is computed on its own, so neither the cuts nor where it lies change its bits. All
-// inputs and outputs have x's size.
+// A sample is computed on its own, so neither the cuts nor where it lies change its bits.
 absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   Request& request = *item.request;
   const Geometry& geometry = request.geometry;
@@ -90,9 +91,9 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     const absl::StatusOr<std::byte*> spare = SpareFor(item, i);
     if (!spare.ok()) return spare.status();
-    sources.push_back({SliceReader(request.inputs[i].views), *spare});
+    sources.push_back({SliceReader(request.inputs[i].views), *spare,
+                       geometry.inputs[i].bytes / geometry.samples});
   }
-  const std::int64_t sample_bytes = geometry.inputs[0].bytes / geometry.samples;
   bool in_place = false;
   for (std::int64_t sample = 0; sample < geometry.samples;) {
     // As many as lie whole in each input; one where some input's next is cut.
@@ -101,14 +102,18 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
     segment.spatial = geometry.spatial;
     for (Source& source : sources) {
       const auto piece = static_cast<std::int64_t>(source.reader.Piece().size());
-      segment.samples = std::clamp<std::int64_t>(piece / sample_bytes, 1, segment.samples);
+      segment.samples = std::clamp<std::int64_t>(piece / source.sample_bytes, 1, segment.samples);
     }
-    const std::int64_t at = sample * sample_bytes;
-    const std::int64_t bytes = segment.samples * sample_bytes;
-    segment.x = Take(sources[0], at, bytes, in_place);
-    segment.y = item.outputs[0] + at;
-    if (spec_.residual) segment.residual = Take(sources[1], at, bytes, in_place);
-    if (spec_.residual_out) segment.residual_out = item.outputs[1] + at;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const std::int64_t bytes = segment.samples * sources[i].sample_bytes;
+      norm::SetInput(spec_, norm_->inputs()[i],
+                     Take(sources[i], sample * sources[i].sample_bytes, bytes, in_place), bytes,
+                     segment);
+    }
+    for (std::size_t i = 0; i < norm_->outputs().size(); ++i) {
+      const std::int64_t sample_bytes = geometry.outputs[i].bytes / geometry.samples;
+      norm::SetOutput(norm_->outputs()[i], item.outputs[i] + sample * sample_bytes, segment);
+    }
     segments_.push_back(segment);
     if (gathered_bytes_ >= gather_bytes_) Compute();
     sample += segment.samples;
@@ -118,10 +123,13 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
 }
 
 // x is gathered where y goes, the residual where residual_out goes: each may take its input's
-// place.
+// place, and no input is read after that.
 absl::StatusOr<std::byte*> CpuNormRun::SpareFor(CpuItem& item, std::size_t input) {
-  if (input < item.outputs.size()) return item.outputs[input];
-  absl::StatusOr<Buffer> taken = resources().pool.Take(item.request->geometry.inputs[input].bytes);
+  const Geometry& geometry = item.request->geometry;
+  const bool has_place = norm_->inputs()[input] == norm::SegmentInput::kX ||
+                         norm_->inputs()[input] == norm::SegmentInput::kResidual;
+  if (has_place && input < item.outputs.size()) return item.outputs[input];
+  absl::StatusOr<Buffer> taken = resources().pool.Take(geometry.inputs[input].bytes);
   if (!taken.ok()) return taken.status();
   return item.gathered.emplace_back(*std::move(taken)).data();
 }

@@ -4,25 +4,35 @@
 #define NORMD_SERVER_EXEC_CPU_NORM_H_
 
 #include <memory>
+#include <vector>
 
+#include "kernels/segment_tensors.h"
 #include "server/exec/cpu_program.h"
 
 namespace normd {
 
 // What lies in whole samples in one piece is computed from where it is into the output; the samples
 // that are cut are first copied into an output and computed there: x's into y, a residual's into
-// residual_out. So the host copies a tensor at most once on the way in, most rows not at all, and
-// never on the way out.
+// residual_out; other inputs' into memory of the pool. So the host copies a tensor at most once on
+// the way in, most rows not at all, and never on the way out.
 class CpuNorm final : public CpuProgram {
  public:
   // The model that owns the program owns this.
-  explicit CpuNorm(const NormProgram& program) : program_(program) {}
+  explicit CpuNorm(const NormProgram& program)
+      : program_(program),
+        inputs_(norm::InputsOf(program.specs.front())),
+        outputs_(norm::OutputsOf(program.specs.front())) {}
 
   const NormProgram& program() const { return program_; }
+  // What a request's tensors are, in order.
+  const std::vector<norm::SegmentInput>& inputs() const { return inputs_; }
+  const std::vector<norm::SegmentOutput>& outputs() const { return outputs_; }
   std::unique_ptr<CpuRun> MakeRun(const CpuResources& resources) const override;
 
  private:
   const NormProgram& program_;
+  const std::vector<norm::SegmentInput> inputs_;
+  const std::vector<norm::SegmentOutput> outputs_;
 };
 
 }  // namespace normd

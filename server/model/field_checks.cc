@@ -14,11 +14,17 @@ absl::Status InvalidField(absl::string_view field, absl::string_view got,
 }
 
 absl::Status CheckChannels(absl::string_view operation, std::int64_t channels) {
-  if (channels < 1 || channels > kMaxChannels) {
-    return InvalidField(absl::StrCat(operation, ".channels"), absl::StrCat(channels),
-                        absl::StrCat("1 to ", kMaxChannels));
-  }
-  return absl::OkStatus();
+  return CheckCount(absl::StrCat(operation, ".channels"), channels);
+}
+
+absl::Status CheckCount(absl::string_view field, std::int64_t count) {
+  if (count >= 1 && count <= kMaxChannels) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(count), absl::StrCat("1 to ", kMaxChannels));
+}
+
+absl::Status CheckFinite(absl::string_view field, double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value), "a finite value");
 }
 
 absl::Status CheckNormalizedShape(absl::string_view operation,

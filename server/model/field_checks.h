@@ -20,6 +20,18 @@ absl::Status InvalidField(absl::string_view field, absl::string_view got, absl::
 absl::Status CheckChannels(absl::string_view operation, std::int64_t channels);
 absl::Status CheckNormalizedShape(absl::string_view operation, absl::Span<const std::int64_t> dims);
 
+// At least 1, and no more than an operation may have channels. `field` is its whole name.
+absl::Status CheckCount(absl::string_view field, std::int64_t count);
+absl::Status CheckFinite(absl::string_view field, double value);
+
+// Of a message whose channels are checked.
+template <typename Message>
+absl::Status CheckGroups(absl::string_view operation, const Message& message) {
+  if (message.groups() >= 1 && message.channels() % message.groups() == 0) return absl::OkStatus();
+  return InvalidField(absl::StrCat(operation, ".groups"), absl::StrCat(message.groups()),
+                      absl::StrCat("a divisor of ", message.channels(), " channels"));
+}
+
 template <typename Message>
 absl::Status CheckEps(absl::string_view operation, const Message& message) {
   if (message.has_eps() && !(std::isfinite(message.eps()) && message.eps() >= 0)) {

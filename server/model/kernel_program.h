@@ -12,8 +12,8 @@
 
 namespace normd {
 
-// The contract of kernels/norm.h. Its inputs are x and, where the specs have one, the residual; its
-// outputs are y and, likewise, residual_out.
+// The contract of kernels/norm.h. Its inputs and outputs are those that kernels/segment_tensors.h
+// gives for the specs, which differ in type and eps alone.
 struct NormProgram {
   // One for each type, in the order of its values from 1.
   std::array<norm::NormSpec, 4> specs;

@@ -56,9 +56,9 @@ norm::ParamVector FindParameter(const BoundParameters& parameters, absl::string_
 // A tensor that every request brings or gets.
 struct TensorSignature {
   absl::string_view name;  // Of static storage.
-  // The shapes that it may have. What stands for kAnySize and kAnyDimensions is the same in every
-  // tensor of a request. Its first entry counts samples: there a size may be 0, elsewhere it is at
-  // least 1.
+  // The shapes that it may have. What stands for kAnyDimensions, and for kAnySize at the same
+  // place, is the same in every tensor of a request. Its first entry counts samples: there a size
+  // may be 0, elsewhere it is at least 1.
   ShapePattern shape;
 };
 

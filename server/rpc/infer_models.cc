@@ -1,5 +1,6 @@
 #include "server/rpc/infer_models.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +29,7 @@ norm::DType FirstType(const Model& model) {
 }
 
 // The protocol has no number for any number of dimensions.
-std::int64_t SizeOnWire(std::int64_t size) { return size == kAnyDimensions ? kAnySize : size; }
+std::int64_t SizeOnWire(std::int64_t size) { return std::max(size, kAnySize); }
 
 inference::DataType ConfigType(norm::DType dtype) {
   switch (dtype) {

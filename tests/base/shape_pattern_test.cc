@@ -8,8 +8,9 @@ namespace {
 TEST(ShapePatternTest, IsWrittenWithAMarkForOneDimensionAndAStarForMany) {
   EXPECT_EQ(PatternText({kAnySize, 64, kAnyDimensions}), "[?, 64, *]");
   EXPECT_EQ(PatternText({kAnyDimensions, 2, 3}), "[*, 2, 3]");
+  EXPECT_EQ(PatternText({kAnySize, 64, kOwnDimensions}), "[?, 64, *']");
   EXPECT_EQ(PatternText({}), "[]");
-  EXPECT_EQ(PatternText({0, -3}), "[0, -3]");  // Not ours to judge.
+  EXPECT_EQ(PatternText({0, -4}), "[0, -4]");  // Not ours to judge.
 }
 
 }  // namespace

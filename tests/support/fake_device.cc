@@ -160,6 +160,9 @@ class FakeStream final : public DeviceStream {
     std::vector<double> y(static_cast<std::size_t>(elements));
     if (!norm::NormalizeReference(spec, params, segment, y.data()).ok()) std::abort();
     for (std::int64_t i = 0; i < elements; ++i) {
+      // Both outputs may take an input's place.
+      const double sum = norm::NormalizedElement(spec, params, segment, i);
+      if (spec.residual_out) norm::StoreElement(spec.dtype, segment.residual_out, i, sum);
       norm::StoreElement(spec.dtype, segment.y, i, y[static_cast<std::size_t>(i)]);
     }
   }

@@ -255,6 +255,7 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
       }
       for (std::size_t i = 0; i < item.inputs.size(); ++i) {
         segment.inputs.push_back(MappedInput(item, i, chunk));
+        segment.input_bytes.push_back(request.geometry.inputs[i].bytes);
       }
       const Geometry& geometry = request.geometry;
       segment.samples = geometry.samples;
@@ -359,6 +360,7 @@ absl::Status DeviceLane::CopySegmentIn(DeviceWave::Item& item, const PieceSegmen
   }
   for (DeviceWave::Input& input : item.inputs) {
     const std::size_t offset = from.OffsetIn(input.bytes);
+    to.input_bytes.push_back(static_cast<std::int64_t>(from.BytesOf(input.bytes)));
     if (input.on_device) {
       to.inputs.push_back(input.there + offset);
       continue;

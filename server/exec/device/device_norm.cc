@@ -1,5 +1,6 @@
 #include "server/exec/device/device_norm.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>
@@ -12,26 +13,49 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-std::array<norm::ParamVector*, 4> All(norm::NormParams& params) {
-  return {&params.gamma, &params.beta, &params.mean, &params.variance};
+// A parameter, and its elements.
+struct Sized {
+  norm::ParamVector* param;
+  std::int64_t elements;
+};
+
+std::array<Sized, 5> All(const norm::NormSpec& spec, norm::NormParams& params) {
+  const std::int64_t table = spec.channels * std::max<std::int64_t>(spec.styles, 1);
+  return {{{&params.gamma, table},
+           {&params.beta, table},
+           {&params.mean, spec.channels},
+           {&params.variance, spec.channels},
+           {&params.input_bias, spec.channels}}};
+}
+
+// The input that an output's place in memory may be, as kernels/norm.h allows.
+std::vector<int> OverwritesOf(const norm::NormSpec& spec) {
+  std::vector<int> overwrites = {0};
+  if (spec.residual_out) overwrites.push_back(spec.residual ? 1 : DeviceProgram::kNone);
+  return overwrites;
 }
 
 }  // namespace
 
-absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const norm::NormParams& host,
-                                                      std::int64_t channels, Device& device) {
+DeviceNorm::DeviceNorm(const NormProgram& program)
+    : program_(program),
+      inputs_(norm::InputsOf(program.Spec(norm::DType::kFloat32))),
+      outputs_(norm::OutputsOf(program.Spec(norm::DType::kFloat32))),
+      overwrites_(OverwritesOf(program.Spec(norm::DType::kFloat32))) {}
+
+absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program, Device& device) {
   Copy copy;
-  copy.params = host;
-  std::array<std::size_t, 4> offsets{};
+  copy.params = program.params;
+  const auto params = All(program.Spec(norm::DType::kFloat32), copy.params);
+  std::array<std::size_t, params.size()> offsets{};
   std::size_t total = 0;
-  const auto bytes_of = [channels](const norm::ParamVector& param) {
-    return static_cast<std::size_t>(channels) * norm::SizeOf(param.dtype);
+  const auto bytes_of = [](const Sized& sized) {
+    return static_cast<std::size_t>(sized.elements) * norm::SizeOf(sized.param->dtype);
   };
-  const auto params = All(copy.params);
   for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i]->data == nullptr) continue;
+    if (params[i].param->data == nullptr) continue;
     offsets[i] = total;
-    total += (bytes_of(*params[i]) + kAlignment - 1) / kAlignment * kAlignment;
+    total += (bytes_of(params[i]) + kAlignment - 1) / kAlignment * kAlignment;
   }
   if (total == 0) return copy;
 
@@ -41,12 +65,13 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const norm::NormParams& ho
   absl::StatusOr<std::unique_ptr<DeviceStream>> stream = device.CreateStream(0);
   if (!stream.ok()) return stream.status();
   for (std::size_t i = 0; i < params.size(); ++i) {
-    if (params[i]->data == nullptr) continue;
+    norm::ParamVector& param = *params[i].param;
+    if (param.data == nullptr) continue;
     std::byte* target = copy.memory.data() + offsets[i];
-    const absl::Status status = (*stream)->CopyIn(
-        target, static_cast<const std::byte*>(params[i]->data), bytes_of(*params[i]));
+    const absl::Status status =
+        (*stream)->CopyIn(target, static_cast<const std::byte*>(param.data), bytes_of(params[i]));
     if (!status.ok()) return status;
-    params[i]->data = target;
+    param.data = target;
   }
   if (absl::Status status = (*stream)->Wait(); !status.ok()) return status;
   return copy;
@@ -54,16 +79,9 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const norm::NormParams& ho
 
 absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram& program,
                                                                absl::Span<Device* const> devices) {
-  const norm::NormSpec& spec = program.Spec(norm::DType::kFloat32);
-  if (spec.residual) {
-    return absl::FailedPreconditionError(
-        "device: the addition of a residual is computed on the CPU only so far, wanted a server "
-        "with --device=cpu");
-  }
   std::unique_ptr<DeviceNorm> state(new DeviceNorm(program));
-  const std::int64_t channels = spec.channels;
   for (Device* device : devices) {
-    absl::StatusOr<Copy> copy = UploadTo(program.params, channels, *device);
+    absl::StatusOr<Copy> copy = UploadTo(program, *device);
     if (!copy.ok()) {
       return absl::Status(copy.status().code(), absl::StrCat("parameters on ", device->name(), ": ",
                                                              copy.status().message()));
@@ -73,9 +91,18 @@ absl::StatusOr<std::unique_ptr<DeviceNorm>> DeviceNorm::Upload(const NormProgram
   return state;
 }
 
-absl::Span<const int> DeviceNorm::overwrites() const {
-  static constexpr int kOverwrites[] = {0};
-  return kOverwrites;
+norm::Segment DeviceNorm::SegmentOf(const norm::NormSpec& spec,
+                                    const DeviceSegment& segment) const {
+  norm::Segment result;
+  result.samples = segment.samples;
+  result.spatial = segment.spatial;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    norm::SetInput(spec, inputs_[i], segment.inputs[i], segment.input_bytes[i], result);
+  }
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    norm::SetOutput(outputs_[i], segment.outputs[i], result);
+  }
+  return result;
 }
 
 absl::Status DeviceNorm::Launch(const DeviceSite& site, norm::DType dtype,
@@ -85,8 +112,7 @@ absl::Status DeviceNorm::Launch(const DeviceSite& site, norm::DType dtype,
     const ChannelRange channels = segments[at].channels;
     absl::InlinedVector<norm::Segment, 16> run;
     for (; at < segments.size() && segments[at].channels == channels; ++at) {
-      const DeviceSegment& segment = segments[at];
-      run.push_back({segment.inputs[0], segment.outputs[0], segment.samples, segment.spatial});
+      run.push_back(SegmentOf(program_.Spec(dtype), segments[at]));
     }
     absl::Status status = site.stream.Normalize(SpecOf(program_.Spec(dtype), channels),
                                                 ParamsOf(params, channels), run.data(), run.size());

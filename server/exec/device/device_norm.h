@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "kernels/segment_tensors.h"
 #include "server/exec/device/device_program.h"
 
 namespace normd {
@@ -17,11 +18,11 @@ class DeviceNorm final : public DeviceProgram {
  public:
   // Uploads the parameters to every device, in one block each; blocks until they are there.
   // `program` is the model's that will own this. ResourceExhausted, with the numbers, when one of
-  // the devices has no room; FailedPrecondition for a program with a residual.
+  // the devices has no room.
   static absl::StatusOr<std::unique_ptr<DeviceNorm>> Upload(const NormProgram& program,
                                                             absl::Span<Device* const> devices);
 
-  absl::Span<const int> overwrites() const override;
+  absl::Span<const int> overwrites() const override { return overwrites_; }
   bool gains_from_pieces() const override { return true; }
   // One launch for each run of segments that cover the same channels.
   absl::Status Launch(const DeviceSite& site, norm::DType dtype,
@@ -32,11 +33,14 @@ class DeviceNorm final : public DeviceProgram {
     Buffer memory;
     norm::NormParams params;
   };
-  explicit DeviceNorm(const NormProgram& program) : program_(program) {}
-  static absl::StatusOr<Copy> UploadTo(const norm::NormParams& host, std::int64_t channels,
-                                       Device& device);
+  explicit DeviceNorm(const NormProgram& program);
+  static absl::StatusOr<Copy> UploadTo(const NormProgram& program, Device& device);
+  norm::Segment SegmentOf(const norm::NormSpec& spec, const DeviceSegment& segment) const;
 
   const NormProgram& program_;
+  const std::vector<norm::SegmentInput> inputs_;
+  const std::vector<norm::SegmentOutput> outputs_;
+  const std::vector<int> overwrites_;
   std::vector<Copy> copies_;  // One for each device.
 };
 

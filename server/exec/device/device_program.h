@@ -20,6 +20,7 @@ namespace normd {
 // device addresses.
 struct DeviceSegment {
   absl::InlinedVector<const std::byte*, kInlinedInputs> inputs;
+  absl::InlinedVector<std::int64_t, kInlinedInputs> input_bytes;
   absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;

@@ -10,10 +10,11 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeBatchNorm(const v1::ModelConfig& 
   absl::Status status = CheckChannels("batch_norm", message.channels());
   if (status.ok()) status = CheckEps("batch_norm", message);
   if (!status.ok()) return status;
-  norm::NormSpec spec = norm::BatchNormSpec(message.channels(), norm::DType::kFloat32);
-  spec.eps = EpsOf(message);
-  const NormParameters parameters = {IsAffine(message), IsAffine(message), true};
-  return std::make_unique<ChannelNorm>(config, spec, parameters);
+  NormCase norm;
+  norm.spec = norm::BatchNormSpec(message.channels(), norm::DType::kFloat32);
+  norm.spec.eps = EpsOf(message);
+  norm.parameters = {IsAffine(message), IsAffine(message), true};
+  return std::make_unique<ChannelNorm>(config, norm);
 }
 
 }  // namespace normd

@@ -5,9 +5,17 @@
 namespace normd {
 namespace {
 
-ShapePattern PatternOf(std::int64_t channels, v1::Layout layout) {
-  if (layout == v1::CHANNELS_LAST) return {kAnySize, kAnyDimensions, channels};
-  return {kAnySize, channels, kAnyDimensions};
+ShapePattern PatternOf(const v1::ModelConfig& config, const norm::NormSpec& spec) {
+  if (config.layout() == v1::CHANNELS_LAST || spec.layout == norm::Layout::kChannelsLast) {
+    return {kAnySize, kAnyDimensions, spec.channels};
+  }
+  return {kAnySize, spec.channels, kAnyDimensions};
+}
+
+// One element per channel; a table of them has a row for each style.
+Shape ParameterShape(const norm::NormSpec& spec) {
+  if (spec.styles == 0) return Shape::Create({spec.channels}).value_or(Shape());
+  return Shape::Create({spec.styles, spec.channels}).value_or(Shape());
 }
 
 absl::Status CheckNotZero(const Shape& shape, int first, int last) {
@@ -22,10 +30,8 @@ absl::Status CheckNotZero(const Shape& shape, int first, int last) {
 
 }  // namespace
 
-ChannelNorm::ChannelNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                         const NormParameters& parameters)
-    : NormOperation(config, spec, parameters, Shape::Create({spec.channels}).value_or(Shape()),
-                    PatternOf(spec.channels, config.layout())) {}
+ChannelNorm::ChannelNorm(const v1::ModelConfig& config, const NormCase& norm)
+    : NormOperation(config, norm, ParameterShape(norm.spec), PatternOf(config, norm.spec)) {}
 
 // The samples are N, the spatial elements the product of the dimensions *.
 absl::Status ChannelNorm::Divide(const Shape& x, Geometry& geometry) const {

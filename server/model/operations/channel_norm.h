@@ -10,9 +10,9 @@ namespace normd {
 // Each parameter has one element per channel.
 class ChannelNorm final : public NormOperation {
  public:
-  // spec.channels and spec.groups are checked.
-  ChannelNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
-              const NormParameters& parameters);
+  // Its channels, groups and styles are checked. With channels last in its spec, it has them last
+  // whatever the config says.
+  ChannelNorm(const v1::ModelConfig& config, const NormCase& norm);
 
   bool has_channels() const override { return true; }
 

@@ -10,12 +10,12 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeInstanceNorm(const v1::ModelConfi
   absl::Status status = CheckChannels("instance_norm", message.channels());
   if (status.ok()) status = CheckEps("instance_norm", message);
   if (!status.ok()) return status;
-  norm::NormSpec spec = norm::InstanceNormSpec(message.channels(), norm::DType::kFloat32);
-  if (message.use_running_stats()) spec.statistics = norm::Statistics::kGiven;
-  spec.eps = EpsOf(message);
-  const NormParameters parameters = {message.affine(), message.affine(),
-                                     message.use_running_stats()};
-  return std::make_unique<ChannelNorm>(config, spec, parameters);
+  NormCase norm;
+  norm.spec = norm::InstanceNormSpec(message.channels(), norm::DType::kFloat32);
+  if (message.use_running_stats()) norm.spec.statistics = norm::Statistics::kGiven;
+  norm.spec.eps = EpsOf(message);
+  norm.parameters = {message.affine(), message.affine(), message.use_running_stats()};
+  return std::make_unique<ChannelNorm>(config, norm);
 }
 
 }  // namespace normd

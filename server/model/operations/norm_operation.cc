@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
+#include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -13,15 +14,6 @@ constexpr absl::string_view kNormNames[] = {"weight", "bias", "running_mean", "r
 constexpr norm::DType kDTypes[] = {norm::DType::kFloat32, norm::DType::kFloat64,
                                    norm::DType::kFloat16, norm::DType::kBFloat16};
 
-Signature SignatureOf(const norm::NormSpec& spec, const ShapePattern& shape) {
-  Signature signature;
-  signature.inputs.push_back({"x", shape});
-  if (spec.residual) signature.inputs.push_back({"residual", shape});
-  signature.outputs.push_back({"y", shape});
-  if (spec.residual_out) signature.outputs.push_back({"residual_out", shape});
-  return signature;
-}
-
 norm::Activation ToKernel(v1::Activation activation) {
   switch (activation) {
     case v1::RELU: return norm::Activation::kRelu;
@@ -31,6 +23,11 @@ norm::Activation ToKernel(v1::Activation activation) {
     case v1::GELU_TANH: return norm::Activation::kGeluTanh;
     default: return norm::Activation::kNone;
   }
+}
+
+ShapePattern WithOwnDimensions(ShapePattern pattern) {
+  std::replace(pattern.begin(), pattern.end(), kAnyDimensions, kOwnDimensions);
+  return pattern;
 }
 
 }  // namespace
@@ -46,76 +43,154 @@ void SetCommon(const v1::ModelConfig& config, norm::NormSpec& spec) {
 
 CutRule CutRuleOf(const norm::NormSpec& spec) {
   // The rows of a channels-last sample are interleaved; several tensors are cut between samples.
-  if (spec.layout == norm::Layout::kChannelsLast || spec.residual) return {};
+  if (spec.layout == norm::Layout::kChannelsLast || spec.rows == norm::Rows::kPosition ||
+      norm::InputsOf(spec).size() > 1) {
+    return {};
+  }
   return {CutRule::At::kRow, spec.groups, spec.channels / spec.groups};
 }
 
-NormOperation::NormOperation(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                             const NormParameters& parameters, Shape parameter_shape,
-                             const ShapePattern& shape)
-    : spec_(spec), signature_(SignatureOf(spec, shape)) {
+NormOperation::NormOperation(const v1::ModelConfig& config, const NormCase& norm,
+                             const Shape& parameter_shape, const ShapePattern& shape)
+    : spec_(norm.spec), takes_machine_epsilon_(norm.takes_machine_epsilon) {
+  const norm::Layout layout = spec_.layout;
   SetCommon(config, spec_);
+  if (layout == norm::Layout::kChannelsLast) spec_.layout = layout;
+  inputs_ = norm::InputsOf(spec_);
+  outputs_ = norm::OutputsOf(spec_);
+  SetSignature(shape, norm.other_name);
+  SetParameters(norm.parameters, parameter_shape);
+}
+
+void NormOperation::SetSignature(const ShapePattern& shape, absl::string_view other_name) {
+  const ShapePattern of_samples = {kAnySize, spec_.channels};
+  for (const norm::SegmentInput input : inputs_) {
+    std::vector<TensorSignature>& inputs = signature_.inputs;
+    switch (input) {
+      case norm::SegmentInput::kX: inputs.push_back({"x", shape}); break;
+      case norm::SegmentInput::kResidual: inputs.push_back({"residual", shape}); break;
+      case norm::SegmentInput::kOther: inputs.push_back({other_name, shape}); break;
+      case norm::SegmentInput::kGate: inputs.push_back({"gate", of_samples}); break;
+      case norm::SegmentInput::kScale: inputs.push_back({"scale", of_samples}); break;
+      case norm::SegmentInput::kShift: inputs.push_back({"shift", of_samples}); break;
+      case norm::SegmentInput::kStyleWeights:
+        inputs.push_back({"style_weights", {kAnySize, spec_.styles}});
+        break;
+      case norm::SegmentInput::kStyleTensor:
+        inputs.push_back({"style", WithOwnDimensions(shape)});
+        break;
+    }
+  }
+  for (const norm::SegmentOutput output : outputs_) {
+    signature_.outputs.push_back({output == norm::SegmentOutput::kY ? "y" : "residual_out", shape});
+  }
+}
+
+void NormOperation::SetParameters(const NormParameters& parameters, const Shape& shape) {
   std::vector<ExpectedParameter>& expected = parameters_.expected;
-  if (parameters.weight) expected.push_back({"weight", !parameters.bias, parameter_shape});
-  if (parameters.bias) expected.push_back({"bias", false, parameter_shape});
+  if (parameters.weight) expected.push_back({"weight", !parameters.bias, shape});
+  if (parameters.bias) expected.push_back({"bias", false, shape});
   if (parameters.running) {
-    expected.push_back({"running_mean", true, parameter_shape});
-    expected.push_back({"running_var", true, parameter_shape});
+    expected.push_back({"running_mean", true, shape});
+    expected.push_back({"running_var", true, shape});
   }
   parameters_.torch_names = kNormNames;
-  parameters_.norm_shape = std::move(parameter_shape);
+  parameters_.norm_shape = shape;
 }
 
 std::string NormOperation::DTypesText() const { return "FLOAT32, FLOAT64, FLOAT16 or BFLOAT16"; }
 
-absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> inputs) const {
-  const auto& [dtype, shape] = inputs.front();
-  Geometry geometry;
-  absl::Status status = Divide(shape, geometry);
-  // The product fits: there are no more groups than channels, and Shape bounds all elements.
-  geometry.rows = geometry.samples * spec_.groups;
-  const auto tensors = std::max(signature_.inputs.size(), signature_.outputs.size());
-  const auto element_bytes = static_cast<std::int64_t>(norm::SizeOf(dtype));
-  if (status.ok() &&
-      !CheckedMultiply(shape.elements(), element_bytes * static_cast<std::int64_t>(tensors))) {
-    status = absl::InvalidArgumentError(absl::StrCat("shape: ", shape.ToString(), " of ",
-                                                     norm::Name(dtype), " has over 2^63 bytes"));
-  }
-  if (!status.ok() && inputs.size() > 1) {
-    status = absl::Status(status.code(), absl::StrCat("input \"x\": ", status.message()));
-  }
-  if (status.ok()) status = CheckFurther(inputs.front(), inputs.subspan(1));
-  if (!status.ok()) return status;
-  const TensorSize size = {shape.elements() * element_bytes, dtype};
-  geometry.inputs.assign(signature_.inputs.size(), size);
-  geometry.outputs.assign(signature_.outputs.size(), size);
-  return geometry;
+namespace {
+
+std::int64_t BytesOf(const TensorType& tensor) {
+  return tensor.shape.elements() * static_cast<std::int64_t>(norm::SizeOf(tensor.dtype));
 }
 
-// The inputs after x, which is right.
-absl::Status NormOperation::CheckFurther(const TensorType& x,
-                                         absl::Span<const TensorType> inputs) const {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto wrong = [&](absl::string_view field, absl::string_view got, absl::string_view want) {
-      return absl::InvalidArgumentError(absl::StrCat("input \"", signature_.inputs[i + 1].name,
-                                                     "\": ", field, ": ", got, ", wanted ", want,
-                                                     " as of \"x\""));
-    };
-    const TensorType& input = inputs[i];
-    if (input.dtype != x.dtype) {
-      return wrong("dtype", norm::Name(input.dtype), norm::Name(x.dtype));
+// Of the tensors together, at most 2^63.
+absl::Status CheckBytes(absl::Span<const TensorType> tensors) {
+  std::int64_t left = std::numeric_limits<std::int64_t>::max();
+  for (const TensorType& tensor : tensors) {
+    const auto element = static_cast<std::int64_t>(norm::SizeOf(tensor.dtype));
+    if (tensor.shape.elements() > left / element) {
+      return absl::InvalidArgumentError(absl::StrCat("shape: ", tensor.shape.ToString(), " of ",
+                                                     norm::Name(tensor.dtype),
+                                                     " has over 2^63 bytes"));
     }
-    if (!(input.shape == x.shape)) {
-      return wrong("shape", input.shape.ToString(), x.shape.ToString());
-    }
+    left -= BytesOf(tensor);
   }
   return absl::OkStatus();
 }
 
+}  // namespace
+
+absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> inputs) const {
+  const TensorType& x = inputs.front();
+  Geometry geometry;
+  absl::Status status = Divide(x.shape, geometry);
+  const absl::InlinedVector<TensorType, kInlinedOutputs> outputs = Outputs(inputs);
+  if (status.ok()) status = CheckBytes(outputs);
+  if (status.ok()) status = CheckBytes(inputs);
+  if (!status.ok() && inputs.size() > 1) {
+    status = absl::Status(status.code(), absl::StrCat("input \"x\": ", status.message()));
+  }
+  for (std::size_t i = 1; i < inputs.size() && status.ok(); ++i) {
+    status = CheckFurther(i, inputs[i], x);
+  }
+  if (!status.ok()) return status;
+  // The product fits: a sample has no more rows than elements, and Shape bounds all elements.
+  geometry.rows = geometry.samples * norm::RowsOfSample(spec_, geometry.spatial);
+  for (const TensorType& input : inputs) {
+    geometry.inputs.push_back({BytesOf(input), input.dtype});
+  }
+  for (const TensorType& output : outputs) {
+    geometry.outputs.push_back({BytesOf(output), output.dtype});
+  }
+  return geometry;
+}
+
+// An input after x, which is right.
+absl::Status NormOperation::CheckFurther(std::size_t index, const TensorType& input,
+                                         const TensorType& x) const {
+  const auto wrong = [&](absl::string_view field, absl::string_view got, absl::string_view want) {
+    return absl::InvalidArgumentError(absl::StrCat("input \"", signature_.inputs[index].name,
+                                                   "\": ", field, ": ", got, ", wanted ", want));
+  };
+  if (input.dtype != x.dtype) {
+    return wrong("dtype", norm::Name(input.dtype),
+                 absl::StrCat(norm::Name(x.dtype), " as of \"x\""));
+  }
+  if (norm::IsLikeX(inputs_[index])) {
+    if (input.shape == x.shape) return absl::OkStatus();
+    return wrong("shape", input.shape.ToString(), absl::StrCat(x.shape.ToString(), " as of \"x\""));
+  }
+  if (inputs_[index] == norm::SegmentInput::kStyleTensor) {
+    const absl::Status status = CheckStyle(input, x);
+    if (status.ok()) return status;
+    return absl::InvalidArgumentError(
+        absl::StrCat("input \"", signature_.inputs[index].name, "\": ", status.message()));
+  }
+  const std::int64_t width = signature_.inputs[index].shape.back();
+  if (input.shape.rank() == 2 && input.shape.dim(0) == x.shape.dim(0) &&
+      input.shape.dim(1) == width) {
+    return absl::OkStatus();
+  }
+  return wrong(
+      "shape", input.shape.ToString(),
+      absl::StrCat("[", x.shape.dim(0), ", ", width, "] for \"x\" of ", x.shape.ToString()));
+}
+
+absl::Status NormOperation::CheckStyle(const TensorType& style, const TensorType& x) const {
+  Geometry geometry;
+  if (absl::Status status = Divide(style.shape, geometry); !status.ok()) return status;
+  if (style.shape.dim(0) == x.shape.dim(0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("shape[0]: ", style.shape.dim(0), " in ",
+                                                 style.shape.ToString(), ", wanted ",
+                                                 x.shape.dim(0), " as of \"x\""));
+}
+
 absl::InlinedVector<TensorType, kInlinedOutputs> NormOperation::Outputs(
     absl::Span<const TensorType> inputs) const {
-  return absl::InlinedVector<TensorType, kInlinedOutputs>(signature_.outputs.size(),
-                                                          inputs.front());
+  return absl::InlinedVector<TensorType, kInlinedOutputs>(outputs_.size(), inputs.front());
 }
 
 KernelProgram NormOperation::MakeProgram(const BoundParameters& parameters) const {
@@ -124,11 +199,15 @@ KernelProgram NormOperation::MakeProgram(const BoundParameters& parameters) cons
     norm::NormSpec& spec = program.specs[static_cast<std::size_t>(dtype) - 1];
     spec = spec_;
     spec.dtype = dtype;
-    spec.eps = EpsFor(dtype);
+    if (!takes_machine_epsilon_) continue;
+    spec.eps = dtype == norm::DType::kFloat64 ? std::numeric_limits<double>::epsilon()
+                                              : std::numeric_limits<float>::epsilon();
   }
-  program.params = {FindParameter(parameters, "weight"), FindParameter(parameters, "bias"),
+  program.params = {FindParameter(parameters, "weight"),
+                    FindParameter(parameters, "bias"),
                     FindParameter(parameters, "running_mean"),
-                    FindParameter(parameters, "running_var")};
+                    FindParameter(parameters, "running_var"),
+                    {}};
   return program;
 }
 

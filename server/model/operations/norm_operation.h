@@ -1,11 +1,13 @@
-// What the operations have in common that are cases of the kernels' norm (kernels/norm.h). Its
-// tensors have the contract's names, and all of a request have one type and shape.
+// What the operations have in common that are cases of the kernels' norm (kernels/norm.h). Their
+// tensors are those that kernels/segment_tensors.h gives for their spec.
 
 #ifndef NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
 #define NORMD_SERVER_MODEL_OPERATIONS_NORM_OPERATION_H_
 
 #include <string>
+#include <vector>
 
+#include "kernels/segment_tensors.h"
 #include "server/model/operation.h"
 
 namespace normd {
@@ -33,6 +35,16 @@ struct NormParameters {
   bool running = false;
 };
 
+// What an operation's own message says, whatever the type of its tensors.
+struct NormCase {
+  norm::NormSpec spec;
+  NormParameters parameters;
+  // In place of spec.eps, the machine epsilon of the type in which PyTorch computes the statistics.
+  bool takes_machine_epsilon = false;
+  // The name of the second tensor of x's shape, if the spec takes one. Of static storage.
+  absl::string_view other_name = "other";
+};
+
 // Sets what every operation takes from the config beside its own message: layout and activation.
 void SetCommon(const v1::ModelConfig& config, norm::NormSpec& spec);
 
@@ -54,22 +66,27 @@ class NormOperation : public Operation {
   KernelProgram MakeProgram(const BoundParameters& parameters) const final;
 
  protected:
-  // `spec` is the operation's own part, whatever its dtype; `parameter_shape` is that of each
-  // parameter, and `shape` are those that tensors may have: what Divide accepts.
-  NormOperation(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                const NormParameters& parameters, Shape parameter_shape, const ShapePattern& shape);
+  // `parameter_shape` is that of each parameter, of a table's rows if there are styles; `shape` are
+  // those that x may have: what Divide accepts. An operation that forces a layout sets it in its
+  // spec and passes a config without.
+  NormOperation(const v1::ModelConfig& config, const NormCase& norm, const Shape& parameter_shape,
+                const ShapePattern& shape);
 
   const norm::NormSpec& spec() const { return spec_; }
 
  private:
   // Sets the samples and the spatial elements of x, or says why they do not fit.
   virtual absl::Status Divide(const Shape& x, Geometry& geometry) const = 0;
-  // The eps for tensors of `dtype`.
-  virtual double EpsFor(norm::DType) const { return spec_.eps; }
 
-  absl::Status CheckFurther(const TensorType& x, absl::Span<const TensorType> inputs) const;
+  void SetSignature(const ShapePattern& shape, absl::string_view other_name);
+  void SetParameters(const NormParameters& parameters, const Shape& shape);
+  absl::Status CheckFurther(std::size_t index, const TensorType& input, const TensorType& x) const;
+  absl::Status CheckStyle(const TensorType& style, const TensorType& x) const;
 
   norm::NormSpec spec_;
+  bool takes_machine_epsilon_;
+  std::vector<norm::SegmentInput> inputs_;
+  std::vector<norm::SegmentOutput> outputs_;
   ParameterRules parameters_;
   Signature signature_;
 };

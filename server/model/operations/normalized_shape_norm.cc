@@ -19,10 +19,9 @@ std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
   return product;
 }
 
-NormalizedShapeNorm::NormalizedShapeNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                                         const NormParameters& parameters,
+NormalizedShapeNorm::NormalizedShapeNorm(const v1::ModelConfig& config, const NormCase& norm,
                                          absl::Span<const std::int64_t> normalized)
-    : NormOperation(config, spec, parameters, Shape::Create(normalized).value_or(Shape()),
+    : NormOperation(config, norm, Shape::Create(normalized).value_or(Shape()),
                     PatternOf(normalized)),
       normalized_(Shape::Create(normalized).value_or(Shape())) {}
 

@@ -10,9 +10,9 @@ namespace normd {
 // Each parameter has the normalized shape.
 class NormalizedShapeNorm : public NormOperation {
  public:
-  // `normalized` is checked, and `spec` is of as many channels as it has elements.
-  NormalizedShapeNorm(const v1::ModelConfig& config, const norm::NormSpec& spec,
-                      const NormParameters& parameters, absl::Span<const std::int64_t> normalized);
+  // `normalized` is checked, and `norm` has as many channels as it has elements.
+  NormalizedShapeNorm(const v1::ModelConfig& config, const NormCase& norm,
+                      absl::Span<const std::int64_t> normalized);
 
   bool has_channels() const final { return false; }
 

@@ -6,12 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/model/field_checks.h"
-#include "server/model/operations/add_rms_norm.h"
+#include "server/model/operations/adaptive_norms.h"
+#include "server/model/operations/add_norms.h"
 #include "server/model/operations/batch_norm.h"
+#include "server/model/operations/gated_rms_norm.h"
 #include "server/model/operations/group_norm.h"
 #include "server/model/operations/instance_norm.h"
 #include "server/model/operations/layer_norm.h"
 #include "server/model/operations/linear_norm.h"
+#include "server/model/operations/lp_normalize.h"
 #include "server/model/operations/rms_norm.h"
 
 namespace normd {
@@ -31,6 +34,14 @@ constexpr Entry kOperations[] = {
     {v1::ModelConfig::kBatchNorm, "batch_norm", MakeBatchNorm},
     {v1::ModelConfig::kLinearNorm, "linear_norm", MakeLinearNorm},
     {v1::ModelConfig::kAddRmsNorm, "add_rms_norm", MakeAddRmsNorm},
+    {v1::ModelConfig::kAddLayerNorm, "add_layer_norm", MakeAddLayerNorm},
+    {v1::ModelConfig::kGatedRmsNorm, "gated_rms_norm", MakeGatedRmsNorm},
+    {v1::ModelConfig::kLpNormalize, "lp_normalize", MakeLpNormalize},
+    {v1::ModelConfig::kAdaptiveLayerNorm, "adaptive_layer_norm", MakeAdaptiveLayerNorm},
+    {v1::ModelConfig::kAdaptiveGroupNorm, "adaptive_group_norm", MakeAdaptiveGroupNorm},
+    {v1::ModelConfig::kAdaptiveInstanceNorm, "adaptive_instance_norm", MakeAdaptiveInstanceNorm},
+    {v1::ModelConfig::kConditionalInstanceNorm, "conditional_instance_norm",
+     MakeConditionalInstanceNorm},
 };
 
 }  // namespace

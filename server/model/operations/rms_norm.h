@@ -1,4 +1,5 @@
-// RMSNorm: the trailing dimensions are a row, divided by its root mean square.
+// RMSNorm: the trailing dimensions, or those that `axes` names, are a row, divided by its root mean
+// square.
 
 #ifndef NORMD_SERVER_MODEL_OPERATIONS_RMS_NORM_H_
 #define NORMD_SERVER_MODEL_OPERATIONS_RMS_NORM_H_
@@ -19,32 +20,24 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeRmsNorm(const v1::ModelConfig& co
 template <typename Message>
 absl::Status CheckRmsNorm(absl::string_view operation, const Message& message) {
   absl::Status status = CheckNormalizedShape(operation, message.normalized_shape());
-  return status.ok() ? CheckEps(operation, message) : status;
+  if (status.ok()) status = CheckEps(operation, message);
+  if (status.ok()) {
+    status = CheckFinite(absl::StrCat(operation, ".weight_offset"), message.weight_offset());
+  }
+  return status;
 }
-// `message` has passed CheckRmsNorm.
+// `message` has passed CheckRmsNorm. Without eps it is the machine epsilon of the type in which
+// PyTorch computes the statistics.
 template <typename Message>
-norm::NormSpec RmsNormSpecOf(const Message& message) {
-  norm::NormSpec spec =
-      norm::RmsNormSpec(ElementsOf(message.normalized_shape()), norm::DType::kFloat32);
-  spec.eps = EpsOf(message);
-  return spec;
+NormCase RmsNormCaseOf(const Message& message) {
+  NormCase norm;
+  norm.spec = norm::RmsNormSpec(ElementsOf(message.normalized_shape()), norm::DType::kFloat32);
+  norm.spec.eps = EpsOf(message);
+  norm.spec.weight_offset = message.weight_offset();
+  norm.parameters.weight = IsAffine(message);
+  norm.takes_machine_epsilon = !message.has_eps();
+  return norm;
 }
-
-class RmsNorm final : public NormalizedShapeNorm {
- public:
-  // `spec` is RmsNormSpecOf(message), and what the operation adds to it.
-  template <typename Message>
-  RmsNorm(const v1::ModelConfig& config, const Message& message, const norm::NormSpec& spec)
-      : NormalizedShapeNorm(config, spec, {IsAffine(message), false, false},
-                            message.normalized_shape()),
-        has_eps_(message.has_eps()) {}
-
- private:
-  // When absent, the machine epsilon of the type in which PyTorch computes the statistics.
-  double EpsFor(norm::DType dtype) const override;
-
-  const bool has_eps_;
-};
 
 }  // namespace normd
 

@@ -56,7 +56,7 @@ TEST(DefaultInputsTest, AServerThatIsOlderOrNewerAsksForAShape) {
   EXPECT_EQ(older.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(older.message()), HasSubstr("older than this program: wanted a shape"));
   for (const std::vector<std::int64_t>& shape :
-       {std::vector<std::int64_t>{-1, -3}, {-2, 4, -2}, {INT64_MIN}}) {
+       {std::vector<std::int64_t>{-1, -4}, {-2, 4, -2}, {-3, -2}, {INT64_MIN}}) {
     const absl::Status newer = DefaultInputs(Model({{-1, 4}, shape})).status();
     EXPECT_EQ(newer.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(newer.message()), HasSubstr("input \"y\": shape ["));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -56,6 +57,35 @@ std::vector<Case> Cases() {
   }
   cases.push_back({"add_rms_norm { normalized_shape: [2, 3] affine: false }",
                    {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 2, 3}, {5, 2, 2, 3}}}});
+  cases.push_back({"add_layer_norm { normalized_shape: [2, 3] }",
+                   {{{2, 3}, {2, 3}}, {{5, 2, 2, 3}, {5, 2, 2, 3}}}});
+  for (const std::string more : {"", "norm_before_gate: true", "group_size: 3"}) {
+    cases.push_back({"gated_rms_norm { normalized_shape: [2, 3] " + more + " }",
+                     {{{2, 3}, {2, 3}}, {{0, 2, 3}, {0, 2, 3}}, {{5, 2, 3}, {5, 2, 3}}}});
+  }
+  cases.push_back({"lp_normalize { normalized_shape: 6 }", {{{6}}, {{0, 6}}, {{5, 2, 6}}}});
+  for (const std::string norm : {"layer_norm", "rms_norm", "lp_normalize"}) {
+    cases.push_back(
+        {norm + " { normalized_shape: 3 axes: 1 }", {{{2, 3}}, {{0, 3, 5}}, {{2, 3, 2, 4}}}});
+    cases.push_back(
+        {norm + " { normalized_shape: [2, 3] axes: [2, 3] }", {{{1, 1, 2, 3}}, {{2, 3, 2, 3, 4}}}});
+    cases.push_back(
+        {norm + " { normalized_shape: [2, 3] axes: [-2, -1] }", {{{2, 3}}, {{5, 2, 2, 3}}}});
+  }
+  cases.push_back(
+      {"adaptive_layer_norm { features: 6 }",
+       {{{0, 6}, {0, 6}, {0, 6}}, {{2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 6}, {2, 6}}}});
+  cases.push_back(
+      {"adaptive_layer_norm { features: 6 gated_residual: true }",
+       {{{2, 6}, {2, 6}, {2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 5, 6}, {2, 6}, {2, 6}, {2, 6}}}});
+  cases.push_back({"adaptive_group_norm { channels: 6 groups: 2 }",
+                   {{{2, 6, 5}, {2, 6}, {2, 6}}, {{1, 6, 2, 2}, {1, 6}, {1, 6}}}});
+  cases.push_back({"adaptive_group_norm { channels: 6 groups: 2 } layout: CHANNELS_LAST",
+                   {{{2, 5, 6}, {2, 6}, {2, 6}}}});
+  cases.push_back(
+      {"adaptive_instance_norm { channels: 4 }", {{{0, 4, 2}, {0, 4}}, {{2, 4, 3}, {2, 4, 5, 1}}}});
+  cases.push_back({"conditional_instance_norm { channels: 4 styles: 3 }",
+                   {{{2, 4, 5}, {2, 3}}, {{0, 4}, {0, 3}}}});
   cases.push_back({linear + "}", {{{4}}, {{0, 4}}, {{2, 3, 4}}}});
   for (const std::string epilogue : {"add: true", "multiply: true", "add: true multiply: true"}) {
     cases.push_back({linear + "epilogue { " + epilogue + " } }",
@@ -113,33 +143,36 @@ using Dims = std::vector<std::int64_t>;
 
 // What stands for the variable dimensions of a request's patterns; one of each kind at most.
 struct Variables {
-  std::optional<std::int64_t> size;
+  std::map<std::size_t, std::int64_t> sizes;  // By their place in the pattern.
   std::optional<Dims> dimensions;
 };
+
+bool IsDimensions(std::int64_t size) { return size == kAnyDimensions || size == kOwnDimensions; }
 
 // Whether `dims` is a case of the pattern under the rules of TensorSignature, and none that
 // contradicts the variables of tensors before it, to which this one adds its own.
 bool Matches(const ShapePattern& pattern, const Dims& dims, Variables& variables) {
-  const std::size_t fixed = pattern.size() - static_cast<std::size_t>(std::count(
-                                                 pattern.begin(), pattern.end(), kAnyDimensions));
+  const std::size_t fixed = pattern.size() - static_cast<std::size_t>(std::count_if(
+                                                 pattern.begin(), pattern.end(), IsDimensions));
   if (dims.size() < fixed || (dims.size() > fixed && fixed == pattern.size())) return false;
   std::size_t at = 0;
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     const bool counts_samples = i == 0;
     const auto is_allowed = [&](std::int64_t size) { return size > 0 || counts_samples; };
-    if (pattern[i] == kAnyDimensions) {
+    if (IsDimensions(pattern[i])) {
       const auto first = dims.begin() + static_cast<std::ptrdiff_t>(at);
       const Dims run(first, first + static_cast<std::ptrdiff_t>(dims.size() - fixed));
       if (!std::all_of(run.begin(), run.end(), is_allowed)) return false;
+      at += run.size();
+      if (pattern[i] == kOwnDimensions) continue;
       if (variables.dimensions.value_or(run) != run) return false;
       variables.dimensions = run;
-      at += run.size();
       continue;
     }
     const std::int64_t size = dims[at++];
     if (pattern[i] == kAnySize) {
-      if (!is_allowed(size) || variables.size.value_or(size) != size) return false;
-      variables.size = size;
+      if (!is_allowed(size)) return false;
+      if (variables.sizes.emplace(i, size).first->second != size) return false;
     } else if (size != pattern[i]) {
       return false;
     }
@@ -158,11 +191,11 @@ std::optional<Variables> Bind(const std::vector<TensorSignature>& tensors,
 
 Dims Fill(const ShapePattern& pattern, const Variables& variables) {
   Dims dims;
-  for (const std::int64_t size : pattern) {
-    if (size == kAnyDimensions) {
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (IsDimensions(pattern[i])) {
       dims.insert(dims.end(), variables.dimensions->begin(), variables.dimensions->end());
     } else {
-      dims.push_back(size == kAnySize ? *variables.size : size);
+      dims.push_back(pattern[i] == kAnySize ? variables.sizes.at(i) : pattern[i]);
     }
   }
   return dims;
@@ -259,8 +292,8 @@ TEST(OperationTest, TheSignatureNamesEachTensorOnceAndIsAPattern) {
         EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
         int any_dimensions = 0;
         for (const std::int64_t size : tensor.shape) {
-          EXPECT_TRUE(size >= 1 || size == kAnySize || size == kAnyDimensions) << size;
-          any_dimensions += size == kAnyDimensions ? 1 : 0;
+          EXPECT_TRUE(size >= 1 || size == kAnySize || IsDimensions(size)) << size;
+          any_dimensions += IsDimensions(size) ? 1 : 0;
         }
         EXPECT_LE(any_dimensions, 1);
       }

@@ -133,19 +133,6 @@ TEST_F(DeviceLaneTest, AModelThatDoesNotFitFailsItsLoadWithTheNumbers) {
               HasSubstr("fake:0: wanted 512 bytes, free 12"));
 }
 
-TEST_F(DeviceLaneTest, AModelWithAResidualIsRefusedAtItsLoad) {
-  v1::ModelConfig config;
-  config.mutable_add_rms_norm()->add_normalized_shape(kChannels);
-  const std::shared_ptr<Model> model = *Model::Create(
-      "add", 1, config, {MakeParameter("weight", Ramp(1))}, metrics_->ForModel("add", 1));
-  const std::int64_t before = device_->allocated_bytes();
-  const auto state = backend_->Prepare(*model);
-  EXPECT_EQ(state.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(state.status().message()),
-              HasSubstr("computed on the CPU only so far, wanted a server with --device=cpu"));
-  EXPECT_EQ(device_->allocated_bytes(), before);
-}
-
 TEST(DeviceBackendTest, FailsAtStartWhenTheDeviceHasNoRoom) {
   std::unique_ptr<Metrics> metrics = CreateMetrics({"test", ""});
   SteadyClock clock;

@@ -1,0 +1,274 @@
+// The CPU lane on operations with inputs of several shapes: whatever pieces they lie in, results
+// have the same bits, and agree with float64.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/reference.h"
+#include "kernels/segment_tensors.h"
+#include "tests/server/exec/cpu_lane_fixture.h"
+#include "tests/support/models.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using norm::DType;
+using norm::testing::Data;
+using norm::testing::Tensor;
+using norm::testing::TestSeed;
+using Dims = std::vector<std::int64_t>;
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
+
+struct Case {
+  const char* name;
+  std::string config;
+  std::vector<Dims> parameters;  // Shapes of weight and bias, as many as there are.
+  std::vector<std::vector<Dims>> requests;
+};
+
+std::vector<Case> Cases() {
+  return {
+      {"RmsNormGemma", "rms_norm { normalized_shape: 40 weight_offset: 1 }", {{40}}, {{{7, 40}}}},
+      {"RmsNormOfChannels",
+       "rms_norm { normalized_shape: 12 axes: 1 }",
+       {{12}},
+       {{{3, 12, 5, 9}}, {{1, 12}}, {{2, 12, 200}}}},
+      {"LayerNormOfTwoAxes",
+       "layer_norm { normalized_shape: [3, 4] axes: [2, 3] }",
+       {{3, 4}, {3, 4}},
+       {{{2, 3, 3, 4, 33}}, {{4, 1, 3, 4}}}},
+      {"AddLayerNorm",
+       "add_layer_norm { normalized_shape: 40 }",
+       {{40}, {40}},
+       {{{7, 40}, {7, 40}}, {{1, 40}, {1, 40}}}},
+      {"GatedRmsNorm",
+       "gated_rms_norm { normalized_shape: 40 group_size: 8 }",
+       {{40}},
+       {{{7, 40}, {7, 40}}}},
+      {"GatedRmsNormAfter",
+       "gated_rms_norm { normalized_shape: 40 norm_before_gate: true }",
+       {{40}},
+       {{{7, 40}, {7, 40}}}},
+      {"LpNormalize1", "lp_normalize { normalized_shape: 40 p: 1 }", {}, {{{7, 40}}}},
+      {"LpNormalize2", "lp_normalize { normalized_shape: 40 } activation: RELU", {}, {{{7, 40}}}},
+      {"LpNormalizeInf",
+       "lp_normalize { normalized_shape: 40 p: inf axes: 1 }",
+       {},
+       {{{2, 40, 7}}}},
+      {"AdaptiveLayerNorm",
+       "adaptive_layer_norm { features: 24 }",
+       {},
+       {{{3, 17, 24}, {3, 24}, {3, 24}}, {{5, 24}, {5, 24}, {5, 24}}}},
+      {"AdaptiveLayerNormGated",
+       "adaptive_layer_norm { features: 24 affine: true gated_residual: true }",
+       {{24}, {24}},
+       {{{3, 17, 24}, {3, 17, 24}, {3, 24}, {3, 24}, {3, 24}}}},
+      {"AdaptiveGroupNorm",
+       "adaptive_group_norm { channels: 12 groups: 4 } activation: SILU",
+       {},
+       {{{3, 12, 5, 5}, {3, 12}, {3, 12}}}},
+      {"AdaptiveGroupNormLast",
+       "adaptive_group_norm { channels: 12 groups: 4 scale_offset: 0 } layout: CHANNELS_LAST",
+       {},
+       {{{3, 5, 5, 12}, {3, 12}, {3, 12}}}},
+      {"AdaptiveInstanceNorm",
+       "adaptive_instance_norm { channels: 6 }",
+       {},
+       {{{3, 6, 30}, {3, 6, 4, 4}}, {{1, 6, 300}, {1, 6, 2}}}},
+      {"ConditionalInstanceNorm",
+       "conditional_instance_norm { channels: 6 styles: 5 }",
+       {{5, 6}, {5, 6}},
+       {{{3, 6, 30}, {3, 5}}, {{1, 6, 300}, {1, 5}}}},
+  };
+}
+
+// How the inputs of a request lie in memory.
+enum class Split { kOnePiece, kMisaligned, kAtSamples, kAnywhere, kSingleBytes };
+constexpr Split kSplits[] = {Split::kOnePiece, Split::kMisaligned, Split::kAtSamples,
+                             Split::kAnywhere, Split::kSingleBytes};
+
+struct Sent {
+  std::vector<Tensor> inputs;
+  int done = 0;
+  Completion completion;
+};
+
+class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInterface<Case> {
+ protected:
+  CpuOperationsTest() {
+    std::vector<Parameter> parameters;
+    for (const Dims& dims : GetParam().parameters) {
+      Parameter parameter;
+      parameter.name = parameters.empty() ? "weight" : "bias";
+      parameter.shape = *Shape::Create(dims);
+      const std::int64_t count = parameter.shape.elements();
+      std::shared_ptr<std::byte[]> data(new std::byte[static_cast<std::size_t>(count) * 4]);
+      for (std::int64_t i = 0; i < count; ++i) {
+        norm::StoreElement(DType::kFloat32, data.get(), i,
+                           0.5 + 0.01 * static_cast<double>(i % 97));
+      }
+      parameter.data = std::move(data);
+      parameters.push_back(std::move(parameter));
+    }
+    model_ = OnCpu(MakeModel("m", GetParam().config, metrics_, std::move(parameters)), kernels_);
+  }
+
+  std::vector<TensorType> Types(const std::vector<Dims>& shapes, DType dtype) {
+    std::vector<TensorType> types;
+    for (const Dims& dims : shapes) types.push_back({dtype, *Shape::Create(dims)});
+    return types;
+  }
+
+  ByteViews Lay(const Tensor& tensor, std::size_t sample_bytes, Split split,
+                std::vector<std::byte>& memory) {
+    const auto* from = static_cast<const std::byte*>(tensor.data());
+    const std::size_t size = tensor.bytes();
+    memory.assign(3 * size + 64, std::byte{0xff});
+    std::byte* to = memory.data() + (split == Split::kMisaligned ? 1 : 0);
+    ByteViews views;
+    for (std::size_t at = 0; at < size;) {
+      std::size_t part = size;
+      if (split == Split::kAtSamples) part = sample_bytes * (random_() % 3 + 1);
+      if (split == Split::kAnywhere) part = random_() % (2 * sample_bytes) + 1;
+      if (split == Split::kSingleBytes) part = 1;
+      part = std::min(part, size - at);
+      std::memcpy(to, from + at, part);
+      views.emplace_back(to, part);
+      at += part;
+      to += part + (split == Split::kSingleBytes ? 1 : random_() % 3);
+    }
+    return views;
+  }
+
+  std::unique_ptr<Request> MakeRequest(const std::vector<Dims>& shapes, DType dtype, Sent& sent,
+                                       const std::vector<Split>& splits) {
+    auto request = std::make_unique<Request>();
+    request->model = model_;
+    request->dtype = dtype;
+    request->geometry = *model_->Check(Types(shapes, dtype));
+    auto memory = std::make_shared<std::vector<std::vector<std::byte>>>(shapes.size());
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const TensorSize& size = request->geometry.inputs[i];
+      const auto count = size.bytes / static_cast<std::int64_t>(norm::SizeOf(dtype));
+      Tensor& tensor = sent.inputs.emplace_back(dtype, count);
+      tensor.Fill(Data::kNormal, TestSeed() + i);
+      request->inputs.push_back(
+          {Lay(tensor, static_cast<std::size_t>(size.bytes / request->geometry.samples), splits[i],
+               (*memory)[i]),
+           {}});
+    }
+    request->input_owner = std::move(memory);
+    request->done = [&sent](Completion completion) {
+      ++sent.done;
+      sent.completion = std::move(completion);
+    };
+    return request;
+  }
+
+  std::vector<Tensor> OutputsOf(const Sent& sent) {
+    EXPECT_EQ(sent.done, 1);
+    std::vector<Tensor> outputs;
+    for (std::size_t i = 0; i < sent.completion.outputs.size(); ++i) {
+      outputs.push_back(OutputOf(sent.completion, i, sent.inputs.front()));
+    }
+    return outputs;
+  }
+
+  void ExpectRight(const std::vector<Dims>& shapes, const Sent& sent,
+                   const std::vector<Tensor>& outputs) {
+    const Tensor& x = sent.inputs.front();
+    const auto& program = std::get<NormProgram>(model_->program());
+    const norm::NormSpec& spec = program.Spec(x.dtype());
+    const Geometry geometry = *model_->Check(Types(shapes, x.dtype()));
+    norm::Segment segment;
+    segment.samples = geometry.samples;
+    segment.spatial = geometry.spatial;
+    const auto roles = norm::InputsOf(spec);
+    for (std::size_t i = 0; i < roles.size(); ++i) {
+      norm::SetInput(spec, roles[i], sent.inputs[i].data(), geometry.inputs[i].bytes, segment);
+    }
+    std::vector<double> expected(static_cast<std::size_t>(x.count()));
+    const norm::Status status =
+        norm::NormalizeReference(spec, program.params, segment, expected.data());
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(
+        norm::testing::Compare(outputs.front(), expected, norm::testing::TightTolerance(x.dtype())),
+        "");
+    ASSERT_EQ(outputs.size(), spec.residual_out ? 2U : 1U);
+    if (!spec.residual_out || spec.gate) return;  // A gate's product may be rounded first.
+    for (std::int64_t i = 0; i < x.count(); ++i) {
+      ASSERT_EQ(outputs[1].Get(i), norm::NormalizedElement(spec, program.params, segment, i));
+    }
+  }
+
+  std::shared_ptr<const Model> model_;
+  std::mt19937_64 random_{TestSeed()};
+};
+
+TEST_P(CpuOperationsTest, GivesTheSameBitsHoweverTheInputsLie) {
+  for (const std::vector<Dims>& shapes : GetParam().requests) {
+    for (const DType dtype : kDTypes) {
+      Sent whole;
+      Run(MakeRequest(shapes, dtype, whole, std::vector<Split>(shapes.size(), Split::kOnePiece)));
+      const std::vector<Tensor> expected = OutputsOf(whole);
+      ExpectRight(shapes, whole, expected);
+      for (int round = 0; round < 12; ++round) {
+        std::vector<Split> splits;
+        std::string text = norm::Name(dtype);
+        for (std::size_t i = 0; i < shapes.size(); ++i) {
+          splits.push_back(kSplits[random_() % 5]);
+          absl::StrAppend(&text, " ", static_cast<int>(splits.back()));
+        }
+        SCOPED_TRACE(text);
+        Sent sent;
+        Run(MakeRequest(shapes, dtype, sent, splits));
+        const std::vector<Tensor> outputs = OutputsOf(sent);
+        ASSERT_EQ(outputs.size(), expected.size());
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+          EXPECT_TRUE(outputs[i].SameBytes(expected[i])) << "output " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CpuOperationsTest, RequestsShareABatchAndKeepTheirBits) {
+  const DType dtype = kDTypes[TestSeed() % 4];
+  std::vector<Sent> together(3 * GetParam().requests.size());
+  std::vector<std::unique_ptr<Request>> requests;
+  const auto shapes_of = [](std::size_t i) { return GetParam().requests[i / 3]; };
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    std::vector<Split> splits(shapes_of(i).size(), kSplits[random_() % 5]);
+    requests.push_back(MakeRequest(shapes_of(i), dtype, together[i], splits));
+  }
+  Run(std::move(requests));
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    Sent alone;
+    Run(MakeRequest(shapes_of(i), dtype, alone,
+                    std::vector<Split>(shapes_of(i).size(), Split::kOnePiece)));
+    const std::vector<Tensor> expected = OutputsOf(alone);
+    const std::vector<Tensor> outputs = OutputsOf(together[i]);
+    ASSERT_EQ(outputs.size(), expected.size());
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      EXPECT_TRUE(outputs[k].SameBytes(expected[k])) << "request " << i << " output " << k;
+    }
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Case>& test) { return test.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(All, CpuOperationsTest, ::testing::ValuesIn(Cases()), NameOf);
+
+}  // namespace
+}  // namespace normd
