@@ -105,6 +105,7 @@ std::string CheckedInputs::WantedData() const {
 
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked) {
+  checked = CheckedInputs();  // A description that was refused before may have left some.
   const absl::Span<const TensorSignature> wanted = model.inputs();
   if (absl::Status status = Match(wanted, tensors, checked.places); !status.ok()) return status;
   for (std::size_t k = 0; k < wanted.size(); ++k) {

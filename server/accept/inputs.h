@@ -30,7 +30,7 @@ struct CheckedInputs {
 };
 
 // Matches the tensors to the model's inputs by name, checks their types and shapes, and fills
-// `checked`, which is empty before. A single tensor without a name is the only input of a model
+// `checked` anew. A single tensor without a name is the only input of a model
 // that has one. InvalidArgument names the field, what came and what was wanted.
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked);
