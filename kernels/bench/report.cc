@@ -16,8 +16,12 @@ std::string TableLine(const Result& result) {
   const std::string head = Format("%-24s %-9s %-6s %-18s ", c.op.c_str(), norm::Name(c.spec.dtype),
                                   Name(c.spec.layout), c.shape().c_str());
   if (!result.status.ok()) return head + result.status.message();
-  return head + Format("%-16s %10.5f %10.5f %9.2f %6.3f %9.2e", m.strategy.c_str(), m.norm_ms,
-                       m.copy_ms, m.gigabytes_per_second(c), m.ratio, m.max_error);
+  const std::string error =
+      m.checked_elements > 0 ? Format("%9.2e", m.max_error) : Format("%9s", "-");
+  return head +
+         Format("%-16s %10.5f %10.5f %9.2f %6.3f ", m.strategy.c_str(), m.norm_ms, m.copy_ms,
+                m.gigabytes_per_second(c), m.ratio) +
+         error;
 }
 
 std::string Json(const std::string& device, const std::vector<Result>& results) {
