@@ -188,7 +188,8 @@ void TryFile(const v1::ModelConfig& config, absl::string_view content) {
         ReadTree(content.substr(sizeof(std::uint64_t), LengthOf(content)), data.size(), entries);
   }
   Expect(tensors.ok() == right, "both take the same files", tensors.status().message());
-  if (!right) return ExpectMessage(tensors.status().message(), 400);
+  // It may name a tensor and a field, 64 and 32 bytes of which each may take four characters.
+  if (!right) return ExpectMessage(tensors.status().message(), 512);
 
   CheckAgreement(tensors->tensors(), entries);
   for (const TensorEntry& tensor : tensors->tensors()) {
