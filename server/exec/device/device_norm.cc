@@ -11,7 +11,7 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kParameterAlignment = 256;
 
 // A parameter, and its elements.
 struct Sized {
@@ -55,7 +55,8 @@ absl::StatusOr<DeviceNorm::Copy> DeviceNorm::UploadTo(const NormProgram& program
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (params[i].param->data == nullptr) continue;
     offsets[i] = total;
-    total += (bytes_of(params[i]) + kAlignment - 1) / kAlignment * kAlignment;
+    total +=
+        (bytes_of(params[i]) + kParameterAlignment - 1) / kParameterAlignment * kParameterAlignment;
   }
   if (total == 0) return copy;
 
