@@ -9,12 +9,12 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kWeightAlignment = 256;
 
 // The next part of a block that has `total` bytes so far.
 std::size_t Place(std::size_t bytes, std::size_t& total) {
   const std::size_t begin = total;
-  total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  total += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
   return begin;
 }
 

@@ -10,10 +10,10 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kPinnedAlignment = 256;
 
 std::size_t RoundUp(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
 }
 
 }  // namespace
