@@ -62,7 +62,8 @@ class NormOperation : public Operation {
   absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
       absl::Span<const TensorType> inputs) const final;
   CutRule cut() const final { return CutRuleOf(spec_); }
-  bool runs_inline() const final { return true; }
+  // A mixture of styles costs its whole table for each sample, however small the sample is.
+  bool runs_inline() const final { return spec_.style != norm::Style::kMix; }
   KernelProgram MakeProgram(const BoundParameters& parameters) const final;
 
  protected:

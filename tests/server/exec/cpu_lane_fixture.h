@@ -3,10 +3,12 @@
 #ifndef NORMD_TESTS_SERVER_EXEC_CPU_LANE_FIXTURE_H_
 #define NORMD_TESTS_SERVER_EXEC_CPU_LANE_FIXTURE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,11 @@
 #include "tests/support/tensor.h"
 
 namespace normd {
+
+// How the inputs of a request lie in memory.
+enum class Split { kOnePiece, kMisaligned, kAtSamples, kAnywhere, kSingleBytes };
+constexpr Split kSplits[] = {Split::kOnePiece, Split::kMisaligned, Split::kAtSamples,
+                             Split::kAnywhere, Split::kSingleBytes};
 
 class CpuLaneFixture : public testing::Test {
  protected:
@@ -52,12 +59,35 @@ class CpuLaneFixture : public testing::Test {
     return tensor;
   }
 
+  // A copy of the tensor's bytes whose pieces lie apart.
+  ByteViews Lay(const norm::testing::Tensor& tensor, std::size_t sample_bytes, Split split,
+                std::vector<std::byte>& memory) {
+    const auto* from = static_cast<const std::byte*>(tensor.data());
+    const std::size_t size = tensor.bytes();
+    memory.assign(3 * size + 64, std::byte{0xff});
+    std::byte* to = memory.data() + (split == Split::kMisaligned ? 1 : 0);
+    ByteViews views;
+    for (std::size_t at = 0; at < size;) {
+      std::size_t part = size;
+      if (split == Split::kAtSamples) part = sample_bytes * (random_() % 3 + 1);
+      if (split == Split::kAnywhere) part = random_() % (2 * sample_bytes) + 1;
+      if (split == Split::kSingleBytes) part = 1;
+      part = std::min(part, size - at);
+      std::memcpy(to, from + at, part);
+      views.emplace_back(to, part);
+      at += part;
+      to += part + (split == Split::kSingleBytes ? 1 : random_() % 3);
+    }
+    return views;
+  }
+
   TickingClock clock_;
   CountingModelMetrics metrics_;
   CountingLaneMetrics lane_metrics_;
   norm::cpu::Executor kernels_{2};
   BufferPool pool_{std::int64_t{64} << 20};
   CpuLane lane_{"cpu:0", kernels_, pool_, lane_metrics_, clock_};
+  std::mt19937_64 random_{norm::testing::TestSeed()};
 };
 
 }  // namespace normd

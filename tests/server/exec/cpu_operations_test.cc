@@ -93,11 +93,6 @@ std::vector<Case> Cases() {
   };
 }
 
-// How the inputs of a request lie in memory.
-enum class Split { kOnePiece, kMisaligned, kAtSamples, kAnywhere, kSingleBytes };
-constexpr Split kSplits[] = {Split::kOnePiece, Split::kMisaligned, Split::kAtSamples,
-                             Split::kAnywhere, Split::kSingleBytes};
-
 struct Sent {
   std::vector<Tensor> inputs;
   int done = 0;
@@ -128,27 +123,6 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     std::vector<TensorType> types;
     for (const Dims& dims : shapes) types.push_back({dtype, *Shape::Create(dims)});
     return types;
-  }
-
-  ByteViews Lay(const Tensor& tensor, std::size_t sample_bytes, Split split,
-                std::vector<std::byte>& memory) {
-    const auto* from = static_cast<const std::byte*>(tensor.data());
-    const std::size_t size = tensor.bytes();
-    memory.assign(3 * size + 64, std::byte{0xff});
-    std::byte* to = memory.data() + (split == Split::kMisaligned ? 1 : 0);
-    ByteViews views;
-    for (std::size_t at = 0; at < size;) {
-      std::size_t part = size;
-      if (split == Split::kAtSamples) part = sample_bytes * (random_() % 3 + 1);
-      if (split == Split::kAnywhere) part = random_() % (2 * sample_bytes) + 1;
-      if (split == Split::kSingleBytes) part = 1;
-      part = std::min(part, size - at);
-      std::memcpy(to, from + at, part);
-      views.emplace_back(to, part);
-      at += part;
-      to += part + (split == Split::kSingleBytes ? 1 : random_() % 3);
-    }
-    return views;
   }
 
   std::unique_ptr<Request> MakeRequest(const std::vector<Dims>& shapes, DType dtype, Sent& sent,
@@ -213,7 +187,6 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
   }
 
   std::shared_ptr<const Model> model_;
-  std::mt19937_64 random_{TestSeed()};
 };
 
 TEST_P(CpuOperationsTest, GivesTheSameBitsHoweverTheInputsLie) {

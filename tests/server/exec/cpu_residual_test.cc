@@ -34,10 +34,6 @@ using ::testing::HasSubstr;
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
 constexpr std::int64_t kLength = 19;
 
-enum class Split { kOnePiece, kMisaligned, kAtSamples, kAnywhere, kSingleBytes };
-constexpr Split kSplits[] = {Split::kOnePiece, Split::kMisaligned, Split::kAtSamples,
-                             Split::kAnywhere, Split::kSingleBytes};
-
 struct Sent {
   Sent(DType dtype, std::int64_t samples_of, std::int64_t length_of, std::uint64_t seed)
       : samples(samples_of),
@@ -76,28 +72,6 @@ class CpuResidualTest : public CpuLaneFixture {
                                           " eps: 1e-6 } activation: SILU"),
                              metrics_, {std::move(weight)}),
                    kernels_);
-  }
-
-  // A copy of the tensor's bytes whose pieces lie apart.
-  ByteViews Lay(const Tensor& tensor, std::size_t sample_bytes, Split split,
-                std::vector<std::byte>& memory) {
-    const auto* from = static_cast<const std::byte*>(tensor.data());
-    const std::size_t size = tensor.bytes();
-    memory.assign(3 * size + 64, std::byte{0xff});
-    std::byte* to = memory.data() + (split == Split::kMisaligned ? 1 : 0);
-    ByteViews views;
-    for (std::size_t at = 0; at < size;) {
-      std::size_t part = size;
-      if (split == Split::kAtSamples) part = sample_bytes * (random_() % 3 + 1);
-      if (split == Split::kAnywhere) part = random_() % (2 * sample_bytes) + 1;
-      if (split == Split::kSingleBytes) part = 1;
-      part = std::min(part, size - at);
-      std::memcpy(to, from + at, part);
-      views.emplace_back(to, part);
-      at += part;
-      to += part + (split == Split::kSingleBytes ? 1 : random_() % 3);
-    }
-    return views;
   }
 
   std::unique_ptr<Request> MakeRequest(Sent& sent, Split x, Split residual) {
@@ -147,7 +121,6 @@ class CpuResidualTest : public CpuLaneFixture {
   void ExpectRight(const Sent& sent) { ExpectRight(sent, OutputOf(sent, 0), OutputOf(sent, 1)); }
 
   std::shared_ptr<const Model> model_;
-  std::mt19937_64 random_{TestSeed()};
 };
 
 TEST_F(CpuResidualTest, GivesTheSameBitsHoweverTheInputsLie) {

@@ -331,6 +331,16 @@ TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
   }
 }
 
+// What costs more than its bytes tell does not hold up the thread that received it.
+TEST(OperationTest, OnlyWhatCostsInProportionToItsBytesRunsInline) {
+  for (const Case& one : Cases()) {
+    const auto operation = *MakeOperation(Parse(one.config));
+    const bool costly = one.config.rfind("linear_norm", 0) == 0 ||
+                        one.config.rfind("conditional_instance_norm", 0) == 0;
+    EXPECT_EQ(operation->runs_inline(), !costly) << one.config;
+  }
+}
+
 // "precision" is the only option so far.
 TEST(OperationTest, AnOptionIsTakenOrRefusedByName) {
   for (const Case& one : Cases()) {
