@@ -35,8 +35,9 @@
 //
 // A batch is a list of segments, one per request. Segments of one batch share the spec, differ in
 // sample count and spatial size, and may bring parameters of their own. A row's result depends on
-// the row, its length, the spec and the parameters alone: never on the batch it is in, on how many
-// threads or blocks compute it, or on the alignment of its memory.
+// the row, its length, the spec and the parameters alone, and on the CPU, where rows interleave in
+// memory, on the other rows of its sample: never on the batch it is in, on how many threads or
+// blocks compute it, or on the alignment of its memory.
 //
 // This header is C++17 and needs no library: host code and .cu files share it.
 
