@@ -26,6 +26,32 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<char, FreeBuffer>;
 
+// A case's tensors: x and y, and what else its spec has.
+struct Tensors {
+  Segment segment(const Case& c) const {
+    Segment segment;
+    segment.x = x.get();
+    segment.y = y.get();
+    segment.samples = c.samples;
+    segment.spatial = c.spatial;
+    if (c.spec.residual) segment.residual = second.get();
+    if (c.spec.takes_other()) segment.other = second.get();
+    segment.residual_out = sum.get();
+    if (c.spec.gate) segment.gate = gate.data();
+    if (c.spec.scale) segment.scale = scale.data();
+    if (c.spec.shift) segment.shift = shift.data();
+    if (!indexes.empty()) segment.style_index = indexes.data();
+    segment.scale_out = scales.get();
+    return segment;
+  }
+
+  Buffer x, y;
+  Buffer second, sum;  // Null where the spec has none.
+  std::vector<char> gate, scale, shift;
+  std::vector<std::int64_t> indexes;
+  std::unique_ptr<float[]> scales;
+};
+
 double MillisecondsOf(int calls, const auto& call) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < calls; ++i) call();
@@ -49,20 +75,16 @@ class CpuDevice : public Device {
   Status Measure(Case* scaled, Measurement* out) override {
     ScaleTo(MaxTensorBytes(), scaled);
     const Case& c = *scaled;
-    const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
-    const Buffer x = Allocate(bytes);
-    const Buffer y = Allocate(bytes);
-    if (x == nullptr || y == nullptr) {
-      return Status(StatusCode::kOutOfMemory, c.name() + ": no memory for two tensors of " +
-                                                  std::to_string(bytes) + " bytes");
-    }
-    Fill(c, x.get());
+    Tensors tensors;
+    if (Status status = Prepare(c, &tensors); !status.ok()) return status;
     const HostParams params(c.spec, settings_.param_dtype, settings_.seed);
-    const Segment segment{x.get(), y.get(), c.samples, c.spatial};
+    const Segment segment = tensors.segment(c);
+    const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
+    char* const y = tensors.y.get();
 
     // All ones is a NaN in every type: an element that is not written shows in the error.
     InParallel(bytes, [&](std::size_t begin, std::size_t end) {
-      std::memset(y.get() + begin, 0xff, end - begin);
+      std::memset(y + begin, 0xff, end - begin);
     });
     Status status = executor_.Normalize(c.spec, params.view(), &segment, 1);
     if (!status.ok()) return status;
@@ -72,10 +94,11 @@ class CpuDevice : public Device {
     Time([&] { return executor_.Normalize(c.spec, params.view(), &segment, 1); },
          [&] {
            InParallel(bytes, [&](std::size_t begin, std::size_t end) {
-             std::memcpy(y.get() + begin, x.get() + begin, end - begin);
+             std::memcpy(y + begin, tensors.x.get() + begin, end - begin);
            });
          },
-         &status, out);
+         static_cast<double>(c.moved_bytes()) / static_cast<double>(2 * c.tensor_bytes()), &status,
+         out);
     return status;
   }
 
@@ -97,7 +120,7 @@ class CpuDevice : public Device {
 
   std::int64_t MaxTensorBytes() const {
     if (settings_.max_tensor_bytes > 0) return settings_.max_tensor_bytes;
-    return sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4;
+    return sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE) / 6;
   }
 
   // Calls part(begin, end) on one equal piece for each thread.
@@ -115,16 +138,46 @@ class CpuDevice : public Device {
     });
   }
 
-  void Fill(const Case& c, char* x) {
-    const std::vector<char> pool =
-        RandomElements(c.spec.dtype, kPoolElements, -1, 2, settings_.seed);
+  Status Prepare(const Case& c, Tensors* out) {
+    const NormSpec& spec = c.spec;
+    const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
+    for (auto [buffer, wanted] : {std::pair(&out->x, true), std::pair(&out->y, true),
+                                  std::pair(&out->second, spec.residual || spec.takes_other()),
+                                  std::pair(&out->sum, spec.residual_out)}) {
+      if (!wanted) continue;
+      *buffer = Allocate(bytes);
+      if (*buffer != nullptr) continue;
+      return Status(StatusCode::kOutOfMemory,
+                    c.name() + ": no memory for a tensor of " + std::to_string(bytes) + " bytes");
+    }
+    Fill(c, settings_.seed, out->x.get());
+    if (out->second != nullptr) Fill(c, settings_.seed + 1000, out->second.get());
+    for (auto [values, wanted] :
+         {std::pair(&out->gate, spec.gate), std::pair(&out->scale, spec.scale),
+          std::pair(&out->shift, spec.shift)}) {
+      if (!wanted) continue;
+      *values =
+          RandomElements(spec.dtype, c.samples * spec.channels, -0.5, 0.5, settings_.seed + 5);
+    }
+    if (spec.style == Style::kIndex) {
+      for (std::int64_t n = 0; n < c.samples; ++n) out->indexes.push_back(7 * n % spec.styles);
+    }
+    if (spec.quantization_scale != QuantizationScale::kStatic) {
+      // A row, or a block of one, has at least one element.
+      out->scales = std::make_unique<float[]>(static_cast<std::size_t>(c.elements()));
+    }
+    return Status();
+  }
+
+  void Fill(const Case& c, std::uint64_t seed, char* x) {
+    const std::vector<char> pool = RandomElements(c.spec.dtype, kPoolElements, -1, 2, seed);
     const std::size_t element = SizeOf(c.spec.dtype);
     const std::size_t chunk_bytes = kPoolChunkElements * element;
     const auto bytes = static_cast<std::size_t>(c.tensor_bytes());
     const std::size_t chunks = (bytes + chunk_bytes - 1) / chunk_bytes;
     InParallel(chunks, [&](std::size_t begin, std::size_t end) {
       for (std::size_t chunk = begin; chunk < end; ++chunk) {
-        const auto offset = PoolOffset(static_cast<std::int64_t>(chunk), settings_.seed);
+        const auto offset = PoolOffset(static_cast<std::int64_t>(chunk), seed);
         std::memcpy(x + chunk * chunk_bytes,
                     pool.data() + static_cast<std::size_t>(offset) * element,
                     std::min(chunk_bytes, bytes - chunk * chunk_bytes));
@@ -132,8 +185,9 @@ class CpuDevice : public Device {
     });
   }
 
-  // Times the two in turn until min_seconds have passed.
-  void Time(const auto& norm, const auto& copy, Status* status, Measurement* out) {
+  // Times the two in turn until min_seconds have passed; the norm moves `copies` times a copy's
+  // bytes.
+  void Time(const auto& norm, const auto& copy, double copies, Status* status, Measurement* out) {
     const auto normalize = [&] {
       if (Status result = norm(); !result.ok()) *status = result;
     };
@@ -143,7 +197,7 @@ class CpuDevice : public Device {
     double total_ms = 0;
     while ((total_ms < settings_.min_seconds * 1e3 || out->repetitions < kMinRepetitions) &&
            out->repetitions < kMaxRepetitions) {
-      copy_ms.push_back(MillisecondsOf(calls, copy));
+      copy_ms.push_back(copies * MillisecondsOf(calls, copy));
       norm_ms.push_back(MillisecondsOf(calls, normalize));
       ratios.push_back(copy_ms.back() / norm_ms.back());
       total_ms += calls * (copy_ms.back() + norm_ms.back());

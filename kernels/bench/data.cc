@@ -54,21 +54,75 @@ Row CopyRow(const NormSpec& spec, const NormParams& params, const Segment& segme
   return out;
 }
 
-double RowError(const Row& row, std::int64_t spatial) {
-  const std::int64_t elements = row.spec.channels * spatial;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Largest error of a segment's elements, of which `got` gives one.
+template <class Got>
+double LargestError(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                    const Got& got) {
+  const std::int64_t elements = segment.samples * spec.channels * segment.spatial;
   std::vector<double> reference(static_cast<std::size_t>(elements));
-  const Segment segment{row.x.data(), nullptr, 1, spatial};
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (!NormalizeReference(row.spec, row.params, segment, reference.data()).ok()) return kInfinity;
+  if (!NormalizeReference(spec, params, segment, reference.data()).ok()) return kInfinity;
   double worst = 0;
   for (std::int64_t i = 0; i < elements; ++i) {
     const double want = reference[static_cast<std::size_t>(i)];
-    const double got = LoadElement(row.spec.dtype, row.y.data(), i);
-    if (std::isnan(want) && std::isnan(got)) continue;
-    const double error = std::fabs(got - want) / std::max(1.0, std::fabs(want));
+    const double value = got(i);
+    if (std::isnan(want) && std::isnan(value)) continue;
+    const double error = std::fabs(value - want) / std::max(1.0, std::fabs(want));
     worst = std::isnan(error) ? kInfinity : std::max(worst, error);
   }
   return worst;
+}
+
+double RowError(const Row& row, std::int64_t spatial) {
+  const Segment segment{row.x.data(), nullptr, 1, spatial};
+  return LargestError(row.spec, row.params, segment,
+                      [&](std::int64_t i) { return LoadElement(row.spec.dtype, row.y.data(), i); });
+}
+
+// Blocks of a row that have scales of their own.
+std::int64_t BlocksOfRow(const NormSpec& spec, std::int64_t spatial) {
+  if (spec.quantization_scale != QuantizationScale::kBlock) return 1;
+  return (RowLength(spec, spatial) + kQuantizationBlock - 1) / kQuantizationBlock;
+}
+
+// One sample of a segment.
+Segment SampleOf(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const std::int64_t elements = spec.channels * segment.spatial;
+  const auto at = [sample](const void* data, std::int64_t bytes) -> const void* {
+    return data == nullptr ? nullptr : static_cast<const char*>(data) + sample * bytes;
+  };
+  Segment one;
+  one.samples = 1;
+  one.spatial = segment.spatial;
+  one.x = at(segment.x, elements * element);
+  one.residual = at(segment.residual, elements * element);
+  one.other = at(segment.other, elements * element);
+  one.gate = at(segment.gate, spec.channels * element);
+  one.scale = at(segment.scale, spec.channels * element);
+  one.shift = at(segment.shift, spec.channels * element);
+  if (segment.style_index != nullptr) one.style_index = segment.style_index + sample;
+  return one;
+}
+
+// An element of y, times its scale if it is quantized.
+double Result(const NormSpec& spec, const Segment& segment, std::int64_t sample, std::int64_t i) {
+  const std::int64_t element = sample * spec.channels * segment.spatial + i;
+  if (spec.quantization == Quantization::kNone) return LoadElement(spec.dtype, segment.y, element);
+  const double value = LoadQuantized(spec.quantization, segment.y, element);
+  if (spec.quantization_scale == QuantizationScale::kStatic) return value * spec.output_scale;
+  // Of the rows that are quantized one by one, norm_bench has those that lie together.
+  const std::int64_t length = RowLength(spec, segment.spatial);
+  const std::int64_t blocks = BlocksOfRow(spec, segment.spatial);
+  const std::int64_t block = blocks == 1 ? 0 : element % length / kQuantizationBlock;
+  return value * static_cast<double>(segment.scale_out[element / length * blocks + block]);
+}
+
+double SampleError(const NormSpec& spec, const NormParams& params, const Segment& segment,
+                   std::int64_t sample) {
+  return LargestError(spec, params, SampleOf(spec, segment, sample),
+                      [&](std::int64_t i) { return Result(spec, segment, sample, i); });
 }
 
 }  // namespace
@@ -111,15 +165,19 @@ NormParams HostParams::view() const {
 
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
                 std::int64_t max_elements, std::int64_t* checked) {
-  const std::int64_t rows = segment.samples * spec.groups;
-  const std::int64_t row_length = RowLength(spec, segment.spatial);
-  if (rows == 0 || row_length == 0) return 0;
-  const std::int64_t count = std::min(rows, std::max<std::int64_t>(max_elements / row_length, 2));
+  const bool rows = IsPlain(spec, params) && !spec.residual;
+  const std::int64_t all = segment.samples * (rows ? spec.groups : 1);
+  const std::int64_t length =
+      rows ? RowLength(spec, segment.spatial) : spec.channels * segment.spatial;
+  if (all == 0 || length == 0) return 0;
+  const std::int64_t count = std::min(all, std::max<std::int64_t>(max_elements / length, 2));
   double worst = 0;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = count == 1 ? 0 : i * (rows - 1) / (count - 1);
-    worst = std::max(worst, RowError(CopyRow(spec, params, segment, row), segment.spatial));
-    *checked += row_length;
+    const std::int64_t at = count == 1 ? 0 : i * (all - 1) / (count - 1);
+    const double error = rows ? RowError(CopyRow(spec, params, segment, at), segment.spatial)
+                              : SampleError(spec, params, segment, at);
+    worst = std::max(worst, error);
+    *checked += length;
   }
   return worst;
 }

@@ -12,7 +12,7 @@ const char kUsage[] =
   --device=cpu|cuda       where to run (cpu)
   --ops=LIST              instance_norm, batch_norm, layer_norm, rms_norm, l2_norm, group_norm:GROUPS,
                           position_layer_norm, position_rms_norm; each with any of +relu,
-                          +leaky_relu, +silu, +gelu, +gelu_tanh, and on cuda of +residual, +gate,
+                          +leaky_relu, +silu, +gelu, +gelu_tanh, and of +residual, +gate,
                           +scale, +shift, +styles:COUNT, +multiply, +multiply_silu, and +int8 or
                           +e4m3, alone or with :row or :block
   --shapes=LIST           such as 16x512x128x128; layer_norm and rms_norm normalize over all
@@ -26,7 +26,7 @@ const char kUsage[] =
   --filter=TEXT           keeps the cases whose line contains TEXT
   --threads=N             cpu only: threads of the norm and of the copy (all)
   --min_time=SECONDS      time spent on each case (0.5)
-  --max_tensor_mib=N      halves the first dimension of larger tensors (a quarter of the memory)
+  --max_tensor_mib=N      halves the first dimension of larger tensors (a sixth of the memory)
   --seed=N                of the inputs (1)
   --strategy=NAME         cuda only: forces a strategy, or the fused layer's tile
   --explain               prints how each case would be computed, and computes nothing

@@ -54,7 +54,7 @@ void Add(const void* x, const void* residual, void* out, std::int64_t count) {
 }
 
 // Each Map below turns vector v of elements [i, i + Lanes) of a run into the value before the
-// activation; Part does it where only n lanes exist.
+// activation; Part does it where only n lanes exist. What follows is an After, likewise.
 
 template <class Format>
 class AffineMap {
@@ -149,20 +149,43 @@ class CyclicMap {
   std::int64_t phase_;
 };
 
-// The elements of a run from x to y through a map. kActivated keeps the activation's code out of
-// the loop that needs none.
-template <class Format, bool kActivated, class Map>
+template <class Format>
+struct NothingAfter {
+  using V = hn::Vec<AccTag<Format>>;
+
+  HWY_INLINE explicit NothingAfter(const Run&) {}
+  HWY_INLINE V Full(V v, std::int64_t) const { return v; }
+  HWY_INLINE V Part(V v, std::int64_t, std::size_t) const { return v; }
+};
+
+template <class Format>
+class ActivationAfter {
+ public:
+  using V = hn::Vec<AccTag<Format>>;
+
+  HWY_INLINE explicit ActivationAfter(const Run& run) : epilogue_(run.epilogue) {}
+  HWY_INLINE V Full(V v, std::int64_t) const { return Activate(AccTag<Format>(), v, epilogue_); }
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t) const { return Full(v, i); }
+
+ private:
+  const Epilogue epilogue_;
+};
+
+// The elements of a run from x, which has the type Source, to y through a map and what follows it.
+template <class Source, class Format, class Map, class After>
 class Transform {
  public:
   using D = AccTag<Format>;
   using V = hn::Vec<D>;
   using Lane = typename Format::Lane;
 
-  HWY_INLINE Transform(const Run& run, const Map& map)
+  // After is made of the run, which may be a class derived from Run.
+  template <class ItsRun>
+  HWY_INLINE Transform(const ItsRun& run, const Map& map)
       : map_(map),
-        epilogue_(run.epilogue),
+        after_(run),
         stream_(run.stream),
-        x_(static_cast<const Lane*>(run.x)),
+        x_(static_cast<const typename Source::Lane*>(run.x)),
         y_(static_cast<Lane*>(run.y)),
         count_(run.count) {}
 
@@ -191,12 +214,9 @@ class Transform {
  private:
   static HWY_INLINE std::int64_t Lanes() { return static_cast<std::int64_t>(hn::Lanes(D())); }
 
-  HWY_INLINE V Finished(V v) const {
-    if constexpr (kActivated) return Activate(D(), v, epilogue_);
-    return v;
+  HWY_INLINE V Full(std::int64_t i) {
+    return after_.Full(map_.Full(Load(Source(), D(), x_ + i), i), i);
   }
-
-  HWY_INLINE V Full(std::int64_t i) { return Finished(map_.Full(Load(Format(), D(), x_ + i), i)); }
 
   HWY_INLINE void TakeFour() {
     const D d;
@@ -222,56 +242,56 @@ class Transform {
     for (; at_ + Lanes() <= end; at_ += Lanes()) Store(Format(), D(), Full(at_), y_ + at_);
     if (at_ >= end) return;
     const std::size_t left = static_cast<std::size_t>(end - at_);
-    const V v = Finished(map_.Part(LoadPart(Format(), D(), x_ + at_, left), at_, left));
-    StorePart(Format(), D(), v, y_ + at_, left);
+    const V v = map_.Part(LoadPart(Source(), D(), x_ + at_, left), at_, left);
+    StorePart(Format(), D(), after_.Part(v, at_, left), y_ + at_, left);
     at_ = end;
   }
 
   Map map_;
-  const Epilogue epilogue_;
+  const After after_;
   const bool stream_;
-  const Lane* const x_;
+  const typename Source::Lane* const x_;
   Lane* const y_;
   const std::int64_t count_;
   std::int64_t at_ = 0;
 };
 
-template <class Format, bool kActivated, class Map>
-HWY_INLINE void TransformAll(const Run& run, const Map& map) {
-  Transform<Format, kActivated, Map> transform(run, map);
+template <class Source, class Format, class After, class ItsRun, class Map>
+HWY_INLINE void TransformAll(const ItsRun& run, const Map& map) {
+  Transform<Source, Format, Map, After> transform(run, map);
   transform.TakeHead();
   transform.TakeRest();
 }
 
-template <class Format, class Map>
+template <class Source, class Format, class Map>
 HWY_INLINE void TransformRun(const Run& run, const Map& map) {
   if (run.epilogue.activation == Activation::kNone) {
-    TransformAll<Format, false>(run, map);
+    TransformAll<Source, Format, NothingAfter<Format>>(run, map);
   } else {
-    TransformAll<Format, true>(run, map);
+    TransformAll<Source, Format, ActivationAfter<Format>>(run, map);
   }
 }
 
 template <class Format>
 void Apply(const Run& run, const Affine& affine) {
-  TransformRun<Format>(run, AffineMap<Format>(affine));
+  TransformRun<Format, Format>(run, AffineMap<Format>(affine));
 }
 
 template <class Format>
 void ApplyElements(const Run& run, const ElementAffine& affine) {
-  TransformRun<Format>(run, ElementMap<Format>(affine));
+  TransformRun<Format, Format>(run, ElementMap<Format>(affine));
 }
 
 template <class Format>
 void ApplyCyclic(const Run& run, const CyclicAffine& affine) {
-  TransformRun<Format>(run, CyclicMap<Format>(affine));
+  TransformRun<Format, Format>(run, CyclicMap<Format>(affine));
 }
 
 // A run and the sums of a chunk elsewhere, eight vectors of the one and eight of the other in turn:
 // the one writes while the other reads memory, and neither waits for the other's kind of traffic.
 template <class Format, class Map>
 HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Format>* summer) {
-  Transform<Format, false, Map> transform(run, map);
+  Transform<Format, Format, Map, NothingAfter<Format>> transform(run, map);
   transform.TakeHead();
   while (transform.CanTakeEight() && summer->CanStep()) {
     summer->Step();

@@ -25,6 +25,24 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+// Memory that is needed next: from an address on, eight vectors at a time, which lie together or
+// each `stride` bytes from the one before.
+struct Ahead {
+  HWY_INLINE void FetchEight(std::uintptr_t vector_bytes) {
+    if (stride == 0) {
+      Fetch(address, 8 * vector_bytes);
+      address += 8 * vector_bytes;
+      return;
+    }
+    for (int k = 0; k < 8; ++k, address += stride) {
+      hwy::Prefetch(reinterpret_cast<const char*>(address));
+    }
+  }
+
+  std::uintptr_t address = 0;
+  std::uintptr_t stride = 0;
+};
+
 // A vector of channels of consecutive positions; `left` channels where fewer than a vector remain.
 template <class Format, bool kPart>
 class ChannelTile {
@@ -48,15 +66,14 @@ class ChannelTile {
         sum, hn::Set(D(), typename Format::Acc{1} / static_cast<typename Format::Acc>(positions)));
   }
 
-  // Meanwhile it fetches as much memory as it reads, from `ahead` on.
-  HWY_INLINE void Accumulate(std::int64_t positions, V pivot, std::uintptr_t ahead,
+  // Meanwhile it fetches as much memory as it reads, as `ahead` says.
+  HWY_INLINE void Accumulate(std::int64_t positions, V pivot, Ahead ahead,
                              DeviationSums<D>* sums) const {
     const D d;
-    const std::uintptr_t step_bytes = 8 * hn::Lanes(d) * sizeof(typename Format::Lane);
+    const std::uintptr_t bytes = hn::Lanes(d) * sizeof(typename Format::Lane);
     std::int64_t i = 0;
     for (; i + 8 <= positions; i += 8) {
-      Fetch(ahead, step_bytes);
-      ahead += step_bytes;
+      ahead.FetchEight(bytes);
       sums->AddEight(d, hn::Sub(Row(i), pivot), hn::Sub(Row(i + 1), pivot),
                      hn::Sub(Row(i + 2), pivot), hn::Sub(Row(i + 3), pivot),
                      hn::Sub(Row(i + 4), pivot), hn::Sub(Row(i + 5), pivot),
@@ -91,7 +108,7 @@ struct TileResult {
 
 template <class Format, bool kPart>
 HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t positions,
-                            bool centered, std::size_t channels, std::uintptr_t ahead,
+                            bool centered, std::size_t channels, Ahead ahead,
                             TileResult<Format>* result) {
   constexpr std::int64_t kPivotPositions = 16;
   using D = AccTag<Format>;
@@ -143,24 +160,31 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
   const AccTag<Format> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t channels = block.channels;
+  const std::int64_t stride = block.stride == 0 ? channels : block.stride;
   const auto* x = static_cast<const typename Format::Lane*>(block.x);
   const std::int64_t step = std::clamp<std::int64_t>(kBlockElements / channels, 64, 512);
   for (std::int64_t from = 0; from < block.positions; from += step) {
     const std::int64_t positions = std::min(step, block.positions - from);
-    const auto* rows = x + from * channels;
+    const auto* rows = x + from * stride;
     for (std::int64_t c = 0; c < channels; c += lanes) {
       const std::size_t width = static_cast<std::size_t>(std::min(lanes, channels - c));
       TileResult<Format> result;
       // Tile by tile, the whole of the next block: a tile's own columns are too far apart for the
-      // hardware to foresee.
-      const std::uintptr_t ahead =
-          reinterpret_cast<std::uintptr_t>(rows) +
-          static_cast<std::uintptr_t>(positions * (channels + c)) * sizeof(*x);
+      // hardware to foresee. Where positions lie together, so does what the tiles fetch.
+      Ahead ahead;
+      ahead.address = reinterpret_cast<std::uintptr_t>(rows) +
+                      static_cast<std::uintptr_t>(positions * stride) * sizeof(*x);
+      if (stride == channels) {
+        ahead.address += static_cast<std::uintptr_t>(positions * c) * sizeof(*x);
+      } else {
+        ahead.address += static_cast<std::uintptr_t>(c) * sizeof(*x);
+        ahead.stride = static_cast<std::uintptr_t>(stride) * sizeof(*x);
+      }
       if (c + lanes <= channels) {
-        const ChannelTile<Format, false> tile(rows + c, channels, 0);
+        const ChannelTile<Format, false> tile(rows + c, stride, 0);
         TileMoments(tile, positions, centered, width, ahead, &result);
       } else {
-        const ChannelTile<Format, true> tile(rows + c, channels, width);
+        const ChannelTile<Format, true> tile(rows + c, stride, width);
         TileMoments(tile, positions, centered, width, ahead, &result);
       }
       MergeTile<Format>(result, from, positions, width, mean + c, m2 + c);
@@ -168,7 +192,7 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
   }
   for (std::int64_t c = 0; c < channels; ++c) {
     if (std::isfinite(m2[c])) continue;
-    const Moments moments = WideMoments<Format>(x + c, block.positions, channels, centered);
+    const Moments moments = WideMoments<Format>(x + c, block.positions, stride, centered);
     mean[c] = moments.mean;
     m2[c] = moments.m2;
   }

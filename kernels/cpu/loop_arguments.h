@@ -82,6 +82,7 @@ struct ChannelBlock {
   const void* x = nullptr;
   std::int64_t positions = 0;  // > 0
   std::int64_t channels = 0;   // > 0
+  std::int64_t stride = 0;     // Elements from a position to the next, >= channels; 0: channels.
 };
 
 }  // namespace normd::norm::cpu

@@ -27,17 +27,21 @@ struct InputRun {
 };
 
 // A line of a tile: element i is normalized by the statistics of column i.
-// v = activation((v * factor - center[i] + lost[i]) * (scale[i] * line_scale) + shift[i]), where a
-// null `shift` is line_shift for all.
+// y = activation(((x * factor - center[i]) * scale[i] + shift[i]) * line_scale + line_shift)
 struct LineAffine {
   double factor = 1;
   const void* center = nullptr;  // Acc[count], times factor
-  const void* lost = nullptr;    // Acc[count]: what center lost in Acc, times factor
   const void* scale = nullptr;   // Acc[count], divided by factor
   const void* shift = nullptr;   // Acc[count]
   double line_scale = 1;
   double line_shift = 0;
-  Epilogue epilogue;
+};
+
+// A run, from the type of the tensor or from the buffer's, and what joins after the activation.
+struct StageRun : Run {
+  bool from_buffer = false;  // x is Acc[count], else of the type.
+  Combine combine = Combine::kNone;
+  const void* other = nullptr;  // With `combine`; of the type, at any byte.
 };
 
 // What quantized values are multiplied with before they are rounded.

@@ -19,8 +19,9 @@ template <class Format>
 const StageLoops& LoopsOf() {
   using Acc = typename Format::Acc;
   static constexpr StageLoops kLoops = {
-      Read<Format>,  Join<Format>,        Write<Format>,        ApplyLine<Acc>,
-      Quantize<Acc>, SumOfAbsolutes<Acc>, LargestAbsolute<Acc>, RaiseToAbsolutes<Acc>};
+      Read<Format>,           StageApply<Format>,   StageApplyElements<Format>,
+      StageApplyLine<Format>, Join<Format>,         Quantize<Acc>,
+      SumOfAbsolutes<Acc>,    LargestAbsolute<Acc>, RaiseToAbsolutes<Acc>};
   return kLoops;
 }
 

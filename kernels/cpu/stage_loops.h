@@ -16,12 +16,12 @@ namespace normd::norm::cpu {
 
 struct StageLoops {
   void (*read)(const InputRun& run, void* v);
-  // v = combine(v, other)
+  // To memory of the type, through SimdKernels' maps and that of a line.
+  void (*apply)(const StageRun& run, const Affine& affine);
+  void (*apply_elements)(const StageRun& run, const ElementAffine& affine);
+  void (*apply_line)(const StageRun& run, const LineAffine& affine);
+  // v = combine(v, other), for what does not go to memory of the type.
   void (*join)(void* v, const void* other, Combine combine, std::int64_t count);
-  // With `stream`, stores bypass the caches; the caller ends with FlushStreams().
-  void (*write)(const void* v, void* y, std::int64_t count, bool stream);
-
-  void (*apply_line)(void* v, const LineAffine& affine, std::int64_t count);
   void (*quantize)(const void* v, const QuantizationFactors& factors, void* y, std::int64_t count);
   // The sum of |v|, and the largest |v|, which a NaN makes NaN.
   double (*sum_of_absolutes)(const void* v, std::int64_t count);

@@ -17,6 +17,18 @@
 
 namespace normd::norm::cpu {
 
+// Elements on their way: in memory where they lie there as they are, else in the buffer.
+template <class Acc>
+struct Elements {
+  void Skip(std::int64_t buffer_elements, std::int64_t memory_bytes) {
+    buffer += buffer_elements;
+    if (memory != nullptr) memory = static_cast<const char*>(memory) + memory_bytes;
+  }
+
+  const void* memory = nullptr;
+  Acc* buffer = nullptr;
+};
+
 // A segment with what its stages take. Constant while it is computed, and used by all its threads.
 template <class Acc>
 struct Stages {
@@ -28,19 +40,37 @@ struct Stages {
         given_variance(its_params.variance, spec.channels),
         inputs(its_batch, its_params, its_segment),
         loops(StageLoopsFor(spec.dtype)),
-        acc_kernels(KernelsFor(sizeof(Acc) == 8 ? DType::kFloat64 : DType::kFloat32)),
+        acc_loops(StageLoopsFor(kAccType)),
+        acc_kernels(KernelsFor(kAccType)),
         element_bytes(static_cast<std::int64_t>(SizeOf(spec.dtype))),
         stream(its_batch.exceeds_caches && its_segment.y != its_segment.x &&
                its_segment.y != its_segment.residual && its_segment.y != its_segment.other) {}
 
+  static constexpr DType kAccType = sizeof(Acc) == 8 ? DType::kFloat64 : DType::kFloat32;
+
   bool given() const { return spec.statistics == Statistics::kGiven; }
+  bool quantizes() const { return spec.quantization != Quantization::kNone; }
   bool quantizes_rows() const {
-    return spec.quantization != Quantization::kNone &&
-           spec.quantization_scale == QuantizationScale::kRow;
+    return quantizes() && spec.quantization_scale == QuantizationScale::kRow;
   }
   bool quantizes_blocks() const {
-    return spec.quantization != Quantization::kNone &&
-           spec.quantization_scale == QuantizationScale::kBlock;
+    return quantizes() && spec.quantization_scale == QuantizationScale::kBlock;
+  }
+
+  // Where elements, counted from the segment's first, lie in memory as the stages up to the
+  // statistics leave them; null where a buffer is needed: for what is made of more than x, for
+  // sums that exist for buffers alone, and for results of another type that are quantized.
+  const void* InMemory(std::int64_t first, bool first_pass) const {
+    if ((quantizes() && spec.dtype != kAccType) || spec.statistics == Statistics::kSumOfAbsolutes ||
+        spec.statistics == Statistics::kLargestAbsolute) {
+      return nullptr;
+    }
+    const std::int64_t offset = first * element_bytes;
+    if (spec.residual_out && !first_pass) return static_cast<char*>(segment.residual_out) + offset;
+    if (spec.residual || inputs.input_bias.present() || spec.combine_input != Combine::kNone) {
+      return nullptr;
+    }
+    return static_cast<const char*>(segment.x) + offset;
   }
 
   // Elements are counted from the segment's first. On the first pass over them the sum is written;
@@ -72,21 +102,36 @@ struct Stages {
            (first_pass || !spec.residual_out);
   }
 
-  // What follows the activation, up to the quantization.
-  void Join(Acc* v, std::int64_t first, std::int64_t count) const {
-    if (spec.combine_output == Combine::kNone) return;
-    loops.join(v, static_cast<const char*>(segment.other) + first * element_bytes,
-               spec.combine_output, count);
+  // Normalizes, and all that follows: to y, but to the buffer what is to be quantized. For an
+  // affine of each of the three kinds.
+  template <class AnyAffine>
+  void Apply(const Elements<Acc>& v, std::int64_t first, std::int64_t count,
+             const AnyAffine& affine) const {
+    StageRun run;
+    run.count = count;
+    run.epilogue = {spec.activation, spec.leaky_slope};
+    const bool joins = spec.combine_output != Combine::kNone;
+    const void* const other =
+        joins ? static_cast<const char*>(segment.other) + first * element_bytes : nullptr;
+    if (quantizes()) {
+      run.x = v.memory == nullptr ? v.buffer : v.memory;
+      run.y = v.buffer;
+      Call(acc_loops, run, affine);
+      if (joins) loops.join(v.buffer, other, spec.combine_output, count);
+      return;
+    }
+    run.from_buffer = v.memory == nullptr;
+    run.x = run.from_buffer ? v.buffer : v.memory;
+    run.y = static_cast<char*>(segment.y) + first * element_bytes;
+    run.stream = stream;
+    run.combine = spec.combine_output;
+    run.other = other;
+    Call(loops, run, affine);
   }
 
-  // To y, with the given factors if it is quantized.
-  void Write(const Acc* v, std::int64_t first, std::int64_t count,
-             const QuantizationFactors& factors) const {
-    if (spec.quantization == Quantization::kNone) {
-      loops.write(v, static_cast<char*>(segment.y) + first * element_bytes, count, stream);
-    } else {
-      loops.quantize(v, factors, static_cast<char*>(segment.y) + first, count);
-    }
+  void Quantize(const Acc* v, std::int64_t first, std::int64_t count,
+                const QuantizationFactors& factors) const {
+    loops.quantize(v, factors, static_cast<char*>(segment.y) + first, count);
   }
 
   // The factors of a static scale.
@@ -94,7 +139,7 @@ struct Stages {
   QuantizationFactors Factors(double scale) const {
     QuantizationFactors factors;
     factors.quantization = spec.quantization;
-    factors.all = spec.quantization == Quantization::kNone ? 1 : 1 / Rounded(scale);
+    factors.all = 1 / Rounded(scale);
     return factors;
   }
   // The scale of elements of which `largest` is the largest magnitude.
@@ -102,8 +147,6 @@ struct Stages {
     const auto scale = static_cast<float>(largest / LargestQuantized(spec.quantization));
     return scale < std::numeric_limits<float>::min() ? std::numeric_limits<float>::min() : scale;
   }
-
-  Epilogue epilogue() const { return {spec.activation, spec.leaky_slope}; }
 
   // Given statistics of a channel.
   RowStatistics Given(std::int64_t channel) const {
@@ -117,11 +160,21 @@ struct Stages {
   const Param given_variance;
   const StageInputs<Acc> inputs;
   const StageLoops& loops;
-  const SimdKernels& acc_kernels;  // For buffers.
+  const StageLoops& acc_loops;  // For buffers.
+  const SimdKernels& acc_kernels;
   const std::int64_t element_bytes;
   const bool stream;
 
  private:
+  static void Call(const StageLoops& loops, const StageRun& run, const Affine& affine) {
+    loops.apply(run, affine);
+  }
+  static void Call(const StageLoops& loops, const StageRun& run, const ElementAffine& affine) {
+    loops.apply_elements(run, affine);
+  }
+  static void Call(const StageLoops& loops, const StageRun& run, const LineAffine& affine) {
+    loops.apply_line(run, affine);
+  }
   static double Rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
 };
 

@@ -1,6 +1,6 @@
-// Stage by stage, rows that lie together in memory: a row is read into the buffer in chunks. One
-// that fits is read once; a longer one once for its statistics, once more if its largest result is
-// wanted for a scale, and once for its results.
+// Stage by stage, rows that lie together in memory: what is not in memory as it is wanted is read
+// into the buffer in chunks. A row that fits is read once; a longer one once for its statistics,
+// once more if its largest result is wanted for a scale, and once for its results.
 
 #include <cstdint>
 #include <vector>
@@ -86,56 +86,65 @@ class StagedRows {
     }
   }
 
-  RowSums Sums(const Acc* v, std::int64_t count) const {
+  Elements<Acc> Take(std::int64_t row, std::int64_t begin, std::int64_t count, bool first_pass,
+                     Acc* buffer) const {
+    const void* const memory = stages_.InMemory(row * length_ + begin, first_pass);
+    if (memory == nullptr) Read(row, begin, count, first_pass, buffer);
+    return {memory, buffer};
+  }
+
+  RowSums Sums(const Elements<Acc>& v, std::int64_t count) const {
     RowSums sums;
     switch (spec_.statistics) {
       case Statistics::kSumOfAbsolutes:
-        sums.absolutes = stages_.loops.sum_of_absolutes(v, count);
+        sums.absolutes = stages_.loops.sum_of_absolutes(v.buffer, count);
         break;
       case Statistics::kLargestAbsolute:
-        sums.largest = stages_.loops.largest_absolute(v, count);
+        sums.largest = stages_.loops.largest_absolute(v.buffer, count);
         break;
-      default: sums.moments = stages_.acc_kernels.moments(v, count, IsCentered(spec_));
+      default:
+        sums.moments = v.memory != nullptr
+                           ? stages_.batch.kernels->moments(v.memory, count, IsCentered(spec_))
+                           : stages_.acc_kernels.moments(v.buffer, count, IsCentered(spec_));
     }
     return sums;
   }
 
   // Up to the quantization.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
-             std::int64_t count, Acc* v) const {
+             std::int64_t count, const Elements<Acc>& v) const {
     const std::int64_t sample = SampleOf(row);
     const auto& inputs = stages_.inputs;
     ForChannels(
         row, begin, count, [&](std::int64_t at, std::int64_t elements, std::int64_t channel) {
-          Run run;
-          run.y = v + (at - begin);
-          run.x = run.y;
-          run.count = elements;
-          run.epilogue = stages_.epilogue();
+          Elements<Acc> from = v;
+          from.Skip(at - begin, (at - begin) * stages_.element_bytes);
+          const std::int64_t first = row * length_ + at;
           if (channel_elements_ == 1 && !stages_.given()) {
-            stages_.acc_kernels.apply_elements(
-                run, {statistics.mean, statistics.rstd, inputs.factor.Of(sample, channel),
-                      inputs.offset.Of(sample, channel)});
+            stages_.Apply(
+                from, first, elements,
+                ElementAffine{statistics.mean, statistics.rstd, inputs.factor.Of(sample, channel),
+                              inputs.offset.Of(sample, channel)});
             return;
           }
           const RowStatistics own = stages_.given() ? stages_.Given(channel) : statistics;
-          stages_.acc_kernels.apply(run, {own.mean, own.rstd * inputs.factor.At(sample, channel, 1),
-                                          inputs.offset.At(sample, channel, 0)});
+          stages_.Apply(from, first, elements,
+                        Affine{own.mean, own.rstd * inputs.factor.At(sample, channel, 1),
+                               inputs.offset.At(sample, channel, 0)});
         });
-    stages_.Join(v, row * length_ + begin, count);
   }
 
-  void Write(std::int64_t row, std::int64_t begin, std::int64_t count, const Acc* v,
-             const QuantizationFactors& factors) const {
+  void Quantize(std::int64_t row, std::int64_t begin, std::int64_t count, const Acc* v,
+                const QuantizationFactors& factors) const {
     const std::int64_t first = row * length_ + begin;
-    if (!stages_.quantizes_blocks()) return stages_.Write(v, first, count, factors);
+    if (!stages_.quantizes_blocks()) return stages_.Quantize(v, first, count, factors);
     const std::int64_t blocks = (length_ + kQuantizationBlock - 1) / kQuantizationBlock;
     float* const scales = stages_.segment.scale_out + OutputRow(row) * blocks;
     for (std::int64_t at = 0; at < count; at += kQuantizationBlock) {
       const std::int64_t elements = std::min(kQuantizationBlock, count - at);
       const float scale = stages_.ScaleOf(stages_.loops.largest_absolute(v + at, elements));
       scales[(begin + at) / kQuantizationBlock] = scale;
-      stages_.Write(v + at, first + at, elements, stages_.Factors(static_cast<double>(scale)));
+      stages_.Quantize(v + at, first + at, elements, stages_.Factors(static_cast<double>(scale)));
     }
   }
 
@@ -153,14 +162,15 @@ class StagedRows {
     return statistics;
   }
 
-  void NormalizeShort(std::int64_t row, Acc* v) const {
-    Read(row, 0, length_, true, v);
+  void NormalizeShort(std::int64_t row, Acc* buffer) const {
+    const Elements<Acc> v = Take(row, 0, length_, true, buffer);
     RowStatistics statistics;
     if (!stages_.given()) statistics = FinishRow(row, Sums(v, length_));
     Apply(row, statistics, 0, length_, v);
+    if (!stages_.quantizes()) return;
     const double largest =
-        stages_.quantizes_rows() ? stages_.loops.largest_absolute(v, length_) : 0;
-    Write(row, 0, length_, v, FactorsOf(row, largest));
+        stages_.quantizes_rows() ? stages_.loops.largest_absolute(buffer, length_) : 0;
+    Quantize(row, 0, length_, buffer, FactorsOf(row, largest));
   }
 
   // Calls visit(part, begin, count, buffer) for each chunk, parts over the cores.
@@ -187,8 +197,8 @@ class StagedRows {
     };
     RowStatistics statistics;
     if (!stages_.given()) {
-      ForChunks(inner, [&](std::int64_t part, std::int64_t begin, std::int64_t count, Acc* v) {
-        Read(row, begin, count, true, v);
+      ForChunks(inner, [&](std::int64_t part, std::int64_t begin, std::int64_t count, Acc* buffer) {
+        const Elements<Acc> v = Take(row, begin, count, true, buffer);
         RowSums& sum = sums[static_cast<std::size_t>(part)];
         sum = Merge(sum, Sums(v, count));
       });
@@ -199,18 +209,17 @@ class StagedRows {
     if (stages_.quantizes_rows()) {
       std::fill(sums.begin(), sums.end(), RowSums());
       ForChunks(inner, [&](std::int64_t part, std::int64_t begin, std::int64_t count, Acc* v) {
-        Read(row, begin, count, !again, v);
-        Apply(row, statistics, begin, count, v);
+        Apply(row, statistics, begin, count, Take(row, begin, count, !again, v));
         RowSums& sum = sums[static_cast<std::size_t>(part)];
         sum = Merge(sum, {{}, 0, stages_.loops.largest_absolute(v, count)});
       });
       largest = merged().largest;
     }
-    const QuantizationFactors factors = FactorsOf(row, largest);
+    const QuantizationFactors factors =
+        stages_.quantizes() ? FactorsOf(row, largest) : QuantizationFactors();
     ForChunks(inner, [&](std::int64_t, std::int64_t begin, std::int64_t count, Acc* v) {
-      Read(row, begin, count, !again, v);
-      Apply(row, statistics, begin, count, v);
-      Write(row, begin, count, v, factors);
+      Apply(row, statistics, begin, count, Take(row, begin, count, !again, v));
+      if (stages_.quantizes()) Quantize(row, begin, count, v, factors);
     });
   }
 

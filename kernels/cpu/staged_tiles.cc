@@ -16,10 +16,13 @@ namespace normd::norm::cpu {
 namespace {
 
 // Of a buffer: with what is read and written meanwhile, a small part of a second-level cache.
-constexpr std::int64_t kBlockElements = 16 << 10;
+constexpr std::int64_t kBlockElements = 32 << 10;
 // Lines shorter than this cost more to find than to read.
-constexpr std::int64_t kMinColumns = 128;
+constexpr std::int64_t kMinColumns = 256;
 constexpr std::int64_t kMaxColumns = 1024;
+// Lines so far apart share the sets of a cache, which then does not keep them until they are read
+// again: they go through a buffer.
+constexpr std::int64_t kAliasBytes = 4096;
 
 struct Tile {
   std::int64_t sample = 0;
@@ -35,13 +38,15 @@ struct Tile {
 template <class Acc>
 struct ColumnArrays {
   explicit ColumnArrays(std::int64_t columns)
-      : center(static_cast<std::size_t>(columns)), lost(center), scale(center), shift(center) {}
+      : center(static_cast<std::size_t>(columns)), scale(center), shift(center) {}
 
-  void Set(std::size_t column, const RowStatistics& statistics) {
+  void Set(std::size_t column, const RowStatistics& statistics, double gamma, double beta) {
     center[column] = static_cast<Acc>(statistics.mean);
-    const double rest = static_cast<double>(center[column]) - statistics.mean;
-    lost[column] = std::isfinite(rest) ? static_cast<Acc>(rest) : Acc{0};
-    scale[column] = static_cast<Acc>(statistics.rstd);
+    // What the center loses in Acc comes back with the shift.
+    const double lost = static_cast<double>(center[column]) - statistics.mean;
+    const double its_scale = statistics.rstd * gamma;
+    scale[column] = static_cast<Acc>(its_scale);
+    shift[column] = static_cast<Acc>(beta + (std::isfinite(lost) ? lost * its_scale : 0.0));
     largest_center = std::max(largest_center, std::fabs(statistics.mean));
   }
 
@@ -51,13 +56,11 @@ struct ColumnArrays {
     if (factor == 1) return;
     for (std::size_t i = 0; i < center.size(); ++i) {
       center[i] *= static_cast<Acc>(factor);
-      lost[i] *= static_cast<Acc>(factor);
       scale[i] /= static_cast<Acc>(factor);
     }
   }
 
   std::vector<Acc> center;
-  std::vector<Acc> lost;
   std::vector<Acc> scale;
   std::vector<Acc> shift;
   double largest_center = 0;
@@ -130,34 +133,14 @@ class StagedTiles {
   void Normalize(const Tile& tile, const Parallel& inner) const {
     const std::int64_t blocks = Blocks(tile);
     ColumnArrays<Acc> columns(tile.columns);
-    if (blocks == 1) {
-      const auto buffer = std::make_unique_for_overwrite<Acc[]>(
-          static_cast<std::size_t>(tile.lines * tile.columns));
-      Acc* const v = buffer.get();
-      Read(tile, 0, tile.lines, true, v);
-      if (!stages_.given()) {
-        BlockSums sums(1, tile.columns);
-        Sum(tile, v, tile.lines, sums.First(0), sums.Second(0));
-        FinishRows(tile, sums, &columns);
-      } else {
-        FinishGiven(tile, &columns);
-      }
-      Apply(tile, columns, 0, tile.lines, v);
-      std::vector<Acc> largest;
-      if (stages_.quantizes_rows()) {
-        largest.resize(static_cast<std::size_t>(tile.columns));
-        RaiseLargest(tile, v, tile.lines, largest.data());
-      }
-      Write(tile, 0, tile.lines, v, FactorsOf(tile, &largest));
-      return;
-    }
+    if (blocks == 1) return NormalizeBlock(tile, &columns);
     const bool again = !stages_.given();
     if (again) {
       BlockSums sums(blocks, tile.columns);
       ForBlocks(tile, inner,
                 [&](std::int64_t block, std::int64_t begin, std::int64_t lines, Acc* v) {
-                  Read(tile, begin, lines, true, v);
-                  Sum(tile, v, lines, sums.First(block), sums.Second(block));
+                  Sum(tile, Take(tile, begin, lines, true, v), lines, sums.First(block),
+                      sums.Second(block));
                 });
       FinishRows(tile, sums, &columns);
     } else {
@@ -167,13 +150,33 @@ class StagedTiles {
     if (stages_.quantizes_rows()) largest = LargestOf(tile, columns, inner);
     const QuantizationFactors factors = FactorsOf(tile, &largest);
     ForBlocks(tile, inner, [&](std::int64_t, std::int64_t begin, std::int64_t lines, Acc* v) {
-      Read(tile, begin, lines, !again, v);
-      Apply(tile, columns, begin, lines, v);
-      Write(tile, begin, lines, v, factors);
+      Apply(tile, columns, begin, lines, Take(tile, begin, lines, !again, v));
+      Quantize(tile, begin, lines, v, factors);
     });
   }
 
  private:
+  // A tile of one block.
+  void NormalizeBlock(const Tile& tile, ColumnArrays<Acc>* columns) const {
+    const auto buffer =
+        std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(tile.lines * tile.columns));
+    const Elements<Acc> v = Take(tile, 0, tile.lines, true, buffer.get());
+    if (!stages_.given()) {
+      BlockSums sums(1, tile.columns);
+      Sum(tile, v, tile.lines, sums.First(0), sums.Second(0));
+      FinishRows(tile, sums, columns);
+    } else {
+      FinishGiven(tile, columns);
+    }
+    Apply(tile, *columns, 0, tile.lines, v);
+    std::vector<Acc> largest;
+    if (stages_.quantizes_rows()) {
+      largest.resize(static_cast<std::size_t>(tile.columns));
+      RaiseLargest(tile, v.buffer, tile.lines, largest.data());
+    }
+    Quantize(tile, 0, tile.lines, v.buffer, FactorsOf(tile, &largest));
+  }
+
   static std::int64_t BlockLines(const Tile& tile) {
     return std::max<std::int64_t>(1, kBlockElements / tile.columns);
   }
@@ -211,11 +214,21 @@ class StagedTiles {
     }
   }
 
+  Elements<Acc> Take(const Tile& tile, std::int64_t begin, std::int64_t lines, bool first_pass,
+                     Acc* buffer) const {
+    const bool aliases = tile.stride * stages_.element_bytes % kAliasBytes == 0;
+    const void* const memory =
+        aliases ? nullptr : stages_.InMemory(tile.first + begin * tile.stride, first_pass);
+    if (memory == nullptr) Read(tile, begin, lines, first_pass, buffer);
+    return {memory, buffer};
+  }
+
   // Of one block: mean and squared deviations of each column, or its sum of absolutes, or its
   // largest absolute.
-  void Sum(const Tile& tile, const Acc* v, std::int64_t lines, double* first,
+  void Sum(const Tile& tile, const Elements<Acc>& elements, std::int64_t lines, double* first,
            double* second) const {
     const auto columns = static_cast<std::size_t>(tile.columns);
+    const Acc* const v = elements.buffer;
     switch (spec_.statistics) {
       case Statistics::kSumOfAbsolutes:
         for (std::int64_t i = 0; i < lines; ++i) {
@@ -231,8 +244,14 @@ class StagedTiles {
         return;
       }
       default:
-        stages_.acc_kernels.channel_moments({v, lines, tile.columns}, IsCentered(spec_), first,
-                                            second);
+        if (elements.memory != nullptr) {
+          stages_.batch.kernels->channel_moments(
+              {elements.memory, lines, tile.columns, tile.stride}, IsCentered(spec_), first,
+              second);
+        } else {
+          stages_.acc_kernels.channel_moments({v, lines, tile.columns}, IsCentered(spec_), first,
+                                              second);
+        }
     }
   }
 
@@ -262,50 +281,44 @@ class StagedTiles {
       }
       const RowStatistics statistics = norm::cpu::Finish(row, spec_);
       WriteStatistics(spec_, stages_.segment, tile.first_row + from / width, statistics);
-      for (std::int64_t c = from; c < from + width; ++c) {
-        columns->Set(static_cast<std::size_t>(c), statistics);
-      }
+      for (std::int64_t c = from; c < from + width; ++c) SetColumn(tile, c, statistics, columns);
     }
-    FinishColumns(tile, columns);
+    columns->Finish();
   }
 
   void FinishGiven(const Tile& tile, ColumnArrays<Acc>* columns) const {
     for (std::int64_t c = 0; c < tile.columns; ++c) {
-      columns->Set(static_cast<std::size_t>(c), stages_.Given(tile.first_channel + c));
+      SetColumn(tile, c, stages_.Given(tile.first_channel + c), columns);
     }
-    FinishColumns(tile, columns);
+    columns->Finish();
   }
 
-  void FinishColumns(const Tile& tile, ColumnArrays<Acc>* columns) const {
-    columns->Finish();
-    if (of_positions_) return;
-    for (std::int64_t c = 0; c < tile.columns; ++c) {
-      const std::int64_t channel = tile.first_channel + c;
-      const auto at = static_cast<std::size_t>(c);
-      columns->scale[at] *= static_cast<Acc>(stages_.inputs.factor.At(tile.sample, channel, 1));
-      columns->shift[at] = static_cast<Acc>(stages_.inputs.offset.At(tile.sample, channel, 0));
-    }
+  void SetColumn(const Tile& tile, std::int64_t column, const RowStatistics& statistics,
+                 ColumnArrays<Acc>* columns) const {
+    const auto at = static_cast<std::size_t>(column);
+    if (of_positions_) return columns->Set(at, statistics, 1, 0);
+    const std::int64_t channel = tile.first_channel + column;
+    columns->Set(at, statistics, stages_.inputs.factor.At(tile.sample, channel, 1),
+                 stages_.inputs.offset.At(tile.sample, channel, 0));
   }
 
   // Up to the quantization.
   void Apply(const Tile& tile, const ColumnArrays<Acc>& columns, std::int64_t begin,
-             std::int64_t lines, Acc* v) const {
+             std::int64_t lines, const Elements<Acc>& v) const {
     LineAffine affine;
     affine.factor = columns.factor;
     affine.center = columns.center.data();
-    affine.lost = columns.lost.data();
     affine.scale = columns.scale.data();
-    affine.shift = of_positions_ ? nullptr : columns.shift.data();
-    affine.epilogue = stages_.epilogue();
+    affine.shift = columns.shift.data();
     for (std::int64_t i = 0; i < lines; ++i) {
       if (of_positions_) {
         const std::int64_t channel = tile.first_channel + begin + i;
         affine.line_scale = stages_.inputs.factor.At(tile.sample, channel, 1);
         affine.line_shift = stages_.inputs.offset.At(tile.sample, channel, 0);
       }
-      Acc* const line = v + i * tile.columns;
-      stages_.loops.apply_line(line, affine, tile.columns);
-      stages_.Join(line, tile.first + (begin + i) * tile.stride, tile.columns);
+      Elements<Acc> line = v;
+      line.Skip(i * tile.columns, i * tile.stride * stages_.element_bytes);
+      stages_.Apply(line, tile.first + (begin + i) * tile.stride, tile.columns, affine);
     }
   }
 
@@ -320,8 +333,7 @@ class StagedTiles {
     const auto width = static_cast<std::size_t>(tile.columns);
     std::vector<Acc> blocks(static_cast<std::size_t>(Blocks(tile)) * width);
     ForBlocks(tile, inner, [&](std::int64_t block, std::int64_t begin, std::int64_t lines, Acc* v) {
-      Read(tile, begin, lines, false, v);
-      Apply(tile, columns, begin, lines, v);
+      Apply(tile, columns, begin, lines, Take(tile, begin, lines, false, v));
       RaiseLargest(tile, v, lines, blocks.data() + static_cast<std::size_t>(block) * width);
     });
     std::vector<Acc> largest(width);
@@ -335,6 +347,7 @@ class StagedTiles {
   // The largest results of the columns become what they are multiplied with; the factors refer to
   // them.
   QuantizationFactors FactorsOf(const Tile& tile, std::vector<Acc>* largest) const {
+    if (!stages_.quantizes()) return {};
     QuantizationFactors factors = stages_.StaticFactors();
     if (!stages_.quantizes_rows()) return factors;
     const std::int64_t width = of_positions_ ? 1 : group_channels_;
@@ -350,11 +363,12 @@ class StagedTiles {
     return factors;
   }
 
-  void Write(const Tile& tile, std::int64_t begin, std::int64_t lines, const Acc* v,
-             const QuantizationFactors& factors) const {
+  void Quantize(const Tile& tile, std::int64_t begin, std::int64_t lines, const Acc* v,
+                const QuantizationFactors& factors) const {
+    if (!stages_.quantizes()) return;
     for (std::int64_t i = 0; i < lines; ++i) {
-      stages_.Write(v + i * tile.columns, tile.first + (begin + i) * tile.stride, tile.columns,
-                    factors);
+      stages_.Quantize(v + i * tile.columns, tile.first + (begin + i) * tile.stride, tile.columns,
+                       factors);
     }
   }
 

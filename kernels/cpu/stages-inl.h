@@ -17,6 +17,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/activation-inl.h"
+#include "kernels/cpu/apply-inl.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/moments-inl.h"
 #include "kernels/cpu/stage_arguments.h"
@@ -187,61 +188,105 @@ void Join(void* buffer, const void* other, Combine combine, std::int64_t count) 
       });
 }
 
+// A map of apply-inl.h.
 template <class Format>
-void Write(const void* buffer, void* out, std::int64_t count, bool stream) {
+class LineMap {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
   using Acc = typename Format::Acc;
-  using Lane = typename Format::Lane;
-  const AccTag<Format> d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto* v = static_cast<const Acc*>(buffer);
-  auto* y = static_cast<Lane*>(out);
-  const auto some = [&](std::int64_t from, std::int64_t to) HWY_ATTR {
-    ForVectors(
-        d, to - from,
-        [&](std::int64_t i)
-            HWY_ATTR { Store(Format(), d, hn::LoadU(d, v + from + i), y + from + i); },
-        [&](std::int64_t i, std::size_t n) HWY_ATTR {
-          StorePart(Format(), d, LoadPart(BufferFormat<Acc>(), d, v + from + i, n), y + from + i,
-                    n);
-        });
-  };
-  if (!stream) return some(0, count);
-  const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y) % StreamAlignment(d);
-  std::int64_t at = 0;
-  if (beyond != 0) {
-    const std::size_t bytes = StreamAlignment(d) - beyond;
-    at = std::min(static_cast<std::int64_t>(bytes / sizeof(Lane)), count);
-    some(0, at);
+
+  HWY_INLINE explicit LineMap(const LineAffine& a)
+      : factor_(hn::Set(D(), static_cast<Acc>(a.factor))),
+        line_scale_(hn::Set(D(), static_cast<Acc>(a.line_scale))),
+        line_shift_(hn::Set(D(), static_cast<Acc>(a.line_shift))),
+        center_(static_cast<const Acc*>(a.center)),
+        scale_(static_cast<const Acc*>(a.scale)),
+        shift_(static_cast<const Acc*>(a.shift)) {}
+
+  HWY_INLINE V Full(V v, std::int64_t i) const {
+    return Map(v, hn::LoadU(D(), center_ + i), hn::LoadU(D(), scale_ + i),
+               hn::LoadU(D(), shift_ + i));
   }
-  for (; at + 2 * lanes <= count; at += 2 * lanes) {
-    StreamPair(Format(), d, hn::LoadU(d, v + at), hn::LoadU(d, v + at + lanes), y + at);
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) const {
+    const BufferFormat<Acc> format;
+    return Map(v, LoadPart(format, D(), center_ + i, n), LoadPart(format, D(), scale_ + i, n),
+               LoadPart(format, D(), shift_ + i, n));
   }
-  some(at, count);
+
+ private:
+  HWY_INLINE V Map(V v, V center, V scale, V shift) const {
+    const V u = hn::MulAdd(hn::MulSub(v, factor_, center), scale, shift);
+    return hn::MulAdd(u, line_scale_, line_shift_);
+  }
+
+  V factor_;
+  V line_scale_;
+  V line_shift_;
+  const Acc* center_;
+  const Acc* scale_;
+  const Acc* shift_;
+};
+
+// The activation, and what joins.
+template <class Format>
+class JoinAfter {
+ public:
+  using V = hn::Vec<AccTag<Format>>;
+
+  HWY_INLINE explicit JoinAfter(const StageRun& run)
+      : epilogue_(run.epilogue),
+        combine_(run.combine),
+        other_(static_cast<const typename Format::Lane*>(run.other)) {}
+  HWY_INLINE V Full(V v, std::int64_t i) const {
+    return Joined(v, Load(Format(), AccTag<Format>(), other_ + i));
+  }
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) const {
+    return Joined(v, LoadPart(Format(), AccTag<Format>(), other_ + i, n));
+  }
+
+ private:
+  HWY_INLINE V Joined(V v, V other) const {
+    const AccTag<Format> d;
+    return CombineWith(d, combine_, Activate(d, v, epilogue_), other);
+  }
+
+  const Epilogue epilogue_;
+  const Combine combine_;
+  const typename Format::Lane* const other_;
+};
+
+template <class Source, class Format, class Map>
+HWY_INLINE void StageTransform(const StageRun& run, const Map& map) {
+  if (run.combine == Combine::kNone) {
+    TransformRun<Source, Format>(run, map);
+  } else {
+    TransformAll<Source, Format, JoinAfter<Format>>(run, map);
+  }
 }
 
-template <class Acc>
-void ApplyLine(void* buffer, const LineAffine& affine, std::int64_t count) {
-  using Format = BufferFormat<Acc>;
-  const AccTag<Format> d;
-  auto* v = static_cast<Acc*>(buffer);
-  const auto* center = static_cast<const Acc*>(affine.center);
-  const auto* lost = static_cast<const Acc*>(affine.lost);
-  const auto* scale = static_cast<const Acc*>(affine.scale);
-  const auto* shift = static_cast<const Acc*>(affine.shift);
-  const auto factor = hn::Set(d, static_cast<Acc>(affine.factor));
-  const auto line_scale = hn::Set(d, static_cast<Acc>(affine.line_scale));
-  const auto line_shift = hn::Set(d, static_cast<Acc>(affine.line_shift));
-  const auto at = [&](std::int64_t i, const auto& load) HWY_ATTR {
-    auto deviation = hn::MulSub(load.Buffer(v + i), factor, load.Buffer(center + i));
-    deviation = hn::Add(deviation, load.Buffer(lost + i));
-    const auto added = shift == nullptr ? line_shift : load.Buffer(shift + i);
-    const auto u = hn::MulAdd(deviation, hn::Mul(load.Buffer(scale + i), line_scale), added);
-    return Activate(d, u, affine.epilogue);
-  };
-  ForVectors(
-      d, count, [&](std::int64_t i) HWY_ATTR { hn::StoreU(at(i, FullLoader<Format>()), d, v + i); },
-      [&](std::int64_t i, std::size_t n)
-          HWY_ATTR { StorePart(Format(), d, at(i, PartLoader<Format>{n}), v + i, n); });
+template <class Format, class Map>
+HWY_INLINE void StageTransformFrom(const StageRun& run, const Map& map) {
+  using Buffer = BufferFormat<typename Format::Acc>;
+  if constexpr (!std::is_same_v<Buffer, Format>) {
+    if (run.from_buffer) return StageTransform<Buffer, Format>(run, map);
+  }
+  StageTransform<Format, Format>(run, map);
+}
+
+template <class Format>
+void StageApply(const StageRun& run, const Affine& affine) {
+  StageTransformFrom<Format>(run, AffineMap<Format>(affine));
+}
+
+template <class Format>
+void StageApplyElements(const StageRun& run, const ElementAffine& affine) {
+  StageTransformFrom<Format>(run, ElementMap<Format>(affine));
+}
+
+template <class Format>
+void StageApplyLine(const StageRun& run, const LineAffine& affine) {
+  StageTransformFrom<Format>(run, LineMap<Format>(affine));
 }
 
 using FloatTag = hn::ScalableTag<float>;
@@ -259,8 +304,7 @@ HWY_INLINE hn::Vec<ByteTag> ToInt8(hn::Vec<FloatTag> v) {
   const auto number = hn::IfThenZeroElse(hn::IsNaN(v), v);
   const auto held = hn::Min(hn::Max(number, hn::Set(d, -128.0f)), hn::Set(d, 127.0f));
   // Held before it is rounded, so that it fits; both bounds are whole numbers.
-  const auto whole = hn::ConvertTo(hn::RebindToSigned<FloatTag>(), hn::Round(held));
-  return TakeLow8(hn::And(hn::BitCast(du, whole), hn::Set(du, 0xFFu)));
+  return TakeLow8(hn::And(hn::BitCast(du, hn::NearestInt(held)), hn::Set(du, 0xFFu)));
 }
 
 HWY_INLINE hn::Vec<ByteTag> ToFloat8E4M3(hn::Vec<FloatTag> v) {

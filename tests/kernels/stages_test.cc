@@ -58,6 +58,12 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
   // A batch of `count` segments with rows of about `length`, each against the reference.
   void CheckBatch(StagedSpec staged, std::int64_t length, std::int64_t count) {
     const std::int64_t spatial = ChooseShape(length, &staged, random_);
+    CheckSegments(staged, spatial, length > 300 ? 1 : 3, count);
+  }
+
+  // The same of a spec with its shape, for up to `max_samples` samples each.
+  void CheckSegments(const StagedSpec& staged, std::int64_t spatial, std::int64_t max_samples,
+                     std::int64_t count) {
     const NormSpec& spec = staged.spec;
     SCOPED_TRACE(::testing::Message()
                  << backend_->Name() << ", " << staged.names << ", statistics "
@@ -74,7 +80,7 @@ class StagesTest : public ::testing::TestWithParam<std::tuple<DType, Layout, Row
     for (std::int64_t i = 0; i < count; ++i) {
       // The spatial sizes of others are smaller, but rows in blocks stay as they are.
       const bool same = i == 0 || spec.quantization_scale == QuantizationScale::kBlock;
-      segments.emplace_back(spec, length > 300 ? 1 : random_.Draw(1, 3),
+      segments.emplace_back(spec, max_samples == 1 ? 1 : random_.Draw(1, max_samples),
                             same ? spatial : random_.Draw(1, std::min<std::int64_t>(spatial, 50)),
                             random_.Draw(1, 70), random_);
       segments.back().WantStatistics(random_.Chance(50));
@@ -159,6 +165,32 @@ TEST_P(StagesTest, LongRowsAgreeWithTheReference) {
       }
     }
   }
+}
+
+// Many columns of few lines and of many, also where lines are a multiple of a page apart.
+TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
+  const bool first = std::get<Layout>(GetParam()) == Layout::kChannelsFirst;
+  for (const std::int64_t columns : {255, 256, 257, 1024, 1025, 2048, 4096}) {
+    for (const std::int64_t lines : {3, 70, 300}) {
+#ifdef __SANITIZE_ADDRESS__
+      if (columns * lines > 100000) continue;
+#else
+      if (columns * lines > 400000) continue;
+#endif
+      StagedSpec staged = WithStages({static_cast<Stage>(random_.Draw(0, kStages - 1))});
+      // Every other one plain, as it is in memory. Blocks want other shapes.
+      if (staged.names.empty() || random_.Chance(50) ||
+          staged.spec.quantization_scale == QuantizationScale::kBlock) {
+        staged = Plain(Statistics::kMeanVariance);
+      }
+      staged.spec.channels = first ? lines : columns;
+      const bool apart = staged.spec.style == Style::kTensor || random_.Chance(50);
+      staged.spec.groups = apart ? staged.spec.channels : 1;
+      CheckSegments(staged, first ? columns : lines, 1, 1);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  EXPECT_GT(checked_, 5);
 }
 
 std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
