@@ -18,6 +18,7 @@ constexpr int kMinRepetitions = 9;
 constexpr int kMaxRepetitions = 500;
 constexpr double kMinSampleMs = 0.5;  // Shorter calls are enqueued several times in one sample.
 constexpr int kMaxCallsPerSample = 64;
+constexpr std::int64_t kMaxReplayedBytes = 16 << 20;
 // The buffers that calls take in turn are this many bytes together at least: four times the largest
 // L2 cache, so that no call finds its tensor there.
 constexpr std::size_t kRotatedBytes = 256 << 20;
@@ -152,7 +153,8 @@ class CudaDevice : public Device {
     }
     if (status.ok()) status = PrepareOfSamples(run);
     if (status.ok()) {
-      status = run->params.Fill(HostParams(spec, settings_.param_dtype, settings_.seed));
+      const DType dtype = settings_.params_like_tensor ? spec.dtype : settings_.param_dtype;
+      status = run->params.Fill(HostParams(spec, dtype, settings_.seed));
     }
     if (!status.ok()) return status;
     const Segment segment = run->segment(0);
@@ -265,7 +267,8 @@ class CudaDevice : public Device {
     out->norm_ms = Median(&norm_ms);
     out->copy_ms = Median(&copy_ms);
     out->ratio = Median(&ratios);
-    return Status();
+    if (run.c.tensor_bytes() > kMaxReplayedBytes) return Status();
+    return timer_.TimeReplay(stream_, kMaxCallsPerSample, &next, normalize, &out->replay_ms);
   }
 
   const Settings settings_;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
+
+#include "kernels/bench/device.h"
 
 namespace normd::norm::bench {
 
@@ -54,6 +57,34 @@ Status Timer::Time(cudaStream_t stream, int calls, std::size_t* next,
     status = ToStatus(cudaEventElapsedTime(&elapsed_ms, begin_, end_), "measurement");
   }
   *ms = static_cast<double>(elapsed_ms) / calls;
+  return status;
+}
+
+Status Timer::TimeReplay(cudaStream_t stream, int calls, std::size_t* next,
+                         const std::function<Status(std::size_t)>& call, double* ms) const {
+  constexpr int kReplays = 12;
+  Status status =
+      ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  if (!status.ok()) return status;
+  for (int i = 0; i < calls && status.ok(); ++i) status = call((*next)++);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  if (status.ok()) status = ToStatus(ended, "capture");
+  cudaGraphExec_t replayed = nullptr;
+  if (status.ok()) status = ToStatus(cudaGraphInstantiate(&replayed, graph, 0), "capture");
+  std::vector<double> times;
+  for (int i = 0; i < kReplays && status.ok(); ++i) {
+    std::size_t replay = 0;
+    double graph_ms = 0;
+    status = Time(
+        stream, 1, &replay,
+        [&](std::size_t) { return ToStatus(cudaGraphLaunch(replayed, stream), "replay"); },
+        &graph_ms);
+    times.push_back(graph_ms / calls);
+  }
+  if (replayed != nullptr) cudaGraphExecDestroy(replayed);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (status.ok()) *ms = Median(&times);
   return status;
 }
 

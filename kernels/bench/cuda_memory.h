@@ -38,6 +38,9 @@ class Timer {
   // `next` numbers the calls. Blocks.
   Status Time(cudaStream_t stream, int calls, std::size_t* next,
               const std::function<Status(std::size_t)>& call, double* ms) const;
+  // The same of a graph that captures the calls, the median of some replays.
+  Status TimeReplay(cudaStream_t stream, int calls, std::size_t* next,
+                    const std::function<Status(std::size_t)>& call, double* ms) const;
 
  private:
   cudaEvent_t begin_ = nullptr;

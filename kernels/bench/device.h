@@ -18,6 +18,7 @@ struct Settings {
   std::int64_t max_tensor_bytes = 0;  // Larger tensors lose samples; 0: what the device holds.
   std::string strategy;               // CUDA only; forces a strategy or a tile by its name.
   DType param_dtype = DType::kFloat32;
+  bool params_like_tensor = false;  // CUDA only: parameters have the tensor's type instead.
   std::uint64_t seed = 1;
 };
 
@@ -29,6 +30,9 @@ struct Measurement {
   // a busy machine slows both: 1 is the speed of the copy. A case that moves more or fewer bytes
   // than a copy is held against a copy of as many.
   double ratio = 0;
+  // Of one call in a replay of a captured graph, the device's time alone; 0: not replayed, which
+  // only CUDA does, with tensors of up to 16 MiB.
+  double replay_ms = 0;
   int repetitions = 0;
   double max_error = 0;  // Largest |y - reference| / max(1, |reference|); infinite for a wrong NaN.
   std::int64_t checked_elements = 0;

@@ -23,6 +23,7 @@ const char kUsage[] =
   --linear=LIST           instead of the norms: the fused layer of samples x in x out, such as
                           1024x8192x8192; on the CPU against oneDNN's matrix product alone
   --precisions=LIST       of the fused layer: float32, tf32, bf16, float32_strict (float32)
+  --suite                 every line of kernels/README.md, with parameters of the tensor's type
   --filter=TEXT           keeps the cases whose line contains TEXT
   --threads=N             cpu only: threads of the norm and of the copy (all)
   --min_time=SECONDS      time spent on each case (0.5)
@@ -81,6 +82,9 @@ Status MakeCases(const Flags& flags, std::vector<Case>* cases) {
   if (named && (flags.at("ops").empty() || flags.at("shapes").empty())) {
     return InvalidArgument("--ops and --shapes: wanted both or neither");
   }
+  if (named && !flags.at("suite").empty()) {
+    return InvalidArgument("--suite: with --ops and --shapes, wanted one or the other");
+  }
   if (named) {
     for (const std::string& operation : list("ops", {})) {
       for (const std::string& dtype : list("dtypes", {"float32"})) {
@@ -96,7 +100,7 @@ Status MakeCases(const Flags& flags, std::vector<Case>* cases) {
     }
     return Status();
   }
-  *cases = DefaultSuite();
+  *cases = flags.at("suite").empty() ? DefaultSuite() : FullSuite();
   // Parsed through a case, so that the short names work and a wrong one is an error here too.
   const auto keep_only = [&](const std::vector<std::string>& wanted, bool by_dtype) -> Status {
     if (wanted.empty()) return Status();
@@ -146,7 +150,7 @@ Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
       {"linear", ""},    {"precisions", ""},  {"filter", ""},
       {"threads", "0"},  {"min_time", "0.5"}, {"max_tensor_mib", "0"},
       {"seed", "1"},     {"strategy", ""},    {"explain", ""},
-      {"json", ""},      {"help", ""},
+      {"json", ""},      {"help", ""},        {"suite", ""},
   };
   if (Status status = ReadFlags(arguments, &flags); !status.ok()) return status;
   out->device = flags["device"];
@@ -156,6 +160,7 @@ Status ParseOptions(const std::vector<std::string>& arguments, Options* out) {
   out->help = !flags["help"].empty();
   Settings& settings = out->settings;
   settings.strategy = flags["strategy"];
+  settings.params_like_tensor = !flags["suite"].empty();
   std::int64_t max_tensor_mib = 0;
   Case param;
   for (Status status : {ParseNumber("threads", flags["threads"], &settings.threads),

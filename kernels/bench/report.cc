@@ -6,8 +6,9 @@
 
 namespace normd::norm::bench {
 std::string TableHeader() {
-  return Format("%-24s %-9s %-6s %-18s %-16s %10s %10s %9s %6s %9s", "operation", "dtype", "layout",
-                "shape", "strategy", "ms", "copy ms", "GB/s", "ratio", "max error");
+  return Format("%-24s %-9s %-6s %-18s %-16s %10s %10s %9s %6s %9s %9s", "operation", "dtype",
+                "layout", "shape", "strategy", "ms", "copy ms", "GB/s", "ratio", "max error",
+                "replay ms");
 }
 
 std::string TableLine(const Result& result) {
@@ -21,7 +22,7 @@ std::string TableLine(const Result& result) {
   return head +
          Format("%-16s %10.5f %10.5f %9.2f %6.3f ", m.strategy.c_str(), m.norm_ms, m.copy_ms,
                 m.gigabytes_per_second(c), m.ratio) +
-         error;
+         error + (m.replay_ms > 0 ? Format(" %9.5f", m.replay_ms) : "");
 }
 
 std::string Json(const std::string& device, const std::vector<Result>& results) {
@@ -39,6 +40,7 @@ std::string Json(const std::string& device, const std::vector<Result>& results) 
     out += ", \"strategy\": " + Quoted(m.strategy) + ", \"norm_ms\": " + Number(m.norm_ms) +
            ", \"copy_ms\": " + Number(m.copy_ms) +
            ", \"gb_per_s\": " + Number(m.gigabytes_per_second(c)) +
+           (m.replay_ms > 0 ? ", \"replay_ms\": " + Number(m.replay_ms) : "") +
            ", \"ratio_to_copy\": " + Number(m.ratio) + ", \"max_error\": " + Number(m.max_error) +
            ", \"checked_elements\": " + std::to_string(m.checked_elements) +
            ", \"repetitions\": " + std::to_string(m.repetitions) + "}";

@@ -20,7 +20,8 @@ std::string TableHeader();
 std::string TableLine(const Result& result);
 
 // {"device": ..., "results": [{"op", "dtype", "layout", "shape", "strategy", "norm_ms", "copy_ms",
-// "gb_per_s", "ratio_to_copy", "max_error", "checked_elements", "repetitions"} or
+// "gb_per_s", "replay_ms" if there is one, "ratio_to_copy", "max_error", "checked_elements",
+// "repetitions"} or
 // {"op", "dtype", "layout", "shape", "error"}, ...]}. An infinite max_error is null.
 std::string Json(const std::string& device, const std::vector<Result>& results);
 
