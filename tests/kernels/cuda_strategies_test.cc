@@ -97,6 +97,108 @@ TEST_F(CudaStrategiesTest, ActivationsFollowParametersOfElementsInEveryStrategy)
   }
 }
 
+// Over clusters and over the grid each activation has code of its own.
+TEST_F(CudaStrategiesTest, EveryActivationFollowsRowsOverSeveralBlocks) {
+  for (const Activation activation : {Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+                                      Activation::kGeluErf, Activation::kGeluTanh}) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+      for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid}) {
+        if (strategy == Strategy::kCluster && limits_.resident_clusters[4] == 0) continue;
+        NormSpec group = GroupNormSpec(8, 2, dtype);
+        group.activation = activation;
+        Problem channels(group, 9, 10000);
+        EXPECT_TRUE(Check(&channels, strategy));
+        for (const std::int64_t length : {40000, 40001}) {
+          NormSpec layer = LayerNormSpec(length, dtype);
+          layer.activation = activation;
+          for (const DType param_dtype : {DType::kFloat32, dtype}) {
+            Problem elements(layer, 67, 1, 0, param_dtype);
+            EXPECT_TRUE(Check(&elements, strategy));
+            EXPECT_TRUE(elements.GuardsAreUntouched());
+          }
+        }
+      }
+    }
+  }
+}
+
+// Gamma and beta of ragged rows stay in shared memory: no beta, slices of every length, the last
+// one of a few words.
+TEST_F(CudaStrategiesTest, RaggedRowsOverClustersAgreeWithReference) {
+  if (limits_.resident_clusters[16] == 0) GTEST_SKIP() << "no clusters of 16 blocks";
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    const auto vector = static_cast<std::int64_t>(16 / SizeOf(dtype));
+    for (const std::int64_t vectors : {4096, 4097, 5120, 8192, 8193, 16385, 30001, 49151}) {
+      for (const std::int64_t more : {1, 2, 3}) {
+        Problem layer(LayerNormSpec(vectors * vector + more, dtype), 70, 1, more - 1, dtype);
+        if (more == 2) layer.params.view.beta = ParamVector();
+        EXPECT_TRUE(Check(&layer, Strategy::kCluster));
+        EXPECT_TRUE(layer.GuardsAreUntouched());
+      }
+    }
+  }
+}
+
+// Kernels begin before the ones in front of them have ended: each normalizes what the one before
+// wrote, over what the one before that read.
+TEST_F(CudaStrategiesTest, SmallLaunchesSeeWhatTheOnesBeforeWrote) {
+  struct {
+    NormSpec spec;
+    std::int64_t samples;
+    std::int64_t spatial;
+  } const kinds[] = {{LayerNormSpec(256, DType::kBFloat16), 256, 1},
+                     {RmsNormSpec(4096, DType::kBFloat16), 16, 1},
+                     {BatchNormSpec(64, DType::kBFloat16), 8, 128},
+                     {InstanceNormSpec(32, DType::kBFloat16), 2, 1024},
+                     {LayerNormSpec(65536, DType::kBFloat16), 1, 1},
+                     {GroupNormSpec(8, 2, DType::kBFloat16), 1, 8192}};
+  std::vector<std::unique_ptr<Problem>> problems;
+  for (const auto& kind : kinds) {
+    problems.push_back(std::make_unique<Problem>(kind.spec, kind.samples, kind.spatial));
+  }
+  const std::size_t bytes = problems[0]->bytes;
+  const void* const first = problems[0]->segment.x;
+  const Buffer buffers[] = {Allocate(bytes), Allocate(bytes), Allocate(bytes)};
+  std::vector<char> results[2];
+  for (const bool one_by_one : {true, false}) {
+    ASSERT_EQ(cudaMemcpy(buffers[0].get(), first, bytes, cudaMemcpyDeviceToDevice), cudaSuccess);
+    for (std::size_t i = 0; i < 600; ++i) {
+      Problem& problem = *problems[(i * i + i / 7) % problems.size()];
+      ASSERT_EQ(problem.bytes, bytes);
+      problem.segment.x = buffers[i % 3].get();
+      problem.segment.y = buffers[(i + 1) % 3].get();
+      ASSERT_TRUE(problem.Normalize(limits_, Strategy::kAuto, nullptr).ok());
+      if (one_by_one) {
+        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      }
+    }
+    results[one_by_one].resize(bytes);
+    ASSERT_EQ(
+        cudaMemcpy(results[one_by_one].data(), buffers[0].get(), bytes, cudaMemcpyDeviceToHost),
+        cudaSuccess);
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+// The reference that 16-bit rows are summed around is the mean of a few elements; one of them is
+// as far from the others as the type allows.
+TEST_F(CudaStrategiesTest, OutlierInFrontOf16BitRowStaysWithinBounds) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t length : {72, 128, 1024, 1025, 4096, 16384, 32760, 32768}) {
+      for (const std::int64_t at : {std::int64_t{0}, std::int64_t{7}, length / 2}) {
+        Problem problem(LayerNormSpec(length, dtype), 3, 1);
+        const std::uint16_t outlier = dtype == DType::kFloat16 ? 0x7b53 : 0x4974;  // 60000, 1e6.
+        for (std::int64_t row = 0; row < 3; ++row) {
+          char* const to =
+              static_cast<char*>(const_cast<void*>(problem.segment.x)) + 2 * (row * length + at);
+          ASSERT_EQ(cudaMemcpy(to, &outlier, 2, cudaMemcpyHostToDevice), cudaSuccess);
+        }
+        EXPECT_TRUE(Check(&problem, Strategy::kAuto)) << length << " at " << at;
+      }
+    }
+  }
+}
+
 // Segments whose rows differ in length, but not in their plan, share a launch.
 void CheckDifferentLengths(const DeviceLimits& limits, Strategy strategy) {
   const NormSpec spec = InstanceNormSpec(8, DType::kFloat32);

@@ -145,11 +145,36 @@ TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
   EXPECT_EQ(strategy(513), Strategy::kBlock);
   EXPECT_EQ(strategy(16384), Strategy::kBlock);  // 64 KiB
   EXPECT_EQ(strategy(16388), Strategy::kCluster);
-  EXPECT_EQ(strategy(16385), Strategy::kGrid);      // Ragged.
+  EXPECT_EQ(strategy(16385), Strategy::kCluster);   // Ragged.
   EXPECT_EQ(strategy(262144), Strategy::kCluster);  // 1 MiB
   EXPECT_EQ(strategy(262145), Strategy::kGrid);
   EXPECT_EQ(strategy(132 * 33792), Strategy::kGrid);  // 132 KiB on every multiprocessor
   EXPECT_EQ(strategy(132 * 33792 + 1), Strategy::kSplit);
+}
+
+// Ragged rows of channels have no kernel over clusters that is faster than one block's.
+TEST(PlanTest, RaggedRowsTakeClustersForParametersOfElementsAlone) {
+  const auto strategy = [](const NormSpec& spec, std::int64_t spatial) {
+    return PlanFor(spec, spatial, Hopper()).strategy;
+  };
+  EXPECT_EQ(strategy(LayerNormSpec(32769, DType::kFloat32), 1), Strategy::kCluster);
+  EXPECT_EQ(strategy(LayerNormSpec(65537, DType::kBFloat16), 1), Strategy::kCluster);
+  EXPECT_EQ(strategy(InstanceNormSpec(1, DType::kFloat32), 20001), Strategy::kBlock);
+  EXPECT_EQ(strategy(InstanceNormSpec(1, DType::kFloat32), 32769), Strategy::kGrid);
+}
+
+TEST(PlanTest, ShortRowsTakeFewLanes) {
+  const auto shape = [](std::int64_t bfloat16_elements) {
+    return Describe(PlanFor(LayerNormSpec(bfloat16_elements, DType::kBFloat16), 1, Hopper()));
+  };
+  EXPECT_EQ(shape(64), "warp: 8 lanes x 1 vectors");
+  EXPECT_EQ(shape(72), "warp: 4 lanes x 4 vectors");
+  EXPECT_EQ(shape(128), "warp: 4 lanes x 4 vectors");
+  EXPECT_EQ(shape(136), "warp: 8 lanes x 4 vectors");
+  EXPECT_EQ(shape(512), "warp: 16 lanes x 4 vectors");
+  EXPECT_EQ(shape(520), "warp: 32 lanes x 4 vectors");
+  EXPECT_EQ(shape(129), "warp: 32 lanes x 1 vectors");  // Ragged: words.
+  EXPECT_EQ(shape(257), "warp: 32 lanes x 2 vectors");
 }
 
 TEST(PlanTest, TeamsKeepMultiprocessorsBusy) {
@@ -303,7 +328,7 @@ TEST(PlanTest, DescriptionNamesShape) {
   EXPECT_EQ(Describe(PlanFor(LayerNormSpec(1 << 16, DType::kFloat32), 1, Hopper())),
             "cluster: 4 blocks x 8 warps x 16 vectors");
   EXPECT_EQ(Describe(PlanFor(LayerNormSpec(64, DType::kFloat32), 1, Hopper())),
-            "warp: 16 lanes x 1 vectors");
+            "warp: 4 lanes x 4 vectors");
 }
 
 }  // namespace

@@ -166,6 +166,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
   Vector vectors[kTileUnroll];
   ColumnWalk<T, kAligned> walk(batch, batch.segments[0], position, channel, present);
   AwaitPreviousKernel();
+  LetNextKernelBeginEarly<false>();
   walk.Load(vectors);
   if (row == 0 && present > 0) scales.Set(batch.given, column, channel, present);
   __syncthreads();

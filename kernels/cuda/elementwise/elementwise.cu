@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(kWantedBlocks, kThreads))
   Vector vectors[kVectors];
   const auto bytes = static_cast<int>(min(std::int64_t{kRunBytes}, segment.bytes - begin));
   AwaitPreviousKernel();
+  LetNextKernelBeginEarly<false>();
   LoadRun<T, kAligned>(segment.x + begin, bytes, lane, kLanes, vectors);
   const std::int64_t tile_element = tile / static_cast<int>(sizeof(T));
   if (segment.spatial >= kRunElements) {

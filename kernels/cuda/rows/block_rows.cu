@@ -38,6 +38,37 @@ constexpr int WantedBlocks(int vectors, int threads) {
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
+// What a warp has summed.
+template <typename T>
+using Partial =
+    std::conditional_t<kSharedReference<T>, ReferenceSums<Accumulator<T>>, Moments<Accumulator<T>>>;
+
+template <typename T, typename Tile, int G>
+__device__ Partial<T> SumRunOfWarp(const Tile& held, Vector (&vectors)[G], int elements,
+                                   bool centered) {
+  const auto count = static_cast<Accumulator<T>>(elements);
+  if constexpr (kSharedReference<T>) {
+    Partial<T> run = AddLanes(held.SumTogether(vectors, centered), kLanes, centered);
+    run.count = count;
+    return run;
+  } else {
+    return MergeLanes(held.Sum(vectors, centered), count, kLanes, centered);
+  }
+}
+
+// Merges what `kWidth` lanes have of as many warps; `reference` is the first one's.
+template <typename T, int kWidth>
+__device__ Moments<Accumulator<T>> MergeWarps(const Partial<T>& partial, Accumulator<T> reference,
+                                              int elements, bool centered) {
+  if constexpr (kSharedReference<T>) {
+    const Partial<T> sums =
+        AddLanes(centered ? Around(reference, partial) : partial, kWidth, centered);
+    return MomentsOfSums(reference, sums.sum, sums.squares, elements, centered);
+  } else {
+    return MergeLanes(partial, static_cast<Accumulator<T>>(elements), kWidth, centered);
+  }
+}
+
 template <typename T, bool kAligned, typename Params, int G, int kThreads>
 __global__ void __launch_bounds__(kThreads,
                                   MinBlocks(WantedBlocks<T, kAligned, Params>(G, kThreads),
@@ -47,7 +78,7 @@ __global__ void __launch_bounds__(kThreads,
   constexpr int kWarps = kThreads / kLanes;
   constexpr int kMergeLanes = kWarps <= 8 ? 8 : kWarps <= 16 ? 16 : 32;
   constexpr int kRunBytes = G * kLanes * kVectorBytes;
-  __shared__ Moments<A> partials[kWarps];
+  __shared__ Partial<T> partials[kWarps];
   const int lane = static_cast<int>(threadIdx.x % kLanes);
   // What follows from the warp's number would take AnyParams more registers.
   constexpr bool kOfWarp = !std::is_same_v<Params, AnyParams>;
@@ -62,19 +93,19 @@ __global__ void __launch_bounds__(kThreads,
   Vector vectors[G];
   const RegisterTile<T, kAligned, G> held(row, begin, left, lane, kLanes);
   AwaitPreviousKernel();
+  if constexpr (kAligned) LetNextKernelBeginEarly<true>();
   held.Load(vectors);
   const auto params = held.Ask(Params(), batch);
-  const Moments<A> own = held.Sum(vectors, batch.centered);
-  const A count = static_cast<A>(bytes / static_cast<int>(sizeof(T)));
-  const Moments<A> run = MergeLanes(own, count, kLanes, batch.centered);
+  const int present = bytes / static_cast<int>(sizeof(T));
+  const Partial<T> run = SumRunOfWarp<T>(held, vectors, present, batch.centered);
   if (lane == 0) partials[warp] = run;
   __syncthreads();
   const int other = lane % kMergeLanes;
   const bool is_warp = other < static_cast<int>(blockDim.x / kLanes);
-  const Moments<A> partial = is_warp ? partials[other] : Moments<A>();
-  const A elements = static_cast<A>(row_bytes / static_cast<int>(sizeof(T)));
-  const RowScale<A> scale =
-      FinishRow(MergeLanes(partial, elements, kMergeLanes, batch.centered), batch.eps);
+  const Partial<T> partial = is_warp ? partials[other] : Partial<T>();
+  const Moments<A> whole = MergeWarps<T, kMergeLanes>(
+      partial, partials[0].reference, row_bytes / static_cast<int>(sizeof(T)), batch.centered);
+  const RowScale<A> scale = FinishRow(whole, batch.eps);
   held.Finish(params, batch, scale, vectors);
 }
 

@@ -11,8 +11,8 @@
 // store.
 //
 // Bytes: each element is read once and written once. Gamma and beta per element, of the rows' type
-// or float32 and without an activation, stay in shared memory, one slice for all teams of a block;
-// others come from the caches. Occupancy: one block of 16 warps with all the
+// or float32, stay in shared memory, one slice for all teams of a block; others come from the
+// caches. Occupancy: one block of 16 warps with all the
 // registers, half of which hold rows: 128 KiB. A work counter hands out rows (work_counter.cuh).
 // Determinism: places and merge orders follow from the row's length; no atomics touch the sums.
 //
@@ -104,9 +104,9 @@ struct ClusterKind {
   using Type = Params;
   static constexpr bool kElements = false;
 };
-template <typename T, typename P>
-struct ClusterKind<RunElements<T, P>> {
-  using Type = RunElements<T, P, true>;
+template <typename T, typename P, typename Activations>
+struct ClusterKind<RunElements<T, P, Activations>> {
+  using Type = RunElements<T, P, Activations, true>;
   static constexpr bool kElements = true;
 };
 
@@ -152,6 +152,26 @@ cudaError_t EnqueueKind(const Launch& launch, const RowBatch& batch) {
   return Enqueue<T, true, Params>(launch, batch, param_bytes);
 }
 
+// Rows that are not. As above.
+template <typename T, typename P>
+bool EnqueueWordsOf(const Launch& launch, const RowBatch& batch, cudaError_t* error) {
+  if (!AreElementParams<P>(launch, batch)) return false;
+  const int param_bytes = RunWords<P>::template RunParamBytes<T>(launch);
+  if (param_bytes == 0 || SharedBytes(launch.plan, param_bytes) + kReservedSharedBytes >
+                              launch.limits.shared_bytes_per_block) {
+    return false;
+  }
+  *error = Enqueue<T, false, RunWords<P>>(launch, batch, param_bytes);
+  return true;
+}
+template <typename T>
+cudaError_t EnqueueWords(const Launch& launch, const RowBatch& batch) {
+  cudaError_t error = cudaSuccess;
+  if (EnqueueWordsOf<T, T>(launch, batch, &error)) return error;
+  if (EnqueueWordsOf<T, float>(launch, batch, &error)) return error;
+  return Enqueue<T, false, RunAny>(launch, batch, 0);
+}
+
 }  // namespace
 
 cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
@@ -166,9 +186,11 @@ cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
     if constexpr (std::is_same_v<T, double>) {
       return cudaSuccess;
     } else {
-      const cudaError_t error = prepare(&ClusterRows<T, false, RunAny>);
+      cudaError_t error = prepare(&ClusterRows<T, false, RunAny>);
+      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<T>>);
+      if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<float>>);
       if (error != cudaSuccess) return error;
-      return ForEachRunKind<T>([&](auto kind) {
+      return ForEachRunKind<T, true>([&](auto kind) {
         using Params = typename ClusterKind<typename decltype(kind)::Type>::Type;
         return prepare(&ClusterRows<T, true, Params>);
       });
@@ -183,9 +205,9 @@ Status LaunchClusterRows(const Launch& launch) {
                            if constexpr (std::is_same_v<T, double>) {
                              return cudaErrorInvalidValue;  // No plan has it.
                            } else if constexpr (!decltype(aligned)::value) {
-                             return Enqueue<T, false, RunAny>(launch, batch, 0);
+                             return EnqueueWords<T>(launch, batch);
                            } else {
-                             return WithRunKind<T>(launch, batch, [&](auto kind) {
+                             return WithRunKind<T, true>(launch, batch, [&](auto kind) {
                                return EnqueueKind<T, ClusterKind<typename decltype(kind)::Type>>(
                                    launch, batch);
                              });

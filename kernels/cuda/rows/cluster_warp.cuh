@@ -3,8 +3,10 @@
 #ifndef NORMD_KERNELS_CUDA_ROWS_CLUSTER_WARP_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_CLUSTER_WARP_CUH_
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/row_batch.cuh"
 #include "kernels/cuda/rows/row_plan.h"
 #include "kernels/cuda/rows/run_params.cuh"
@@ -156,6 +158,95 @@ class ClusterWarp<T, kAligned, RunAny> {
   const int lane_;
   Row row_ = {};
   int bytes_ = 0;
+  Vector vectors_[kClusterVectors];
+};
+
+// Rows that are not aligned, with parameters of elements, which stay in shared memory.
+template <typename T, typename P>
+class ClusterWarp<T, false, RunWords<P>> {
+ public:
+  using A = Accumulator<T>;
+
+  __device__ ClusterWarp(const RowBatch& batch, const RunPlace& place, std::uint32_t params)
+      : batch_(batch),
+        place_(place),
+        lane_(static_cast<int>(threadIdx.x) % kLanes),
+        params_{params, params + RunWords<P>::template ArrayBytes<T>(place.bytes)} {}
+
+  // As RunElements::Fetch.
+  __device__ void FetchParams() const {
+    Fetch(batch_.gamma, params_.gamma);
+    Fetch(batch_.beta, params_.beta);
+  }
+
+  __device__ void Load(std::uint32_t index) {
+    Find(index, &row_, &bytes_);
+    const Tile tile = TileOf(row_, bytes_);
+#pragma unroll
+    for (int i = 0; i < kClusterVectors; ++i) tile.Ask(i, vectors_, &beyond_);
+  }
+
+  __device__ std::int64_t row_elements() const { return row_.elements; }
+
+  __device__ Moments<A> Sum() {
+    const Tile tile = TileOf(row_, bytes_);
+    tile.Settle(vectors_, beyond_);
+    return MergeLanes(tile.Sum(vectors_, batch_.centered),
+                      static_cast<A>(bytes_ / static_cast<int>(sizeof(T))), kLanes);
+  }
+
+  __device__ void Prepare() {}
+
+  __device__ void Finish(const RowScale<A>& scale, std::uint32_t next) {
+    Row then;
+    int then_bytes;
+    Find(next, &then, &then_bytes);
+    const Tile next_tile = TileOf(then, then_bytes);
+    TileOf(row_, bytes_).Finish(params_, batch_, scale, vectors_, [&](int i) {
+      next_tile.Ask(i, vectors_, &beyond_);
+    });
+    row_ = then;
+    bytes_ = then_bytes;
+  }
+
+ private:
+  using Tile = WordTile<T, kClusterVectors>;
+
+  __device__ Tile TileOf(const Row& row, int bytes) const {
+    return {row, static_cast<int>(place_.begin), bytes, lane_, kLanes};
+  }
+
+  // No bytes if there is no such row.
+  __device__ void Find(std::uint32_t index, Row* row, int* bytes) const {
+    *row = FindRow(batch_, min(index, batch_.rows - 1));
+    *bytes = min(ClampToRun(row->bytes - place_.begin, place_.bytes), place_.bytes);
+    if (index >= batch_.rows) *bytes = 0;
+  }
+
+  __device__ void Fetch(const ParamVector& param, std::uint32_t to) const {
+    const std::int64_t first = place_.begin / static_cast<int>(sizeof(T));
+    const std::int64_t left = (FindRow(batch_, 0).elements - first) * std::int64_t{sizeof(P)};
+    const auto* const from =
+        reinterpret_cast<const char*>(static_cast<const P*>(param.data) + first);
+    const int bytes = RunWords<P>::template ArrayBytes<T>(place_.bytes);
+    for (int at = lane_ * kVectorBytes; at < bytes; at += kStepBytes) {
+      if (param.data != nullptr && at + kVectorBytes <= left) {
+        CopyToShared(to + at, from + at);
+      } else {
+        const int rest =
+            param.data == nullptr ? 0 : static_cast<int>(max(left - at, std::int64_t{0}));
+        WriteShared(to + at, LoadHead<P>(from + at, rest));
+      }
+    }
+  }
+
+  const RowBatch& batch_;
+  const RunPlace place_;
+  const int lane_;
+  const StagedParams<P> params_;
+  Row row_ = {};
+  int bytes_ = 0;
+  std::uint32_t beyond_ = 0;
   Vector vectors_[kClusterVectors];
 };
 

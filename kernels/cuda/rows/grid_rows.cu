@@ -44,6 +44,10 @@ constexpr int kThreads = (kGridWarps + 1) * kLanes;
 constexpr int kEagerBlocks = 16;
 constexpr int kEagerVectors = 12;
 
+// Whether parameters of elements have kernels for activations.
+template <typename T>
+constexpr bool kActivatedElements = std::is_same_v<T, float>;
+
 // The work of the others.
 template <typename T, typename Warp>
 __device__ void ComputeRows(const RowBatch& batch, int warp, Warp* worker,
@@ -155,7 +159,7 @@ cudaError_t PrepareGridRows(const DeviceLimits& limits) {
     using T = typename decltype(element)::Type;
     const cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny>, limits);
     if (error != cudaSuccess) return error;
-    return ForEachRunKind<T>([&](auto kind) {
+    return ForEachRunKind<T, kActivatedElements<T>>([&](auto kind) {
       return AllowSharedBytes(&GridRows<T, true, typename decltype(kind)::Type>, limits);
     });
   });
@@ -168,7 +172,7 @@ Status LaunchGridRows(const Launch& launch) {
         if constexpr (!decltype(aligned)::value) {
           return Enqueue<T, RunAny>(launch, batch, false);
         } else {
-          return WithRunKind<T>(launch, batch, [&](auto kind) {
+          return WithRunKind<T, kActivatedElements<T>>(launch, batch, [&](auto kind) {
             return Enqueue<T, typename decltype(kind)::Type>(launch, batch, true);
           });
         }

@@ -43,12 +43,18 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   return row;
 }
 
+// Rows of whole vectors over kWarpFewVectors take as few lanes as hold them: the more vectors a
+// lane has, the fewer instructions a row takes beside those for its elements. The words of ragged
+// rows want a whole warp.
 bool PlanWarp(const Row& row, Plan* plan) {
   if (row.vectors > kLanes * kWarpMaxVectors) return false;
+  const bool narrow = !row.ragged && row.vectors > kWarpFewVectors;
+  const std::int64_t lanes = narrow ? CeilDiv(row.vectors, kWarpMaxVectors) : row.vectors;
   plan->strategy = Strategy::kWarp;
   plan->lanes_per_row =
-      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(row.vectors)));
-  plan->vectors = static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.vectors, kLanes)));
+      static_cast<int>(std::min<std::int64_t>(kLanes, RoundUpToPowerOfTwo(lanes)));
+  plan->vectors = narrow ? kWarpMaxVectors
+                         : static_cast<int>(RoundUpToPowerOfTwo(CeilDiv(row.vectors, kLanes)));
   return true;
 }
 
@@ -207,14 +213,14 @@ bool PlanRow(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan
 
 // The first of the list that takes the row; kSplit takes any. Two rows over a pair of blocks keep a
 // multiprocessor busier than one long row in one block. Larger clusters leave multiprocessors idle
-// if there are few rows, which pays for parameters of elements alone. Ragged rows need more
-// registers than a cluster's warps have.
+// if there are few rows, which pays for parameters of elements alone. Ragged rows of other
+// parameters need more registers than a cluster's warps have.
 void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
   if (PlanRow(row, limits, Strategy::kWarp, plan)) return;
   const bool block = PlanRow(row, limits, Strategy::kBlock, plan);
   if (block && row.vectors * kVectorBytes <= kBlockBytes) return;
   Plan cluster;
-  if (!row.ragged && PlanRow(row, limits, Strategy::kCluster, &cluster) &&
+  if ((!row.ragged || row.shared_params) && PlanRow(row, limits, Strategy::kCluster, &cluster) &&
       (cluster.blocks_per_row <= kSmallCluster || row.shared_params)) {
     *plan = cluster;
     return;

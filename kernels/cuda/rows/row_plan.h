@@ -17,6 +17,7 @@ namespace normd::norm::cuda {
 // kWarp and kBlock: vectors (16 bytes) of a row that a lane may hold in registers, and warps of a
 // block.
 inline constexpr int kWarpMaxVectors = 4;
+inline constexpr int kWarpFewVectors = 8;    // Up to here a lane has one.
 inline constexpr int kBlockFewVectors = 4;   // Six blocks of kBlockFewWarps share 64 Ki registers,
 inline constexpr int kBlockSomeVectors = 6;  // two of kBlockSomeWarps,
 inline constexpr int kBlockManyVectors = 8;  // two of kBlockWarps, or one of kBlockMaxWarps.

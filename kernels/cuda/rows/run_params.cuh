@@ -1,10 +1,14 @@
 // How the kernels of rows over several blocks find gamma and beta. The kind is a template argument,
 // so that the loops over a chunk hold nothing but their own arithmetic:
-//   RunChannels<T, kActivation>  a warp's run covers one channel, or two that join at a vector's
-//                                boundary;
-//   RunElements<T, P>            gamma and perhaps beta for each element, of type P, in 16-byte
-//                                loads; no activation;
-//   RunAny                       everything else, and rows that are not aligned.
+//   RunChannels<T, Activations>     a warp's run covers one channel, or two that join at a vector's
+//                                   boundary;
+//   RunElements<T, P, Activations>  gamma and perhaps beta for each element, of type P, in 16-byte
+//                                   loads;
+//   RunWords<P>                     the same in rows that are not aligned, by words;
+//   RunAny                          everything else.
+//
+// Activations is OneActivation<...>, whose code the compiler weaves into the rest, or
+// EachActivation, which branches once for each chunk.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
@@ -27,12 +31,52 @@ struct RunPlace {
   int bytes;           // A multiple of kStepBytes.
 };
 
+template <Activation kActivation>
+struct OneActivation {
+  template <typename Function>
+  __device__ static void With(Activation, Function function) {
+    function(std::integral_constant<Activation, kActivation>());
+  }
+};
+struct EachActivation {  // But kNone.
+  template <typename Function>
+  __device__ static void With(Activation activation, Function function) {
+    switch (activation) {
+      case Activation::kRelu: OneActivation<Activation::kRelu>::With(activation, function); break;
+      case Activation::kSilu: OneActivation<Activation::kSilu>::With(activation, function); break;
+      case Activation::kGeluErf:
+        OneActivation<Activation::kGeluErf>::With(activation, function);
+        break;
+      case Activation::kGeluTanh:
+        OneActivation<Activation::kGeluTanh>::With(activation, function);
+        break;
+      default: OneActivation<Activation::kLeakyRelu>::With(activation, function); break;
+    }
+  }
+};
+using NoActivation = OneActivation<Activation::kNone>;
+
 // Each knows how many bytes of parameters a warp's run has that all rows share.
 struct RunAny {
   static int RunParamBytes(const Launch&) { return 0; }
 };
 
-template <typename T, Activation kActivation>
+// They stay in shared memory, with zeros for a beta that is absent.
+template <typename P>
+struct RunWords {
+  // All rows must share them; 0 if they do not. T: the rows' type.
+  template <typename T>
+  static int RunParamBytes(const Launch& launch) {
+    return launch.spec.groups > 1 ? 0 : 2 * ArrayBytes<T>(launch.plan.vectors * kStepBytes);
+  }
+  // Bytes of an array for a run of so many.
+  template <typename T>
+  __host__ __device__ static constexpr int ArrayBytes(int run_bytes) {
+    return run_bytes / static_cast<int>(sizeof(T)) * static_cast<int>(sizeof(P));
+  }
+};
+
+template <typename T, typename Activations>
 class RunChannels {
  public:
   using A = Accumulator<T>;
@@ -78,21 +122,23 @@ class RunChannels {
   // Turns a lane's part of chunk `index` into results.
   __device__ void Scale(const Place& found, int index, int, int lane,
                         Vector (&chunk)[kChunkVectors]) const {
+    Activations::With(batch_.activation, [&](auto activation) {
 #pragma unroll
-    for (int i = 0; i < kChunkVectors; ++i) {
-      const int offset = index * kChunkBytes + i * kStepBytes + lane * kVectorBytes;
-      const bool beyond = offset >= found.second;
-      const ChannelFactors<A> factors = {beyond ? second_.factor : first_.factor,
-                                         beyond ? second_.offset : first_.offset};
-      A values[kPerVector<T>];
-      Unpack<T>(chunk[i], values);
+      for (int i = 0; i < kChunkVectors; ++i) {
+        const int offset = index * kChunkBytes + i * kStepBytes + lane * kVectorBytes;
+        const bool beyond = offset >= found.second;
+        const ChannelFactors<A> factors = {beyond ? second_.factor : first_.factor,
+                                           beyond ? second_.offset : first_.offset};
+        A values[kPerVector<T>];
+        Unpack<T>(chunk[i], values);
 #pragma unroll
-      for (A& value : values) {
-        value =
-            Activate<T, kActivation>(scale_.ByChannel(value, factors), batch_.leaky_slope.As<A>());
+        for (A& value : values) {
+          value = Activate<T, decltype(activation)::value>(scale_.ByChannel(value, factors),
+                                                           batch_.leaky_slope.As<A>());
+        }
+        chunk[i] = Pack<T>(values);
       }
-      chunk[i] = Pack<T>(values);
-    }
+    });
   }
 
  private:
@@ -105,7 +151,7 @@ class RunChannels {
 
 // kResident: they are in shared memory in every launch, with zeros for a beta that is absent, so
 // that the loops have no branches, behind which loads would be waited for.
-template <typename T, typename P, bool kResident = false>
+template <typename T, typename P, typename Activations, bool kResident = false>
 class RunElements {
  public:
   using A = Accumulator<T>;
@@ -159,19 +205,21 @@ class RunElements {
   // `left`: bytes of the run from the lane's first vector on.
   __device__ void Scale(const Place& found, int index, int left, int lane,
                         Vector (&chunk)[kChunkVectors]) const {
+    Activations::With(batch_.activation, [&](auto activation) {
 #pragma unroll
-    for (int first = 0; first < kChunkVectors; first += kStride) {
-      const int step = index * kChunkVectors + first;
-      Vector gamma[kStride][kParts], beta[kStride][kParts];
-      Read(found, step, left, lane, gamma, beta);
+      for (int first = 0; first < kChunkVectors; first += kStride) {
+        const int step = index * kChunkVectors + first;
+        Vector gamma[kStride][kParts], beta[kStride][kParts];
+        Read(found, step, left, lane, gamma, beta);
 #pragma unroll
-      for (int i = 0; i < kStride; ++i) {
-        A gammas[kPerVector<T>], betas[kPerVector<T>];
-        Widened(gamma[i], gammas);
-        Widened(beta[i], betas);
-        chunk[first + i] = Scaled(chunk[first + i], gammas, betas);
+        for (int i = 0; i < kStride; ++i) {
+          A gammas[kPerVector<T>], betas[kPerVector<T>];
+          Widened(gamma[i], gammas);
+          Widened(beta[i], betas);
+          chunk[first + i] = Scaled<decltype(activation)::value>(chunk[first + i], gammas, betas);
+        }
       }
-    }
+    });
   }
 
  private:
@@ -249,6 +297,7 @@ class RunElements {
     }
   }
 
+  template <Activation kActivation>
   __device__ Vector Scaled(const Vector& vector, const A (&gammas)[kPerVector<T>],
                            const A (&betas)[kPerVector<T>]) const {
     const RunScale<T> scale(scale_);
@@ -256,7 +305,8 @@ class RunElements {
     Unpack<T>(vector, values);
 #pragma unroll
     for (int j = 0; j < kPerVector<T>; ++j) {
-      values[j] = scale.ByElement(values[j], gammas[j], betas[j]);
+      values[j] = Activate<T, kActivation>(scale.ByElement(values[j], gammas[j], betas[j]),
+                                           batch_.leaky_slope.As<A>());
     }
     return Pack<T>(values);
   }
@@ -285,42 +335,55 @@ struct RunKind {
   using Type = Params;
 };
 
-// float64, which is not meant to be fast, has code of its own for the simplest kind only.
-template <typename T, typename Function>
+// float64, which is not meant to be fast, has code of its own for the simplest kind only. So has
+// what is rare without kActivated: parameters of elements with an activation.
+template <typename T, bool kActivated, typename Function>
 cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
   const bool plain = launch.spec.activation == Activation::kNone;
+  const auto elements = [&](auto param) -> cudaError_t {
+    using P = typename decltype(param)::Type;
+    if constexpr (kActivated) {
+      if (!plain) return function(RunKind<RunElements<T, P, EachActivation>>());
+    }
+    return plain ? function(RunKind<RunElements<T, P, NoActivation>>())
+                 : function(RunKind<RunAny>());
+  };
   if constexpr (!std::is_same_v<T, double>) {
-    if (plain && AreElementParams<T>(launch, batch)) return function(RunKind<RunElements<T, T>>());
+    if (AreElementParams<T>(launch, batch)) return elements(ElementType<T>());
   }
   if constexpr (sizeof(T) == 2) {
-    if (plain && AreElementParams<float>(launch, batch)) {
-      return function(RunKind<RunElements<T, float>>());
-    }
+    if (AreElementParams<float>(launch, batch)) return elements(ElementType<float>());
   }
   if (AreRunChannels<T>(launch, batch)) {
-    if (plain) return function(RunKind<RunChannels<T, Activation::kNone>>());
+    if (plain) return function(RunKind<RunChannels<T, NoActivation>>());
     if constexpr (!std::is_same_v<T, double>) {
-      if (launch.spec.activation == Activation::kSilu) {
-        return function(RunKind<RunChannels<T, Activation::kSilu>>());
-      }
+      return launch.spec.activation == Activation::kSilu
+                 ? function(RunKind<RunChannels<T, OneActivation<Activation::kSilu>>>())
+                 : function(RunKind<RunChannels<T, EachActivation>>());
     }
   }
   return function(RunKind<RunAny>());
 }
 
 // Calls function for every kind that WithRunKind knows, until one returns an error.
-template <typename T, typename Function>
+template <typename T, bool kActivated, typename Function>
 cudaError_t ForEachRunKind(Function function) {
   cudaError_t error = function(RunKind<RunAny>());
   const auto next = [&](auto kind) {
     if (error == cudaSuccess) error = function(kind);
   };
-  next(RunKind<RunChannels<T, Activation::kNone>>());
+  const auto elements = [&](auto param) {
+    using P = typename decltype(param)::Type;
+    next(RunKind<RunElements<T, P, NoActivation>>());
+    if constexpr (kActivated) next(RunKind<RunElements<T, P, EachActivation>>());
+  };
+  next(RunKind<RunChannels<T, NoActivation>>());
   if constexpr (!std::is_same_v<T, double>) {
-    next(RunKind<RunChannels<T, Activation::kSilu>>());
-    next(RunKind<RunElements<T, T>>());
+    next(RunKind<RunChannels<T, OneActivation<Activation::kSilu>>>());
+    next(RunKind<RunChannels<T, EachActivation>>());
+    elements(ElementType<T>());
   }
-  if constexpr (sizeof(T) == 2) next(RunKind<RunElements<T, float>>());
+  if constexpr (sizeof(T) == 2) elements(ElementType<float>());
   return error;
 }
 

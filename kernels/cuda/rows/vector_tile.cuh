@@ -9,6 +9,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/shared_reference.cuh"
 
 namespace normd::norm::cuda {
 
@@ -205,9 +206,9 @@ struct ElementParamValues {
 };
 
 // What one lane of `width` holds of a run of a row: G vectors, as memory.cuh assigns them. The run
-// begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows begin and
-// end at multiples of 16 bytes.
-template <typename T, int G>
+// begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows are whole
+// vectors; where they are not kAligned, elements move one by one.
+template <typename T, int G, bool kAligned = true>
 class VectorTile {
  public:
   using A = Accumulator<T>;
@@ -221,11 +222,23 @@ class VectorTile {
         width_(width) {}
 
   __device__ void Load(Vector (&vectors)[G]) const {
-    LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, vectors);
+    if constexpr (kAligned) {
+      LoadRun<T, true>(row_.x + begin_, bytes_, lane_, width_, vectors);
+    } else {
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        vectors[i] = LoadHead<T>(row_.x + begin_ + Offset(i), bytes_ - Offset(i));
+      }
+    }
   }
 
   __device__ Moments<A> Sum(const Vector (&vectors)[G], bool centered) const {
     return SumRun<T, true>(vectors, bytes_, lane_, width_, centered);
+  }
+  // The same around the reference of `width` lanes.
+  __device__ ReferenceSums<A> SumTogether(const Vector (&vectors)[G], bool centered) const {
+    const int whole = ShareOfLane(bytes_ / kVectorBytes, lane_, width_);
+    return SumAround<T, G>(vectors, whole, vectors[0], 0, width_, centered);
   }
 
   // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
@@ -322,10 +335,20 @@ class VectorTile {
         return epilogue.Apply(vector, element + i * width_ * kCount, kCount);
       });
     }
-    StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, vectors);
+    if constexpr (kAligned) {
+      StoreRun<T, true>(row_.y + begin_, bytes_, lane_, width_, vectors);
+    } else {
+#pragma unroll
+      for (int i = 0; i < G; ++i) {
+        StoreSpan<T>(row_.y + begin_ + Offset(i), vectors[i], 0, bytes_ - Offset(i));
+      }
+    }
   }
 
  private:
+  // Bytes of the run before the lane's vector i.
+  __device__ int Offset(int i) const { return (i * width_ + lane_) * kVectorBytes; }
+
   // The parameters of the lane's vectors that exist, from those of its first one on.
   template <typename P, int kParts>
   __device__ void AskFor(const P* first, Vector (&params)[G][kParts]) const {

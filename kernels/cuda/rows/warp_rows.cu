@@ -21,9 +21,21 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256;  // Of a block, at most.
 
-// Blocks of a multiprocessor that the compiler leaves registers for.
+// Threads of a block. Where blocks follow one another, small ones make room for the next as soon as
+// their rows are done; a launch that the device holds at once starts sooner in few large ones,
+// unless it leaves most of a multiprocessor idle.
+template <bool kAligned, typename Params>
+unsigned BlockThreads(const Launch& launch, std::uint64_t warps) {
+  const auto multiprocessors = static_cast<std::uint64_t>(launch.limits.multiprocessors);
+  if (warps <= 4 * multiprocessors) return 128;
+  constexpr bool kLean =
+      kAligned && !std::is_same_v<Params, AnyParams> && !std::is_same_v<Params, RowParams>;
+  return kLean && warps > 40 * multiprocessors ? 64 : kThreads;
+}
+
+// Blocks of kThreads on a multiprocessor that the compiler leaves registers for.
 template <typename T, typename Params>
 constexpr int WantedBlocks() {
   if (std::is_same_v<Params, AnyParams>) return 4;
@@ -31,38 +43,58 @@ constexpr int WantedBlocks() {
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
-template <typename T, bool kAligned, typename Params, int G>
+// The statistics of a row of `width` lanes.
+template <typename Tile, typename T, int G>
+__device__ Moments<Accumulator<T>> SumRow(const Tile& run, Vector (&vectors)[G], int elements,
+                                          int width, bool centered) {
+  using A = Accumulator<T>;
+  if constexpr (kSharedReference<T>) {
+    const ReferenceSums<A> sums = AddLanes(run.SumTogether(vectors, centered), width, centered);
+    return MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
+  } else {
+    return MergeLanes(run.Sum(vectors, centered), static_cast<A>(elements), width, centered);
+  }
+}
+
+// kNarrow: a row has `lanes_per_row` lanes, a part of a warp, else all of it.
+template <typename T, bool kAligned, typename Params, int G, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<T, Params>(), kThreads))
     WarpRows(const __grid_constant__ RowBatch batch, const int lanes_per_row) {
   using A = Accumulator<T>;
-  const int width = G == 1 ? lanes_per_row : kLanes;
+  // Lanes of different rows in one warp cannot pass words to each other.
+  using Tile = std::conditional_t<kNarrow && (G > 1), VectorTile<T, G, kAligned>,
+                                  RegisterTile<T, kAligned, G>>;
+  const int width = kNarrow ? lanes_per_row : kLanes;
   const int lane = static_cast<int>(threadIdx.x & (width - 1));
-  // `width` divides kThreads; the number of the thread in the grid may exceed 32 bits.
-  std::uint32_t index = blockIdx.x * (kThreads / width) + threadIdx.x / width;
-  if (G > 1) index = OfWarp(index);
+  // The number of the thread in the grid may exceed 32 bits, that of the row does not.
+  const int width_bits = kNarrow ? __ffs(width) - 1 : 5;
+  std::uint32_t index = blockIdx.x * (blockDim.x >> width_bits) + (threadIdx.x >> width_bits);
+  if (!kNarrow) index = OfWarp(index);
   // Lanes behind the last row keep company: shuffles want the whole warp.
   const bool exists = index < batch.rows;
-  if (G > 1 && !exists) return;
+  if (!kNarrow && !exists) return;
   const Row row = FindRow(batch, exists ? index : batch.rows - 1);
   const int bytes = exists ? static_cast<int>(row.bytes) : 0;
 
   Vector vectors[G];
-  const RegisterTile<T, kAligned, G> run(row, 0, bytes, lane, width);
+  const Tile run(row, 0, bytes, lane, width);
   AwaitPreviousKernel();
+  if constexpr (kAligned) LetNextKernelBeginEarly<true>();
   run.Load(vectors);
   const auto params = run.Ask(Params(), batch);
-  const Moments<A> own = run.Sum(vectors, batch.centered);
-  const A elements = static_cast<A>(static_cast<int>(row.bytes) / static_cast<int>(sizeof(T)));
-  const RowScale<A> scale = FinishRow(MergeLanes(own, elements, width, batch.centered), batch.eps);
+  const int elements = static_cast<int>(row.bytes) / static_cast<int>(sizeof(T));
+  const Moments<A> whole = SumRow<Tile, T>(run, vectors, elements, width, batch.centered);
+  const RowScale<A> scale = FinishRow(whole, batch.eps);
   run.Finish(params, batch, scale, vectors);
 }
 
-template <typename T, bool kAligned, int G, typename Params>
+template <typename T, bool kAligned, int G, bool kNarrow, typename Params>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch, Params) {
   const auto lanes = static_cast<std::uint64_t>(batch.rows) * launch.plan.lanes_per_row;
-  const auto blocks = static_cast<unsigned>((lanes + kThreads - 1) / kThreads);
-  return LaunchOverlapping(launch.limits, launch.stream, WarpRows<T, kAligned, Params, G>, blocks,
-                           kThreads, batch, launch.plan.lanes_per_row);
+  const unsigned threads = BlockThreads<kAligned, Params>(launch, lanes / kLanes);
+  const auto blocks = static_cast<unsigned>((lanes + threads - 1) / threads);
+  return LaunchOverlapping(launch.limits, launch.stream, WarpRows<T, kAligned, Params, G, kNarrow>,
+                           blocks, threads, batch, launch.plan.lanes_per_row);
 }
 
 }  // namespace
@@ -71,11 +103,22 @@ Status LaunchWarpRows(const Launch& launch) {
   return ForEachRowBatch(launch, "warp rows", [&](auto element, auto aligned, const auto& batch) {
     using T = typename decltype(element)::Type;
     constexpr bool kAligned = decltype(aligned)::value;
-    if (launch.plan.vectors == 1) return Enqueue<T, kAligned, 1>(launch, batch, AnyParams());
+    const bool narrow = launch.plan.lanes_per_row < kLanes;
+    if (launch.plan.vectors == 1) return Enqueue<T, kAligned, 1, true>(launch, batch, AnyParams());
+    if constexpr (!kAligned) {
+      if (narrow) return Enqueue<T, false, kWarpMaxVectors, true>(launch, batch, AnyParams());
+    }
     return WithParams<T>(launch, batch, [&](auto params) {
-      return WithAhead<kAligned>(launch, batch.rows, params, [&](auto chosen) {
-        return launch.plan.vectors == 2 ? Enqueue<T, kAligned, 2>(launch, batch, chosen)
-                                        : Enqueue<T, kAligned, 4>(launch, batch, chosen);
+      const std::int64_t warps = batch.rows * std::int64_t{launch.plan.lanes_per_row} / kLanes;
+      return WithAhead<kAligned>(launch, warps, params, [&](auto chosen) {
+        if constexpr (kAligned) {
+          return narrow ? Enqueue<T, true, kWarpMaxVectors, true>(launch, batch, chosen)
+                        : Enqueue<T, true, kWarpMaxVectors, false>(launch, batch, chosen);
+        } else {
+          return launch.plan.vectors == 2
+                     ? Enqueue<T, false, 2, false>(launch, batch, chosen)
+                     : Enqueue<T, false, kWarpMaxVectors, false>(launch, batch, chosen);
+        }
       });
     });
   });

@@ -180,6 +180,13 @@ struct WordStep {
   }
 };
 
+// Where a run's gamma and beta lie in shared memory, whole steps of both.
+template <typename P>
+struct StagedParams {
+  std::uint32_t gamma;
+  std::uint32_t beta;
+};
+
 // A parameter's elements for the words of a step, as they lie in memory.
 template <typename T, typename P>
 struct ParamWords {
@@ -202,6 +209,19 @@ struct ParamWords {
       for (int k = 0; k < kWords; ++k) {
         const int at = k * width * kPair;
         if (at + 1 == left) raw[k] = __ldg(reinterpret_cast<const Bits<P>*>(own + at));
+      }
+    }
+  }
+
+  // From shared memory, the lane's first element being at `own`.
+  __device__ void ReadStaged(std::uint32_t own, int width) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      const std::uint32_t at = own + k * width * kBytes;
+      if constexpr (kBytes == 4) {
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(raw[k]) : "r"(at));
+      } else {
+        asm volatile("ld.shared.u64 %0, [%1];" : "=l"(raw[k]) : "r"(at));
       }
     }
   }

@@ -44,30 +44,25 @@ class WordTile {
     const int shift = Step::Shift(row_.x);
     const char* const own = row_.x + begin_ - shift + step_.lane * kWordBytes;
 #pragma unroll
-    for (int i = 0; i + 1 < G; ++i) {
-      vectors[i] = make_uint4(0, 0, 0, 0);
-      if (i < lead_) vectors[i] = step_.template Load<true>(own + i * step_.Bytes(), 0);
-    }
-    Vector& last = vectors[G - 1];
-    const char* const own_last = own + lead_ * step_.Bytes();
-    const int end = left_ == 0 ? 0 : left_ + shift - lead_ * step_.Bytes();
-    if (G > 1 && end >= step_.Bytes()) {
-      last = step_.template Load<true>(own_last, 0);
-    } else {
-      last = step_.template Load<false>(own_last, end);
-    }
+    for (int i = 0; i < G; ++i) LoadPlace(own, i, vectors);
     if constexpr (sizeof(T) == 2) {
       if (G > 1 ? shift == 0 : !__any_sync(kAllLanes, shift != 0)) return;
-      WordBits beyond = 0;
-      if (step_.lane == 0 && shift != 0) {
-        beyond = step_.LoadWord(own_last + step_.Bytes(), end - step_.Bytes());
-      }
-#pragma unroll
-      for (int i = 0; i + 1 < G; ++i) {
-        const WordBits following = i + 1 < lead_ ? vectors[i + 1].x : last.x;
-        if (i < lead_) step_.MoveDown(vectors[i], following, shift);
-      }
-      step_.MoveDown(last, beyond, shift);
+      std::uint32_t beyond = 0;
+      if (step_.lane == 0 && shift != 0) beyond = LoadBeyond(own);
+      MoveDown(vectors, beyond, shift);
+    }
+  }
+  // Load in parts: asks for place i of the vectors; for all G places, in any order, before Settle.
+  __device__ void Ask(int i, Vector (&vectors)[G], std::uint32_t* beyond) const {
+    const int shift = Step::Shift(row_.x);
+    const char* const own = row_.x + begin_ - shift + step_.lane * kWordBytes;
+    LoadPlace(own, i, vectors);
+    if (sizeof(T) == 2 && i + 1 == G && step_.lane == 0 && shift != 0) *beyond = LoadBeyond(own);
+  }
+  __device__ void Settle(Vector (&vectors)[G], std::uint32_t beyond) const {
+    if constexpr (sizeof(T) == 2) {
+      const int shift = Step::Shift(row_.x);
+      if (shift != 0) MoveDown(vectors, beyond, shift);
     }
   }
 
@@ -75,18 +70,19 @@ class WordTile {
     if (G > 1 ? !whole_vectors_ : !__any_sync(kAllLanes, whole_vectors_)) {
       return SumElements<T, G - 1>(vectors, lead_, vectors[G - 1], ElementsOfLast(), centered);
     }
-    const bool gather = G > 1 || whole_vectors_;
-    if (G > 1) Put(vectors, lead_, vectors[G - 1]);
-    InTurn(vectors,
-           [&](int, const Vector& vector) { return Select(gather, step_.Gather(vector), vector); });
-    const int whole = gather ? ShareOfLane(bytes_ / kVectorBytes, step_.lane, step_.width) : 0;
-    const Moments<A> moments =
-        SumElements<T, G>(vectors, whole, vectors[G - 1], gather ? 0 : ElementsOfLast(), centered);
-    InTurn(vectors, [&](int, const Vector& vector) {
-      return Select(gather, step_.Scatter(vector), vector);
+    return Gathered(vectors, [&](int whole, int present) {
+      return SumElements<T, G>(vectors, whole, vectors[G - 1], present, centered);
     });
-    if (G > 1) vectors[G - 1] = Pick(vectors, lead_);
-    return moments;
+  }
+  // The same around the reference of `width` lanes.
+  __device__ ReferenceSums<A> SumTogether(Vector (&vectors)[G], bool centered) const {
+    if (G > 1 ? !whole_vectors_ : !__any_sync(kAllLanes, whole_vectors_)) {
+      return SumAround<T, G - 1>(vectors, lead_, vectors[G - 1], ElementsOfLast(), step_.width,
+                                 centered);
+    }
+    return Gathered(vectors, [&](int whole, int present) {
+      return SumAround<T, G>(vectors, whole, vectors[G - 1], present, step_.width, centered);
+    });
   }
 
   // As VectorTile's.
@@ -100,30 +96,23 @@ class WordTile {
   template <typename P>
   __device__ void Finish(ElementParams<P, false>, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
-    RepackAll(vectors);
-    const RunScale<T> run_scale(scale);
-    const ElementPlace<P> place(batch, *this);
-    Store(vectors, [&](const Vector& vector, int i, auto whole) {
-      A values[kCount];
-      ScaleWords<decltype(whole)::value>(place, run_scale, i, vector, values);
-      return Pack<T>(values);
-    });
+    FinishPlain(ElementPlace<P>(batch, *this), scale, vectors, [](int) {});
   }
   template <typename P>
   __device__ void Finish(ElementParams<P, true>, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
-    RepackAll(vectors);
-    const RunScale<T> run_scale(scale);
-    const ElementPlace<P> place(batch, *this);
-    InTurn(vectors, [&](int i, const Vector& vector) {
-      const bool exists = i < lead_ || i + 1 == G;
-      if (!exists) return vector;
-      A values[kCount];
-      ScaleWords<false>(place, run_scale, i + 1 < G ? i : lead_, vector, values);
-      Activate<T>(batch.activation, batch.leaky_slope.As<A>(), values);
-      return Pack<T>(values);
-    });
-    Store(vectors, [](const Vector& vector, int, auto) { return vector; });
+    FinishActivated(ElementPlace<P>(batch, *this), batch, scale, vectors, [](int) {});
+  }
+  // The same with parameters in shared memory; calls done(i) when place i of the vectors is free.
+  template <typename P, typename Function>
+  __device__ void Finish(const StagedParams<P>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Vector (&vectors)[G], Function done) const {
+    const StagedPlace<P> place = {params, step_};
+    if (batch.activation == Activation::kNone) {
+      FinishPlain(place, scale, vectors, done);
+    } else {
+      FinishActivated(place, batch, scale, vectors, done);
+    }
   }
 
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
@@ -164,6 +153,60 @@ class WordTile {
   }
 
  private:
+  // Bytes of the row from the last step's first word on.
+  __device__ int EndOfLast() const {
+    return left_ == 0 ? 0 : left_ + Step::Shift(row_.x) - lead_ * step_.Bytes();
+  }
+
+  // The words at place i of the vectors, the lane's first one being at `own`.
+  __device__ void LoadPlace(const char* own, int i, Vector (&vectors)[G]) const {
+    if (i + 1 < G) {
+      vectors[i] = make_uint4(0, 0, 0, 0);
+      if (i < lead_) vectors[i] = step_.template Load<true>(own + i * step_.Bytes(), 0);
+      return;
+    }
+    const char* const own_last = own + lead_ * step_.Bytes();
+    const int end = EndOfLast();
+    if (G > 1 && end >= step_.Bytes()) {
+      vectors[i] = step_.template Load<true>(own_last, 0);
+    } else {
+      vectors[i] = step_.template Load<false>(own_last, end);
+    }
+  }
+  // What follows the last step's words.
+  __device__ std::uint32_t LoadBeyond(const char* own) const {
+    return static_cast<std::uint32_t>(
+        step_.LoadWord(own + (lead_ + 1) * step_.Bytes(), EndOfLast() - step_.Bytes()));
+  }
+
+  // Words become pairs that begin `shift` bytes further on. `beyond` is lane 0's.
+  __device__ void MoveDown(Vector (&vectors)[G], std::uint32_t beyond, int shift) const {
+    Vector& last = vectors[G - 1];
+#pragma unroll
+    for (int i = 0; i + 1 < G; ++i) {
+      const WordBits following = i + 1 < lead_ ? vectors[i + 1].x : last.x;
+      if (i < lead_) step_.MoveDown(vectors[i], following, shift);
+    }
+    step_.MoveDown(last, beyond, shift);
+  }
+
+  // sum(whole, present) while lanes hold the vectors of a row of whole ones, as VectorTile has
+  // them.
+  template <typename Function>
+  __device__ auto Gathered(Vector (&vectors)[G], Function sum) const {
+    const bool gather = G > 1 || whole_vectors_;
+    if (G > 1) Put(vectors, lead_, vectors[G - 1]);
+    InTurn(vectors,
+           [&](int, const Vector& vector) { return Select(gather, step_.Gather(vector), vector); });
+    const int whole = gather ? ShareOfLane(bytes_ / kVectorBytes, step_.lane, step_.width) : 0;
+    const auto sums = sum(whole, gather ? 0 : ElementsOfLast());
+    InTurn(vectors, [&](int, const Vector& vector) {
+      return Select(gather, step_.Scatter(vector), vector);
+    });
+    if (G > 1) vectors[G - 1] = Pick(vectors, lead_);
+    return sums;
+  }
+
   // Whether lines leave the L2 cache first: of float32 rows with the most vectors to a lane (0.92
   // of a copy's speed so at 16383 elements, and 0.86 without); others lose by it.
   static constexpr bool kPasses = std::is_same_v<T, float> && G == kBlockManyVectors;
@@ -212,31 +255,86 @@ class WordTile {
       left = tile.bytes_ / static_cast<int>(sizeof(T)) - tile.step_.lane * kPair;
       odd = tile.Rest() % kWordBytes != 0;
     }
+
+    // Those of a step that begins `elements` behind the run's begin.
+    template <bool kWhole>
+    __device__ void Read(int elements, int width, A (&gammas)[kCount], A (&betas)[kCount]) const {
+      ParamWords<T, P> raw_gamma, raw_beta;
+      raw_gamma.template Load<kWhole>(gamma + elements, left - elements, width, odd);
+      if (has_beta) raw_beta.template Load<kWhole>(beta + elements, left - elements, width, odd);
+      raw_gamma.Unpack(gammas);
+      raw_beta.Unpack(betas);
+    }
   };
 
-  // Scales the words of step i, all of which exist if kWhole.
-  template <bool kWhole, typename P>
-  __device__ void ScaleWords(const ElementPlace<P>& place, const RunScale<T>& scale, int i,
-                             const Vector& vector, A (&values)[kCount]) const {
-    ParamWords<T, P> raw_gamma, raw_beta;
-    const int elements = i * step_.width * kCount;
-    const int left = place.left - elements;
-    raw_gamma.template Load<kWhole>(place.gamma + elements, left, step_.width, place.odd);
-    if (place.has_beta) {
-      raw_beta.template Load<kWhole>(place.beta + elements, left, step_.width, place.odd);
+  // The same in shared memory, where the whole of the last step can be read.
+  template <typename P>
+  struct StagedPlace {
+    const StagedParams<P>& params;
+    const Step& step;
+
+    template <bool>
+    __device__ void Read(int elements, int width, A (&gammas)[kCount], A (&betas)[kCount]) const {
+      const int own = (elements + step.lane * kPair) * static_cast<int>(sizeof(P));
+      ParamWords<T, P> raw_gamma, raw_beta;
+      raw_gamma.ReadStaged(params.gamma + own, width);
+      raw_beta.ReadStaged(params.beta + own, width);
+      raw_gamma.Unpack(gammas);
+      raw_beta.Unpack(betas);
     }
+  };
+
+  template <typename Place, typename Function>
+  __device__ void FinishPlain(const Place& place, const RowScale<A>& scale, Vector (&vectors)[G],
+                              Function done) const {
+    RepackAll(vectors);
+    const RunScale<T> run_scale(scale);
+    Store(
+        vectors,
+        [&](const Vector& vector, int i, auto whole) {
+          A values[kCount];
+          ScaleWords<decltype(whole)::value>(place, run_scale, i, vector, values);
+          return Pack<T>(values);
+        },
+        done);
+  }
+  template <typename Place, typename Function>
+  __device__ void FinishActivated(const Place& place, const RowBatch& batch,
+                                  const RowScale<A>& scale, Vector (&vectors)[G],
+                                  Function done) const {
+    RepackAll(vectors);
+    const RunScale<T> run_scale(scale);
+    InTurn(vectors, [&](int i, const Vector& vector) {
+      const bool exists = i < lead_ || i + 1 == G;
+      if (!exists) return vector;
+      A values[kCount];
+      ScaleWords<false>(place, run_scale, i + 1 < G ? i : lead_, vector, values);
+      Activate<T>(batch.activation, batch.leaky_slope.As<A>(), values);
+      return Pack<T>(values);
+    });
+    Store(
+        vectors, [](const Vector& vector, int, auto) { return vector; }, done);
+  }
+
+  // Scales the words of step i, all of which exist if kWhole.
+  template <bool kWhole, typename Place>
+  __device__ void ScaleWords(const Place& place, const RunScale<T>& scale, int i,
+                             const Vector& vector, A (&values)[kCount]) const {
     A gamma[kCount], beta[kCount];
-    raw_gamma.Unpack(gamma);
-    raw_beta.Unpack(beta);
+    place.template Read<kWhole>(i * step_.width * kCount, step_.width, gamma, beta);
     Unpack<T>(vector, values);
 #pragma unroll
     for (int j = 0; j < kCount; ++j) values[j] = scale.ByElement(values[j], gamma[j], beta[j]);
   }
 
   // Stores result(vector, i, whole) of each step i in turn; `whole` is std::true_type where the
-  // step needs no checks.
+  // step needs no checks. Calls done(i) when place i of the vectors is free.
   template <typename Function>
   __device__ void Store(const Vector (&vectors)[G], Function result) const {
+    Store(vectors, result, [](int) {});
+  }
+  template <typename Function, typename Done>
+  __device__ void Store(const Vector (&vectors)[G], Function result, Done done) const {
     char* own = row_.y + begin_ - Step::Shift(row_.y) + step_.lane * kWordBytes;
     KeepAddress(&own);
     WordBits carry = 0;
@@ -246,6 +344,7 @@ class WordTile {
         StoreStep<true>(own + i * step_.Bytes(), i, result(vectors[i], i, std::true_type()),
                         &carry);
       }
+      done(i);
     }
     char* const own_last = own + lead_ * step_.Bytes();
     if (G > 1 && Rest() == step_.Bytes()) {
@@ -253,6 +352,7 @@ class WordTile {
     } else {
       StoreStep<false>(own_last, lead_, result(vectors[G - 1], lead_, std::false_type()), &carry);
     }
+    done(G - 1);
     // The last pair's second half lies in the step that follows.
     if (sizeof(T) == 2 && Step::Shift(row_.y) != 0 && Rest() == step_.Bytes() &&
         step_.lane == step_.width - 1) {

@@ -1,0 +1,113 @@
+// Statistics of 16-bit rows in registers: sums around one reference.
+//
+// All lanes of a warp sum relative to the same value, the mean of the first vector of its lane 0,
+// so that a merge adds sums and squares at once, in one butterfly where MergeLanes takes two, one
+// after the other. What that costs is accuracy: with a reference that is the mean of k of the row's
+// n elements, (reference - mean)^2 is at most n / k variances (Cauchy and Schwarz), so that the
+// squares exceed the row's M2 by a factor of 1 + n / k at most, and the variance loses as much of
+// its 24 bits. Rows of this folder in registers have n / k up to 4096 where an outlier meets the
+// reference, and 1 or so elsewhere: the deviation is right to 1.2e-4 then, a quarter of a unit in
+// the last place of float16.
+
+#ifndef NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
+#define NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
+
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/numeric.cuh"
+
+namespace normd::norm::cuda {
+
+// Whether rows of T are summed so.
+template <typename T>
+inline constexpr bool kSharedReference = sizeof(T) == 2;
+
+// Sums of a set of elements, relative to a reference, and of their squares.
+template <typename A>
+struct ReferenceSums {
+  A reference = 0;
+  A sum = 0;
+  A squares = 0;
+  A count = 0;
+};
+
+// The mean of the first `present` elements of a vector, exact where they are equal.
+template <typename T>
+__device__ inline float MeanOfHead(const Vector& vector, int present) {
+  float values[kPerVector<T>];
+  Unpack<T>(vector, values);
+  if (present < kPerVector<T>) return values[0];
+  const float low = (values[0] + values[1]) + (values[2] + values[3]);
+  const float high = (values[4] + values[5]) + (values[6] + values[7]);
+  return (low + high) * 0.125f;
+}
+
+// The sums of a lane's first `whole` vectors, which are at most kMost, and of the first `present`
+// elements of `last`. `width` lanes, of which the first has elements, share the reference; all 32
+// call it together. Of squares alone, relative to zero, where they are not `centered`.
+template <typename T, int kMost, int G>
+__device__ inline ReferenceSums<float> SumAround(const Vector (&vectors)[G], int whole,
+                                                 const Vector& last, int present, int width,
+                                                 bool centered) {
+  ReferenceSums<float> result;
+  if (centered) {
+    const float own =
+        whole > 0 ? MeanOfHead<T>(vectors[0], kPerVector<T>) : MeanOfHead<T>(last, present);
+    result.reference = __shfl_sync(kAllLanes, own, 0, width);
+  }
+  float sum[2] = {0, 0};
+  float squares[2] = {0, 0};
+  const auto add = [&](const Vector& vector, int count) {
+    float values[kPerVector<T>];
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (int i = 0; i < kPerVector<T>; ++i) {
+      const float value = i < count ? values[i] - result.reference : 0.0f;
+      sum[i % 2] += value;
+      squares[i % 2] = Fma(value, value, squares[i % 2]);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    if (i < whole) add(vectors[i], kPerVector<T>);
+  }
+  if (present == kPerVector<T>) {
+    add(last, kPerVector<T>);
+  } else if (present > 0) {
+    add(last, present);
+  }
+  result.sum = sum[0] + sum[1];
+  result.squares = squares[0] + squares[1];
+  return result;
+}
+
+// Adds up those of `width` lanes; every lane gets the result. One branch for all steps: shuffles
+// on both sides of a branch in each would follow one another.
+__device__ inline ReferenceSums<float> AddLanes(ReferenceSums<float> lane, int width,
+                                                bool centered) {
+  if (!centered) {
+    lane.squares = GroupSum(lane.squares, width);
+    return lane;
+  }
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    const float sum = __shfl_xor_sync(kAllLanes, lane.sum, offset);
+    const float squares = __shfl_xor_sync(kAllLanes, lane.squares, offset);
+    lane.sum += sum;
+    lane.squares += squares;
+  }
+  return lane;
+}
+
+// The same sums around another reference.
+__device__ inline ReferenceSums<float> Around(float reference, ReferenceSums<float> sums) {
+  const float distance = sums.reference - reference;
+  const float twice = Fma(sums.count, distance, sums.sum + sums.sum);
+  sums.squares = Fma(distance, twice, sums.squares);
+  sums.sum = Fma(sums.count, distance, sums.sum);
+  sums.reference = reference;
+  return sums;
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
