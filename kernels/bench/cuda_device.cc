@@ -7,6 +7,7 @@
 #include "kernels/bench/cuda_linear.h"
 #include "kernels/bench/cuda_memory.h"
 #include "kernels/bench/cuda_reference.h"
+#include "kernels/bench/cuda_staged_check.h"
 #include "kernels/bench/data.h"
 #include "kernels/bench/device.h"
 #include "kernels/cuda/normalize.h"
@@ -22,6 +23,8 @@ constexpr std::int64_t kMaxReplayedBytes = 16 << 20;
 // The buffers that calls take in turn are this many bytes together at least: four times the largest
 // L2 cache, so that no call finds its tensor there.
 constexpr std::size_t kRotatedBytes = 256 << 20;
+// Of a case with stages, which is checked on the host.
+constexpr std::int64_t kCheckedElements = 1 << 20;
 
 // Parameters in device memory.
 struct DeviceParams {
@@ -211,14 +214,19 @@ class CudaDevice : public Device {
     if (!status.ok()) return status;
     const Segment segment = run.segment(0);
     // All ones is a NaN in every type: an element that is not written shows in the error.
-    status = ToStatus(
-        cudaMemsetAsync(segment.y, 0xff, static_cast<std::size_t>(run.c.tensor_bytes()), stream_),
-        "cudaMemset");
+    const auto bytes = static_cast<std::size_t>(run.c.tensor_bytes());
+    for (void* const output : {segment.y, segment.residual_out}) {
+      if (output == nullptr || !status.ok()) continue;
+      status = ToStatus(cudaMemsetAsync(output, 0xff, bytes, stream_), "cudaMemset");
+    }
     if (status.ok()) status = Normalize(run, 0);
     if (!status.ok()) return status;
-    // The reference on the device knows plain specs; of the others the tests see every element.
+    // The reference on the device knows plain specs.
     if (!IsPlain(run.c.spec, run.params.view) || run.c.spec.residual) {
-      return ToStatus(cudaStreamSynchronize(stream_), "run");
+      status = ToStatus(cudaStreamSynchronize(stream_), "run");
+      if (!status.ok()) return status;
+      return MaxErrorOfStages(run.c, HostParams(run.c.spec, settings_.param_dtype, settings_.seed),
+                              segment, kCheckedElements, &out->max_error, &out->checked_elements);
     }
     DeviceError error;
     status =

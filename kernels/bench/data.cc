@@ -1,11 +1,11 @@
 #include "kernels/bench/data.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
+#include <type_traits>
 
+#include "kernels/bench/staged_error.h"
 #include "kernels/reference.h"
 
 namespace normd::norm::bench {
@@ -54,75 +54,39 @@ Row CopyRow(const NormSpec& spec, const NormParams& params, const Segment& segme
   return out;
 }
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Largest error of a segment's elements, of which `got` gives one.
-template <class Got>
-double LargestError(const NormSpec& spec, const NormParams& params, const Segment& segment,
-                    const Got& got) {
-  const std::int64_t elements = segment.samples * spec.channels * segment.spatial;
-  std::vector<double> reference(static_cast<std::size_t>(elements));
-  if (!NormalizeReference(spec, params, segment, reference.data()).ok()) return kInfinity;
-  double worst = 0;
-  for (std::int64_t i = 0; i < elements; ++i) {
-    const double want = reference[static_cast<std::size_t>(i)];
-    const double value = got(i);
-    if (std::isnan(want) && std::isnan(value)) continue;
-    const double error = std::fabs(value - want) / std::max(1.0, std::fabs(want));
-    worst = std::isnan(error) ? kInfinity : std::max(worst, error);
-  }
-  return worst;
-}
-
 double RowError(const Row& row, std::int64_t spatial) {
-  const Segment segment{row.x.data(), nullptr, 1, spatial};
-  return LargestError(row.spec, row.params, segment,
-                      [&](std::int64_t i) { return LoadElement(row.spec.dtype, row.y.data(), i); });
-}
-
-// Blocks of a row that have scales of their own.
-std::int64_t BlocksOfRow(const NormSpec& spec, std::int64_t spatial) {
-  if (spec.quantization_scale != QuantizationScale::kBlock) return 1;
-  return (RowLength(spec, spatial) + kQuantizationBlock - 1) / kQuantizationBlock;
+  Segment segment{row.x.data(), nullptr, 1, spatial};
+  segment.y = const_cast<char*>(row.y.data());
+  return StagedMaxError(row.spec, row.params, segment);
 }
 
 // One sample of a segment.
 Segment SampleOf(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
   const std::int64_t elements = spec.channels * segment.spatial;
-  const auto at = [sample](const void* data, std::int64_t bytes) -> const void* {
-    return data == nullptr ? nullptr : static_cast<const char*>(data) + sample * bytes;
+  const bool quantized = spec.quantization != Quantization::kNone;
+  const std::int64_t row = RowLength(spec, segment.spatial);
+  const std::int64_t blocks = spec.quantization_scale == QuantizationScale::kBlock
+                                  ? (row + kQuantizationBlock - 1) / kQuantizationBlock
+                                  : 1;
+  const auto skip = [sample](auto*& data, std::int64_t bytes) {
+    if (data == nullptr) return;
+    data = reinterpret_cast<std::remove_reference_t<decltype(data)>>(
+        reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(sample * bytes));
   };
-  Segment one;
+  Segment one = segment;
   one.samples = 1;
-  one.spatial = segment.spatial;
-  one.x = at(segment.x, elements * element);
-  one.residual = at(segment.residual, elements * element);
-  one.other = at(segment.other, elements * element);
-  one.gate = at(segment.gate, spec.channels * element);
-  one.scale = at(segment.scale, spec.channels * element);
-  one.shift = at(segment.shift, spec.channels * element);
-  if (segment.style_index != nullptr) one.style_index = segment.style_index + sample;
+  skip(one.x, elements * element);
+  skip(one.y, quantized ? elements : elements * element);
+  skip(one.residual, elements * element);
+  skip(one.residual_out, elements * element);
+  skip(one.other, elements * element);
+  skip(one.gate, spec.channels * element);
+  skip(one.scale, spec.channels * element);
+  skip(one.shift, spec.channels * element);
+  skip(one.style_index, std::int64_t{sizeof(std::int64_t)});
+  skip(one.scale_out, elements / row * blocks * std::int64_t{sizeof(float)});
   return one;
-}
-
-// An element of y, times its scale if it is quantized.
-double Result(const NormSpec& spec, const Segment& segment, std::int64_t sample, std::int64_t i) {
-  const std::int64_t element = sample * spec.channels * segment.spatial + i;
-  if (spec.quantization == Quantization::kNone) return LoadElement(spec.dtype, segment.y, element);
-  const double value = LoadQuantized(spec.quantization, segment.y, element);
-  if (spec.quantization_scale == QuantizationScale::kStatic) return value * spec.output_scale;
-  // Of the rows that are quantized one by one, norm_bench has those that lie together.
-  const std::int64_t length = RowLength(spec, segment.spatial);
-  const std::int64_t blocks = BlocksOfRow(spec, segment.spatial);
-  const std::int64_t block = blocks == 1 ? 0 : element % length / kQuantizationBlock;
-  return value * static_cast<double>(segment.scale_out[element / length * blocks + block]);
-}
-
-double SampleError(const NormSpec& spec, const NormParams& params, const Segment& segment,
-                   std::int64_t sample) {
-  return LargestError(spec, params, SampleOf(spec, segment, sample),
-                      [&](std::int64_t i) { return Result(spec, segment, sample, i); });
 }
 
 }  // namespace
@@ -175,7 +139,7 @@ double MaxError(const NormSpec& spec, const NormParams& params, const Segment& s
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = count == 1 ? 0 : i * (all - 1) / (count - 1);
     const double error = rows ? RowError(CopyRow(spec, params, segment, at), segment.spatial)
-                              : SampleError(spec, params, segment, at);
+                              : StagedMaxError(spec, params, SampleOf(spec, segment, at));
     worst = std::max(worst, error);
     *checked += length;
   }

@@ -35,11 +35,9 @@ struct HostParams {
   std::vector<char> gamma, beta, mean, variance;  // The last two may be empty.
 };
 
-// Largest |y - reference| / max(1, |reference|) over whole rows picked at even distances, the first
-// and the last among them, of about `max_elements` elements together; for what is not plain, over
-// whole samples. What is quantized is multiplied with its scale first, so that its rounding counts
-// as an error. Infinite where one of the two is a NaN and the other is not. Adds the number of
-// elements to *checked.
+// StagedMaxError's over whole rows picked at even distances, the first and the last among them, of
+// about `max_elements` elements together; for what is not plain, over whole samples. Adds the
+// number of elements to *checked.
 double MaxError(const NormSpec& spec, const NormParams& params, const Segment& segment,
                 std::int64_t max_elements, std::int64_t* checked);
 
