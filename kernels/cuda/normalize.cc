@@ -275,6 +275,7 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   limits->cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
   const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
+  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareColumns(*limits);
   if (error == cudaSuccess && clusters) error = CountResidentClusters(limits);
   if (error == cudaSuccess && clusters) error = PrepareClusterRows(*limits);
   if (error == cudaSuccess && limits->compute_capability == 90) error = PrepareTensorProduct();

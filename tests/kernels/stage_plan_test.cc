@@ -98,6 +98,26 @@ TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
   EXPECT_EQ(plan.warps, kStageWarps);
 }
 
+TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithoutASecondTensor) {
+  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.quantization = Quantization::kInt8;
+  Plan plan;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.warps, 2);
+  EXPECT_EQ(plan.vectors, kManyVectors);
+  spec.channels = 2048;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.warps, 0);
+  EXPECT_EQ(plan.lanes_per_row, 32);
+  EXPECT_EQ(plan.vectors, kManyVectors);
+  spec.channels = 1024;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.vectors, kFewVectors);
+  spec.channels = 32768;
+  PlanStages(spec, 1, &plan);
+  EXPECT_EQ(plan.warps, 16);
+}
+
 TEST(MakePlanTest, RefusesAForcedStrategyForStages) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.residual = true;

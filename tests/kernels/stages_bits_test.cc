@@ -107,6 +107,10 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
   void Check(std::int64_t length) {
     StagedSpec staged = DrawSpec();
     const std::int64_t spatial = ChooseShape(length, &staged, random_);
+    Check(staged, length > 10000 ? 2 : random_.Draw(1, 5), spatial);
+  }
+
+  void Check(const StagedSpec& staged, std::int64_t samples, std::int64_t spatial) {
     const NormSpec& spec = staged.spec;
     SCOPED_TRACE(::testing::Message()
                  << alone_->Name() << ", " << staged.names << ", statistics "
@@ -114,8 +118,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
                  << spec.channels << " channels, spatial " << spatial);
     const StagedParams params(spec, staged.input_bias, random_);
     const NormParams view = params.View();
-    StagedSegment whole(spec, length > 10000 ? 2 : random_.Draw(1, 5), spatial,
-                        random_.Draw(1, 3000), random_);
+    StagedSegment whole(spec, samples, spatial, random_.Draw(1, 3000), random_);
     whole.WantStatistics(random_.Chance(50));
     if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
     CheckInABatch(spec, view, whole);
@@ -140,6 +143,45 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
     for (int i = 0; i < cases; ++i) {
       Check(length);
       if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
+// Launches of thousands of rows take other ways than small ones: rows that share factors, and tiles
+// of positions, are handed out to blocks that stay.
+TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
+  const auto [dtype, layout, rows] = GetParam();
+  if (alone_->Name() != "cuda") GTEST_SKIP() << "launches are a device's";
+  if (dtype == DType::kFloat64) GTEST_SKIP() << "has one way";
+  const auto of = [&](std::int64_t channels, Statistics statistics) {
+    StagedSpec staged;
+    staged.spec = LayerNormSpec(channels, dtype);
+    staged.spec.statistics = statistics;
+    staged.spec.layout = layout;
+    staged.spec.rows = rows;
+    return staged;
+  };
+  const std::int64_t vector = 16 / static_cast<std::int64_t>(SizeOf(dtype));
+  for (const std::int64_t channels : {129 * vector, 300 * vector, 900 * vector}) {
+    for (const Statistics statistics : {Statistics::kMeanVariance, Statistics::kMeanSquare}) {
+      if (rows == Rows::kPosition && layout == Layout::kChannelsFirst) {
+        Check(of(channels == 129 * vector ? 48 : 520, statistics), 300, 65 * vector / 2 * 2);
+        continue;
+      }
+      StagedSpec staged = of(channels, statistics);
+      const std::int64_t samples = channels == 900 * vector ? 2 : 15;
+      if (rows == Rows::kGroup) {
+        staged.spec.quantization = Quantization::kFloat8E4M3;
+        staged.spec.quantization_scale =
+            layout == Layout::kChannelsFirst ? QuantizationScale::kRow : QuantizationScale::kBlock;
+        Check(staged, 600 * samples, 1);
+      } else {
+        staged.spec.scale = staged.spec.shift = true;
+        Check(staged, samples, 600);
+        staged.spec.residual = staged.spec.gate = true;
+        Check(staged, samples, 600);
+      }
+      if (HasFailure()) return;
     }
   }
 }

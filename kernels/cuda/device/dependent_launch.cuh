@@ -48,16 +48,23 @@ inline cudaLaunchAttribute OverlapPrevious(bool allowed) {
   return attribute;
 }
 
+struct LaunchShape {
+  unsigned blocks = 0;
+  dim3 threads;
+  std::size_t shared_bytes = 0;  // Dynamic; a kernel asks for more than 48 KiB once.
+};
+
 // Launches a kernel which calls AwaitPreviousKernel before it touches global memory, so that its
 // launch and its first instructions overlap the end of its predecessor: 0.3 us of a small tensor's
 // 2, and as much again where the predecessor calls LetNextKernelBeginEarly.
 template <typename... Params, typename... Args>
 cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
-                              void (*kernel)(Params...), unsigned blocks, unsigned threads,
+                              const LaunchShape& shape, void (*kernel)(Params...),
                               const Args&... args) {
   cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = threads;
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream;
   cudaLaunchAttribute attribute = OverlapPrevious(true);
   config.attrs = &attribute;
@@ -65,6 +72,12 @@ cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, args...);
   if (error != cudaSuccess) (void)cudaGetLastError();  // It is told here, and not again.
   return error;
+}
+template <typename... Params, typename... Args>
+cudaError_t LaunchOverlapping(const DeviceLimits& limits, cudaStream_t stream,
+                              void (*kernel)(Params...), unsigned blocks, unsigned threads,
+                              const Args&... args) {
+  return LaunchOverlapping(limits, stream, LaunchShape{blocks, dim3(threads)}, kernel, args...);
 }
 
 }  // namespace normd::norm::cuda

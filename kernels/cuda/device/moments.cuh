@@ -85,6 +85,36 @@ __device__ inline void AddElements(const Vector& vector, int present, Accumulato
   }
 }
 
+// Adds the first `present` values, less the reference, and their squares to one of two pairs of
+// sums, 0 or 1, a constant at best. Where the reference is a mean, elements are added in pairs of
+// pairs: sums of equal elements are then exact, and a constant row loses nothing.
+template <typename T>
+__device__ inline void AddDeviations(const Accumulator<T> (&elements)[kPerVector<T>], int present,
+                                     Accumulator<T> reference, int pair, Accumulator<T> (&sums)[2],
+                                     Accumulator<T> (&squares)[2]) {
+  using A = Accumulator<T>;
+  constexpr int kCount = kPerVector<T>;
+  A values[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = i < present ? elements[i] - reference : A(0);
+  if constexpr (kMeanReference<T>) {
+    A sum = values[0] + values[1];
+    A square = Fma(values[1], values[1], values[0] * values[0]);
+    if constexpr (kCount == 4) {
+      sum += values[2] + values[3];
+      square += Fma(values[3], values[3], values[2] * values[2]);
+    }
+    sums[pair] += sum;
+    squares[pair] += square;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      sums[i % 2] += values[i];
+      squares[i % 2] = Fma(values[i], values[i], squares[i % 2]);
+    }
+  }
+}
+
 // Sums a lane's vectors in the order of the calls, relative to a reference.
 template <typename T>
 class LaneSums {
@@ -93,30 +123,11 @@ class LaneSums {
 
   __device__ explicit LaneSums(A reference) : reference_(reference) {}
 
-  // Adds the first `present` elements of a vector to one of two pairs of sums, 0 or 1, a constant
-  // at best. Where the reference is a mean, elements are added in pairs of pairs: sums of equal
-  // elements are then exact, and a constant row loses nothing.
+  // As AddDeviations.
   __device__ void Add(const Vector& vector, int present = kCount, int pair = 0) {
     A values[kCount];
     Unpack<T>(vector, values);
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = i < present ? values[i] - reference_ : A(0);
-    if constexpr (kMeanReference<T>) {
-      A sum = values[0] + values[1];
-      A squares = Fma(values[1], values[1], values[0] * values[0]);
-      if constexpr (kCount == 4) {
-        sum += values[2] + values[3];
-        squares += Fma(values[3], values[3], values[2] * values[2]);
-      }
-      sum_[pair] += sum;
-      squares_[pair] += squares;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        sum_[i % 2] += values[i];
-        squares_[i % 2] = Fma(values[i], values[i], squares_[i % 2]);
-      }
-    }
+    AddDeviations<T>(values, present, reference_, pair, sum_, squares_);
   }
 
   // `count` is the number of elements added.

@@ -1,10 +1,10 @@
 // Any rows with any stages: the kernel that computes what no other does, and the statistics that a
 // request wants beside results that other kernels compute.
 //
-// Phases: a team (lanes of a warp, or a block) reads its row in chunks of kStageVectors vectors a
-// thread, takes its statistics, and writes residual_out; with Style::kTensor it does the same with
-// the row's style tensor before. Then it reads the row again and writes the results; where a row
-// has a scale of its own it first reads it once more for the largest of them.
+// Phases: a team (lanes of a warp, or a block) reads its row in chunks of the plan's vectors for
+// each thread, takes its statistics, and writes residual_out; with Style::kTensor it does the same
+// with the row's style tensor before. Then it reads the row again and writes the results; where a
+// row has a scale of its own it first reads it once more for the largest of them.
 // Bytes: rows up to some 100 KiB come from the caches when they are read again. Elements are read
 // in 16-byte vectors where rows lie together at such addresses, and else one by one.
 // Determinism: the plan cuts rows for this kernel and for lean_rows.cu alike, and both add in the
@@ -24,13 +24,13 @@ constexpr int kThreads = 256;  // Of blocks of short rows.
 // Calls visit(at) for each vector of a thread's, also those of which nothing is present, in the
 // whole chunks of a row of `length` elements, of which `elements` exist.
 template <typename T, typename Visit>
-__device__ inline void ForVectors(const StageTeam& team, std::int64_t length, std::int64_t elements,
-                                  Visit visit) {
+__device__ inline void ForVectors(const StageTeam<>& team, std::int64_t length,
+                                  std::int64_t elements, Visit visit) {
   constexpr int kCount = kPerVector<T>;
-  const std::int64_t chunk = std::int64_t{kStageVectors} * team.size() * kCount;
+  const std::int64_t chunk = std::int64_t{team.vectors} * team.size() * kCount;
   for (std::int64_t begin = 0; begin < length; begin += chunk) {
 #pragma unroll 1
-    for (int i = 0; i < kStageVectors; ++i) {
+    for (int i = 0; i < team.vectors; ++i) {
       const std::int64_t first = begin + (std::int64_t{i} * team.size() + team.thread) * kCount;
       const std::int64_t left = elements - first;
       visit(StageElements{first, static_cast<int>(left < 0 ? 0 : left < kCount ? left : kCount)});
@@ -38,39 +38,115 @@ __device__ inline void ForVectors(const StageTeam& team, std::int64_t length, st
   }
 }
 
+// Sums a thread's elements vector by vector, where the order allows: relative to the first of each
+// chunk.
+template <typename T>
+class StreamedSums {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerVector<T>;
+
+  __device__ explicit StreamedSums(Statistics statistics) : statistics_(statistics) {}
+
+  __device__ void Add(const A (&values)[kCount], int present) {
+    if (present == 0) return;
+    if (count_ == 0) reference_ = values[0];
+    count_ += present;
+    if (statistics_ == Statistics::kMeanVariance) {
+      AddDeviations<T>(values, present, reference_, 0, sums_, squares_);
+    } else {
+      AddUncentered<T, true>(statistics_, values, present, squares_, &largest_);
+    }
+  }
+  // Those of the chunk that ends here.
+  __device__ Moments<A> Finish() {
+    const Moments<A> moments = statistics_ == Statistics::kMeanVariance
+                                   ? MomentsOfSums(reference_, sums_[0] + sums_[1],
+                                                   squares_[0] + squares_[1], count_, true)
+                                   : UncenteredMoments<A>(statistics_, squares_, largest_, count_);
+    *this = StreamedSums(statistics_);
+    return moments;
+  }
+
+ private:
+  Statistics statistics_;
+  int count_ = 0;
+  A reference_ = 0;
+  A sums_[2] = {0, 0};
+  A squares_[2] = {0, 0};
+  MagnitudeBits<A> largest_ = 0;
+};
+
+// The same where the reference is the mean of a chunk, which is held in registers for that. The
+// vectors move up: an index that is no constant would put them into memory.
+template <typename T>
+class HeldSums {
+ public:
+  using A = Accumulator<T>;
+  static constexpr int kCount = kPerVector<T>;
+
+  __device__ explicit HeldSums(Statistics statistics) : statistics_(statistics) {}
+
+  __device__ void Add(const A (&values)[kCount], int present) {
+#pragma unroll
+    for (int i = 0; i + 1 < kManyVectors; ++i) {
+      present_[i] = present_[i + 1];
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) chunk_[i][j] = chunk_[i + 1][j];
+    }
+    present_[kManyVectors - 1] = present;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) chunk_[kManyVectors - 1][j] = values[j];
+  }
+  __device__ Moments<A> Finish() {
+    const Moments<A> moments = MomentsOfVectors<T, kManyVectors>(
+        statistics_,
+        [&](int i, A(&values)[kCount]) {
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) values[j] = chunk_[i][j];
+        },
+        [&](int i) { return present_[i]; });
+#pragma unroll
+    for (int& present : present_) present = 0;
+    return moments;
+  }
+
+ private:
+  const Statistics statistics_;
+  A chunk_[kManyVectors][kCount] = {};
+  int present_[kManyVectors] = {};
+};
+
 // The statistics of what a thread holds of a row: input(at, values) gives its elements.
 template <typename T, typename Input>
 __device__ inline Moments<Accumulator<T>> OwnStatistics(Statistics statistics,
-                                                        const StageTeam& team,
+                                                        const StageTeam<>& team,
                                                         std::int64_t elements, Input input) {
   using A = Accumulator<T>;
-  constexpr int kCount = kPerVector<T>;
+  using Sums = std::conditional_t<kMeanReference<T>, HeldSums<T>, StreamedSums<T>>;
   Moments<A> total;
-  A chunk[kStageVectors][kCount] = {};
-  int present[kStageVectors] = {};
+  Sums sums(statistics);
   int held = 0;
   ForVectors<T>(team, elements, elements, [&](const StageElements& at) {
-  // The vectors move up: an index that is no constant would put them into memory.
-#pragma unroll
-    for (int i = 0; i + 1 < kStageVectors; ++i) {
-      present[i] = present[i + 1];
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) chunk[i][j] = chunk[i + 1][j];
-    }
-    present[kStageVectors - 1] = at.present;
-    input(at, chunk[kStageVectors - 1]);
-    if (++held < kStageVectors) return;
+    A values[kPerVector<T>];
+    input(at, values);
+    sums.Add(values, at.present);
+    if (++held < team.vectors) return;
     held = 0;
-    const Moments<A> own = MomentsOfVectors<T>(
-        statistics,
-        [&](int i, A(&values)[kCount]) {
-#pragma unroll
-          for (int j = 0; j < kCount; ++j) values[j] = chunk[i][j];
-        },
-        [&](int i) { return present[i]; });
-    total = MergeStatistics(statistics, total, own);
+    total = MergeStatistics(statistics, total, sums.Finish());
   });
   return total;
+}
+
+// What a team holds of a row of `elements`, merged.
+template <typename A>
+__device__ inline Moments<A> MergeOwn(Statistics statistics, const Moments<A>& own,
+                                      std::int64_t elements, const StageTeam<>& team,
+                                      WarpPartials<Moments<A>>& partials) {
+  // Sums that have no mean need no count on their way.
+  const bool counted = team.warps > 0 && statistics == Statistics::kMeanVariance;
+  const A count = counted ? GroupSum(own.count, kLanes) : A(1);
+  return MergeTeam(statistics, own, count, static_cast<A>(elements), team, partials);
 }
 
 // The deviation and the mean of the row's channel of the second tensor.
@@ -82,8 +158,8 @@ struct StyleOfRow {
 
 template <typename T>
 __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRow& row,
-                                          const StageTeam& team, bool exists,
-                                          Moments<Accumulator<T>> (&partials)[kStageWarps]) {
+                                          const StageTeam<>& team, bool exists,
+                                          WarpPartials<Moments<Accumulator<T>>>& partials) {
   using A = Accumulator<T>;
   constexpr int kCount = kPerVector<T>;
   const std::int64_t elements = row.segment->style_spatial;
@@ -100,8 +176,7 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
           values[i] = i < at.present ? Widen(style[(at.first + i) * stride]) : A(0);
         }
       });
-  const Moments<A> all =
-      MergeTeam(Statistics::kMeanVariance, own, static_cast<A>(elements), team, partials);
+  const Moments<A> all = MergeOwn(Statistics::kMeanVariance, own, elements, team, partials);
   const A variance = all.m2 / all.count;
   return {sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps)),
           all.reference + all.mean};
@@ -128,7 +203,7 @@ class RowOutput {
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
 
-  __device__ RowOutput(const StageBatch& batch, const StageRow& row, const StageTeam& team,
+  __device__ RowOutput(const StageBatch& batch, const StageRow& row, const StageTeam<>& team,
                        std::int64_t elements, const RowScale<A>& scale, const StyleOfRow<T>& style)
       : batch_(batch),
         row_(row),
@@ -146,7 +221,7 @@ class RowOutput {
     });
   }
 
-  __device__ void WriteQuantized(MagnitudeBits<A> (&partials)[kStageWarps]) const {
+  __device__ void WriteQuantized(WarpPartials<MagnitudeBits<A>>& partials) const {
     A factor = batch_.quantization_factor.template As<A>();
     if (batch_.quantization_scale == QuantizationScale::kRow) {
       MagnitudeBits<A> largest = 0;
@@ -213,7 +288,7 @@ class RowOutput {
 
   const StageBatch& batch_;
   const StageRow& row_;
-  const StageTeam& team_;
+  const StageTeam<>& team_;
   const StageAccess<T> access_;
   const std::int64_t elements_;
   const RowScale<A>& scale_;
@@ -222,13 +297,14 @@ class RowOutput {
 
 template <typename T>
 __global__ void __launch_bounds__(kStageWarps* kLanes)
-    AnyRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
+    AnyRows(const __grid_constant__ StageBatch batch, const int width, const int warps,
+            const int vectors) {
   using A = Accumulator<T>;
   constexpr int kCount = kPerVector<T>;
-  __shared__ Moments<A> style_partials[kStageWarps];
-  __shared__ Moments<A> partials[kStageWarps];
-  __shared__ MagnitudeBits<A> largest[kStageWarps];
-  const StageTeam team(width, warps);
+  __shared__ WarpPartials<Moments<A>> style_partials;
+  __shared__ WarpPartials<Moments<A>> partials;
+  __shared__ WarpPartials<MagnitudeBits<A>> largest;
+  const StageTeam<> team(width, warps, vectors);
   const std::uint32_t index =
       warps == 0 ? blockIdx.x * (kThreads / width) + threadIdx.x / width : blockIdx.x;
   // Lanes behind the last row keep company: shuffles want the whole warp.
@@ -250,8 +326,7 @@ __global__ void __launch_bounds__(kStageWarps* kLanes)
                                               if (batch.residual_out)
                                                 access.Store(row.segment->residual_out, at, values);
                                             });
-    const Moments<A> all =
-        MergeTeam(batch.statistics, own, static_cast<A>(row.segment->elements), team, partials);
+    const Moments<A> all = MergeOwn(batch.statistics, own, row.segment->elements, team, partials);
     scale = FinishStatistics(batch.statistics, all, batch.eps);
     if (team.thread == 0 && exists) WriteStatistics(batch, row, all, scale);
   } else if (batch.residual_out) {
@@ -282,9 +357,9 @@ cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch) {
     const std::uint32_t rows_of_block =
         plan.warps == 0 ? static_cast<std::uint32_t>(kThreads / width) : 1;
     const int threads = plan.warps == 0 ? kThreads : plan.warps * kLanes;
-    return LaunchOverlapping(launch.limits, launch.stream, AnyRows<T>,
-                             (batch.rows + rows_of_block - 1) / rows_of_block,
-                             static_cast<unsigned>(threads), batch, width, plan.warps);
+    return LaunchOverlapping(
+        launch.limits, launch.stream, AnyRows<T>, (batch.rows + rows_of_block - 1) / rows_of_block,
+        static_cast<unsigned>(threads), batch, width, plan.warps, plan.vectors);
   });
 }
 

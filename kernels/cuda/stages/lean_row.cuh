@@ -3,111 +3,10 @@
 #ifndef NORMD_KERNELS_CUDA_STAGES_LEAN_ROW_CUH_
 #define NORMD_KERNELS_CUDA_STAGES_LEAN_ROW_CUH_
 
-#include "kernels/cuda/device/memory.cuh"
-#include "kernels/cuda/stages/stage_sums.cuh"
+#include "kernels/cuda/stages/lean_factors.cuh"
 #include "kernels/cuda/stages/stage_values.cuh"
 
 namespace normd::norm::cuda {
-
-// Elements [index, index + N) of an array of type P at an address that 16-byte loads like.
-template <typename P, int N>
-__device__ inline void LoadWhole(const void* data, std::int64_t index, float (&values)[N]) {
-  const P* const address = static_cast<const P*>(data) + index;
-#pragma unroll
-  for (int i = 0; i < N; i += kPerVector<P>) {
-    float part[kPerVector<P>];
-    Unpack<P>(__ldg(reinterpret_cast<const uint4*>(address + i)), part);
-#pragma unroll
-    for (int j = 0; j < kPerVector<P>; ++j) values[i + j] = part[j];
-  }
-}
-
-// What a kernel can do beside a norm with gamma and beta, fixed when it is compiled so that the
-// common cases are short: at run time a row may have less.
-template <typename T, bool kResidualIn, bool kOtherIn, bool kModulatedBy, bool kQuantizedTo,
-          bool kAffineBy = true>
-struct LeanKind {
-  using Type = T;
-  static constexpr bool kAffine = kAffineBy;        // Anything scales or shifts.
-  static constexpr bool kResidual = kResidualIn;    // Always.
-  static constexpr bool kOther = kOtherIn;          // Always.
-  static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate; any statistics.
-  static constexpr bool kQuantized = kQuantizedTo;
-  static constexpr bool kSecond = kResidual || kOther;
-  // Whether all results are in registers at once; else those that have a scale of their own are
-  // worked out twice.
-  static constexpr bool kHeld = kQuantized && !kModulated;
-  // Vectors whose results are worked out together. All at once take fewer moves, two less code.
-  static constexpr int kStep = kModulated && kQuantized ? 2 : kStageVectors;
-};
-
-// Where a row is. Addresses are those of the thread's first vector.
-struct LeanPlace {
-  const char* x;
-  char* y;
-  const char* second;
-  char* sum;
-  const char* gate;  // Addresses of the thread's first channels of the sample.
-  const char* scale;
-  const char* shift;
-  int first_channel;  // That of the thread's first vector, in the first group's arrays.
-  int segment;
-  std::uint32_t local;  // Row of the segment.
-};
-
-template <typename Kind>
-__device__ inline LeanPlace FindLeanRow(const StageBatch& batch, const StageTeam& team,
-                                        std::uint32_t index) {
-  using T = typename Kind::Type;
-  LeanPlace place = {};
-  if (batch.segment_count > 1) {
-    while (index >= batch.segments[place.segment].end_row) ++place.segment;
-    if (place.segment > 0) index -= batch.segments[place.segment - 1].end_row;
-  }
-  const StageSegment& segment = batch.segments[place.segment];
-  place.local = index;
-  const std::int64_t offset =
-      static_cast<std::int64_t>(index) * segment.row_bytes + team.thread * kVectorBytes;
-  place.x = segment.x + offset;
-  place.y = segment.y + (Kind::kQuantized && batch.quantization != Quantization::kNone
-                             ? offset / static_cast<int>(sizeof(T))
-                             : offset);
-  if constexpr (Kind::kResidual) {
-    place.second = segment.residual + offset;
-    place.sum = segment.residual_out + offset;
-  } else if constexpr (Kind::kOther) {
-    place.second = segment.other + offset;
-  }
-  place.first_channel = team.thread * kPerVector<T>;
-  const std::uint32_t groups = batch.groups.value();
-  if (Kind::kModulated || groups != 1) {
-    const std::uint32_t outer = batch.groups.Divide(index);
-    const std::uint32_t group = index - outer * groups;
-    std::uint32_t sample = outer;
-    if (batch.positions_outside) sample = segment.positions.Divide(outer);
-    place.first_channel += static_cast<int>(group * batch.channels_per_group);
-    if constexpr (Kind::kModulated) {
-      const std::int64_t channels =
-          (sample * batch.channels + place.first_channel) * static_cast<int>(sizeof(T));
-      place.gate = static_cast<const char*>(segment.gate) + channels;
-      place.scale = static_cast<const char*>(segment.scale) + channels;
-      place.shift = static_cast<const char*>(segment.shift) + channels;
-    }
-  }
-  return place;
-}
-
-// The row's number among the segment's in the order of the contract.
-__device__ inline std::int64_t NumberOf(const StageBatch& batch, const LeanPlace& place) {
-  const std::uint32_t groups = batch.groups.value();
-  if (!batch.positions_outside || groups == 1) return place.local;
-  const Divisor positions = batch.segments[place.segment].positions;
-  const std::uint32_t outer = batch.groups.Divide(place.local);
-  const std::uint32_t group = place.local - outer * groups;
-  const std::uint32_t sample = positions.Divide(outer);
-  const std::uint32_t position = outer - sample * positions.value();
-  return (std::int64_t{sample} * groups + group) * positions.value() + position;
-}
 
 // What a thread holds of a row.
 template <typename Kind>
@@ -116,9 +15,16 @@ class LeanRow {
   using T = typename Kind::Type;
   static constexpr int kCount = kPerVector<T>;
 
-  __device__ LeanRow(const StageBatch& batch, const StageTeam& team, const LeanPlace& place,
-                     int vectors)
-      : batch_(batch), team_(team), place_(place), vectors_(vectors), size_(team.size()) {}
+  __device__ LeanRow(const StageBatch& batch, const LeanTeam<Kind>& team, const LeanPlace& place,
+                     int vectors, const LeanTable<T>* table)
+      : batch_(batch),
+        team_(team),
+        place_(place),
+        table_(table),
+        vectors_(vectors),
+        size_(team.size()) {}
+
+  __device__ bool exists() const { return vectors_ > 0; }
 
   __device__ void Load() {
     LoadTensor(place_.x, x_);
@@ -126,21 +32,32 @@ class LeanRow {
     if constexpr (Kind::kResidual) AddResidual();
   }
 
+  // Elements of the row that the thread's warp holds, where the team has warps.
+  __device__ float CountOfWarp() const {
+    int vectors = 0;
+#pragma unroll
+    for (int i = 0; i < Kind::kVectors; ++i) vectors += Exists(i);
+    return static_cast<float>(SumOfWarp(vectors) * kCount);
+  }
+
   __device__ Moments<float> Sum() const {
-    return MomentsOfVectors<T, Kind::kModulated>(
+    if constexpr (Kind::kTable) return SumAll();
+    return MomentsOfVectors<T, Kind::kVectors, Kind::kAbsolutes>(
         batch_.statistics, [&](int i, float(&values)[kCount]) { Unpack<T>(x_[i], values); },
         [&](int i) { return Exists(i) ? kCount : 0; });
   }
 
   // Values that are unpacked twice would stay unpacked in between, in twice the registers.
   __device__ void RepackAll() {
+    if constexpr (!Kind::kUnpacked) {
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) Repack(x_[i]);
+      for (int i = 0; i < Kind::kVectors; ++i) Repack(x_[i]);
+    }
   }
 
   // Works the results out and writes them; before that once for their largest, where a row has a
   // scale of its own.
-  __device__ void Write(const RowScale<float>& scale, std::uint32_t (&partials)[kStageWarps]) {
+  __device__ void Write(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
     if constexpr (Kind::kHeld) {
       WriteHeld(scale, partials);
       return;
@@ -160,15 +77,61 @@ class LeanRow {
     ForResults(scale, [&](int i, const float(&values)[kCount]) { Store(i, values, factor); });
   }
 
+  // The statistics as far as sums, merges and means depend on them.
+  __device__ Statistics statistics() const {
+    if constexpr (!Kind::kTable) return batch_.statistics;
+    return Kind::kSquares ? Statistics::kMeanSquare : Statistics::kMeanVariance;
+  }
+
  private:
   __device__ bool Exists(int i) const { return i * size_ + team_.thread < vectors_; }
   // Bytes from the thread's first vector to vector i.
   __device__ int Offset(int i) const { return i * size_ * kVectorBytes; }
   __device__ int Channel(int i) const { return place_.first_channel + i * size_ * kCount; }
 
-  __device__ void LoadTensor(const char* tensor, Vector (&vectors)[kStageVectors]) const {
+  // As MomentsOfVectors, without branches between the vectors, so that their instructions mix.
+  __device__ Moments<float> SumAll() const {
+    float values[kCount];
+    float sums[2] = {0, 0}, squares[2] = {0, 0};
+    int count = 0;
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) {
+    for (int i = 0; i < Kind::kVectors; ++i) count += Exists(i) ? kCount : 0;
+    constexpr bool kCentered = !Kind::kSquares;
+    float reference = 0;
+    if (kCentered && kMeanReference<T>) {
+      float sum[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < Kind::kVectors; ++i) {
+        float next[2] = {sum[0], sum[1]};
+        AddElements<T>(x_[i], kCount, next);
+        sum[0] = Exists(i) ? next[0] : sum[0];
+        sum[1] = Exists(i) ? next[1] : sum[1];
+      }
+      if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<float>(count));
+    } else if (kCentered && Exists(0)) {
+      reference = FirstElement<T>(x_[0]);
+    }
+#pragma unroll
+    for (int i = 0; i < Kind::kVectors; ++i) {
+      Unpack<T>(x_[i], values);
+      float next[2] = {sums[0], sums[1]}, next_squares[2] = {squares[0], squares[1]};
+      if (kCentered) {
+        AddDeviations<T>(values, kCount, reference, i % 2, next, next_squares);
+      } else {
+        AddUncentered<T, false>(statistics(), values, kCount, next_squares, nullptr);
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        sums[k] = Exists(i) ? next[k] : sums[k];
+        squares[k] = Exists(i) ? next_squares[k] : squares[k];
+      }
+    }
+    return MomentsOfSums(reference, sums[0] + sums[1], squares[0] + squares[1], count, kCentered);
+  }
+
+  __device__ void LoadTensor(const char* tensor, Vector (&vectors)[Kind::kVectors]) const {
+#pragma unroll
+    for (int i = 0; i < Kind::kVectors; ++i) {
       vectors[i] = make_uint4(0, 0, 0, 0);
       if (Exists(i)) vectors[i] = LoadVector(tensor + Offset(i));
     }
@@ -176,7 +139,7 @@ class LeanRow {
 
   __device__ void AddResidual() {
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) {
+    for (int i = 0; i < Kind::kVectors; ++i) {
       if (!Exists(i)) continue;
       float values[kCount], others[kCount];
       Unpack<T>(x_[i], values);
@@ -194,30 +157,28 @@ class LeanRow {
   }
 
   // The same with the results in registers in between.
-  __device__ void WriteHeld(const RowScale<float>& scale, std::uint32_t (&partials)[kStageWarps]) {
-    float results[kStageVectors][kCount];
+  __device__ void WriteHeld(const RowScale<float>& scale, WarpPartials<std::uint32_t>& partials) {
+    float results[Kind::kVectors][kCount];
+    float largest = 0;
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) {
+    for (int i = 0; i < Kind::kVectors; ++i) {
+      if (!Kind::kTable && !Exists(i)) continue;
+      Result(i, i, scale, results[i]);
+      float of_vector = 0;
 #pragma unroll
-      for (float& value : results[i]) value = 0;
-      if (Exists(i)) Result(i, i, scale, results[i]);
+      for (const float value : results[i]) of_vector = LargerMagnitude(of_vector, value);
+      if (Exists(i)) largest = LargerMagnitude(largest, of_vector);
     }
     float factor = batch_.quantization_factor.narrow;
     if (batch_.quantization_scale == QuantizationScale::kRow) {
-      float largest = 0;
-#pragma unroll
-      for (int i = 0; i < kStageVectors; ++i) {
-#pragma unroll
-        for (const float value : results[i]) largest = LargerMagnitude(largest, value);
-      }
       factor = FactorOfRow(largest, partials);
     }
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) Store(i, results[i], factor);
+    for (int i = 0; i < Kind::kVectors; ++i) Store(i, results[i], factor);
   }
 
   // What a row's results are multiplied with, from the largest that the thread holds.
-  __device__ float FactorOfRow(float largest, std::uint32_t (&partials)[kStageWarps]) const {
+  __device__ float FactorOfRow(float largest, WarpPartials<std::uint32_t>& partials) const {
     const std::uint32_t of_row = LargestOfTeam(Magnitude(largest), team_, partials);
     const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(of_row));
     if (team_.thread == 0 && vectors_ > 0) {
@@ -231,14 +192,14 @@ class LeanRow {
   template <typename Visit>
   __device__ void ForResults(const RowScale<float>& scale, Visit visit) {
 #pragma unroll 1
-    for (int i = 0; i < kStageVectors; i += Kind::kStep) {
+    for (int i = 0; i < Kind::kVectors; i += Kind::kStep) {
 #pragma unroll
       for (int k = 0; k < Kind::kStep; ++k) {
         float values[kCount] = {};
-        if (Exists(i + k)) Result(k, i + k, scale, values);
+        if (Kind::kTable || Exists(i + k)) Result(k, i + k, scale, values);
         visit(i + k, values);
       }
-      if constexpr (Kind::kStep < kStageVectors) {
+      if constexpr (Kind::kStep < Kind::kVectors) {
         Rotate(x_);
         if constexpr (Kind::kSecond) Rotate(second_);
       }
@@ -246,15 +207,15 @@ class LeanRow {
   }
 
   // The vectors in front go behind the others.
-  __device__ static void Rotate(Vector (&vectors)[kStageVectors]) {
+  __device__ static void Rotate(Vector (&vectors)[Kind::kVectors]) {
 #pragma unroll
     for (int k = 0; k < Kind::kStep; ++k) {
       const Vector front = vectors[k];
 #pragma unroll
-      for (int i = k; i + Kind::kStep < kStageVectors; i += Kind::kStep) {
+      for (int i = k; i + Kind::kStep < Kind::kVectors; i += Kind::kStep) {
         vectors[i] = vectors[i + Kind::kStep];
       }
-      vectors[kStageVectors - Kind::kStep + k] = front;
+      vectors[Kind::kVectors - Kind::kStep + k] = front;
     }
   }
 
@@ -262,7 +223,7 @@ class LeanRow {
   __device__ void Result(int place, int i, const RowScale<float>& scale,
                          float (&values)[kCount]) const {
     Unpack<T>(x_[place], values);
-    if (batch_.statistics == Statistics::kMeanVariance) {
+    if (statistics() == Statistics::kMeanVariance) {
       const float residue = -scale.residue * scale.rstd;
 #pragma unroll
       for (float& value : values) value = Fma(value - scale.mean, scale.rstd, residue);
@@ -270,7 +231,7 @@ class LeanRow {
 #pragma unroll
       for (float& value : values) value *= scale.rstd;
     }
-    if (Kind::kAffine && batch_.affine) Modulate(i, values);
+    if (Kind::kTable || (Kind::kAffine && batch_.affine)) Modulate(i, values);
     if constexpr (Kind::kOther) {
       float others[kCount];
       Unpack<T>(second_[place], others);
@@ -278,62 +239,28 @@ class LeanRow {
     }
   }
 
-  // gamma or beta, in T or float32.
-  __device__ void LoadParam(const ParamVector& param, int i, float (&values)[kCount]) const {
-    if (sizeof(T) == 4 || param.dtype == DType::kFloat32) {
-      LoadWhole<float>(param.data, Channel(i), values);
-    } else {
-      LoadWhole<T>(param.data, Channel(i), values);
-    }
-  }
-
   __device__ void Modulate(int i, float (&values)[kCount]) const {
     float factor[kCount], offset[kCount];
-#pragma unroll
-    for (int j = 0; j < kCount; ++j) {
-      factor[j] = 1;
-      offset[j] = 0;
-    }
-    if (batch_.gamma.data != nullptr) {
-      LoadParam(batch_.gamma, i, factor);
-      // Without an offset nothing but a zero's sign would change, which the next sum takes away.
-      if (batch_.weight_offset.narrow != 0) {
-#pragma unroll
-        for (float& value : factor) value += batch_.weight_offset.narrow;
-      }
-    }
-    if (batch_.beta.data != nullptr) LoadParam(batch_.beta, i, offset);
-    if constexpr (Kind::kModulated) {
-      float own[kCount];
-      if (batch_.scale) {
-        LoadWhole<T>(place_.scale + Offset(i), 0, own);
-#pragma unroll
-        for (int j = 0; j < kCount; ++j) {
-          const float by = batch_.scale_offset.narrow + own[j];
-          factor[j] *= by;
-          offset[j] *= by;
-        }
-      }
-      if (batch_.shift) {
-        LoadWhole<T>(place_.shift + Offset(i), 0, own);
-#pragma unroll
-        for (int j = 0; j < kCount; ++j) offset[j] += own[j];
-      }
+    if constexpr (Kind::kTable) {
+      table_->Get(i * size_ + team_.thread, factor, offset);
+    } else {
+      LoadFactors<Kind>(batch_, Channel(i), place_.scale + Offset(i), place_.shift + Offset(i),
+                        factor, offset);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) values[j] = Fma(values[j], factor[j], offset[j]);
   }
 
   __device__ void Store(int i, const float (&values)[kCount], float factor) const {
-    if (!Kind::kQuantized || batch_.quantization == Quantization::kNone) {
+    if (Kind::kMayNarrow && (!Kind::kQuantized || batch_.quantization == Quantization::kNone)) {
       if (Exists(i)) StoreVector(place_.y + Offset(i), Pack<T>(values));
       return;
     }
-    if (batch_.quantization_scale == QuantizationScale::kBlock) {
+    if (!Kind::kTable && batch_.quantization_scale == QuantizationScale::kBlock) {
       // A block is vectors of lanes that lie together.
       constexpr int kVectors = static_cast<int>(kQuantizationBlock) / kCount;
-      const std::uint32_t largest =
-          LargestOfLanes(LargestMagnitude(values, kCount, 0u), min(team_.width, kVectors));
+      const std::uint32_t largest = LargestOfLanes(
+          LargestMagnitude(values, Exists(i) ? kCount : 0, 0u), min(team_.width, kVectors));
       const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(largest));
       factor = own.factor;
       const int vector = i * size_ + team_.thread;
@@ -349,12 +276,13 @@ class LeanRow {
   }
 
   const StageBatch& batch_;
-  const StageTeam& team_;
+  const LeanTeam<Kind>& team_;
   const LeanPlace& place_;
+  const LeanTable<T>* const table_;
   const int vectors_;  // Of the row; 0 if it does not exist.
   const int size_;
-  Vector x_[kStageVectors];  // From the sums on, what is normalized.
-  Vector second_[Kind::kSecond ? kStageVectors : 1];
+  Vector x_[Kind::kVectors];  // From the sums on, what is normalized.
+  Vector second_[Kind::kSecond ? Kind::kVectors : 1];
 };
 
 }  // namespace normd::norm::cuda

@@ -5,13 +5,18 @@
 // Phases: every thread loads its vectors of x and of a residual or second tensor; adds, rounds and
 // writes residual_out; the team merges its sums; every thread scales what it holds and stores it.
 // Where a row has a scale of its own, the results stay in registers, or are worked out twice where
-// they are modulated: for the largest, and to be stored.
+// a second tensor leaves no room: for the largest, and to be stored. Where many rows without a
+// second tensor share what scales and shifts them, a block works out each channel's factor and
+// offset once, leaves them in shared memory, and its teams take a run of the rows in turn.
 // Bytes: each element of each tensor is read once and written once; what belongs to channels comes
-// from the L1 cache.
-// Occupancy: 64 registers, so that 128 KiB of two tensors are on a multiprocessor, or 48, so that
-// 80 KiB are of one. Determinism: the order of any_rows.cu.
+// from the L1 cache or shared memory.
+// Occupancy: with a second tensor 64 registers, 128 KiB of both on a multiprocessor; without it up
+// to 128, 64 KiB; rows to 2 KiB 40 to 64.
+// Determinism: the order of any_rows.cu.
 
 #include <cuda_runtime.h>
+
+#include <algorithm>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/stages/lean_row.cuh"
@@ -20,37 +25,61 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr int kFewThreads = 256;
-constexpr int kManyThreads = kStageWarps * kLanes;
+constexpr int kBlockThreads = 256;  // Of blocks that hold several teams.
+// Of the longest rows, 64 KiB.
+constexpr int kMostThreadsOfTwo = kStageWarps * kLanes;
+constexpr int kMostThreadsOfOne = kMostThreadsOfTwo * kFewVectors / kManyVectors;
+constexpr int kMostRunRows = 32;
+// Dynamic shared memory that a kernel may have without asking, beside what it has anyway.
+constexpr std::size_t kUnaskedBytes = 40 << 10;
 
-// Blocks of a multiprocessor that the compiler leaves registers for: 64 registers, 48 or 40.
 template <typename Kind>
-constexpr int WantedBlocks(int threads) {
-  return threads == kManyThreads ? 1 : Kind::kAffine ? 5 : 6;
+constexpr int MostThreads() {
+  return Kind::kSecond                    ? kMostThreadsOfTwo
+         : Kind::kVectors == kManyVectors ? kMostThreadsOfOne
+                                          : kBlockThreads;
 }
 
-template <typename Kind, int kThreads>
-__global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<Kind>(kThreads), kThreads))
-    LeanRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
-  using T = typename Kind::Type;
-  __shared__ Moments<float> partials[kStageWarps];
-  __shared__ std::uint32_t largest[kStageWarps];
-  const StageTeam team(width, warps);
-  const std::uint32_t index =
-      warps == 0 ? blockIdx.x * (kFewThreads / width) + threadIdx.x / width : blockIdx.x;
-  const bool exists = index < batch.rows;
-  const LeanPlace place = FindLeanRow<Kind>(batch, team, exists ? index : batch.rows - 1);
-  const int row_bytes = static_cast<int>(batch.segments[place.segment].row_bytes);
-  LeanRow<Kind> held(batch, team, place, exists ? row_bytes / kVectorBytes : 0);
-  AwaitPreviousKernel();
+// Blocks of a multiprocessor that the compiler leaves registers for.
+template <typename Kind>
+constexpr int WantedBlocks() {
+  if (MostThreads<Kind>() != kBlockThreads) return 1;
+  if (Kind::kQuantized || Kind::kModulated) return 4;
+  return Kind::kAffine ? 5 : 6;
+}
 
-  held.Load();
-  const auto elements = static_cast<float>(row_bytes / static_cast<int>(sizeof(T)));
-  const Moments<float> all = MergeTeam(batch.statistics, held.Sum(), elements, team, partials);
+// Fills in what the rows of a run share. All threads of the block call it together.
+template <typename Kind>
+__device__ inline void FillTable(const StageBatch& batch, const LeanRun& run, int vectors,
+                                 LeanTable<typename Kind::Type>* table) {
+  constexpr int kCount = kPerVector<typename Kind::Type>;
+  const StageSegment& segment = batch.segments[run.segment];
+  const std::int64_t sample = run.shared * batch.channels * (kVectorBytes / kCount);
+  const int threads = static_cast<int>(blockDim.x * blockDim.y);
+  for (int vector = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); vector < vectors;
+       vector += threads) {
+    const std::int64_t bytes = sample + vector * kVectorBytes;
+    float factor[kCount], offset[kCount];
+    LoadFactors<Kind>(batch, vector * kCount, static_cast<const char*>(segment.scale) + bytes,
+                      static_cast<const char*>(segment.shift) + bytes, factor, offset);
+    table->Put(vector, factor, offset);
+  }
+  __syncthreads();
+}
+
+// From a loaded row to its results.
+template <typename Kind>
+__device__ inline void FinishRow(const StageBatch& batch, const LeanTeam<Kind>& team,
+                                 const LeanPlace& place, LeanRow<Kind>& held,
+                                 WarpPartials<Moments<float>>& partials,
+                                 WarpPartials<std::uint32_t>& largest) {
+  const StageSegment& segment = batch.segments[place.segment];
+  const Moments<float> all =
+      MergeTeam(held.statistics(), held.Sum(), held.CountOfWarp(),
+                static_cast<float>(static_cast<int>(segment.elements)), team, partials);
   const RowScale<float> scale = FinishStatistics(batch.statistics, all, batch.eps);
   held.RepackAll();
-  if (team.thread == 0 && exists) {
-    const StageSegment& segment = batch.segments[place.segment];
+  if (team.thread == 0 && held.exists()) {
     auto* const mean_out = static_cast<float*>(segment.mean_out);
     auto* const rstd_out = static_cast<float*>(segment.rstd_out);
     if (mean_out != nullptr) mean_out[NumberOf(batch, place)] = scale.mean;
@@ -59,48 +88,203 @@ __global__ void __launch_bounds__(kThreads, MinBlocks(WantedBlocks<Kind>(kThread
   held.Write(scale, largest);
 }
 
-template <typename Kind, int kThreads>
-cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
+// A row for each team.
+template <typename Kind>
+__global__ void __launch_bounds__(MostThreads<Kind>(),
+                                  MinBlocks(WantedBlocks<Kind>(), MostThreads<Kind>()))
+    LeanRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
+  __shared__ WarpPartials<Moments<float>> partials;
+  __shared__ WarpPartials<std::uint32_t> largest;
+  const LeanTeam<Kind> team(width, warps, Kind::kVectors);
+  const std::uint32_t index =
+      warps == 0 ? blockIdx.x * (kBlockThreads / width) + team.number : blockIdx.x;
+  const bool exists = index < batch.rows;
+  const LeanRun row = FindLeanRow(batch, exists ? index : batch.rows - 1);
+  const LeanPlace place = PlaceLeanRow<Kind>(batch, team, row.segment, row.first);
+  const int vectors = static_cast<int>(batch.segments[row.segment].row_bytes) / kVectorBytes;
+  LeanRow<Kind> held(batch, team, place, exists ? vectors : 0, nullptr);
+  AwaitPreviousKernel();
+  held.Load();
+  FinishRow(batch, team, place, held, partials, largest);
+}
+
+// Asks for the row that the team takes next into the L2 cache, a line for each thread.
+template <typename Kind>
+__device__ inline void PrefetchRow(const StageBatch& batch, const LeanTeam<Kind>& team,
+                                   const LeanPlace& place, int segment, int teams) {
+  constexpr int kLineBytes = 128;
+  const std::int64_t row_bytes = batch.segments[segment].row_bytes;
+  const std::int64_t first = teams * row_bytes - team.thread * kVectorBytes;
+  for (int at = team.thread * kLineBytes; at < row_bytes; at += team.size() * kLineBytes) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(place.x + first + at));
+  }
+}
+
+// A run of rows for each block, whose teams take them in turn.
+template <typename Kind>
+__global__ void __launch_bounds__(kBlockThreads, Kind::kQuantized ? 2 : 3)
+    LeanRuns(const __grid_constant__ StageBatch batch, const int width, const int warps) {
+  extern __shared__ float4 table_memory[];
+  __shared__ WarpPartials<Moments<float>> partials[2];
+  __shared__ WarpPartials<std::uint32_t> largest;
+  const LeanTeam<Kind> team(width, warps, Kind::kVectors);
+  const int teams = warps == 0 ? kBlockThreads / width : static_cast<int>(blockDim.y);
+  const LeanRun run = FindLeanRun(batch, blockIdx.x);
+  const int vectors = static_cast<int>(batch.segments[run.segment].row_bytes) / kVectorBytes;
+  LeanTable<typename Kind::Type> table(table_memory, vectors);
+  AwaitPreviousKernel();
+  // A warp stays together, and so do a team's warps.
+  int turn = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < run.rows; begin += teams, turn ^= 1) {
+    const int row = begin + team.number;
+    const bool exists = row < run.rows;
+    if (begin > 0 && warps > 0 && !exists) break;
+    const LeanPlace place =
+        PlaceLeanRow<Kind>(batch, team, run.segment, run.first + (exists ? row : 0));
+    LeanRow<Kind> held(batch, team, place, exists ? vectors : 0, &table);
+    held.Load();
+    if (row + teams < run.rows) PrefetchRow<Kind>(batch, team, place, run.segment, teams);
+    if (begin == 0) FillTable<Kind>(batch, run, vectors, &table);
+    FinishRow(batch, team, place, held, partials[turn], largest);
+  }
+}
+
+template <typename Kind>
+cudaError_t EnqueueRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
-  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kFewThreads / width : 1);
-  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kFewThreads : plan.warps * kLanes);
-  return LaunchOverlapping(launch.limits, launch.stream, LeanRows<Kind, kThreads>,
+  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kBlockThreads / width : 1);
+  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kBlockThreads : plan.warps * kLanes);
+  return LaunchOverlapping(launch.limits, launch.stream, LeanRows<Kind>,
                            (batch.rows + rows - 1) / rows, threads, batch, width, plan.warps);
+}
+
+// How the rows of a launch fall into runs.
+struct RunCut {
+  int teams = 1;
+  int rows = 0;  // Of a run; 0: none.
+};
+
+// Runs are worth their table where each team gets several rows and every multiprocessor several
+// runs.
+RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
+  const Plan& plan = launch.plan;
+  const std::int64_t of_positions = batch.positions_outside ? launch.segments[0].spatial : 1;
+  const int team_threads = plan.warps == 0 ? plan.lanes_per_row : plan.warps * kLanes;
+  RunCut runs;
+  if (!batch.affine || batch.channels_per_group != batch.channels || team_threads > kBlockThreads ||
+      batch.statistics > Statistics::kRootOfSquares ||
+      launch.spec.quantization_scale == QuantizationScale::kBlock ||
+      batch.statistics == Statistics::kSumOfAbsolutes) {
+    return runs;
+  }
+  // Two blocks share a multiprocessor.
+  const auto room = static_cast<std::int64_t>(launch.limits.shared_bytes_per_block / 2) -
+                    static_cast<std::int64_t>(kReservedSharedBytes);
+  if (static_cast<std::int64_t>(LeanTable<float>::Bytes(batch.channels)) > room) return runs;
+  runs.teams = kBlockThreads / team_threads;
+  const std::int64_t shared = modulated ? of_positions : batch.rows;
+  const std::int64_t fewest = 2 * runs.teams;
+  const std::int64_t wanted = std::max(
+      fewest,
+      std::min<std::int64_t>(batch.rows / (8 * launch.limits.multiprocessors), kMostRunRows));
+  const std::int64_t rows = std::min(wanted, shared) / runs.teams * runs.teams;
+  if (rows < fewest || batch.rows < rows * 2 * launch.limits.multiprocessors) return runs;
+  runs.rows = static_cast<int>(rows);
+  return runs;
+}
+
+template <typename Kind>
+cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batch) {
+  const Plan& plan = launch.plan;
+  const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
+  LaunchShape shape;
+  shape.threads = plan.warps == 0 ? dim3(kBlockThreads)
+                                  : dim3(static_cast<unsigned>(plan.warps * kLanes),
+                                         static_cast<unsigned>(runs.teams));
+  shape.shared_bytes = LeanTable<typename Kind::Type>::Bytes(batch.channels);
+  if (shape.shared_bytes > kUnaskedBytes) {
+    const cudaError_t error = AllowSharedBytes(LeanRuns<Kind>, launch.limits);
+    if (error != cudaSuccess) return error;
+  }
+  batch.run_rows = runs.rows;
+  std::uint32_t before = 0;
+  for (int i = 0; i < batch.segment_count; ++i) {
+    StageSegment& segment = batch.segments[i];
+    const std::uint32_t rows = segment.end_row - before;
+    before = segment.end_row;
+    const bool of_sample = Kind::kModulated && batch.positions_outside;
+    segment.shared_rows = of_sample ? static_cast<std::uint32_t>(segment.spatial) : rows;
+    const auto of_run = static_cast<std::uint32_t>(runs.rows);
+    const std::uint32_t count = (segment.shared_rows + of_run - 1) / of_run;
+    shape.blocks += rows / segment.shared_rows * count;
+    segment.runs = Divisor(count);
+    segment.end_run = shape.blocks;
+  }
+  return LaunchOverlapping(launch.limits, launch.stream, shape, LeanRuns<Kind>, batch, width,
+                           plan.warps);
+}
+
+template <typename T, bool kQuantized>
+cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
+  constexpr LeanFactors kTable = LeanFactors::kTable;
+  return launch.spec.statistics == Statistics::kMeanVariance
+             ? LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable>>(
+                   launch, runs, batch)
+             : LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable, true>>(
+                   launch, runs, batch);
+}
+
+// Kinds without a second tensor.
+template <typename T, int kVectors>
+cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr bool kMany = kVectors == kManyVectors;
+  constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
+  const bool quantized = launch.spec.quantization != Quantization::kNone;
+  if constexpr (kMany) {
+    const RunCut runs = ChooseRuns(launch, batch, modulated);
+    if (runs.rows > 0) {
+      return quantized ? EnqueueRuns<T, true>(launch, runs, batch)
+                       : EnqueueRuns<T, false>(launch, runs, batch);
+    }
+  }
+  if (modulated) {
+    return EnqueueRows<LeanKind<T, kVectors, false, false, true, true>>(launch, batch);
+  }
+  if (quantized) {
+    return EnqueueRows<LeanKind<T, kVectors, false, false, false, true>>(launch, batch);
+  }
+  return kMany || batch.affine
+             ? EnqueueRows<LeanKind<T, kVectors, false, false, false, false>>(launch, batch)
+             : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch);
+}
+
+// Kinds with a residual.
+template <typename T>
+cudaError_t EnqueueResidual(const Launch& launch, const StageBatch& batch, bool modulated) {
+  constexpr int kFew = kFewVectors;
+  const bool quantized = launch.spec.quantization != Quantization::kNone;
+  if (!modulated) {
+    return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, false, true>>(launch, batch)
+                     : EnqueueRows<LeanKind<T, kFew, true, false, false, false>>(launch, batch);
+  }
+  return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, true, true>>(launch, batch)
+                   : EnqueueRows<LeanKind<T, kFew, true, false, true, false>>(launch, batch);
 }
 
 template <typename T>
 cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
   const NormSpec& spec = launch.spec;
-  const bool other = spec.combine_output != Combine::kNone;
   const bool absolutes = spec.statistics == Statistics::kSumOfAbsolutes ||
                          spec.statistics == Statistics::kLargestAbsolute;
-  if (other) return Enqueue<LeanKind<T, false, true, true, true>, kManyThreads>(launch, batch);
-  const bool quantized = spec.quantization != Quantization::kNone;
-  if (spec.scale || spec.shift || spec.gate || absolutes) {
-    if (quantized) {
-      return spec.residual
-                 ? Enqueue<LeanKind<T, true, false, true, true>, kManyThreads>(launch, batch)
-                 : Enqueue<LeanKind<T, false, false, true, true>, kManyThreads>(launch, batch);
-    }
-    return spec.residual
-               ? Enqueue<LeanKind<T, true, false, true, false>, kManyThreads>(launch, batch)
-               : Enqueue<LeanKind<T, false, false, true, false>, kManyThreads>(launch, batch);
+  const bool modulated = spec.scale || spec.shift || spec.gate || absolutes;
+  if (spec.combine_output != Combine::kNone) {
+    return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);
   }
-  if (spec.residual) {
-    return quantized ? Enqueue<LeanKind<T, true, false, false, true>, kManyThreads>(launch, batch)
-                     : Enqueue<LeanKind<T, true, false, false, false>, kManyThreads>(launch, batch);
-  }
-  if (quantized) {
-    return Enqueue<LeanKind<T, false, false, false, true>, kManyThreads>(launch, batch);
-  }
-  using Plain = LeanKind<T, false, false, false, false>;
-  using Bare = LeanKind<T, false, false, false, false, false>;
-  if (!batch.affine && launch.plan.warps * kLanes <= kFewThreads) {
-    return Enqueue<Bare, kFewThreads>(launch, batch);
-  }
-  return launch.plan.warps * kLanes <= kFewThreads ? Enqueue<Plain, kFewThreads>(launch, batch)
-                                                   : Enqueue<Plain, kManyThreads>(launch, batch);
+  if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);
+  return launch.plan.vectors == kManyVectors ? EnqueueOne<T, kManyVectors>(launch, batch, modulated)
+                                             : EnqueueOne<T, kFewVectors>(launch, batch, modulated);
 }
 
 bool IsAligned(const void* data, std::int64_t bytes) {
@@ -113,9 +297,8 @@ bool IsAligned(const void* data, std::int64_t bytes) {
 bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
   if (param.data == nullptr) return true;
   if (param.dtype != batch.dtype && param.dtype != DType::kFloat32) return false;
-  const std::int64_t group_bytes =
-      batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype));
-  return IsAligned(param.data, group_bytes);
+  return IsAligned(param.data,
+                   batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
 }
 
 }  // namespace
@@ -130,7 +313,9 @@ bool TakesLeanRows(const Launch& launch, const StageBatch& batch) {
     return false;
   }
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const std::int64_t most = std::int64_t{kManyThreads} * kStageVectors * kVectorBytes / element;
+  const std::int64_t threads =
+      launch.plan.vectors == kManyVectors ? kMostThreadsOfOne : kMostThreadsOfTwo;
+  const std::int64_t most = threads * launch.plan.vectors * kVectorBytes / element;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];
     const bool of_channels = batch.affine || batch.gate;

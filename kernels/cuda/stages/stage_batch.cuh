@@ -33,6 +33,11 @@ struct StageSegment {
   std::int64_t channel_run;
   Divisor positions;      // Rows of a group of a sample.
   std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
+  // With StageBatch::run_rows: rows that share factors, runs of them, and runs of the launch up to
+  // and with this segment's.
+  std::uint32_t shared_rows;
+  Divisor runs;
+  std::uint32_t end_run;
 };
 
 inline constexpr int kMaxStageSegments = 20;
@@ -42,6 +47,7 @@ inline constexpr int kMaxStageSegments = 20;
 struct StageBatch {
   int segment_count;
   std::uint32_t rows;  // Below 2^31.
+  int run_rows;        // Rows of shared factors that a block takes one after the other.
   Divisor groups;
   std::int64_t channels;
   std::int64_t channels_per_group;

@@ -106,14 +106,15 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, Plan* plan) {
   *plan = Plan();
   plan->strategy = Strategy::kStages;
   plan->places = rows.places;
-  plan->vectors = kStageVectors;
   const std::int64_t vectors = CeilDiv(rows.elements, kVectorBytes / ElementBytes(spec));
-  if (vectors <= kLanes * kStageVectors) {
+  const bool few = spec.residual || spec.takes_other() || vectors <= kLanes * kFewVectors;
+  plan->vectors = few ? kFewVectors : kManyVectors;
+  const std::int64_t of_warp = kLanes * plan->vectors;
+  if (vectors <= of_warp) {
     plan->lanes_per_row = 1;
     while (plan->lanes_per_row < std::min(vectors, kLanes)) plan->lanes_per_row *= 2;
   } else {
-    plan->warps = static_cast<int>(
-        std::min<std::int64_t>(CeilDiv(vectors, kLanes * kStageVectors), kStageWarps));
+    plan->warps = static_cast<int>(std::min<std::int64_t>(CeilDiv(vectors, of_warp), kStageWarps));
   }
 }
 

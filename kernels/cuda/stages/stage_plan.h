@@ -52,8 +52,11 @@ struct StageRows {
 };
 StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 
-// 16-byte vectors of a row that one lane holds at once, and the most warps that share a row.
-inline constexpr int kStageVectors = 4;
+// 16-byte vectors of a row that one lane holds at once: few where a second tensor is held beside
+// them and of short rows, many elsewhere, which spreads what a row costs over more elements.
+inline constexpr int kFewVectors = 4;
+inline constexpr int kManyVectors = 8;
+// The most warps that share a row.
 inline constexpr int kStageWarps = 32;
 
 // Fills in a plan of Strategy::kStages.

@@ -14,95 +14,116 @@
 
 namespace normd::norm::cuda {
 
-// Who shares a row: `width` lanes of a warp, or all warps of a block. Vector i of the row's
-// kStageVectors * size() first ones belongs to thread i % size(), and so on for those that follow.
+// Who shares a row: `width` lanes of a warp, or all warps of a team. Vector i of the row's
+// vectors * size() first ones belongs to thread i % size(), and so on for those that follow.
+//
+// With kSeveral a block may have up to kMostTeams teams of warps, else one.
+inline constexpr int kMostTeams = 4;
+template <bool kSeveral = false>
 struct StageTeam {
-  int width;   // A power of two.
-  int warps;   // 0: the row belongs to `width` lanes.
-  int lane;    // Of the width.
-  int warp;    // Of the team.
-  int thread;  // Of the team.
+  int width;    // A power of two.
+  int warps;    // 0: the row belongs to `width` lanes.
+  int vectors;  // That a thread takes at once.
+  int number;   // Of the team in its block.
+  int lane;     // Of the width.
+  int warp;     // Of the team.
+  int thread;   // Of the team.
 
-  // The calling thread's, in blocks of `warps` warps, or of rows of `width` lanes each.
-  __device__ StageTeam(int row_width, int row_warps) : width(row_width), warps(row_warps) {
-    lane = static_cast<int>(threadIdx.x) & (width - 1);
-    warp = warps == 0 ? 0 : static_cast<int>(threadIdx.x / kLanes);
-    thread = warp * kLanes + lane;
+  // The calling thread's, as the plan says, in blocks whose x is the threads of one team of warps
+  // and whose y is the teams, or whose x is the lanes of several teams.
+  __device__ StageTeam(int row_width, int row_warps, int row_vectors)
+      : width(row_width), warps(row_warps), vectors(row_vectors) {
+    const int own = static_cast<int>(threadIdx.x);
+    lane = own & (width - 1);
+    warp = warps == 0 ? 0 : own / kLanes;
+    thread = warps == 0 ? lane : own;
+    number = warps == 0 ? own >> (31 - __clz(width)) : static_cast<int>(threadIdx.y);
   }
   __device__ int size() const { return warps == 0 ? width : warps * kLanes; }
+  // Where the team's warps leave what they exchange, among those of all teams of a block.
+  __device__ int first_warp() const { return number * warps; }
+  // A barrier of a team of warps. Their numbers are constants: a block takes all 16 otherwise.
+  __device__ void Sync() const {
+    const int threads = warps * kLanes;
+    switch (kSeveral ? number : 0) {
+      case 0: asm volatile("bar.sync 0, %0;" ::"r"(threads) : "memory"); break;
+      case 1: asm volatile("bar.sync 1, %0;" ::"r"(threads) : "memory"); break;
+      case 2: asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); break;
+      default: asm volatile("bar.sync 3, %0;" ::"r"(threads) : "memory"); break;
+    }
+  }
 };
 
-// Elements [begin, begin + kPerVector<T>) of a thread: adds those that are `present`.
-template <typename T>
-class StageSums {
- public:
-  using A = Accumulator<T>;
-  static constexpr int kCount = kPerVector<T>;
-
-  __device__ explicit StageSums(A reference) : reference_(reference) {}
-
-  // As LaneSums::Add.
-  __device__ void AddCentered(const A (&elements)[kCount], int present, int pair) {
-    A values[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = i < present ? elements[i] - reference_ : A(0);
-    if constexpr (kMeanReference<T>) {
-      A sum = values[0] + values[1];
-      A squares = Fma(values[1], values[1], values[0] * values[0]);
-      if constexpr (kCount == 4) {
-        sum += values[2] + values[3];
-        squares += Fma(values[3], values[3], values[2] * values[2]);
-      }
-      sum_[pair] += sum;
-      squares_[pair] += squares;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        sum_[i % 2] += values[i];
-        squares_[i % 2] = Fma(values[i], values[i], squares_[i % 2]);
-      }
-    }
-  }
-  __device__ void AddSquares(const A (&elements)[kCount], int present) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i < present) squares_[i % 2] = Fma(elements[i], elements[i], squares_[i % 2]);
-    }
-  }
-  __device__ void AddAbsolutes(const A (&elements)[kCount], int present) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if (i < present) squares_[i % 2] += fabs(elements[i]);
-    }
-  }
-
-  __device__ Moments<A> Finish(int count, bool centered) const {
-    return MomentsOfSums(reference_, sum_[0] + sum_[1], squares_[0] + squares_[1], count, centered);
-  }
-
- private:
-  const A reference_;
-  A sum_[2] = {0, 0};
-  A squares_[2] = {0, 0};
+// What the warps of a block exchange for a row. Rows take turns with two of them: between the use
+// of one and its next the team has met for the other.
+template <typename Value>
+struct WarpPartials {
+  Value of_warp[kStageWarps];
 };
 
-// The statistics of kStageVectors vectors of a thread: get(i, values) gives the elements of vector
-// i, of which present(i) exist, those in front. Without kAbsolutes the statistics are of squares.
-template <typename T, bool kAbsolutes = true, typename Get, typename Present>
+// The sum over a whole warp.
+__device__ inline int SumOfWarp(int value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, value);
+#else
+  return GroupSum(value, kLanes);
+#endif
+}
+
+// Adds the first `present` elements to what rows without a mean are normalized by.
+template <typename T, bool kAbsolutes>
+__device__ inline void AddUncentered(Statistics statistics,
+                                     const Accumulator<T> (&values)[kPerVector<T>], int present,
+                                     Accumulator<T> (&squares)[2],
+                                     MagnitudeBits<Accumulator<T>>* largest) {
+  if (kAbsolutes && statistics == Statistics::kLargestAbsolute) {
+    *largest = LargestMagnitude(values, present, *largest);
+    return;
+  }
+  if (kAbsolutes && statistics == Statistics::kSumOfAbsolutes) {
+#pragma unroll
+    for (int i = 0; i < kPerVector<T>; ++i) {
+      if (i < present) squares[i % 2] += fabs(values[i]);
+    }
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerVector<T>; ++i) {
+    if (i < present) squares[i % 2] = Fma(values[i], values[i], squares[i % 2]);
+  }
+}
+
+template <typename A>
+__device__ inline Moments<A> UncenteredMoments(Statistics statistics, const A (&squares)[2],
+                                               MagnitudeBits<A> largest, int count) {
+  if (statistics != Statistics::kLargestAbsolute) {
+    return MomentsOfSums(A(0), A(0), squares[0] + squares[1], count, false);
+  }
+  Moments<A> result;
+  result.m2 = FromMagnitude(largest);
+  result.count = static_cast<A>(count);
+  return result;
+}
+
+// The statistics of kVectors vectors of a thread: get(i, values) gives the elements of vector i, of
+// which present(i) exist, those in front. Without kAbsolutes the statistics are of squares.
+template <typename T, int kVectors, bool kAbsolutes = true, typename Get, typename Present>
 __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics, Get get,
                                                            Present present) {
   using A = Accumulator<T>;
   constexpr int kCount = kPerVector<T>;
   A values[kCount];
+  A sums[2] = {0, 0};
+  A squares[2] = {0, 0};
   int count = 0;
 #pragma unroll
-  for (int i = 0; i < kStageVectors; ++i) count += present(i);
+  for (int i = 0; i < kVectors; ++i) count += present(i);
   if (statistics == Statistics::kMeanVariance) {
     A reference = 0;
     if constexpr (kMeanReference<T>) {
       A sum[2] = {0, 0};
 #pragma unroll
-      for (int i = 0; i < kStageVectors; ++i) {
+      for (int i = 0; i < kVectors; ++i) {
         if (present(i) == 0) continue;
         get(i, values);
 #pragma unroll
@@ -115,40 +136,22 @@ __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics
       get(0, values);
       reference = present(0) > 0 ? values[0] : A(0);
     }
-    StageSums<T> sums(reference);
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       if (present(i) == 0) continue;
       get(i, values);
-      sums.AddCentered(values, present(i), i % 2);
+      AddDeviations<T>(values, present(i), reference, i % 2, sums, squares);
     }
-    return sums.Finish(count, true);
+    return MomentsOfSums(reference, sums[0] + sums[1], squares[0] + squares[1], count, true);
   }
-  if (kAbsolutes && statistics == Statistics::kLargestAbsolute) {
-    MagnitudeBits<A> largest = 0;
+  MagnitudeBits<A> largest = 0;
 #pragma unroll
-    for (int i = 0; i < kStageVectors; ++i) {
-      if (present(i) == 0) continue;
-      get(i, values);
-      largest = LargestMagnitude(values, present(i), largest);
-    }
-    Moments<A> result;
-    result.m2 = FromMagnitude(largest);
-    result.count = static_cast<A>(count);
-    return result;
-  }
-  StageSums<T> sums(A(0));
-#pragma unroll
-  for (int i = 0; i < kStageVectors; ++i) {
+  for (int i = 0; i < kVectors; ++i) {
     if (present(i) == 0) continue;
     get(i, values);
-    if (kAbsolutes && statistics == Statistics::kSumOfAbsolutes) {
-      sums.AddAbsolutes(values, present(i));
-    } else {
-      sums.AddSquares(values, present(i));
-    }
+    AddUncentered<T, kAbsolutes>(statistics, values, present(i), squares, &largest);
   }
-  return sums.Finish(count, false);
+  return UncenteredMoments<A>(statistics, squares, largest, count);
 }
 
 // Of two sets of a thread, the first of which comes earlier in the row.
@@ -177,30 +180,34 @@ __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moment
   return MergeLanes(own, count, width, statistics == Statistics::kMeanVariance);
 }
 
-// Of what a team holds of a row of `elements`; every thread gets the result. All threads of the
-// block call it together.
-template <typename A>
-__device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& own, A elements,
-                                       const StageTeam& team, Moments<A> (&partials)[kStageWarps]) {
-  if (team.warps == 0) return MergeStatistics(statistics, own, elements, team.width);
-  // Sums that have no mean need no count on their way.
-  const A count = statistics == Statistics::kMeanVariance ? GroupSum(own.count, kLanes) : A(1);
+// Of what a team holds of a row of `elements`, its warps `count` each; every thread gets the
+// result. All threads of the team call it together.
+template <typename A, typename Team>
+__device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& own, A count,
+                                       A elements, const Team& team,
+                                       WarpPartials<Moments<A>>& partials) {
+  if (team.warps == 0) {
+    // A width that is a constant takes a third of the instructions.
+    return team.width == kLanes ? MergeStatistics(statistics, own, elements, kLanes)
+                                : MergeStatistics(statistics, own, elements, team.width);
+  }
   const Moments<A> run = MergeStatistics(statistics, own, count, kLanes);
-  if (team.lane == 0) partials[team.warp] = run;
-  __syncthreads();
-  const Moments<A> partial = team.lane < team.warps ? partials[team.lane] : Moments<A>();
+  if (team.lane == 0) partials.of_warp[team.first_warp() + team.warp] = run;
+  team.Sync();
+  const Moments<A> partial =
+      team.lane < team.warps ? partials.of_warp[team.first_warp() + team.lane] : Moments<A>();
   return MergeStatistics(statistics, partial, elements, kLanes);
 }
 
 // The largest magnitude that a team holds.
-template <typename Bits>
-__device__ inline Bits LargestOfTeam(Bits own, const StageTeam& team,
-                                     Bits (&partials)[kStageWarps]) {
+template <typename Bits, typename Team>
+__device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bits>& partials) {
   own = LargestOfLanes(own, team.width);
   if (team.warps == 0) return own;
-  if (team.lane == 0) partials[team.warp] = own;
-  __syncthreads();
-  return LargestOfLanes(team.lane < team.warps ? partials[team.lane] : Bits{0}, kLanes);
+  if (team.lane == 0) partials.of_warp[team.first_warp() + team.warp] = own;
+  team.Sync();
+  return LargestOfLanes(
+      team.lane < team.warps ? partials.of_warp[team.first_warp() + team.lane] : Bits{0}, kLanes);
 }
 
 // What a row is normalized by.

@@ -78,6 +78,11 @@ __device__ inline float LargerMagnitude(float magnitude, float value) {
 // Of `width` lanes that lie together, a power of two.
 template <typename Bits>
 __device__ inline Bits LargestOfLanes(Bits value, int width) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (sizeof(Bits) == 4) {
+    if (width == kLanes) return __reduce_max_sync(kAllLanes, value);
+  }
+#endif
   for (int offset = width / 2; offset > 0; offset /= 2) {
     value = max(value, __shfl_xor_sync(kAllLanes, value, offset));
   }

@@ -8,6 +8,9 @@
 
 namespace normd::norm::cuda {
 
+// Lets kernels use the current device's shared memory, whose limits are given.
+cudaError_t PrepareColumns(const DeviceLimits& limits);
+
 // Segments of Lowering::kStages, whose plans are PlanStages'.
 Status LaunchStages(const Launch& launch);
 

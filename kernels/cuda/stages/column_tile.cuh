@@ -1,0 +1,342 @@
+// A tile of columns.cu: positions by channels, what a thread holds of it, from the loads to the
+// results.
+
+#ifndef NORMD_KERNELS_CUDA_STAGES_COLUMN_TILE_CUH_
+#define NORMD_KERNELS_CUDA_STAGES_COLUMN_TILE_CUH_
+
+#include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/memory.cuh"
+#include "kernels/cuda/stages/stage_sums.cuh"
+
+namespace normd::norm::cuda {
+
+inline constexpr int kColumnThreads = 256;
+inline constexpr int kColumnChannels = 16;  // Of a thread.
+inline constexpr int kMaxColumnSplits = 64;
+inline constexpr int kMaxColumnChannels = kColumnChannels * kMaxColumnSplits;
+inline constexpr int kColumnWarps = kColumnThreads / kLanes;
+inline constexpr int kMaxLanesOfPosition = kMaxColumnSplits / kColumnWarps;
+
+// A position's statistics, and then what it is normalized by.
+struct PositionSlot {
+  float reference;  // Then the mean,
+  float mean;       // rstd,
+  float m2;         // and what is added for the mean's residue.
+  float count;
+
+  __device__ static PositionSlot Of(const Moments<float>& moments) {
+    return {moments.reference, moments.mean, moments.m2, moments.count};
+  }
+  __device__ Moments<float> moments() const { return {reference, mean, m2, count}; }
+};
+
+template <typename T, bool kAligned>
+__device__ inline Vector LoadPositions(const char* address, int present) {
+  constexpr int kCount = kPerVector<T>;
+  if constexpr (kAligned) {
+    return LoadVector(address);
+  } else {
+    float values[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = i < present ? Widen(reinterpret_cast<const T*>(address)[i]) : 0;
+    }
+    return Pack<T>(values);
+  }
+}
+
+template <typename T, bool kAligned>
+__device__ inline void StorePositions(char* address, const Vector& vector, int present) {
+  if constexpr (kAligned) {
+    StoreVector(address, vector);
+  } else {
+    StoreSpan<T>(address, vector, 0, present * static_cast<int>(sizeof(T)));
+  }
+}
+
+// Where a thread is.
+struct ColumnPlace {
+  const StageSegment* segment;
+  std::int64_t sample;
+  std::int64_t first_channel;
+  std::int64_t row;       // Number of the group's first position among the segment's rows.
+  std::int64_t position;  // The first of its own.
+  int present;            // Of its positions.
+  int split;
+  int vector;   // Of positions, in the tile.
+  int vectors;  // In a tile.
+  int splits;
+};
+
+template <typename T>
+__device__ inline ColumnPlace FindColumns(const StageBatch& batch, int splits,
+                                          std::uint32_t index) {
+  constexpr int kCount = kPerVector<T>;
+  ColumnPlace place;
+  int found = 0;
+  while (index >= batch.segments[found].end_row) ++found;
+  place.segment = &batch.segments[found];
+  const std::uint32_t local = index - (found == 0 ? 0 : batch.segments[found - 1].end_row);
+  const Divisor tiles = place.segment->positions;
+  const std::uint32_t outer = tiles.Divide(local);
+  const std::uint32_t sample = batch.groups.Divide(outer);
+  const std::int64_t spatial = place.segment->spatial;
+  place.sample = sample;
+  place.first_channel = (outer - sample * batch.groups.value()) * batch.channels_per_group;
+  place.row = outer * spatial;
+  place.splits = splits;
+  place.vectors = kColumnThreads / splits;
+  place.split = static_cast<int>(threadIdx.x) / place.vectors;
+  place.vector = static_cast<int>(threadIdx.x) % place.vectors;
+  const std::int64_t tile = local - outer * tiles.value();
+  place.position = (tile * place.vectors + place.vector) * kCount;
+  const std::int64_t left = spatial - place.position;
+  place.present = static_cast<int>(left < 0 ? 0 : left < kCount ? left : kCount);
+  return place;
+}
+
+// Factor and offset of each channel of the group.
+__device__ inline void FillChannels(const StageBatch& batch, const ColumnPlace& place,
+                                    ChannelFactors<float> (&channels)[kMaxColumnChannels]) {
+  for (auto c = static_cast<int>(threadIdx.x); c < batch.channels_per_group; c += kColumnThreads) {
+    const std::int64_t channel = place.first_channel + c;
+    const std::int64_t of_sample = place.sample * batch.channels + channel;
+    ChannelFactors<float> own = {1, 0};
+    if (batch.gamma.data != nullptr) {
+      own.factor = LoadParam(batch.gamma, channel, 0.0f) + batch.weight_offset.narrow;
+    }
+    own.offset = LoadParam(batch.beta, channel, 0.0f);
+    if (batch.scale) {
+      const ParamVector scale = {place.segment->scale, batch.dtype};
+      const float by = batch.scale_offset.narrow + LoadParam(scale, of_sample, 0.0f);
+      own.factor *= by;
+      own.offset *= by;
+    }
+    if (batch.shift) {
+      const ParamVector shift = {place.segment->shift, batch.dtype};
+      own.offset += LoadParam(shift, of_sample, 0.0f);
+    }
+    channels[c] = own;
+  }
+}
+
+template <typename T, bool kAligned>
+class Columns {
+ public:
+  static constexpr int kCount = kPerVector<T>;
+
+  __device__ Columns(const StageBatch& batch, const ColumnPlace& place)
+      : batch_(batch),
+        place_(place),
+        held_(place.present == 0
+                  ? 0
+                  : (static_cast<int>(batch.channels_per_group) - place.split + place.splits - 1) /
+                        place.splits),
+        step_(Opaque(place.splits * place.segment->spatial * static_cast<int>(sizeof(T)))),
+        begin_((place.row * batch.channels_per_group + place.split * place.segment->spatial +
+                place.position) *
+               static_cast<int>(sizeof(T))) {}
+
+  __device__ void Load() {
+    const char* from = place_.segment->x + begin_;
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i, from += step_) {
+      x_[i] = make_uint4(0, 0, 0, 0);
+      if (Exists(i)) x_[i] = LoadPositions<T, kAligned>(from, place_.present);
+    }
+  }
+
+  // Asks for the thread's part of the tile, in the thread's own part of shared memory: `landing` is
+  // its first vector there.
+  __device__ void Request(std::uint32_t landing) const {
+    const std::uint64_t policy = KeepPolicy();
+    const char* from = place_.segment->x + begin_;
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i, from += step_) {
+      if (Exists(i)) CopyToShared(landing + i * kColumnThreads * kVectorBytes, from, policy);
+    }
+  }
+  // Takes what Request has asked for and the caller has awaited.
+  __device__ void Take(const Vector* landing) {
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i) {
+      x_[i] = make_uint4(0, 0, 0, 0);
+      if (Exists(i)) x_[i] = landing[i * kColumnThreads];
+    }
+  }
+
+  __device__ void AddResidual() {
+    const StageSegment& segment = *place_.segment;
+    if (!batch_.residual) return;
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i) {
+      if (!Exists(i)) continue;
+      float values[kCount], others[kCount];
+      Unpack<T>(x_[i], values);
+      Unpack<T>(LoadPositions<T, kAligned>(segment.residual + Offset(i), place_.present), others);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] += others[j];
+      x_[i] = Pack<T>(values);
+      if (batch_.residual_out) {
+        StorePositions<T, kAligned>(segment.residual_out + Offset(i), x_[i], place_.present);
+      }
+    }
+  }
+
+  // The statistics of the channels at each of the thread's positions that the lanes of its warp
+  // hold together, in the lowest of them.
+  __device__ void Sum(Moments<float> (&moments)[kCount]) const {
+    float reference[kCount] = {}, sum[kCount] = {}, squares[kCount] = {};
+    int count = held_;
+    if (batch_.statistics != Statistics::kMeanVariance) {
+      ForValues([&](int j, float value) { squares[j] = Fma(value, value, squares[j]); });
+      AddLanes(squares);
+      count = CountOfLanes(count);
+    } else {
+      Reference(count, reference);
+      ForValues([&](int j, float value) {
+        const float deviation = value - reference[j];
+        sum[j] += deviation;
+        squares[j] = Fma(deviation, deviation, squares[j]);
+      });
+      if constexpr (!kMeanReference<T>) {
+        AddLanes(sum);
+        AddLanes(squares);
+        count = CountOfLanes(count);
+      }
+    }
+    const bool centered = batch_.statistics == Statistics::kMeanVariance;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      moments[j] = MomentsOfSums(reference[j], sum[j], squares[j], count, centered);
+    }
+    if (kMeanReference<T> && centered) MergeLanesOfPosition(moments);
+  }
+
+  __device__ void RepackAll() {
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i) Repack(x_[i]);
+  }
+
+  __device__ void Write(const PositionSlot* scales,
+                        const ChannelFactors<float> (&channels)[kMaxColumnChannels]) const {
+    float mean[kCount], rstd[kCount], shift[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const PositionSlot slot = scales[j * place_.vectors + place_.vector];
+      mean[j] = slot.reference;
+      rstd[j] = slot.mean;
+      shift[j] = slot.m2;
+    }
+    const StageSegment& segment = *place_.segment;
+    const bool centered = batch_.statistics == Statistics::kMeanVariance;
+    char* y = segment.y + begin_;
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i, y += step_) {
+      if (!Exists(i)) continue;
+      float values[kCount];
+      Unpack<T>(x_[i], values);
+      if (centered) {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) values[j] = Fma(values[j] - mean[j], rstd[j], shift[j]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) values[j] *= rstd[j];
+      }
+      if (batch_.affine) {
+        const ChannelFactors<float> own = channels[i * place_.splits + place_.split];
+#pragma unroll
+        for (float& value : values) value = Fma(value, own.factor, own.offset);
+      }
+      if (batch_.combine_output != Combine::kNone) {
+        float others[kCount];
+        Unpack<T>(LoadPositions<T, kAligned>(segment.other + Offset(i), place_.present), others);
+        if (batch_.combine_output == Combine::kAdd) {
+          CombineAll<Combine::kAdd>(values, others);
+        } else {
+          CombineAll<Combine::kMultiply>(values, others);
+        }
+      }
+      StorePositions<T, kAligned>(y, Pack<T>(values), place_.present);
+    }
+  }
+
+ private:
+  // The compiler would otherwise work each channel's offset out anew.
+  __device__ static std::int64_t Opaque(std::int64_t value) {
+    asm volatile("" : "+l"(value));
+    return value;
+  }
+  __device__ bool Exists(int i) const { return i < held_; }
+  __device__ std::int64_t Offset(int i) const { return begin_ + i * step_; }
+
+  template <typename Visit>
+  __device__ void ForValues(Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kColumnChannels; ++i) {
+      if (!Exists(i)) continue;
+      float values[kCount];
+      Unpack<T>(x_[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) visit(j, values[j]);
+    }
+  }
+
+  // As LaneSums takes it: the mean of what the thread holds, or for 16 bits the first element that
+  // the warp holds of the position, so that its sums need no more than to be added.
+  __device__ void Reference(int count, float (&reference)[kCount]) const {
+    if constexpr (kMeanReference<T>) {
+      ForValues([&](int j, float value) { reference[j] += value; });
+#pragma unroll
+      for (float& value : reference) {
+        value = count > 0 ? Quotient(value, static_cast<float>(count)) : 0;
+      }
+    } else {
+      const int first = static_cast<int>(threadIdx.x) & (min(place_.vectors, kLanes) - 1);
+      Unpack<T>(make_uint4(
+                    __shfl_sync(kAllLanes, x_[0].x, first), __shfl_sync(kAllLanes, x_[0].y, first),
+                    __shfl_sync(kAllLanes, x_[0].z, first), __shfl_sync(kAllLanes, x_[0].w, first)),
+                reference);
+    }
+  }
+
+  // Adds up what the lanes hold that share a position.
+  __device__ void AddLanes(float (&values)[kCount]) const {
+#pragma unroll
+    for (int offset = kLanes / 2; offset >= kLanes / kMaxLanesOfPosition; offset /= 2) {
+      if (offset < place_.vectors) continue;
+#pragma unroll
+      for (float& value : values) value += __shfl_xor_sync(kAllLanes, value, offset);
+    }
+  }
+  __device__ int CountOfLanes(int count) const {
+    for (int offset = kLanes / 2; offset >= place_.vectors; offset /= 2) {
+      count += __shfl_xor_sync(kAllLanes, count, offset);
+    }
+    return count;
+  }
+
+  __device__ void MergeLanesOfPosition(Moments<float> (&moments)[kCount]) const {
+    for (int offset = kLanes / 2; offset >= place_.vectors; offset /= 2) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const Moments<float> other = {__shfl_xor_sync(kAllLanes, moments[j].reference, offset),
+                                      __shfl_xor_sync(kAllLanes, moments[j].mean, offset),
+                                      __shfl_xor_sync(kAllLanes, moments[j].m2, offset),
+                                      __shfl_xor_sync(kAllLanes, moments[j].count, offset)};
+        moments[j] = Merge(moments[j], other);
+      }
+    }
+  }
+
+  const StageBatch& batch_;
+  const ColumnPlace& place_;
+  const int held_;           // Channels of the thread.
+  const std::int64_t step_;  // Bytes between the thread's channels.
+  const std::int64_t begin_;
+  Vector x_[kColumnChannels];
+};
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STAGES_COLUMN_TILE_CUH_

@@ -1,0 +1,148 @@
+// The kernels of lean_rows.cu: what each is compiled for, and where its rows are.
+
+#ifndef NORMD_KERNELS_CUDA_STAGES_LEAN_KIND_CUH_
+#define NORMD_KERNELS_CUDA_STAGES_LEAN_KIND_CUH_
+
+#include "kernels/cuda/stages/stage_sums.cuh"
+
+namespace normd::norm::cuda {
+
+// How a kernel finds what scales and shifts: not at all; loads it with each row; in shared memory,
+// where the rows of a block share it.
+enum class LeanFactors { kNone, kLoaded, kTable };
+
+// What a kernel can do beside a norm with gamma and beta, fixed when it is compiled so that the
+// common cases are short: at run time a row may have less.
+template <typename T, int kVectorsHeld, bool kResidualIn, bool kOtherIn, bool kModulatedBy,
+          bool kQuantizedTo, LeanFactors kFactors = LeanFactors::kLoaded, bool kSquaresOf = false>
+struct LeanKind {
+  using Type = T;
+  static constexpr int kVectors = kVectorsHeld;  // Of a thread.
+  static constexpr bool kAffine = kFactors != LeanFactors::kNone;
+  static constexpr bool kTable = kFactors == LeanFactors::kTable;
+  static constexpr bool kResidual = kResidualIn;    // Always.
+  static constexpr bool kOther = kOtherIn;          // Always.
+  static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate.
+  static constexpr bool kQuantized = kQuantizedTo;
+  // With kTable: whether statistics are of squares, else of mean and variance.
+  static constexpr bool kSquares = kSquaresOf;
+  // Whether statistics may be of absolutes; and whether results may have x's type for all that.
+  static constexpr bool kAbsolutes = kModulated && !kTable;
+  static constexpr bool kMayNarrow = !kQuantized || !kTable;
+  static constexpr bool kSecond = kResidual || kOther;
+  // Whether all results are in registers at once; else those that have a scale of their own are
+  // worked out twice.
+  static constexpr bool kHeld = kQuantized && !(kModulated && kSecond);
+  // Whether there are registers to keep elements unpacked from the sums to the results.
+  static constexpr bool kUnpacked = kVectors == kManyVectors && kQuantized;
+  // Vectors whose results are worked out together. All at once take fewer moves, two less code.
+  static constexpr int kStep = kModulated && kQuantized ? 2 : kVectors;
+};
+
+// Blocks of rows that share a table have several teams.
+template <typename Kind>
+using LeanTeam = StageTeam<Kind::kTable>;
+
+// Where a row is. Addresses are those of the thread's first vector.
+struct LeanPlace {
+  const char* x;
+  char* y;
+  const char* second;
+  char* sum;
+  const char* gate;  // Addresses of the thread's first channels of the sample.
+  const char* scale;
+  const char* shift;
+  int first_channel;  // That of the thread's first vector, in the first group's arrays.
+  int segment;
+  std::uint32_t local;  // Row of the segment.
+};
+
+// Row `local` of a segment.
+template <typename Kind>
+__device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam<Kind>& team,
+                                         int segment_index, std::uint32_t local) {
+  using T = typename Kind::Type;
+  LeanPlace place = {};
+  place.segment = segment_index;
+  place.local = local;
+  const StageSegment& segment = batch.segments[segment_index];
+  const std::int64_t offset =
+      static_cast<std::int64_t>(local) * segment.row_bytes + team.thread * kVectorBytes;
+  place.x = segment.x + offset;
+  place.y = segment.y +
+            (!Kind::kMayNarrow || (Kind::kQuantized && batch.quantization != Quantization::kNone)
+                 ? offset / static_cast<int>(sizeof(T))
+                 : offset);
+  if constexpr (Kind::kResidual) {
+    place.second = segment.residual + offset;
+    place.sum = segment.residual_out + offset;
+  } else if constexpr (Kind::kOther) {
+    place.second = segment.other + offset;
+  }
+  place.first_channel = team.thread * kPerVector<T>;
+  const std::uint32_t groups = batch.groups.value();
+  if (Kind::kModulated || groups != 1) {
+    const std::uint32_t outer = batch.groups.Divide(local);
+    const std::uint32_t group = local - outer * groups;
+    std::uint32_t sample = outer;
+    if (batch.positions_outside) sample = segment.positions.Divide(outer);
+    place.first_channel += static_cast<int>(group * batch.channels_per_group);
+    if constexpr (Kind::kModulated) {
+      const std::int64_t channels =
+          (sample * batch.channels + place.first_channel) * static_cast<int>(sizeof(T));
+      place.gate = static_cast<const char*>(segment.gate) + channels;
+      place.scale = static_cast<const char*>(segment.scale) + channels;
+      place.shift = static_cast<const char*>(segment.shift) + channels;
+    }
+  }
+  return place;
+}
+
+// Rows of a segment that the teams of a block take in turn.
+struct LeanRun {
+  int segment = 0;
+  std::uint32_t first = 0;   // Of the segment's.
+  std::uint32_t shared = 0;  // Which rows of shared factors they are.
+  int rows = 0;
+};
+
+// A row for each team, from row `index` of the launch on.
+__device__ inline LeanRun FindLeanRow(const StageBatch& batch, std::uint32_t index) {
+  LeanRun run;
+  run.first = index;
+  run.rows = 1;
+  if (batch.segment_count > 1) {
+    while (index >= batch.segments[run.segment].end_row) ++run.segment;
+    if (run.segment > 0) run.first -= batch.segments[run.segment - 1].end_row;
+  }
+  return run;
+}
+
+// Run `index` of the launch.
+__device__ inline LeanRun FindLeanRun(const StageBatch& batch, std::uint32_t index) {
+  LeanRun run;
+  while (index >= batch.segments[run.segment].end_run) ++run.segment;
+  const StageSegment& segment = batch.segments[run.segment];
+  if (run.segment > 0) index -= batch.segments[run.segment - 1].end_run;
+  run.shared = segment.runs.Divide(index);
+  const std::uint32_t begin = (index - run.shared * segment.runs.value()) * batch.run_rows;
+  run.first = run.shared * segment.shared_rows + begin;
+  run.rows = min(batch.run_rows, static_cast<int>(segment.shared_rows - begin));
+  return run;
+}
+
+// The row's number among the segment's in the order of the contract.
+__device__ inline std::int64_t NumberOf(const StageBatch& batch, const LeanPlace& place) {
+  const std::uint32_t groups = batch.groups.value();
+  if (!batch.positions_outside || groups == 1) return place.local;
+  const Divisor positions = batch.segments[place.segment].positions;
+  const std::uint32_t outer = batch.groups.Divide(place.local);
+  const std::uint32_t group = place.local - outer * groups;
+  const std::uint32_t sample = positions.Divide(outer);
+  const std::uint32_t position = outer - sample * positions.value();
+  return (std::int64_t{sample} * groups + group) * positions.value() + position;
+}
+
+}  // namespace normd::norm::cuda
+
+#endif  // NORMD_KERNELS_CUDA_STAGES_LEAN_KIND_CUH_
