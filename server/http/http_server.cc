@@ -1,5 +1,8 @@
 #include "server/http/http_server.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -39,6 +42,10 @@ using Body = http::span_body<const char>;
 
 // How long to wait when there is no descriptor for another connection.
 constexpr auto kExhaustedPause = std::chrono::milliseconds(100);
+// Between two looks at what a client that has ended its side has acknowledged.
+constexpr auto kDeliveryCheck = std::chrono::milliseconds(5);
+
+TimePoint Now() { return std::chrono::steady_clock::now(); }
 
 // Who has a share of the places: an IPv4 address, or an IPv6 network, of which one host has many
 // addresses.
@@ -231,6 +238,7 @@ class ConnectionOver final : public Connection,
     message_->content_length(response_.body->size());
     if (!head_only_) message_->body() = {response_.body->data(), response_.body->size()};
     tcp_stream().expires_after(options_.timeout);
+    give_up_ = Now() + options_.timeout;
     serializer_.emplace(*message_);
     auto done = [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); };
     if (head_only_) {
@@ -269,12 +277,28 @@ class ConnectionOver final : public Connection,
     tcp_stream().async_read_some(buffer_.prepare(kReadBytes),
                                  [self = Self()](ErrorCode error, std::size_t) {
                                    if (!error && !self->dropped_) self->Linger();
+                                   if (error == asio::error::eof) self->AwaitDelivery();
                                  });
+  }
+
+  // A client may end its side before it has the response, or while that is still in its kernel's
+  // window. The close would reset the connection, and what is under way would be lost.
+  void AwaitDelivery() {
+    int unacknowledged = 0;
+    const int socket = tcp_stream().socket().native_handle();
+    if (dropped_ || Now() >= give_up_ || ioctl(socket, SIOCOUTQ, &unacknowledged) != 0 ||
+        unacknowledged == 0) {
+      return;
+    }
+    pause_.expires_after(kDeliveryCheck);
+    pause_.async_wait([self = Self()](ErrorCode) { self->AwaitDelivery(); });
   }
 
   void CountTimeout() { ++counters_.timeouts; }
 
   Stream stream_;
+  asio::steady_timer pause_{stream_.get_executor()};
+  TimePoint give_up_ = kNever;  // On the response.
   HeldConnection held_;
   const HttpServerOptions& options_;
   const HttpServer::Handler& handler_;

@@ -30,16 +30,19 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::size_t kBigBytes = std::size_t{8} << 20;  // More than the kernel takes.
+// More than a client's window and less than the kernel takes.
+constexpr std::size_t kLargeBytes = std::size_t{512} << 10;
 constexpr char kOther[] = "127.0.0.2";
 constexpr char kAsk[] = "GET /now HTTP/1.1\r\n\r\n";
 
-// Answers /now at once, /big with a body of its own, and /later when the test says so.
+// Answers /now and /large at once, /big with a body of its own, and /later when the test says so.
 class HttpServerTest : public ::testing::Test {
  protected:
   void Start(HttpServerOptions options = {}) {
     auto server = HttpServer::Start(
         "127.0.0.1:0", options, [this](const HttpRequest& request, HttpServer::Respond respond) {
           if (request.path == "/now") return respond({200, "text/plain", false, now_});
+          if (request.path == "/large") return respond({200, "text/plain", false, large_});
           if (request.path == "/later") {
             MutexLock lock(mutex_);
             later_.push_back(std::move(respond));
@@ -74,6 +77,8 @@ class HttpServerTest : public ::testing::Test {
   }
 
   const std::shared_ptr<const std::string> now_ = std::make_shared<const std::string>("here");
+  const std::shared_ptr<const std::string> large_ =
+      std::make_shared<const std::string>(std::string(kLargeBytes, 'x'));
   Mutex mutex_;
   CondVar changed_;
   std::deque<HttpServer::Respond> later_ ABSL_GUARDED_BY(mutex_);
@@ -244,6 +249,17 @@ TEST_F(HttpServerTest, KeepsAConnectionWhoseClientEndsItsSide) {
   const HttpServer::Respond respond = TakeLater();
   respond({200, "text/plain", false, now_});
   EXPECT_EQ(HttpBody(peer.ReadAll()), "here");
+}
+
+TEST_F(HttpServerTest, AClientThatEndsItsSideFirstGetsAWholeResponse) {
+  Start();
+  HttpPeer peer(port());
+  ASSERT_TRUE(peer.Send("GET /large HTTP/1.1\r\n\r\n"));
+  peer.EndSending();
+  // By then the server has written it all, and seen the end of the client's side.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(HttpBody(HttpGet(port(), "/now", kOther)), "here");
+  EXPECT_EQ(HttpBody(peer.ReadAll()).size(), kLargeBytes);
+  WaitForConnections(0);
 }
 
 TEST_F(HttpServerTest, ARespondForAConnectionThatIsGoneIsIgnored) {
