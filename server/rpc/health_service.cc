@@ -34,12 +34,6 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
   Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
 
   // With the service's lock held, as are all functions below that have no lock of their own.
-  void Begin() {
-    if (name_.size() > kMaxNameBytes) return End(NameTooLong());
-    if (service_.closed_) return End(Closed());
-    service_.watchers_[name_].insert(this);
-    Update(service_.StatusOf(name_));
-  }
   void Update(Status status) {
     wanted_ = status;
     SendIfNew();
@@ -174,12 +168,18 @@ grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
   CountReceived(*context, *request);
   const grpc::Status refused = CheckRight(*context, *request, "HealthWatch");
-  auto* const watcher = new Watcher(*this, request->service());
+  const std::string& name = request->service();
+  auto* const watcher = new Watcher(*this, name);
   MutexLock lock(mutex_);
-  if (refused.ok()) {
-    watcher->Begin();
-  } else {
+  if (!refused.ok()) {
     watcher->End(refused);
+  } else if (name.size() > kMaxNameBytes) {
+    watcher->End(NameTooLong());
+  } else if (closed_) {
+    watcher->End(Closed());
+  } else {
+    watchers_[name].insert(watcher);
+    watcher->Update(StatusOf(name));
   }
   return watcher;
 }

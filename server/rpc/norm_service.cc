@@ -62,7 +62,8 @@ grpc::ServerUnaryReactor* NormService::Normalize(grpc::CallbackServerContext* co
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::NormalizeStream(
     grpc::CallbackServerContext* context) {
   try {
-    const std::shared_ptr<StreamCall> call = StreamCall::Create(environment_, *context);
+    const std::shared_ptr<StreamCall> call =
+        StreamCall::Create(environment_.options, environment_.accept, *context);
     call->Start();
     return call.get();  // It keeps itself until gRPC is done with it.
   } catch (const std::bad_alloc&) {

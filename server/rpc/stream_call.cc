@@ -21,20 +21,23 @@ constexpr std::int64_t kMaxHeaderBytes = 4096;
 
 }  // namespace
 
-std::shared_ptr<StreamCall> StreamCall::Create(CallEnvironment& environment,
+std::shared_ptr<StreamCall> StreamCall::Create(const CallOptions& options,
+                                               AcceptEnvironment& accept,
                                                grpc::CallbackServerContext& context) {
-  std::shared_ptr<StreamCall> call(new StreamCall(environment, context));
-  environment.accept.active.Add(call);
+  std::shared_ptr<StreamCall> call(new StreamCall(options, accept, context));
+  accept.active.Add(call);
   call->self_ = call;
   call->weak_ = call;
   return call;
 }
 
-StreamCall::StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context)
-    : environment_(environment),
+StreamCall::StreamCall(const CallOptions& options, AcceptEnvironment& accept,
+                       grpc::CallbackServerContext& context)
+    : options_(options),
+      accept_(accept),
       context_(context),
-      call_(environment.accept, ArrivalOf(context, Method::kNormalizeStream, environment.accept)),
-      patience_(environment.options.stream_idle_timeout, call_.arrival()) {
+      call_(accept, ArrivalOf(context, Method::kNormalizeStream, accept)),
+      patience_(options.stream_idle_timeout, call_.arrival()) {
   if (call_.caller() == nullptr) return;
   call_.caller()->delivered.open_streams.fetch_add(1, std::memory_order_relaxed);
 }
@@ -61,7 +64,7 @@ void StreamCall::Start() {
 // Events.
 
 void StreamCall::OnReadDone(bool ok) {
-  const TimePoint begin = environment_.accept.clock.Now();
+  const TimePoint begin = accept_.clock.Now();
   std::vector<grpc::Slice> slices;
   StreamPartView part;
   const bool first = !has_header_;
@@ -84,7 +87,7 @@ void StreamCall::OnReadDone(bool ok) {
       return first ? Accept() : TakeChunk(part, slices);
     };
     if (status.ok() && status_.ok()) status = CatchAll(take);
-    decode_time_ += environment_.accept.clock.Now() - begin;
+    decode_time_ += accept_.clock.Now() - begin;
     if (!status.ok()) Fail(status);
     drive = BecomeDriver();
   }
@@ -96,7 +99,7 @@ void StreamCall::OnWriteDone(bool ok) {
   outgoing_.Clear();
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
-    patience_.OnTaken(environment_.accept.clock.Now());
+    patience_.OnTaken(accept_.clock.Now());
     inside_bytes_ -= std::exchange(answering_bytes_, 0);
     overdraft_over_ = overdraws_ && first_piece_ > overdrawn_piece_;
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
@@ -107,19 +110,19 @@ void StreamCall::OnRoom(bool overdraft) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     awaits_room_ = false;
     has_room_ = true;
-    const TimePoint now = environment_.accept.clock.Now();
+    const TimePoint now = accept_.clock.Now();
     patience_.OnProgress(now);  // The client's turn begins.
     if (!overdraft) return;
     overdraws_ = true;
     overdraft_over_ = false;
     overdrawn_piece_ = NextPiece();
-    patience_.BeginOverdraft(now, CallOptions::PatienceFor(environment_.options.stream_idle_timeout,
+    patience_.BeginOverdraft(now, CallOptions::PatienceFor(options_.stream_idle_timeout,
                                                            HeldBytes(limits().max_piece_bytes())));
   });
 }
 
 void StreamCall::OnCancel() {
-  Abort(call_.deadline() <= environment_.accept.clock.Now()
+  Abort(call_.deadline() <= accept_.clock.Now()
             ? absl::DeadlineExceededError("the deadline passed before the stream's end")
             : absl::CancelledError("the client cancelled the stream"));
 }
@@ -142,7 +145,7 @@ void StreamCall::OnAlarm() {
 bool StreamCall::ServersTurn() const { return computing_ > 0 || waiting_ || awaits_room_; }
 
 void StreamCall::OnIdleAlarm() {
-  const TimePoint now = environment_.accept.clock.Now();
+  const TimePoint now = accept_.clock.Now();
   bool finished = false;
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     watched_ = false;
@@ -195,7 +198,7 @@ void StreamCall::OnComputed(std::uint64_t number, Completion&& completion) {
 
 void StreamCall::OnDone() {
   const std::shared_ptr<StreamCall> self = std::move(self_);
-  environment_.accept.active.Remove(this);
+  accept_.active.Remove(this);
   if (call_.caller() != nullptr) {
     call_.caller()->delivered.open_streams.fetch_sub(1, std::memory_order_relaxed);
   }
@@ -209,9 +212,8 @@ void StreamCall::OnDone() {
   }
   // What a client that left was told, nobody heard.
   if (call_.code() != absl::StatusCode::kOk && context_.IsCancelled()) {
-    call_.SetCode(call_.deadline() <= environment_.accept.clock.Now()
-                      ? absl::StatusCode::kDeadlineExceeded
-                      : absl::StatusCode::kCancelled);
+    call_.SetCode(call_.deadline() <= accept_.clock.Now() ? absl::StatusCode::kDeadlineExceeded
+                                                          : absl::StatusCode::kCancelled);
   }
   call_.RecordAndLog(stages, batch);
 }
@@ -220,7 +222,7 @@ void StreamCall::OnDone() {
 
 absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Slice>& slices) {
   const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
-  environment_.accept.metrics.AddPayload(message_bytes, 0);
+  accept_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
   const absl::StatusOr<MessageViews> views = OpenMessage(context_, incoming_, slices);
   if (!views.ok()) return views.status();
@@ -244,7 +246,7 @@ absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
   if (!view.ok()) return view.status();
   RequestDescription request = Describe(*std::move(view));
   request.in_chunks = true;
-  return AcceptRequest(environment_.accept, call_, request, accepted_request_);
+  return AcceptRequest(accept_, call_, request, accepted_request_);
 }
 
 absl::Status StreamCall::Accept() {
@@ -301,11 +303,10 @@ absl::Status StreamCall::TakeEnd() const {
 }
 
 std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPiece piece) {
-  std::unique_ptr<Request> request =
-      MakeRequest(environment_.accept, call_, accepted_request_, piece.geometry);
+  std::unique_ptr<Request> request = MakeRequest(accept_, call_, accepted_request_, piece.geometry);
   for (ByteViews& views : piece.inputs) request->inputs.push_back({std::move(views), {}});
   request->input_owner = std::move(piece.owner);
-  request->arrival = environment_.accept.clock.Now();
+  request->arrival = accept_.clock.Now();
   request->may_be_dropped = false;  // The stream was admitted as a whole.
   request->stages[Stage::kDecode] = std::exchange(decode_time_, Duration(0));
   request->done = [this, number](Completion&& completion) {

@@ -55,8 +55,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
                          public ActiveCalls::Stream,
                          public Admission::Waiter {
  public:
-  // Both arguments outlive the call.
-  static std::shared_ptr<StreamCall> Create(CallEnvironment& environment,
+  // The arguments outlive the call.
+  static std::shared_ptr<StreamCall> Create(const CallOptions& options, AcceptEnvironment& accept,
                                             grpc::CallbackServerContext& context);
   ~StreamCall() override = default;
 
@@ -108,7 +108,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     std::optional<PieceAssembler> input;
   };
 
-  StreamCall(CallEnvironment& environment, grpc::CallbackServerContext& context);
+  StreamCall(const CallOptions& options, AcceptEnvironment& accept,
+             grpc::CallbackServerContext& context);
   bool InternalInlineable() override { return true; }
 
   template <typename Facts>
@@ -159,7 +160,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     return normd::HeldBytes(accepted_request_.geometry(), bytes);
   }
 
-  CallEnvironment& environment_;
+  const CallOptions& options_;
+  AcceptEnvironment& accept_;
   grpc::CallbackServerContext& context_;
   CallContext call_;                  // Before what it outlives.
   std::shared_ptr<StreamCall> self_;  // Until OnDone.

@@ -47,10 +47,8 @@ void StreamCall::Drive() {
       case Step::Kind::kNone: return;
       case Step::Kind::kWatch: Watch(step.until_idle); break;
       case Step::Kind::kSettle: Settle(step.bytes); break;
-      case Step::Kind::kAwaitRoom:
-        environment_.accept.admission.AwaitRoom(lease_, step.bytes, weak_);
-        break;
-      case Step::Kind::kEndOverdraft: environment_.accept.admission.EndOverdraft(lease_); break;
+      case Step::Kind::kAwaitRoom: accept_.admission.AwaitRoom(lease_, step.bytes, weak_); break;
+      case Step::Kind::kEndOverdraft: accept_.admission.EndOverdraft(lease_); break;
       case Step::Kind::kPush: Push(step); break;
       case Step::Kind::kRead: StartRead(&incoming_); break;
       case Step::Kind::kWrite: StartWrite(&outgoing_); break;
@@ -59,13 +57,13 @@ void StreamCall::Drive() {
         return;
       case Step::Kind::kCancel:
         if (alarm_ != nullptr) alarm_->Cancel();
-        environment_.accept.admission.StopAwaiting(lease_);
+        accept_.admission.StopAwaiting(lease_);
         // The status waits behind the message that the client does not take.
         if (step.abandon) context_.TryCancel();
-        for (const std::uint64_t id : step.ids) environment_.accept.queue.Cancel(id);
+        for (const std::uint64_t id : step.ids) accept_.queue.Cancel(id);
         break;
       case Step::Kind::kFinish:
-        Finish(ToGrpc(call_.End(step.status), environment_.options.retry_after, context_));
+        Finish(ToGrpc(call_.End(step.status), options_.retry_after, context_));
         return;
     }
   }
@@ -79,7 +77,7 @@ void StreamCall::Next(Step& step) {
   if (NextRead(step)) return;
   if (!writing_ && NextWrite(step)) {
     writing_ = true;
-    patience_.OnWrite(environment_.accept.clock.Now());
+    patience_.OnWrite(accept_.clock.Now());
   } else if (pushed_ < pieces_.size() && !waiting_) {
     step.kind = Step::Kind::kPush;
     step.request = std::move(pieces_[pushed_++].request);
@@ -110,14 +108,14 @@ void StreamCall::NextOfFailed(Step& step) {
     step.kind = Step::Kind::kFinish;
     step.status = status_;
     finished_ = true;
-    patience_.OnProgress(environment_.accept.clock.Now());
+    patience_.OnProgress(accept_.clock.Now());
   }
 }
 
 bool StreamCall::NextWatch(Step& step) {
   if (watched_ || !patience_.bounded()) return false;
   step.kind = Step::Kind::kWatch;
-  step.until_idle = patience_.CheckAt() - environment_.accept.clock.Now();
+  step.until_idle = patience_.CheckAt() - accept_.clock.Now();
   watched_ = true;
   return true;
 }
@@ -155,7 +153,7 @@ bool StreamCall::NextRead(Step& step) {
   // The header, and the half-close after the last chunk, take no room.
   const bool may_read = !more || std::exchange(has_room_, false) ||
                         (overdraws_ && NextPiece() == overdrawn_piece_) ||
-                        environment_.accept.admission.MayGrow(lease_);
+                        accept_.admission.MayGrow(lease_);
   if (may_read) {
     step.kind = Step::Kind::kRead;
     reading_ = true;
@@ -179,7 +177,7 @@ bool StreamCall::NextWrite(Step& step) {
     WriteTrailer();
     step.kind = Step::Kind::kWriteLast;
     finished_ = true;
-    patience_.OnProgress(environment_.accept.clock.Now());
+    patience_.OnProgress(accept_.clock.Now());
   } else {
     step.kind = Step::Kind::kNone;
     return false;
@@ -223,11 +221,11 @@ void StreamCall::WriteTrailer() {
 
 void StreamCall::SetOutgoing(std::initializer_list<grpc::Slice> slices) {
   outgoing_ = grpc::ByteBuffer(slices.begin(), slices.size());
-  environment_.accept.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
+  accept_.metrics.AddPayload(0, static_cast<std::int64_t>(outgoing_.Length()));
 }
 
 void StreamCall::Push(Step& step) {
-  const absl::Status status = environment_.accept.queue.Push(step.request);
+  const absl::Status status = accept_.queue.Push(step.request);
   if (status.ok()) return;
   {
     MutexLock lock(mutex_);

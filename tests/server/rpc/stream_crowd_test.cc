@@ -116,10 +116,8 @@ class StreamCrowdTest : public testing::Test {
     AcceptEnvironment accept{accept_limits, registry_, admission, queue, metrics_, clock_};
     CallOptions options;
     options.stream_idle_timeout = Duration(0);
-    options.response_timeout = Duration(0);
-    CallEnvironment environment{options, accept};
     std::deque<Client> clients(static_cast<std::size_t>(streams));
-    for (Client& client : clients) Begin(client, environment, below);
+    for (Client& client : clients) Begin(client, options, accept, below);
 
     std::vector<std::unique_ptr<Batch>> batches;
     std::int64_t most = 0;
@@ -161,9 +159,10 @@ class StreamCrowdTest : public testing::Test {
   }
 
   template <typename Below>
-  void Begin(Client& client, CallEnvironment& environment, const Below& below) {
+  void Begin(Client& client, const CallOptions& options, AcceptEnvironment& accept,
+             const Below& below) {
     client.context = std::make_unique<grpc::CallbackServerContext>();
-    client.call = StreamCall::Create(environment, *client.context);
+    client.call = StreamCall::Create(options, accept, *client.context);
     client.call->Start();
     client.transport = std::make_unique<Transport>(*client.call);
     client.pace = static_cast<int>(1 + below(2) * below(20));
