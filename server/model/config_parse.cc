@@ -84,7 +84,10 @@ std::optional<std::string> Nearest(absl::string_view name, const std::vector<std
   std::optional<std::string> nearest;
   std::size_t fewest = std::min<std::size_t>(2, folded.size() / 3) + 1;
   for (const std::string& candidate : names) {
-    const std::size_t edits = EditDistance(folded, Folded(candidate));
+    const std::string other = Folded(candidate);
+    // No fewer edits than the lengths differ by.
+    if (other.size() >= folded.size() + fewest || folded.size() >= other.size() + fewest) continue;
+    const std::size_t edits = EditDistance(folded, other);
     if (edits < fewest) {
       fewest = edits;
       nearest = candidate;

@@ -4,6 +4,8 @@
 #   tests/fuzz/run.sh [NAME...]     a minute each, as many at once as there are processors
 #     --seconds=N | --runs=N        so long, or so many executions, each
 #     --jobs=N                      so many at once
+#     --split=N                     N processes of each, with seeds of their own, which share the
+#                                   executions of --runs
 #     --decoders                    those of decoders alone, which need less to be built: what CI runs
 #     --corpus=FOLDER               begins with FOLDER/NAME too, and keeps there what reaches further
 #
@@ -15,6 +17,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 limit=-max_total_time=60
 jobs=$(nproc)
+split=1
+runs=
 only=
 corpus=
 names=()
@@ -23,7 +27,8 @@ for argument in "$@"; do
   value=${argument#*=}
   case $argument in
     --seconds=*) limit=-max_total_time=$value ;;
-    --runs=*) limit=-runs=$value ;;
+    --runs=*) runs=$value ;;
+    --split=*) split=$value ;;
     --jobs=*) jobs=$value ;;
     --decoders) only=decoder ;;
     --corpus=*) corpus=$value ;;
@@ -32,6 +37,8 @@ for argument in "$@"; do
     *) names+=("$argument") ;;
   esac
 done
+
+[[ -z $runs ]] || limit=-runs=$(((runs + split - 1) / split))
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -56,33 +63,37 @@ cmake --build build/fuzz --target "${names[@]}"
 findings=$PWD/build/fuzz/findings
 mkdir -p "$findings"
 
-# run NAME: leaves NAME.log and NAME.rc in the scratch folder.
+# run NAME NUMBER: leaves NAME.NUMBER.log and NAME.NUMBER.rc in the scratch folder.
 run() {
-  local name=$1 grown=$scratch/corpus/$1 rc=0
+  local name=$1 number=$2 grown=$scratch/corpus/$1 rc=0
   [[ -z $corpus ]] || grown=$corpus/$name
   mkdir -p "$grown"
   # No single allocation is large: what an input merely claims is not allocated.
   build/fuzz/bin/"$name" "$limit" -max_len="${max_bytes[$name]}" -timeout=10 -rss_limit_mb=2048 \
     -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix="$findings/$name-" \
-    "$grown" "tests/fuzz/corpus/$name" >"$scratch/$name.log" 2>&1 || rc=$?
-  echo "$rc" >"$scratch/$name.rc"
+    "$grown" "tests/fuzz/corpus/$name" >"$scratch/$name.$number.log" 2>&1 || rc=$?
+  echo "$rc" >"$scratch/$name.$number.rc"
 }
 
 for name in "${names[@]}"; do
-  while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
-  run "$name" &
+  for ((number = 1; number <= split; number++)); do
+    while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
+    run "$name" "$number" &
+  done
 done
 wait
 
 total=0 failed=0
 for name in "${names[@]}"; do
-  count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$name.log")
-  coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$scratch/$name.log" | tail -n 1)
-  total=$((total + ${count:-0}))
-  printf '%-20s %10s executions, %5s edges\n' "$name" "${count:-0}" "${coverage:-0}"
-  [[ $(cat "$scratch/$name.rc") != 0 ]] || continue
-  failed=$((failed + 1))
-  grep -v -E '^#|^"' "$scratch/$name.log" | tail -n 40
+  count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/$name".*.log | awk '{n += $1} END {print n + 0}')
+  coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$scratch/$name".*.log | sort -n | tail -n 1)
+  total=$((total + count))
+  printf '%-20s %10s executions, %5s edges\n' "$name" "$count" "${coverage:-0}"
+  for ((number = 1; number <= split; number++)); do
+    [[ $(cat "$scratch/$name.$number.rc") != 0 ]] || continue
+    failed=$((failed + 1))
+    grep -v -E '^#|^"' "$scratch/$name.$number.log" | tail -n 40
+  done
 done
 echo "${#names[@]} fuzzers, $total executions, $failed findings"
 [[ $failed == 0 ]]

@@ -3,6 +3,7 @@
 // the parts meet.
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,6 +47,7 @@ class Server {
   Server() {
     HttpServerOptions options;
     options.max_head_bytes = kMaxHeadBytes;
+    options.timeout = std::chrono::hours(1);  // A machine with much to do may hold up a thread.
     const auto body = std::make_shared<const std::string>(kBody);
     auto server = HttpServer::Start("127.0.0.1:0", options,
                                     [this, body](const HttpRequest& request, auto respond) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -34,14 +35,18 @@ using nlohmann::json;
 constexpr std::size_t kMaxMessageBytes = 1000;
 constexpr char kPeer[] = "ipv4:192.0.2.1:4711";
 
-// A line of a log has one object, which says `wanted` under `field`, or nothing if that is empty.
-void ExpectLine(const std::string& line, const char* field, absl::string_view wanted) {
+using Field = std::pair<const char*, absl::string_view>;
+
+// A line of a log has one object, which says what came under each field, or nothing if that is
+// empty.
+void ExpectLine(const std::string& line, std::initializer_list<Field> fields) {
   Expect(std::none_of(line.begin(), line.end(), [](char c) { return absl::ascii_iscntrl(c); }),
          "a line of a log is one line", line);
   const json object = json::parse(line, nullptr, false);
   Expect(object.is_object(), "a line of a log is JSON", line);
-  if (!wanted.empty()) {
-    Expect(object.at(field).get<std::string>() == wanted, "a line says what came", line);
+  for (const auto& [field, came] : fields) {
+    if (came.empty()) continue;
+    Expect(object.at(field).get_ref<const std::string&>() == came, "a line says what came", line);
   }
 }
 
@@ -147,8 +152,7 @@ class RequestPlay {
       if (!told.ok()) ExpectMessage(told.message(), kMaxMessageBytes);
       call.RecordAndLog({}, {});
     }
-    ExpectLine(line_, "request_id", ids_.request_id);
-    ExpectLine(line_, "trace_id", ids_.trace_id());
+    ExpectLine(line_, {{"request_id", ids_.request_id}, {"trace_id", ids_.trace_id()}});
     Expect(admission_.inflight_bytes() == 0 && admission_.inflight_requests() == 0,
            "an ended call holds nothing of the budgets");
     Expect(accept_.active.count() == 0, "an ended call is not counted");
@@ -194,7 +198,7 @@ class RequestPlay {
     AuditLog audit(clock_, [&line](const std::string& written) { line = written; });
     audit.Write({AuditRecord::Event::kDenied, "nobody", "infer", "Normalize", model, kPeer,
                  ids_.request_id, absl::StatusCode::kPermissionDenied});
-    ExpectLine(line, "request_id", ids_.request_id);
+    ExpectLine(line, {{"request_id", ids_.request_id}});
   }
 
   FakeClock clock_;
