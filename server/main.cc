@@ -43,6 +43,7 @@
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
 #include "server/net/process_limits.h"
+#include "server/net/service_manager.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/grpc_log.h"
@@ -105,6 +106,7 @@ class SignalThread {
     while (sigwait(&set, &signal) == 0 && !ending_) {
       if (signal == SIGUSR1) continue;
       spdlog::info("received {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
+      NotifyServiceManager("STOPPING=1");
       stop.Signal();
     }
   }
@@ -402,6 +404,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                (*server)->address(), admin.empty() ? "" : " admin=" + admin, metrics_host,
                (*exposer)->port(), (*backend)->Description(),
                absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
+  NotifyServiceManager("READY=1");
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},

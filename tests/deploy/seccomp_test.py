@@ -15,6 +15,7 @@ import os
 import pathlib
 import platform
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -129,6 +130,16 @@ class Programs(Folder):
                 normd.ctl(command)
             normd.server = normd.server.replace("127.0.0.1", "localhost")
             self.assertIn("SERVING", normd.ctl("health"))
+
+    def test_a_service_manager_is_told(self):
+        manager = self.enterContext(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        manager.bind(str(self.path / "notify"))
+        manager.settimeout(LIMIT_S)
+        self.addCleanup(os.environ.pop, "NOTIFY_SOCKET", None)
+        os.environ["NOTIFY_SOCKET"] = str(self.path / "notify")
+        with Normd("--lame_duck=0s"):
+            self.assertEqual(manager.recv(4096), b"READY=1")
+        self.assertEqual(manager.recv(4096), b"STOPPING=1")
 
     def test_a_stop_that_waits(self):
         with Normd("--lame_duck=500ms") as normd:

@@ -20,7 +20,7 @@ SYSTEMD = SOURCE / "deploy/systemd"
 UNIT = SYSTEMD / "normd.service"
 OLDEST = 252
 MOST_EXPOSURE = 2.0
-PROGRAMS = ["normd", "normctl"]
+PROGRAMS = ["normd"]
 
 
 def analyze(*arguments):
@@ -98,6 +98,10 @@ class UnitTest(unittest.TestCase):
         wanted = {families[rule["args"][0]["value"]] for rule in profile["syscalls"]
                   if rule["names"] == ["socket"]}
         self.assertEqual(set(settings(UNIT)["RestrictAddressFamilies"][0].split()), wanted)
+
+    def test_the_server_itself_says_that_it_is_ready(self):
+        self.assertEqual((settings(UNIT)["Type"], settings(UNIT)["NotifyAccess"]),
+                         (["notify"], ["main"]))
 
     def test_a_stop_has_time_to_finish(self):
         flags = (SOURCE / "server/config/flags.cc").read_text(encoding="utf-8")
