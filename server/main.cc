@@ -6,17 +6,13 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
-#include <ucontext.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -44,6 +40,7 @@
 #include "server/model/registry.h"
 #include "server/net/process_limits.h"
 #include "server/net/service_manager.h"
+#include "server/part_options.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/grpc_log.h"
@@ -52,6 +49,7 @@
 #include "server/rpc/probes.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
+#include "server/stop_signals.h"
 #include "server/tls/certificate_store.h"
 #include "spdlog/spdlog.h"
 
@@ -59,61 +57,6 @@ namespace normd {
 namespace {
 
 enum ExitCode { kStopped = 0, kStartFailed = 1, kWrongCommandLine = 2, kStoppedEarly = 3 };
-
-// SIGTERM and SIGINT stop the server; the third wakes the thread that waits for them when it is to
-// end, and does nothing when it comes from outside.
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&set, signal);
-  return set;
-}
-
-// Runs on a thread that does not block the signal: one that a profiler or a sanitizer started
-// before main. It blocks the signal from then on, and the signal goes to the next thread.
-void SendOn(int signal, siginfo_t*, void* context) {
-  sigaddset(&static_cast<ucontext_t*>(context)->uc_sigmask, signal);
-  kill(getpid(), signal);
-}
-
-// Before any thread of ours exists, so that all of them inherit the mask.
-void BlockStopSignals() {
-  const sigset_t set = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  struct sigaction action = {};
-  action.sa_sigaction = SendOn;
-  action.sa_flags = SA_SIGINFO | SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
-}
-
-// Passes stop signals on to `stop` from a thread of its own. They are blocked in every thread
-// of ours.
-class SignalThread {
- public:
-  explicit SignalThread(GracefulStop& stop) : thread_([this, &stop] { Loop(stop); }) {}
-  ~SignalThread() {
-    ending_ = true;
-    pthread_kill(thread_.native_handle(), SIGUSR1);
-    thread_.join();
-  }
-  SignalThread(const SignalThread&) = delete;
-  SignalThread& operator=(const SignalThread&) = delete;
-
- private:
-  void Loop(GracefulStop& stop) {
-    const sigset_t set = StopSignals();
-    int signal = 0;
-    while (sigwait(&set, &signal) == 0 && !ending_) {
-      if (signal == SIGUSR1) continue;
-      spdlog::info("received {}", signal == SIGTERM ? "SIGTERM" : "SIGINT");
-      NotifyServiceManager("STOPPING=1");
-      stop.Signal();
-    }
-  }
-
-  std::atomic<bool> ending_{false};
-  std::thread thread_;  // Last: it uses the flag.
-};
 
 // A descriptor that is closed would be the next socket's, to which the log would then be written.
 void OpenStandardStreams() {
@@ -145,80 +88,6 @@ void BoundMemoryKept() {
 int StartFailed(const absl::Status& status) {
   spdlog::critical("cannot start: {}", std::string(status.message()));
   return kStartFailed;
-}
-
-BackendOptions BackendOf(const ServerConfig& config) {
-  BackendOptions options;
-  options.device = config.device;
-  options.cpu_lanes = config.cpu_lanes;
-  options.cpu_threads = config.cpu_threads;
-  options.pool_bytes = config.pool_bytes;
-  options.device_lanes = config.device_lanes;
-  options.max_inline_bytes = std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
-  options.pinned_pool_bytes = config.pinned_pool_bytes;
-  options.device_staging_bytes = config.device_staging_bytes;
-  options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
-  return options;
-}
-
-// A device is launched once for a batch, so it wants larger ones. Both gain from company only what
-// one call of the kernels costs; a large batch would keep its requests from the other lanes, and
-// leave the caches or the path through the link.
-constexpr std::int64_t kCpuBatchBytes = std::int64_t{256} << 10;
-constexpr std::int64_t kDeviceBatchBytes = std::int64_t{2} << 20;
-
-BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
-  BatchQueueOptions options;
-  options.limits.max_rows = config.max_batch_rows;
-  options.limits.max_bytes = config.max_batch_bytes > 0 ? config.max_batch_bytes
-                             : on_cpu                   ? kCpuBatchBytes
-                                                        : kDeviceBatchBytes;
-  options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
-  options.max_queue_requests = config.max_queue_requests;
-  options.max_inline_bytes =
-      on_cpu ? config.max_inline_bytes : std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
-  options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
-  if (!on_cpu) options.look_out = absl::ToChronoNanoseconds(config.device_look_out);
-  return options;
-}
-
-// A device's copies and launches cost the less the fewer they are.
-constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
-
-AcceptLimits LimitsOf(const ServerConfig& config, bool on_cpu) {
-  AcceptLimits limits;
-  limits.max_request_bytes = config.max_request_bytes;
-  limits.stream.window_bytes = config.stream_window_bytes;
-  if (!on_cpu) limits.stream.piece_bytes = kDevicePieceBytes;
-  return limits;
-}
-
-CallOptions CallsOf(const ServerConfig& config) {
-  CallOptions options;
-  options.stream_idle_timeout = absl::ToChronoNanoseconds(config.stream_idle_timeout);
-  options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
-  return options;
-}
-
-RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness) {
-  RegistryOptions options;
-  options.root = config.model_repository;
-  options.max_parameter_bytes = config.max_parameter_bytes;
-  options.max_models = config.max_models;
-  options.on_change = [&readiness](const std::string& model, bool loaded) {
-    readiness.SetModel(model, loaded);
-  };
-  return options;
-}
-
-AdmissionLimits AdmissionOf(const ServerConfig& config) {
-  AdmissionLimits limits;
-  limits.max_inflight_bytes = config.max_inflight_bytes;
-  limits.max_inflight_requests = config.max_inflight_requests;
-  limits.max_connection_share = config.max_connection_share;
-  limits.max_peer_share = config.max_peer_share;
-  limits.overdraft_bytes = 2 * config.stream_window_bytes;
-  return limits;
 }
 
 ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
@@ -259,29 +128,6 @@ std::string ModelCounts(const ModelRegistry& registry) {
   int failed = 0;
   for (const ModelStatus& status : registry.List()) ++(status.model != nullptr ? loaded : failed);
   return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
-}
-
-// Calls that wait inside, half received or half answered, cost caches and memory and gain nothing
-// once every core has work; but a connection alone must be able to keep the cores busy.
-int ConnectionCallsOf(const ServerConfig& config) {
-  if (config.max_connection_calls > 0) return config.max_connection_calls;
-  return std::max(4, 2 * static_cast<int>(std::thread::hardware_concurrency()));
-}
-
-ConnectionOptions ConnectionsOf(const ServerConfig& config) {
-  ConnectionOptions options;
-  options.max_connections = config.max_connections;
-  options.max_peer_connections = config.max_peer_connections;
-  options.handshake_timeout = absl::ToChronoNanoseconds(config.handshake_timeout);
-  options.message_timeout = absl::ToChronoNanoseconds(config.message_timeout);
-  options.min_bytes_per_second = config.min_message_rate;
-  options.keepalive_time = absl::ToChronoNanoseconds(config.keepalive_time);
-  options.keepalive_timeout = absl::ToChronoNanoseconds(config.keepalive_timeout);
-  options.min_ping_interval = absl::ToChronoNanoseconds(config.min_ping_interval);
-  options.max_idle = absl::ToChronoNanoseconds(config.max_connection_idle);
-  options.max_age = absl::ToChronoNanoseconds(config.max_connection_age);
-  options.max_age_grace = absl::ToChronoNanoseconds(config.max_connection_age_grace);
-  return options;
 }
 
 // In one line, however many they are.
@@ -327,16 +173,6 @@ ServerConfig FittedToMemory(ServerConfig config) {
   const std::string lowered = FitToMemory(config, left);
   if (!lowered.empty()) spdlog::warn("{} bytes of memory are left: {}", left, lowered);
   return config;
-}
-
-ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls) {
-  return {config.listen,
-          config.max_request_bytes,
-          ConnectionCallsOf(config),
-          config.max_transport_bytes,
-          ConnectionsOf(config),
-          config.admin_listen,
-          tls};
 }
 
 // The parts of the server in the order in which they start; they end in the reverse order.

@@ -1,88 +1,22 @@
 // The server's flags: each is declared here, with its default, its unit, its help and its check.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include "server/config/flags.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
-#include "flags/flag_set.h"
-#include "server/config/config.h"
+#include "absl/time/time.h"
+#include "server/config/flag_checks.h"
 
 namespace normd {
 namespace {
 
 // Protobuf and gRPC count a message's bytes in 31 bits; a request has a little beside its tensor.
 constexpr std::int64_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max() - 65536;
-constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kKiB = std::int64_t{1} << 10;
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kTiB = std::int64_t{1} << 40;
-
-// What values have to be.
-
-auto From(std::int64_t low, std::int64_t high = kUnbounded) {
-  return [low, high](std::int64_t value) -> std::string {
-    if (value >= low && value <= high) return "";
-    if (high == kUnbounded) return absl::StrCat("at least ", low);
-    return absl::StrCat("from ", low, " to ", high);
-  };
-}
-
-auto UpTo(absl::Duration high) {
-  return [high](absl::Duration value) -> std::string {
-    if (value >= absl::ZeroDuration() && value <= high) return "";
-    return absl::StrCat("from 0 to ", absl::FormatDuration(high));
-  };
-}
-
-// A duration that is not without end.
-auto From1MsTo(absl::Duration high) {
-  return [high](absl::Duration value) -> std::string {
-    if (value >= absl::Milliseconds(1) && value <= high) return "";
-    return absl::StrCat("from 1ms to ", absl::FormatDuration(high));
-  };
-}
-
-std::string BeAShare(double value) { return value > 0 && value <= 1 ? "" : "above 0, at most 1"; }
-
-std::string BeAFolder(const std::string& value) { return value.empty() ? "a folder" : ""; }
-
-std::string BeAnAddress(const std::string& value) {
-  const std::size_t colon = value.rfind(':');
-  int port = -1;
-  const bool is_address = colon != std::string::npos && colon != 0 &&
-                          absl::SimpleAtoi(value.substr(colon + 1), &port) && port >= 0 &&
-                          port <= 65535;
-  return is_address ? "" : "host:port, such as 127.0.0.1:8001";
-}
-
-std::string BeALogLevel(const std::string& value) {
-  for (const absl::string_view known : {"trace", "debug", "info", "warning", "error", "off"}) {
-    if (value == known) return "";
-  }
-  return "trace, debug, info, warning, error or off";
-}
-
-// A unix socket, too.
-std::string BeAListenAddress(const std::string& value) {
-  if (absl::StartsWith(value, "unix:/") && value.back() != '/') return "";
-  return BeAnAddress(value).empty() && !absl::StartsWith(value, "unix:")
-             ? ""
-             : "host:port, such as 127.0.0.1:8001, or unix:///path";
-}
 
 void AddAddresses(FlagSet& flags, ServerConfig& c) {
   flags.Section("What to serve, and where:");
@@ -96,14 +30,6 @@ void AddAddresses(FlagSet& flags, ServerConfig& c) {
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",
             "auto (every CUDA device, else the CPU), cpu, cuda, or cuda:0,1.");
-}
-
-std::string BeOnOffOrAuto(const std::string& value) {
-  return value == "on" || value == "off" || value == "auto" ? "" : "auto, on or off";
-}
-
-std::string BeAnAddressOrNone(const std::string& value) {
-  return value.empty() ? "" : BeAnAddress(value);
 }
 
 void AddAccess(FlagSet& flags, ServerConfig& c) {
@@ -122,13 +48,6 @@ void AddAccess(FlagSet& flags, ServerConfig& c) {
             "A second address of gRPC, and the only one where loads and unloads are taken; empty: "
             "none.",
             BeAnAddressOrNone);
-}
-
-std::function<std::string(const std::string&)> BeOneOf(std::vector<std::string> known) {
-  return [known = std::move(known)](const std::string& value) -> std::string {
-    if (std::find(known.begin(), known.end(), value) != known.end()) return "";
-    return absl::StrCat(absl::StrJoin(known.begin(), known.end() - 1, ", "), " or ", known.back());
-  };
 }
 
 void AddTls(FlagSet& flags, ServerConfig& c) {
@@ -332,6 +251,8 @@ void AddObservability(FlagSet& flags, ServerConfig& c) {
             "Logs a JSON line for one in so many Normalize calls and streams; 0: none.", From(0));
 }
 
+}  // namespace
+
 FlagSet ServerFlags(ServerConfig& config) {
   FlagSet flags;
   AddAddresses(flags, config);
@@ -347,160 +268,6 @@ FlagSet ServerFlags(ServerConfig& config) {
   AddStop(flags, config);
   AddObservability(flags, config);
   return flags;
-}
-
-absl::Status CheckAccess(const ServerConfig& c) {
-  if (c.policy_file.empty() && !c.tokens_file.empty()) {
-    return FlagSet::Wrong("policy_file", "empty",
-                          "the policy that says who has the tokens of --tokens_file");
-  }
-  if (c.admin == "off" && !c.admin_listen.empty()) {
-    return FlagSet::Wrong("admin_listen", absl::StrCat("\"", c.admin_listen, "\""),
-                          "none with --admin=off");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckTls(const ServerConfig& c) {
-  if (c.tls_cert.empty() != c.tls_key.empty()) {
-    return c.tls_key.empty() ? FlagSet::Wrong("tls_key", "empty", "the key of --tls_cert")
-                             : FlagSet::Wrong("tls_cert", "empty", "the certificate of --tls_key");
-  }
-  const bool tls = !c.tls_cert.empty();
-  const bool asks = c.tls_client_auth == "allow" || c.tls_client_auth == "require";
-  if (!tls && (asks || !c.tls_client_ca.empty())) {
-    return FlagSet::Wrong("tls_cert", "empty",
-                          "the server's certificate: without TLS clients show none either");
-  }
-  if (asks && c.tls_client_ca.empty()) {
-    return FlagSet::Wrong("tls_client_ca", "empty",
-                          absl::StrCat("a file for --tls_client_auth=", c.tls_client_auth));
-  }
-  const std::vector<OpenListener> open = ListenersInTheClear(c);
-  if (c.insecure || open.empty()) return absl::OkStatus();
-  std::string got = absl::StrCat("\"", open[0].address, "\" without TLS");
-  for (std::size_t i = 1; i < open.size(); ++i) {
-    absl::StrAppend(&got, ", likewise --", open[i].flag, ": \"", open[i].address, "\"");
-  }
-  return FlagSet::Wrong(open[0].flag, got,
-                        "--tls_cert and --tls_key, an address of loopback, or --insecure");
-}
-
-// What two flags have to be together.
-absl::Status CheckTogether(const ServerConfig& c) {
-  if (absl::Status status = CheckAccess(c); !status.ok()) return status;
-  if (absl::Status status = CheckTls(c); !status.ok()) return status;
-  // A request counts its input and its output.
-  if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
-    return FlagSet::Wrong(
-        "max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
-        absl::StrCat("at least twice --max_request_bytes, ", c.max_request_bytes));
-  }
-  if (c.max_inflight_bytes / 2 < c.stream_window_bytes) {
-    return FlagSet::Wrong(
-        "max_inflight_bytes", absl::StrCat(c.max_inflight_bytes),
-        absl::StrCat("at least twice --stream_window_bytes, ", c.stream_window_bytes));
-  }
-  // The largest message must fit, on its way in and out.
-  if (c.max_transport_bytes > 0 && c.max_transport_bytes / 2 < c.max_request_bytes) {
-    return FlagSet::Wrong(
-        "max_transport_bytes", absl::StrCat(c.max_transport_bytes),
-        absl::StrCat("0, or at least twice --max_request_bytes, ", c.max_request_bytes));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-bool IsLocal(const std::string& address) {
-  if (absl::StartsWith(address, "unix:")) return true;
-  std::string host = address.substr(0, address.rfind(':'));
-  if (absl::EqualsIgnoreCase(host, "localhost")) return true;
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
-    host = host.substr(1, host.size() - 2);
-  }
-  in_addr ipv4 = {};
-  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
-  in6_addr ipv6 = {};
-  if (inet_pton(AF_INET6, host.c_str(), &ipv6) != 1) return false;
-  return IN6_IS_ADDR_LOOPBACK(&ipv6) || (IN6_IS_ADDR_V4MAPPED(&ipv6) && ipv6.s6_addr[12] == 127);
-}
-
-std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
-  const bool tls = !config.tls_cert.empty();
-  std::vector<OpenListener> open;
-  const auto add = [&open](const char* flag, const std::string& address, bool has_tls) {
-    if (!has_tls && !address.empty() && !IsLocal(address)) open.push_back({flag, address});
-  };
-  add("listen", config.listen, tls);
-  add("admin_listen", config.admin_listen, tls);
-  add("metrics_listen", config.metrics_listen, tls && config.metrics_tls);
-  return open;
-}
-
-AdminPlace DecideAdminPlace(const ServerConfig& config) {
-  if (config.admin == "off") return AdminPlace::kNowhere;
-  if (!config.admin_listen.empty()) return AdminPlace::kAdminListener;
-  const bool taken = config.admin == "on" || !config.policy_file.empty() || IsLocal(config.listen);
-  return taken ? AdminPlace::kEverywhere : AdminPlace::kNowhere;
-}
-
-absl::Status Validate(const ServerConfig& config) {
-  ServerConfig checked = config;
-  absl::Status status = ServerFlags(checked).Check();
-  return status.ok() ? CheckTogether(config) : status;
-}
-
-absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const char* const> args) {
-  CommandLine line;
-  const FlagSet flags = ServerFlags(line.config);
-  flags.SetDefaults();
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    absl::string_view arg = args[i];
-    if (arg.size() < 2 || !absl::ConsumePrefix(&arg, "-")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", args[i], "\": wanted only flags, such as --listen=127.0.0.1:8001"));
-    }
-    absl::ConsumePrefix(&arg, "-");
-    if (arg == "help" || arg == "h") {
-      line.help = true;
-      return line;
-    }
-    if (arg == "version") {
-      line.version = true;
-      return line;
-    }
-    const std::size_t equals = arg.find('=');
-    const absl::string_view name = arg.substr(0, equals);
-    const FlagSet::Flag* flag = flags.Find(name);
-    if (flag == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": no such flag (--help lists them)", flags.Suggestion(name)));
-    }
-    absl::string_view value;
-    if (equals != absl::string_view::npos) {
-      value = arg.substr(equals + 1);
-    } else if (flag->is_bool) {
-      value = "true";
-    } else if (++i < args.size()) {
-      value = args[i];
-    } else {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, ": no value"));
-    }
-    std::string error;
-    if (!flag->parse(value, &error)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", name, ": \"", value, "\" cannot be read; ", flag->help));
-    }
-  }
-  absl::Status status = Validate(line.config);
-  if (!status.ok()) return status;
-  return line;
-}
-
-std::string FlagHelp() {
-  ServerConfig config;
-  return ServerFlags(config).Help();
 }
 
 }  // namespace normd

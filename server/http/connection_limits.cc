@@ -7,7 +7,7 @@
 namespace normd {
 
 std::optional<std::size_t> MakesRoom(absl::Span<const HeldConnection> held, absl::string_view peer,
-                                     const ConnectionLimits& limits) {
+                                     const HttpConnectionLimits& limits) {
   std::map<absl::string_view, std::size_t> counts;
   for (const HeldConnection& connection : held) ++counts[connection.peer];
   absl::string_view from = peer;

@@ -13,7 +13,7 @@
 
 namespace normd {
 
-struct ConnectionLimits {
+struct HttpConnectionLimits {
   std::size_t all = 64;
   std::size_t of_peer = 16;
 };
@@ -37,7 +37,7 @@ struct HeldConnection {
 // its own goes, else one of the peer that has most. Of these the first phase goes first, then the
 // oldest.
 std::optional<std::size_t> MakesRoom(absl::Span<const HeldConnection> held, absl::string_view peer,
-                                     const ConnectionLimits& limits);
+                                     const HttpConnectionLimits& limits);
 
 }  // namespace normd
 

@@ -23,7 +23,7 @@ struct HttpServerOptions {
   // In which a request has to arrive as a whole, after a handshake of TLS, and then its response to
   // be taken as a whole.
   Duration timeout = std::chrono::seconds(10);
-  ConnectionLimits connections;
+  HttpConnectionLimits connections;
   std::size_t max_head_bytes = 8192;
   // Different bodies that slow readers may hold in memory at once.
   std::size_t max_bodies = 4;

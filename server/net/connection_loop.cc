@@ -1,7 +1,6 @@
 #include "server/net/connection_loop.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -16,7 +15,6 @@
 
 #include "server/net/socket_calls.h"
 #include "server/net/tcp_counters.h"
-#include "server/net/tls_opening.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -30,8 +28,6 @@ constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
 // What must have come between two counts of a connection's streams: the headers of a thousand.
 constexpr std::int64_t kCountBytes = std::int64_t{16} << 10;
-// How long to leave the listening sockets alone when the system has nothing for a connection.
-constexpr Duration kPause = std::chrono::milliseconds(100);
 // Between two looks at the connections that are being closed.
 constexpr int kCloseRoundMillis = 5;
 constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
@@ -44,42 +40,35 @@ constexpr std::int64_t kMaxHeldBytes = kHoldBytes / 2;
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
-void Register(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t events) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id;
-  epoll_ctl(epoll, operation, fd, &event);
-}
-
 // A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but a
 // file may be given another.
 bool MayUseSocket(std::optional<uid_t> uid) { return uid == geteuid() || uid == uid_t{0}; }
 
 }  // namespace
 
-ConnectionLoop::Connection::Connection(Descriptor descriptor, PeerAddress address, TimePoint now)
+ConnectionLoop::Connection::Connection(Descriptor descriptor, PeerAddress address,
+                                       const OpeningRules& rules, TimePoint now)
     : socket(std::move(descriptor)),
       peer(std::move(address)),
       since(now),
-      opening(Http2OpeningLimits()),
+      opening(rules),
       undelivered(now) {}
 
 ConnectionLoop::ConnectionLoop(const ConnectionLoopOptions& options, Listener listener,
                                Callbacks callbacks, Callers& callers, ConnectionMetrics& metrics)
     : options_(options),
-      listener_(std::move(listener)),
       callbacks_(std::move(callbacks)),
       callers_(callers),
       metrics_(metrics),
-      settings_(Http2Settings(options.max_concurrent_streams, options.max_header_list_bytes)),
+      opening_rules_{options.min_tls_version,
+                     Http2Settings(options.max_concurrent_streams, options.max_header_list_bytes)},
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
-      next_id_(kFirstListenerId + listener_.sockets.size()),
+      acceptor_(std::move(listener), epoll_.get(), kFirstListenerId),
+      next_id_(acceptor_.end_id()),
       hand_over_("hand_over", std::numeric_limits<std::size_t>::max()) {
   metrics_.SetLimit(options_.limits.connections);
-  Register(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
-  SetListening(true);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), kWakeId, EPOLLIN);
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "connections");
 }
@@ -96,7 +85,7 @@ ConnectionLoop::~ConnectionLoop() {
 // What is being handed on goes on: the loop is there to end it, if its client makes it long.
 bool ConnectionLoop::Stopped() {
   if (!stopping_.load(std::memory_order_relaxed)) return false;
-  for (const Descriptor& listener : listener_.sockets) shutdown(listener.get(), SHUT_RD);
+  acceptor_.Stop();
   std::erase_if(connections_,
                 [](const auto& entry) { return entry.second->stage == Stage::kOpening; });
   return std::none_of(connections_.begin(), connections_.end(), [](const auto& entry) {
@@ -123,8 +112,7 @@ bool ConnectionLoop::closing() const {
 
 // Until their owners have closed them all: each in its turn, when what was sent to it has arrived.
 void ConnectionLoop::CloseRound(TimePoint now) {
-  // A connection that comes is reset from here on; AcceptAll unregisters the sockets.
-  for (const Descriptor& listener : listener_.sockets) shutdown(listener.get(), SHUT_RD);
+  acceptor_.Stop();
   const bool last = now >= close_until_.load(std::memory_order_relaxed);
   std::vector<std::uint64_t> ids;
   for (const auto& [id, connection] : connections_) ids.push_back(id);
@@ -142,13 +130,6 @@ void ConnectionLoop::CloseRound(TimePoint now) {
   all_closed_.notify_all();
 }
 
-void ConnectionLoop::SetListening(bool on) {
-  for (std::size_t i = 0; i < listener_.sockets.size(); ++i) {
-    Register(epoll_.get(), on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listener_.sockets[i].get(),
-             kFirstListenerId + i, EPOLLIN);
-  }
-}
-
 void ConnectionLoop::Run() {
   epoll_event events[256];
   next_traffic_check_ = Now();
@@ -164,10 +145,7 @@ void ConnectionLoop::Run() {
 
 void ConnectionLoop::RunTimers() {
   const TimePoint now = Now();
-  if (now >= listen_again_) {
-    listen_again_ = kNever;
-    SetListening(true);
-  }
+  acceptor_.Resume(now);
   trim_.Check(now);
   if (closing()) CloseRound(now);
   CheckHeld(now);
@@ -180,7 +158,7 @@ int ConnectionLoop::WaitMillis() const {
   if (!held_.empty()) return 1;
   if (!active_.empty() && suspicious_) return 10;
   if (!active_.empty() || !openings_.empty()) return 100;
-  if (listen_again_ != kNever || trim_.waits()) return 100;
+  if (acceptor_.paused() || trim_.waits()) return 100;
   return -1;
 }
 
@@ -190,7 +168,7 @@ void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
     (void)!read(wake_.get(), &wakes, sizeof(wakes));
     return;
   }
-  if (id < kFirstListenerId + listener_.sockets.size()) return AcceptAll(id - kFirstListenerId);
+  if (id < acceptor_.end_id()) return Accept(id);
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
@@ -201,42 +179,14 @@ void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
   active_.push_back(id);
 }
 
-void ConnectionLoop::AcceptAll(std::size_t listener) {
-  constexpr int kAtOnce = 64;  // Then others' events have their turn.
-  for (int i = 0; i < kAtOnce; ++i) {
-    sockaddr_storage address = {};
-    socklen_t size = sizeof(address);
-    Descriptor socket(accept4(listener_.sockets[listener].get(),
-                              reinterpret_cast<sockaddr*>(&address), &size,
-                              SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.valid()) {
-      Admit(std::move(socket), PeerAddressOf(address),
-            {listener + listener_.admin_sockets >= listener_.sockets.size()});
-    } else if (errno == EAGAIN) {
-      return;
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      return OnAcceptFailed(listener, errno);
-    }
-  }
-}
-
-// Without a descriptor a connection can neither be taken nor refused, and the listening socket
-// would report it again and again. With the spare one it is refused.
-void ConnectionLoop::OnAcceptFailed(std::size_t listener, int error) {
-  if (error == EINVAL) return SetListening(false);  // A stop has ended the listening.
+void ConnectionLoop::Accept(std::uint64_t id) {
+  const int error = acceptor_.Accept(
+      id, [this](Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
+        Admit(std::move(socket), peer, origin);
+      });
+  if (error == 0) return;
   metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
   LogRefusal({}, std::strerror(error));
-  if (error == EMFILE && spare_.valid()) {
-    spare_.Reset();
-    Descriptor refused(accept4(listener_.sockets[listener].get(), nullptr, nullptr, SOCK_CLOEXEC));
-    refused.Reset();
-    spare_.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    if (spare_.valid()) return;
-  }
-  if (!spare_.valid()) spare_.Reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (listen_again_ != kNever) return;
-  SetListening(false);
-  listen_again_ = Now() + kPause;
 }
 
 void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
@@ -258,77 +208,26 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   metrics_.RecordAccepted();
   const std::uint64_t id = next_id_++;
   ++per_peer_[peer.share];
-  auto connection = std::make_unique<Connection>(std::move(socket), peer, Now());
+  auto connection = std::make_unique<Connection>(std::move(socket), peer, opening_rules_, Now());
   Connection& added = *connection;
   added.origin = origin;
   connections_.emplace(id, std::move(connection));
   metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
   openings_.push_back(id);
-  Register(epoll_.get(), EPOLL_CTL_ADD, added.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLET);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, added.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLET);
   ReadOpening(id, added);
 }
 
-// What is left unread would turn the reply into a reset.
-void ConnectionLoop::Refuse(std::uint64_t id, ConnectionEnding why, const std::string& reply,
-                            const std::string& error) {
-  char buffer[kMaxHelloBytes];
-  const Connection& connection = *connections_.at(id);
-  Send(connection.socket.get(), reply);
-  (void)!recv(connection.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-  metrics_.RecordEnded(why);
-  spdlog::debug("connection of {}: {}", connection.peer.grpc_peer, error);
-  Forget(id);
-}
-
-// Looks at what is there and leaves it there: the new owner reads the hello.
-void ConnectionLoop::ReadHello(std::uint64_t id, Connection& connection) {
-  char buffer[kMaxHelloBytes];
-  ssize_t there = 0;
-  do {
-    there = recv(connection.socket.get(), buffer, sizeof(buffer), MSG_PEEK | MSG_DONTWAIT);
-  } while (there < 0 && errno == EINTR);
-  if (there < 0 && errno == EAGAIN) return;
-  if (there <= 0) return Forget(id);
-  const TlsOpening opening =
-      JudgeTlsOpening({buffer, static_cast<std::size_t>(there)}, *options_.min_tls_version);
-  switch (opening.state) {
-    case TlsOpening::State::kIncomplete: return;
-    case TlsOpening::State::kHello: return HandOn(id, connection);
-    case TlsOpening::State::kOldVersion:
-      return Refuse(id, ConnectionEnding::kOldTls, TlsRefusal(opening.state), opening.error);
-    default: return Refuse(id, ConnectionEnding::kNoTls, TlsRefusal(opening.state), opening.error);
-  }
-}
-
-// Looks at what is there and reads what the opening has done with, until nothing more is there or
-// the acknowledgement is next.
 void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
-  if (options_.min_tls_version) return ReadHello(id, connection);
-  char buffer[16384];
-  const int socket = connection.socket.get();
-  for (;;) {
-    const ssize_t there = recv(socket, buffer, sizeof(buffer), MSG_PEEK | MSG_DONTWAIT);
-    if (there < 0 && errno == EINTR) continue;
-    if (there < 0 && errno == EAGAIN) return;
-    // The client has left: no abuse, ports are probed like this.
-    if (there <= 0) return Forget(id);
-    const std::size_t taken = connection.opening.Take({buffer, static_cast<std::size_t>(there)});
-    if (taken > 0) {
-      connection.first_bytes.append(buffer, taken);
-      (void)!recv(socket, buffer, taken, MSG_DONTWAIT);
-    }
-    const Http2Opening::State state = connection.opening.state();
-    if (state == Http2Opening::State::kAcknowledged) return HandOn(id, connection);
-    if (state != Http2Opening::State::kPreface && state != Http2Opening::State::kSettings) {
-      return Refuse(id, ConnectionEnding::kNoHttp2, Http2Refusal(state),
-                    connection.opening.error());
-    }
-    if (state == Http2Opening::State::kSettings && !connection.greeted) {
-      connection.greeted = true;
-      Send(socket, settings_);
-    }
-    if (taken < static_cast<std::size_t>(there)) return;  // A part of a frame's head.
+  switch (connection.opening.Read(connection.socket.get())) {
+    case ConnectionOpening::Step::kMore: return;
+    case ConnectionOpening::Step::kDone: return HandOn(id, connection);
+    case ConnectionOpening::Step::kLeft: break;
+    case ConnectionOpening::Step::kRefused:
+      metrics_.RecordEnded(connection.opening.ending());
+      spdlog::debug("connection of {}: {}", connection.peer.grpc_peer, connection.opening.error());
   }
+  Forget(id);
 }
 
 // The new owner must not read the acknowledgement before it has sent its own settings, or else it
@@ -352,8 +251,8 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
     SetLowWater(socket, static_cast<int>(there) + kHoldBytes);
   }
   connection.opening_bytes = ReadTcpCounters(socket).received_bytes - there;
-  Register(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
-  Register(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_DEL, socket, id, 0);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, watch.get(), id, EPOLLIN | EPOLLONESHOT);
   // Those of unix sockets share one: nothing tells their calls apart.
   connection.caller = connection.peer.is_unix
                           ? callers_.Find(connection.peer.grpc_peer)
@@ -363,7 +262,7 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   connection.taken = std::make_shared<std::atomic<bool>>(false);
   hand_over_.Submit([this, taken = connection.taken,
                      handed_on = std::exchange(connection.socket, std::move(watch)),
-                     first_bytes = std::exchange(connection.first_bytes, {})]() mutable {
+                     first_bytes = connection.opening.TakeFirstBytes()]() mutable {
     callbacks_.take(handed_on.Release(), std::move(first_bytes));
     taken->store(true, std::memory_order_release);
     Wake();
@@ -382,7 +281,8 @@ bool ConnectionLoop::IsHeld(std::uint64_t id, Connection& connection, TimePoint 
     return !done;
   }
   const TcpCounters counters = ReadTcpCounters(connection.socket.get());
-  const bool written = counters.written_bytes > static_cast<std::int64_t>(settings_.size());
+  const bool written =
+      counters.written_bytes > static_cast<std::int64_t>(opening_rules_.settings.size());
   const bool taken = connection.taken->load(std::memory_order_acquire);
   if (connection.since == kNever && (written || taken)) connection.since = now;
   const bool late =
@@ -457,7 +357,7 @@ bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint 
                      connection.undelivered.bytes() <= Undelivered::kNoticeableBytes;
   connection.received_bytes = counters.received_bytes;
   if (!quiet) return true;
-  Register(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), id, EPOLLIN | EPOLLONESHOT);
   return false;
 }
 
@@ -515,7 +415,7 @@ void ConnectionLoop::Forget(std::uint64_t id) {
     trim_.OnEnd(ReadTcpCounters(connection.socket.get()).received_bytes, Now());
   }
   // While the other descriptor is open, closing this one does not unregister it.
-  Register(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), id, 0);
+  ControlEpoll(epoll_.get(), EPOLL_CTL_DEL, connection.socket.get(), id, 0);
   const auto of_peer = per_peer_.find(connection.peer.share);
   if (--of_peer->second == 0) per_peer_.erase(of_peer);
   connections_.erase(found);
@@ -534,7 +434,7 @@ void ConnectionLoop::LogRefusal(const PeerAddress& peer, const char* why) {
 
 void ConnectionLoop::UpdateRoom() {
   const bool room =
-      listen_again_ == kNever &&
+      !acceptor_.paused() &&
       DecideRoom(options_.limits, static_cast<std::int64_t>(connections_.size()), room_);
   if (room == room_) return;
   room_ = room;

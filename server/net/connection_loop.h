@@ -20,10 +20,11 @@
 #include "base/task_thread.h"
 #include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
+#include "server/net/acceptor.h"
+#include "server/net/connection_opening.h"
 #include "server/net/connection_policy.h"
 #include "server/net/descriptor.h"
 #include "server/net/heap_trim.h"
-#include "server/net/http2_opening.h"
 #include "server/net/listener.h"
 #include "server/net/peer_address.h"
 #include "server/net/undelivered.h"
@@ -107,16 +108,16 @@ class ConnectionLoop {
     kServing,
   };
   struct Connection {
-    Connection(Descriptor descriptor, PeerAddress address, TimePoint now);
+    // `rules` outlive it.
+    Connection(Descriptor descriptor, PeerAddress address, const OpeningRules& rules,
+               TimePoint now);
 
     Descriptor socket;
     PeerAddress peer;
     ConnectionOrigin origin;
     Stage stage = Stage::kOpening;
     TimePoint since;  // When kOpening began; in kHeld, the owner's first sign of life, or kNever.
-    Http2Opening opening;
-    bool greeted = false;
-    std::string first_bytes;
+    ConnectionOpening opening;
     std::shared_ptr<Caller> caller;  // shared: with its calls. From kHeld on.
     // Set when the owner has taken it. shared: with the thread that hands it on.
     std::shared_ptr<std::atomic<bool>> taken;
@@ -139,13 +140,9 @@ class ConnectionLoop {
   bool Stopped();
   void CloseRound(TimePoint now);
   void OnEvent(std::uint64_t id, std::uint32_t events);
-  void AcceptAll(std::size_t listener);
-  void OnAcceptFailed(std::size_t listener, int error);
+  void Accept(std::uint64_t id);
   void Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin);
   void ReadOpening(std::uint64_t id, Connection& connection);
-  void ReadHello(std::uint64_t id, Connection& connection);
-  void Refuse(std::uint64_t id, ConnectionEnding why, const std::string& reply,
-              const std::string& error);
   void HandOn(std::uint64_t id, Connection& connection);
   bool IsHeld(std::uint64_t id, Connection& connection, TimePoint now);
   void CheckHeld(TimePoint now);
@@ -158,23 +155,21 @@ class ConnectionLoop {
   void Forget(std::uint64_t id);
   void LogRefusal(const PeerAddress& peer, const char* why);
   void UpdateRoom();
-  void SetListening(bool on);
 
   const ConnectionLoopOptions options_;
-  Listener listener_;
   const Callbacks callbacks_;
   Callers& callers_;
   ConnectionMetrics& metrics_;
-  const std::string settings_;
+  const OpeningRules opening_rules_;
   Descriptor epoll_;
   Descriptor wake_;
-  Descriptor spare_;
   std::atomic<bool> stopping_{false};
   // Until when CloseAll waits; kNever before it. Relaxed: the event orders it.
   std::atomic<TimePoint> close_until_{kNever};
   std::atomic<bool> all_closed_{false};
 
   // Used by the thread alone.
+  Acceptor acceptor_;
   Connections connections_;
   absl::flat_hash_map<std::string, std::int64_t> per_peer_;
   // By stage; they may name connections that are gone or have gone on. Of those that serve, the
@@ -186,7 +181,6 @@ class ConnectionLoop {
   bool room_ = true;
   bool suspicious_ = false;  // Some connection has much undelivered.
   TimePoint next_traffic_check_;
-  TimePoint listen_again_ = kNever;
   HeapTrim trim_;
   TimePoint next_refusal_log_;
   std::int64_t refused_since_log_ = 0;

@@ -1,12 +1,20 @@
 #include "server/net/socket_calls.h"
 
 #include <linux/sockios.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cstddef>
 
 namespace normd {
+
+void ControlEpoll(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t events) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = id;
+  epoll_ctl(epoll, operation, fd, &event);
+}
 
 void SetLowWater(int socket, int bytes) {
   setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));

@@ -1,5 +1,5 @@
 // Calls of the system on sockets that do not block and whose failure shows later, when the socket
-// is read.
+// is read or waited for.
 
 #ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
 #define NORMD_SERVER_NET_SOCKET_CALLS_H_
@@ -12,6 +12,8 @@
 
 namespace normd {
 
+// epoll_ctl with EPOLL_CTL_ADD, _MOD or _DEL: the events of `fd` carry `id`.
+void ControlEpoll(int epoll, int operation, int fd, std::uint64_t id, std::uint32_t events);
 // How many bytes must be there before the socket reads as readable.
 void SetLowWater(int socket, int bytes);
 // Received and not read.

@@ -67,7 +67,7 @@ struct BenchServerOptions {
   const CertificateStore* tls = nullptr;  // Null: no TLS.
 };
 
-// As normd's flags choose them for the device: see server/main.cc.
+// As normd's flags choose them for the device: see server/part_options.cc.
 struct DeviceDefaults {
   explicit DeviceDefaults(const std::string& device);
   std::int64_t max_batch_bytes;

@@ -55,7 +55,7 @@ TEST(ConnectionLimitsTest, WhoHasNotAskedGoesBeforeWhoHasItsResponseBeforeWhoWai
 TEST(ConnectionLimitsTest, ModestPeersKeepTheirPlaces) {
   std::mt19937 random(20261122);
   for (int round = 0; round < 300; ++round) {
-    const ConnectionLimits limits = {1 + random() % 12, 1 + random() % 6};
+    const HttpConnectionLimits limits = {1 + random() % 12, 1 + random() % 6};
     std::vector<HeldConnection> held;
     for (std::uint64_t number = 0; number < 60; ++number) {
       const std::string peer(1, static_cast<char>('a' + random() % 5));

@@ -1,0 +1,122 @@
+#include "server/part_options.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "absl/time/time.h"
+
+namespace normd {
+namespace {
+
+// A device is launched once for a batch, so it wants larger ones. Both gain from company only what
+// one call of the kernels costs; a large batch would keep its requests from the other lanes, and
+// leave the caches or the path through the link.
+constexpr std::int64_t kCpuBatchBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kDeviceBatchBytes = std::int64_t{2} << 20;
+
+// A device's copies and launches cost the less the fewer they are.
+constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
+
+// Calls that wait inside, half received or half answered, cost caches and memory and gain nothing
+// once every core has work; but a connection alone must be able to keep the cores busy.
+int ConnectionCallsOf(const ServerConfig& config) {
+  if (config.max_connection_calls > 0) return config.max_connection_calls;
+  return std::max(4, 2 * static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+ConnectionOptions ConnectionsOf(const ServerConfig& config) {
+  ConnectionOptions options;
+  options.max_connections = config.max_connections;
+  options.max_peer_connections = config.max_peer_connections;
+  options.handshake_timeout = absl::ToChronoNanoseconds(config.handshake_timeout);
+  options.message_timeout = absl::ToChronoNanoseconds(config.message_timeout);
+  options.min_bytes_per_second = config.min_message_rate;
+  options.keepalive_time = absl::ToChronoNanoseconds(config.keepalive_time);
+  options.keepalive_timeout = absl::ToChronoNanoseconds(config.keepalive_timeout);
+  options.min_ping_interval = absl::ToChronoNanoseconds(config.min_ping_interval);
+  options.max_idle = absl::ToChronoNanoseconds(config.max_connection_idle);
+  options.max_age = absl::ToChronoNanoseconds(config.max_connection_age);
+  options.max_age_grace = absl::ToChronoNanoseconds(config.max_connection_age_grace);
+  return options;
+}
+
+}  // namespace
+
+BackendOptions BackendOf(const ServerConfig& config) {
+  BackendOptions options;
+  options.device = config.device;
+  options.cpu_lanes = config.cpu_lanes;
+  options.cpu_threads = config.cpu_threads;
+  options.pool_bytes = config.pool_bytes;
+  options.device_lanes = config.device_lanes;
+  options.max_inline_bytes = std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
+  options.pinned_pool_bytes = config.pinned_pool_bytes;
+  options.device_staging_bytes = config.device_staging_bytes;
+  options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
+  return options;
+}
+
+BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
+  BatchQueueOptions options;
+  options.limits.max_rows = config.max_batch_rows;
+  options.limits.max_bytes = config.max_batch_bytes > 0 ? config.max_batch_bytes
+                             : on_cpu                   ? kCpuBatchBytes
+                                                        : kDeviceBatchBytes;
+  options.limits.max_queue_delay = absl::ToChronoNanoseconds(config.max_queue_delay);
+  options.max_queue_requests = config.max_queue_requests;
+  options.max_inline_bytes =
+      on_cpu ? config.max_inline_bytes : std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
+  options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
+  if (!on_cpu) options.look_out = absl::ToChronoNanoseconds(config.device_look_out);
+  return options;
+}
+
+AcceptLimits LimitsOf(const ServerConfig& config, bool on_cpu) {
+  AcceptLimits limits;
+  limits.max_request_bytes = config.max_request_bytes;
+  limits.stream.window_bytes = config.stream_window_bytes;
+  if (!on_cpu) limits.stream.piece_bytes = kDevicePieceBytes;
+  return limits;
+}
+
+CallOptions CallsOf(const ServerConfig& config) {
+  CallOptions options;
+  options.stream_idle_timeout = absl::ToChronoNanoseconds(config.stream_idle_timeout);
+  options.response_timeout = absl::ToChronoNanoseconds(config.response_timeout);
+  return options;
+}
+
+RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness) {
+  RegistryOptions options;
+  options.root = config.model_repository;
+  options.max_parameter_bytes = config.max_parameter_bytes;
+  options.max_models = config.max_models;
+  options.on_change = [&readiness](const std::string& model, bool loaded) {
+    readiness.SetModel(model, loaded);
+  };
+  return options;
+}
+
+AdmissionLimits AdmissionOf(const ServerConfig& config) {
+  AdmissionLimits limits;
+  limits.max_inflight_bytes = config.max_inflight_bytes;
+  limits.max_inflight_requests = config.max_inflight_requests;
+  limits.max_connection_share = config.max_connection_share;
+  limits.max_peer_share = config.max_peer_share;
+  limits.overdraft_bytes = 2 * config.stream_window_bytes;
+  return limits;
+}
+
+ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls) {
+  return {config.listen,
+          config.max_request_bytes,
+          ConnectionCallsOf(config),
+          config.max_transport_bytes,
+          ConnectionsOf(config),
+          config.admin_listen,
+          tls};
+}
+
+}  // namespace normd

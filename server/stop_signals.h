@@ -1,0 +1,36 @@
+// The signals that stop the server.
+
+#ifndef NORMD_SERVER_STOP_SIGNALS_H_
+#define NORMD_SERVER_STOP_SIGNALS_H_
+
+#include <atomic>
+#include <thread>
+
+#include "server/rpc/graceful_stop.h"
+
+namespace normd {
+
+// Blocks them for this thread and all that it starts. To be called before any thread of ours
+// exists.
+void BlockStopSignals();
+
+// Passes stop signals on to `stop` from a thread of its own. They are blocked in every thread of
+// ours (BlockStopSignals).
+class SignalThread {
+ public:
+  // `stop` outlives it.
+  explicit SignalThread(GracefulStop& stop);
+  ~SignalThread();
+  SignalThread(const SignalThread&) = delete;
+  SignalThread& operator=(const SignalThread&) = delete;
+
+ private:
+  void Loop(GracefulStop& stop);
+
+  std::atomic<bool> ending_{false};
+  std::thread thread_;  // Last: it uses the flag.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_STOP_SIGNALS_H_
