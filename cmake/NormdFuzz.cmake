@@ -5,16 +5,16 @@
 set(_fuzzers_list ${CMAKE_BINARY_DIR}/fuzzers.txt)
 if(NORMD_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
-    message(FATAL_ERROR "NORMD_FUZZ needs clang++ (preset fuzz)")
+    message(FATAL_ERROR "NORMD_FUZZ needs clang++ (preset asan)")
   endif()
   add_custom_target(fuzzers)  # All of them.
   file(WRITE ${_fuzzers_list} "")
 endif()
 
-# normd_fuzzer(name SOURCES ... LINK targets... [MAX_BYTES n] [RUNS n] [CALL]): with NORMD_FUZZ, a
-# program of libFuzzer. Without it, with any compiler, the program `name`_replay and a test of that
-# name, which plays the seeds of tests/fuzz/corpus/`name` and RUNS random changes of them. CALL: it
-# plays whole calls, for which most of the server is built; the others read one format each.
+# normd_fuzzer(name SOURCES ... LINK targets... [MAX_BYTES n] [RUNS n] [CALL]): with any compiler, the
+# program `name`_replay and a test of that name, which plays the seeds of tests/fuzz/corpus/`name` and
+# RUNS random changes of them. With NORMD_FUZZ, a program of libFuzzer too. CALL: it plays whole calls,
+# for which most of the server is built; the others read one format each.
 function(normd_fuzzer name)
   cmake_parse_arguments(ARG "CALL" "MAX_BYTES;RUNS" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_MAX_BYTES)
@@ -23,8 +23,14 @@ function(normd_fuzzer name)
   if(NOT ARG_RUNS)
     set(ARG_RUNS 20000)
   endif()
+  add_library(${name}_input OBJECT ${ARG_SOURCES})
+  target_link_libraries(${name}_input PUBLIC fuzz_support ${ARG_LINK})
+  normd_common(${name}_input)
   if(NORMD_FUZZ)
-    normd_binary(${name} SOURCES ${ARG_SOURCES} LINK fuzz_support ${ARG_LINK})
+    target_compile_options(${name}_input PRIVATE -fsanitize=fuzzer-no-link)
+    add_executable(${name})
+    target_link_libraries(${name} PRIVATE ${name}_input)
+    normd_common(${name})
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     add_dependencies(fuzzers ${name})
     set(kind decoder)
@@ -32,12 +38,11 @@ function(normd_fuzzer name)
       set(kind call)
     endif()
     file(APPEND ${_fuzzers_list} "${name} ${ARG_MAX_BYTES} ${kind}\n")
-    return()
   endif()
   set(replay ${name}_replay)
-  add_executable(${replay} ${ARG_SOURCES})
+  add_executable(${replay})
   set_target_properties(${replay} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_link_libraries(${replay} PRIVATE fuzz_replay fuzz_support ${ARG_LINK})
+  target_link_libraries(${replay} PRIVATE fuzz_replay ${name}_input)
   normd_common(${replay})
   add_dependencies(tests_in_process ${replay})
   add_test(NAME ${replay} COMMAND ${replay} --runs=${ARG_RUNS} --max_bytes=${ARG_MAX_BYTES}

@@ -10,6 +10,10 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
+if(CMAKE_CXX_COMPILER_LAUNCHER MATCHES "(^|/)ccache$")
+  # Without this it leaves alone what uses precompiled headers.
+  list(PREPEND CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros)
+endif()
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo)
 endif()
@@ -46,6 +50,11 @@ if(NORMD_SANITIZE)
   add_compile_options($<${_cxx}:-fsanitize=${NORMD_SANITIZE}>
     $<${_cxx}:-fno-sanitize-recover=all> $<${_cxx}:-fno-omit-frame-pointer>)
   add_link_options(-fsanitize=${NORMD_SANITIZE})
+  find_program(NORMD_LLD ld.lld)
+  mark_as_advanced(NORMD_LLD)
+  if(NORMD_LLD AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    add_link_options(-fuse-ld=lld)
+  endif()
 else()
   # What tests/deploy/hardening_test.py looks for in the binaries. Sanitizers bring their own checks.
   add_compile_options($<${_cxx}:-fstack-protector-strong>)
@@ -86,6 +95,12 @@ function(normd_library name)
   normd_include_root(${name} ${folder})
   target_link_libraries(${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
   normd_common(${name})
+  if(NORMD_PRECOMPILED_TESTS AND folder MATCHES "^tests/")
+    normd_test_code(${name} ${ARG_PUBLIC} ${ARG_PRIVATE})
+  elseif(NORMD_FUZZ AND folder MATCHES "^(base|client/tensor|server|wire)")
+    # What the fuzzers play tells them which ways it takes.
+    target_compile_options(${name} PRIVATE $<${_cxx}:-fsanitize=fuzzer-no-link>)
+  endif()
 endfunction()
 
 # normd_binary(name SOURCES ... LINK targets...): an executable in build/<preset>/bin.
@@ -110,6 +125,15 @@ endif()
 add_custom_target(tests_in_process)
 add_custom_target(tests_threads)
 
+# normd_test_objects(name SOURCES ... LINK targets...): tests that several binaries have. They link it.
+function(normd_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} GTest::gmock)
+  normd_common(${name})
+  normd_test_code(${name} ${ARG_LINK})
+endfunction()
+
 # normd_test(name SOURCES ... LINK targets... [LABELS ...] [TIMEOUT s] [ARGS ...]): a GoogleTest
 # binary and its ctest entry.
 # Labels: threads (links no gRPC; runs under TSan), process (starts processes; not under sanitizers),
@@ -119,9 +143,8 @@ function(normd_test name)
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
-  # A test's own code runs briefly: what it takes to compile counts. Its libraries have -O2.
-  target_compile_options(${name} PRIVATE $<$<AND:${_cxx},$<CONFIG:RelWithDebInfo>>:-O1>)
   normd_common(${name})
+  normd_test_code(${name} ${ARG_LINK})
   if(NOT process IN_LIST ARG_LABELS)
     add_dependencies(tests_in_process ${name})
   endif()

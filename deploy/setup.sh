@@ -23,7 +23,7 @@ packages=(
 test_packages=(
   python3-h2                                             # HTTP/2 by hand: tests/abuse
   python3-venv                                           # the Python client's tests, PyPI's tritonclient
-  clang libclang-rt-dev                                  # libFuzzer: tests/fuzz
+  clang libclang-rt-dev lld                              # preset asan, and libFuzzer
 )
 tools=build/tools
 

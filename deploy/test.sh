@@ -57,6 +57,11 @@ for preset in "${presets[@]}"; do
     fuzz
     continue
   fi
+  # CMake does not change the compiler of a build folder.
+  cache=build/$preset/CMakeCache.txt
+  if [[ $preset == asan && -e $cache ]] && ! grep -q '^CMAKE_CXX_COMPILER:.*clang' "$cache"; then
+    rm -r "build/$preset"
+  fi
   report=build/$preset/junit.xml
   rm -f "$report"
   started=$SECONDS

@@ -102,7 +102,7 @@ class ChannelSecurityTest : public ::testing::Test {
   }
 
   const CertificateFolder folder_;
-  const TestPki pki_;
+  const TestPki pki_ = {};
 };
 
 TEST_F(ChannelSecurityTest, ShowsItsCertificateAndKnowsTheServerByAnyName) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzzers (preset fuzz) and runs them, each from its seeds in tests/fuzz/corpus.
+# Builds the fuzzers (preset asan) and runs them, each from its seeds in tests/fuzz/corpus.
 #
 #   tests/fuzz/run.sh [NAME...]     a minute each, as many at once as there are processors
 #     --seconds=N | --runs=N        so long, or so many executions, each
@@ -10,7 +10,7 @@
 #     --corpus=FOLDER               begins with FOLDER/NAME too, and keeps there what reaches further
 #
 # The last line counts executions and findings. An input that breaks something is kept in
-# build/fuzz/findings; `build/fuzz/bin/NAME FILE` plays it again. The exit code is 0 without a
+# build/asan/findings; `build/asan/bin/NAME FILE` plays it again. The exit code is 0 without a
 # finding, 77 where there is no clang++ with libFuzzer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -48,19 +48,19 @@ if ! clang++ -fsanitize=fuzzer,address "$scratch/empty.cc" -o "$scratch/empty" 2
   exit 77
 fi
 
-cmake --preset fuzz >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
+cmake --preset asan >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
 declare -A max_bytes
 while read -r name bytes kind; do
   max_bytes[$name]=$bytes
   [[ -n $only && $kind != "$only" ]] || all+=("$name")
-done <build/fuzz/fuzzers.txt
+done <build/asan/fuzzers.txt
 [[ ${#names[@]} -gt 0 ]] || names=("${all[@]}")
 for name in "${names[@]}"; do
   [[ -n ${max_bytes[$name]:-} ]] || { echo "fuzz: no fuzzer '$name' (${all[*]})" >&2; exit 2; }
 done
-cmake --build build/fuzz --target "${names[@]}"
+cmake --build build/asan --target "${names[@]}"
 
-findings=$PWD/build/fuzz/findings
+findings=$PWD/build/asan/findings
 mkdir -p "$findings"
 
 # run NAME NUMBER: leaves NAME.NUMBER.log and NAME.NUMBER.rc in the scratch folder.
@@ -69,7 +69,7 @@ run() {
   [[ -z $corpus ]] || grown=$corpus/$name
   mkdir -p "$grown"
   # No single allocation is large: what an input merely claims is not allocated.
-  build/fuzz/bin/"$name" "$limit" -max_len="${max_bytes[$name]}" -timeout=10 -rss_limit_mb=2048 \
+  build/asan/bin/"$name" "$limit" -max_len="${max_bytes[$name]}" -timeout=10 -rss_limit_mb=2048 \
     -malloc_limit_mb=64 -print_final_stats=1 -artifact_prefix="$findings/$name-" \
     "$grown" "tests/fuzz/corpus/$name" >"$scratch/$name.$number.log" 2>&1 || rc=$?
   echo "$rc" >"$scratch/$name.$number.rc"

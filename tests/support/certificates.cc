@@ -78,7 +78,7 @@ std::string TestCertificate::EncryptedKey() const {
 
 TestCertificate MakeCertificate(const CertificateSpec& spec, const TestCertificate* issuer) {
   const Key key(spec.rsa_bits > 0 ? EVP_RSA_gen(static_cast<unsigned>(spec.rsa_bits))
-                                  : EVP_EC_gen(spec.curve));
+                                  : EVP_PKEY_Q_keygen(nullptr, nullptr, "EC", spec.curve));
   Require(key != nullptr, "a key");
   const Certificate certificate(X509_new());
   X509_set_version(certificate.get(), X509_VERSION_3);

@@ -36,7 +36,7 @@ class MixOperation final : public Operation {
   KernelProgram MakeProgram(const BoundParameters&) const override { return {}; }
 
  private:
-  const ParameterRules parameters_;
+  const ParameterRules parameters_ = {};
   const Signature signature_ = {
       {{"x", {kAnySize, kMixWidth}}, {"g", {kAnySize, kMixWidth}}, {"s", {kAnySize, 1}}},
       {{"y", {kAnySize, kMixWidth}}, {"t", {kAnySize, 1}}}};

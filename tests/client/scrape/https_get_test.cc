@@ -58,8 +58,8 @@ class HttpsGetTest : public ::testing::Test {
     return security;
   }
 
-  const TestPki pki_;
-  const TestPki other_;
+  const TestPki pki_ = {};
+  const TestPki other_ = {};
   const CertificateFolder folder_;
   std::unique_ptr<HttpServer> server_;
 };

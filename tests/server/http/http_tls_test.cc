@@ -138,8 +138,8 @@ class HttpTlsTest : public ::testing::Test {
     EXPECT_TRUE(whole);
   }
 
-  const TestPki pki_;
-  const TestPki other_;
+  const TestPki pki_ = {};
+  const TestPki other_ = {};
   std::shared_ptr<SSL_CTX> context_;
   std::unique_ptr<HttpServer> server_;
 };

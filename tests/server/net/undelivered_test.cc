@@ -113,8 +113,6 @@ TEST(UndeliveredTest, NeverGrowsOnAnHonestConnection) {
   for (const std::int64_t message : {0, 20, 1024, 65536, 1 << 20, 32 << 20}) {
     for (const std::int64_t metadata : {30, 200, 8192}) {
       Traffic traffic(Limits());
-      std::int64_t sent = 0;
-      std::int64_t delivered = 0;
       for (int step = 0; step < 20000; ++step) {
         const std::int64_t calls = static_cast<std::int64_t>(random() % 40);
         std::int64_t received = 0;
@@ -123,8 +121,6 @@ TEST(UndeliveredTest, NeverGrowsOnAnHonestConnection) {
           received += message + metadata + message / 16384 * 9 + 40;
           bytes += message;
         }
-        sent += received;
-        delivered += bytes;
         // Some of it is on its way when the sample is taken.
         const std::int64_t early = calls > 0 ? static_cast<std::int64_t>(random() % 300) : 0;
         ASSERT_NE(traffic.After(milliseconds(1 + random() % 200), received + early, bytes, calls),

@@ -145,7 +145,7 @@ class CertificateIdentityTest : public ::testing::Test {
     return HttpStatusOf("/v2/health/live", certificate) == 200 ? "anybody" : "nobody";
   }
 
-  const TestPki pki_;
+  const TestPki pki_ = {};
   const CertificateFolder certificates_;
   const IdentityFolder folder_;
   CountingTlsMetrics tls_metrics_;

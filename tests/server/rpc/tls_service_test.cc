@@ -81,8 +81,8 @@ class TlsServiceTest : public ::testing::Test {
   }
 
   const CertificateFolder folder_;
-  const TestPki pki_;
-  const TestPki other_;
+  const TestPki pki_ = {};
+  const TestPki other_ = {};
   CountingTlsMetrics metrics_;
   CertificateStoreOptions store_options_;
   std::unique_ptr<CertificateStore> store_;

@@ -80,7 +80,7 @@ TEST_F(UnixServiceTest, StopsWithCallsUnderWay) {
 }
 
 TEST_F(UnixServiceTest, SpeaksTlsToo) {
-  const TestPki pki;
+  const TestPki pki = {};
   CountingTlsMetrics metrics;
   CertificateStoreOptions options;
   options.files = {folder_.Write("tls.crt", pki.server.certificate),

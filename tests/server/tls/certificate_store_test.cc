@@ -51,7 +51,7 @@ class CertificateStoreTest : public ::testing::Test {
   const std::string& InUse() const { return store_->current()->material.certificate; }
 
   const CertificateFolder folder_;
-  const TestPki pki_;
+  const TestPki pki_ = {};
   absl::Time now_ = absl::Now();
   CountingTlsMetrics metrics_;
   CertificateStoreOptions options_;
@@ -86,7 +86,7 @@ TEST_F(CertificateStoreTest, TakesAChangeOfEachFileOnceItHasRested) {
   store_->Look();
   EXPECT_EQ(InUse(), next.certificate);
   EXPECT_EQ(store_->current()->generation, 2u);
-  const TestPki other;
+  const TestPki other = {};
   folder_.Write("ca.crt", pki_.authority.certificate + other.authority.certificate);
   Settle();
   EXPECT_EQ(store_->current()->generation, 3u);

@@ -44,7 +44,7 @@ class TlsFilesTest : public ::testing::Test {
   }
 
   const CertificateFolder folder_;
-  const TestPki pki_;
+  const TestPki pki_ = {};
   const TlsFiles files_;
 };
 
