@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "client/retry_hint.h"
 #include "client/stream_protocol.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
@@ -24,6 +25,8 @@ const char kNormalizeStreamMethod[] = "/normd.v1.NormService/NormalizeStream";
 // Until the second attempt to connect, and how long Connect waits for it.
 constexpr int kFirstBackoffMs = 100;
 constexpr std::chrono::milliseconds kSecondAttempt{500};
+
+constexpr int kKeepaliveTimeoutMs = 10000;
 
 using SystemTime = std::chrono::system_clock::time_point;
 
@@ -118,7 +121,9 @@ struct NormalizeCall final : PendingCall {
     if (status.ok()) {
       std::move(done)(NormalizeResponse::Decode(response, protocol));
     } else {
-      std::move(done)(ToAbsl(status, connection->target));
+      absl::Status error = ToAbsl(status, connection->target);
+      SetRetryHint(context, error);
+      std::move(done)(std::move(error));
     }
   }
 
@@ -166,6 +171,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
   if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstBackoffMs);
   if (!options.retries) arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  if (options.keepalive_time > Duration{0}) {
+    using Milliseconds = std::chrono::milliseconds;
+    const auto ms = std::chrono::duration_cast<Milliseconds>(options.keepalive_time).count();
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, static_cast<int>(ms));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  }
   if (options.tls && !options.tls->server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls->server_name);
     arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, options.tls->server_name);
@@ -311,6 +322,15 @@ absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Dur
       client::CheckHealth(impl_->connection->channel, context, service, &health);
   if (!status.ok()) return ToAbsl(status, impl_->connection->target);
   return health;
+}
+
+void Client::CheckHealthAsync(const std::string& service, Duration timeout, HealthDone done) {
+  client::CheckHealthAsync(impl_->connection->channel, service, DeadlineOf(timeout),
+                           [connection = impl_->connection, done = std::move(done)](
+                               const grpc::Status& status, HealthStatus health) mutable {
+                             if (status.ok()) return std::move(done)(health);
+                             std::move(done)(ToAbsl(status, connection->target));
+                           });
 }
 
 absl::Status Client::WatchHealth(const std::string& service,

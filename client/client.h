@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
+#include "client/caller.h"
 #include "client/channel_security.h"
 #include "client/health.h"
 #include "client/pending_call.h"
@@ -31,6 +32,9 @@ struct ClientOptions {
   // gRPC sends a call again by itself if its connection ended before the server had seen it. Load
   // tests do not want it: each such call is to be counted, and being ready for it costs every call.
   bool retries = true;
+  // How long a connection may be silent before it is pinged, with ten seconds for the answer; 0:
+  // never. Servers end connections that ping more often than they allow (normd: every 10 s).
+  Duration keepalive_time{0};
   std::optional<TlsOptions> tls = std::nullopt;  // Without it, calls go in the clear.
   // Holds a token that goes with each call; empty: none. It is read once.
   std::string token_file = {};
@@ -41,8 +45,9 @@ struct ClientOptions {
 // known.
 //
 // Errors of all calls: the server's code and message as they come; norm_service.proto says what
-// they mean. DEADLINE_EXCEEDED after `timeout`.
-class Client {
+// they mean. DEADLINE_EXCEEDED after `timeout`. One of NormalizeAsync's carries the server's hint
+// when to retry (retry_hint.h).
+class Client final : public Caller {
  public:
   // `target`: "127.0.0.1:8001", or any of gRPC's names ("dns:///host:port", "unix:/path").
   // InvalidArgument for one that names no server, for options that do not go together, and for a
@@ -51,7 +56,7 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& target,
                                                         const ClientOptions& options = {});
   // Calls in flight go on to their end.
-  ~Client();
+  ~Client() override;
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
@@ -60,13 +65,8 @@ class Client {
   // most. False when that is over, or the timeout; calls then tell why.
   bool Connect(Duration timeout = kNoTimeout);
 
-  // Runs exactly once, on a thread of gRPC's and never within NormalizeAsync. It must not block; it
-  // may start further calls.
-  using Done = absl::AnyInvocable<void(absl::StatusOr<NormalizeResponse>) &&>;
-
-  // Starts a call; does not block. The tensors' bytes are not copied on the way to the socket.
   std::shared_ptr<PendingCall> NormalizeAsync(const EncodedRequest& request, Duration timeout,
-                                              Done done);
+                                              Done done) override;
   // Encodes and starts. Errors of EncodedRequest::Create come back without `done` being run.
   absl::StatusOr<std::shared_ptr<PendingCall>> NormalizeAsync(const NormalizeRequest& request,
                                                               Done done);
@@ -81,14 +81,9 @@ class Client {
   absl::StatusOr<StreamResult> NormalizeStream(const StreamRequest& request, StreamReader reader,
                                                StreamWriter writer);
 
-  // The same of a tensor in memory, without blocking and without a thread: many can be in flight.
-  // `on_bytes` (may be empty) gets the result's bytes as they come, in order; then `done` runs,
-  // exactly once. Both on threads of gRPC's and never within NormalizeStreamAsync; they must not
-  // block.
-  using StreamDone = absl::AnyInvocable<void(absl::StatusOr<StreamResult>) &&>;
   std::shared_ptr<PendingCall> NormalizeStreamAsync(
       std::shared_ptr<const StreamedTensor> tensor,
-      absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done);
+      absl::AnyInvocable<void(absl::Span<const std::byte>)> on_bytes, StreamDone done) override;
 
   // Blocking. version 0: as norm_service.proto says for each message.
   absl::StatusOr<v1::ListModelsResponse> ListModels(Duration timeout = kNoTimeout);
@@ -105,6 +100,8 @@ class Client {
   // server does not know the service.
   absl::StatusOr<HealthStatus> CheckHealth(const std::string& service,
                                            Duration timeout = kNoTimeout);
+  // The same without blocking; `done` runs exactly once, on a thread of gRPC's.
+  void CheckHealthAsync(const std::string& service, Duration timeout, HealthDone done);
   // grpc.health.v1.Health/Watch: calls `on_change` with the status at once and after each change,
   // on the caller's thread, until it returns false (Ok) or the stream ends (its error). Blocks.
   absl::Status WatchHealth(const std::string& service,

@@ -1,6 +1,7 @@
 #include "client/health.h"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "google/protobuf/io/coded_stream.h"
@@ -85,6 +86,31 @@ grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
   Wait(queue);
   if (result.ok() && !DecodeResponse(&response, status)) return Malformed();
   return result;
+}
+
+void CheckHealthAsync(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
+                      std::chrono::system_clock::time_point deadline,
+                      absl::AnyInvocable<void(const grpc::Status&, HealthStatus) &&> done) {
+  struct Call {
+    explicit Call(const std::shared_ptr<grpc::Channel>& c) : stub(c) {}
+    grpc::GenericStub stub;
+    grpc::ClientContext context;
+    grpc::ByteBuffer request;
+    grpc::ByteBuffer response;
+    absl::AnyInvocable<void(const grpc::Status&, HealthStatus) &&> done;
+  };
+  auto call = std::make_shared<Call>(channel);  // shared: gRPC's function has to be copyable.
+  call->context.set_deadline(deadline);
+  call->request = EncodeRequest(service);
+  call->done = std::move(done);
+  Call& c = *call;
+  c.stub.UnaryCall(&c.context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &c.request,
+                   &c.response, [call = std::move(call)](const grpc::Status& status) {
+                     HealthStatus health = HealthStatus::kUnknown;
+                     const bool decoded = status.ok() && DecodeResponse(&call->response, &health);
+                     const bool malformed = status.ok() && !decoded;
+                     std::move(call->done)(malformed ? Malformed() : status, health);
+                   });
 }
 
 grpc::Status WatchHealth(const std::shared_ptr<grpc::Channel>& channel,

@@ -4,10 +4,12 @@
 #ifndef NORMD_CLIENT_HEALTH_H_
 #define NORMD_CLIENT_HEALTH_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -25,6 +27,11 @@ const char* Name(HealthStatus status);
 grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel,
                          grpc::ClientContext& context, const std::string& service,
                          HealthStatus* status);
+// Client::CheckHealthAsync.
+using HealthDone = absl::AnyInvocable<void(absl::StatusOr<HealthStatus>) &&>;
+void CheckHealthAsync(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
+                      std::chrono::system_clock::time_point deadline,
+                      absl::AnyInvocable<void(const grpc::Status&, HealthStatus) &&> done);
 grpc::Status WatchHealth(const std::shared_ptr<grpc::Channel>& channel,
                          grpc::ClientContext& context, const std::string& service,
                          const std::function<bool(HealthStatus)>& on_change);

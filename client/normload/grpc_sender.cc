@@ -129,7 +129,7 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
 }
 
 absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
-    std::vector<std::unique_ptr<client::Client>> clients, const Workload& workload,
+    std::vector<std::unique_ptr<client::Caller>> clients, const Workload& workload,
     std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock) {
   std::vector<Prepared> prepared;
   for (const Item& item : workload.items()) {
@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<GrpcSender>> GrpcSender::Create(
                                                     std::move(expectations), options, clock));
 }
 
-GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Client>> clients,
+GrpcSender::GrpcSender(std::vector<std::unique_ptr<client::Caller>> clients,
                        std::vector<Prepared> prepared, std::vector<Expectation> expectations,
                        const GrpcSenderOptions& options, const Clock& clock)
     : clients_(std::move(clients)),
@@ -204,7 +204,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoi
   const Prepared& prepared = prepared_[outgoing.item->index];
   if (prepared.stream != nullptr) return SendStream(outgoing, prepared.stream, std::move(done));
   const Item& item = *outgoing.item;
-  client::Client& client = *clients_[outgoing.caller % clients_.size()];
+  client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   return client.NormalizeAsync(
       *prepared.request, timeout,
       [this, &item, expectation = ExpectationFor(outgoing),
@@ -216,7 +216,7 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoi
 std::shared_ptr<client::PendingCall> GrpcSender::SendStream(
     const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done) {
   const Item& item = *outgoing.item;
-  client::Client& client = *clients_[outgoing.caller % clients_.size()];
+  client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   // shared: by the two functions.
   auto reply = std::make_shared<StreamedReply>();
   reply->expectation = ExpectationFor(outgoing);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "client/client.h"
+#include "client/caller.h"
 #include "client/load/backlog.h"
 #include "client/load/sender.h"
 #include "client/verify/reference_model.h"
@@ -34,11 +34,12 @@ struct GrpcSenderOptions {
 // of the same tensor. Verifies on the thread that receives, after the time was taken.
 class GrpcSender final : public Sender {
  public:
-  // One connection for each client, at least one; callers go to them in turn. `expectations`: one
+  // At least one client, each with a connection of its own or one to each server of a fleet;
+  // callers go to them in turn. `expectations`: one
   // an item, or empty. `clock` outlives the sender; the sender outlives its calls. InvalidArgument
   // for an item that no message can carry.
   static absl::StatusOr<std::unique_ptr<GrpcSender>> Create(
-      std::vector<std::unique_ptr<client::Client>> clients, const Workload& workload,
+      std::vector<std::unique_ptr<client::Caller>> clients, const Workload& workload,
       std::vector<Expectation> expectations, const GrpcSenderOptions& options, const Clock& clock);
 
   void Send(const Outgoing& request, Done done) override;
@@ -50,7 +51,7 @@ class GrpcSender final : public Sender {
     std::shared_ptr<const client::StreamedTensor> stream;  // shared: with the calls in flight.
   };
 
-  GrpcSender(std::vector<std::unique_ptr<client::Client>> clients, std::vector<Prepared> prepared,
+  GrpcSender(std::vector<std::unique_ptr<client::Caller>> clients, std::vector<Prepared> prepared,
              std::vector<Expectation> expectations, const GrpcSenderOptions& options,
              const Clock& clock);
   static absl::StatusOr<Prepared> Prepare(const Item& item, const GrpcSenderOptions& options);
@@ -67,7 +68,7 @@ class GrpcSender final : public Sender {
   // Null: the response need not be verified.
   const Expectation* ExpectationFor(const Outgoing& outgoing) const;
 
-  const std::vector<std::unique_ptr<client::Client>> clients_;
+  const std::vector<std::unique_ptr<client::Caller>> clients_;
   std::vector<std::unique_ptr<Backlog>> backlogs_;  // One a client, or none; constant.
   const std::vector<Prepared> prepared_;            // By the items' index.
   const std::vector<Expectation> expectations_;

@@ -199,6 +199,20 @@ Json ServerMetricsJson(const ServerMetrics& metrics) {
           {"cpu_s", metrics.growth.cpu_s}};
 }
 
+Json FleetJson(const client::FleetCounts& fleet) {
+  Json servers = Json::array();
+  for (const client::ServerCounts& server : fleet.servers) {
+    servers.push_back({{"target", server.target},
+                       {"state", client::Name(server.state)},
+                       {"attempts", server.calls},
+                       {"failed", server.failed}});
+  }
+  return {
+      {"calls", fleet.calls},   {"attempts", fleet.attempts},   {"retries", fleet.retries},
+      {"hedges", fleet.hedges}, {"abandoned", fleet.abandoned}, {"over_budget", fleet.over_budget},
+      {"servers", servers}};
+}
+
 Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) {
   const LoadResult& result = run.result;
   const Measurement& m = result.measured;
@@ -238,6 +252,7 @@ Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) 
       {"wrong", m.wrong}};
   if (options.objective) json["objective"] = ObjectiveJson(result, options);
   if (options.tells_of_entries()) json["by_entry"] = ItemsJson(m, options, form);
+  if (run.fleet) json["fleet"] = FleetJson(*run.fleet);
   if (run.server_metrics) json["server_metrics"] = ServerMetricsJson(*run.server_metrics);
   return json;
 }

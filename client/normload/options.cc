@@ -23,7 +23,10 @@ void AddFileFlags(ReportFiles& files, FlagSet& flags) {
 
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("Whom to load:");
-  flags.Add("server", &o.server, "HOST:PORT", "The server's gRPC address.");
+  flags.Add("server", &o.server, "HOST:PORT",
+            "The server's gRPC address, or those of several with commas between, or a name with "
+            "several addresses as dns:///HOST:PORT.");
+  o.balance.AddTo(flags);
   flags.Add("protocol", &o.protocol_text, "NAME",
             "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
             "whose responses tell neither stages nor batches.");
@@ -352,6 +355,9 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   if (!mix.ok()) return absl::InvalidArgumentError(mix.status().message());
   o.mix = *std::move(mix);
   if (absl::Status status = SetProtocol(o); !status.ok()) return status;
+  auto fleet = o.balance.Make(o.server);
+  if (!fleet.ok()) return fleet.status();
+  o.fleet = *std::move(fleet);
   constexpr int kDefaultConnections = 16;
   if (o.connections == 0) {
     o.connections =

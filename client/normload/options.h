@@ -16,6 +16,7 @@
 #include "client/load/rate_profile.h"
 #include "client/load/rate_search.h"
 #include "client/load/workload.h"
+#include "client/normload/balance_flags.h"
 #include "client/request.h"
 #include "client/scrape/http_get.h"
 
@@ -32,6 +33,7 @@ struct ProgramOptions {
   std::string server = "127.0.0.1:8001";
   std::string protocol_text = "normd";
   client::ConnectionFlags connection;
+  BalanceFlags balance;
 
   // When to send.
   int concurrency = 16;
@@ -84,6 +86,7 @@ struct ProgramOptions {
 
   // Made from the above by ParseOptions.
   client::Protocol protocol = client::Protocol::kNormd;
+  std::optional<client::FleetOptions> fleet;  // Set: the servers are balanced.
   std::vector<MixEntry> mix;
   std::optional<RateProfile> profile;  // From --rate and --profile.
   std::vector<Duration> trace;         // From --arrivals_file.

@@ -30,6 +30,8 @@ struct RunReport {
   LoadResult result;
   std::vector<Interval> intervals;
   std::optional<ServerMetrics> server_metrics;  // With --metrics.
+  // Of balanced servers: what all connections counted, warm-up included.
+  std::optional<client::FleetCounts> fleet = std::nullopt;
 };
 
 struct Report {

@@ -1,5 +1,6 @@
 #include "client/normload/session.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -21,12 +22,45 @@
 namespace normd::load {
 namespace {
 
-absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
-    const ProgramOptions& options) {
+// What a session calls.
+struct Connected {
+  std::vector<std::unique_ptr<client::Caller>> callers;
+  std::vector<const client::FleetClient*> fleets;  // The callers, where they are fleets.
+  std::shared_ptr<client::Client> control;  // For the calls before the load; shared with a fleet.
+  std::size_t servers = 1;
+};
+
+client::ClientOptions ConnectionOf(const ProgramOptions& options) {
   client::ClientOptions connection;
   connection.own_connection = true;
   connection.retries = false;
   options.connection.Set(connection);
+  return connection;
+}
+
+absl::StatusOr<Connected> ConnectToFleet(const ProgramOptions& options) {
+  client::FleetOptions fleet = *options.fleet;
+  fleet.client = ConnectionOf(options);
+  Connected connected;
+  for (int i = 0; i < options.connections; ++i) {
+    auto client = client::FleetClient::Create(options.server, fleet);
+    if (!client.ok()) return client.status();
+    connected.fleets.push_back(client->get());
+    connected.callers.push_back(*std::move(client));
+  }
+  const Duration timeout = absl::ToChronoNanoseconds(options.timeout);
+  for (const auto& caller : connected.callers) {
+    if (!static_cast<client::FleetClient&>(*caller).Connect(timeout)) break;
+  }
+  auto& first = static_cast<client::FleetClient&>(*connected.callers.front());
+  connected.control = first.AnyServer();
+  connected.servers = first.counts().servers.size();
+  return connected;
+}
+
+absl::StatusOr<Connected> Connect(const ProgramOptions& options) {
+  if (options.fleet) return ConnectToFleet(options);
+  const client::ClientOptions connection = ConnectionOf(options);
   std::vector<std::unique_ptr<client::Client>> clients;
   for (int i = 0; i < options.connections; ++i) {
     auto client = client::Client::Create(options.server, connection);
@@ -38,7 +72,55 @@ absl::StatusOr<std::vector<std::unique_ptr<client::Client>>> Connect(
   for (const auto& client : clients) {
     if (!client->Connect(timeout)) break;
   }
-  return clients;
+  Connected connected;
+  connected.control = {std::shared_ptr<void>(), clients.front().get()};
+  for (auto& client : clients) connected.callers.push_back(std::move(client));
+  return connected;
+}
+
+// Of all clients together, each of which knows the same servers in the same order but while their
+// names change.
+client::FleetCounts Sum(const std::vector<const client::FleetClient*>& fleets) {
+  client::FleetCounts sum;
+  for (const client::FleetClient* fleet : fleets) {
+    const client::FleetCounts one = fleet->counts();
+    sum.calls += one.calls;
+    sum.attempts += one.attempts;
+    sum.retries += one.retries;
+    sum.hedges += one.hedges;
+    sum.abandoned += one.abandoned;
+    sum.over_budget += one.over_budget;
+    for (const client::ServerCounts& server : one.servers) {
+      const auto known = std::find_if(sum.servers.begin(), sum.servers.end(),
+                                      [&](const auto& s) { return s.target == server.target; });
+      if (known == sum.servers.end()) {
+        sum.servers.push_back(server);
+        continue;
+      }
+      known->calls += server.calls;
+      known->failed += server.failed;
+      known->state = std::max(known->state, server.state);
+    }
+  }
+  return sum;
+}
+
+// What was counted since `before`.
+client::FleetCounts Since(const client::FleetCounts& before, client::FleetCounts now) {
+  now.calls -= before.calls;
+  now.attempts -= before.attempts;
+  now.retries -= before.retries;
+  now.hedges -= before.hedges;
+  now.abandoned -= before.abandoned;
+  now.over_budget -= before.over_budget;
+  for (client::ServerCounts& server : now.servers) {
+    for (const client::ServerCounts& old : before.servers) {
+      if (old.target != server.target) continue;
+      server.calls -= old.calls;
+      server.failed -= old.failed;
+    }
+  }
+  return now;
 }
 
 // What a user can do about a server that took the connection and then did not get on with it. gRPC
@@ -145,8 +227,8 @@ absl::Status JudgeRun(const LoadResult& result, const ProgramOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& options) {
   std::unique_ptr<Session> session(new Session(options));
-  auto clients = Connect(options);
-  if (!clients.ok()) return clients.status();
+  auto connected = Connect(options);
+  if (!connected.ok()) return connected.status();
   // A wrong address is told before the run and not after it.
   if (options.metrics_url) {
     if (absl::Status status = MetricsWatch(*options.metrics_url, options.metrics_security).Begin();
@@ -154,7 +236,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
       return absl::Status(status.code(), absl::StrCat("--metrics: ", status.message()));
     }
   }
-  client::Client& client = *clients->front();
+  client::Client& client = *connected->control;
   if (absl::Status status = ChooseShapes(client, session->options_); !status.ok()) {
     return WithHint(status);
   }
@@ -170,12 +252,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   sender_options.protocol = options.protocol;
   sender_options.version = options.version;
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
-  sender_options.max_sending = options.max_sending;
+  sender_options.max_sending = options.max_sending * static_cast<int>(connected->servers);
   auto sender =
-      GrpcSender::Create(*std::move(clients), *session->workload_,
+      GrpcSender::Create(std::move(connected->callers), *session->workload_,
                          std::move(preflight->expectations), sender_options, session->pacer_);
   if (!sender.ok()) return sender.status();
   session->sender_ = *std::move(sender);
+  session->fleets_ = std::move(connected->fleets);
   return session;
 }
 
@@ -243,7 +326,9 @@ absl::Status Session::RunOnce(double load, const Attention& attention, Report& r
   if (load == 0 && options_.trace.empty() && options_.profile_text.empty()) {
     one.load = options_.open_loop() ? options_.rate : options_.concurrency;
   }
+  const client::FleetCounts before = Sum(fleets_);
   RunAttended(run, attention, one);
+  if (!fleets_.empty()) one.fleet = Since(before, Sum(fleets_));
   report.chosen = report.runs.size();
   report.runs.push_back(std::move(one));
   return JudgeAnswers(report.runs.back().result, options_);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <ostream>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/load/pacer.h"
@@ -55,6 +56,7 @@ class Session {
   v1::GetServerInfoResponse server_;
   SteadyPacer pacer_;
   std::unique_ptr<GrpcSender> sender_;
+  std::vector<const client::FleetClient*> fleets_;  // The sender's clients, where they are fleets.
 };
 
 }  // namespace normd::load

@@ -109,6 +109,19 @@ std::string RunText(const LoadResult& result, const ProgramOptions& options) {
   return text;
 }
 
+// What balancing did, and which server had how many calls.
+std::string FleetText(const client::FleetCounts& fleet) {
+  std::string text = absl::StrFormat(
+      "  balanced       %d calls in %d attempts: %d retries, %d hedges, %d taken from silent "
+      "servers, %d over budget\n",
+      fleet.calls, fleet.attempts, fleet.retries, fleet.hedges, fleet.abandoned, fleet.over_budget);
+  for (const client::ServerCounts& server : fleet.servers) {
+    absl::StrAppendFormat(&text, "    %-22s %d attempts, %d failed; %s\n", server.target,
+                          server.calls, server.failed, client::Name(server.state));
+  }
+  return text;
+}
+
 // One line for each run of a sweep or a search.
 std::string RunsTable(const Report& report) {
   std::string text = absl::StrFormat("  %-14s %10s %10s %10s %10s %10s %9s\n",
@@ -170,6 +183,7 @@ std::string TextReport(const Report& report) {
   }
   if (report.runs.empty()) return text + "  nothing was measured\n";
   text += RunText(report.run().result, options);
+  if (report.run().fleet) text += FleetText(*report.run().fleet);
   for (const std::string& note : Notes(report)) absl::StrAppend(&text, "  note: ", note, "\n");
   return text;
 }

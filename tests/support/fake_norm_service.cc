@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "client/verify/reference_model.h"
@@ -59,9 +60,16 @@ std::size_t SampleBytes(const v1::Tensor& tensor, std::int64_t samples) {
   return static_cast<std::size_t>(elements) * norm::SizeOf(DTypeOf(tensor.dtype()));
 }
 
+// Sends the hint that the failure has as its payload, if it has one.
+void SetRetryHint(const absl::Status& failure, grpc::ServerContext& context) {
+  constexpr char kKey[] = "grpc-retry-pushback-ms";
+  const absl::optional<absl::Cord> hint = failure.GetPayload(kKey);
+  if (hint) context.AddTrailingMetadata(kKey, std::string(*hint));
+}
+
 class Service final : public v1::NormService::Service {
  public:
-  grpc::Status Normalize(grpc::ServerContext*, const v1::NormalizeRequest* request,
+  grpc::Status Normalize(grpc::ServerContext* context, const v1::NormalizeRequest* request,
                          v1::NormalizeResponse* response) override {
     bool wrong = false;
     const FakeModel* model = nullptr;
@@ -70,6 +78,7 @@ class Service final : public v1::NormService::Service {
       const std::int64_t number = calls_++;
       changed_.SignalAll();
       while (number >= hold_from_) changed_.Wait(mutex_);
+      if (number >= fail_from_ && context != nullptr) SetRetryHint(failure_, *context);
       if (number >= fail_from_) return ToGrpc(failure_);
       wrong = number >= wrong_from_;
       model = Find(request->model());

@@ -48,7 +48,8 @@ class FakeNormService {
   void TellSamples(std::int64_t samples);
 
   // What Normalize, ModelInfer and NormalizeStream do from its call number `from` on (counted from
-  // 0). Anything but OK refuses.
+  // 0). Anything but OK refuses; Normalize with the payload "grpc-retry-pushback-ms" as such
+  // trailing metadata.
   void FailFrom(std::int64_t from, const absl::Status& status);
   // Changes the first element of the response.
   void AnswerWronglyFrom(std::int64_t from);

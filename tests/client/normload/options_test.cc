@@ -112,6 +112,39 @@ TEST(OptionsTest, SweepsAndSearchesSetTheLoad) {
   EXPECT_THAT(Error({"--model=m", "--sweep=rate"}), HasSubstr("--sweep: \"rate\""));
 }
 
+TEST(OptionsTest, SeveralServersAreBalancedAndTriedAgain) {
+  const auto one = ParseOptions({"--model=m", "--server=127.0.0.1:1"});
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_FALSE(one->fleet.has_value());
+  const auto several = ParseOptions({"--model=m", "--server=127.0.0.1:1,127.0.0.1:2"});
+  ASSERT_TRUE(several.ok()) << several.status();
+  ASSERT_TRUE(several->fleet.has_value());
+  EXPECT_EQ(several->fleet->balance, client::BalancePolicy::kRoundRobin);
+  EXPECT_EQ(several->fleet->retry.max_attempts, 5);
+  EXPECT_EQ(several->fleet->hedge_after, Duration{0});
+  const auto name =
+      ParseOptions({"--model=m", "--server=dns:///fleet.example:1", "--max_attempts=1",
+                    "--balance=least_outstanding", "--resolve_interval=inf"});
+  ASSERT_TRUE(name.ok()) << name.status();
+  EXPECT_EQ(name->fleet->balance, client::BalancePolicy::kLeastOutstanding);
+  EXPECT_EQ(name->fleet->retry.max_attempts, 1);
+}
+
+TEST(OptionsTest, NamesWhatIsWrongWithSeveralServers) {
+  const std::string several = "--server=127.0.0.1:1,127.0.0.1:2";
+  EXPECT_THAT(Error({"--model=m", several, "--balance=random"}),
+              HasSubstr("--balance: \"random\", wanted round_robin or least_outstanding"));
+  EXPECT_THAT(Error({"--model=m", several, "--max_attempts=101"}),
+              HasSubstr("--max_attempts: 101, wanted 0 to 100"));
+  EXPECT_THAT(Error({"--model=m", several, "--retry_tokens=-1"}), HasSubstr("--retry_tokens: -1"));
+  EXPECT_THAT(Error({"--model=m", several, "--hedge_after=-1s"}), HasSubstr("--hedge_after: -1s"));
+  EXPECT_THAT(Error({"--model=m", several, "--resolve_interval=10ms"}),
+              HasSubstr("--resolve_interval: 10ms, wanted 1s or more"));
+  EXPECT_THAT(Error({"--model=m", "--server=127.0.0.1:1,x"}), HasSubstr("server: \"x\""));
+  EXPECT_THAT(Error({"--model=m", "--max_attempts=3"}),
+              HasSubstr("--max_attempts: wanted with several servers"));
+}
+
 TEST(OptionsTest, MergeTakesReports) {
   const auto o = ParseMergeOptions({"a.json", "--csv=c", "b.json", "--json", "d"});
   ASSERT_TRUE(o.ok()) << o.status();

@@ -1,0 +1,50 @@
+// How a fleet's client works, and what it counts.
+
+#ifndef NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
+#define NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "client/client.h"
+#include "client/fleet/addresses.h"
+#include "client/fleet/balance.h"
+#include "client/fleet/retry.h"
+#include "client/fleet/server_set.h"
+
+namespace normd::client {
+
+struct FleetOptions {
+  // For each server; `retries` does not count, the fleet's own do.
+  ClientOptions client;
+  BalancePolicy balance = BalancePolicy::kRoundRobin;
+  RetryPolicy retry;
+  // After how long without a response a second attempt goes to another server, out of the same
+  // budget; the first response counts. 0: never. Every call of this class may be repeated: a
+  // normalization changes nothing.
+  Duration hedge_after{0};
+  // How often each server's health is asked for, how long the answer may take, and how many in a
+  // row may be missed before its calls are taken elsewhere.
+  Duration health_interval = std::chrono::milliseconds(500);
+  Duration health_timeout = std::chrono::seconds(1);
+  int silent_after = 2;
+  // How often names are resolved anew; also as soon as a server is gone, but not within a second.
+  Duration resolve_interval = std::chrono::seconds(30);
+  Resolver resolver = ResolveServers;
+};
+
+struct FleetCounts {
+  std::int64_t calls = 0;
+  std::int64_t attempts = 0;
+  std::int64_t retries = 0;
+  std::int64_t hedges = 0;
+  std::int64_t abandoned = 0;    // Attempts taken from a server that hung.
+  std::int64_t over_budget = 0;  // Retries that the budget did not allow.
+  std::vector<ServerCounts> servers;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_FLEET_FLEET_OPTIONS_H_
