@@ -3,7 +3,7 @@
 # 24.04. Touches nothing, and needs no root, when nothing is missing.
 #
 #   deploy/setup.sh          what the build and the demo need
-#   deploy/setup.sh --test   also what only the tests need; Prometheus and nginx are unpacked
+#   deploy/setup.sh --test   also what only the tests need; Prometheus, nginx and HAProxy are unpacked
 #                            into build/tools, not installed, so that no service starts
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -81,10 +81,11 @@ install_missing() {
     { tail -n 30 "$log" >&2; die 'apt-get install failed'; }
 }
 
-# unpack PACKAGE PROGRAM: unless PROGRAM is installed. What only tests run need not be installed, which
-# would start a service.
+# unpack PACKAGE PROGRAM [LIBRARY...]: unless PROGRAM is installed; LIBRARY are packages whose libraries it
+# needs. What only tests run need not be installed, which would start a service.
 unpack() {
-  local package=$1 program=$2 folder=$tools/$1
+  local package=$1 program=$2 folder=$tools/$1 archive
+  shift 2
   if PATH=$PATH:/usr/sbin command -v "$program" >/dev/null; then
     say "$package is installed"
     return
@@ -96,10 +97,20 @@ unpack() {
   update_once
   say "$package: unpacking it into $folder"
   mkdir -p "$folder"
-  (cd "$folder" && apt-get -q download "$package") >"$log" 2>&1 ||
-    { cat "$log" >&2; die "apt-get download $package failed"; }
-  dpkg-deb --extract "$folder/$package"_*.deb "$folder"
-  rm "$folder/$package"_*.deb
+  (cd "$folder" && apt-get -q download "$package" "$@") >"$log" 2>&1 ||
+    { cat "$log" >&2; die "apt-get download $package $* failed"; }
+  for archive in "$folder"/*.deb; do
+    dpkg-deb --extract "$archive" "$folder"
+    rm "$archive"
+  done
+}
+
+# libraries_of PACKAGE: the packages of libraries that it stands on and that are not installed.
+libraries_of() {
+  local library
+  apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+    --no-enhances "$1" | sed -n 's/^ *Depends: \(lib[a-z0-9.+-]*\)$/\1/p' | sort -u |
+    while read -r library; do is_installed "$library" || echo "$library"; done
 }
 
 [[ $# == 0 || ($# == 1 && $1 == --test) ]] || die "usage: deploy/setup.sh [--test]"
@@ -111,4 +122,7 @@ install_missing
 if [[ ${1:-} == --test ]]; then
   unpack prometheus promtool  # the server's scrape is tested against a real one
   unpack nginx nginx          # and what only a proxy stops, with one
+  mapfile -t libraries < <(libraries_of haproxy)
+  # A fleet behind a proxy; one scenario alone needs it.
+  (unpack haproxy haproxy "${libraries[@]}") || say 'no HAProxy: its tests will be skipped'
 fi
