@@ -28,7 +28,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 6
+#define NORM_C_ABI_VERSION 7
 
 typedef int32_t norm_result;
 enum {
@@ -257,6 +257,10 @@ typedef struct norm_cuda_launch {
   void* workspace;      /* NULL where norm_cuda_workspace_bytes is 0. */
   size_t workspace_bytes;
   const char* strategy; /* As above. */
+  /* From version 7 on. 1: the workspace is in any state, and the call enqueues its preparation if
+   * its kernels need one. So every replay of a captured call prepares its own workspace. */
+  uint32_t new_workspace;
+  uint32_t reserved2; /* 0 */
 } norm_cuda_launch;
 /* Enqueues the batch on launch->stream and returns. Neither allocates nor synchronises. Calls that
  * may overlap on the device need workspaces of their own. */

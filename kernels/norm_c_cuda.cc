@@ -83,6 +83,8 @@ Status ToOptions(const norm_cuda_launch& launch, norm::cuda::LaunchOptions* opti
   options->stream = static_cast<cudaStream_t>(launch.stream);
   options->workspace = launch.workspace;
   options->workspace_bytes = launch.workspace_bytes;
+  options->new_workspace =
+      launch.struct_size >= offsetof(norm_cuda_launch, reserved2) && launch.new_workspace != 0;
   return Status();
 }
 

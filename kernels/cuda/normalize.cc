@@ -236,6 +236,17 @@ Status EnqueuePart(const NormSpec& spec, const NormParams& params, const DeviceL
   return Enqueue(launch);
 }
 
+// Whether a family's blocks exchange partials through the workspace's head.
+bool Exchanges(const PlannedSegments& part) {
+  switch (part.plan.strategy) {
+    case Strategy::kWarp:
+    case Strategy::kBlock:
+    case Strategy::kElementwise:
+    case Strategy::kStages: return false;
+    default: return true;
+  }
+}
+
 Status CheckWorkspace(const LaunchOptions& options, std::size_t wanted) {
   if (wanted == 0) return Status();
   if (options.workspace == nullptr || options.workspace_bytes < wanted) {
@@ -317,6 +328,10 @@ Status Normalize(const NormSpec& spec, const NormParams& params, const Segment* 
   if (Status status = CheckWorkspace(options, WorkspaceBytes(spec, limits, planned));
       !status.ok()) {
     return status;
+  }
+  if (options.new_workspace && std::any_of(planned.begin(), planned.end(), Exchanges)) {
+    Status status = InitWorkspace(options.workspace, options.workspace_bytes, options.stream);
+    if (!status.ok()) return status;
   }
   if (Status status = EnqueueStatistics(spec, params, segments, count, limits, options.stream);
       !status.ok()) {

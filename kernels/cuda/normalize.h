@@ -25,6 +25,8 @@ struct LaunchOptions {
   // (different streams, parallel graph branches) must not.
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
+  // The workspace is in any state: its preparation is enqueued too, if the batch's kernels need it.
+  bool new_workspace = false;
   Strategy forced = Strategy::kAuto;  // For tests and measurements.
 };
 
