@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -111,17 +112,23 @@ def own_server(binaries: Path) -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture
-def normctl(binaries: Path, server: Server) -> Any:
-    """Runs a command of normctl's against `server`."""
+@pytest.fixture(scope="session")
+def run_normctl(binaries: Path) -> Any:
+    """Runs a command of normctl's against a server."""
 
-    def run(*arguments: object) -> str:
+    def run(*arguments: object, server: Server) -> str:
         command = [binaries / "normctl", *map(str, arguments), f"--server={server.address}"]
         return subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=LIMIT_S
         ).stdout
 
     return run
+
+
+@pytest.fixture
+def normctl(run_normctl: Any, server: Server) -> Any:
+    """Runs a command of normctl's against `server`."""
+    return functools.partial(run_normctl, server=server)
 
 
 class Blocking:

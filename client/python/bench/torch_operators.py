@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""normd.torch on one GPU, beside PyTorch: the host's cost of a call, and replays beside the C ABI.
+
+    python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs]
+
+`host` enqueues calls on small tensors, in turns, and gives the medians of the host's microseconds
+of one call: of PyTorch's built-in, of normd.torch's for the same work, and their difference.
+`graphs` replays 16 captured calls: of normd.torch, of the kernels' C ABI on the same tensors, and
+of PyTorch. Headline tensors and blocks: examples/kernelbench_run.py and examples/blocks.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import normd.torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "kernels" / "bench"))
+import compare_torch  # type: ignore[import-not-found]
+import torch_library  # type: ignore[import-not-found]
+
+ROUNDS, CALLS = 41, 200
+Pair = tuple[Callable[[], object], Callable[[], object]]
+
+
+def host_pairs() -> dict[str, Pair]:
+    """{name: (the built-in, normd.torch's)}"""
+    x, weight = torch.randn(8, 1024, device="cuda"), torch.randn(1024, device="cuda")
+    image, scale = torch.randn(2, 32, 8, 8, device="cuda"), torch.randn(32, device="cuda")
+    mean, variance = torch.zeros(32, device="cuda"), torch.ones(32, device="cuda")
+    pairs: dict[str, Pair] = {
+        "layer_norm": (
+            lambda: functional.layer_norm(x, (1024,), weight, weight),
+            lambda: normd.torch.layer_norm(x, 1024, weight, weight),
+        ),
+        "rms_norm": (
+            lambda: functional.rms_norm(x, (1024,), weight, 1e-6),
+            lambda: normd.torch.rms_norm(x, 1024, weight, eps=1e-6),
+        ),
+        "group_norm": (
+            lambda: functional.group_norm(image, 4, scale, scale),
+            lambda: normd.torch.group_norm(image, 4, scale, scale),
+        ),
+        "instance_norm": (
+            lambda: functional.instance_norm(image, weight=scale, bias=scale),
+            lambda: normd.torch.instance_norm(image, scale, scale),
+        ),
+        "batch_norm": (
+            lambda: functional.batch_norm(image, mean, variance, scale, scale),
+            lambda: normd.torch.batch_norm(image, mean, variance, scale, scale),
+        ),
+    }
+    layers = (
+        ("nn.LayerNorm", nn.LayerNorm(1024), normd.torch.LayerNorm(1024), x),
+        ("nn.GroupNorm", nn.GroupNorm(4, 32), normd.torch.GroupNorm(4, 32), image),
+    )
+    for name, theirs, ours, tensor in layers:
+        on_device = theirs.cuda(), ours.cuda()
+        pairs[name] = tuple(  # type: ignore[assignment]
+            lambda layer=each, tensor=tensor: layer(tensor) for each in on_device
+        )
+    return pairs
+
+
+def host_microseconds(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - begin) / CALLS * 1e6
+
+
+def host() -> None:
+    print("host, us a call          built-in  normd.torch  difference")
+    for name, pair in host_pairs().items():
+        times = [[host_microseconds(call) for call in pair] for _ in range(ROUNDS)]
+        theirs, ours = (statistics.median(each) for each in zip(*times[3:], strict=True))
+        print(f"{name:<24} {theirs:8.2f} {ours:12.2f} {ours - theirs:11.2f}")
+
+
+def replayed(library: Any, op: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Prints one line of `graphs`."""
+    groups = 32 if op == "group_norm" else None
+    workload = compare_torch.Workload(op, shape, dtype, groups=groups)
+    parameters = workload.parameters()
+    x = next(iter(workload.tensors(1)))
+    y = torch.empty_like(x)
+    weight, bias = parameters[:2]
+    ours: dict[str, Callable[[], Tensor]] = {
+        "rms_norm": lambda: normd.torch.rms_norm(x, shape[1], weight, eps=1e-5),
+        "layer_norm": lambda: normd.torch.layer_norm(x, shape[1], weight, bias),
+        "group_norm": lambda: normd.torch.group_norm(x, 32, weight, bias),
+        "instance_norm": lambda: normd.torch.instance_norm(x, weight, bias),
+    }
+    direct = workload.ours(library, x, y, parameters)
+    eager = workload.function(*parameters)
+    runs: dict[str, Callable[[int], object]] = {
+        "normd.torch": lambda _: ours[op](),
+        "C ABI": lambda _: direct(),
+        "eager": lambda _: eager(x),
+    }
+    times = torch_library.graph_times(runs, 101)
+    assert torch.equal(ours[op](), y)
+    first, second, third = (times[name] * 1e3 for name in runs)
+    name = f"{op} {dtype} {list(shape)}".replace("torch.", "")
+    print(f"{name:<44} {first:6.2f} {second:6.2f} {first / second:6.3f} {third:6.2f}")
+
+
+def graphs(library_path: str) -> None:
+    library = torch_library.Library(library_path)
+    print("replayed, us a call                      normd.torch  C ABI  ratio  eager")
+    for op, shape, dtype in (
+        ("rms_norm", (1, 4096), torch.bfloat16),
+        ("rms_norm", (16, 4096), torch.bfloat16),
+        ("rms_norm", (256, 4096), torch.bfloat16),
+        ("layer_norm", (64, 768), torch.bfloat16),
+        ("layer_norm", (1024, 5120), torch.bfloat16),
+        ("group_norm", (2, 320, 64, 64), torch.float16),
+        ("instance_norm", (1, 64, 56, 56), torch.float32),
+    ):
+        replayed(library, op, shape, dtype)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--only", default="host,graphs")
+    options = parser.parse_args()
+    print(torch.__version__, torch.cuda.get_device_name())
+    with torch.no_grad():
+        if "host" in options.only:
+            host()
+        if "graphs" in options.only:
+            graphs(options.library)
+
+
+if __name__ == "__main__":
+    main()

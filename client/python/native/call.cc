@@ -1,0 +1,370 @@
+#include "client/python/native/call.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "client/python/native/backends.h"
+#include "client/python/native/dtypes.h"
+#include "client/python/native/order.h"
+
+namespace normd::torch_ops {
+namespace {
+
+constexpr std::int64_t kQuantizationBlock = 128;  // Of NORM_SCALE_BLOCK.
+
+// x as the kernels see it.
+struct Geometry {
+  Order order;
+  std::int64_t samples = 0;
+  std::int64_t spatial = 1;
+  std::int64_t trailing = 0;  // kAxes: the dimensions behind the axes.
+};
+
+std::string Text(std::int64_t value) { return std::to_string(value); }
+
+void CheckInput(const Call& call, const char* argument, const Tensor& tensor) {
+  if (!tensor.SameDevice(call.x))
+    Refuse(call.name, std::string(argument) + ".device", "another", "x's");
+  if (tensor.dtype() != call.x.dtype())
+    Refuse(call.name, std::string(argument) + ".dtype", "another", "x's");
+}
+
+void CheckX(Call& call) {
+  const Tensor& x = call.x;
+  const bool is_cpu = x.device_type() == Torch().device_type_cpu();
+  if (!is_cpu && x.device_type() != Torch().device_type_cuda()) {
+    Refuse(call.name, "x.device", "device type " + Text(x.device_type()), "cpu or cuda");
+  }
+  call.spec.dtype = ToKernelDType(x.dtype());
+  if (call.spec.dtype == 0) Refuse(call.name, "x.dtype", Text(x.dtype()), kDTypesWanted);
+  if (x.dims() > kMaxDims) Refuse(call.name, "x.dim()", Text(x.dims()), "at most 64");
+  const std::int64_t least = call.form == Form::kAxes ? call.axis + call.axes : 2;
+  if (call.axis < 0 || call.axes < 1 || x.dims() < least) {
+    Refuse(call.name, "x.shape", x.shape_text(),
+           "at least " + Text(std::max<std::int64_t>(least, 1)) + " dimensions");
+  }
+}
+
+// Channels innermost are a layout of their own.
+Geometry DivideChannels(Call& call) {
+  Geometry geometry;
+  const Tensor& x = call.x;
+  call.spec.channels = x.size(1);
+  geometry.samples = x.size(0);
+  geometry.spatial = x.Count(2, x.dims());
+  const Order channels_last{1, 1};
+  if (x.dims() > 2 && !Order().Has(x) && channels_last.Has(x)) geometry.order = channels_last;
+  call.spec.layout = geometry.order.last > 0 ? NORM_CHANNELS_LAST : NORM_CHANNELS_FIRST;
+  return geometry;
+}
+
+// Rows of consecutive elements where the axes are innermost, else rows of positions.
+Geometry DivideAxes(Call& call) {
+  Geometry geometry;
+  const Tensor& x = call.x;
+  const std::int64_t end = call.axis + call.axes;
+  call.spec.channels = x.Count(call.axis, end);
+  geometry.samples = x.Count(0, call.axis);
+  geometry.spatial = x.Count(end, x.dims());
+  geometry.trailing = x.dims() - end;
+  if (geometry.trailing == 0) {
+    geometry.spatial = 1;
+    return geometry;
+  }
+  const Order axes_last{call.axis, call.axes};
+  if (!Order().Has(x) && axes_last.Has(x)) {
+    geometry.order = axes_last;
+    geometry.samples *= geometry.spatial;
+    geometry.spatial = 1;
+  } else {
+    call.spec.rows = NORM_ROWS_POSITION;
+  }
+  return geometry;
+}
+
+Geometry DivideFeatures(Call& call) {
+  Geometry geometry;
+  const Tensor& x = call.x;
+  call.spec.channels = x.size(x.dims() - 1);
+  call.spec.layout = NORM_CHANNELS_LAST;
+  call.spec.rows = NORM_ROWS_POSITION;
+  geometry.samples = x.size(0);
+  geometry.spatial = x.Count(1, x.dims() - 1);
+  return geometry;
+}
+
+Geometry Divide(Call& call) {
+  Geometry geometry = call.form == Form::kChannels ? DivideChannels(call)
+                      : call.form == Form::kAxes   ? DivideAxes(call)
+                                                   : DivideFeatures(call);
+  call.spec.groups = call.groups == 0 ? call.spec.channels : call.groups;
+  if (call.spec.groups < 0 ||
+      (call.spec.groups > 0 && call.spec.channels % call.spec.groups != 0)) {
+    Refuse(call.name, "groups", Text(call.groups), "a divisor of " + Text(call.spec.channels));
+  }
+  return geometry;
+}
+
+// An input of x's shape, where x is or copied there.
+const void* Alike(const Call& call, const char* argument, Tensor& tensor, const Order& order) {
+  if (!tensor) return nullptr;
+  CheckInput(call, argument, tensor);
+  if (!tensor.SameShape(call.x)) {
+    Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
+           call.x.shape_text() + " as x");
+  }
+  tensor = InOrder(std::move(tensor), order);
+  return tensor.data();
+}
+
+// An input of `columns` values for each sample.
+const void* PerSample(const Call& call, const char* argument, Tensor& tensor,
+                      std::int64_t columns) {
+  if (!tensor) return nullptr;
+  CheckInput(call, argument, tensor);
+  const std::int64_t wanted[] = {call.x.size(0), columns};
+  if (tensor.dims() != 2 || !std::equal(wanted, wanted + 2, tensor.sizes())) {
+    Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(), ShapeText(wanted, 2));
+  }
+  tensor = InOrder(std::move(tensor), Order());
+  return tensor.data();
+}
+
+// A parameter; `elements` in all.
+norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::int64_t elements) {
+  if (!tensor) return {nullptr, NORM_FLOAT32, 0};
+  if (!tensor.SameDevice(call.x)) {
+    Refuse(call.name, std::string(argument) + ".device", "another", "x's");
+  }
+  const std::uint8_t dtype = ToKernelDType(tensor.dtype());
+  if (dtype == 0) {
+    Refuse(call.name, std::string(argument) + ".dtype", Text(tensor.dtype()), kDTypesWanted);
+  }
+  if (tensor.elements() != elements) {
+    Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
+           Text(elements) + " elements");
+  }
+  tensor = InOrder(std::move(tensor), Order());
+  return {tensor.data(), dtype, 0};
+}
+
+norm_params Params(Call& call) {
+  const std::int64_t channels = call.spec.channels;
+  const std::int64_t table = channels * std::max<std::int64_t>(call.spec.styles, 1);
+  norm_params params{};
+  params.struct_size = sizeof(params);
+  params.gamma = Vector(call, "weight", call.weight, table);
+  params.beta = Vector(call, "bias", call.bias, table);
+  params.mean = Vector(call, "running_mean", call.running_mean, channels);
+  params.variance = Vector(call, "running_var", call.running_var, channels);
+  params.input_bias = Vector(call, "input_bias", call.input_bias, channels);
+  return params;
+}
+
+void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
+  if (call.style_index) {
+    const Tensor& index = call.style_index;
+    if (!index.SameDevice(call.x)) Refuse(call.name, "style_index.device", "another", "x's");
+    if (index.dtype() != TorchDTypes().int64) {
+      Refuse(call.name, "style_index.dtype", Text(index.dtype()), "int64");
+    }
+    if (index.dims() != 1 || index.size(0) != call.x.size(0)) {
+      Refuse(call.name, "style_index.shape", index.shape_text(), "[" + Text(call.x.size(0)) + "]");
+    }
+    call.style_index = InOrder(std::move(call.style_index), Order());
+    tensors.style_index = static_cast<const std::int64_t*>(call.style_index.data());
+  }
+  tensors.style_weights = PerSample(call, "style_weights", call.style_weights, call.spec.styles);
+  if (call.style_tensor) {
+    CheckInput(call, "style", call.style_tensor);
+    const Tensor& style = call.style_tensor;
+    if (style.dims() < 2 || style.size(0) != call.x.size(0) || style.size(1) != call.x.size(1)) {
+      Refuse(call.name, "style.shape", style.shape_text(),
+             "[" + Text(call.x.size(0)) + ", " + Text(call.x.size(1)) + ", *]");
+    }
+    tensors.style_spatial = style.Count(2, style.dims());
+    call.style_tensor = InOrder(std::move(call.style_tensor), order);
+    tensors.style_tensor = call.style_tensor.data();
+  }
+}
+
+// The table's rows, with either an index or weights for each sample.
+void CheckStyleBank(Call& call) {
+  if (!call.style_bank) return;
+  if (static_cast<bool>(call.style_index) == static_cast<bool>(call.style_weights)) {
+    Refuse(call.name, "style_index, style_weights", call.style_index ? "both" : "neither", "one");
+  }
+  const Tensor& table = call.weight ? call.weight : call.bias;
+  if (!table || table.dims() != 2 || table.size(1) != call.x.size(1)) {
+    Refuse(call.name, call.weight || !call.bias ? "weight.shape" : "bias.shape",
+           table ? table.shape_text() : "absent, as bias is",
+           "[styles, " + Text(call.x.size(1)) + "]");
+  }
+  call.spec.style = call.style_index ? NORM_STYLE_INDEX : NORM_STYLE_MIX;
+  call.spec.styles = table.size(0);
+}
+
+std::int32_t OutputDType(const Call& call) {
+  switch (call.spec.quantization) {
+    case NORM_QUANTIZATION_INT8: return TorchDTypes().int8;
+    case NORM_QUANTIZATION_FLOAT8_E4M3: return TorchDTypes().float8_e4m3fn;
+    default: return call.x.dtype();
+  }
+}
+
+// The result tensors of one call: an out variant's own, or new ones.
+class Results {
+ public:
+  explicit Results(Call& call) : call_(call) {}
+
+  // A result of these sizes in this order. If an out variant's tensor lies otherwise, the kernels
+  // write to a temporary, which Finish copies.
+  void* Place(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
+              std::int32_t dtype, const Order& order) {
+    std::int64_t strides[kMaxDims];
+    order.Strides(sizes, dims, strides);
+    if (!call_.out_variant) {
+      out = Tensor::Empty(sizes, strides, dims, dtype, call_.x);
+      return out.data();
+    }
+    if (out.dims() != dims || !std::equal(sizes, sizes + dims, out.sizes())) {
+      Refuse(call_.name, std::string(argument) + ".shape", out.shape_text(),
+             ShapeText(sizes, dims));
+    }
+    if (out.dtype() != dtype)
+      Refuse(call_.name, std::string(argument) + ".dtype", "another", "the result's");
+    if (!out.SameDevice(call_.x))
+      Refuse(call_.name, std::string(argument) + ".device", "another", "x's");
+    if (order.Has(out) && !OverlapsInput(out)) return out.data();
+    Temporary& temporary = temporaries_[count_++];
+    temporary = {Tensor::Empty(sizes, strides, dims, dtype, call_.x), &out};
+    return temporary.tensor.data();
+  }
+
+  void Finish() {
+    for (int i = 0; i < count_; ++i) {
+      CheckTorch(Torch().copy(temporaries_[i].out->handle(), temporaries_[i].tensor.handle(), 0),
+                 "copy_");
+    }
+  }
+
+ private:
+  struct Temporary {
+    Tensor tensor;
+    Tensor* out = nullptr;
+  };
+
+  // Whether the kernels would read what they have written: an input's bytes other than in place.
+  bool OverlapsInput(const Tensor& out) const {
+    const auto bytes = [](const Tensor& tensor) {
+      return tensor.elements() * ElementBytes(tensor.dtype());
+    };
+    const char* const begin = static_cast<const char*>(out.data());
+    const char* const end = begin + bytes(out);
+    for (const Tensor* input :
+         {&call_.x, &call_.residual, &call_.other, &call_.gate, &call_.scale, &call_.shift,
+          &call_.style_weights, &call_.style_tensor, &call_.weight, &call_.bias}) {
+      if (!*input) continue;
+      const char* at = static_cast<const char*>(input->data());
+      if (at == begin && (input == &call_.x || input == &call_.residual) &&
+          out.dtype() == input->dtype() && out.SameShape(*input)) {
+        continue;
+      }
+      if (at < end && begin < at + bytes(*input)) return true;
+    }
+    return false;
+  }
+
+  Call& call_;
+  Temporary temporaries_[5];
+  int count_ = 0;
+};
+
+// One value for each row: [N, groups], or x's dimensions beside the axes and the groups, if there
+// are several. `columns` more behind, if it is not 0.
+std::int64_t RowSizes(const Call& call, std::int64_t columns, std::int64_t* sizes) {
+  std::int64_t dims = 0;
+  const Tensor& x = call.x;
+  if (call.form == Form::kChannels) {
+    sizes[dims++] = x.size(0);
+    sizes[dims++] = call.spec.groups;
+  } else {
+    const std::int64_t end = call.form == Form::kAxes ? call.axis + call.axes : x.dims();
+    const std::int64_t begin = call.form == Form::kAxes ? call.axis : x.dims() - 1;
+    for (std::int64_t i = 0; i < begin; ++i) sizes[dims++] = x.size(i);
+    for (std::int64_t i = end; i < x.dims(); ++i) sizes[dims++] = x.size(i);
+    if (call.spec.groups > 1) sizes[dims++] = call.spec.groups;
+  }
+  if (columns > 0) sizes[dims++] = columns;
+  return dims;
+}
+
+void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
+  std::int64_t sizes[kMaxDims + 2];
+  const DTypes& dtypes = TorchDTypes();
+  const std::int32_t dtype = call.x.dtype() == dtypes.float64 ? dtypes.float64 : dtypes.float32;
+  if (call.statistics_out) {
+    const std::int64_t dims = RowSizes(call, 0, sizes);
+    if (call.spec.statistics == NORM_MEAN_VARIANCE) {
+      tensors.mean_out = results.Place("mean", call.mean, sizes, dims, dtype, Order());
+    }
+    tensors.rstd_out = results.Place("rstd", call.rstd, sizes, dims, dtype, Order());
+  }
+  if (call.spec.quantization != 0 && call.spec.quantization_scale != NORM_SCALE_STATIC) {
+    const std::int64_t row = call.spec.channels / std::max<std::int64_t>(call.spec.groups, 1) *
+                             (call.spec.rows == NORM_ROWS_GROUP ? tensors.spatial : 1);
+    const std::int64_t blocks = call.spec.quantization_scale == NORM_SCALE_BLOCK
+                                    ? (row + kQuantizationBlock - 1) / kQuantizationBlock
+                                    : 0;
+    const std::int64_t dims = RowSizes(call, blocks, sizes);
+    tensors.scale_out = static_cast<float*>(
+        results.Place("scales", call.scales, sizes, dims, dtypes.float32, Order()));
+  }
+}
+
+}  // namespace
+
+void Refuse(const char* name, const std::string& argument, const std::string& came,
+            const std::string& wanted) {
+  throw std::runtime_error(std::string("normd::") + name + ": " + argument + ": " + came +
+                           ", wanted " + wanted);
+}
+
+void Run(Call& call) {
+  CheckX(call);
+  CheckStyleBank(call);
+  const Geometry geometry = Divide(call);
+  const Order& order = geometry.order;
+  call.x = InOrder(std::move(call.x), order);
+  norm_spec& spec = call.spec;
+  spec.residual = static_cast<bool>(call.residual);
+  spec.gate = static_cast<bool>(call.gate);
+  spec.scale = static_cast<bool>(call.scale);
+  spec.shift = static_cast<bool>(call.shift);
+
+  norm_tensors tensors{};
+  tensors.samples = geometry.samples;
+  tensors.spatial = geometry.spatial;
+  tensors.x = call.x.data();
+  tensors.residual = Alike(call, "residual", call.residual, order);
+  tensors.other = Alike(call, "gate", call.other, order);
+  tensors.gate = PerSample(call, "gate", call.gate, spec.channels);
+  tensors.scale = PerSample(call, "scale", call.scale, spec.channels);
+  tensors.shift = PerSample(call, "shift", call.shift, spec.channels);
+  SetStyle(call, order, tensors);
+  const norm_params params = Params(call);
+
+  Results results(call);
+  const Tensor& x = call.x;
+  tensors.y = results.Place("out", call.y, x.sizes(), x.dims(), OutputDType(call), order);
+  if (spec.residual_out != 0) {
+    tensors.residual_out =
+        results.Place("residual_out", call.residual_out, x.sizes(), x.dims(), x.dtype(), order);
+  }
+  PlaceRowResults(call, results, tensors);
+  if (x.elements() == 0) return;
+  Normalize(call.name, call.x, spec, params, tensors);
+  results.Finish();
+}
+
+}  // namespace normd::torch_ops

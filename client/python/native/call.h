@@ -1,0 +1,55 @@
+// One call of a normalization operator: from tensors to what the kernels' C ABI takes.
+
+#ifndef NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
+#define NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "client/python/native/tensor.h"
+#include "kernels/norm_c.h"
+
+namespace normd::torch_ops {
+
+// Which dimensions of x are the channels of a sample.
+enum class Form : std::int64_t {
+  kChannels = 0,  // x [N, C, *], normalized over groups of channels and all positions.
+  kAxes = 1,      // x [*, axes, *], normalized over the axes.
+  kFeatures = 2,  // x [N, *, F], normalized over F; scale, shift and gate are [N, F].
+};
+
+// What an operator is called with. Tensors that it does not have are empty.
+struct Call {
+  explicit Call(const char* operator_name) : name(operator_name) {
+    spec.struct_size = sizeof(spec);
+    spec.statistics = NORM_MEAN_VARIANCE;
+    spec.scale_offset = 1;
+  }
+
+  const char* name;
+  Form form = Form::kChannels;
+  std::int64_t axis = 1;  // kAxes: the first axis and how many there are, one after the other.
+  std::int64_t axes = 1;
+  std::int64_t groups = 0;  // 0: as many as channels.
+  norm_spec spec{};         // All but the type, the layout and the sizes.
+  Tensor x, residual, other, gate, scale, shift, style_index, style_weights, style_tensor;
+  Tensor weight, bias, running_mean, running_var, input_bias;
+  // An out variant's; else empty, and made by Run where the spec has them.
+  Tensor y, residual_out, mean, rstd, scales;
+  bool style_bank = false;      // weight and bias are tables, of which a style is chosen or mixed.
+  bool statistics_out = false;  // Whether mean and rstd are wanted.
+  bool out_variant = false;
+};
+
+// Checks the call, makes dense what no kernel reads as it lies, computes, and leaves the results in
+// the call. On CUDA it enqueues on PyTorch's current stream and returns. Throws std::runtime_error
+// with the operator, the argument, what came and what was wanted.
+void Run(Call& call);
+
+// Throws std::runtime_error("normd::NAME: ARGUMENT: CAME, wanted WANTED").
+[[noreturn]] void Refuse(const char* name, const std::string& argument, const std::string& came,
+                         const std::string& wanted);
+
+}  // namespace normd::torch_ops
+
+#endif  // NORMD_CLIENT_PYTHON_NATIVE_CALL_H_

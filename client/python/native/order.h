@@ -1,0 +1,32 @@
+// In which order the elements of a tensor lie in memory.
+
+#ifndef NORMD_CLIENT_PYTHON_NATIVE_ORDER_H_
+#define NORMD_CLIENT_PYTHON_NATIVE_ORDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "client/python/native/tensor.h"
+
+namespace normd::torch_ops {
+
+inline constexpr std::int64_t kMaxDims = 64;
+
+// Dense, and either row-major or with some dimensions, one after the other, moved behind all others
+// (PyTorch's channels_last: dimension 1).
+struct Order {
+  std::int64_t first_last = 0;  // These are innermost; with last == 0 the order is row-major.
+  std::int64_t last = 0;
+
+  // The strides of a tensor of these sizes; `strides` has room for them.
+  void Strides(const std::int64_t* sizes, std::int64_t dims, std::int64_t* strides) const;
+  // Whether the tensor lies in this order. Strides of dimensions of one element do not count.
+  bool Has(const Tensor& tensor) const;
+};
+
+// `tensor` if it lies in this order, else a copy that does.
+Tensor InOrder(Tensor tensor, const Order& order);
+
+}  // namespace normd::torch_ops
+
+#endif  // NORMD_CLIENT_PYTHON_NATIVE_ORDER_H_

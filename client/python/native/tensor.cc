@@ -1,0 +1,72 @@
+#include "client/python/native/tensor.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace normd::torch_ops {
+
+std::string ShapeText(const std::int64_t* sizes, std::int64_t dims) {
+  std::string text = "[";
+  for (std::int64_t i = 0; i < dims; ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(sizes[i]);
+  }
+  return text + "]";
+}
+
+Tensor::Tensor(TensorHandle handle) : handle_(handle) {
+  const TorchAbi& torch = Torch();
+  std::int64_t* sizes = nullptr;
+  std::int64_t* strides = nullptr;
+  CheckTorch(torch.get_data_ptr(handle, &data_), "get_data_ptr");
+  CheckTorch(torch.get_dim(handle, &dims_), "get_dim");
+  CheckTorch(torch.get_sizes(handle, &sizes), "get_sizes");
+  CheckTorch(torch.get_strides(handle, &strides), "get_strides");
+  CheckTorch(torch.get_dtype(handle, &dtype_), "get_dtype");
+  CheckTorch(torch.get_device_type(handle, &device_type_), "get_device_type");
+  CheckTorch(torch.get_device_index(handle, &device_index_), "get_device_index");
+  sizes_ = sizes;
+  strides_ = strides;
+}
+
+Tensor& Tensor::operator=(Tensor&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  data_ = other.data_;
+  dims_ = other.dims_;
+  sizes_ = other.sizes_;
+  strides_ = other.strides_;
+  dtype_ = other.dtype_;
+  device_type_ = other.device_type_;
+  device_index_ = other.device_index_;
+  return *this;
+}
+
+Tensor::~Tensor() {
+  if (handle_ != nullptr) Torch().delete_tensor(handle_);
+}
+
+Tensor Tensor::Empty(const std::int64_t* sizes, const std::int64_t* strides, std::int64_t dims,
+                     std::int32_t dtype, const Tensor& device_of) {
+  TensorHandle handle = nullptr;
+  CheckTorch(Torch().empty_strided(dims, sizes, strides, dtype, device_of.device_type_,
+                                   device_of.device_index_, &handle),
+             "empty_strided");
+  return Tensor(handle);
+}
+
+std::int64_t Tensor::Count(std::int64_t begin, std::int64_t end) const {
+  std::int64_t count = 1;
+  for (std::int64_t i = begin; i < end; ++i) count *= sizes_[i];
+  return count;
+}
+
+bool Tensor::SameShape(const Tensor& other) const {
+  return dims_ == other.dims_ && std::equal(sizes_, sizes_ + dims_, other.sizes_);
+}
+
+Tensor Arguments::NextOptional() {
+  const std::unique_ptr<StableIValue> value(reinterpret_cast<StableIValue*>(*next_++));
+  return value ? Tensor(reinterpret_cast<TensorHandle>(*value)) : Tensor();
+}
+
+}  // namespace normd::torch_ops

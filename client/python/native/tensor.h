@@ -1,0 +1,90 @@
+// Tensors of PyTorch's, and the arguments of a boxed operator.
+
+#ifndef NORMD_CLIENT_PYTHON_NATIVE_TENSOR_H_
+#define NORMD_CLIENT_PYTHON_NATIVE_TENSOR_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/python/native/torch_abi.h"
+
+namespace normd::torch_ops {
+
+// "[2, 3]"
+std::string ShapeText(const std::int64_t* sizes, std::int64_t dims);
+
+// Owns a reference to a tensor; may be empty. Movable. Sizes and strides are the tensor's own.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(TensorHandle handle);
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor&& other) noexcept;
+  ~Tensor();
+
+  // A new tensor with unwritten elements.
+  static Tensor Empty(const std::int64_t* sizes, const std::int64_t* strides, std::int64_t dims,
+                      std::int32_t dtype, const Tensor& device_of);
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  TensorHandle handle() const { return handle_; }
+  TensorHandle release() { return std::exchange(handle_, nullptr); }
+
+  void* data() const { return data_; }
+  std::int64_t dims() const { return dims_; }
+  std::int64_t size(std::int64_t i) const { return sizes_[i]; }
+  const std::int64_t* sizes() const { return sizes_; }
+  const std::int64_t* strides() const { return strides_; }
+  std::int32_t dtype() const { return dtype_; }
+  std::int32_t device_type() const { return device_type_; }
+  std::int32_t device_index() const { return device_index_; }
+
+  // The product of the sizes of dimensions [begin, end).
+  std::int64_t Count(std::int64_t begin, std::int64_t end) const;
+  std::int64_t elements() const { return Count(0, dims_); }
+  bool SameShape(const Tensor& other) const;
+  bool SameDevice(const Tensor& other) const {
+    return device_type_ == other.device_type_ && device_index_ == other.device_index_;
+  }
+  std::string shape_text() const { return ShapeText(sizes_, dims_); }
+
+ private:
+  TensorHandle handle_ = nullptr;
+  void* data_ = nullptr;
+  std::int64_t dims_ = 0;
+  const std::int64_t* sizes_ = nullptr;
+  const std::int64_t* strides_ = nullptr;
+  std::int32_t dtype_ = 0;
+  std::int32_t device_type_ = 0;
+  std::int32_t device_index_ = 0;
+};
+
+// Reads a boxed operator's arguments in the order of its schema. Read all before anything throws:
+// tensors that are not read are never freed.
+class Arguments {
+ public:
+  explicit Arguments(const StableIValue* stack) : next_(stack) {}
+
+  Tensor NextTensor() { return Tensor(reinterpret_cast<TensorHandle>(*next_++)); }
+  Tensor NextOptional();
+  std::int64_t NextInt() { return Next<std::int64_t>(); }
+  double NextDouble() { return Next<double>(); }
+  bool NextBool() { return Next<bool>(); }
+
+ private:
+  template <typename T>
+  T Next() {
+    T value;
+    std::memcpy(&value, next_++, sizeof(value));
+    return value;
+  }
+
+  const StableIValue* next_;
+};
+
+}  // namespace normd::torch_ops
+
+#endif  // NORMD_CLIENT_PYTHON_NATIVE_TENSOR_H_

@@ -1,0 +1,82 @@
+// PyTorch's C ABI, as far as the operators need it, looked up in the libraries of the PyTorch that
+// the process has loaded.
+//
+// PyTorch keeps these functions stable for extensions (its "LibTorch stable ABI", from 2.10 on). By
+// looking them up, the operators are compiled without PyTorch's headers, and one build serves every
+// version from 2.10 on.
+
+#ifndef NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
+#define NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
+
+#include <cstdint>
+#include <string>
+
+namespace normd::torch_ops {
+
+// An argument or result of a boxed operator: the bits of an int64, a double or a bool, a
+// TensorHandle that its receiver owns, or for an optional a StableIValue* from `new`, 0: absent.
+using StableIValue = std::uint64_t;
+
+struct TensorOpaque;
+using TensorHandle = TensorOpaque*;
+struct LibraryOpaque;
+struct CudaGuardOpaque;
+
+using BoxedKernel = void(StableIValue* stack, std::uint64_t arguments, std::uint64_t results);
+
+// The version whose conventions for StableIValue these sources follow: 2.10.
+inline constexpr std::uint64_t kAbiVersion = (std::uint64_t{2} << 56) | (std::uint64_t{10} << 48);
+
+// Each int32_t that is no value is 0 on success.
+struct TorchAbi {
+  std::int32_t (*get_data_ptr)(TensorHandle, void**);
+  std::int32_t (*get_dim)(TensorHandle, std::int64_t*);
+  std::int32_t (*get_sizes)(TensorHandle, std::int64_t**);
+  std::int32_t (*get_strides)(TensorHandle, std::int64_t**);
+  std::int32_t (*get_dtype)(TensorHandle, std::int32_t*);
+  std::int32_t (*get_device_type)(TensorHandle, std::int32_t*);
+  std::int32_t (*get_device_index)(TensorHandle, std::int32_t*);
+  std::int32_t (*delete_tensor)(TensorHandle);
+  std::int32_t (*empty_strided)(std::int64_t dims, const std::int64_t* sizes,
+                                const std::int64_t* strides, std::int32_t dtype,
+                                std::int32_t device_type, std::int32_t device_index, TensorHandle*);
+  std::int32_t (*copy)(TensorHandle to, TensorHandle from, std::int32_t non_blocking);
+  std::int32_t (*get_num_threads)(std::uint32_t*);
+  std::int32_t (*library_init_impl)(const char* name_space, const char* key, const char* file,
+                                    std::uint32_t line, LibraryOpaque**);
+  std::int32_t (*library_impl)(LibraryOpaque*, const char* name, BoxedKernel*,
+                               std::uint64_t version);
+  std::int32_t (*device_type_cpu)();
+  std::int32_t (*device_type_cuda)();
+  std::int32_t (*dtype_float32)();
+  std::int32_t (*dtype_float64)();
+  std::int32_t (*dtype_float16)();
+  std::int32_t (*dtype_bfloat16)();
+  std::int32_t (*dtype_int8)();
+  std::int32_t (*dtype_uint8)();
+  std::int32_t (*dtype_int64)();
+  std::int32_t (*dtype_float8_e4m3fn)();
+
+  // Null where PyTorch has no CUDA.
+  std::int32_t (*current_device_index)(std::int32_t*);
+  std::int32_t (*current_cuda_stream)(std::int32_t device, void**);
+  std::int32_t (*create_cuda_guard)(std::int32_t device, CudaGuardOpaque**);
+  std::int32_t (*delete_cuda_guard)(CudaGuardOpaque*);
+  // The driver's; null without it.
+  int (*stream_is_capturing)(void* stream, int* status);
+  // Why the last call failed; null before PyTorch 2.13.
+  const char* (*exception_what)();
+};
+
+// Looks the functions up. Returns "" or what is missing. Call once, before all else.
+std::string LoadTorchAbi();
+
+// After LoadTorchAbi.
+const TorchAbi& Torch();
+
+// Throws std::runtime_error, which becomes a RuntimeError in Python, unless `result` is 0.
+void CheckTorch(std::int32_t result, const char* what);
+
+}  // namespace normd::torch_ops
+
+#endif  // NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_

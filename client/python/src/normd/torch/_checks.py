@@ -1,0 +1,60 @@
+"""What the operators' callers are told before a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+# Of kernels/norm_c.h.
+ACTIVATIONS = {None: 0, "relu": 1, "leaky_relu": 2, "silu": 3, "gelu": 4, "gelu_tanh": 5}
+PRECISIONS = {"float32": 0, "tf32": 1, "bfloat16": 2, "float32_strict": 3}
+
+
+def activation_code(activation: str | None) -> int:
+    """Its number; ValueError for what is none."""
+    try:
+        return ACTIVATIONS[activation]
+    except KeyError:
+        wanted = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"activation: {activation!r}, wanted one of {wanted}") from None
+
+
+def refuse_gradient(name: str, *tensors: Tensor | None) -> None:
+    """RuntimeError if autograd would follow one of these. Call it where gradients are enabled."""
+    for tensor in tensors:
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"normd.torch.{name}: a tensor of shape {list(tensor.shape)} requires a gradient, "
+                "wanted a call under torch.no_grad() or torch.inference_mode(), or detached "
+                "tensors: the operators have no gradient"
+            )
+
+
+def axes_of(
+    name: str, x: Tensor, shape: int | Sequence[int], axis: int | None = None
+) -> tuple[int, int]:
+    """The first normalized dimension of x and their number; ValueError unless x has that shape.
+
+    `axis` is the first of them, from the front; None: they are the last.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    first = x.dim() - len(sizes) if axis is None else axis
+    if not sizes or first < 0 or x.shape[first : first + len(sizes)] != sizes:
+        raise ValueError(
+            f"normd.torch.{name}: x.shape: {list(x.shape)}, wanted {list(sizes)} "
+            + ("as its last dimensions" if axis is None else f"from dimension {axis} on")
+        )
+    return first, len(sizes)
+
+
+def divided(name: str, field: str, elements: int, by: int) -> int:
+    """elements / by; ValueError if it is no whole number."""
+    if by < 1 or elements % by:
+        raise ValueError(f"normd.torch.{name}: {field}: {by}, wanted a divisor of {elements}")
+    return elements // by
+
+
+def elements_of(shape: int | Sequence[int]) -> int:
+    return shape if isinstance(shape, int) else math.prod(shape)

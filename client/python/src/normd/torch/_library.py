@@ -1,0 +1,193 @@
+"""Gives PyTorch the operators torch.ops.normd.*: schemas, native kernels and fake tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normd.torch import _schemas
+
+QUANTIZED = {1: torch.int8, 2: torch.float8_e4m3fn}
+QUANTIZATION_BLOCK = 128
+_CHANNELS, _AXES, _FEATURES = 0, 1, 2
+_MEAN_VARIANCE = 0
+
+# Of a call below autograd there is no gradient: normd.torch.functional refuses it by name.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+
+
+def _load_native() -> ctypes.CDLL:
+    path = Path(__file__).parents[1] / "libnormd_torch.so"
+    if not path.exists():
+        raise ImportError(
+            f"{path.name}: missing from this build of normd, which had no C++ compiler. Install "
+            "one, for the CPU also libhwy-dev, libtbb-dev and libdnnl-dev, for CUDA nvcc, and run "
+            "pip install ./client/python again"
+        )
+    native = ctypes.CDLL(str(path))
+    native.normd_torch_register.restype = ctypes.c_char_p
+    native.normd_torch_forget_linear.argtypes = [ctypes.c_int64]
+    native.normd_torch_forget_linear.restype = None
+    return native
+
+
+def _axes_last_strides(sizes: Sequence[int], axis: int, axes: int) -> list[int]:
+    """Of a dense tensor whose dimensions [axis, axis + axes) are innermost."""
+    dims = [*range(axis), *range(axis + axes, len(sizes)), *range(axis, axis + axes)]
+    strides = [0] * len(sizes)
+    stride = 1
+    for dim in reversed(dims):
+        strides[dim] = stride
+        stride = stride * max(sizes[dim], 1)
+    return strides
+
+
+def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> Tensor:
+    """A result of x's shape: dense, with the axes innermost if they are so in x."""
+    dtype = dtype or x.dtype
+    axes_last = axis > 0 and axis + axes < x.dim()
+    if axes_last and not x.is_contiguous():
+        strides = _axes_last_strides(x.shape, axis, axes)
+        if all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides, strict=True)):
+            return torch.empty_strided(x.shape, strides, dtype=dtype, device=x.device)
+    return torch.empty(x.shape, dtype=dtype, device=x.device)
+
+
+def _like_channels(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
+    return _like(x, 1, 1)
+
+
+def _like_axes(x: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any) -> Tensor:
+    return _like(x, axis, axes)
+
+
+def _like_features(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
+    return _like(x, 0, 0)
+
+
+def _add_like_axes(
+    x: Tensor, _residual: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any
+) -> tuple[Tensor, Tensor]:
+    return _like(x, axis, axes), _like(x, axis, axes)
+
+
+def _gated_like_axes(
+    x: Tensor, _gate: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any
+) -> Tensor:
+    return _like(x, axis, axes)
+
+
+def _add_like_features(x: Tensor, *_arguments: Any, **_options: Any) -> tuple[Tensor, Tensor]:
+    return _like(x, 0, 0), _like(x, 0, 0)
+
+
+def _row_sizes(x: Tensor, form: int, axis: int, axes: int, groups: int) -> list[int]:
+    """The shape of what has one element a row."""
+    if form == _CHANNELS:
+        return [x.shape[0], groups or x.shape[1]]
+    if form == _FEATURES:
+        axis, axes = x.dim() - 1, 1
+    beside = [*x.shape[:axis], *x.shape[axis + axes :]]
+    return beside + ([groups] if groups > 1 else [])
+
+
+def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int) -> int:
+    if form == _CHANNELS:
+        return x.shape[1] // (groups or x.shape[1]) * math.prod(x.shape[2:])
+    if form == _FEATURES:
+        return x.shape[-1] // (groups or 1)
+    return math.prod(x.shape[axis : axis + axes]) // (groups or 1)
+
+
+# The general operator's arguments behind `statistics`, in order.
+_NORMALIZE_OPTIONS = [
+    each.split()[1].split("=")[0] for each in _schemas.NORMS["normalize"][0].split(",")
+][6:]
+
+
+def _normalize(
+    x: Tensor,
+    form: int,
+    axis: int,
+    axes: int,
+    groups: int,
+    statistics: int,
+    *arguments: Any,
+    **named: Any,
+) -> tuple[Tensor, ...]:
+    # The dispatcher gives what it knows by position, without trailing defaults.
+    options = {**dict(zip(_NORMALIZE_OPTIONS, arguments, strict=False)), **named}
+    residual_out, statistics_out = options.get("write_residual"), options.get("statistics_out")
+    quantization = options.get("quantization", 0)
+    quantization_scale = options.get("quantization_scale", 0)
+    if form == _CHANNELS:
+        axis, axes = 1, 1
+    elif form == _FEATURES:
+        axis, axes = 0, 0
+    none = [0]
+    rows = _row_sizes(x, form, axis, axes, groups)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    has_mean = statistics_out and statistics == _MEAN_VARIANCE
+    scales: list[int] = none
+    if quantization and quantization_scale:
+        length = _row_length(x, form, axis, axes, groups)
+        blocks = [-(-length // QUANTIZATION_BLOCK)] if quantization_scale == 2 else []
+        scales = rows + blocks
+    return (
+        _like(x, axis, axes, QUANTIZED.get(quantization)),
+        _like(x, axis, axes) if residual_out else x.new_empty(none),
+        x.new_empty(rows, dtype=wide) if has_mean else x.new_empty(none),
+        x.new_empty(rows, dtype=wide) if statistics_out else x.new_empty(none),
+        x.new_empty(scales, dtype=torch.float32) if scales is not none else x.new_empty(none),
+    )
+
+
+def _linear_norm(
+    x: Tensor,
+    _y: Tensor | None,
+    _prepared: Tensor,
+    _in_features: int,
+    out_features: int,
+    *_arguments: Any,
+    **_options: Any,
+) -> Tensor:
+    return x.new_empty([*x.shape[:-1], out_features])
+
+
+_FAKES: dict[str, Callable[..., Any]] = {
+    "layer_norm": _like_axes,
+    "rms_norm": _like_axes,
+    "lp_normalize": _like_axes,
+    "add_layer_norm": _add_like_axes,
+    "add_rms_norm": _add_like_axes,
+    "gated_rms_norm": _gated_like_axes,
+    "adaptive_layer_norm": _like_features,
+    "add_adaptive_layer_norm": _add_like_features,
+    "normalize": _normalize,
+    "linear_norm": _linear_norm,
+}
+
+
+def _writes(*_arguments: Any, **_options: Any) -> None:
+    """An out variant's results have their tensors already."""
+
+
+_library = torch.library.Library("normd", "DEF")
+for _name, (_arguments, _results) in {**_schemas.NORMS, "linear_norm": _schemas.LINEAR}.items():
+    _library.define(_schemas.functional(_name, _arguments, _results), tags=_TAGS)
+    _library.define(_schemas.out_variant(_name, _arguments, _results), tags=_TAGS)
+    torch.library.register_fake(f"normd::{_name}", _FAKES.get(_name, _like_channels), lib=_library)
+    torch.library.register_fake(f"normd::{_name}.out", _writes, lib=_library)
+_library.define(
+    _schemas.functional("linear_norm_prepare", _schemas.LINEAR_PREPARE, ("prepared",)), tags=_TAGS
+)
+
+native = _load_native()
+if (_error := native.normd_torch_register()) is not None:
+    raise ImportError(_error.decode())

@@ -1,0 +1,89 @@
+"""The operators' schemas, whose arguments the native kernels read in this order, and their results.
+
+`axis` and `axes` are the first of the normalized dimensions and their number. Activations,
+statistics and so on are the numbers of kernels/norm_c.h, which normd.torch.functional has by name.
+"""
+
+from __future__ import annotations
+
+_AFFINE = "Tensor? weight=None, Tensor? bias=None"
+_ACTIVATION = "int activation=0, float slope=0.01"
+_EPS = "float eps=1e-05"
+_AXES = "int axis, int axes"
+_MODULATION = f"Tensor scale, Tensor shift, {_AFFINE}, {_EPS}, float scale_offset=1., {_ACTIVATION}"
+_LINEAR = "float eps, bool add, bool multiply, int activation, float slope, int precision"
+
+# {operator: (arguments, names of the results)}
+NORMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "instance_norm": (
+        f"Tensor x, {_AFFINE}, Tensor? running_mean=None, Tensor? running_var=None, "
+        f"{_EPS}, {_ACTIVATION}",
+        ("out",),
+    ),
+    "batch_norm": (
+        f"Tensor x, Tensor running_mean, Tensor running_var, {_AFFINE}, {_EPS}, {_ACTIVATION}",
+        ("out",),
+    ),
+    "group_norm": (f"Tensor x, int num_groups, {_AFFINE}, {_EPS}, {_ACTIVATION}", ("out",)),
+    "layer_norm": (f"Tensor x, {_AXES}, {_AFFINE}, {_EPS}, {_ACTIVATION}", ("out",)),
+    "rms_norm": (
+        f"Tensor x, {_AXES}, Tensor? weight=None, {_EPS}, float weight_offset=0., {_ACTIVATION}",
+        ("out",),
+    ),
+    "add_layer_norm": (
+        f"Tensor x, Tensor residual, {_AXES}, {_AFFINE}, {_EPS}, {_ACTIVATION}",
+        ("out", "residual_out"),
+    ),
+    "add_rms_norm": (
+        f"Tensor x, Tensor residual, {_AXES}, Tensor? weight=None, {_EPS}, "
+        f"float weight_offset=0., {_ACTIVATION}",
+        ("out", "residual_out"),
+    ),
+    "gated_rms_norm": (
+        f"Tensor x, Tensor gate, {_AXES}, int groups=1, Tensor? weight=None, {_EPS}, "
+        "bool norm_before_gate=False",
+        ("out",),
+    ),
+    "lp_normalize": (f"Tensor x, {_AXES}, int statistics=4, float eps=1e-12", ("out",)),
+    "adaptive_layer_norm": (f"Tensor x, {_MODULATION}", ("out",)),
+    "add_adaptive_layer_norm": (
+        f"Tensor x, Tensor residual, Tensor gate, {_MODULATION}",
+        ("out", "residual_out"),
+    ),
+    "adaptive_group_norm": (f"Tensor x, int num_groups, {_MODULATION}", ("out",)),
+    "adaptive_instance_norm": (f"Tensor x, Tensor style, {_EPS}, {_ACTIVATION}", ("out",)),
+    "conditional_instance_norm": (
+        f"Tensor x, {_AFFINE}, Tensor? style_index=None, Tensor? style_weights=None, "
+        f"{_EPS}, {_ACTIVATION}",
+        ("out",),
+    ),
+    "normalize": (
+        f"Tensor x, int form, {_AXES}, int groups, int statistics, {_EPS}, {_AFFINE}, "
+        "Tensor? running_mean=None, Tensor? running_var=None, Tensor? input_bias=None, "
+        "Tensor? residual=None, Tensor? gate=None, Tensor? other=None, Tensor? scale=None, "
+        "Tensor? shift=None, Tensor? style_index=None, Tensor? style_weights=None, "
+        "Tensor? style=None, int combine_input=0, int combine_output=0, float weight_offset=0., "
+        f"float scale_offset=1., {_ACTIVATION}, bool write_residual=False, "
+        "bool statistics_out=False, int quantization=0, int quantization_scale=0, "
+        "float output_scale=0.",
+        ("out", "residual_out", "mean", "rstd", "scales"),
+    ),
+}
+
+LINEAR = (
+    "Tensor x, Tensor? y, Tensor prepared, int in_features, int out_features, " + _LINEAR,
+    ("out",),
+)
+LINEAR_PREPARE = f"Tensor weight, Tensor? bias, int dtype, {_LINEAR}"
+
+
+def functional(name: str, arguments: str, results: tuple[str, ...]) -> str:
+    """The schema that returns new tensors."""
+    returned = ", ".join(["Tensor"] * len(results))
+    return f"{name}({arguments}) -> " + (returned if len(results) == 1 else f"({returned})")
+
+
+def out_variant(name: str, arguments: str, results: tuple[str, ...]) -> str:
+    """The schema that writes to tensors of the caller's and returns nothing."""
+    written = ", ".join(f"Tensor({'abcde'[i]}!) {each}" for i, each in enumerate(results))
+    return f"{name}.out({arguments}, *, {written}) -> ()"

@@ -1,0 +1,512 @@
+"""The operators as functions, with activations and types by name.
+
+All are for inference: under autograd they raise RuntimeError. Tensors are float32, float64, float16
+or bfloat16, on the CPU or on CUDA, where the work is enqueued on the current stream. A result is
+dense: with the channels last in memory if x has them so, else row-major. What lies otherwise is
+copied once by PyTorch's copy_, which its profiler shows below the operator. `out` takes the result
+in place of a new tensor, and may be x. Errors of the operators are RuntimeError with the argument,
+what came and what was wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, is_grad_enabled
+
+from normd.torch import _library
+from normd.torch._checks import activation_code, axes_of, divided, elements_of, refuse_gradient
+
+_ops = torch.ops.normd
+_LP_STATISTICS = {1.0: 3, 2.0: 4, float("inf"): 5}
+_QUANTIZATIONS = {dtype: number for number, dtype in _library.QUANTIZED.items()}
+_MEAN_VARIANCE, _MEAN_SQUARE = 0, 1
+_AXES_FORM = 1
+
+
+class Quantized(NamedTuple):
+    """A quantized result: `values * scales` is what it stands for.
+
+    Attributes:
+      values: int8 or float8_e4m3fn, of x's shape.
+      scales: float32; one for each row, or for each block of 128 elements of a row; None with a
+        scale of the caller's.
+      residual_out: x + residual, where there is a residual.
+    """
+
+    values: Tensor
+    scales: Tensor | None
+    residual_out: Tensor | None = None
+
+
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.instance_norm of x [N, C, *], then an activation.
+
+    With running_mean and running_var [C] these are the statistics. weight and bias are [C].
+    activation: None, "relu", "leaky_relu" (with `slope`), "silu", "gelu" or "gelu_tanh".
+    """
+    if is_grad_enabled():
+        refuse_gradient("instance_norm", x, weight, bias)
+    code = activation_code(activation)
+    arguments = (x, weight, bias, running_mean, running_var, eps, code, slope)
+    if out is None:
+        return _ops.instance_norm.default(*arguments)
+    _ops.instance_norm.out(*arguments, out=out)
+    return out
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.batch_norm of x [N, C, *] with training=False, then an activation."""
+    if is_grad_enabled():
+        refuse_gradient("batch_norm", x, weight, bias)
+    code = activation_code(activation)
+    arguments = (x, running_mean, running_var, weight, bias, eps, code, slope)
+    if out is None:
+        return _ops.batch_norm.default(*arguments)
+    _ops.batch_norm.out(*arguments, out=out)
+    return out
+
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.group_norm of x [N, C, *], then an activation."""
+    if is_grad_enabled():
+        refuse_gradient("group_norm", x, weight, bias)
+    if num_groups < 1:
+        raise ValueError(f"normd.torch.group_norm: num_groups: {num_groups}, wanted at least 1")
+    arguments = (x, num_groups, weight, bias, eps, activation_code(activation), slope)
+    if out is None:
+        return _ops.group_norm.default(*arguments)
+    _ops.group_norm.out(*arguments, out=out)
+    return out
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    axis: int | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.layer_norm, then an activation.
+
+    normalized_shape is that of x's last dimensions, or of those from `axis` on: with axis=1 and the
+    channels of [N, C, H, W] it is ConvNeXt's LayerNorm2d. weight and bias have that shape.
+    """
+    if is_grad_enabled():
+        refuse_gradient("layer_norm", x, weight, bias)
+    first, axes = axes_of("layer_norm", x, normalized_shape, axis)
+    arguments = (x, first, axes, weight, bias, eps, activation_code(activation), slope)
+    if out is None:
+        return _ops.layer_norm.default(*arguments)
+    _ops.layer_norm.out(*arguments, out=out)
+    return out
+
+
+def rms_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    *,
+    eps: float | None = None,
+    weight_offset: float = 0.0,
+    axis: int | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.functional.rms_norm with weight_offset + weight (Gemma: 1), then an activation.
+
+    eps None is torch.finfo(x.dtype).eps. Shapes as for layer_norm.
+    """
+    if is_grad_enabled():
+        refuse_gradient("rms_norm", x, weight)
+    first, axes = axes_of("rms_norm", x, normalized_shape, axis)
+    if eps is None:
+        eps = torch.finfo(x.dtype).eps
+    code = activation_code(activation)
+    arguments = (x, first, axes, weight, eps, weight_offset, code, slope)
+    if out is None:
+        return _ops.rms_norm.default(*arguments)
+    _ops.rms_norm.out(*arguments, out=out)
+    return out
+
+
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(layer_norm(v), v) of v = x + residual, rounded to their type.
+
+    `out` is a tensor for each; (x, residual) writes over the inputs.
+    """
+    if is_grad_enabled():
+        refuse_gradient("add_layer_norm", x, residual, weight, bias)
+    first, axes = axes_of("add_layer_norm", x, normalized_shape)
+    code = activation_code(activation)
+    arguments = (x, residual, first, axes, weight, bias, eps, code, slope)
+    if out is None:
+        return _ops.add_layer_norm.default(*arguments)
+    _ops.add_layer_norm.out(*arguments, out=out[0], residual_out=out[1])
+    return out
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(rms_norm(v), v) of v = x + residual, rounded to their type; `out` as for add_layer_norm."""
+    if is_grad_enabled():
+        refuse_gradient("add_rms_norm", x, residual, weight)
+    first, axes = axes_of("add_rms_norm", x, normalized_shape)
+    code = activation_code(activation)
+    arguments = (x, residual, first, axes, weight, eps, weight_offset, code, slope)
+    if out is None:
+        return _ops.add_rms_norm.default(*arguments)
+    _ops.add_rms_norm.out(*arguments, out=out[0], residual_out=out[1])
+    return out
+
+
+def gated_rms_norm(
+    x: Tensor,
+    gate: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    group_size: int | None = None,
+    norm_before_gate: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    """rms_norm(x * silu(gate)), or with norm_before_gate rms_norm(x) * silu(gate) (Mamba 2).
+
+    group_size: the rows are so many elements of the normalized shape, one after the other.
+    """
+    if is_grad_enabled():
+        refuse_gradient("gated_rms_norm", x, gate, weight)
+    first, axes = axes_of("gated_rms_norm", x, normalized_shape)
+    elements = elements_of(normalized_shape)
+    groups = divided("gated_rms_norm", "group_size", elements, group_size or elements)
+    arguments = (x, gate, first, axes, groups, weight, eps, norm_before_gate)
+    if out is None:
+        return _ops.gated_rms_norm.default(*arguments)
+    _ops.gated_rms_norm.out(*arguments, out=out)
+    return out
+
+
+def lp_normalize(
+    x: Tensor, p: float = 2.0, dim: int = -1, *, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    """torch.nn.functional.normalize, of p 1, 2 or infinity."""
+    if is_grad_enabled():
+        refuse_gradient("lp_normalize", x)
+    if p not in _LP_STATISTICS:
+        raise ValueError(f"normd.torch.lp_normalize: p: {p}, wanted 1, 2 or inf")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted one of {x.dim()}")
+    arguments = (x, dim % x.dim(), 1, _LP_STATISTICS[p], eps)
+    if out is None:
+        return _ops.lp_normalize.default(*arguments)
+    _ops.lp_normalize.out(*arguments, out=out)
+    return out
+
+
+def adaptive_layer_norm(
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    scale_offset: float = 1.0,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """layer_norm over the last dimension of x [N, *, F], times scale_offset + scale, plus shift.
+
+    scale and shift are [N, F], of x's type (AdaLN, DiT).
+    """
+    if is_grad_enabled():
+        refuse_gradient("adaptive_layer_norm", x, scale, shift, weight, bias)
+    code = activation_code(activation)
+    arguments = (x, scale, shift, weight, bias, eps, scale_offset, code, slope)
+    if out is None:
+        return _ops.adaptive_layer_norm.default(*arguments)
+    _ops.adaptive_layer_norm.out(*arguments, out=out)
+    return out
+
+
+def add_adaptive_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    gate: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    scale_offset: float = 1.0,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(adaptive_layer_norm(v), v) of v = residual + gate * x: between two halves of a DiT block.
+
+    gate, scale and shift are [N, F].
+    """
+    if is_grad_enabled():
+        refuse_gradient("add_adaptive_layer_norm", x, residual, gate, scale, shift, weight, bias)
+    code = activation_code(activation)
+    arguments = (x, residual, gate, scale, shift, weight, bias, eps, scale_offset, code, slope)
+    if out is None:
+        return _ops.add_adaptive_layer_norm.default(*arguments)
+    _ops.add_adaptive_layer_norm.out(*arguments, out=out[0], residual_out=out[1])
+    return out
+
+
+def adaptive_group_norm(
+    x: Tensor,
+    num_groups: int,
+    scale: Tensor,
+    shift: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    scale_offset: float = 1.0,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """group_norm of x [N, C, *], times scale_offset + scale, plus shift, [N, C] (AdaGN, FiLM)."""
+    if is_grad_enabled():
+        refuse_gradient("adaptive_group_norm", x, scale, shift, weight, bias)
+    code = activation_code(activation)
+    arguments = (x, num_groups, scale, shift, weight, bias, eps, scale_offset, code, slope)
+    if out is None:
+        return _ops.adaptive_group_norm.default(*arguments)
+    _ops.adaptive_group_norm.out(*arguments, out=out)
+    return out
+
+
+def adaptive_instance_norm(
+    x: Tensor,
+    style: Tensor,
+    *,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """instance_norm of x [N, C, *] with the mean and deviation of style [N, C, *] (AdaIN)."""
+    if is_grad_enabled():
+        refuse_gradient("adaptive_instance_norm", x, style)
+    arguments = (x, style, eps, activation_code(activation), slope)
+    if out is None:
+        return _ops.adaptive_instance_norm.default(*arguments)
+    _ops.adaptive_instance_norm.out(*arguments, out=out)
+    return out
+
+
+def conditional_instance_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    *,
+    style_index: Tensor | None = None,
+    style_weights: Tensor | None = None,
+    eps: float = 1e-5,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out: Tensor | None = None,
+) -> Tensor:
+    """instance_norm of x [N, C, *] with a style of a bank: weight and bias are [styles, C].
+
+    Either style_index, int64 [N], names a style for each sample, or style_weights [N, styles] mixes
+    them.
+    """
+    if is_grad_enabled():
+        refuse_gradient("conditional_instance_norm", x, weight, bias, style_weights)
+    code = activation_code(activation)
+    arguments = (x, weight, bias, style_index, style_weights, eps, code, slope)
+    if out is None:
+        return _ops.conditional_instance_norm.default(*arguments)
+    _ops.conditional_instance_norm.out(*arguments, out=out)
+    return out
+
+
+def _quantized(
+    name: str,
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    dtype: torch.dtype,
+    scale: float | str,
+    statistics: int,
+    eps: float,
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    weight_offset: float = 0.0,
+) -> Quantized:
+    if is_grad_enabled():
+        refuse_gradient(name, x, weight, bias, residual)
+    if dtype not in _QUANTIZATIONS:
+        raise ValueError(f"normd.torch.{name}: dtype: {dtype}, wanted int8 or float8_e4m3fn")
+    granularity = {"row": 1, "block": 2}.get(scale, 0) if isinstance(scale, str) else 0
+    if isinstance(scale, str) and not granularity:
+        raise ValueError(f'normd.torch.{name}: scale: {scale!r}, wanted "row", "block" or a number')
+    first, axes = axes_of(name, x, normalized_shape)
+    values, residual_out, _, _, scales = _ops.normalize.default(
+        x,
+        _AXES_FORM,
+        first,
+        axes,
+        1,
+        statistics,
+        eps,
+        weight,
+        bias,
+        residual=residual,
+        weight_offset=weight_offset,
+        write_residual=residual is not None,
+        quantization=_QUANTIZATIONS[dtype],
+        quantization_scale=granularity,
+        output_scale=0.0 if isinstance(scale, str) else scale,
+    )
+    return Quantized(
+        values, scales if granularity else None, None if residual is None else residual_out
+    )
+
+
+def quantized_layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.int8,
+    scale: float | str = "row",
+    eps: float = 1e-5,
+    residual: Tensor | None = None,
+) -> Quantized:
+    """layer_norm of x, or of x + residual, as 8 bits.
+
+    dtype: torch.int8 or torch.float8_e4m3fn. scale: a number; or "row", each row's largest value
+    over 127 or 448; or "block", the same for each 128 elements of a row.
+    """
+    return _quantized(
+        "quantized_layer_norm",
+        x,
+        normalized_shape,
+        dtype,
+        scale,
+        _MEAN_VARIANCE,
+        eps,
+        weight,
+        bias,
+        residual,
+    )
+
+
+def quantized_rms_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.int8,
+    scale: float | str = "row",
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    residual: Tensor | None = None,
+) -> Quantized:
+    """rms_norm of x, or of x + residual, as 8 bits; `dtype` and `scale` as quantized_layer_norm."""
+    return _quantized(
+        "quantized_rms_norm",
+        x,
+        normalized_shape,
+        dtype,
+        scale,
+        _MEAN_SQUARE,
+        eps,
+        weight,
+        residual=residual,
+        weight_offset=weight_offset,
+    )
+
+
+def layer_norm_with_statistics(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(layer_norm, mean, 1 / sqrt(variance + eps)); the latter have x's leading dimensions.
+
+    They are float32, or float64 for float64.
+    """
+    if is_grad_enabled():
+        refuse_gradient("layer_norm_with_statistics", x, weight, bias)
+    first, axes = axes_of("layer_norm_with_statistics", x, normalized_shape)
+    y, _, mean, rstd, _ = _ops.normalize.default(
+        x, _AXES_FORM, first, axes, 1, _MEAN_VARIANCE, eps, weight, bias, statistics_out=True
+    )
+    return y, mean, rstd

@@ -1,0 +1,163 @@
+"""PyTorch's normalization layers on normd's kernels, for inference.
+
+Each is a subclass of PyTorch's layer of the same name, with its parameters, buffers and state_dict,
+and takes an activation that follows it. A layer that is made here has parameters that require no
+gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, is_grad_enabled, nn
+
+from normd.torch._checks import activation_code, axes_of, refuse_gradient
+
+_instance_norm = torch.ops.normd.instance_norm.default
+_batch_norm = torch.ops.normd.batch_norm.default
+_group_norm = torch.ops.normd.group_norm.default
+_layer_norm = torch.ops.normd.layer_norm.default
+_rms_norm = torch.ops.normd.rms_norm.default
+
+
+class Activated(nn.Module):
+    """What the layers share: an activation after the norm."""
+
+    _code = 0
+    _slope = 0.01
+
+    def _init_activation(self, activation: str | None, slope: float = 0.01) -> None:
+        """After nn.Module.__init__ and the layer's own."""
+        self._code = activation_code(activation)
+        self._slope = slope
+        self.requires_grad_(False)
+
+
+class GroupNorm(Activated, nn.GroupNorm):
+    """torch.nn.GroupNorm."""
+
+    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._init_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_grad_enabled():
+            refuse_gradient("GroupNorm", x, self.weight, self.bias)
+        return _group_norm(
+            x, self.num_groups, self.weight, self.bias, self.eps, self._code, self._slope
+        )
+
+
+class LayerNorm(Activated, nn.LayerNorm):
+    """torch.nn.LayerNorm."""
+
+    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._init_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_grad_enabled():
+            refuse_gradient("LayerNorm", x, self.weight, self.bias)
+        axis, axes = axes_of("LayerNorm", x, self.normalized_shape)
+        return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps, self._code, self._slope)
+
+
+class RMSNorm(Activated, nn.RMSNorm):
+    """torch.nn.RMSNorm; `weight_offset` is added to the weight (Gemma: 1)."""
+
+    weight_offset = 0.0
+
+    def __init__(
+        self,
+        *arguments: Any,
+        activation: str | None = None,
+        weight_offset: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._init_activation(activation)
+        self.weight_offset = weight_offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_grad_enabled():
+            refuse_gradient("RMSNorm", x, self.weight)
+        axis, axes = axes_of("RMSNorm", x, self.normalized_shape)
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return _rms_norm(
+            x, axis, axes, self.weight, eps, self.weight_offset, self._code, self._slope
+        )
+
+
+class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
+    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._init_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_grad_enabled():
+            refuse_gradient("BatchNorm", x, self.weight, self.bias)
+        mean, variance = self.running_mean, self.running_var
+        if self.training or mean is None or variance is None:
+            came = "training" if self.training else "without running statistics"
+            raise RuntimeError(
+                f"normd.torch.BatchNorm: {came}, wanted eval() with running statistics"
+            )
+        self._check_input_dim(x)
+        return _batch_norm(
+            x, mean, variance, self.weight, self.bias, self.eps, self._code, self._slope
+        )
+
+
+class BatchNorm1d(_BatchNorm, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d in eval()."""
+
+
+class BatchNorm2d(_BatchNorm, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d in eval()."""
+
+
+class BatchNorm3d(_BatchNorm, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d in eval()."""
+
+
+class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
+    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._init_activation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if is_grad_enabled():
+            refuse_gradient("InstanceNorm", x, self.weight, self.bias)
+        self._check_input_dim(x)
+        has_batch = x.dim() != self._get_no_batch_dim()
+        channels = x.shape[1 if has_batch else 0]
+        if channels != self.num_features:
+            raise ValueError(
+                f"normd.torch.InstanceNorm: x.shape: {list(x.shape)}, wanted "
+                f"{self.num_features} channels"
+            )
+        mean = variance = None
+        if self.track_running_stats:
+            if self.training:
+                raise RuntimeError(
+                    "normd.torch.InstanceNorm: training with running statistics, wanted eval()"
+                )
+            mean, variance = self.running_mean, self.running_var
+        samples = x if has_batch else x.unsqueeze(0)
+        y: Tensor = _instance_norm(
+            samples, self.weight, self.bias, mean, variance, self.eps, self._code, self._slope
+        )
+        return y if has_batch else y.squeeze(0)
+
+
+class InstanceNorm1d(_InstanceNorm, nn.InstanceNorm1d):
+    """torch.nn.InstanceNorm1d."""
+
+
+class InstanceNorm2d(_InstanceNorm, nn.InstanceNorm2d):
+    """torch.nn.InstanceNorm2d."""
+
+
+class InstanceNorm3d(_InstanceNorm, nn.InstanceNorm3d):
+    """torch.nn.InstanceNorm3d."""

@@ -1,0 +1,303 @@
+"""The layers of normd.torch, and what puts them into models."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10")
+normd_torch = pytest.importorskip("normd.torch", exc_type=ImportError)
+
+from torch import nn
+from torch.nn import functional
+
+LAYERS = [
+    (nn.InstanceNorm1d, (6,), {"affine": True}, (2, 6, 9)),
+    (nn.InstanceNorm1d, (6,), {}, (6, 9)),
+    (nn.InstanceNorm2d, (6,), {"eps": 1e-3}, (2, 6, 5, 7)),
+    (nn.InstanceNorm2d, (6,), {"affine": True, "track_running_stats": True}, (2, 6, 5, 7)),
+    (nn.InstanceNorm3d, (6,), {}, (2, 6, 3, 4, 5)),
+    (nn.GroupNorm, (3, 6), {}, (2, 6, 5, 7)),
+    (nn.GroupNorm, (3, 6), {"affine": False}, (2, 6)),
+    (nn.LayerNorm, (7,), {}, (2, 5, 7)),
+    (nn.LayerNorm, ((5, 7),), {"bias": False}, (2, 5, 7)),
+    (nn.LayerNorm, (7,), {"elementwise_affine": False}, (7,)),
+    (nn.RMSNorm, (7,), {}, (2, 5, 7)),
+    (nn.RMSNorm, (7,), {"eps": 1e-3, "elementwise_affine": False}, (2, 7)),
+    (nn.BatchNorm1d, (6,), {}, (4, 6)),
+    (nn.BatchNorm2d, (6,), {"affine": False}, (2, 6, 5, 7)),
+    (nn.BatchNorm3d, (6,), {}, (2, 6, 3, 4, 5)),
+]
+
+
+def randomized(module):
+    """Its parameters and running statistics are what a model has learnt, not zeros and ones."""
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand_like(tensor) + 0.5)
+    return module.eval()
+
+
+def model():
+    return randomized(
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, bias=False),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Sequential(nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(inplace=True)),
+            nn.InstanceNorm2d(8, affine=True),
+            nn.LeakyReLU(0.3),
+            nn.Flatten(2),
+            nn.LayerNorm(144),
+            nn.GELU(),
+            nn.RMSNorm(144),
+            nn.GELU(approximate="tanh"),
+        )
+    )
+
+
+@pytest.mark.parametrize(("layer", "arguments", "options", "shape"), LAYERS)
+def test_layers_are_those_of_pytorch(layer, arguments, options, shape):
+    torch.manual_seed(1)
+    theirs = randomized(layer(*arguments, **options))
+    ours = getattr(normd_torch, layer.__name__)(*arguments, **options).eval()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), theirs(x))
+    assert isinstance(ours, layer)
+    assert not any(each.requires_grad for each in ours.parameters())
+    ours(x)  # Nothing requires a gradient.
+    with pytest.raises(RuntimeError, match="requires a gradient"):
+        ours(x.requires_grad_())
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "silu", "gelu", "gelu_tanh"])
+def test_layers_take_an_activation(activation):
+    names = {"leaky_relu": "leaky_relu", "gelu_tanh": "gelu"}
+    options = {"approximate": "tanh"} if activation == "gelu_tanh" else {}
+    x = torch.randn(2, 6, 9)
+    expected = getattr(functional, names.get(activation, activation))(
+        functional.group_norm(x, 3), **options
+    )
+    torch.testing.assert_close(normd_torch.GroupNorm(3, 6, activation=activation)(x), expected)
+    with pytest.raises(ValueError, match="activation: 'tanh'"):
+        normd_torch.GroupNorm(3, 6, activation="tanh")
+
+
+def test_layers_refuse_what_pytorchs_refuse():
+    bad = [
+        (normd_torch.LayerNorm(7), (2, 6), ValueError),
+        (normd_torch.InstanceNorm2d(6), (2, 5, 4, 4), ValueError),
+        (normd_torch.InstanceNorm2d(6), (4, 4), ValueError),
+        (normd_torch.BatchNorm2d(6).eval(), (2, 6, 4), ValueError),
+        (normd_torch.GroupNorm(3, 6), (2, 8, 4), RuntimeError),
+        (normd_torch.BatchNorm1d(6), (2, 6, 4), RuntimeError),
+        (normd_torch.InstanceNorm1d(6, track_running_stats=True), (2, 6, 4), RuntimeError),
+    ]
+    for layer, shape, error in bad:
+        with pytest.raises(error), torch.no_grad():
+            layer(torch.randn(shape))
+
+
+def test_replaced_models_compute_the_same():
+    torch.manual_seed(2)
+    theirs = model()
+    ours = copy.deepcopy(theirs)
+    report = normd_torch.replace(ours)
+    assert report.replaced == {
+        "1": "BatchNorm2d",
+        "3.1": "GroupNorm",
+        "4": "InstanceNorm2d",
+        "7": "LayerNorm",
+        "9": "RMSNorm",
+    }
+    assert report.fused == {"2": "1", "3.2": "3.1", "5": "4", "8": "7", "10": "9"}
+    assert not report.left
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    x = torch.randn(2, 3, 16, 16)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(x), theirs(x))
+        again = pickle.loads(pickle.dumps(ours))
+        assert torch.equal(again(x), ours(x))
+    assert str(normd_torch.replace(ours)) == "no norms"  # Nothing is replaced twice.
+
+
+def test_replaced_models_compile_without_a_graph_break():
+    torch.compiler.reset()
+    ours = model()
+    normd_torch.replace(ours)
+    x = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(x), ours(x))
+
+
+def test_what_is_left_alone_is_told():
+    class Own(nn.LayerNorm):
+        pass
+
+    layers = nn.ModuleDict(
+        {
+            "own": Own(4),
+            "trained": nn.BatchNorm1d(4),
+            "statistics": nn.BatchNorm1d(4, track_running_stats=False),
+            "response": nn.LocalResponseNorm(2),
+            "wide": nn.GroupNorm(2, 4).to(torch.float8_e4m3fn),
+        }
+    )
+    report = normd_torch.replace(layers)
+    assert not report.replaced
+    assert report.left.keys() == set(layers.keys())
+    assert "eval()" in report.left["trained"]
+    assert "Own is not one of PyTorch's" in report.left["own"]
+    assert "own: left alone" in str(report)
+    assert type(layers["own"]) is Own
+
+
+def test_shared_norms_and_hooks_keep_their_activations():
+    norm = nn.GroupNorm(2, 4)
+    hooked = nn.GroupNorm(2, 4)
+    hooked.register_forward_hook(lambda module, inputs, output: None)
+    ours = nn.ModuleList(
+        [nn.Sequential(norm, nn.ReLU()), nn.Sequential(norm), nn.Sequential(hooked, nn.ReLU())]
+    )
+    report = normd_torch.replace(ours)
+    assert report.replaced.keys() == {"0.0", "2.0"}
+    assert not report.fused
+    x = torch.randn(2, 4, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(ours[0](x), functional.relu(functional.group_norm(x, 2)))
+
+
+def reference_layer(layer, x, y):
+    z = functional.linear(x, layer.weight, layer.bias)
+    z = functional.layer_norm(z, z.shape[-1:], eps=layer.eps)
+    return functional.relu((z + y) * y)
+
+
+class TestLinearNorm:
+    def layer(self):
+        torch.manual_seed(3)
+        return normd_torch.LinearNorm(32, 48, add=True, multiply=True, activation="relu")
+
+    def test_is_linear_norm_add_multiply_activation(self):
+        layer = self.layer()
+        x, y = torch.randn(3, 5, 32), torch.randn(3, 5, 48)
+        torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+        assert not layer(x[:0], y[:0]).numel()
+
+    def test_follows_its_weight(self):
+        layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        layer(x, y)
+        layer.weight.mul_(-3)
+        torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+        layer.load_state_dict(self.layer().state_dict())
+        torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+        half = copy.deepcopy(layer).half()
+        result = half(x.half(), y.half())
+        torch.testing.assert_close(result.float(), layer(x, y), rtol=0.02, atol=0.02)
+
+    def test_copies_live_on_their_own(self):
+        layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        expected = layer(x, y)
+        other = pickle.loads(pickle.dumps(layer))
+        assert torch.equal(other(x, y), expected)
+        del layer
+        gc.collect()
+        assert torch.equal(other(x, y), expected)
+
+    def test_compiles_once_it_is_prepared(self):
+        torch.compiler.reset()
+        layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        layer.prepare()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(x, y), layer(x, y))
+
+    def test_refuses_bad_calls(self):
+        layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        for arguments, part in (
+            ((x,), "y: None"),
+            ((x[:, :4], y), "x.shape: [5, 4]"),
+            ((x, y[:2]), "y.shape: [2, 48]"),
+            ((x, y.half()), "x's dtype"),
+        ):
+            with pytest.raises(RuntimeError) as error:
+                layer(*arguments)
+            assert part in str(error.value)
+        with pytest.raises(ValueError, match=r"dtype: torch\.float64"):
+            layer(x.double(), y.double())
+        with pytest.raises(ValueError, match="precision"):
+            normd_torch.LinearNorm(2, 2, precision="float8")
+        operator = torch.ops.normd.linear_norm
+        options = (32, 48, 1e-5, True, True, 1, 0.01, 0)
+        for prepared in (torch.tensor([10**9]), torch.zeros(1), torch.zeros(0).long()):
+            with pytest.raises(RuntimeError, match="prepared"):
+                operator(x, y, prepared, *options)
+        layer(x, y)
+        with pytest.raises(RuntimeError, match="prepared"):  # Of another eps.
+            operator(x, y, layer._prepared, 32, 48, 1e-3, True, True, 1, 0.01, 0)
+
+    def test_opcheck(self):
+        layer = self.layer()
+        layer.prepare()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        options = (32, 48, 1e-5, True, True, 1, 0.01, 0)
+        arguments = (x, y, layer._prepared, *options)
+        torch.library.opcheck(torch.ops.normd.linear_norm.default, arguments)
+        weight = (layer.weight, layer.bias, 1, 1e-5, True, True, 1, 0.01, 0)
+        prepare = torch.ops.normd.linear_norm_prepare.default
+        torch.library.opcheck(prepare, weight, test_utils="test_schema")
+        out = torch.empty(5, 48)
+        torch.library.opcheck(torch.ops.normd.linear_norm.out, arguments, {"out": out})
+
+
+def test_functions_refuse_gradients_and_bad_options():
+    x, weight = torch.randn(4, 6), torch.randn(6, requires_grad=True)
+    calls = [
+        lambda: normd_torch.layer_norm(x, 6, weight),
+        lambda: normd_torch.rms_norm(x, 6, weight),
+        lambda: normd_torch.group_norm(x, 3, weight),
+        lambda: normd_torch.add_rms_norm(x, x, 6, weight),
+        lambda: normd_torch.quantized_rms_norm(x, 6, weight),
+    ]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="requires a gradient"):
+            call()
+        with torch.no_grad():
+            call()
+    for bad, part in (
+        (lambda: normd_torch.layer_norm(x, 5), "x.shape: [4, 6], wanted [5]"),
+        (lambda: normd_torch.layer_norm(x, ()), "x.shape"),
+        (lambda: normd_torch.lp_normalize(x, 3), "p: 3"),
+        (lambda: normd_torch.gated_rms_norm(x, x, 6, group_size=4), "group_size: 4"),
+        (lambda: normd_torch.quantized_rms_norm(x, 6, dtype=torch.uint8), "dtype: torch.uint8"),
+        (lambda: normd_torch.quantized_rms_norm(x, 6, scale="column"), "scale: 'column'"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(part)):
+            bad()
+
+
+def test_functions_write_to_out():
+    x, weight = torch.randn(4, 6), torch.randn(6)
+    out, other = torch.empty_like(x), torch.empty_like(x)
+    assert normd_torch.rms_norm(x, 6, weight, eps=1e-6, out=out) is out
+    assert torch.equal(out, normd_torch.rms_norm(x, 6, weight, eps=1e-6))
+    y, total = normd_torch.add_rms_norm(x, weight.expand(4, 6), 6, weight)
+    normd_torch.add_rms_norm(x, weight.expand(4, 6), 6, weight, out=(out, other))
+    assert torch.equal(out, y)
+    assert torch.equal(other, total)
+    q = normd_torch.quantized_layer_norm(x, 6, scale=0.02)
+    assert q.scales is None
+    torch.testing.assert_close(
+        q.values.float() * 0.02, normd_torch.layer_norm(x, 6), atol=0.011, rtol=0
+    )

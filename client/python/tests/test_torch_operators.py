@@ -1,0 +1,328 @@
+"""The operators of normd.torch against PyTorch in float64; also on CUDA, where there is a GPU."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.10")
+pytest.importorskip("normd.torch", reason="built without the kernels", exc_type=ImportError)
+
+from torch_cases import BLOCK, CASES, FLOAT8, INT8, ROW, Maker, double
+
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+# The largest error relative to max(1, |reference|): float64 and float32 as the kernels promise, 16
+# bits as one unit in the last place.
+LIMITS = {
+    torch.float64: 1e-12,
+    torch.float32: 2e-6,
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+}
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+
+
+@pytest.fixture
+def no_grad():
+    with torch.no_grad():
+        yield
+
+
+def outputs(result):
+    return (result,) if isinstance(result, torch.Tensor) else tuple(result)
+
+
+def references(case, arguments, dtype):
+    options = {}
+    if "dtype" in inspect.signature(case.reference).parameters:
+        options["dtype"] = dtype
+    return outputs(case.reference(*map(double, arguments), **options))
+
+
+def check(case, dtype, results, wanted):
+    assert len(results) == len(wanted)
+    for y, reference in zip(results, wanted, strict=True):
+        assert y.dtype == dtype
+        assert y.shape == reference.shape
+        error = (y.double() - reference).abs() / reference.abs().clamp(min=1)
+        assert error.max() <= LIMITS[dtype], case
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_are_those_of_pytorch_in_float64(device, case, dtype):
+    arguments = case.arguments(Maker(device, dtype))
+    check(case, dtype, outputs(case.call(*arguments)), references(case, arguments, dtype))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_variants_write_the_same_bits(device, case):
+    arguments = case.arguments(Maker(device, torch.float32))
+    wanted = outputs(case.call(*arguments))
+    names = ("out", "residual_out")[: len(wanted)]
+    for place in (torch.empty_like, lambda y: torch.empty(*y.shape, 2, device=device)[..., 0]):
+        written = {name: place(y).fill_(777) for name, y in zip(names, wanted, strict=True)}
+        assert case.call.out(*arguments, **written) is None
+        for name, y in zip(names, wanted, strict=True):
+            assert torch.equal(written[name], y), case
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_may_be_x_and_may_overlap_it(device, case):
+    arguments = case.arguments(Maker(device, torch.float32))
+    if len(arguments) < 1 or not arguments[0].is_contiguous():
+        pytest.skip("x is copied")
+    x = arguments[0]
+    wanted = outputs(case.call(*arguments))
+    others = {"residual_out": torch.empty_like(x)} if len(wanted) == 2 else {}
+    memory = torch.empty(x.numel() + 1, device=device)
+    for out_at, x_at in ((0, 0), (1, 0), (0, 1)):
+        place, source = (memory[at:][: x.numel()].view(x.shape) for at in (out_at, x_at))
+        source.copy_(x)
+        case.call.out(source, *arguments[1:], out=place, **others)
+        assert torch.equal(place, wanted[0]), (case, out_at, x_at)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck(device, case):
+    arguments = case.arguments(Maker(device, torch.float32))
+    torch.library.opcheck(case.call.default, arguments)
+    y = outputs(case.call(*arguments))
+    names = ("out", "residual_out")[: len(y)]
+    written = {name: torch.empty_like(each) for name, each in zip(names, y, strict=True)}
+    torch.library.opcheck(case.call.out, arguments, written)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_every_stage_at_once(device):
+    t = Maker(device, torch.float32)
+    rows = (t(5, 300), 1, 1, 1, 1, 0, 1e-5, t(300), t(300))
+    channels = (t(4, 6, 5, 7), 0, 1, 1, 0, 0, 1e-5)
+    features = (t(2, 7, 64), 2, 0, 1, 1, 1, 1e-5)
+    for arguments, options in (
+        (rows, {"statistics_out": True, "residual": t(5, 300), "write_residual": True}),
+        (rows, {"quantization": INT8, "quantization_scale": ROW, "input_bias": t(300)}),
+        (rows, {"quantization": FLOAT8, "quantization_scale": BLOCK}),
+        (rows, {"quantization": INT8, "output_scale": 0.1, "other": t(5, 300), "combine_input": 2}),
+        (channels, {"statistics_out": True, "scale": t(4, 6), "shift": t(4, 6)}),
+        (channels, {"weight": t(3, 6), "style_index": t.index(3, 4)}),
+        (features, {"scale": t(2, 64), "statistics_out": True}),
+    ):
+        operator = torch.ops.normd.normalize
+        torch.library.opcheck(operator.default, arguments, options)
+        results = operator.default(*arguments, **options)
+        names = ("out", "residual_out", "mean", "rstd", "scales")
+        written = {name: torch.empty_like(y) for name, y in zip(names, results, strict=True)}
+        operator.out(*arguments, **options, **written)
+        for name, y in zip(names, results, strict=True):
+            assert torch.equal(written[name].float(), y.float()), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_empty_tensors_give_empty_results(device):
+    x, weight = torch.empty(0, 6, 5, device=device), torch.ones(6, device=device)
+    o, none = torch.ops.normd, torch.empty(0, 6, device=device)
+    for y in (
+        o.group_norm(x, 3, weight),
+        o.instance_norm(x, weight),
+        o.layer_norm(x, 2, 1),
+        o.rms_norm(x, 1, 1, weight),
+        *o.add_rms_norm(x, x, 2, 1),
+        o.adaptive_group_norm(x, 3, none, none),
+        o.adaptive_instance_norm(x, x),
+    ):
+        assert y.shape == x.shape
+    assert o.instance_norm(torch.empty(2, 6, 0, device=device)).shape == (2, 6, 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_rows_bits_do_not_depend_on_its_batch(device):
+    t = Maker(device, torch.float32)
+    x, weight = t(64, 8, 16, 16), t(8)
+    whole = torch.ops.normd.group_norm(x, 4, weight)
+    for i in (0, 5, 63):
+        assert torch.equal(torch.ops.normd.group_norm(x[i : i + 1], 4, weight), whole[i : i + 1])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", [1e4, 0.0])
+def test_statistics_are_those_of_the_rows(device, bias):
+    t = Maker(device, torch.float32)
+    x = t(6, 300) + bias
+    y, _, mean, rstd, _ = torch.ops.normd.normalize(x, 1, 1, 1, 1, 0, 1e-5, statistics_out=True)
+    wide = x.double()
+    assert torch.allclose(mean.double(), wide.mean(-1), rtol=1e-6, atol=1e-7)
+    expected = (wide.var(-1, correction=0) + 1e-5).rsqrt()
+    assert torch.allclose(rstd.double(), expected, rtol=1e-5)
+    assert torch.equal(y, torch.ops.normd.layer_norm(x, 1, 1))
+
+
+@pytest.mark.parametrize("granularity", [0, ROW, BLOCK])
+@pytest.mark.parametrize("kind", [INT8, FLOAT8])
+@pytest.mark.parametrize("device", DEVICES)
+def test_quantized_results_are_those_of_the_float64_result(device, kind, granularity):
+    t = Maker(device, torch.float32)
+    x, weight = t(9, 300), t(300)
+    static = 0.031 if granularity == 0 else 0.0
+    values, _, _, _, scales = torch.ops.normd.normalize(
+        x, 1, 1, 1, 1, 1, 1e-6, weight,
+        quantization=kind, quantization_scale=granularity, output_scale=static,
+    )  # fmt: skip
+    wide = torch.nn.functional.rms_norm(x.double(), (300,), weight.double(), 1e-6)
+    largest = 127 if kind == INT8 else 448
+    if granularity == 0:
+        factor = torch.tensor(static, dtype=torch.float64, device=device)
+    elif granularity == ROW:
+        factor = wide.abs().amax(-1, keepdim=True) / largest
+        assert torch.allclose(scales.double(), factor[..., 0], rtol=1e-5)
+    else:
+        blocks = torch.nn.functional.pad(wide, (0, 84)).view(9, 3, 128).abs().amax(-1) / largest
+        assert torch.allclose(scales.double(), blocks, rtol=1e-5)
+        factor = blocks.repeat_interleave(128, -1)[:, :300]
+    exact = (wide / factor).clamp(-128 if kind == INT8 else -448, largest)
+    step = 1.0 if kind == INT8 else (exact.abs().clamp(min=2.0**-6).log2().floor() - 3).exp2()
+    assert ((values.double() - exact).abs() <= 0.5 * step + 1e-3 * exact.abs()).all()
+
+
+def test_other_layouts_are_copied_where_the_profiler_sees_it():
+    x = torch.randn(2, 6, 5, 7)
+    calls = {
+        "dense": (x, 0),
+        "channels last": (x.to(memory_format=torch.channels_last), 0),
+        "strided": (torch.randn(2, 6, 5, 14)[..., ::2], 1),
+    }
+    for name, (tensor, copies) in calls.items():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            torch.ops.normd.group_norm(tensor, 3)
+        found = sum(event.count for event in profile.key_averages() if event.key == "aten::copy_")
+        assert found == copies, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_compiled_calls_have_no_graph_break(case):
+    torch.compiler.reset()
+    arguments = case.arguments(Maker("cpu", torch.float32))
+    compiled = torch.compile(case.call, fullgraph=True, backend="aot_eager")
+    wanted = outputs(case.call(*arguments))
+    for y, reference in zip(outputs(compiled(*arguments)), wanted, strict=True):
+        assert torch.equal(y, reference)
+        assert y.stride() == reference.stride()
+
+
+def test_threads_are_those_of_pytorch():
+    x = torch.randn(64, 8, 32, 32)
+    y = torch.ops.normd.group_norm(x, 4)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(torch.ops.normd.group_norm(x, 4), y)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda o, x, w: o.group_norm(x, 5), ["groups: 5", "a divisor of 6"]),
+        (lambda o, x, w: o.group_norm(x, 3, w[:4]), ["weight.shape: [4]", "6 elements"]),
+        (lambda o, x, w: o.group_norm(x, 3, w.int()), ["weight.dtype", "bfloat16"]),
+        (lambda o, x, w: o.group_norm(x.int(), 3), ["x.dtype", "float32, float64"]),
+        (lambda o, x, w: o.group_norm(w, 3), ["x.shape: [6]", "at least 2 dimensions"]),
+        (lambda o, x, w: o.instance_norm(x, eps=-1.0), ["eps: -1", ">= 0"]),
+        (lambda o, x, w: o.instance_norm(x, running_mean=w), ["mean and variance: missing"]),
+        (lambda o, x, w: o.layer_norm(x, 3, 2), ["x.shape", "at least 5 dimensions"]),
+        (lambda o, x, w: o.layer_norm(x, -1, 1), ["x.shape"]),
+        (lambda o, x, w: o.rms_norm(x, 3, 1, activation=99), ["activation"]),
+        (lambda o, x, w: o.add_rms_norm(x, x[:1], 3, 1), ["residual.shape: [1, 6, 4, 4]", "as x"]),
+        (lambda o, x, w: o.add_rms_norm(x, x.double(), 3, 1), ["residual.dtype"]),
+        (
+            lambda o, x, w: o.adaptive_group_norm(x, 3, x, x),
+            ["scale.shape: [2, 6, 4, 4]", "[2, 6]"],
+        ),
+        (
+            lambda o, x, w: o.conditional_instance_norm(x, w),
+            ["style_index, style_weights: neither"],
+        ),
+        (
+            lambda o, x, w: o.conditional_instance_norm(x, w, None, torch.zeros(2).long()),
+            ["weight.shape: [6]", "[styles, 6]"],
+        ),
+        (
+            lambda o, x, w: o.conditional_instance_norm(x, w[None], None, torch.tensor([0, 1])),
+            ["style"],
+        ),
+        (
+            lambda o, x, w: o.conditional_instance_norm(x, w[None], None, torch.zeros(2)),
+            ["style_index.dtype", "int64"],
+        ),
+        (lambda o, x, w: o.adaptive_instance_norm(x, x[:, :3]), ["style.shape", "[2, 6, *]"]),
+        (lambda o, x, w: o.instance_norm.out(x, out=x[:1]), ["out.shape: [1, 6, 4, 4]"]),
+        (lambda o, x, w: o.instance_norm.out(x, out=x.double()), ["out.dtype"]),
+        (lambda o, x, w: o.normalize(x, 0, 1, 1, 0, 77), ["statistics"]),
+    ],
+)
+def test_bad_calls_name_what_is_wrong(call, parts):
+    x, weight = torch.randn(2, 6, 4, 4), torch.randn(6)
+    with pytest.raises(RuntimeError) as error:
+        call(torch.ops.normd, x, weight)
+    for part in parts:
+        assert part in str(error.value)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_tensors_of_several_devices_are_refused():
+    x = torch.randn(2, 6, 4, device="cuda")
+    for call in (
+        lambda: torch.ops.normd.group_norm(x, 3, torch.randn(6)),
+        lambda: torch.ops.normd.add_rms_norm(x, x.cpu(), 2, 1),
+        lambda: torch.ops.normd.instance_norm.out(x, out=x.cpu()),
+    ):
+        with pytest.raises(RuntimeError, match="device"):
+            call()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("shape", [(4, 4096), (3, 1 << 20)], ids=str)
+def test_graphs_replay_the_same_bits_on_other_inputs(shape):
+    x, weight = torch.randn(shape, device="cuda"), torch.randn(shape[-1], device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.ops.normd.rms_norm(x, 1, 1, weight)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for size in (48 << 10, 1 << 16, 1 << 20, 1 << 22):  # Replays find no zeros in workspaces.
+            torch.full((size,), 255, dtype=torch.uint8, device="cuda")
+        y = torch.ops.normd.rms_norm(x, 1, 1, weight)
+    for _ in range(3):
+        x.copy_(torch.randn(shape))
+        y.fill_(777)
+        graph.replay()
+        assert torch.equal(y, torch.ops.normd.rms_norm(x, 1, 1, weight))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_streams_have_workspaces_of_their_own():
+    shape = (3, 1 << 20)  # Rows that several blocks share.
+    tensors = [torch.randn(shape, device="cuda") for _ in range(4)]
+    wanted = [torch.ops.normd.layer_norm(x, 1, 1) for x in tensors]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in tensors]
+    for _ in range(20):
+        results = []
+        for x, stream in zip(tensors, streams, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(torch.ops.normd.layer_norm(x, 1, 1))
+        torch.cuda.synchronize()
+        for y, reference in zip(results, wanted, strict=True):
+            assert torch.equal(y, reference)
