@@ -59,10 +59,14 @@ absl::StatusOr<std::unique_ptr<FleetClient>> FleetClient::Create(const std::stri
       std::make_shared<ServerSet>(options.balance, options.silent_after, ClientsOf(options.client));
   if (absl::Status status = set->Update(*addresses); !status.ok()) return status;
   auto state = std::make_shared<FleetState>(options, set);
-  state->prober =
+  auto prober =
       std::make_unique<HealthProber>(set, *std::move(names),
                                      ProberOptions{options.health_interval, options.health_timeout,
                                                    options.resolve_interval, options.resolver});
+  {
+    MutexLock lock(state->mutex);
+    state->prober = std::move(prober);
+  }
   return std::unique_ptr<FleetClient>(new FleetClient(std::move(state)));
 }
 

@@ -245,7 +245,7 @@ int Run() {
   const std::string address = absl::StrCat("127.0.0.1:", port);
 
   Callers callers;
-  std::vector<std::unique_ptr<client::Client>> clients;
+  std::vector<std::unique_ptr<client::Caller>> clients;
   client::ClientOptions own;
   own.own_connection = true;
   own.retries = false;

@@ -150,7 +150,9 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
 // Launches of thousands of rows take other ways than small ones: rows that share factors, and tiles
 // of positions, are handed out to blocks that stay.
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
-  const auto [dtype, layout, rows] = GetParam();
+  const DType dtype = std::get<DType>(GetParam());
+  const Layout layout = std::get<Layout>(GetParam());
+  const Rows rows = std::get<Rows>(GetParam());
   if (alone_->Name() != "cuda") GTEST_SKIP() << "launches are a device's";
   if (dtype == DType::kFloat64) GTEST_SKIP() << "has one way";
   const auto of = [&](std::int64_t channels, Statistics statistics) {
