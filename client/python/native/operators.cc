@@ -3,6 +3,8 @@
 
 #include "client/python/native/operators.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <initializer_list>
 
@@ -47,6 +49,24 @@ class Stack {
   const bool out_variant_;
 };
 
+// An operator's name, as a template's argument.
+template <std::size_t kSize>
+struct Name {
+  consteval Name(const char (&name)[kSize]) { std::copy_n(name, kSize, text); }
+  char text[kSize] = {};
+};
+
+// An operator of which `kRead` reads the arguments, and whose results are members of the call.
+template <Name kName, void (*kRead)(Arguments&, Call&), Tensor Call::*... kResults>
+Operator Define() {
+  return {kName.text, [](StableIValue* stack, std::uint64_t, std::uint64_t results) {
+            Stack values(stack, results);
+            Call call(kName.text);
+            kRead(values.arguments, call);
+            values.Finish(call, {&(call.*kResults)...});
+          }};
+}
+
 void ReadActivation(Arguments& arguments, Call& call) {
   call.spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
   call.spec.leaky_slope_double = arguments.NextDouble();
@@ -64,10 +84,7 @@ void ReadAxes(Arguments& arguments, Call& call) {
   call.groups = 1;
 }
 
-void InstanceNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("instance_norm");
+void InstanceNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   ReadAffine(arguments, call);
   call.running_mean = arguments.NextOptional();
@@ -75,13 +92,9 @@ void InstanceNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
   if (call.running_mean || call.running_var) call.spec.statistics = NORM_GIVEN;
-  values.Finish(call, {&call.y});
 }
 
-void BatchNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("batch_norm");
+void BatchNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.running_mean = arguments.NextTensor();
   call.running_var = arguments.NextTensor();
@@ -89,37 +102,25 @@ void BatchNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.statistics = NORM_GIVEN;
-  values.Finish(call, {&call.y});
 }
 
-void GroupNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("group_norm");
+void GroupNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.groups = arguments.NextInt();
   ReadAffine(arguments, call);
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
-  values.Finish(call, {&call.y});
 }
 
-void LayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("layer_norm");
+void LayerNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   ReadAxes(arguments, call);
   ReadAffine(arguments, call);
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
-  values.Finish(call, {&call.y});
 }
 
-void RmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("rms_norm");
+void RmsNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   ReadAxes(arguments, call);
   call.weight = arguments.NextOptional();
@@ -127,13 +128,9 @@ void RmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.spec.weight_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.statistics = NORM_MEAN_SQUARE;
-  values.Finish(call, {&call.y});
 }
 
-void AddLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("add_layer_norm");
+void AddLayerNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.residual = arguments.NextTensor();
   ReadAxes(arguments, call);
@@ -141,13 +138,9 @@ void AddLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.residual_out = 1;
-  values.Finish(call, {&call.y, &call.residual_out});
 }
 
-void AddRmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("add_rms_norm");
+void AddRmsNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.residual = arguments.NextTensor();
   ReadAxes(arguments, call);
@@ -157,13 +150,9 @@ void AddRmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   ReadActivation(arguments, call);
   call.spec.statistics = NORM_MEAN_SQUARE;
   call.spec.residual_out = 1;
-  values.Finish(call, {&call.y, &call.residual_out});
 }
 
-void GatedRmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("gated_rms_norm");
+void GatedRmsNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.other = arguments.NextTensor();
   ReadAxes(arguments, call);
@@ -174,24 +163,16 @@ void GatedRmsNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   (norm_before_gate ? call.spec.combine_output : call.spec.combine_input) =
       NORM_COMBINE_MULTIPLY_SILU;
   call.spec.statistics = NORM_MEAN_SQUARE;
-  values.Finish(call, {&call.y});
 }
 
-void LpNormalize(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("lp_normalize");
+void LpNormalize(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   ReadAxes(arguments, call);
   call.spec.statistics = static_cast<std::uint8_t>(arguments.NextInt());
   call.spec.eps = arguments.NextDouble();
-  values.Finish(call, {&call.y});
 }
 
-void AdaptiveLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("adaptive_layer_norm");
+void AdaptiveLayerNorm(Arguments& arguments, Call& call) {
   call.form = Form::kFeatures;
   call.groups = 1;
   call.x = arguments.NextTensor();
@@ -201,13 +182,9 @@ void AdaptiveLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results
   call.spec.eps = arguments.NextDouble();
   call.spec.scale_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
-  values.Finish(call, {&call.y});
 }
 
-void AddAdaptiveLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("add_adaptive_layer_norm");
+void AddAdaptiveLayerNorm(Arguments& arguments, Call& call) {
   call.form = Form::kFeatures;
   call.groups = 1;
   call.x = arguments.NextTensor();
@@ -220,13 +197,9 @@ void AddAdaptiveLayerNorm(StableIValue* stack, std::uint64_t, std::uint64_t resu
   call.spec.scale_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.residual_out = 1;
-  values.Finish(call, {&call.y, &call.residual_out});
 }
 
-void AdaptiveGroupNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("adaptive_group_norm");
+void AdaptiveGroupNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.groups = arguments.NextInt();
   call.scale = arguments.NextTensor();
@@ -235,25 +208,17 @@ void AdaptiveGroupNorm(StableIValue* stack, std::uint64_t, std::uint64_t results
   call.spec.eps = arguments.NextDouble();
   call.spec.scale_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
-  values.Finish(call, {&call.y});
 }
 
-void AdaptiveInstanceNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("adaptive_instance_norm");
+void AdaptiveInstanceNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.style_tensor = arguments.NextTensor();
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.spec.style = NORM_STYLE_TENSOR;
-  values.Finish(call, {&call.y});
 }
 
-void ConditionalInstanceNorm(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("conditional_instance_norm");
+void ConditionalInstanceNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   ReadAffine(arguments, call);
   call.style_index = arguments.NextOptional();
@@ -261,14 +226,10 @@ void ConditionalInstanceNorm(StableIValue* stack, std::uint64_t, std::uint64_t r
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
   call.style_bank = true;
-  values.Finish(call, {&call.y});
 }
 
 // Every stage of the contract by itself; the operators above are cases of this one.
-void Normalize(StableIValue* stack, std::uint64_t, std::uint64_t results) {
-  Stack values(stack, results);
-  Arguments& arguments = values.arguments;
-  Call call("normalize");
+void Normalize(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.form = static_cast<Form>(arguments.NextInt());
   call.axis = arguments.NextInt();
@@ -294,28 +255,28 @@ void Normalize(StableIValue* stack, std::uint64_t, std::uint64_t results) {
   call.spec.output_scale = arguments.NextDouble();
   if (call.style_tensor) call.spec.style = NORM_STYLE_TENSOR;
   call.style_bank = call.style_index || call.style_weights;
-  values.Finish(call, {&call.y, &call.residual_out, &call.mean, &call.rstd, &call.scales});
 }
 
 }  // namespace
 
 const std::vector<Operator>& NormOperators() {
   static const std::vector<Operator> operators = {
-      {"instance_norm", InstanceNorm},
-      {"batch_norm", BatchNorm},
-      {"group_norm", GroupNorm},
-      {"layer_norm", LayerNorm},
-      {"rms_norm", RmsNorm},
-      {"add_layer_norm", AddLayerNorm},
-      {"add_rms_norm", AddRmsNorm},
-      {"gated_rms_norm", GatedRmsNorm},
-      {"lp_normalize", LpNormalize},
-      {"adaptive_layer_norm", AdaptiveLayerNorm},
-      {"add_adaptive_layer_norm", AddAdaptiveLayerNorm},
-      {"adaptive_group_norm", AdaptiveGroupNorm},
-      {"adaptive_instance_norm", AdaptiveInstanceNorm},
-      {"conditional_instance_norm", ConditionalInstanceNorm},
-      {"normalize", Normalize},
+      Define<"instance_norm", InstanceNorm, &Call::y>(),
+      Define<"batch_norm", BatchNorm, &Call::y>(),
+      Define<"group_norm", GroupNorm, &Call::y>(),
+      Define<"layer_norm", LayerNorm, &Call::y>(),
+      Define<"rms_norm", RmsNorm, &Call::y>(),
+      Define<"add_layer_norm", AddLayerNorm, &Call::y, &Call::residual_out>(),
+      Define<"add_rms_norm", AddRmsNorm, &Call::y, &Call::residual_out>(),
+      Define<"gated_rms_norm", GatedRmsNorm, &Call::y>(),
+      Define<"lp_normalize", LpNormalize, &Call::y>(),
+      Define<"adaptive_layer_norm", AdaptiveLayerNorm, &Call::y>(),
+      Define<"add_adaptive_layer_norm", AddAdaptiveLayerNorm, &Call::y, &Call::residual_out>(),
+      Define<"adaptive_group_norm", AdaptiveGroupNorm, &Call::y>(),
+      Define<"adaptive_instance_norm", AdaptiveInstanceNorm, &Call::y>(),
+      Define<"conditional_instance_norm", ConditionalInstanceNorm, &Call::y>(),
+      Define<"normalize", Normalize, &Call::y, &Call::residual_out, &Call::mean, &Call::rstd,
+             &Call::scales>(),
   };
   return operators;
 }

@@ -11,7 +11,7 @@ what came and what was wanted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -41,6 +41,24 @@ class Quantized(NamedTuple):
     residual_out: Tensor | None = None
 
 
+def _one(operator: Any, arguments: tuple[Any, ...], out: Tensor | None) -> Tensor:
+    """An operator's result, or `out` with it."""
+    if out is None:
+        return operator.default(*arguments)
+    operator.out(*arguments, out=out)
+    return out
+
+
+def _two(
+    operator: Any, arguments: tuple[Any, ...], out: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The same of an operator that also gives the sum that it normalized."""
+    if out is None:
+        return operator.default(*arguments)
+    operator.out(*arguments, out=out[0], residual_out=out[1])
+    return out
+
+
 def instance_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -62,10 +80,7 @@ def instance_norm(
         refuse_gradient("instance_norm", x, weight, bias)
     code = activation_code(activation)
     arguments = (x, weight, bias, running_mean, running_var, eps, code, slope)
-    if out is None:
-        return _ops.instance_norm.default(*arguments)
-    _ops.instance_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.instance_norm, arguments, out)
 
 
 def batch_norm(
@@ -85,10 +100,7 @@ def batch_norm(
         refuse_gradient("batch_norm", x, weight, bias)
     code = activation_code(activation)
     arguments = (x, running_mean, running_var, weight, bias, eps, code, slope)
-    if out is None:
-        return _ops.batch_norm.default(*arguments)
-    _ops.batch_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.batch_norm, arguments, out)
 
 
 def group_norm(
@@ -108,10 +120,7 @@ def group_norm(
     if num_groups < 1:
         raise ValueError(f"normd.torch.group_norm: num_groups: {num_groups}, wanted at least 1")
     arguments = (x, num_groups, weight, bias, eps, activation_code(activation), slope)
-    if out is None:
-        return _ops.group_norm.default(*arguments)
-    _ops.group_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.group_norm, arguments, out)
 
 
 def layer_norm(
@@ -135,10 +144,7 @@ def layer_norm(
         refuse_gradient("layer_norm", x, weight, bias)
     first, axes = axes_of("layer_norm", x, normalized_shape, axis)
     arguments = (x, first, axes, weight, bias, eps, activation_code(activation), slope)
-    if out is None:
-        return _ops.layer_norm.default(*arguments)
-    _ops.layer_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.layer_norm, arguments, out)
 
 
 def rms_norm(
@@ -164,10 +170,7 @@ def rms_norm(
         eps = torch.finfo(x.dtype).eps
     code = activation_code(activation)
     arguments = (x, first, axes, weight, eps, weight_offset, code, slope)
-    if out is None:
-        return _ops.rms_norm.default(*arguments)
-    _ops.rms_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.rms_norm, arguments, out)
 
 
 def add_layer_norm(
@@ -191,10 +194,7 @@ def add_layer_norm(
     first, axes = axes_of("add_layer_norm", x, normalized_shape)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, bias, eps, code, slope)
-    if out is None:
-        return _ops.add_layer_norm.default(*arguments)
-    _ops.add_layer_norm.out(*arguments, out=out[0], residual_out=out[1])
-    return out
+    return _two(_ops.add_layer_norm, arguments, out)
 
 
 def add_rms_norm(
@@ -215,10 +215,7 @@ def add_rms_norm(
     first, axes = axes_of("add_rms_norm", x, normalized_shape)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, eps, weight_offset, code, slope)
-    if out is None:
-        return _ops.add_rms_norm.default(*arguments)
-    _ops.add_rms_norm.out(*arguments, out=out[0], residual_out=out[1])
-    return out
+    return _two(_ops.add_rms_norm, arguments, out)
 
 
 def gated_rms_norm(
@@ -242,10 +239,7 @@ def gated_rms_norm(
     elements = elements_of(normalized_shape)
     groups = divided("gated_rms_norm", "group_size", elements, group_size or elements)
     arguments = (x, gate, first, axes, groups, weight, eps, norm_before_gate)
-    if out is None:
-        return _ops.gated_rms_norm.default(*arguments)
-    _ops.gated_rms_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.gated_rms_norm, arguments, out)
 
 
 def lp_normalize(
@@ -259,10 +253,7 @@ def lp_normalize(
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted one of {x.dim()}")
     arguments = (x, dim % x.dim(), 1, _LP_STATISTICS[p], eps)
-    if out is None:
-        return _ops.lp_normalize.default(*arguments)
-    _ops.lp_normalize.out(*arguments, out=out)
-    return out
+    return _one(_ops.lp_normalize, arguments, out)
 
 
 def adaptive_layer_norm(
@@ -286,10 +277,7 @@ def adaptive_layer_norm(
         refuse_gradient("adaptive_layer_norm", x, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    if out is None:
-        return _ops.adaptive_layer_norm.default(*arguments)
-    _ops.adaptive_layer_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.adaptive_layer_norm, arguments, out)
 
 
 def add_adaptive_layer_norm(
@@ -315,10 +303,7 @@ def add_adaptive_layer_norm(
         refuse_gradient("add_adaptive_layer_norm", x, residual, gate, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, residual, gate, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    if out is None:
-        return _ops.add_adaptive_layer_norm.default(*arguments)
-    _ops.add_adaptive_layer_norm.out(*arguments, out=out[0], residual_out=out[1])
-    return out
+    return _two(_ops.add_adaptive_layer_norm, arguments, out)
 
 
 def adaptive_group_norm(
@@ -340,10 +325,7 @@ def adaptive_group_norm(
         refuse_gradient("adaptive_group_norm", x, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, num_groups, scale, shift, weight, bias, eps, scale_offset, code, slope)
-    if out is None:
-        return _ops.adaptive_group_norm.default(*arguments)
-    _ops.adaptive_group_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.adaptive_group_norm, arguments, out)
 
 
 def adaptive_instance_norm(
@@ -359,10 +341,7 @@ def adaptive_instance_norm(
     if is_grad_enabled():
         refuse_gradient("adaptive_instance_norm", x, style)
     arguments = (x, style, eps, activation_code(activation), slope)
-    if out is None:
-        return _ops.adaptive_instance_norm.default(*arguments)
-    _ops.adaptive_instance_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.adaptive_instance_norm, arguments, out)
 
 
 def conditional_instance_norm(
@@ -386,10 +365,7 @@ def conditional_instance_norm(
         refuse_gradient("conditional_instance_norm", x, weight, bias, style_weights)
     code = activation_code(activation)
     arguments = (x, weight, bias, style_index, style_weights, eps, code, slope)
-    if out is None:
-        return _ops.conditional_instance_norm.default(*arguments)
-    _ops.conditional_instance_norm.out(*arguments, out=out)
-    return out
+    return _one(_ops.conditional_instance_norm, arguments, out)
 
 
 def _quantized(
