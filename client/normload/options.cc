@@ -333,6 +333,7 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
     return absl::InvalidArgumentError(absl::StrCat("unexpected argument ", others->front()));
   }
   SetDefaultTimes(default_duration, default_warmup, o);
+  if (absl::Status status = flags.Check(); !status.ok()) return status;
   if (absl::Status status = CheckNumbers(o); !status.ok()) return status;
   if (absl::Status status = SetArrivals(o); !status.ok()) return status;
   if (!o.slo.empty()) {

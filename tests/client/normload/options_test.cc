@@ -136,13 +136,15 @@ TEST(OptionsTest, NamesWhatIsWrongWithSeveralServers) {
               HasSubstr("--balance: \"random\", wanted round_robin or least_outstanding"));
   EXPECT_THAT(Error({"--model=m", several, "--max_attempts=101"}),
               HasSubstr("--max_attempts: 101, wanted 0 to 100"));
-  EXPECT_THAT(Error({"--model=m", several, "--retry_tokens=-1"}), HasSubstr("--retry_tokens: -1"));
-  EXPECT_THAT(Error({"--model=m", several, "--hedge_after=-1s"}), HasSubstr("--hedge_after: -1s"));
+  EXPECT_THAT(Error({"--model=m", several, "--retry_tokens=-1"}),
+              HasSubstr("--retry_tokens: -1, wanted 0 or more"));
+  EXPECT_THAT(Error({"--model=m", several, "--hedge_after=-1s"}),
+              HasSubstr("--hedge_after: -1s, wanted 0 to 1h"));
   EXPECT_THAT(Error({"--model=m", several, "--resolve_interval=10ms"}),
               HasSubstr("--resolve_interval: 10ms, wanted 1s or more"));
   EXPECT_THAT(Error({"--model=m", "--server=127.0.0.1:1,x"}), HasSubstr("server: \"x\""));
   EXPECT_THAT(Error({"--model=m", "--max_attempts=3"}),
-              HasSubstr("--max_attempts: wanted with several servers"));
+              HasSubstr("--max_attempts: 3, wanted several servers"));
 }
 
 TEST(OptionsTest, MergeTakesReports) {
