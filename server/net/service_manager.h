@@ -10,7 +10,7 @@ namespace normd {
 // Sends `state`, such as "READY=1", to the socket that the environment's NOTIFY_SOCKET names: a
 // path, or an abstract name after '@'. Nothing happens without one. Thread-safe as long as nobody
 // changes the environment; never blocks. What cannot be sent is logged as a warning. Source:
-// sd_notify(3).
+// sd_notify(3), whose library would be one more in the image for the sake of one datagram.
 void NotifyServiceManager(absl::string_view state);
 
 }  // namespace normd
