@@ -90,7 +90,7 @@ HWY_INLINE hn::Vec<HalfTag<D>> TakeLow16(D, VU32 bits) {
 
 // Rounds to nearest even; a NaN becomes a quiet NaN.
 template <class D>
-HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, [[maybe_unused]] D d, hn::Vec<D> v) {
 #if NORMD_NATIVE_FLOAT16
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::BitCast(HalfTag<D>(), hn::DemoteTo(d16, v));

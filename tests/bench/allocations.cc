@@ -44,7 +44,7 @@ Allocations CountAllocations() {
 
 }  // namespace normd
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef NORMD_SANITIZED
 // Visible to the shared libraries, which then call these too.
 #pragma GCC visibility push(default)
 extern "C" {

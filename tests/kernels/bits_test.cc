@@ -119,7 +119,7 @@ std::vector<std::int64_t> RowLengths(DType dtype) {
        {std::int64_t{16512}, std::int64_t{60002}, std::int64_t{131072}, (1 << 20) / element}) {
     lengths.push_back(length);
   }
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
   // Several times slower there, which looks for other things than bits: no row of many chunks.
   std::erase_if(lengths, [](std::int64_t length) { return length > 16512; });
 #endif

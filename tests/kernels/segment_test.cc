@@ -125,7 +125,7 @@ class SegmentTest : public ::testing::TestWithParam<std::tuple<int, DType, Layou
 
 TEST_P(SegmentTest, AResidualIsAddedBeforeTheRowIsLookedAt) {
   for (const std::int64_t length : kLengths) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
     if (length > 2049) continue;  // Several times slower there, which looks for other things.
 #endif
     const std::int64_t skipped = length > kShortLength ? Draw(0, 3) : 0;

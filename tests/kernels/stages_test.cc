@@ -130,7 +130,7 @@ TEST_P(StagesTest, EveryPairOfStagesAgreesWithTheReference) {
 }
 
 TEST_P(StagesTest, ThreeStagesAndMoreAgreeWithTheReference) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
   constexpr int kCases = 20;
 #else
   constexpr int kCases = 120;
@@ -150,7 +150,7 @@ TEST_P(StagesTest, ThreeStagesAndMoreAgreeWithTheReference) {
 
 TEST_P(StagesTest, LongRowsAgreeWithTheReference) {
   for (const std::int64_t boundary : {1024, 2048, 4096, 16384, 65536}) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
     if (boundary > 2048) continue;
 #endif
     for (const std::int64_t beside : {-1, 0, 1}) {
@@ -172,7 +172,7 @@ TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
   const bool first = std::get<Layout>(GetParam()) == Layout::kChannelsFirst;
   for (const std::int64_t columns : {255, 256, 257, 1024, 1025, 2048, 4096}) {
     for (const std::int64_t lines : {3, 70, 300}) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
       if (columns * lines > 100000) continue;
 #else
       if (columns * lines > 400000) continue;

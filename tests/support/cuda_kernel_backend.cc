@@ -1,15 +1,14 @@
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstdint>
+#include <cstddef>
 #include <deque>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/normalize.h"
 #include "tests/support/device_mirror.h"
 #include "tests/support/kernel_backend.h"
+#include "tests/support/segment_tensors.h"
 
 namespace normd::norm::testing {
 namespace {
@@ -38,7 +37,7 @@ class CudaKernelBackend : public KernelBackend {
     std::deque<NormParams> own;
     std::vector<Segment> device(segments, segments + count);
     for (Segment& segment : device) {
-      for (const Tensor& tensor : TensorsOf(spec, &segment)) {
+      for (const SegmentTensor& tensor : TensorsOf(spec, &segment)) {
         *tensor.address = mirror.Copy(*tensor.address, tensor.bytes, &error);
       }
       if (segment.params == nullptr) continue;
@@ -56,8 +55,8 @@ class CudaKernelBackend : public KernelBackend {
     error = cudaDeviceSynchronize();
     for (std::size_t i = 0; i < count && error == cudaSuccess && status.ok(); ++i) {
       Segment host = segments[i];
-      const std::vector<Tensor> to = TensorsOf(spec, &host);
-      const std::vector<Tensor> from = TensorsOf(spec, &device[i]);
+      const std::vector<SegmentTensor> to = TensorsOf(spec, &host);
+      const std::vector<SegmentTensor> from = TensorsOf(spec, &device[i]);
       for (std::size_t t = 0; t < to.size() && error == cudaSuccess; ++t) {
         if (!to[t].is_output || *to[t].address == nullptr) continue;
         error = cudaMemcpy(*to[t].address, *from[t].address, to[t].bytes, cudaMemcpyDeviceToHost);
@@ -67,60 +66,11 @@ class CudaKernelBackend : public KernelBackend {
   }
 
  private:
-  // One of a segment's arrays; inputs are never written.
-  struct Tensor {
-    void** address;
-    std::size_t bytes;
-    bool is_output = false;
-  };
-
-  static std::vector<Tensor> TensorsOf(const NormSpec& spec, Segment* segment) {
-    const auto input = [](auto** address) {
-      return const_cast<void**>(reinterpret_cast<const void* const*>(address));
-    };
-    const std::size_t element = SizeOf(spec.dtype);
-    const std::size_t accumulator = spec.dtype == DType::kFloat64 ? 8 : 4;
-    const auto samples = static_cast<std::size_t>(segment->samples);
-    const auto channels = samples * static_cast<std::size_t>(spec.channels);
-    const auto elements = channels * static_cast<std::size_t>(segment->spatial);
-    const bool quantized = spec.quantization != Quantization::kNone;
-    const auto rows = samples * static_cast<std::size_t>(RowsOfSample(spec, segment->spatial));
-    const std::int64_t length = RowLength(spec, segment->spatial);
-    const auto scales =
-        spec.quantization_scale == QuantizationScale::kBlock
-            ? static_cast<std::size_t>((length + kQuantizationBlock - 1) / kQuantizationBlock)
-            : 1;
-    const auto styles = samples * static_cast<std::size_t>(spec.styles);
-    const auto style_elements = channels * static_cast<std::size_t>(segment->style_spatial);
-    return {{input(&segment->x), elements * element},
-            {&segment->y, elements * (quantized ? 1 : element), true},
-            {input(&segment->residual), elements * element},
-            {&segment->residual_out, elements * element, true},
-            {input(&segment->other), elements * element},
-            {input(&segment->gate), channels * element},
-            {input(&segment->scale), channels * element},
-            {input(&segment->shift), channels * element},
-            {input(&segment->style_index), samples * sizeof(std::int64_t)},
-            {input(&segment->style_weights), styles * element},
-            {input(&segment->style_tensor), style_elements * element},
-            {&segment->mean_out, rows * accumulator, true},
-            {&segment->rstd_out, rows * accumulator, true},
-            {input(&segment->scale_out), rows * scales * sizeof(float), true}};
-  }
-
   static NormParams Copy(const NormSpec& spec, const NormParams& params, DeviceMirror& mirror,
                          cudaError_t* error) {
-    NormParams copied;
-    const auto styles = static_cast<std::size_t>(std::max<std::int64_t>(spec.styles, 1));
-    for (auto [from, to, rows] :
-         {std::tuple(&params.gamma, &copied.gamma, styles),
-          std::tuple(&params.beta, &copied.beta, styles),
-          std::tuple(&params.mean, &copied.mean, std::size_t{1}),
-          std::tuple(&params.variance, &copied.variance, std::size_t{1}),
-          std::tuple(&params.input_bias, &copied.input_bias, std::size_t{1})}) {
-      const std::size_t bytes =
-          rows * static_cast<std::size_t>(spec.channels) * SizeOf(from->dtype);
-      *to = {mirror.Copy(from->data, bytes, error), from->dtype};
+    NormParams copied = params;
+    for (const ParamTensor& tensor : TensorsOf(spec, &copied)) {
+      tensor.vector->data = mirror.Copy(tensor.vector->data, tensor.bytes, error);
     }
     return copied;
   }

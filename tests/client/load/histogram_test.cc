@@ -48,7 +48,7 @@ void ExpectSame(const Histogram& a, const Histogram& b) {
 // The values ascend as they are made, so that the exact percentiles need no sorting: the largest of
 // n independent uniform numbers is U^(1/n), and the next is as much smaller again among n - 1.
 TEST(HistogramTest, PercentilesOfTenMillionValuesAreWithinATenthOfAPercent) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef NORMD_SANITIZED
   constexpr int kValues = 1000000;  // Ten times slower, and nothing to find in the rest.
 #else
   constexpr int kValues = 10000000;

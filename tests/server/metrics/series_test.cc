@@ -182,7 +182,7 @@ TEST_F(SeriesTest, SeriesOfModelsThatAreGoneAreBoundedWhereNobodyScrapes) {
 
 // Every method, stage, batch and rejection, before and after: nothing stays.
 TEST_F(SeriesTest, MemoryOfModelsThatAreGoneIsFree) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef NORMD_SANITIZED
   GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
 #endif
   const auto load_and_ask = [this](int i) {
@@ -207,7 +207,7 @@ TEST_F(SeriesTest, MemoryOfModelsThatAreGoneIsFree) {
 }
 
 TEST_F(SeriesTest, AModelThatWasNeverAskedTakesLittleMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef NORMD_SANITIZED
   GTEST_SKIP() << "mallinfo2 does not know a sanitizer's memory";
 #endif
   metrics_ = CreateMetrics({"1.2.3", ""}, {10'000});

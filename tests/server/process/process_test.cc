@@ -212,7 +212,7 @@ double PeakMegabytes(const ChildProcess& child) {
 }
 
 TEST(ProcessTest, AStreamTakesNoMoreMemoryThanItsWindow) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef NORMD_SANITIZED
   GTEST_SKIP() << "a sanitizer's memory says nothing of the server's";
 #endif
   NormdProcess normd({"--lame_duck=0s", "--stream_window_bytes=4194304"});

@@ -1,0 +1,35 @@
+// The arrays that a segment and parameters point to, as a list, for backends of the kernels' tests
+// that move them to memory of another kind.
+
+#ifndef NORMD_TESTS_SUPPORT_SEGMENT_TENSORS_H_
+#define NORMD_TESTS_SUPPORT_SEGMENT_TENSORS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/norm.h"
+
+namespace normd::norm::testing {
+
+// One of the arrays of a segment; inputs are never written. What `address` points to may be set to
+// the address of a copy.
+struct SegmentTensor {
+  void** address;
+  std::size_t bytes;
+  bool is_output = false;
+};
+
+// Those of a segment that ValidateSegments accepts, absent ones as null pointers.
+std::vector<SegmentTensor> TensorsOf(const NormSpec& spec, Segment* segment);
+
+struct ParamTensor {
+  ParamVector* vector;
+  std::size_t bytes;
+};
+
+// Those of parameters that ValidateSpec accepts.
+std::vector<ParamTensor> TensorsOf(const NormSpec& spec, NormParams* params);
+
+}  // namespace normd::norm::testing
+
+#endif  // NORMD_TESTS_SUPPORT_SEGMENT_TENSORS_H_
