@@ -30,6 +30,7 @@ absl::StatusOr<EncodedMessage> EncodeForNormd(const NormalizeRequest& request) {
   head.queue_timeout_ns = QueueTimeoutNs(request);
   head.precision = request.precision;
   head.inputs = headers;
+  head.outputs = request.outputs;
   return EncodeNormalizeRequest(head);
 }
 
@@ -62,6 +63,7 @@ absl::StatusOr<EncodedMessage> EncodeForOpenInference(const NormalizeRequest& re
   const std::int64_t timeout_ns = QueueTimeoutNs(request);
   head.timeout_us = timeout_ns / 1000 + (timeout_ns % 1000 > 0 ? 1 : 0);
   head.tensors = headers;
+  head.wanted_outputs = request.outputs;
   return EncodeInferRequest(head);
 }
 

@@ -31,6 +31,8 @@ struct NormalizeRequest {
   std::int64_t version = 0;  // 0: the highest that is loaded.
   // By the model's names, in any order; a model's only input needs no name.
   std::vector<NamedTensor> inputs;
+  // The names of the outputs that are wanted; none: those that the model gives unasked.
+  std::vector<std::string> outputs;
   // Instead of the model's. Only normd.v1 has it.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.

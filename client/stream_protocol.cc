@@ -32,8 +32,10 @@ bool Parse(const StreamPartView& part, google::protobuf::MessageLite& message) {
   return message.ParseFromZeroCopyStream(&stream);
 }
 
-// The dimensions but the last, which alone differs between the tensors of a stream.
+// Whether the shapes can be of as many samples: they begin with the same number, or differ in their
+// last dimension alone. How many samples there are, the server says.
 bool HasTheSamplesOf(absl::Span<const std::int64_t> first, absl::Span<const std::int64_t> other) {
+  if (!first.empty() && !other.empty() && first[0] == other[0]) return true;
   if (first.size() != other.size()) return false;
   return first.empty() || std::equal(first.begin(), first.end() - 1, other.begin());
 }
@@ -74,6 +76,7 @@ grpc::ByteBuffer EncodeStreamHeader(const StreamRequest& request) {
     tensor.set_dtype(ToProtocol(input.dtype));
     for (const std::int64_t dim : input.shape.dims()) tensor.add_shape(dim);
   }
+  for (const std::string& name : request.outputs) header.add_outputs()->set_name(name);
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
 }

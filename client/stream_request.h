@@ -39,6 +39,8 @@ struct StreamRequest {
   // In the model's order, in which the stream carries them (StreamOrder, of StreamResult::samples);
   // a model's only input needs no name.
   std::vector<TensorSpec> inputs;
+  // The names of the outputs that are wanted; none: those that the model gives unasked.
+  std::vector<std::string> outputs;
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // Instead of the model's.
   // For each run of rows that the server computes; norm_service.proto says what they mean.
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;

@@ -7,7 +7,7 @@ namespace normd::norm {
 
 Status CheckParam(const char* name, const ParamVector& param) {
   if (param.data == nullptr) return Status();
-  if (!IsValid(param.dtype)) {
+  if (!IsNormalized(param.dtype)) {
     return InvalidArgument(std::string(name) + ": dtype " +
                            std::to_string(static_cast<int>(param.dtype)) +
                            " is not float32, float64, float16 or bfloat16");

@@ -11,8 +11,6 @@
 
 namespace normd::norm {
 
-inline bool IsValid(DType dtype) { return SizeOf(dtype) != 0; }
-
 inline bool IsAligned(const void* data, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % SizeOf(dtype) == 0;
 }

@@ -153,7 +153,7 @@ NormSpec BatchNormSpec(std::int64_t channels, DType dtype) {
 }
 
 Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
-  if (!IsValid(spec.dtype)) {
+  if (!IsNormalized(spec.dtype)) {
     return InvalidArgument("dtype: " + std::to_string(static_cast<int>(spec.dtype)) +
                            " is not float32, float64, float16 or bfloat16");
   }

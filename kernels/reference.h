@@ -15,7 +15,7 @@ namespace normd::norm {
 double LoadElement(DType dtype, const void* data, std::int64_t index);
 
 // Rounds `value` to nearest even into element `index`; overflow gives an infinity, a NaN a quiet
-// NaN.
+// NaN. Quantized types as StoreQuantized; an index is one that its type holds.
 void StoreElement(DType dtype, void* data, std::int64_t index, double value);
 
 // Element `index` of an array of quantized values, exactly.

@@ -76,6 +76,9 @@ double LoadElement(DType dtype, const void* data, std::int64_t index) {
     case DType::kFloat64: return Read<double>(data, index);
     case DType::kFloat16: return Decode(kFloat16Format, Read<std::uint16_t>(data, index));
     case DType::kBFloat16: return Decode(kBFloat16Format, Read<std::uint16_t>(data, index));
+    case DType::kInt8: return LoadQuantized(Quantization::kInt8, data, index);
+    case DType::kFloat8E4M3: return LoadQuantized(Quantization::kFloat8E4M3, data, index);
+    case DType::kInt64: return static_cast<double>(Read<std::int64_t>(data, index));
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -86,6 +89,9 @@ void StoreElement(DType dtype, void* data, std::int64_t index, double value) {
     case DType::kFloat64: Write(data, index, value); return;
     case DType::kFloat16: Write(data, index, Encode(kFloat16Format, value)); return;
     case DType::kBFloat16: Write(data, index, Encode(kBFloat16Format, value)); return;
+    case DType::kInt8: return StoreQuantized(Quantization::kInt8, data, index, value);
+    case DType::kFloat8E4M3: return StoreQuantized(Quantization::kFloat8E4M3, data, index, value);
+    case DType::kInt64: Write(data, index, static_cast<std::int64_t>(value)); return;
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace normd::norm {
 
-// The fields of Segment that are inputs, but for indexes.
+// The fields of Segment that are inputs.
 enum class SegmentInput : std::uint8_t {
   kX,
   kResidual,
@@ -18,14 +18,14 @@ enum class SegmentInput : std::uint8_t {
   kGate,
   kScale,
   kShift,
+  kStyleIndex,
   kStyleWeights,
   kStyleTensor,
 };
 
-// Those that every segment of a spec has.
-enum class SegmentOutput : std::uint8_t { kY, kResidualOut };
+enum class SegmentOutput : std::uint8_t { kY, kResidualOut, kScale, kMean, kRstd };
 
-// What a spec takes and gives, in the order of the enumerators.
+// What a spec takes and can give, in the order of the enumerators.
 std::vector<SegmentInput> InputsOf(const NormSpec& spec);
 std::vector<SegmentOutput> OutputsOf(const NormSpec& spec);
 
@@ -34,6 +34,15 @@ constexpr bool IsLikeX(SegmentInput input) {
   return input == SegmentInput::kX || input == SegmentInput::kResidual ||
          input == SegmentInput::kOther;
 }
+
+// Whether a segment may leave it out: then its field is null.
+constexpr bool IsOptional(SegmentOutput output) {
+  return output == SegmentOutput::kMean || output == SegmentOutput::kRstd;
+}
+
+// The element types; spec.dtype is the segment's.
+DType TypeOf(const NormSpec& spec, SegmentInput input);
+DType TypeOf(const NormSpec& spec, SegmentOutput output);
 
 // Sets the field. `bytes` are the tensor's, of all samples of the segment: they tell the size of a
 // style tensor. The segment's samples are set, and `spec` has its type.

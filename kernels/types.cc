@@ -8,6 +8,9 @@ const char* Name(DType dtype) {
     case DType::kFloat64: return "float64";
     case DType::kFloat16: return "float16";
     case DType::kBFloat16: return "bfloat16";
+    case DType::kInt8: return "int8";
+    case DType::kFloat8E4M3: return "float8_e4m3";
+    case DType::kInt64: return "int64";
   }
   return "invalid";
 }

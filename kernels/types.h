@@ -10,20 +10,39 @@
 
 namespace normd::norm {
 
-// Values are part of the C ABI.
-enum class DType : std::uint8_t { kFloat32 = 1, kFloat64 = 2, kFloat16 = 3, kBFloat16 = 4 };
+// The types of elements. Values are part of the C ABI.
+enum class DType : std::uint8_t {
+  // What is normalized, and parameters.
+  kFloat32 = 1,
+  kFloat64 = 2,
+  kFloat16 = 3,
+  kBFloat16 = 4,
+  // What a quantized output has.
+  kInt8 = 5,
+  kFloat8E4M3 = 6,
+  kInt64 = 7,  // Indexes.
+};
 
-// Bytes of one element: 2, 4 or 8; 0 for a value that is not a DType.
+// Whether tensors of this type are normalized, and parameters may have it.
+constexpr bool IsNormalized(DType dtype) {
+  return dtype >= DType::kFloat32 && dtype <= DType::kBFloat16;
+}
+
+// Bytes of one element: 1, 2, 4 or 8; 0 for a value that is not a DType.
 constexpr std::size_t SizeOf(DType dtype) {
   switch (dtype) {
+    case DType::kInt8:
+    case DType::kFloat8E4M3: return 1;
     case DType::kFloat16:
     case DType::kBFloat16: return 2;
     case DType::kFloat32: return 4;
-    case DType::kFloat64: return 8;
+    case DType::kFloat64:
+    case DType::kInt64: return 8;
   }
   return 0;
 }
-// "float32", "float64", "float16", "bfloat16"; "invalid" for a value that is not a DType.
+// "float32", "float64", "float16", "bfloat16", "int8", "float8_e4m3", "int64"; "invalid" for a
+// value that is not a DType.
 const char* Name(DType dtype);
 
 enum class Activation : std::uint8_t {

@@ -109,6 +109,25 @@ absl::Status ReadElement(MessageReader& reader, InferContents field, std::size_t
   return absl::OkStatus();
 }
 
+// Indexes take up to eight times their bytes on the wire, before anything is admitted.
+constexpr std::int64_t kMaxInt64Contents = std::int64_t{64} << 10;
+
+absl::Status ReadInt64(MessageReader& reader, ReceivedInferTensor& tensor) {
+  std::int64_t value = 0;
+  absl::Status status = reader.ReadInt(".contents", value);
+  if (status.ok()) status = NoteContents(reader, InferContents::kInt64, tensor);
+  if (!status.ok()) return status;
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(value));
+  if (tensor.data_bytes == kMaxInt64Contents * kBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(reader.Within(), ".contents: more than ", kMaxInt64Contents, " in ",
+                     Name(InferContents::kInt64), ", wanted raw_input_contents for so many"));
+  }
+  Own(tensor).append(reinterpret_cast<const char*>(&value), sizeof(value));
+  tensor.data_bytes += kBytes;
+  return absl::OkStatus();
+}
+
 absl::Status DropVarint(MessageReader& reader, InferContents field, ReceivedInferTensor& tensor) {
   std::int64_t value = 0;
   absl::Status status = reader.ReadInt(".contents", value);
@@ -129,15 +148,16 @@ absl::Status ReadContents(MessageReader& reader, std::uint32_t tag, ReceivedInfe
       return ReadPackedElements(reader, InferContents::kFp64, 8, tensor);
     case Fixed64Tag(Contents::kFp64ContentsFieldNumber):
       return ReadElement(reader, InferContents::kFp64, 8, tensor);
+    case DelimitedTag(Contents::kInt64ContentsFieldNumber):
+      return reader.ReadPacked(".contents", [&] { return ReadInt64(reader, tensor); });
+    case VarintTag(Contents::kInt64ContentsFieldNumber): return ReadInt64(reader, tensor);
     case DelimitedTag(Contents::kBoolContentsFieldNumber):
     case DelimitedTag(Contents::kIntContentsFieldNumber):
-    case DelimitedTag(Contents::kInt64ContentsFieldNumber):
     case DelimitedTag(Contents::kUintContentsFieldNumber):
     case DelimitedTag(Contents::kUint64ContentsFieldNumber):
       return DropVarints(reader, static_cast<InferContents>(tag >> 3), tensor);
     case VarintTag(Contents::kBoolContentsFieldNumber):
     case VarintTag(Contents::kIntContentsFieldNumber):
-    case VarintTag(Contents::kInt64ContentsFieldNumber):
     case VarintTag(Contents::kUintContentsFieldNumber):
     case VarintTag(Contents::kUint64ContentsFieldNumber):
       return DropVarint(reader, static_cast<InferContents>(tag >> 3), tensor);
@@ -243,6 +263,9 @@ std::size_t SizeOf(const InferMessageHead& head) {
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
   }
   for (const InferTensorHeader& tensor : head.tensors) size += SubmessageSize(SizeOf(tensor));
+  for (const std::string& name : head.wanted_outputs) {
+    size += SubmessageSize(BytesFieldSize(name.size()));
+  }
   return size;
 }
 
@@ -369,6 +392,11 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   writer.WriteText(Request::kIdFieldNumber, head.id);
   WriteParameters(head, writer);
   WriteTensors(head.tensors, writer);
+  for (const std::string& name : head.wanted_outputs) {
+    writer.WriteLength(Request::kOutputsFieldNumber, BytesFieldSize(name.size()));
+    writer.WriteText(inference::ModelInferRequest_InferRequestedOutputTensor::kNameFieldNumber,
+                     name);
+  }
   for (const InferTensorHeader& tensor : head.tensors) {
     writer.WriteLength(raw_field, static_cast<std::size_t>(tensor.data_bytes));
     message.ends.push_back(static_cast<std::size_t>(writer.position() - message.bytes.data()));

@@ -114,6 +114,7 @@ struct InferMessageHead {
   std::int64_t timeout_us = 0;
   bool final_response = false;  // The parameter triton_final_response; false: left out.
   absl::Span<const InferTensorHeader> tensors;
+  absl::Span<const std::string> wanted_outputs;  // Of a request.
 };
 
 enum class InferMessageKind {

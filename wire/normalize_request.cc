@@ -10,6 +10,36 @@ namespace normd {
 
 using Request = v1::NormalizeRequest;
 
+namespace {
+
+absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
+  if (request.outputs.size() == kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("outputs: more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
+  }
+  const std::size_t index = request.outputs.size();
+  std::string& name = request.outputs.emplace_back();
+  return reader.ReadElement("outputs", index, [&](std::uint32_t tag) {
+    if (tag != DelimitedTag(v1::WantedOutput::kNameFieldNumber)) return reader.SkipUnknown(tag);
+    return reader.ReadText(".name", kMaxNameBytes, name);
+  });
+}
+
+std::size_t OutputsSize(absl::Span<const std::string> outputs) {
+  std::size_t size = 0;
+  for (const std::string& name : outputs) size += SubmessageSize(BytesFieldSize(name.size()));
+  return size;
+}
+
+void WriteOutputs(absl::Span<const std::string> outputs, MessageWriter& writer) {
+  for (const std::string& name : outputs) {
+    writer.WriteLength(Request::kOutputsFieldNumber, BytesFieldSize(name.size()));
+    writer.WriteText(v1::WantedOutput::kNameFieldNumber, name);
+  }
+}
+
+}  // namespace
+
 absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const ConstBytes> slices) {
   MessageReader reader("request", slices);
   NormalizeRequestView request;
@@ -27,6 +57,7 @@ absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const Con
         return reader.ReadInt("queue_timeout_ns", request.queue_timeout_ns);
       case VarintTag(Request::kPrecisionFieldNumber):
         return reader.ReadEnum("precision", request.precision);
+      case DelimitedTag(Request::kOutputsFieldNumber): return ReadOutput(reader, request);
       default: return reader.SkipUnknown(tag);
     }
   });
@@ -52,7 +83,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   const TensorsSize tensors = SizeOfTensors(head.inputs);
   const std::size_t fields = BytesFieldSize(head.model.size()) + IntFieldSize(head.version) +
                              IntFieldSize(head.priority) + IntFieldSize(head.queue_timeout_ns) +
-                             IntFieldSize(head.precision);
+                             IntFieldSize(head.precision) + OutputsSize(head.outputs);
   if (fields + tensors.total > kMaxMessageBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: ", fields + tensors.total,
                                                    " bytes, wanted at most ", kMaxMessageBytes,
@@ -66,6 +97,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   writer.WriteInt(Request::kPriorityFieldNumber, head.priority);
   writer.WriteInt(Request::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
   writer.WriteInt(Request::kPrecisionFieldNumber, head.precision);
+  WriteOutputs(head.outputs, writer);
   // Out of their number's order, which readers do not mind, so that data ends the message.
   WriteTensors(Request::kInputsFieldNumber, head.inputs, message.bytes.data(), writer,
                message.ends);

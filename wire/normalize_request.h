@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -27,6 +28,8 @@ struct NormalizeRequestView {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // As sent: may be no enumerator.
   std::int64_t queue_timeout_ns = 0;                    // As sent: may be negative.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // As sent: may be no enumerator.
+  // The names of the outputs that are wanted, at most kMaxTensors. None: as the model gives them.
+  absl::InlinedVector<std::string, 1> outputs;
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in
@@ -36,8 +39,8 @@ struct NormalizeRequestView {
 // slice.
 //
 // InvalidArgument for a message that protobuf would not parse ("request: malformed protobuf ..."),
-// for more dimensions than kMaxRank, a name over kMaxNameBytes, no inputs and more than
-// kMaxTensors. Values are not judged here. Thread-safe, as it has no state.
+// for more dimensions than kMaxRank, a name over kMaxNameBytes, no inputs and more inputs or
+// outputs than kMaxTensors. Values are not judged here. Thread-safe, as it has no state.
 absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const ConstBytes> slices);
 
 // What a NormalizeRequest says, but its tensors' bytes; norm_service.proto says what each means.
@@ -48,6 +51,7 @@ struct NormalizeRequestHead {
   std::int64_t queue_timeout_ns = 0;
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   absl::Span<const TensorHeader> inputs;
+  absl::Span<const std::string> outputs;  // The names of those that are wanted.
 };
 
 // InvalidArgument when the message exceeds 2 GiB, protobuf's limit.

@@ -14,7 +14,10 @@ static_assert(NamesOf(norm::DType::kFloat32).protocol == v1::FLOAT32);
 static_assert(NamesOf(norm::DType::kFloat64).protocol == v1::FLOAT64);
 static_assert(NamesOf(norm::DType::kFloat16).protocol == v1::FLOAT16);
 static_assert(NamesOf(norm::DType::kBFloat16).protocol == v1::BFLOAT16);
-static_assert(v1::DataType_MAX == v1::BFLOAT16, "a type that wire/data_type.h does not name");
+static_assert(NamesOf(norm::DType::kInt8).protocol == v1::INT8);
+static_assert(NamesOf(norm::DType::kFloat8E4M3).protocol == v1::FLOAT8_E4M3);
+static_assert(NamesOf(norm::DType::kInt64).protocol == v1::INT64);
+static_assert(v1::DataType_MAX == v1::INT64, "a type that wire/data_type.h does not name");
 
 absl::Status ReadDimension(MessageReader& reader, ReceivedTensor& tensor) {
   std::int64_t dim = 0;

@@ -64,6 +64,10 @@ std::string SetOption(absl::string_view option, MixEntry& entry) {
     if (entry.stream_chunk_bytes > 0) return "";
     return absl::StrCat(option, " is not a size from 1 to 1024MiB, such as 256KiB");
   }
+  if (halves.first == "outputs") {
+    entry.outputs = absl::StrSplit(halves.second, '+', absl::SkipEmpty());
+    return entry.outputs.empty() ? absl::StrCat(option, " names no output") : "";
+  }
   if (halves.first == "priority") {
     const auto name = std::find(kPriorityNames.begin() + 1, kPriorityNames.end(), halves.second);
     if (name == kPriorityNames.end()) return absl::StrCat(option, " is not low, normal or high");
@@ -98,7 +102,8 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
     return absl::InvalidArgumentError(absl::StrCat("mix: \"", text, "\": ", what,
                                                    "; wanted model:shape:dtype:weight, such as "
                                                    "instance_norm_64:2x64x56x56:float32:3, and "
-                                                   "after it y=2x512, priority=high, timeout=20ms, "
+                                                   "after it y=2x512, outputs=y+mean, "
+                                                   "priority=high, timeout=20ms, "
                                                    "queue_timeout=5ms or stream=1MiB"));
   };
   MixEntry entry;
@@ -130,9 +135,6 @@ absl::StatusOr<MixEntry> ParseEntry(absl::string_view text) {
   }
   for (auto option = options.rbegin(); option != options.rend(); ++option) {
     if (const std::string error = SetOption(*option, entry); !error.empty()) return wrong(error);
-  }
-  if (entry.streamed() && entry.inputs.size() > 1) {
-    return wrong(absl::StrCat("normload streams no ", entry.inputs.back().name));
   }
   return entry;
 }
@@ -166,6 +168,7 @@ std::string MixEntry::ToString() const {
     absl::StrAppend(&text,
                     ":queue_timeout=", absl::FormatDuration(absl::FromChrono(queue_timeout)));
   }
+  if (!outputs.empty()) absl::StrAppend(&text, ":outputs=", absl::StrJoin(outputs, "+"));
   if (streamed()) absl::StrAppend(&text, ":stream=", FormatBytes(stream_chunk_bytes));
   return text;
 }
@@ -196,6 +199,14 @@ std::vector<client::NamedTensor> Item::NamedInputs() const {
   return named;
 }
 
+std::vector<client::TensorSpec> Item::Specs() const {
+  std::vector<client::TensorSpec> specs;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    specs.push_back(inputs[i].spec(entry.inputs[i].name));
+  }
+  return specs;
+}
+
 absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64_t seed) {
   if (mix.empty()) return absl::InvalidArgumentError("mix: empty, wanted at least one entry");
   double total = 0;
@@ -206,8 +217,10 @@ absl::StatusOr<Workload> Workload::Create(std::vector<MixEntry> mix, std::uint64
     const std::size_t index = workload.items_.size();
     std::vector<client::Tensor> inputs;
     for (const InputShape& input : entry.inputs) {
+      const std::uint64_t input_seed = SeedOf(seed + index, inputs.size());
       absl::StatusOr<client::Tensor> tensor =
-          client::RandomTensor(entry.dtype, input.shape, 0, 1, SeedOf(seed + index, inputs.size()));
+          input.values > 0 ? client::RandomIndexes(input.shape, input.values, input_seed)
+                           : client::RandomTensor(entry.dtype, input.shape, 0, 1, input_seed);
       if (!tensor.ok()) return tensor.status();
       inputs.push_back(*std::move(tensor));
     }

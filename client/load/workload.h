@@ -23,6 +23,8 @@ enum class Priority { kUnspecified, kLow, kNormal, kHigh };
 struct InputShape {
   std::string name;  // Empty: the model's only input.
   Shape shape;
+  // Above 0: its elements are int64, from 0 to below this, instead of the entry's type.
+  std::int64_t values = 0;
 };
 
 // One kind of request, before its tensors are made.
@@ -32,13 +34,14 @@ struct MixEntry {
   // The first input's was not given: it and those of inputs that are not named are still to be
   // chosen for the model.
   bool shape_from_model = false;
-  norm::DType dtype = norm::DType::kFloat32;  // The type of every input.
+  norm::DType dtype = norm::DType::kFloat32;  // The type of every input but indexes.
   double weight = 1;                          // Its share is weight / the sum of the weights.
   Priority priority = Priority::kUnspecified;
   std::optional<Duration> timeout;  // The calls' deadline; nullopt: the run's.
   Duration queue_timeout{0};        // How long they may wait on the server; 0: their deadline.
-  // Above 0: the only input goes through NormalizeStream, in messages of so many of its bytes.
+  // Above 0: the inputs go through NormalizeStream, in messages of so many of their bytes.
   std::int64_t stream_chunk_bytes = 0;
+  std::vector<std::string> outputs;  // The names of those that are wanted; none: as the model says.
 
   bool streamed() const { return stream_chunk_bytes > 0; }
 
@@ -52,9 +55,9 @@ struct MixEntry {
 // "model:shape:dtype:weight", comma between several; what follows the model may be left out
 // (shape_from_model, float32, 1), and the shape may be empty.
 // After them, in any order: "priority=low" (normal, high), "timeout=20ms", "queue_timeout=5ms",
-// "NAME=8x512", such as "y=8x512", for a further input of the model, and "stream" or
-// "stream=256KiB" for one NormalizeStream call a tensor, in messages of so many bytes
-// (kDefaultChunkBytes).
+// "NAME=8x512", such as "y=8x512", for a further input of the model, "outputs=y+mean" for the
+// outputs that are wanted, and "stream" or "stream=256KiB" for one NormalizeStream call a tensor,
+// in messages of so many bytes (kDefaultChunkBytes).
 // "instance_norm_64:2x64x56x56:float32:3,group_norm_64_8:1x64x28x28:priority=high". InvalidArgument
 // names the entry and the field.
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
@@ -69,6 +72,7 @@ struct Item {
 
   std::int64_t input_bytes() const;
   std::vector<client::NamedTensor> NamedInputs() const;
+  std::vector<client::TensorSpec> Specs() const;
 };
 
 // Immutable; thread-safe.

@@ -1,5 +1,6 @@
 // `normctl normalize`: tensors from files to files, in one message or as a stream.
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
@@ -108,6 +110,9 @@ class NormalizeCommand final : public Command {
     flags.Add("o", &output_paths_, "OUT.npy",
               "File for the result; without it none is written. Of several results NAME=OUT.npy, "
               "once for each that is wanted.");
+    flags.Add("outputs", &outputs_, "NAMES",
+              "Outputs that are wanted, comma-separated, such as y,mean; empty: those that -o "
+              "names, or else all that come unasked.");
     flags.Add("stream", &stream_, "WHEN",
               "always, never, or auto: files over 64 MiB. A stream needs little memory, and has no "
               "time limit but a --timeout that is given.");
@@ -148,15 +153,33 @@ class NormalizeCommand final : public Command {
       paths.push_back(ParseTensorPath(argument));
     }
     if (!y_path_.empty()) paths.push_back({"y", y_path_});
-    const absl::StatusOr<std::vector<InputFile>> inputs = OpenInputs(std::move(paths));
+    absl::StatusOr<std::vector<InputFile>> inputs = OpenInputs(std::move(paths));
     if (!inputs.ok()) return inputs.status();
     std::int64_t bytes = 0;
     for (const InputFile& input : *inputs) bytes += input.file.bytes();
     const bool streams = stream_ == "always" || (stream_ == "auto" && bytes > kStreamFromBytes);
-    return streams ? RunStreamed(context, *inputs) : RunInOneMessage(context, *inputs);
+    if (!streams) return RunInOneMessage(context, *inputs);
+    if (absl::Status sorted = SortAsModel(context, *inputs); !sorted.ok()) return sorted;
+    return RunStreamed(context, *inputs);
   }
 
  private:
+  // A stream carries several inputs in the model's order, whatever the order of the arguments. What
+  // the model does not take is left for the server to refuse.
+  absl::Status SortAsModel(const Context& context, std::vector<InputFile>& inputs) const {
+    if (inputs.size() < 2) return absl::OkStatus();
+    const auto model = context.client->GetModel(model_, version_, context.timeout);
+    if (!model.ok()) return model.status();
+    const auto place = [&](const InputFile& input) {
+      int at = 0;
+      while (at < model->inputs_size() && model->inputs(at).name() != input.name) ++at;
+      return at;
+    };
+    std::stable_sort(inputs.begin(), inputs.end(),
+                     [&](const InputFile& a, const InputFile& b) { return place(a) < place(b); });
+    return absl::OkStatus();
+  }
+
   static absl::Status Verdict(const Comparison& comparison) {
     if (comparison.ok()) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("verification failed: ", Describe(comparison)));
@@ -169,6 +192,7 @@ class NormalizeCommand final : public Command {
     request.priority = *ParsePriority(priority_);
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.precision = *ParsePrecision(precision_);
+    request.outputs = WantedOutputs();
     request.timeout = context.timeout;
     for (const InputFile& input : inputs) {
       const absl::StatusOr<Tensor> tensor = input.file.ReadAll();
@@ -195,13 +219,28 @@ class NormalizeCommand final : public Command {
         ReferenceModel::Load(repository_, model_, response.version());
     if (!reference.ok()) return reference.status();
     const absl::StatusOr<std::vector<ReferenceOutput>> expected =
-        reference->Compute(request.inputs);
+        reference->Compute(request.inputs, request.outputs);
     if (!expected.ok()) return expected.status();
     std::vector<AnsweredTensor> answer;
     for (const OutputTensor& output : response.outputs()) {
+      // Older servers send what is not wanted too.
+      const auto& wanted = request.outputs;
+      const bool named = std::find(wanted.begin(), wanted.end(), output.name()) != wanted.end();
+      if (!wanted.empty() && !output.name().empty() && !named) continue;
       answer.push_back({&output.spec(), output.pieces()});
     }
     return CompareOutputs(answer, *expected);
+  }
+
+  // None: those that come unasked.
+  std::vector<std::string> WantedOutputs() const {
+    if (!outputs_.empty()) return absl::StrSplit(outputs_, ',');
+    std::vector<std::string> names;
+    for (const std::string& path : output_paths_) {
+      names.push_back(ParseTensorPath(path).name);
+      if (names.back().empty()) return {};
+    }
+    return names;
   }
 
   // Where the outputs go, as -o says.
@@ -222,6 +261,7 @@ class NormalizeCommand final : public Command {
     request.priority = *ParsePriority(priority_);
     request.queue_timeout = absl::ToChronoNanoseconds(queue_timeout_);
     request.precision = *ParsePrecision(precision_);
+    request.outputs = WantedOutputs();
     if (context.timeout_given) request.timeout = context.timeout;
     std::vector<std::string> paths;
     const auto choose_paths = [&](absl::Span<const TensorSpec> outputs) {
@@ -264,7 +304,7 @@ class NormalizeCommand final : public Command {
       if (!file.ok()) return file.status();
       outputs.push_back({result.outputs[i].name, *std::move(file)});
     }
-    return CompareFiles(*reference, inputs, outputs);
+    return CompareFiles(*reference, inputs, outputs, WantedOutputs());
   }
 
   void PrintStreamed(const Context& context, const std::vector<InputFile>& inputs,
@@ -360,6 +400,7 @@ class NormalizeCommand final : public Command {
   std::string y_path_;
   std::string precision_;
   std::vector<std::string> output_paths_;
+  std::string outputs_;
   std::string stream_ = "auto";
   bool verify_ = false;
   std::string repository_;

@@ -32,7 +32,15 @@ void PrintTensors(const char* kind,
                   const google::protobuf::RepeatedPtrField<v1::TensorInfo>& tensors,
                   std::ostream& out) {
   for (const v1::TensorInfo& tensor : tensors) {
-    out << absl::StreamFormat("%-11s %s %s\n", kind, tensor.name(), PatternText(tensor.shape()));
+    out << absl::StreamFormat("%-11s %s %s", kind, tensor.name(), PatternText(tensor.shape()));
+    if (tensor.dtype() != v1::DATA_TYPE_UNSPECIFIED) {
+      out << " " << v1::DataType_Name(tensor.dtype());
+    }
+    if (tensor.dtype_of_float64() != v1::DATA_TYPE_UNSPECIFIED) {
+      out << ", " << v1::DataType_Name(tensor.dtype_of_float64()) << " of FLOAT64";
+    }
+    if (tensor.values() > 0) out << ", 0 to " << tensor.values() - 1;
+    out << (tensor.on_request() ? ", on request\n" : "\n");
   }
 }
 
@@ -42,6 +50,7 @@ std::vector<absl::string_view> TypesOf(const v1::ModelConfig& config,
   std::vector<absl::string_view> names;
   for (const DataTypeNames& type : kDataTypes) {
     const auto& taken = config.dtypes();
+    if (!norm::IsNormalized(type.dtype)) continue;
     if (taken.empty() || std::find(taken.begin(), taken.end(), type.protocol) != taken.end()) {
       names.push_back(type.*column);
     }
@@ -89,6 +98,11 @@ std::string DescribeOperation(const v1::ModelConfig& config) {
     std::string fields;
     printer.PrintToString(reflection.GetMessage(config, operation), &fields);
     text = absl::StrCat(operation->name(), " { ", fields, "}");
+  }
+  if (config.has_quantization()) {
+    const v1::Quantization& quantization = config.quantization();
+    absl::StrAppend(&text, " to ", v1::DataType_Name(quantization.dtype()), " ",
+                    v1::QuantizationScales_Name(quantization.scales()));
   }
   if (config.activation() != v1::NONE) {
     absl::StrAppend(&text, " + ", v1::Activation_Name(config.activation()));

@@ -158,10 +158,16 @@ absl::StatusOr<std::vector<Tensor>> ReadAllSamples(absl::Span<const InputFile> f
   return tensors;
 }
 
+struct Samples {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
 absl::StatusOr<Comparison> CompareSamples(const ReferenceModel& reference,
                                           absl::Span<const InputFile> input_files,
                                           absl::Span<const InputFile> output_files,
-                                          std::int64_t first, std::int64_t count) {
+                                          absl::Span<const std::string> wanted, Samples samples) {
+  const auto [first, count] = samples;
   const auto inputs = ReadAllSamples(input_files, first, count);
   if (!inputs.ok()) return inputs.status();
   const auto outputs = ReadAllSamples(output_files, first, count);
@@ -170,7 +176,7 @@ absl::StatusOr<Comparison> CompareSamples(const ReferenceModel& reference,
   for (std::size_t i = 0; i < inputs->size(); ++i) {
     named.push_back((*inputs)[i].named(input_files[i].name));
   }
-  const auto expected = reference.Compute(named);
+  const auto expected = reference.Compute(named, wanted);
   if (!expected.ok()) return expected.status();
   std::vector<TensorSpec> specs;
   for (std::size_t i = 0; i < outputs->size(); ++i) {
@@ -207,7 +213,8 @@ absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
 
 absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
                                         absl::Span<const InputFile> inputs,
-                                        absl::Span<const InputFile> outputs) {
+                                        absl::Span<const InputFile> outputs,
+                                        absl::Span<const std::string> wanted) {
   Comparison whole;
   const NpyReader& file = inputs.front().file;
   const std::int64_t samples = file.shape().rank() == 0 ? 0 : file.shape().dim(0);
@@ -215,8 +222,8 @@ absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
   const std::int64_t step =
       std::clamp<std::int64_t>(kCompareBytes / (file.bytes() / samples), 1, samples);
   for (std::int64_t first = 0; first < samples; first += step) {
-    const absl::StatusOr<Comparison> part =
-        CompareSamples(reference, inputs, outputs, first, std::min(step, samples - first));
+    const absl::StatusOr<Comparison> part = CompareSamples(
+        reference, inputs, outputs, wanted, {first, std::min(step, samples - first)});
     if (!part.ok()) return part.status();
     Add(*part, whole);
   }

@@ -28,10 +28,12 @@ absl::StatusOr<StreamResult> StreamFiles(Client& client, StreamRequest request,
                                          absl::Span<const InputFile> inputs,
                                          const ChoosePaths& choose_paths);
 
-// Holds the outputs, in the reference's order, against it, some samples at a time.
+// Holds the outputs, in the reference's order, against it, some samples at a time. `wanted`: those
+// that the request named.
 absl::StatusOr<Comparison> CompareFiles(const ReferenceModel& reference,
                                         absl::Span<const InputFile> inputs,
-                                        absl::Span<const InputFile> outputs);
+                                        absl::Span<const InputFile> outputs,
+                                        absl::Span<const std::string> wanted);
 
 }  // namespace normd::client
 

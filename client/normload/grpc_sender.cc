@@ -107,13 +107,22 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
     client::StreamedTensor stream;
     stream.request.model = item.entry.model;
     stream.request.version = options.version;
-    stream.request.inputs = {item.inputs.front().spec()};
+    stream.request.inputs = item.Specs();
+    stream.request.outputs = item.entry.outputs;
     stream.request.priority = priority;
     stream.request.queue_timeout = item.entry.queue_timeout;
     stream.request.timeout = item.entry.timeout.value_or(options.timeout);
     stream.request.chunk_bytes = item.entry.stream_chunk_bytes;
-    stream.bytes = item.inputs.front().bytes();
-    stream.owner = item.inputs.front().owner();
+    client::Tensor joined = item.inputs.front();
+    if (item.inputs.size() > 1) {
+      const bool known = item.index < options.stream_samples.size();
+      absl::StatusOr<client::Tensor> bytes =
+          client::JoinStream(item.inputs, known ? options.stream_samples[item.index] : 0);
+      if (!bytes.ok()) return bytes.status();
+      joined = *std::move(bytes);
+    }
+    stream.bytes = joined.bytes();
+    stream.owner = joined.owner();
     return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
   }
   client::NormalizeRequest request;
@@ -121,6 +130,7 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
   request.model = item.entry.model;
   request.version = options.version;
   request.inputs = item.NamedInputs();
+  request.outputs = item.entry.outputs;
   request.priority = priority;
   request.queue_timeout = item.entry.queue_timeout;
   absl::StatusOr<client::EncodedRequest> encoded = client::EncodedRequest::Create(request);

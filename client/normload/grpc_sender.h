@@ -28,6 +28,8 @@ struct GrpcSenderOptions {
   Duration timeout = client::kNoTimeout;
   // Normalize calls of one connection that gRPC has at once; see Backlog. 0: all.
   int max_sending = 0;
+  // The samples of each item's tensors, for streams of several inputs; may be fewer than items.
+  std::vector<std::int64_t> stream_samples;
 };
 
 // Thread-safe. An entry of the mix is one Normalize or ModelInfer call, or one NormalizeStream call

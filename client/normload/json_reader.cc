@@ -54,6 +54,7 @@ MixEntry ReadMixEntry(const Json& json) {
       entry.SetInput(name, ReadShape(shape, "options.mix.inputs"));
     }
   }
+  entry.outputs = json.value("outputs", std::vector<std::string>());
   entry.stream_chunk_bytes = json.value("stream_chunk_bytes", std::int64_t{0});
   if (json.contains("timeout_s")) entry.timeout = FromSeconds(json.at("timeout_s").get<double>());
   return entry;

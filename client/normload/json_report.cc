@@ -35,6 +35,7 @@ Json MixJson(const std::vector<MixEntry>& mix) {
     }
     if (entry.timeout) one["timeout_s"] = Seconds(*entry.timeout);
     if (entry.queue_timeout > Duration{0}) one["queue_timeout_s"] = Seconds(entry.queue_timeout);
+    if (!entry.outputs.empty()) one["outputs"] = entry.outputs;
     if (entry.streamed()) one["stream_chunk_bytes"] = entry.stream_chunk_bytes;
     json.push_back(std::move(one));
   }

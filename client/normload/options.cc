@@ -77,8 +77,8 @@ void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :NAME=DIMS (a further "
-            "input, such as :y=8x512).");
+            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :outputs=y+mean, "
+            ":NAME=DIMS (a further input, such as :y=8x512).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
   flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");

@@ -44,6 +44,7 @@ absl::Status For(const Item& item, const absl::Status& status) {
 // A response of either kind of call; its outputs only where they are verified.
 struct Reply {
   std::int64_t version = 0;
+  std::int64_t samples = 0;  // Of a stream's tensors.
   std::vector<client::TensorSpec> specs;
   std::vector<client::Tensor> outputs;
 };
@@ -55,6 +56,7 @@ absl::StatusOr<Reply> CallOnce(client::Client& client, const Item& item,
   request.model = item.entry.model;
   request.version = options.version;
   request.inputs = item.NamedInputs();
+  request.outputs = item.entry.outputs;
   request.timeout = CallTimeout(options);
   const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
@@ -75,10 +77,20 @@ absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
   client::StreamRequest request;
   request.model = item.entry.model;
   request.version = options.version;
-  request.inputs = {item.inputs.front().spec()};
+  request.inputs = item.Specs();
+  request.outputs = item.entry.outputs;
   request.timeout = CallTimeout(options);
   request.chunk_bytes = item.entry.stream_chunk_bytes;
-  ConstBytes rest = item.inputs.front().bytes();
+  client::Tensor joined = item.inputs.front();
+  ConstBytes rest = joined.bytes();
+  request.on_accepted = [&](const client::StreamResult& accepted) {
+    if (item.inputs.size() == 1) return absl::OkStatus();
+    absl::StatusOr<client::Tensor> stream = client::JoinStream(item.inputs, accepted.samples);
+    if (!stream.ok()) return stream.status();
+    joined = *std::move(stream);
+    rest = joined.bytes();
+    return absl::OkStatus();
+  };
   std::vector<std::byte> stream;
   const auto result = client.NormalizeStream(
       request,
@@ -94,6 +106,7 @@ absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
   if (!result.ok()) return result.status();
   Reply reply;
   reply.version = result->version;
+  reply.samples = result->samples;
   if (!options.verify) return reply;
   absl::StatusOr<std::vector<client::Tensor>> outputs =
       client::SplitStream(result->outputs, stream, result->samples);
@@ -111,7 +124,7 @@ absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
       client::ReferenceModel::Load(repository, item.entry.model, reply.version);
   if (!reference.ok()) return reference.status();
   absl::StatusOr<std::vector<client::ReferenceOutput>> outputs =
-      reference->Compute(item.NamedInputs());
+      reference->Compute(item.NamedInputs(), item.entry.outputs);
   if (!outputs.ok()) return outputs.status();
   expectation.outputs = *std::move(outputs);
   const client::AnsweredTensors answered(reply.specs, reply.outputs);
@@ -136,19 +149,39 @@ void SetShapes(std::vector<client::TensorSpec> inputs, MixEntry& entry) {
   entry.shape_from_model = false;
 }
 
+// Sorts the inputs as the model does, and says which are indexes. What the model does not take is
+// left for the server to refuse.
+void SetFromModel(const v1::ModelInfo& model, std::vector<InputShape>& inputs) {
+  const auto place = [&](const InputShape& input) {
+    int at = 0;
+    while (at < model.inputs_size() && model.inputs(at).name() != input.name) ++at;
+    return at;
+  };
+  std::stable_sort(inputs.begin() + 1, inputs.end(),
+                   [&](const InputShape& a, const InputShape& b) { return place(a) < place(b); });
+  for (InputShape& input : inputs) {
+    if (place(input) < model.inputs_size()) input.values = model.inputs(place(input)).values();
+  }
+}
+
 }  // namespace
 
 absl::Status ChooseShapes(client::Client& client, ProgramOptions& options) {
   for (MixEntry& entry : options.mix) {
-    if (!entry.shape_from_model) continue;
+    if (!entry.shape_from_model && entry.inputs.size() == 1) continue;
     const auto model = client.GetModel(entry.model, options.version, CallTimeout(options));
     if (!model.ok()) return WithLoadedModels(client, model.status());
+    if (!entry.shape_from_model) {
+      SetFromModel(*model, entry.inputs);
+      continue;
+    }
     absl::StatusOr<std::vector<client::TensorSpec>> inputs = client::DefaultInputs(*model);
     if (!inputs.ok()) {
       return absl::Status(inputs.status().code(),
                           absl::StrCat(entry.model, ": ", inputs.status().message()));
     }
     SetShapes(*std::move(inputs), entry);
+    SetFromModel(*model, entry.inputs);
   }
   return absl::OkStatus();
 }
@@ -163,6 +196,7 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
     const absl::StatusOr<Reply> reply =
         item.entry.streamed() ? StreamOnce(client, item, options) : CallOnce(client, item, options);
     if (!reply.ok()) return For(item, WithLoadedModels(client, reply.status()));
+    preflight.stream_samples.push_back(reply->samples);
     if (!options.verify) continue;
     absl::StatusOr<Expectation> expectation = Expect(item, *reply, options.model_repository);
     if (!expectation.ok()) return For(item, expectation.status());

@@ -17,11 +17,14 @@ namespace normd::load {
 
 struct Preflight {
   v1::GetServerInfoResponse server;
+  // One an item: the samples of its tensors; 0 for one that is not streamed.
+  std::vector<std::int64_t> stream_samples;
   std::vector<Expectation> expectations;  // One an item with --verify; empty without.
 };
 
-// Gives each entry of the mix that has none the shape that suits its model. Blocks. The first error
-// of a call; of a model that is not loaded with the names of those that are.
+// Gives each entry of the mix that has none the shape that suits its model; and several inputs
+// their model's order and their values, where these are indexes. Blocks. The first error of a call;
+// of a model that is not loaded with the names of those that are.
 absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
 
 // Blocks. The first error of a call, or of reading the repository; with --verify also DataLoss when

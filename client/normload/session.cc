@@ -253,6 +253,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   sender_options.version = options.version;
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
   sender_options.max_sending = options.max_sending * static_cast<int>(connected->servers);
+  sender_options.stream_samples = std::move(preflight->stream_samples);
   auto sender =
       GrpcSender::Create(std::move(connected->callers), *session->workload_,
                          std::move(preflight->expectations), sender_options, session->pacer_);

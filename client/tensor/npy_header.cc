@@ -1,5 +1,6 @@
 #include "client/tensor/npy_header.h"
 
+#include <iterator>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -103,13 +104,15 @@ class LiteralReader {
 };
 
 absl::StatusOr<norm::DType> ParseDescr(absl::string_view descr) {
-  // Both are written for bfloat16 too, for which the format has no name.
+  // These are written too, for types for which the format has no name.
   if (descr == "|V2" || descr == "bfloat16") return norm::DType::kBFloat16;
+  if (descr == "|V1" || descr == "float8_e4m3fn") return norm::DType::kFloat8E4M3;
   if (const DataTypeNames* type = FindDataType(&DataTypeNames::npy, descr)) return type->dtype;
   const std::string wanted = absl::StrCat(
       "wanted ", absl::StrJoin(kDataTypes, ", ", [](std::string* out, const DataTypeNames& type) {
         const bool is_raw = absl::StartsWith(type.npy, "<V");
-        absl::StrAppend(out, is_raw ? "or '" : "'", type.npy, is_raw ? "' for " : "'",
+        const bool is_last = &type == std::end(kDataTypes) - 1;
+        absl::StrAppend(out, is_last ? "or '" : "'", type.npy, is_raw ? "' for " : "'",
                         is_raw ? type.name : "");
       }));
   if (absl::StartsWith(descr, ">")) {

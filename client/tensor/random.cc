@@ -1,5 +1,6 @@
 #include "client/tensor/random.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -23,6 +24,19 @@ absl::StatusOr<Tensor> RandomTensor(norm::DType dtype, Shape shape, double low, 
     } else {
       norm::StoreElement(dtype, data, i, value);
     }
+  }
+  return tensor;
+}
+
+absl::StatusOr<Tensor> RandomIndexes(Shape shape, std::int64_t values, std::uint64_t seed) {
+  absl::StatusOr<Tensor> tensor = Tensor::Allocate(norm::DType::kInt64, std::move(shape));
+  if (!tensor.ok()) return tensor;
+  SplitMix64 random(seed);
+  for (std::int64_t i = 0; i < tensor->shape().elements(); ++i) {
+    const double value = random.NextDouble() * static_cast<double>(values);
+    const auto index = std::min(static_cast<std::int64_t>(value), values - 1);
+    std::memcpy(tensor->mutable_bytes().data() + i * std::int64_t{sizeof(index)}, &index,
+                sizeof(index));
   }
   return tensor;
 }

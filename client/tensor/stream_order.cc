@@ -33,6 +33,31 @@ StreamOrder::Run StreamOrder::Next(std::int64_t most) {
   return run;
 }
 
+absl::StatusOr<Tensor> JoinStream(absl::Span<const Tensor> tensors, std::int64_t samples) {
+  std::vector<TensorSpec> specs;
+  std::int64_t total = 0;
+  for (const Tensor& tensor : tensors) {
+    if (samples < 1 || tensor.shape().elements() % samples != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape: ", tensor.shape().ToString(), ", wanted ", samples, " samples"));
+    }
+    specs.push_back(tensor.spec());
+    total += static_cast<std::int64_t>(tensor.bytes().size());
+  }
+  const absl::StatusOr<Shape> shape = Shape::Create({total});
+  if (!shape.ok()) return shape.status();
+  absl::StatusOr<Tensor> stream = Tensor::Allocate(norm::DType::kInt8, *shape);
+  if (!stream.ok()) return stream;
+  StreamOrder order(specs, samples);
+  for (absl::Span<std::byte> rest = stream->mutable_bytes(); !rest.empty();) {
+    const StreamOrder::Run run = order.Next(static_cast<std::int64_t>(rest.size()));
+    const auto size = static_cast<std::size_t>(run.size);
+    std::memcpy(rest.data(), tensors[run.tensor].bytes().data() + run.offset, size);
+    rest.remove_prefix(size);
+  }
+  return stream;
+}
+
 absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> tensors,
                                                 absl::Span<const std::byte> stream,
                                                 std::int64_t samples) {

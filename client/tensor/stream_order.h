@@ -39,6 +39,10 @@ class StreamOrder {
   std::size_t next_ = 0;
 };
 
+// The bytes of the stream that carries the tensors, which have so many samples. ResourceExhausted
+// as Tensor::Allocate; InvalidArgument for tensors that do not divide into them.
+absl::StatusOr<Tensor> JoinStream(absl::Span<const Tensor> tensors, std::int64_t samples);
+
 // The tensors that a stream of so many samples carried. InvalidArgument when `stream` has another
 // number of bytes than they; ResourceExhausted as Tensor::Allocate.
 absl::StatusOr<std::vector<Tensor>> SplitStream(absl::Span<const TensorSpec> tensors,

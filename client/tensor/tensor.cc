@@ -15,7 +15,7 @@ namespace normd::client {
 absl::StatusOr<norm::DType> ParseDType(absl::string_view name) {
   const DataTypeNames* type = FindDataType(&DataTypeNames::name, name);
   if (type == nullptr) type = FindDataType(&DataTypeNames::short_name, name);
-  if (type != nullptr) return type->dtype;
+  if (type != nullptr && norm::IsNormalized(type->dtype)) return type->dtype;
   return absl::InvalidArgumentError(absl::StrCat("dtype: \"", name, "\" is none of ",
                                                  ListDataTypes(&DataTypeNames::name), " (",
                                                  ListDataTypes(&DataTypeNames::short_name), ")"));

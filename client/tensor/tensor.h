@@ -17,8 +17,8 @@
 
 namespace normd::client {
 
-// One of the names or short names of wire/data_type.h, such as "float32" or "f32". InvalidArgument
-// for anything else.
+// One of the names or short names of wire/data_type.h, such as "float32" or "f32", of a type that
+// is normalized. InvalidArgument for anything else.
 absl::StatusOr<norm::DType> ParseDType(absl::string_view name);
 
 // "2x64x512x512" or "2,64,512,512". InvalidArgument as Shape::Create, and for text that is no list

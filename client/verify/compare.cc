@@ -36,6 +36,28 @@ bool WithinOneUnit(norm::DType dtype, const std::byte* got, double expected) {
   return std::abs(Place(got_bits) - Place(expected_bits)) <= 1;
 }
 
+double Rounded(norm::DType dtype, double value) {
+  std::byte element[1];
+  norm::StoreElement(dtype, element, 0, value);
+  return norm::LoadElement(dtype, element, 0);
+}
+
+bool IsQuantized(norm::DType dtype) {
+  return dtype == norm::DType::kInt8 || dtype == norm::DType::kFloat8E4M3;
+}
+
+bool IsRounding(norm::DType dtype, double got, double expected) {
+  if (std::isnan(expected)) return got == Rounded(dtype, expected) || std::isnan(got);
+  const double slack = 2e-4 * std::max(1.0, std::fabs(expected));
+  return got >= Rounded(dtype, expected - slack) && got <= Rounded(dtype, expected + slack);
+}
+
+// What of the element differs from its rounded expectation.
+double ErrorOfQuantized(norm::DType dtype, double got, double expected) {
+  const double rounded = Rounded(dtype, expected);
+  return got == rounded || (std::isnan(got) && std::isnan(rounded)) ? 0 : ErrorOf(got, expected);
+}
+
 bool Right(norm::DType dtype, const std::byte* element, double error, double expected) {
   switch (dtype) {
     case norm::DType::kFloat32: return error <= 1e-4;
@@ -45,6 +67,10 @@ bool Right(norm::DType dtype, const std::byte* element, double error, double exp
       if (error <= 1e-5) return true;
       // A finite result beyond the format's range rounds to infinity, one unit above its largest.
       return !std::isnan(expected) && WithinOneUnit(dtype, element, expected);
+    case norm::DType::kInt8:
+    case norm::DType::kFloat8E4M3:
+      return IsRounding(dtype, norm::LoadElement(dtype, element, 0), expected);
+    case norm::DType::kInt64: return error == 0;
   }
   return false;
 }
@@ -60,7 +86,8 @@ Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byt
   const auto check = [&](const std::byte* at) {
     const double want = expected[static_cast<std::size_t>(result.elements)];
     const double got = norm::LoadElement(dtype, at, 0);
-    const double error = ErrorOf(got, want);
+    const double error =
+        IsQuantized(dtype) ? ErrorOfQuantized(dtype, got, want) : ErrorOf(got, want);
     if (!Right(dtype, at, error, want)) ++result.wrong;
     if (error > result.max_error || result.worst_index < 0) {
       result.max_error = error;

@@ -20,7 +20,8 @@ namespace normd::client {
 struct Comparison {
   std::int64_t elements = 0;
   std::int64_t wrong = 0;  // Outside the tolerance.
-  // Largest |y - expected| / max(1, |expected|); infinite where one of the two is a NaN or an
+  // Largest |y - expected| / max(1, |expected|), of quantized elements that of those that are not
+  // the rounded expectation; infinite where one of the two is a NaN or an
   // infinity and the other is not the same.
   double max_error = 0;
   // The element with that error.
@@ -34,8 +35,9 @@ struct Comparison {
 // Compares `pieces`, which together hold expected.size() elements of `dtype` in order and may be
 // split anywhere, with the unrounded results. Tolerances: float32 1e-4 and float64 1e-9 of
 // max(1, |expected|); float16 and bfloat16 one unit in the last place of the rounded expectation,
-// or 1e-5 where cancellation leaves results near zero. Two NaNs agree. Cost: one thread, about 2 ns
-// an element.
+// or 1e-5 where cancellation leaves results near zero; int8 and float8 what rounding makes of a
+// number within 2e-4 of max(1, |expected|) of the expectation. Two NaNs agree, and an int8 of 0
+// with one. Cost: one thread, about 2 ns an element.
 Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byte>> pieces,
                    absl::Span<const double> expected);
 

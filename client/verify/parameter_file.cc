@@ -95,7 +95,7 @@ absl::StatusOr<std::map<std::string, Tensor>> ReadParameterFile(const std::strin
     }
     const DataTypeNames* names =
         FindDataType(&DataTypeNames::safetensors, type->get<std::string>());
-    if (names == nullptr) continue;
+    if (names == nullptr || !norm::IsNormalized(names->dtype)) continue;
     absl::StatusOr<Tensor> tensor =
         ReadTensor(file, names->dtype, entry, data_begin, size - data_begin);
     if (!tensor.ok()) return Bad(path, absl::StrCat(name, ": ", tensor.status().message()));

@@ -21,8 +21,8 @@ class ReferenceLinearNorm final : public ReferenceOperation {
   }
   bool needs_parameters() const override { return true; }
   absl::Status Take(const ReferenceParameters& parameters) override;
-  std::vector<TensorSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const override {
-    return {{"", inputs.front()->dtype, OutputShape(inputs.front()->shape)}};
+  std::vector<ReferenceSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const override {
+    return {{{"", inputs.front()->dtype, OutputShape(inputs.front()->shape)}, false}};
   }
   absl::StatusOr<std::vector<ReferenceOutput>> Compute(
       absl::Span<const NamedTensor* const> inputs) const override;

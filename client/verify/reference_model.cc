@@ -41,6 +41,35 @@ absl::StatusOr<std::vector<const Input*>> Match(absl::Span<const std::string> na
   return matched;
 }
 
+// The places of the outputs that a response has.
+absl::StatusOr<std::vector<std::size_t>> Select(absl::Span<const ReferenceSpec> outputs,
+                                                absl::Span<const std::string> wanted) {
+  std::vector<std::size_t> places;
+  for (const std::string& name : wanted) {
+    const bool known =
+        std::any_of(outputs.begin(), outputs.end(),
+                    [&](const ReferenceSpec& output) { return output.spec.name == name; });
+    if (!known) return absl::InvalidArgumentError(absl::StrCat(name, ": the model gives none"));
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool is_wanted = wanted.empty() ? !outputs[i].on_request
+                                          : std::find(wanted.begin(), wanted.end(),
+                                                      outputs[i].spec.name) != wanted.end();
+    if (is_wanted) places.push_back(i);
+  }
+  return places;
+}
+
+std::vector<const TensorSpec*> SpecsOf(absl::Span<const NamedTensor* const> inputs,
+                                       std::vector<TensorSpec>& specs) {
+  for (const NamedTensor* input : inputs) {
+    specs.push_back({input->name, input->tensor.dtype, input->tensor.shape});
+  }
+  std::vector<const TensorSpec*> pointers;
+  for (const TensorSpec& spec : specs) pointers.push_back(&spec);
+  return pointers;
+}
+
 absl::Status CheckBytes(const TensorView& input) {
   const absl::StatusOr<std::int64_t> bytes = TensorBytes(input.dtype, input.shape);
   if (!bytes.ok()) return bytes.status();
@@ -89,20 +118,34 @@ ReferenceModel::ReferenceModel(std::unique_ptr<ReferenceOperation> operation,
       operation_(std::move(operation)) {}
 
 absl::StatusOr<std::vector<ReferenceOutput>> ReferenceModel::Compute(
-    absl::Span<const NamedTensor> inputs) const {
+    absl::Span<const NamedTensor> inputs, absl::Span<const std::string> wanted) const {
   const auto matched = Match(input_names_, inputs);
   if (!matched.ok()) return matched.status();
   for (const NamedTensor* input : *matched) {
     if (absl::Status status = CheckBytes(input->tensor); !status.ok()) return status;
   }
-  return operation_->Compute(*matched);
+  absl::StatusOr<std::vector<ReferenceOutput>> outputs = operation_->Compute(*matched);
+  if (!outputs.ok()) return outputs;
+  std::vector<TensorSpec> specs;
+  const auto places = Select(operation_->Outputs(SpecsOf(*matched, specs)), wanted);
+  if (!places.ok()) return places.status();
+  std::vector<ReferenceOutput> selected;
+  for (const std::size_t place : *places) selected.push_back(std::move((*outputs)[place]));
+  if (selected.size() == 1 && wanted.empty()) selected.front().spec.name.clear();
+  return selected;
 }
 
 absl::StatusOr<std::vector<TensorSpec>> ReferenceModel::Outputs(
-    absl::Span<const TensorSpec> inputs) const {
+    absl::Span<const TensorSpec> inputs, absl::Span<const std::string> wanted) const {
   const auto matched = Match(input_names_, inputs);
   if (!matched.ok()) return matched.status();
-  return operation_->Outputs(*matched);
+  std::vector<ReferenceSpec> outputs = operation_->Outputs(*matched);
+  const auto places = Select(outputs, wanted);
+  if (!places.ok()) return places.status();
+  std::vector<TensorSpec> selected;
+  for (const std::size_t place : *places) selected.push_back(std::move(outputs[place].spec));
+  if (selected.size() == 1 && wanted.empty()) selected.front().name.clear();
+  return selected;
 }
 
 }  // namespace normd::client

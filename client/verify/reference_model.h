@@ -31,13 +31,16 @@ class ReferenceModel {
   static absl::StatusOr<ReferenceModel> Create(const v1::ModelConfig& config,
                                                std::map<std::string, Tensor> parameters);
 
-  // The outputs for these inputs, which are named as in a request, in the model's order.
-  // InvalidArgument when they are not the model's inputs or the bytes do not fit the shapes. Cost:
-  // one thread, about 10 ns an element; of a fused layer some nanoseconds for each of its
-  // multiplications.
-  absl::StatusOr<std::vector<ReferenceOutput>> Compute(absl::Span<const NamedTensor> inputs) const;
-  // The outputs' names, types and shapes for inputs like these. Likewise.
-  absl::StatusOr<std::vector<TensorSpec>> Outputs(absl::Span<const TensorSpec> inputs) const;
+  // The outputs of a response to these inputs, which are named as in a request, in the model's
+  // order: those that are wanted by name, or, where none is, those that come unasked. An only one
+  // that is not wanted by name has none. InvalidArgument when they are not the model's inputs or
+  // outputs, or the bytes do not fit the shapes. Cost: one thread, about 10 ns an element; of a
+  // fused layer some nanoseconds for each of its multiplications.
+  absl::StatusOr<std::vector<ReferenceOutput>> Compute(
+      absl::Span<const NamedTensor> inputs, absl::Span<const std::string> wanted = {}) const;
+  // Their names, types and shapes for inputs like these. Likewise.
+  absl::StatusOr<std::vector<TensorSpec>> Outputs(absl::Span<const TensorSpec> inputs,
+                                                  absl::Span<const std::string> wanted = {}) const;
 
  private:
   ReferenceModel(std::unique_ptr<ReferenceOperation> operation,

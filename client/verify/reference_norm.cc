@@ -22,16 +22,56 @@ const char* NameOf(norm::SegmentInput input, const ReferenceNormCase& norm) {
     case norm::SegmentInput::kGate: return "gate";
     case norm::SegmentInput::kScale: return "scale";
     case norm::SegmentInput::kShift: return "shift";
+    case norm::SegmentInput::kStyleIndex: return "style_index";
     case norm::SegmentInput::kStyleWeights: return "style_weights";
     case norm::SegmentInput::kStyleTensor: return "style";
   }
   return "";
 }
 
+const char* NameOf(norm::SegmentOutput output) {
+  switch (output) {
+    case norm::SegmentOutput::kY: return "y";
+    case norm::SegmentOutput::kResidualOut: return "residual_out";
+    case norm::SegmentOutput::kScale: return "y_scale";
+    case norm::SegmentOutput::kMean: return "mean";
+    case norm::SegmentOutput::kRstd: return "rstd";
+  }
+  return "";
+}
+
+std::int64_t ScalesOfRow(const norm::NormSpec& spec, std::int64_t spatial) {
+  if (spec.quantization_scale != norm::QuantizationScale::kBlock) return 1;
+  const std::int64_t length = norm::RowLength(spec, spatial);
+  return (length + norm::kQuantizationBlock - 1) / norm::kQuantizationBlock;
+}
+
+// Of a segment's elements in x's layout, which scale is element i's.
+std::int64_t ScaleIndex(const norm::NormSpec& spec, std::int64_t spatial, std::int64_t i) {
+  const bool last = spec.layout == norm::Layout::kChannelsLast;
+  const std::int64_t sample = i / (spec.channels * spatial);
+  const std::int64_t at = i % (spec.channels * spatial);
+  const std::int64_t channel = last ? at % spec.channels : at / spatial;
+  const std::int64_t position = last ? at / spec.channels : at % spatial;
+  const std::int64_t of_group = spec.channels / spec.groups;
+  const std::int64_t group = channel / of_group;
+  if (spec.rows == norm::Rows::kPosition) {
+    const std::int64_t row = (sample * spec.groups + group) * spatial + position;
+    return row * ScalesOfRow(spec, spatial) +
+           (ScalesOfRow(spec, spatial) > 1 ? channel % of_group / norm::kQuantizationBlock : 0);
+  }
+  const std::int64_t row = sample * spec.groups + group;
+  if (ScalesOfRow(spec, spatial) == 1) return row;
+  const std::int64_t in_row = (channel % of_group) * spatial + position;
+  return row * ScalesOfRow(spec, spatial) + in_row / norm::kQuantizationBlock;
+}
+
 class ReferenceNorm final : public ReferenceOperation {
  public:
   explicit ReferenceNorm(ReferenceNormCase norm)
-      : norm_(std::move(norm)), inputs_(norm::InputsOf(norm_.spec)) {}
+      : norm_(std::move(norm)),
+        inputs_(norm::InputsOf(norm_.spec)),
+        outputs_(norm::OutputsOf(norm_.spec)) {}
 
   std::vector<std::string> input_names() const override {
     std::vector<std::string> names;
@@ -42,7 +82,7 @@ class ReferenceNorm final : public ReferenceOperation {
     return norm_.has_weight || norm_.has_bias || norm_.spec.statistics == norm::Statistics::kGiven;
   }
   absl::Status Take(const ReferenceParameters& parameters) override;
-  std::vector<TensorSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const override;
+  std::vector<ReferenceSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const override;
   absl::StatusOr<std::vector<ReferenceOutput>> Compute(
       absl::Span<const NamedTensor* const> inputs) const override;
 
@@ -50,9 +90,14 @@ class ReferenceNorm final : public ReferenceOperation {
   // Samples and spatial elements.
   absl::StatusOr<norm::Segment> SegmentOf(const TensorView& x) const;
   absl::Status Check(norm::SegmentInput input, const TensorView& tensor, const TensorView& x) const;
+  Shape RowShape(const Shape& x, std::int64_t scales) const;
+  // The elements of every output, in their order.
+  absl::StatusOr<std::vector<std::vector<double>>> Elements(const norm::NormSpec& spec,
+                                                            const norm::Segment& segment) const;
 
   ReferenceNormCase norm_;
   std::vector<norm::SegmentInput> inputs_;
+  std::vector<norm::SegmentOutput> outputs_;
   norm::NormParams params_;
 };
 
@@ -83,10 +128,40 @@ absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
   return FromKernels(norm::ValidateSpec(norm_.spec, params_));
 }
 
-std::vector<TensorSpec> ReferenceNorm::Outputs(absl::Span<const TensorSpec* const> inputs) const {
+// Of so many values for each row of x.
+Shape ReferenceNorm::RowShape(const Shape& x, std::int64_t scales) const {
+  std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
+  const auto count = static_cast<int>(norm_.normalized_shape.size());
+  if (count > 0) {
+    const int first = norm_.first_axis > 0 ? norm_.first_axis : x.rank() - count;
+    std::fill_n(dims.begin() + std::max(first, 0), std::min(count, x.rank()), 1);
+    if (norm_.first_axis == 0 && !dims.empty()) dims.back() = norm_.spec.groups;
+  } else if (norm_.spec.rows == norm::Rows::kPosition) {
+    if (!dims.empty()) dims.back() = 1;
+  } else {
+    dims = {x.rank() > 0 ? x.dim(0) : 0, norm_.spec.groups};
+  }
+  if (!dims.empty()) dims.back() *= scales;
+  return Shape::Create(dims).value_or(Shape());
+}
+
+std::vector<ReferenceSpec> ReferenceNorm::Outputs(
+    absl::Span<const TensorSpec* const> inputs) const {
   const TensorSpec& x = *inputs.front();
-  if (!norm_.spec.residual_out) return {{"", x.dtype, x.shape}};
-  return {{"y", x.dtype, x.shape}, {"residual_out", x.dtype, x.shape}};
+  norm::NormSpec spec = norm_.spec;
+  spec.dtype = x.dtype;
+  std::vector<ReferenceSpec> outputs;
+  for (const norm::SegmentOutput output : outputs_) {
+    Shape shape = x.shape;
+    if (output == norm::SegmentOutput::kScale) {
+      shape = RowShape(x.shape, ScalesOfRow(spec, 1));
+    } else if (norm::IsOptional(output)) {
+      shape = RowShape(x.shape, 1);
+    }
+    outputs.push_back(
+        {{NameOf(output), norm::TypeOf(spec, output), std::move(shape)}, norm::IsOptional(output)});
+  }
+  return outputs;
 }
 
 absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) const {
@@ -124,6 +199,9 @@ absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) cons
 absl::Status ReferenceNorm::Check(norm::SegmentInput input, const TensorView& tensor,
                                   const TensorView& x) const {
   const bool weights = input == norm::SegmentInput::kStyleWeights;
+  norm::NormSpec spec = norm_.spec;
+  spec.dtype = x.dtype;
+  const norm::DType dtype = norm::TypeOf(spec, input);
   const Shape& shape = tensor.shape;
   bool fits = false;
   std::string wanted;
@@ -134,15 +212,18 @@ absl::Status ReferenceNorm::Check(norm::SegmentInput input, const TensorView& te
     const absl::StatusOr<norm::Segment> style = SegmentOf(tensor);
     fits = style.ok() && style->spatial > 0 && shape.dim(0) == x.shape.dim(0);
     wanted = absl::StrCat("as many samples and channels as ", x.shape.ToString());
+  } else if (input == norm::SegmentInput::kStyleIndex) {
+    fits = shape.rank() == 1 && shape.dim(0) == x.shape.dim(0);
+    wanted = absl::StrCat("[", x.shape.dim(0), "]");
   } else {
     const std::int64_t width = weights ? norm_.spec.styles : norm_.spec.channels;
     fits = shape.rank() == 2 && shape.dim(0) == x.shape.dim(0) && shape.dim(1) == width;
     wanted = absl::StrCat("[", x.shape.dim(0), ", ", width, "]");
   }
-  if (fits && tensor.dtype == x.dtype) return absl::OkStatus();
+  if (fits && tensor.dtype == dtype) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(NameOf(input, norm_), ": ",
                                                  norm::Name(tensor.dtype), " ", shape.ToString(),
-                                                 ", wanted ", norm::Name(x.dtype), " ", wanted));
+                                                 ", wanted ", norm::Name(dtype), " ", wanted));
 }
 
 absl::StatusOr<std::vector<ReferenceOutput>> ReferenceNorm::Compute(
@@ -164,21 +245,68 @@ absl::StatusOr<std::vector<ReferenceOutput>> ReferenceNorm::Compute(
   }
   const TensorSpec like_x{"", x.dtype, x.shape};
   const TensorSpec* const first = &like_x;
+  absl::StatusOr<std::vector<std::vector<double>>> elements = Elements(spec, *segment);
+  if (!elements.ok()) return elements.status();
   std::vector<ReferenceOutput> outputs;
-  for (TensorSpec& output : Outputs(absl::MakeConstSpan(&first, 1))) {
-    const auto elements = static_cast<std::size_t>(x.shape.elements());
-    outputs.push_back({std::move(output), std::vector<double>(elements)});
-  }
-  const norm::Status status =
-      norm::NormalizeReference(spec, params_, *segment, outputs.front().elements.data());
-  if (!status.ok()) return FromKernels(status);
-  if (spec.residual_out) {
-    std::vector<double>& sums = outputs.back().elements;
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      sums[i] = norm::NormalizedElement(spec, params_, *segment, static_cast<std::int64_t>(i));
-    }
+  for (ReferenceSpec& output : Outputs(absl::MakeConstSpan(&first, 1))) {
+    std::vector<double>& values = (*elements)[outputs.size()];
+    outputs.push_back({std::move(output.spec), std::move(values)});
   }
   return outputs;
+}
+
+absl::StatusOr<std::vector<std::vector<double>>> ReferenceNorm::Elements(
+    const norm::NormSpec& spec, const norm::Segment& segment) const {
+  const auto count = static_cast<std::size_t>(segment.samples * spec.channels * segment.spatial);
+  const auto rows =
+      static_cast<std::size_t>(segment.samples * norm::RowsOfSample(spec, segment.spatial));
+  const auto has = [this](norm::SegmentOutput output) {
+    return std::find(outputs_.begin(), outputs_.end(), output) != outputs_.end();
+  };
+  std::vector<double> y(count);
+  std::vector<double> mean(has(norm::SegmentOutput::kMean) ? rows : 0);
+  std::vector<double> rstd(has(norm::SegmentOutput::kRstd) ? rows : 0);
+  const norm::Status status = norm::NormalizeReference(
+      spec, params_, segment,
+      norm::ReferenceOutputs{y.data(), mean.empty() ? nullptr : mean.data(),
+                             rstd.empty() ? nullptr : rstd.data()});
+  if (!status.ok()) return FromKernels(status);
+  std::vector<double> scales;
+  if (has(norm::SegmentOutput::kScale)) {
+    scales = norm::ReferenceScales(spec, segment, y.data());
+  }
+  if (spec.quantization != norm::Quantization::kNone) {
+    for (std::size_t i = 0; i < count; ++i) {
+      y[i] /= scales.empty() ? spec.output_scale
+                             : scales[static_cast<std::size_t>(ScaleIndex(
+                                   spec, segment.spatial, static_cast<std::int64_t>(i)))];
+    }
+  }
+  std::vector<std::vector<double>> elements;
+  for (const norm::SegmentOutput output : outputs_) {
+    switch (output) {
+      case norm::SegmentOutput::kY: elements.push_back(std::move(y)); break;
+      case norm::SegmentOutput::kResidualOut: {
+        std::vector<double>& sums = elements.emplace_back(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          sums[i] = norm::NormalizedElement(spec, params_, segment, static_cast<std::int64_t>(i));
+        }
+        break;
+      }
+      case norm::SegmentOutput::kScale: elements.push_back(std::move(scales)); break;
+      case norm::SegmentOutput::kMean: elements.push_back(std::move(mean)); break;
+      case norm::SegmentOutput::kRstd: elements.push_back(std::move(rstd)); break;
+    }
+  }
+  return elements;
+}
+
+void SetQuantization(const v1::Quantization& message, norm::NormSpec& spec) {
+  spec.quantization =
+      message.dtype() == v1::INT8 ? norm::Quantization::kInt8 : norm::Quantization::kFloat8E4M3;
+  spec.output_scale = message.scale();
+  if (message.scales() == v1::PER_ROW) spec.quantization_scale = norm::QuantizationScale::kRow;
+  if (message.scales() == v1::PER_BLOCK) spec.quantization_scale = norm::QuantizationScale::kBlock;
 }
 
 }  // namespace
@@ -214,6 +342,7 @@ absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::
   }
   norm.spec.activation = ActivationOf(config.activation());
   norm.spec.leaky_slope = LeakySlopeOf(config);
+  if (config.has_quantization()) SetQuantization(config.quantization(), norm.spec);
   if (norm.first_axis > 0) norm.spec.rows = norm::Rows::kPosition;
   if (config.layout() == v1::CHANNELS_LAST) norm.spec.layout = norm::Layout::kChannelsLast;
   return std::make_unique<ReferenceNorm>(std::move(norm));

@@ -21,7 +21,13 @@ namespace normd::client {
 // One output, unrounded. Its name is empty where the model has no other.
 struct ReferenceOutput {
   TensorSpec spec;
-  std::vector<double> elements;  // In the output's order.
+  std::vector<double> elements;  // In the output's order; quantized ones neither rounded nor cut.
+};
+
+// An output's spec, and whether a response has it only for requests that name it.
+struct ReferenceSpec {
+  TensorSpec spec;
+  bool on_request = false;
 };
 
 // A model's parameters, found by PyTorch's names whatever the config's file calls them.
@@ -56,9 +62,10 @@ class ReferenceOperation {
   // Called once, before Compute. Borrows from `parameters`.
   virtual absl::Status Take(const ReferenceParameters& parameters) = 0;
 
-  // The names, types and shapes of the outputs for inputs that fit.
-  virtual std::vector<TensorSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const = 0;
-  // InvalidArgument for types or shapes that do not fit. Each input has the bytes of its shape.
+  // All outputs for inputs that fit; each has a name where there are several.
+  virtual std::vector<ReferenceSpec> Outputs(absl::Span<const TensorSpec* const> inputs) const = 0;
+  // Likewise. InvalidArgument for types or shapes that do not fit. Each input has the bytes of its
+  // shape.
   virtual absl::StatusOr<std::vector<ReferenceOutput>> Compute(
       absl::Span<const NamedTensor* const> inputs) const = 0;
 };

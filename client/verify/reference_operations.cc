@@ -187,7 +187,7 @@ Made MakeConditionalInstanceNorm(const v1::ModelConfig& config) {
   ReferenceNormCase norm;
   norm.spec = norm::InstanceNormSpec(message.channels(), kAny);
   SetEps(message, norm.spec);
-  norm.spec.style = norm::Style::kMix;
+  norm.spec.style = message.by_index() ? norm::Style::kIndex : norm::Style::kMix;
   norm.spec.styles = message.styles();
   norm.has_weight = norm.has_bias = true;
   return MakeReferenceNorm(config, std::move(norm));

@@ -86,6 +86,10 @@ def rms_norm_4096(v):
     return {"weight": v.gamma("BF16", 4096)}
 
 
+def rms_norm_4096_float8(v):
+    return {"weight": v.gamma("BF16", 4096)}
+
+
 def batch_norm_64(v):
     return {"weight": v.gamma("F32", 64), "bias": v.beta("F32", 64),
             "running_mean": v.mean("F64", 64), "running_var": v.variance("F64", 64),
@@ -112,7 +116,7 @@ def layer_norm_channels_384(v):
 
 
 MODELS = (instance_norm_64, instance_norm_64_running, group_norm_64_8, group_norm_320_32_silu_last,
-          layer_norm_1024, rms_norm_4096, batch_norm_64, fused_linear_512,
+          layer_norm_1024, rms_norm_4096, rms_norm_4096_float8, batch_norm_64, fused_linear_512,
           add_rms_norm_4096, style_bank_64_32, layer_norm_channels_384)
 
 

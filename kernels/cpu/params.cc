@@ -1,10 +1,9 @@
 #include "kernels/cpu/params.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
-#include "kernels/cpu/half.h"
+#include "kernels/cpu/widen.h"
 
 namespace normd::norm::cpu {
 
@@ -14,13 +13,10 @@ Param::Param(const ParamVector& source, std::int64_t count, double offset)
   switch (source.dtype) {
     case DType::kFloat32: float32_ = static_cast<const float*>(source.data); return;
     case DType::kFloat64: float64_ = static_cast<const double*>(source.data); return;
-    case DType::kFloat16:
-    case DType::kBFloat16: break;
+    default: break;
   }
-  const auto* halves = static_cast<const std::uint16_t*>(source.data);
   float32_copy_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(count));
-  std::transform(halves, halves + count, float32_copy_.get(),
-                 source.dtype == DType::kFloat16 ? FromFloat16 : FromBFloat16);
+  Widen(source, count, float32_copy_.get());
   float32_ = float32_copy_.get();
 }
 

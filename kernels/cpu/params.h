@@ -26,6 +26,11 @@ class Param {
     return offset_ == 0 ? value : value + offset_;  // A sum with 0 would lose the sign of -0.
   }
 
+  // `source` itself, or the converted copy of it, without the offset. Valid as long as both.
+  ParamVector AsWidened(const ParamVector& source) const {
+    return float32_copy_ == nullptr ? source : ParamVector{float32_copy_.get(), DType::kFloat32};
+  }
+
   // The whole vector, each as At has it, as float or as double if `dtype` is float64, rounded where
   // it must be; null if absent. Valid as long as the Param and its source.
   const void* AsAccumulationType(DType dtype);

@@ -33,8 +33,8 @@ const SimdKernels* ChooseKernels(DType dtype) {
     case DType::kFloat64: return &Table<Float64>();
     case DType::kFloat16: return &Table<Float16>();
     case DType::kBFloat16: return &Table<BFloat16>();
+    default: return nullptr;
   }
-  return nullptr;
 }
 
 const char* TargetName() { return hwy::TargetName(HWY_TARGET); }

@@ -1,5 +1,6 @@
 #include "kernels/cpu/stage_inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -10,6 +11,8 @@ namespace normd::norm::cpu {
 namespace {
 
 constexpr std::int64_t kTaskElements = 64 << 10;
+// Channels that are worked out together.
+constexpr std::int64_t kRunChannels = 4096;
 
 template <class T>
 T LoadUnaligned(const void* data, std::int64_t index) {
@@ -53,37 +56,42 @@ class Modulation {
     return values == nullptr ? nullptr : values + n * channels_;
   }
 
-  // A sample of an array [samples, width], in the accumulation type.
-  std::vector<Acc> ReadSample(const void* data, std::int64_t n, std::int64_t width) const {
+  // Elements [first, first + count) of an array, in the accumulation type; none of one that is
+  // null.
+  std::vector<Acc> Read(const void* data, std::int64_t first, std::int64_t count) const {
     if (data == nullptr) return {};
-    std::vector<Acc> values(static_cast<std::size_t>(width));
+    std::vector<Acc> values(static_cast<std::size_t>(count));
     InputRun run;
-    run.x =
-        static_cast<const char*>(data) + n * width * static_cast<std::int64_t>(SizeOf(spec_.dtype));
-    run.count = width;
+    run.x = static_cast<const char*>(data) + first * static_cast<std::int64_t>(SizeOf(spec_.dtype));
+    run.count = count;
     StageLoopsFor(spec_.dtype).read(run, values.data());
     return values;
   }
 
   void MakeSample(std::int64_t n, Acc* factors, Acc* offsets) const {
-    const std::vector<Acc> scale = ReadSample(segment_.scale, n, channels_);
-    const std::vector<Acc> shift = ReadSample(segment_.shift, n, channels_);
-    const std::vector<Acc> weights = ReadSample(segment_.style_weights, n, spec_.styles);
+    const std::vector<Acc> weights = Read(segment_.style_weights, n * spec_.styles, spec_.styles);
     std::vector<double> means;
     std::vector<double> deviations;
     if (spec_.style == Style::kTensor) TensorStyle(n, &means, &deviations);
-    for (std::int64_t c = 0; c < channels_; ++c) {
-      const auto at = static_cast<std::size_t>(c);
-      double factor = means.empty() ? Gamma(n, c, weights) : deviations[at];
-      double offset = means.empty() ? Beta(n, c, weights) : means[at];
-      if (!scale.empty()) {
-        const double more = spec_.scale_offset + static_cast<double>(scale[at]);
-        factor *= more;
-        offset *= more;
+    for (std::int64_t first = 0; first < channels_; first += kRunChannels) {
+      const std::int64_t count = std::min(kRunChannels, channels_ - first);
+      const std::vector<Acc> scale = Read(segment_.scale, n * channels_ + first, count);
+      const std::vector<Acc> shift = Read(segment_.shift, n * channels_ + first, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t c = first + i;
+        const auto at = static_cast<std::size_t>(i);
+        const auto of_all = static_cast<std::size_t>(c);
+        double factor = means.empty() ? Gamma(n, c, weights) : deviations[of_all];
+        double offset = means.empty() ? Beta(n, c, weights) : means[of_all];
+        if (!scale.empty()) {
+          const double more = spec_.scale_offset + static_cast<double>(scale[at]);
+          factor *= more;
+          offset *= more;
+        }
+        if (!shift.empty()) offset += static_cast<double>(shift[at]);
+        if (factors != nullptr) factors[c] = static_cast<Acc>(factor);
+        if (offsets != nullptr) offsets[c] = static_cast<Acc>(offset);
       }
-      if (!shift.empty()) offset += static_cast<double>(shift[at]);
-      if (factors != nullptr) factors[c] = static_cast<Acc>(factor);
-      if (offsets != nullptr) offsets[c] = static_cast<Acc>(offset);
     }
   }
 
@@ -97,7 +105,9 @@ class Modulation {
   double OfTable(const Param& table, std::int64_t n, std::int64_t c,
                  const std::vector<Acc>& weights) const {
     if (spec_.style == Style::kIndex) {
-      const auto k = LoadUnaligned<std::int64_t>(segment_.style_index, n);
+      // CheckStyleIndexes has seen to the range, unless somebody writes to the memory meanwhile.
+      const auto k = std::clamp<std::int64_t>(LoadUnaligned<std::int64_t>(segment_.style_index, n),
+                                              0, spec_.styles - 1);
       return table.At(k * channels_ + c, 0);
     }
     if (spec_.style == Style::kNone) return table.At(c, 0);

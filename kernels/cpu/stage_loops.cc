@@ -31,8 +31,8 @@ const StageLoops* ChooseStageLoops(DType dtype) {
     case DType::kFloat64: return &LoopsOf<Float64>();
     case DType::kFloat16: return &LoopsOf<Float16>();
     case DType::kBFloat16: return &LoopsOf<BFloat16>();
+    default: return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,6 +3,9 @@
 
 #include "kernels/cpu/staged.h"
 
+#include <algorithm>
+#include <type_traits>
+
 namespace normd::norm::cpu {
 namespace {
 
@@ -107,6 +110,67 @@ void NormalizeStages(const Batch& batch, const NormParams& params, const Segment
   }
 }
 
+// Factors, offsets and gates are worked out for so many elements at a time, or for one sample: in
+// the accumulation type they may be larger than the tensors.
+constexpr std::int64_t kMostModulated = std::int64_t{256} << 10;
+
+// Samples [first, first + count) of a segment.
+Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
+                  std::int64_t count) {
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const std::int64_t acc = spec.dtype == DType::kFloat64 ? 8 : 4;
+  const auto move = [first](auto*& data, std::int64_t sample_bytes) {
+    using Pointer = std::remove_reference_t<decltype(data)>;
+    using Byte =
+        std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+    if (data == nullptr) return;
+    data = reinterpret_cast<Pointer>(reinterpret_cast<Byte*>(data) + first * sample_bytes);
+  };
+  const std::int64_t sample = spec.channels * segment.spatial;
+  const std::int64_t rows = RowsOfSample(spec, segment.spatial);
+  std::int64_t scales = rows;
+  if (spec.quantization_scale == QuantizationScale::kBlock) {
+    scales *= (RowLength(spec, segment.spatial) + kQuantizationBlock - 1) / kQuantizationBlock;
+  }
+  Segment part = segment;
+  part.samples = count;
+  move(part.x, sample * element);
+  move(part.y, sample * (spec.quantization == Quantization::kNone ? element : 1));
+  move(part.residual, sample * element);
+  move(part.residual_out, sample * element);
+  move(part.other, sample * element);
+  move(part.gate, spec.channels * element);
+  move(part.scale, spec.channels * element);
+  move(part.shift, spec.channels * element);
+  move(part.style_index, static_cast<std::int64_t>(sizeof(std::int64_t)));
+  move(part.style_weights, spec.styles * element);
+  move(part.style_tensor, spec.channels * segment.style_spatial * element);
+  move(part.mean_out, rows * acc);
+  move(part.rstd_out, rows * acc);
+  move(part.scale_out, scales * static_cast<std::int64_t>(sizeof(float)));
+  return part;
+}
+
+template <class Acc>
+void NormalizeParts(const Batch& batch, const NormParams& params, const Segment& segment) {
+  const NormSpec& spec = batch.spec;
+  const std::int64_t most = std::max<std::int64_t>(kMostModulated / spec.channels, 1);
+  if ((!IsModulated(spec) && !spec.gate) || segment.samples <= most) {
+    return NormalizeStages<Acc>(batch, params, segment);
+  }
+  // Tables of 16 bits are widened once for all parts.
+  const std::int64_t table = spec.channels * std::max<std::int64_t>(spec.styles, 1);
+  const Param gamma(params.gamma, table);
+  const Param beta(params.beta, table);
+  NormParams widened = params;
+  widened.gamma = gamma.AsWidened(params.gamma);
+  widened.beta = beta.AsWidened(params.beta);
+  for (std::int64_t first = 0; first < segment.samples; first += most) {
+    const std::int64_t count = std::min(most, segment.samples - first);
+    NormalizeStages<Acc>(batch, widened, SamplesOf(spec, segment, first, count));
+  }
+}
+
 }  // namespace
 
 void NormalizeStaged(const Batch& batch, const NormParams& params, const Segment& segment) {
@@ -124,9 +188,9 @@ void NormalizeStaged(const Batch& batch, const NormParams& params, const Segment
     return NormalizePlain(batch.With(spec, prepared), rows);
   }
   if (batch.spec.dtype == DType::kFloat64) {
-    NormalizeStages<double>(batch, params, segment);
+    NormalizeParts<double>(batch, params, segment);
   } else {
-    NormalizeStages<float>(batch, params, segment);
+    NormalizeParts<float>(batch, params, segment);
   }
 }
 

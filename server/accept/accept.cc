@@ -34,14 +34,10 @@ absl::Status CheckOptions(const Model& model, const RequestDescription& request,
 absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& model,
                          const RequestDescription& request, AcceptedRequest& accepted) {
   const std::int64_t max_bytes = environment.limits.max_request_bytes;
-  if (!request.in_chunks) {
-    absl::Status status = CheckData(model, request.inputs, accepted.inputs, max_bytes);
-    if (!status.ok()) return status;
-    absl::StatusOr<PlacedOutputs> outputs = PlaceOutputs(model, request, accepted.inputs);
-    if (!outputs.ok()) return outputs.status();
-    accepted.outputs = *std::move(outputs);
-    return absl::OkStatus();
-  }
+  absl::StatusOr<PlacedOutputs> outputs = PlaceOutputs(model, request, accepted.inputs);
+  if (!outputs.ok()) return outputs.status();
+  accepted.outputs = *std::move(outputs);
+  if (!request.in_chunks) return CheckData(model, request.inputs, accepted.inputs, max_bytes);
   if (absl::Status status = CheckNoData(request.inputs); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;
   limits.max_message_bytes = max_bytes;
@@ -61,8 +57,9 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
     lease = environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(),
                                               call.account());
   } else {
-    lease = environment.admission.Admit(geometry.InputBytes() + geometry.OutputBytes(),
-                                        call.metrics(), Needs::kLane, call.account());
+    const std::int64_t tensors = geometry.InputBytes() + geometry.OutputBytes();
+    lease = environment.admission.Admit(tensors + geometry.workspace_bytes, call.metrics(),
+                                        Needs::kLane, call.account());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
@@ -117,8 +114,9 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
   response.version = model.version();
   response.stages = completion.stages;
   response.batch = &completion.batch;
+  response.outputs_by_name = accepted.outputs.by_name;
   for (std::size_t k = 0; k < accepted.inputs.outputs.size(); ++k) {
-    if (!accepted.outputs.named.empty() && !accepted.outputs.named[k]) continue;
+    if (!accepted.outputs.Has(k)) continue;
     const TensorType& type = accepted.inputs.outputs[k];
     OutputDescription& output = response.outputs.emplace_back();
     output.name = model.outputs()[k].name;

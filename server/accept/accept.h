@@ -41,8 +41,9 @@ struct AcceptedRequest {
 //   2. the inputs: names, then types and shapes      InvalidArgument
 //   3. priority, queue_timeout_ns, the operation's   InvalidArgument
 //      options
-//   4. the data: each input's bytes, then the limit, InvalidArgument
-//      then the outputs' names and memory;
+//   4. the outputs' names and memory                 InvalidArgument
+//      the data: each input's bytes, then the limit, InvalidArgument
+//      then indexes;
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone

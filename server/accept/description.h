@@ -74,6 +74,7 @@ struct ResponseDescription {
   absl::string_view id;  // As RequestDescription's.
   StageTimes stages;
   const BatchInfo* batch = nullptr;
+  bool outputs_by_name = false;  // The request names some.
   absl::InlinedVector<OutputDescription, kInlinedOutputs> outputs;
 };
 

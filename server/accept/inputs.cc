@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -130,40 +131,102 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
         CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.inputs[k].bytes);
     if (!status.ok()) return For(wanted, k, status);
   }
-  if (geometry.LargerBytes() <= max_bytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
+  if (geometry.LargerBytes() > max_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
+  }
+  for (std::size_t k = 0; k < wanted.size(); ++k) {
+    const InputMemory& memory = tensors[inputs.places[k]].data;
+    // What the host cannot read, the device's kernels check.
+    if (wanted[k].values == 0 || !memory.place.OnHost()) continue;
+    const absl::Status status = CheckIndexes(wanted[k], memory.views, 0);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
-                                           const CheckedInputs& inputs) {
-  PlacedOutputs placed;
-  if (request.outputs.empty()) return placed;
-  const absl::Span<const TensorSignature> known = model.outputs();
-  absl::InlinedVector<bool, kInlinedOutputs> named(known.size(), false);
-  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    const WantedOutput& output = request.outputs[i];
-    const bool only = known.size() == 1 && output.name.empty();
+absl::Status CheckIndexes(const TensorSignature& input, absl::Span<const ConstBytes> views,
+                          std::int64_t first) {
+  std::int64_t value = 0;
+  std::size_t filled = 0;  // Bytes of it so far.
+  std::int64_t at = first;
+  for (ConstBytes view : views) {
+    while (!view.empty()) {
+      const std::size_t part = std::min(sizeof(value) - filled, view.size());
+      std::memcpy(reinterpret_cast<std::byte*>(&value) + filled, view.data(), part);
+      view.remove_prefix(part);
+      filled += part;
+      if (filled < sizeof(value)) continue;
+      filled = 0;
+      if (value < 0 || value >= input.values) {
+        return absl::InvalidArgumentError(absl::StrCat("input \"", input.name, "\": data[", at,
+                                                       "]: ", value, ", wanted 0 to ",
+                                                       input.values - 1));
+      }
+      ++at;
+    }
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// Which of the model's outputs the request names, and as its which; -1 for those that it does not.
+using Places = absl::InlinedVector<int, kInlinedOutputs>;
+
+// Of an output; Operation::Check has seen to it that it fits.
+std::int64_t BytesOf(const TensorType& output) {
+  return output.shape.elements() * static_cast<std::int64_t>(norm::SizeOf(output.dtype));
+}
+
+absl::StatusOr<Places> MatchOutputs(absl::Span<const TensorSignature> known,
+                                    absl::Span<const WantedOutput> wanted) {
+  Places places(known.size(), -1);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::string& name = wanted[i].name;
+    // An only output needs no name; those on request have one.
+    const bool only = name.empty() && (known.size() == 1 || known[1].on_request);
     std::size_t k = 0;
-    while (!only && k < known.size() && known[k].name != output.name) ++k;
+    while (!only && k < known.size() && known[k].name != name) ++k;
     if (k == known.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "outputs[", i, "].name: \"", Printable(output.name, 32), "\", wanted ", Quoted(known)));
+          "outputs[", i, "].name: \"", Printable(name, 32), "\", wanted ", Quoted(known)));
     }
-    if (named[k]) {
+    if (places[k] >= 0) {
       return absl::InvalidArgumentError(absl::StrCat("outputs[", i, "].name: \"", known[k].name,
                                                      "\" twice, wanted each name once"));
     }
-    named[k] = true;
-    if (output.memory.bytes.data() == nullptr) continue;
-    if (absl::Status status = CheckMemory(i, output.memory.bytes, inputs.geometry.outputs[k]);
-        !status.ok()) {
-      return status;
-    }
-    placed.memory.resize(known.size());
-    placed.memory[k] = output.memory;
+    places[k] = static_cast<int>(i);
   }
-  if (request.only_named_outputs) placed.named = std::move(named);
+  return places;
+}
+
+}  // namespace
+
+absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
+                                           CheckedInputs& inputs) {
+  const absl::Span<const TensorSignature> known = model.outputs();
+  const absl::StatusOr<Places> places = MatchOutputs(known, request.outputs);
+  if (!places.ok()) return places.status();
+  const bool only_named = request.only_named_outputs && !request.outputs.empty();
+  PlacedOutputs placed;
+  placed.by_name = !request.outputs.empty();
+  for (std::size_t k = 0; k < known.size(); ++k) {
+    const bool is_named = (*places)[k] >= 0;
+    if (!is_named && (only_named || known[k].on_request)) {
+      placed.named.resize(known.size(), true);
+      placed.named[k] = false;
+    }
+    if (!is_named) continue;
+    if (known[k].on_request) inputs.geometry.outputs[k].bytes = BytesOf(inputs.outputs[k]);
+    const auto i = static_cast<std::size_t>((*places)[k]);
+    const OutputMemory& memory = request.outputs[i].memory;
+    if (memory.bytes.data() == nullptr) continue;
+    absl::Status status = CheckMemory(i, memory.bytes, inputs.geometry.outputs[k]);
+    if (!status.ok()) return status;
+    placed.memory.resize(known.size());
+    placed.memory[k] = memory;
+  }
   return placed;
 }
 

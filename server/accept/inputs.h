@@ -35,8 +35,8 @@ struct CheckedInputs {
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked);
 
-// Checks each input's bytes against its shape. InvalidArgument also when the inputs together, or
-// the output, have more than `max_bytes`.
+// Checks each input's bytes against its shape, and the values of indexes. InvalidArgument also when
+// the inputs together, or the outputs, have more than `max_bytes`.
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes);
 
@@ -44,15 +44,23 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
 struct PlacedOutputs {
   // As Request::outputs: empty, or one for each.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> memory;
+  bool by_name = false;  // The request names some.
   // Which the response has: empty for all, or one for each.
   absl::InlinedVector<bool, kInlinedOutputs> named;
+
+  bool Has(std::size_t k) const { return named.empty() || named[k]; }
 };
 
-// Matches the outputs that a request names to the model's. InvalidArgument names the field for an
-// unknown output, one that is named twice, and memory that is not of its size or not aligned to its
-// elements.
+// InvalidArgument unless each of an input's elements, which are int64 in `views` of any split, is
+// one of its values. `first` is the place of the views' first element in the tensor.
+absl::Status CheckIndexes(const TensorSignature& input, absl::Span<const ConstBytes> views,
+                          std::int64_t first);
+
+// Matches the outputs that a request names to the model's, and adds to the geometry those on
+// request that it names. InvalidArgument names the field for an unknown output, one that is named
+// twice, and memory that is not of its size or not aligned to its elements.
 absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
-                                           const CheckedInputs& inputs);
+                                           CheckedInputs& inputs);
 
 // InvalidArgument when an input has data, which is to come in chunks.
 absl::Status CheckNoData(absl::Span<const InputDescription> tensors);

@@ -19,6 +19,12 @@ bool OutputIsLarger(const Geometry& geometry) {
   return geometry.InputBytes() > 0 && geometry.OutputBytes() > geometry.InputBytes();
 }
 
+// Then the stream carries a sample of each in turn.
+bool HasSeveralOutputs(const Geometry& geometry) {
+  return std::count_if(geometry.outputs.begin(), geometry.outputs.end(),
+                       [](const TensorSize& output) { return output.bytes > 0; }) > 1;
+}
+
 // So that what is made of the window's bytes is no more than a window either.
 StreamLimits Narrow(StreamLimits limits, const Geometry& geometry) {
   if (OutputIsLarger(geometry)) {
@@ -41,13 +47,14 @@ Wide WindowFor(std::int64_t unit, const Geometry& geometry, const StreamLimits& 
 absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& inputs,
                                       const StreamLimits& server) {
   const StreamLimits limits = Narrow(server, inputs.geometry);
-  const PieceSequence pieces(model.cut(), inputs.geometry,
+  const CutRule cut = HasSeveralOutputs(inputs.geometry) ? CutRule() : model.cut();
+  const PieceSequence pieces(cut, inputs.geometry,
                              std::min(limits.piece_bytes, limits.max_piece_bytes()));
   const std::int64_t unit = pieces.unit_bytes();
   if (unit <= limits.max_piece_bytes()) return StreamPlan{limits, pieces};
   const Wide needed = WindowFor(unit, inputs.geometry, server);
   return absl::InvalidArgumentError(absl::StrCat(
-      "shape: a ", model.cut().at == CutRule::At::kRow ? "row" : "sample", " of ",
+      "shape: a ", cut.at == CutRule::At::kRow ? "row" : "sample", " of ",
       inputs.types.front().shape.ToString(), " has ", unit, " bytes and needs a stream window of ",
       needed > Wide(kLargest) ? "more than " : "",
       static_cast<std::int64_t>(std::min(needed, Wide(kLargest))), ", the server's is ",
@@ -57,7 +64,9 @@ absl::StatusOr<StreamPlan> PlanStream(const Model& model, const CheckedInputs& i
 std::int64_t HeldBytes(const Geometry& geometry, std::int64_t input_bytes) {
   if (input_bytes == 0) return 0;
   return static_cast<std::int64_t>(
-      input_bytes + DividedUp(Wide(input_bytes) * geometry.OutputBytes(), geometry.InputBytes()));
+      input_bytes +
+      DividedUp(Wide(input_bytes) * (Wide(geometry.OutputBytes()) + geometry.workspace_bytes),
+                geometry.InputBytes()));
 }
 
 }  // namespace normd

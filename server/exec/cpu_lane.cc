@@ -75,6 +75,10 @@ absl::Status CpuLane::TakeOutputs(const Request& request, CpuItem& item) {
   for (std::size_t i = 0; i < request.geometry.outputs.size(); ++i) {
     const MutableBytes named = NamedOutput(request, i);
     Buffer& buffer = item.buffers.emplace_back();
+    if (request.geometry.outputs[i].bytes == 0) {
+      item.outputs.push_back(nullptr);
+      continue;
+    }
     if (named.empty()) {
       absl::StatusOr<Buffer> taken = resources_.pool.Take(request.geometry.outputs[i].bytes);
       if (!taken.ok()) return taken.status();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/widen.h"
 #include "server/exec/gather.h"
 #include "server/exec/kernel_status.h"
 #include "server/exec/slice_reader.h"
@@ -29,15 +30,21 @@ class CpuNormRun final : public CpuRun {
   absl::Status Launch() override;
   void Forget() override;
   void Select(const ChannelRange& channels);
-  // An input that is dealt out, and the memory of its size to which its cut samples are copied.
+  // An input that is dealt out, and the memory to which its cut samples are copied.
   struct Source {
     SliceReader reader;
-    std::byte* spare = nullptr;
     std::int64_t sample_bytes = 0;
+    std::byte* output = nullptr;  // Has a place for each sample, or:
+    std::byte* spare = nullptr;   // One sample behind the other, until they are computed.
+    std::int64_t spare_bytes = 0;
+    std::int64_t used_bytes = 0;
   };
+  using Sources = absl::InlinedVector<Source, kInlinedInputs>;
   absl::Status TakeInputs(CpuItem& item);
-  absl::StatusOr<std::byte*> SpareFor(CpuItem& item, std::size_t input);
-  const std::byte* Take(Source& source, std::int64_t at, std::int64_t bytes, bool& in_place);
+  absl::Status Open(CpuItem& item, Sources& sources);
+  std::byte* PlaceOf(const CpuItem& item, std::size_t input) const;
+  void MakeRoom(Sources& sources);
+  const std::byte* Take(Source& source, std::int64_t sample, std::int64_t bytes, bool& in_place);
 
   const std::int64_t gather_bytes_;
   // For the batch in work.
@@ -52,7 +59,7 @@ class CpuNormRun final : public CpuRun {
 void CpuNormRun::Start(const BackendState& state, norm::DType dtype) {
   norm_ = &static_cast<const CpuNorm&>(state);
   spec_ = norm_->program().Spec(dtype);
-  params_ = norm_->program().params;
+  params_ = norm_->params();
   channels_ = {};
 }
 
@@ -87,15 +94,11 @@ void CpuNormRun::Select(const ChannelRange& channels) {
 absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   Request& request = *item.request;
   const Geometry& geometry = request.geometry;
-  absl::InlinedVector<Source, kInlinedInputs> sources;
-  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const absl::StatusOr<std::byte*> spare = SpareFor(item, i);
-    if (!spare.ok()) return spare.status();
-    sources.push_back({SliceReader(request.inputs[i].views), *spare,
-                       geometry.inputs[i].bytes / geometry.samples});
-  }
+  Sources sources;
+  if (absl::Status status = Open(item, sources); !status.ok()) return status;
   bool in_place = false;
   for (std::int64_t sample = 0; sample < geometry.samples;) {
+    MakeRoom(sources);
     // As many as lie whole in each input; one where some input's next is cut.
     norm::Segment segment;
     segment.samples = geometry.samples - sample;
@@ -106,11 +109,11 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
     }
     for (std::size_t i = 0; i < sources.size(); ++i) {
       const std::int64_t bytes = segment.samples * sources[i].sample_bytes;
-      norm::SetInput(spec_, norm_->inputs()[i],
-                     Take(sources[i], sample * sources[i].sample_bytes, bytes, in_place), bytes,
+      norm::SetInput(spec_, norm_->inputs()[i], Take(sources[i], sample, bytes, in_place), bytes,
                      segment);
     }
     for (std::size_t i = 0; i < norm_->outputs().size(); ++i) {
+      if (item.outputs[i] == nullptr) continue;
       const std::int64_t sample_bytes = geometry.outputs[i].bytes / geometry.samples;
       norm::SetOutput(norm_->outputs()[i], item.outputs[i] + sample * sample_bytes, segment);
     }
@@ -122,21 +125,53 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
   return absl::OkStatus();
 }
 
-// x is gathered where y goes, the residual where residual_out goes: each may take its input's
-// place, and no input is read after that.
-absl::StatusOr<std::byte*> CpuNormRun::SpareFor(CpuItem& item, std::size_t input) {
+absl::Status CpuNormRun::Open(CpuItem& item, Sources& sources) {
   const Geometry& geometry = item.request->geometry;
-  const bool has_place = norm_->inputs()[input] == norm::SegmentInput::kX ||
-                         norm_->inputs()[input] == norm::SegmentInput::kResidual;
-  if (has_place && input < item.outputs.size()) return item.outputs[input];
-  absl::StatusOr<Buffer> taken = resources().pool.Take(geometry.inputs[input].bytes);
-  if (!taken.ok()) return taken.status();
-  return item.gathered.emplace_back(*std::move(taken)).data();
+  for (std::size_t i = 0; i < item.request->inputs.size(); ++i) {
+    const std::int64_t bytes = geometry.inputs[i].bytes;
+    Source source{SliceReader(item.request->inputs[i].views), bytes / geometry.samples};
+    source.output = PlaceOf(item, i);
+    if (source.output == nullptr) {
+      source.spare_bytes = std::min(bytes, std::max(source.sample_bytes, gather_bytes_));
+      absl::StatusOr<Buffer> taken = resources().pool.Take(source.spare_bytes);
+      if (!taken.ok()) return taken.status();
+      source.spare = item.gathered.emplace_back(*std::move(taken)).data();
+    }
+    sources.push_back(std::move(source));
+  }
+  return absl::OkStatus();
 }
 
-// The source's next `bytes`: where they lie, or, if they are a sample that is cut, in its spare
-// memory at offset `at`.
-const std::byte* CpuNormRun::Take(Source& source, std::int64_t at, std::int64_t bytes,
+// x is gathered where y goes, the residual where residual_out goes, if they have the same type:
+// each may take its input's place, and no input is read after that. Null for others.
+std::byte* CpuNormRun::PlaceOf(const CpuItem& item, std::size_t input) const {
+  const Geometry& geometry = item.request->geometry;
+  const norm::SegmentInput kind = norm_->inputs()[input];
+  for (std::size_t i = 0; i < norm_->outputs().size(); ++i) {
+    const norm::SegmentOutput output = norm_->outputs()[i];
+    const bool same_place =
+        (kind == norm::SegmentInput::kX && output == norm::SegmentOutput::kY) ||
+        (kind == norm::SegmentInput::kResidual && output == norm::SegmentOutput::kResidualOut);
+    if (same_place && geometry.inputs[input].dtype == geometry.outputs[i].dtype) {
+      return item.outputs[i];
+    }
+  }
+  return nullptr;
+}
+
+// For another sample of each input. What is computed needs its spare memory no more.
+void CpuNormRun::MakeRoom(Sources& sources) {
+  const bool full = std::any_of(sources.begin(), sources.end(), [](const Source& source) {
+    return source.spare != nullptr && source.used_bytes + source.sample_bytes > source.spare_bytes;
+  });
+  if (!full) return;
+  Compute();
+  for (Source& source : sources) source.used_bytes = 0;
+}
+
+// The source's next `bytes`, from this sample on: where they lie, or, if they are a sample that is
+// cut, in memory that they are copied to.
+const std::byte* CpuNormRun::Take(Source& source, std::int64_t sample, std::int64_t bytes,
                                   bool& in_place) {
   const ConstBytes piece = source.reader.Piece();
   if (static_cast<std::int64_t>(piece.size()) >= bytes) {
@@ -144,7 +179,12 @@ const std::byte* CpuNormRun::Take(Source& source, std::int64_t at, std::int64_t 
     in_place = true;
     return piece.data();
   }
-  std::byte* const to = source.spare + at;
+  std::byte* to = source.spare + source.used_bytes;
+  if (source.spare != nullptr) {
+    source.used_bytes += bytes;
+  } else {
+    to = source.output + sample * source.sample_bytes;
+  }
   source.reader.Read(to, static_cast<std::size_t>(bytes));
   gathered_bytes_ += bytes;
   return to;
@@ -167,6 +207,27 @@ void CpuNormRun::Forget() {
 }
 
 }  // namespace
+
+CpuNorm::CpuNorm(const NormProgram& program)
+    : program_(program),
+      params_(program.params),
+      inputs_(norm::InputsOf(program.specs.front())),
+      outputs_(norm::OutputsOf(program.specs.front())) {
+  const norm::NormSpec& spec = program.specs.front();
+  const std::int64_t table = spec.channels * std::max<std::int64_t>(spec.styles, 1);
+  Widen(table, params_.gamma);
+  Widen(table, params_.beta);
+  Widen(spec.channels, params_.mean);
+  Widen(spec.channels, params_.variance);
+  Widen(spec.channels, params_.input_bias);
+}
+
+void CpuNorm::Widen(std::int64_t elements, norm::ParamVector& param) {
+  if (param.data == nullptr || norm::SizeOf(param.dtype) != 2) return;
+  std::vector<float>& values = widened_.emplace_back(static_cast<std::size_t>(elements));
+  norm::cpu::Widen(param, elements, values.data());
+  param = {values.data(), norm::DType::kFloat32};
+}
 
 std::unique_ptr<CpuRun> CpuNorm::MakeRun(const CpuResources& resources) const {
   return std::make_unique<CpuNormRun>(resources);

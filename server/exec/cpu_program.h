@@ -29,8 +29,9 @@ struct CpuResources {
 struct CpuItem {
   std::unique_ptr<Request> request;
   OutputBuffers buffers;  // Own the outputs that the request does not name.
-  absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;  // Where each of them goes.
-  absl::InlinedVector<Buffer, 1> gathered;                   // Inputs that had to be copied.
+  // Where each of them goes; null for those without bytes.
+  absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;
+  absl::InlinedVector<Buffer, 1> gathered;  // Inputs that had to be copied.
 };
 
 // Takes one batch after the other through the kernels. Used by one thread; keeps its memory from

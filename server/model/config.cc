@@ -97,6 +97,55 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config, const Opera
   return absl::OkStatus();
 }
 
+absl::Status CheckQuantizationScale(const v1::Quantization& quantization) {
+  constexpr absl::string_view kField = "quantization.scale";
+  constexpr absl::string_view kWanted = "a normal float32 value above 0";
+  const absl::string_view scales = v1::QuantizationScales_Name(quantization.scales());
+  if (quantization.scales() != v1::PER_TENSOR) {
+    if (!quantization.has_scale()) return absl::OkStatus();
+    return InvalidField(kField, absl::StrCat(quantization.scale()),
+                        absl::StrCat("none: scales ", scales, " are computed"));
+  }
+  if (!quantization.has_scale()) {
+    return InvalidField(kField, "missing",
+                        absl::StrCat(kWanted, ", or scales: PER_ROW or PER_BLOCK"));
+  }
+  if (quantization.scale() >= static_cast<double>(std::numeric_limits<float>::min()) &&
+      quantization.scale() <= static_cast<double>(std::numeric_limits<float>::max())) {
+    return absl::OkStatus();
+  }
+  return InvalidField(kField, absl::StrCat(quantization.scale()), kWanted);
+}
+
+absl::Status CheckQuantization(const v1::ModelConfig& config, const Operation& operation) {
+  if (!config.has_quantization()) return absl::OkStatus();
+  const v1::Quantization& quantization = config.quantization();
+  if (!operation.Quantizes(v1::PER_TENSOR)) {
+    return InvalidField("quantization", "present", "none: the operation's output has x's type");
+  }
+  if (quantization.dtype() != v1::INT8 && quantization.dtype() != v1::FLOAT8_E4M3) {
+    const std::string got = quantization.dtype() == v1::DATA_TYPE_UNSPECIFIED ? "missing"
+                            : v1::DataType_IsValid(quantization.dtype())
+                                ? v1::DataType_Name(quantization.dtype())
+                                : absl::StrCat(static_cast<int>(quantization.dtype()));
+    return InvalidField("quantization.dtype", got, "INT8 or FLOAT8_E4M3");
+  }
+  const absl::string_view taken =
+      !operation.Quantizes(v1::PER_ROW) ? "PER_TENSOR: given statistics have no rows"
+      : !operation.Quantizes(v1::PER_BLOCK)
+          ? "PER_TENSOR or PER_ROW: blocks are for rows over the last dimensions"
+          : "PER_TENSOR, PER_ROW or PER_BLOCK";
+  if (!v1::QuantizationScales_IsValid(quantization.scales())) {
+    return InvalidField("quantization.scales",
+                        absl::StrCat(static_cast<int>(quantization.scales())), taken);
+  }
+  if (!operation.Quantizes(quantization.scales())) {
+    return InvalidField("quantization.scales", v1::QuantizationScales_Name(quantization.scales()),
+                        taken);
+  }
+  return CheckQuantizationScale(quantization);
+}
+
 absl::Status CheckBatching(const v1::BatchingConfig& batching) {
   const auto positive = [](absl::string_view field, bool present, std::int64_t value) {
     if (!present || value >= 1) return absl::OkStatus();
@@ -173,7 +222,7 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config) {
   if (!operation.ok()) return operation.status();
   for (const absl::Status& status :
        {CheckDtypes(config, **operation), CheckLayoutAndActivation(config, **operation),
-        CheckBatching(config.batching())}) {
+        CheckQuantization(config, **operation), CheckBatching(config.batching())}) {
     if (!status.ok()) return status;
   }
   if (absl::Status status = CheckParameterNames(config, **operation); !status.ok()) return status;

@@ -30,7 +30,7 @@ struct TensorSize {
 
 // Lists of tensors have no maximum; up to these counts they need no allocation.
 inline constexpr std::size_t kInlinedInputs = 2;
-inline constexpr std::size_t kInlinedOutputs = 2;
+inline constexpr std::size_t kInlinedOutputs = 4;
 
 // How the tensors of a request divide into segments of the kernels' contract. Every tensor of a
 // request, input or output, has the same number of samples.
@@ -40,8 +40,13 @@ struct Geometry {
   std::int64_t rows = 0;  // What batch limits count.
   // For a part of one sample (samples is 1): the channels that it covers. Model::Check gives all.
   ChannelRange channels{};
-  absl::InlinedVector<TensorSize, kInlinedInputs> inputs;    // In the signature's order.
-  absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;  // Likewise.
+  absl::InlinedVector<TensorSize, kInlinedInputs> inputs;  // In the signature's order.
+  // Likewise. An output on request has no bytes where it is not asked for: it is not computed.
+  absl::InlinedVector<TensorSize, kInlinedOutputs> outputs;
+
+  // What the CPU's kernels hold while they compute it, where that may be as much as the tensors:
+  // what scales and shifts a sample, in the accumulation type.
+  std::int64_t workspace_bytes = 0;
 
   std::int64_t InputBytes() const { return Sum(inputs); }
   std::int64_t OutputBytes() const { return Sum(outputs); }
@@ -67,7 +72,8 @@ struct CutRule {
   };
   At at = At::kSample;
   // With kRow: the rows of a sample, and the channels that each of them covers. Operations with
-  // several inputs or outputs cut between samples alone: streams carry a sample of each in turn.
+  // several inputs cut between samples alone. So do streams of several outputs: they carry a sample
+  // of each in turn.
   std::int64_t sample_rows = 1;
   std::int64_t row_channels = 0;
 };

@@ -9,6 +9,11 @@ norm::ParamVector FindParameter(const BoundParameters& parameters, absl::string_
   return found == parameters.end() ? norm::ParamVector() : found->second;
 }
 
+norm::DType DTypeOf(const TensorSignature& tensor, norm::DType request) {
+  if (request == norm::DType::kFloat64 && tensor.dtype_of_float64) return *tensor.dtype_of_float64;
+  return tensor.dtype.value_or(request);
+}
+
 absl::StatusOr<RequestOptions> Operation::CheckOptions(const AskedOptions& asked,
                                                        absl::string_view model) const {
   if (asked.precision == v1::PRECISION_UNSPECIFIED) return RequestOptions();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,14 +54,23 @@ using BoundParameters = std::map<std::string, norm::ParamVector, std::less<>>;
 // Absent when the file has none of this name.
 norm::ParamVector FindParameter(const BoundParameters& parameters, absl::string_view name);
 
-// A tensor that every request brings or gets.
+// A tensor that every request brings or gets; `on_request`, that it may ask for.
 struct TensorSignature {
   absl::string_view name;  // Of static storage.
   // The shapes that it may have. What stands for kAnyDimensions, and for kAnySize at the same
   // place, is the same in every tensor of a request. Its first entry counts samples: there a size
   // may be 0, elsewhere it is at least 1.
   ShapePattern shape;
+  // Its type; absent: the request's, that of its first input.
+  std::optional<norm::DType> dtype = std::nullopt;
+  // Its type in a request of float64; absent: `dtype`.
+  std::optional<norm::DType> dtype_of_float64 = std::nullopt;
+  bool on_request = false;  // An output that only comes to requests that name it.
+  std::int64_t values =
+      0;  // For an input of int64: its elements are at least 0 and less than this.
 };
+// Its type in a request of `request`.
+norm::DType DTypeOf(const TensorSignature& tensor, norm::DType request);
 
 // Lists of tensors elsewhere (Geometry, Request, Completion) have the order of these.
 struct Signature {
@@ -95,14 +105,17 @@ class Operation {
   // The same in words, for errors: "FLOAT32 or FLOAT16".
   virtual std::string DTypesText() const = 0;
 
-  // How input tensors, one for each of the signature's, divide. The first has a type that the
-  // operation takes. InvalidArgument names the field, what came and what was wanted. Zero samples
-  // are allowed; any other dimension must be at least 1. All inputs' bytes, and all outputs', fit
-  // 63 bits.
+  // How input tensors, one for each of the signature's, divide. Outputs on request have no bytes.
+  // The first has a type that the operation takes. InvalidArgument names the field, what came and
+  // what was wanted. Zero samples are allowed; any other dimension must be at least 1. All inputs'
+  // bytes, and all outputs', fit 63 bits.
   virtual absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const = 0;
-  // The types of the outputs for inputs that Check accepts.
+  // The types of the outputs, of those on request too, for inputs that Check accepts.
   virtual absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
       absl::Span<const TensorType> inputs) const = 0;
+
+  // Whether y can be quantized with such scales.
+  virtual bool Quantizes(v1::QuantizationScales /* scales */) const { return false; }
 
   virtual CutRule cut() const = 0;
   // Whether a small request costs so little that the thread which received it may compute it.

@@ -75,7 +75,8 @@ absl::StatusOr<std::string> ReadHeader(InputFile& file) {
 
 std::optional<norm::DType> ParameterDType(absl::string_view dtype) {
   const DataTypeNames* type = FindDataType(&DataTypeNames::safetensors, dtype);
-  return type == nullptr ? std::nullopt : std::optional(type->dtype);
+  if (type == nullptr || !norm::IsNormalized(type->dtype)) return std::nullopt;
+  return type->dtype;
 }
 
 absl::string_view SafetensorsName(norm::DType dtype) {

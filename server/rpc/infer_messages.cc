@@ -63,6 +63,7 @@ InferContents ContentsFor(norm::DType dtype) {
   switch (dtype) {
     case norm::DType::kFloat32: return InferContents::kFp32;
     case norm::DType::kFloat64: return InferContents::kFp64;
+    case norm::DType::kInt64: return InferContents::kInt64;
     default: return InferContents::kNone;
   }
 }

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/shape_pattern.h"
 #include "google/protobuf/descriptor.h"
 #include "server/metrics/metrics.h"
@@ -37,6 +39,9 @@ inference::DataType ConfigType(norm::DType dtype) {
     case norm::DType::kFloat64: return inference::TYPE_FP64;
     case norm::DType::kFloat16: return inference::TYPE_FP16;
     case norm::DType::kBFloat16: return inference::TYPE_BF16;
+    case norm::DType::kInt8: return inference::TYPE_INT8;
+    case norm::DType::kFloat8E4M3: return inference::TYPE_UINT8;  // Its bits.
+    case norm::DType::kInt64: return inference::TYPE_INT64;
   }
   return inference::TYPE_INVALID;
 }
@@ -83,11 +88,14 @@ inference::ModelMetadataResponse MetadataOf(const ModelRegistry& registry, const
   out.set_platform(absl::StrCat(kPlatform, "_", OperationName(model.config())));
   const auto add = [&](const TensorSignature& signature, auto& tensor) {
     tensor.set_name(std::string(signature.name));
-    tensor.set_datatype(std::string(NamesOf(FirstType(model)).inference));
+    tensor.set_datatype(std::string(NamesOf(DTypeOf(signature, FirstType(model))).inference));
     for (const std::int64_t size : signature.shape) tensor.add_shape(SizeOnWire(size));
   };
   for (const TensorSignature& input : model.inputs()) add(input, *out.add_inputs());
-  for (const TensorSignature& output : model.outputs()) add(output, *out.add_outputs());
+  // Clients ask for everything that is told here.
+  for (const TensorSignature& output : model.outputs()) {
+    if (!output.on_request) add(output, *out.add_outputs());
+  }
   return out;
 }
 
@@ -101,11 +109,20 @@ inference::ModelConfig ConfigOf(const Model& model) {
   out.mutable_version_policy()->mutable_specific()->add_versions(model.version());
   const auto add = [&](const TensorSignature& signature, auto& tensor) {
     tensor.set_name(std::string(signature.name));
-    tensor.set_data_type(ConfigType(FirstType(model)));
+    tensor.set_data_type(ConfigType(DTypeOf(signature, FirstType(model))));
     for (const std::int64_t size : signature.shape) tensor.add_dims(SizeOnWire(size));
   };
   for (const TensorSignature& input : model.inputs()) add(input, *out.add_input());
-  for (const TensorSignature& output : model.outputs()) add(output, *out.add_output());
+  std::vector<absl::string_view> on_request;
+  for (const TensorSignature& output : model.outputs()) {
+    if (output.on_request) {
+      on_request.push_back(output.name);
+    } else {
+      add(output, *out.add_output());
+    }
+  }
+  (*out.mutable_parameters())["outputs_on_request"].set_string_value(
+      absl::StrJoin(on_request, ", "));
   inference::ModelDynamicBatching& batching = *out.mutable_dynamic_batching();
   batching.set_priority_levels(3);
   batching.set_default_priority_level(2);

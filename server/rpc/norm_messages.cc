@@ -23,9 +23,9 @@ absl::StatusOr<Priority> PriorityOf(v1::Priority priority) {
   }
 }
 
-// An only output needs no name, as an only input needs none.
-absl::string_view NameOnWire(absl::string_view name, std::size_t outputs) {
-  return outputs == 1 ? absl::string_view() : name;
+// An only output needs no name, as an only input needs none, unless it was asked for by its name.
+absl::string_view NameOnWire(absl::string_view name, std::size_t outputs, bool by_name) {
+  return outputs == 1 && !by_name ? absl::string_view() : name;
 }
 
 }  // namespace
@@ -45,6 +45,8 @@ RequestDescription Describe(NormalizeRequestView&& view) {
   request.priority = PriorityOf(view.priority);
   request.queue_timeout_ns = view.queue_timeout_ns;
   request.options.precision = view.precision;
+  request.only_named_outputs = true;
+  for (std::string& name : view.outputs) request.outputs.push_back({std::move(name), {}});
   return request;
 }
 
@@ -69,8 +71,8 @@ grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription&& response) const {
   absl::InlinedVector<TensorHeader, kInlinedOutputs> outputs;
   absl::InlinedVector<grpc::Slice, kInlinedOutputs> data;
   for (OutputDescription& output : response.outputs) {
-    outputs.push_back({NameOnWire(output.name, response.outputs.size()), ToProto(output.dtype),
-                       output.shape, output.bytes});
+    outputs.push_back({NameOnWire(output.name, response.outputs.size(), response.outputs_by_name),
+                       ToProto(output.dtype), output.shape, output.bytes});
     const ConstBytes bytes(output.data.data(), output.data.size());
     data.push_back(SliceHolding(bytes, std::move(output.data)));
   }
@@ -84,10 +86,13 @@ std::string EncodeStreamHeader(const Model& model, const AcceptedRequest& accept
   out.set_model(model.name());
   out.set_version(model.version());
   const absl::Span<const TensorSignature> outputs = model.outputs();
+  std::size_t sent = 0;
+  for (std::size_t k = 0; k < outputs.size(); ++k) sent += accepted.outputs.Has(k) ? 1 : 0;
   for (std::size_t k = 0; k < outputs.size(); ++k) {
+    if (!accepted.outputs.Has(k)) continue;
     const TensorType& type = accepted.inputs.outputs[k];
     v1::Tensor& output = *out.add_outputs();
-    output.set_name(std::string(NameOnWire(outputs[k].name, outputs.size())));
+    output.set_name(std::string(NameOnWire(outputs[k].name, sent, accepted.outputs.by_name)));
     output.set_dtype(ToProto(type.dtype));
     for (const std::int64_t dim : type.shape.dims()) output.add_shape(dim);
   }

@@ -18,6 +18,10 @@ void AddTensors(absl::Span<const TensorSignature> tensors,
     v1::TensorInfo& info = *out.Add();
     info.set_name(std::string(tensor.name));
     info.mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    if (tensor.dtype) info.set_dtype(ToProto(*tensor.dtype));
+    if (tensor.dtype_of_float64) info.set_dtype_of_float64(ToProto(*tensor.dtype_of_float64));
+    info.set_on_request(tensor.on_request);
+    info.set_values(tensor.values);
   }
 }
 

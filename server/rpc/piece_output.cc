@@ -9,18 +9,25 @@
 
 namespace normd {
 
-absl::StatusOr<PieceOutput> PieceOutput::Create(const Geometry& piece, OutputBuffers buffers) {
+absl::StatusOr<PieceOutput> PieceOutput::Create(const Geometry& piece, OutputBuffers buffers,
+                                                const PlacedOutputs& wanted) {
   if (buffers.size() != piece.outputs.size()) {
     return absl::InternalError(
         absl::StrCat("outputs: ", buffers.size(), ", wanted ", piece.outputs.size()));
   }
+  OutputBuffers sent;
+  std::int64_t bytes = 0;
   for (std::size_t k = 0; k < buffers.size(); ++k) {
     const std::size_t size = buffers[k].size();
-    if (static_cast<std::int64_t>(size) == piece.outputs[k].bytes) continue;
-    return absl::InternalError(
-        absl::StrCat("output ", k, ": ", size, " bytes, wanted ", piece.outputs[k].bytes));
+    if (static_cast<std::int64_t>(size) != piece.outputs[k].bytes) {
+      return absl::InternalError(
+          absl::StrCat("output ", k, ": ", size, " bytes, wanted ", piece.outputs[k].bytes));
+    }
+    if (!wanted.Has(k)) continue;
+    bytes += piece.outputs[k].bytes;
+    sent.push_back(std::move(buffers[k]));
   }
-  return PieceOutput(piece.samples, std::move(buffers), piece.OutputBytes());
+  return PieceOutput(piece.samples, std::move(sent), bytes);
 }
 
 grpc::Slice PieceOutput::Next(std::int64_t size) {

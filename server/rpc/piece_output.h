@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/support/slice.h"
+#include "server/accept/inputs.h"
 #include "server/batching/request.h"
 #include "server/model/model.h"
 
@@ -17,8 +18,10 @@ namespace normd {
 // outputs one sample of each in turn. Not thread-safe.
 class PieceOutput {
  public:
-  // Internal when `buffers` are not one for each of the piece's outputs, and of its size.
-  static absl::StatusOr<PieceOutput> Create(const Geometry& piece, OutputBuffers buffers);
+  // Of the outputs that `wanted` has. Internal when `buffers` are not one for each of the piece's
+  // outputs, and of its size.
+  static absl::StatusOr<PieceOutput> Create(const Geometry& piece, OutputBuffers buffers,
+                                            const PlacedOutputs& wanted = {});
 
   std::int64_t bytes() const { return bytes_; }
   // The next `size` bytes of those that are left. The slice shares the lane's memory where there is

@@ -282,6 +282,7 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
     input_->Add(*slice, view, received_, worth_keeping);
   }
   for (ReceivedPiece& piece : received_) {
+    if (absl::Status status = CheckIndexesOf(piece); !status.ok()) return status;
     const std::uint64_t number = NextPiece();
     Piece& added = pieces_.emplace_back();
     added.geometry = piece.geometry;
@@ -289,6 +290,18 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
     added.id = added.request->id;
   }
   received_.clear();
+  return absl::OkStatus();
+}
+
+// Of a piece of whole samples.
+absl::Status StreamCall::CheckIndexesOf(const ReceivedPiece& piece) {
+  const absl::Span<const TensorSignature> inputs = call_.model()->inputs();
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].values == 0) continue;
+    absl::Status status = CheckIndexes(inputs[k], piece.inputs[k], checked_samples_);
+    if (!status.ok()) return status;
+  }
+  checked_samples_ += piece.geometry.samples;
   return absl::OkStatus();
 }
 
@@ -318,7 +331,7 @@ std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPie
 absl::Status StreamCall::TakeResult(std::uint64_t number, Completion& completion) {
   Piece& piece = pieces_[number - first_piece_];
   absl::StatusOr<PieceOutput> output =
-      PieceOutput::Create(piece.geometry, std::move(completion.outputs));
+      PieceOutput::Create(piece.geometry, std::move(completion.outputs), accepted_request_.outputs);
   if (!output.ok()) return output.status();
   piece.output = *std::move(output);
   piece.batch_id = completion.batch.id;

@@ -119,6 +119,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeChunk(const StreamPartView& part, const std::vector<grpc::Slice>& slices)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckIndexesOf(const ReceivedPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<Request> MakePiece(std::uint64_t number, ReceivedPiece piece)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -200,6 +201,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   std::uint64_t overdrawn_piece_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
+  std::int64_t checked_samples_ ABSL_GUARDED_BY(mutex_) = 0;     // Whose indexes are right.
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
   std::uint64_t first_piece_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the first of them.
   std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // How many of them.
@@ -218,6 +220,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   BatchInfo batch_ ABSL_GUARDED_BY(mutex_);  // The batch of the piece that was computed last.
   std::int64_t last_batch_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t batches_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t sent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of the outputs.
 };
 
 }  // namespace normd

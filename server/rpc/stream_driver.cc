@@ -187,7 +187,7 @@ bool StreamCall::NextWrite(Step& step) {
 
 // The inputs' share of what of the piece has been sent.
 std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
-  const std::int64_t bytes = piece.geometry.OutputBytes();
+  const std::int64_t bytes = piece.output->bytes();
   if (piece.sent_bytes == bytes) return piece.geometry.InputBytes();
   // In 128 bits: a piece may have as much as a window, 2^40 bytes.
   return static_cast<std::int64_t>(absl::uint128(piece.sent_bytes) * piece.geometry.InputBytes() /
@@ -196,12 +196,13 @@ std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
 
 void StreamCall::WriteChunk() {
   Piece& piece = pieces_.front();
-  const std::int64_t left = piece.geometry.OutputBytes() - piece.sent_bytes;
+  const std::int64_t left = piece.output->bytes() - piece.sent_bytes;
   const std::int64_t size = std::min(left, kChunkBytes);
   const grpc::Slice data = piece.output->Next(size);
   SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
   const std::int64_t answered = AnsweredBytes(piece);
   piece.sent_bytes += size;
+  sent_bytes_ += size;
   answering_bytes_ = AnsweredBytes(piece) - answered;
   if (size < left) return;
   if (std::exchange(last_batch_, piece.batch_id) != piece.batch_id) ++batches_;
@@ -215,7 +216,7 @@ void StreamCall::WriteTrailer() {
   totals.stages = stages_;
   totals.pieces = static_cast<std::int64_t>(first_piece_);
   totals.batches = batches_;
-  totals.bytes = accepted_request_.geometry().OutputBytes();
+  totals.bytes = sent_bytes_;
   SetOutgoing({grpc::Slice(EncodeStreamTrailer(totals))});
 }
 

@@ -121,8 +121,8 @@ inline double Tolerance(DType dtype) {
     case DType::kFloat32: return 3e-6;
     case DType::kFloat16: return 1e-3;
     case DType::kBFloat16: return 8e-3;
+    default: return 0;
   }
-  return 0;
 }
 
 class CudaStrategiesTest : public ::testing::Test {

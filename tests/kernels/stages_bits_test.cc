@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -125,6 +126,30 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
     CheckInPieces(spec, view, whole);
   }
 
+  // A segment of so many samples that what scales and shifts them is not worked out at once.
+  void CheckManySamples(Stage stage) {
+    constexpr std::int64_t kChannels = 3000;
+    StagedSpec staged;
+    for (int draws = 0; draws == 0 || !staged.IsValid(); ++draws) {
+      if (draws == 100) return;  // A style tensor with rows at positions, say.
+      staged = DrawSpec();
+      staged.Add(stage, random_);
+    }
+    NormSpec& spec = staged.spec;
+    spec.channels = kChannels;
+    spec.groups = spec.style == Style::kTensor ? kChannels : random_.OneOf(std::to_array({1, 3}));
+    if (spec.styles > 0) spec.styles = 3;
+    SCOPED_TRACE(staged.names);
+    const StagedParams params(spec, staged.input_bias, random_);
+    const NormParams view = params.View();
+    const bool blocks = spec.quantization_scale == QuantizationScale::kBlock;
+    StagedSegment whole(spec, 2 * (256 << 10) / kChannels + random_.Draw(1, 5),
+                        blocks ? 1 : random_.Draw(1, 2), 2, random_);
+    whole.WantStatistics(random_.Chance(50));
+    if (!Compute(*alone_, spec, view, {whole.Prepare()})) return;
+    CheckInPieces(spec, view, whole);
+  }
+
   Random random_{SeedOf(71)};
   std::unique_ptr<KernelBackend> alone_ = MakeKernelBackend(1);
   std::unique_ptr<KernelBackend> three_ = MakeKernelBackend(3);
@@ -185,6 +210,14 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
       }
       if (HasFailure()) return;
     }
+  }
+}
+
+TEST_P(StagesBitsTest, ManySamplesHaveTheBitsOfFew) {
+  for (const Stage stage : {Stage::kScale, Stage::kShift, Stage::kGate, Stage::kStyleIndex,
+                            Stage::kStyleMix, Stage::kStyleTensor}) {
+    CheckManySamples(stage);
+    if (HasFailure() || !unsupported_.empty()) return;
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/reference.h"
+#include "kernels/segment_tensors.h"
 
 namespace normd {
 namespace {
@@ -158,12 +159,40 @@ class FakeStream final : public DeviceStream {
                       const norm::Segment& segment) {
     const std::int64_t elements = segment.samples * segment.spatial * spec.channels;
     std::vector<double> y(static_cast<std::size_t>(elements));
-    if (!norm::NormalizeReference(spec, params, segment, y.data()).ok()) std::abort();
+    const std::int64_t rows = segment.samples * norm::RowsOfSample(spec, segment.spatial);
+    std::vector<double> mean(static_cast<std::size_t>(rows));
+    std::vector<double> rstd(static_cast<std::size_t>(rows));
+    const norm::ReferenceOutputs out{y.data(), segment.mean_out == nullptr ? nullptr : mean.data(),
+                                     segment.rstd_out == nullptr ? nullptr : rstd.data()};
+    if (!norm::NormalizeReference(spec, params, segment, out).ok()) std::abort();
+    const norm::DType statistics = norm::TypeOf(spec, norm::SegmentOutput::kMean);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto r = static_cast<std::size_t>(row);
+      if (out.mean != nullptr) norm::StoreElement(statistics, segment.mean_out, row, mean[r]);
+      if (out.rstd != nullptr) norm::StoreElement(statistics, segment.rstd_out, row, rstd[r]);
+    }
+    if (spec.quantization != norm::Quantization::kNone) Quantize(spec, segment, y);
+    const norm::DType of_y = norm::TypeOf(spec, norm::SegmentOutput::kY);
     for (std::int64_t i = 0; i < elements; ++i) {
       // Both outputs may take an input's place.
       const double sum = norm::NormalizedElement(spec, params, segment, i);
       if (spec.residual_out) norm::StoreElement(spec.dtype, segment.residual_out, i, sum);
-      norm::StoreElement(spec.dtype, segment.y, i, y[static_cast<std::size_t>(i)]);
+      norm::StoreElement(of_y, segment.y, i, y[static_cast<std::size_t>(i)]);
+    }
+  }
+
+  // Divides the elements, of rows that lie together, by their scales, and writes these.
+  static void Quantize(const norm::NormSpec& spec, const norm::Segment& segment,
+                       std::vector<double>& y) {
+    if (spec.quantization_scale == norm::QuantizationScale::kStatic) {
+      for (double& value : y) value /= spec.output_scale;
+      return;
+    }
+    if (spec.quantization_scale != norm::QuantizationScale::kRow) std::abort();
+    const std::vector<double> scales = norm::ReferenceScales(spec, segment, y.data());
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] /= scales[i / (y.size() / scales.size())];
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      segment.scale_out[i] = static_cast<float>(scales[i]);
     }
   }
 

@@ -41,7 +41,7 @@ double Spacing(DType dtype, double value) {
     case DType::kFloat32: mantissa = 23, least = -126; break;
     case DType::kFloat16: mantissa = 10, least = -14; break;
     case DType::kBFloat16: mantissa = 7, least = -126; break;
-    case DType::kFloat64: break;
+    default: break;
   }
   return std::ldexp(1, std::max(std::ilogb(value), least) - mantissa);
 }

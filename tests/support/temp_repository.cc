@@ -23,8 +23,8 @@ const char* SafetensorsName(norm::DType dtype) {
     case norm::DType::kFloat64: return "F64";
     case norm::DType::kFloat16: return "F16";
     case norm::DType::kBFloat16: return "BF16";
+    default: return "";
   }
-  return "";
 }
 
 }  // namespace

@@ -150,8 +150,8 @@ Tolerance TightTolerance(DType dtype) {
     case DType::kFloat32: return {4e-6, 4e-6, 0};
     case DType::kFloat16:
     case DType::kBFloat16: return {4e-6, 0, 1};
+    default: return {};
   }
-  return {};
 }
 
 std::string Compare(const Tensor& y, const std::vector<double>& expected, Tolerance tolerance) {

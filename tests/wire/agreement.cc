@@ -60,6 +60,10 @@ std::string Compare(const NormalizeRequestView& got, const v1::NormalizeRequest&
     absl::StrAppend(&differences, "accepted ", got.inputs.size(), " inputs");
   }
   CompareAll(got.inputs, want.inputs(), differences);
+  Expect("outputs", static_cast<int>(got.outputs.size()), want.outputs_size(), differences);
+  for (int i = 0; i < want.outputs_size() && differences.empty(); ++i) {
+    Expect("name", got.outputs[static_cast<std::size_t>(i)], want.outputs(i).name(), differences);
+  }
   return differences;
 }
 
@@ -76,7 +80,7 @@ std::string Compare(const NormalizeResponseView& got, const v1::NormalizeRespons
   return differences;
 }
 
-// The one field of `contents` that has elements, and its bytes where those are views.
+// The one field of `contents` that has elements, and its bytes where those are kept.
 std::pair<InferContents, std::string> ContentsOf(const inference::InferTensorContents& contents) {
   const auto bytes = [](const auto& elements) {
     return std::string(reinterpret_cast<const char*>(elements.data()),
@@ -84,7 +88,9 @@ std::pair<InferContents, std::string> ContentsOf(const inference::InferTensorCon
   };
   if (contents.bool_contents_size() > 0) return {InferContents::kBool, ""};
   if (contents.int_contents_size() > 0) return {InferContents::kInt, ""};
-  if (contents.int64_contents_size() > 0) return {InferContents::kInt64, ""};
+  if (contents.int64_contents_size() > 0) {
+    return {InferContents::kInt64, bytes(contents.int64_contents())};
+  }
   if (contents.uint_contents_size() > 0) return {InferContents::kUint, ""};
   if (contents.uint64_contents_size() > 0) return {InferContents::kUint64, ""};
   if (contents.bytes_contents_size() > 0) return {InferContents::kBytes, ""};

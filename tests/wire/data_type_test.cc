@@ -38,7 +38,7 @@ TEST(DataTypesTest, EachColumnFindsItsOwnLineAndNothingElse) {
     for (const DataTypeNames& type : kDataTypes) {
       EXPECT_EQ(FindDataType(column, type.*column), &type) << type.name;
     }
-    for (const char* unknown : {"", " ", "f", "int8", "FLOAT32", "float32 ", "<f16"}) {
+    for (const char* unknown : {"", " ", "f", "int16", "FLOAT32", "float32 ", "<f16"}) {
       EXPECT_EQ(FindDataType(column, unknown), nullptr) << unknown;
     }
   }

@@ -97,6 +97,25 @@ TEST(DecodeInferRequestTest, PackedContentsAreViewsToo) {
   EXPECT_TRUE(data > whole.data() && data < whole.data() + whole.size());
 }
 
+TEST(DecodeInferRequestTest, Int64ContentsAreBoundedAsTheyGrow) {
+  inference::ModelInferRequest request = OneInput();
+  request.clear_raw_input_contents();
+  auto& contents = *request.mutable_inputs(0)->mutable_contents();
+  for (int i = 0; i < 64 << 10; ++i) contents.add_int64_contents(i % 3 == 0 ? -i : i);
+  const std::string wire = request.SerializeAsString();
+  const Slices slices(wire, {});
+  const auto view = DecodeInferRequest(slices.views());
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->inputs[0].contents, InferContents::kInt64);
+  EXPECT_EQ(Join(view->inputs[0].data),
+            std::string(reinterpret_cast<const char*>(contents.int64_contents().data()),
+                        std::size_t{8} * (64 << 10)));
+  contents.add_int64_contents(1);
+  EXPECT_EQ(Refusal(request),
+            "inputs[0].contents: more than 65536 in int64_contents, wanted raw_input_contents for "
+            "so many");
+}
+
 TEST(DecodeInferRequestTest, ElementsThatAreNotPackedAreGathered) {
   const auto fixed32 = [](std::uint32_t value) {
     std::string field(1, static_cast<char>(6 << 3 | 5));
@@ -171,6 +190,8 @@ TEST(EncodeInferMessageTest, TheGeneratedClassReadsBackWhatWasWritten) {
   head.priority = 1;
   head.timeout_us = 1'000'000;
   head.tensors = tensors;
+  const std::vector<std::string> wanted = {"y", "mean"};
+  head.wanted_outputs = wanted;
   const auto request = EncodeInferRequest(head);
   ASSERT_TRUE(request.ok());
   inference::ModelInferRequest parsed;
@@ -186,6 +207,10 @@ TEST(EncodeInferMessageTest, TheGeneratedClassReadsBackWhatWasWritten) {
   EXPECT_THAT(parsed.inputs(0).shape(), ElementsAre(2, 300));
   EXPECT_EQ(parsed.inputs(1).name(), "residual");
   EXPECT_THAT(parsed.raw_input_contents(), ElementsAre("12345", ""));
+  ASSERT_EQ(parsed.outputs_size(), 2);
+  EXPECT_EQ(parsed.outputs(0).name(), "y");
+  EXPECT_EQ(parsed.outputs(1).name(), "mean");
+  head.wanted_outputs = {};
 
   head.priority = head.timeout_us = 0;
   head.final_response = true;

@@ -343,6 +343,9 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
     head.queue_timeout_ns = RandomTensors::Number(random);
     head.precision = static_cast<v1::Precision>(random() % 5);
     head.inputs = inputs.headers;
+    std::vector<std::string> outputs(random() % 4);
+    for (std::string& name : outputs) name.assign(random() % 129, 'y');
+    head.outputs = outputs;
     const absl::StatusOr<EncodedMessage> message = EncodeNormalizeRequest(head);
     ASSERT_TRUE(message.ok()) << message.status();
 
@@ -353,6 +356,7 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
     want.set_queue_timeout_ns(head.queue_timeout_ns);
     want.set_precision(head.precision);
     inputs.AddTo(*want.mutable_inputs());
+    for (const std::string& name : outputs) want.add_outputs()->set_name(name);
     v1::NormalizeRequest got;
     ASSERT_TRUE(got.ParseFromString(inputs.Assemble(*message)));
     ASSERT_EQ(got.SerializeAsString(), want.SerializeAsString()) << i;

@@ -24,7 +24,11 @@ def test_models(client):
     model = client.get_model("group_norm_64_8")
     assert model.operation == "group_norm"
     assert [(each.name, each.shape) for each in model.inputs] == [("x", (-1, 64, -2))]
-    assert len(model.outputs) == 1
+    assert [(each.name, each.on_request) for each in model.outputs] == [
+        ("y", False),
+        ("mean", True),
+        ("rstd", True),
+    ]
     assert model.config["group_norm"] == {"channels": 64, "groups": 8}
     assert [(each.name, each.dtype, each.shape) for each in model.parameters] == [
         ("weight", "float32", (64,)),

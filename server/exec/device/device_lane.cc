@@ -189,6 +189,10 @@ absl::Status DeviceLane::TakeOutput(const DeviceProgram& program, DeviceWave::It
                                     std::size_t index) {
   DeviceWave::Output& output = item.outputs[index];
   if (!output.memory.empty()) return absl::OkStatus();
+  if (output.bytes == 0) {
+    output.addressable = true;
+    return absl::OkStatus();
+  }
   std::optional<Buffer> block = TakeBlock(program, *item.request, index);
   output.addressable = block.has_value();
   output.lent = output.addressable && pool_.IsScarce();
@@ -251,7 +255,7 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
       Request& request = *item.request;
       DeviceSegment& segment = segments.emplace_back();
       for (DeviceWave::Output& output : item.outputs) {
-        segment.outputs.push_back(output.memory.data());
+        segment.outputs.push_back(output.bytes == 0 ? nullptr : output.memory.data());
       }
       for (std::size_t i = 0; i < item.inputs.size(); ++i) {
         segment.inputs.push_back(MappedInput(item, i, chunk));
@@ -356,7 +360,7 @@ absl::Status DeviceLane::CopySegmentIn(DeviceWave::Item& item, const PieceSegmen
   to.options = item.request->options;
   for (const DeviceWave::Output& output : item.outputs) {
     std::byte* const base = output.on_device ? output.memory.data() : arena_.data() + output.offset;
-    to.outputs.push_back(base + from.OffsetIn(output.bytes));
+    to.outputs.push_back(output.bytes == 0 ? nullptr : base + from.OffsetIn(output.bytes));
   }
   for (DeviceWave::Input& input : item.inputs) {
     const std::size_t offset = from.OffsetIn(input.bytes);
@@ -387,7 +391,7 @@ absl::Status DeviceLane::CopyIn(DeviceWave::Input& input, std::size_t offset, st
 absl::Status DeviceLane::CopySegmentOut(DeviceWave& wave, const PieceSegment& segment) {
   DeviceRange range(device_, "copy_out");
   for (DeviceWave::Output& output : wave.items[segment.request].outputs) {
-    if (output.on_device) continue;
+    if (output.on_device || output.bytes == 0) continue;
     const std::size_t offset = segment.OffsetIn(output.bytes);
     const std::size_t bytes = segment.BytesOf(output.bytes);
     absl::Status status =

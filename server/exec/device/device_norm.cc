@@ -30,8 +30,13 @@ std::array<Sized, 5> All(const norm::NormSpec& spec, norm::NormParams& params) {
 
 // The input that an output's place in memory may be, as kernels/norm.h allows.
 std::vector<int> OverwritesOf(const norm::NormSpec& spec) {
-  std::vector<int> overwrites = {0};
-  if (spec.residual_out) overwrites.push_back(spec.residual ? 1 : DeviceProgram::kNone);
+  std::vector<int> overwrites;
+  for (const norm::SegmentOutput output : norm::OutputsOf(spec)) {
+    const bool is_y =
+        output == norm::SegmentOutput::kY && spec.quantization == norm::Quantization::kNone;
+    const bool is_residual = output == norm::SegmentOutput::kResidualOut && spec.residual;
+    overwrites.push_back(is_y ? 0 : is_residual ? 1 : DeviceProgram::kNone);
+  }
   return overwrites;
 }
 

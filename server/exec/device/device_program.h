@@ -21,7 +21,7 @@ namespace normd {
 struct DeviceSegment {
   absl::InlinedVector<const std::byte*, kInlinedInputs> inputs;
   absl::InlinedVector<std::int64_t, kInlinedInputs> input_bytes;
-  absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;
+  absl::InlinedVector<std::byte*, kInlinedOutputs> outputs;  // Null for those without bytes.
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
   ChannelRange channels{};

@@ -37,7 +37,7 @@ DeviceWave::Item::Item(std::unique_ptr<Request> request_in, absl::Span<const int
     if (input.there == nullptr && !IsOverwritten(input)) front_bytes += RoundUp(input.bytes);
   }
   for (std::size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].on_device) continue;
+    if (outputs[o].on_device || outputs[o].bytes == 0) continue;
     const Input* const shared =
         overwrites[o] < 0 ? nullptr : &inputs[static_cast<std::size_t>(overwrites[o])];
     outputs[o].offset =

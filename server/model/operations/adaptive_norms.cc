@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Operation>> MakeConditionalInstanceNorm(
   NormCase norm;
   norm.spec = norm::InstanceNormSpec(message.channels(), norm::DType::kFloat32);
   norm.spec.eps = EpsOf(message);
-  norm.spec.style = norm::Style::kMix;
+  norm.spec.style = message.by_index() ? norm::Style::kIndex : norm::Style::kMix;
   norm.spec.styles = message.styles();
   norm.parameters = {true, true, false};
   return std::make_unique<ChannelNorm>(config, norm);

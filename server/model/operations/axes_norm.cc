@@ -1,6 +1,8 @@
 #include "server/model/operations/axes_norm.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -26,7 +28,8 @@ ShapePattern PatternOf(absl::Span<const std::int64_t> normalized, std::int64_t f
 AxesNorm::AxesNorm(const v1::ModelConfig& config, const NormCase& norm,
                    absl::Span<const std::int64_t> normalized, std::int64_t first_axis)
     : NormOperation(config, OverPositions(norm), Shape::Create(normalized).value_or(Shape()),
-                    PatternOf(normalized, first_axis)),
+                    {PatternOf(normalized, first_axis),
+                     PatternOf(std::vector<std::int64_t>(normalized.size(), 1), first_axis)}),
       normalized_(Shape::Create(normalized).value_or(Shape())),
       first_axis_(static_cast<int>(first_axis)) {}
 
@@ -50,6 +53,13 @@ absl::Status AxesNorm::Divide(const Shape& x, Geometry& geometry) const {
   geometry.samples = x.Product(0, first_axis_);
   geometry.spatial = x.Product(end, x.rank());
   return absl::OkStatus();
+}
+
+// The normalized dimensions have size 1.
+NormOperation::Dims AxesNorm::RowDims(const Shape& x) const {
+  Dims dims(x.dims().begin(), x.dims().end());
+  std::fill_n(dims.begin() + first_axis_, normalized_.rank(), 1);
+  return dims;
 }
 
 absl::StatusOr<std::int64_t> FirstAxis(absl::string_view operation,

@@ -23,6 +23,7 @@ class AxesNorm final : public NormOperation {
 
  private:
   absl::Status Divide(const Shape& x, Geometry& geometry) const override;
+  Dims RowDims(const Shape& x) const override;
 
   const Shape normalized_;
   const int first_axis_;

@@ -12,6 +12,12 @@ ShapePattern PatternOf(const v1::ModelConfig& config, const norm::NormSpec& spec
   return {kAnySize, spec.channels, kAnyDimensions};
 }
 
+// As RowDims.
+ShapePattern RowPatternOf(const norm::NormSpec& spec) {
+  if (spec.rows == norm::Rows::kPosition) return {kAnySize, kAnyDimensions, 1};
+  return {kAnySize, spec.groups};
+}
+
 // One element per channel; a table of them has a row for each style.
 Shape ParameterShape(const norm::NormSpec& spec) {
   if (spec.styles == 0) return Shape::Create({spec.channels}).value_or(Shape());
@@ -31,7 +37,8 @@ absl::Status CheckNotZero(const Shape& shape, int first, int last) {
 }  // namespace
 
 ChannelNorm::ChannelNorm(const v1::ModelConfig& config, const NormCase& norm)
-    : NormOperation(config, norm, ParameterShape(norm.spec), PatternOf(config, norm.spec)) {}
+    : NormOperation(config, norm, ParameterShape(norm.spec),
+                    {PatternOf(config, norm.spec), RowPatternOf(norm.spec)}) {}
 
 // The samples are N, the spatial elements the product of the dimensions *.
 absl::Status ChannelNorm::Divide(const Shape& x, Geometry& geometry) const {
@@ -53,6 +60,13 @@ absl::Status ChannelNorm::Divide(const Shape& x, Geometry& geometry) const {
   geometry.samples = x.dim(0);
   geometry.spatial = x.Product(first, last);
   return CheckNotZero(x, first, last);
+}
+
+NormOperation::Dims ChannelNorm::RowDims(const Shape& x) const {
+  if (spec().rows == norm::Rows::kGroup) return {x.dim(0), spec().groups};
+  Dims dims(x.dims().begin(), x.dims().end());
+  dims.back() = 1;
+  return dims;
 }
 
 }  // namespace normd

@@ -18,6 +18,8 @@ class ChannelNorm final : public NormOperation {
 
  private:
   absl::Status Divide(const Shape& x, Geometry& geometry) const override;
+  // [N, groups], or [N, *, 1] where each position is a row.
+  Dims RowDims(const Shape& x) const override;
 };
 
 }  // namespace normd

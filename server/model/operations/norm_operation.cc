@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,43 @@ norm::Activation ToKernel(v1::Activation activation) {
   }
 }
 
+void SetQuantization(const v1::Quantization& quantization, norm::NormSpec& spec) {
+  spec.quantization = quantization.dtype() == v1::INT8 ? norm::Quantization::kInt8
+                                                       : norm::Quantization::kFloat8E4M3;
+  switch (quantization.scales()) {
+    case v1::PER_ROW: spec.quantization_scale = norm::QuantizationScale::kRow; return;
+    case v1::PER_BLOCK: spec.quantization_scale = norm::QuantizationScale::kBlock; return;
+    default: spec.output_scale = quantization.scale();
+  }
+}
+
+// The signature's type of a tensor that has these types in requests of float16 and of float64.
+void SetDType(norm::DType of_float16, norm::DType of_float64, TensorSignature& tensor) {
+  if (of_float16 == norm::DType::kFloat16) return;
+  tensor.dtype = of_float16;
+  if (of_float64 != of_float16) tensor.dtype_of_float64 = of_float64;
+}
+
+norm::NormSpec WithDType(norm::NormSpec spec, norm::DType dtype) {
+  spec.dtype = dtype;
+  return spec;
+}
+
+absl::string_view NameOf(norm::SegmentOutput output) {
+  switch (output) {
+    case norm::SegmentOutput::kY: return "y";
+    case norm::SegmentOutput::kResidualOut: return "residual_out";
+    case norm::SegmentOutput::kScale: return "y_scale";
+    case norm::SegmentOutput::kMean: return "mean";
+    case norm::SegmentOutput::kRstd: break;
+  }
+  return "rstd";
+}
+
+bool IsLikeX(norm::SegmentOutput output) {
+  return output == norm::SegmentOutput::kY || output == norm::SegmentOutput::kResidualOut;
+}
+
 ShapePattern WithOwnDimensions(ShapePattern pattern) {
   std::replace(pattern.begin(), pattern.end(), kAnyDimensions, kOwnDimensions);
   return pattern;
@@ -39,6 +77,7 @@ void SetCommon(const v1::ModelConfig& config, norm::NormSpec& spec) {
                                                      : norm::Layout::kChannelsFirst;
   spec.activation = ToKernel(config.activation());
   if (config.has_leaky_slope()) spec.leaky_slope = config.leaky_slope();
+  if (config.has_quantization()) SetQuantization(config.quantization(), spec);
 }
 
 CutRule CutRuleOf(const norm::NormSpec& spec) {
@@ -51,18 +90,19 @@ CutRule CutRuleOf(const norm::NormSpec& spec) {
 }
 
 NormOperation::NormOperation(const v1::ModelConfig& config, const NormCase& norm,
-                             const Shape& parameter_shape, const ShapePattern& shape)
+                             const Shape& parameter_shape, const Patterns& patterns)
     : spec_(norm.spec), takes_machine_epsilon_(norm.takes_machine_epsilon) {
   const norm::Layout layout = spec_.layout;
   SetCommon(config, spec_);
   if (layout == norm::Layout::kChannelsLast) spec_.layout = layout;
   inputs_ = norm::InputsOf(spec_);
   outputs_ = norm::OutputsOf(spec_);
-  SetSignature(shape, norm.other_name);
+  SetInputs(patterns.x, norm.other_name);
+  SetOutputs(patterns);
   SetParameters(norm.parameters, parameter_shape);
 }
 
-void NormOperation::SetSignature(const ShapePattern& shape, absl::string_view other_name) {
+void NormOperation::SetInputs(const ShapePattern& shape, absl::string_view other_name) {
   const ShapePattern of_samples = {kAnySize, spec_.channels};
   for (const norm::SegmentInput input : inputs_) {
     std::vector<TensorSignature>& inputs = signature_.inputs;
@@ -73,6 +113,13 @@ void NormOperation::SetSignature(const ShapePattern& shape, absl::string_view ot
       case norm::SegmentInput::kGate: inputs.push_back({"gate", of_samples}); break;
       case norm::SegmentInput::kScale: inputs.push_back({"scale", of_samples}); break;
       case norm::SegmentInput::kShift: inputs.push_back({"shift", of_samples}); break;
+      case norm::SegmentInput::kStyleIndex: {
+        TensorSignature index{"style_index", {kAnySize}};
+        index.dtype = norm::DType::kInt64;
+        index.values = spec_.styles;
+        inputs.push_back(std::move(index));
+        break;
+      }
       case norm::SegmentInput::kStyleWeights:
         inputs.push_back({"style_weights", {kAnySize, spec_.styles}});
         break;
@@ -81,9 +128,32 @@ void NormOperation::SetSignature(const ShapePattern& shape, absl::string_view ot
         break;
     }
   }
+}
+
+void NormOperation::SetOutputs(const Patterns& patterns) {
+  const norm::NormSpec of_float16 = WithDType(spec_, norm::DType::kFloat16);
+  const norm::NormSpec of_float64 = WithDType(spec_, norm::DType::kFloat64);
   for (const norm::SegmentOutput output : outputs_) {
-    signature_.outputs.push_back({output == norm::SegmentOutput::kY ? "y" : "residual_out", shape});
+    TensorSignature tensor{NameOf(output), IsLikeX(output) ? patterns.x : patterns.rows};
+    if (output == norm::SegmentOutput::kScale) tensor.shape.back() *= ScalesOfRow();
+    SetDType(norm::TypeOf(of_float16, output), norm::TypeOf(of_float64, output), tensor);
+    tensor.on_request = norm::IsOptional(output);
+    signature_.outputs.push_back(std::move(tensor));
   }
+}
+
+std::int64_t NormOperation::ScalesOfRow() const {
+  if (spec_.quantization_scale != norm::QuantizationScale::kBlock) return 1;
+  return (spec_.channels / spec_.groups + norm::kQuantizationBlock - 1) / norm::kQuantizationBlock;
+}
+
+// Blocks are of elements that lie together in every tensor that Divide accepts.
+bool NormOperation::Quantizes(v1::QuantizationScales scales) const {
+  if (scales == v1::PER_TENSOR) return true;
+  if (spec_.statistics == norm::Statistics::kGiven) return false;
+  if (scales == v1::PER_ROW) return true;
+  return spec_.rows == norm::Rows::kGroup ? !has_channels()
+                                          : spec_.layout == norm::Layout::kChannelsLast;
 }
 
 void NormOperation::SetParameters(const NormParameters& parameters, const Shape& shape) {
@@ -127,7 +197,8 @@ absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> input
   const TensorType& x = inputs.front();
   Geometry geometry;
   absl::Status status = Divide(x.shape, geometry);
-  const absl::InlinedVector<TensorType, kInlinedOutputs> outputs = Outputs(inputs);
+  absl::InlinedVector<TensorType, kInlinedOutputs> outputs;
+  if (status.ok()) outputs = Outputs(inputs);
   if (status.ok()) status = CheckBytes(outputs);
   if (status.ok()) status = CheckBytes(inputs);
   if (!status.ok() && inputs.size() > 1) {
@@ -139,11 +210,13 @@ absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> input
   if (!status.ok()) return status;
   // The product fits: a sample has no more rows than elements, and Shape bounds all elements.
   geometry.rows = geometry.samples * norm::RowsOfSample(spec_, geometry.spatial);
+  geometry.workspace_bytes = WorkspaceBytes(geometry.samples, x.dtype);
   for (const TensorType& input : inputs) {
     geometry.inputs.push_back({BytesOf(input), input.dtype});
   }
-  for (const TensorType& output : outputs) {
-    geometry.outputs.push_back({BytesOf(output), output.dtype});
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const bool on_request = signature_.outputs[i].on_request;
+    geometry.outputs.push_back({on_request ? 0 : BytesOf(outputs[i]), outputs[i].dtype});
   }
   return geometry;
 }
@@ -155,7 +228,11 @@ absl::Status NormOperation::CheckFurther(std::size_t index, const TensorType& in
     return absl::InvalidArgumentError(absl::StrCat("input \"", signature_.inputs[index].name,
                                                    "\": ", field, ": ", got, ", wanted ", want));
   };
-  if (input.dtype != x.dtype) {
+  const bool is_index = inputs_[index] == norm::SegmentInput::kStyleIndex;
+  if (is_index && input.dtype != norm::DType::kInt64) {
+    return wrong("dtype", norm::Name(input.dtype), norm::Name(norm::DType::kInt64));
+  }
+  if (!is_index && input.dtype != x.dtype) {
     return wrong("dtype", norm::Name(input.dtype),
                  absl::StrCat(norm::Name(x.dtype), " as of \"x\""));
   }
@@ -168,6 +245,11 @@ absl::Status NormOperation::CheckFurther(std::size_t index, const TensorType& in
     if (status.ok()) return status;
     return absl::InvalidArgumentError(
         absl::StrCat("input \"", signature_.inputs[index].name, "\": ", status.message()));
+  }
+  if (is_index) {
+    if (input.shape.rank() == 1 && input.shape.dim(0) == x.shape.dim(0)) return absl::OkStatus();
+    return wrong("shape", input.shape.ToString(),
+                 absl::StrCat("[", x.shape.dim(0), "] for \"x\" of ", x.shape.ToString()));
   }
   const std::int64_t width = signature_.inputs[index].shape.back();
   if (input.shape.rank() == 2 && input.shape.dim(0) == x.shape.dim(0) &&
@@ -190,7 +272,32 @@ absl::Status NormOperation::CheckStyle(const TensorType& style, const TensorType
 
 absl::InlinedVector<TensorType, kInlinedOutputs> NormOperation::Outputs(
     absl::Span<const TensorType> inputs) const {
-  return absl::InlinedVector<TensorType, kInlinedOutputs>(outputs_.size(), inputs.front());
+  const TensorType& x = inputs.front();
+  const norm::NormSpec spec = WithDType(spec_, x.dtype);
+  absl::InlinedVector<TensorType, kInlinedOutputs> types;
+  for (const norm::SegmentOutput output : outputs_) {
+    types.push_back({norm::TypeOf(spec, output), ShapeOf(output, x.shape)});
+  }
+  return types;
+}
+
+// Factors, offsets and gates of the samples that are worked out together (kernels/cpu/staged.cc).
+std::int64_t NormOperation::WorkspaceBytes(std::int64_t samples, norm::DType dtype) const {
+  constexpr std::int64_t kTogether = std::int64_t{256} << 10;
+  const bool modulated = spec_.style != norm::Style::kNone || spec_.scale || spec_.shift;
+  std::int64_t element = dtype == norm::DType::kFloat64 ? 8 : 4;
+  element *= (modulated ? 2 : 0) + (spec_.gate ? 1 : 0);
+  if (spec_.style == norm::Style::kTensor) element += 2 * sizeof(double);
+  const std::int64_t most = std::max<std::int64_t>(kTogether / spec_.channels, 1);
+  return element * spec_.channels * std::min(samples, most);
+}
+
+// Of an x that Divide accepts: there are no more rows, or scales, than elements.
+Shape NormOperation::ShapeOf(norm::SegmentOutput output, const Shape& x) const {
+  if (IsLikeX(output)) return x;
+  Dims dims = RowDims(x);
+  if (output == norm::SegmentOutput::kScale) dims.back() *= ScalesOfRow();
+  return Shape::Create(dims).value_or(Shape());
 }
 
 KernelProgram NormOperation::MakeProgram(const BoundParameters& parameters) const {

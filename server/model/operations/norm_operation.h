@@ -56,30 +56,45 @@ class NormOperation : public Operation {
  public:
   const Signature& signature() const final { return signature_; }
   const ParameterRules& parameters() const final { return parameters_; }
-  bool TakesDType(norm::DType) const final { return true; }
+  bool TakesDType(norm::DType dtype) const final { return norm::IsNormalized(dtype); }
   std::string DTypesText() const final;
   absl::StatusOr<Geometry> Check(absl::Span<const TensorType> inputs) const final;
   absl::InlinedVector<TensorType, kInlinedOutputs> Outputs(
       absl::Span<const TensorType> inputs) const final;
+  bool Quantizes(v1::QuantizationScales scales) const final;
   CutRule cut() const final { return CutRuleOf(spec_); }
   // A mixture of styles costs its whole table for each sample, however small the sample is.
   bool runs_inline() const final { return spec_.style != norm::Style::kMix; }
   KernelProgram MakeProgram(const BoundParameters& parameters) const final;
 
  protected:
-  // `parameter_shape` is that of each parameter, of a table's rows if there are styles; `shape` are
-  // those that x may have: what Divide accepts. An operation that forces a layout sets it in its
-  // spec and passes a config without.
+  // The shapes that tensors may have.
+  struct Patterns {
+    ShapePattern x;  // What Divide accepts.
+    // Of what has one element for each row, which is what RowDims gives for x.
+    ShapePattern rows;
+  };
+  using Dims = absl::InlinedVector<std::int64_t, 6>;
+
+  // `parameter_shape` is that of each parameter, of a table's rows if there are styles. An
+  // operation that forces a layout sets it in its spec and passes a config without.
   NormOperation(const v1::ModelConfig& config, const NormCase& norm, const Shape& parameter_shape,
-                const ShapePattern& shape);
+                const Patterns& patterns);
 
   const norm::NormSpec& spec() const { return spec_; }
 
  private:
   // Sets the samples and the spatial elements of x, or says why they do not fit.
   virtual absl::Status Divide(const Shape& x, Geometry& geometry) const = 0;
+  // The shape of one element for each row of an x that Divide accepts.
+  virtual Dims RowDims(const Shape& x) const = 0;
+  // What the last of these is to be multiplied with where a row has several scales.
+  std::int64_t ScalesOfRow() const;
+  std::int64_t WorkspaceBytes(std::int64_t samples, norm::DType dtype) const;
+  Shape ShapeOf(norm::SegmentOutput output, const Shape& x) const;
 
-  void SetSignature(const ShapePattern& shape, absl::string_view other_name);
+  void SetInputs(const ShapePattern& shape, absl::string_view other_name);
+  void SetOutputs(const Patterns& patterns);
   void SetParameters(const NormParameters& parameters, const Shape& shape);
   absl::Status CheckFurther(std::size_t index, const TensorType& input, const TensorType& x) const;
   absl::Status CheckStyle(const TensorType& style, const TensorType& x) const;

@@ -11,6 +11,15 @@ ShapePattern PatternOf(absl::Span<const std::int64_t> normalized) {
   return pattern;
 }
 
+// As PyTorch keeps the dimensions of statistics: the normalized ones have size 1, but for the last,
+// which counts the rows of a sample.
+ShapePattern RowPatternOf(std::size_t normalized_rank, std::int64_t groups) {
+  ShapePattern pattern = {kAnyDimensions};
+  pattern.insert(pattern.end(), normalized_rank, 1);
+  pattern.back() = groups;
+  return pattern;
+}
+
 }  // namespace
 
 std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
@@ -22,7 +31,7 @@ std::int64_t ElementsOf(absl::Span<const std::int64_t> normalized) {
 NormalizedShapeNorm::NormalizedShapeNorm(const v1::ModelConfig& config, const NormCase& norm,
                                          absl::Span<const std::int64_t> normalized)
     : NormOperation(config, norm, Shape::Create(normalized).value_or(Shape()),
-                    PatternOf(normalized)),
+                    {PatternOf(normalized), RowPatternOf(normalized.size(), norm.spec.groups)}),
       normalized_(Shape::Create(normalized).value_or(Shape())) {}
 
 // Every leading index is a sample, and any of them may be zero.
@@ -43,6 +52,13 @@ absl::Status NormalizedShapeNorm::Divide(const Shape& x, Geometry& geometry) con
   geometry.samples = x.Product(0, leading);
   geometry.spatial = 1;
   return absl::OkStatus();
+}
+
+NormOperation::Dims NormalizedShapeNorm::RowDims(const Shape& x) const {
+  Dims dims(x.dims().begin(), x.dims().end() - normalized_.rank());
+  dims.resize(static_cast<std::size_t>(x.rank()), 1);
+  dims.back() = spec().groups;
+  return dims;
 }
 
 }  // namespace normd

@@ -18,6 +18,7 @@ class NormalizedShapeNorm : public NormOperation {
 
  private:
   absl::Status Divide(const Shape& x, Geometry& geometry) const final;
+  Dims RowDims(const Shape& x) const final;
 
   const Shape normalized_;
 };

@@ -114,6 +114,15 @@ TEST(ParseMixTest, ReadsStreams) {
   EXPECT_FALSE((*mix)[3].streamed());
 }
 
+TEST(ParseMixTest, ReadsOutputsAndStreamsOfSeveralInputs) {
+  const auto mix = ParseMix("a:4x8:y=4x8:stream:outputs=y+mean,b:1x8");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ((*mix)[0].outputs, (std::vector<std::string>{"y", "mean"}));
+  EXPECT_EQ((*mix)[0].inputs.size(), 2U);
+  EXPECT_EQ((*mix)[0].ToString(), "a:4x8:float32:y=4x8:outputs=y+mean:stream=1MiB");
+  EXPECT_TRUE((*mix)[1].outputs.empty());
+}
+
 TEST(ParseMixTest, NamesWhatIsWrong) {
   const auto message = [](const char* text) {
     return std::string(ParseMix(text).status().message());
@@ -135,7 +144,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("a:1:stream=0"), HasSubstr("stream=0 is not a size"));
   EXPECT_THAT(message("a:1:stream=1GB"), HasSubstr("stream=1GB is not a size"));
   EXPECT_THAT(message("a:1:stream=2000MiB"), HasSubstr("stream=2000MiB is not a size"));
-  EXPECT_THAT(message("a:4x8:y=4x8:stream"), HasSubstr("normload streams no y"));
+  EXPECT_THAT(message("a:4x8:outputs="), HasSubstr("outputs= names no output"));
 }
 
 TEST(WorkloadTest, PicksByWeightAndSeed) {

@@ -44,9 +44,11 @@ TEST(NpyHeaderTest, ReadsEveryVersion) {
 
 TEST(NpyHeaderTest, ReadsEveryType) {
   const std::pair<const char*, norm::DType> types[] = {
-      {"'<f4'", norm::DType::kFloat32},  {"\"<f8\"", norm::DType::kFloat64},
-      {"'<f2'", norm::DType::kFloat16},  {"'<V2'", norm::DType::kBFloat16},
-      {"'|V2'", norm::DType::kBFloat16}, {"'bfloat16'", norm::DType::kBFloat16},
+      {"'<f4'", norm::DType::kFloat32},    {"\"<f8\"", norm::DType::kFloat64},
+      {"'<f2'", norm::DType::kFloat16},    {"'<V2'", norm::DType::kBFloat16},
+      {"'|V2'", norm::DType::kBFloat16},   {"'bfloat16'", norm::DType::kBFloat16},
+      {"'|i1'", norm::DType::kInt8},       {"'<i8'", norm::DType::kInt64},
+      {"'<V1'", norm::DType::kFloat8E4M3}, {"'|V1'", norm::DType::kFloat8E4M3},
   };
   for (const auto& [descr, dtype] : types) {
     const auto header = ParseNpyHeader(File(Dictionary(descr, "False", "(1,)")));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -90,6 +91,23 @@ std::vector<Case> Cases() {
        "conditional_instance_norm { channels: 6 styles: 5 }",
        {{5, 6}, {5, 6}},
        {{{3, 6, 30}, {3, 5}}, {{1, 6, 300}, {1, 5}}}},
+      {"ConditionalInstanceNormByIndex",
+       "conditional_instance_norm { channels: 6 styles: 5 by_index: true }",
+       {{5, 6}, {5, 6}},
+       {{{3, 6, 30}, {3}}, {{1, 6, 300}, {1}}}},
+      {"RmsNormToFloat8",
+       "rms_norm { normalized_shape: 40 } quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }",
+       {{40}},
+       {{{7, 40}}, {{2, 3, 40}}}},
+      {"AddRmsNormToInt8InBlocks",
+       "add_rms_norm { normalized_shape: 300 } quantization { dtype: INT8 scales: PER_BLOCK }",
+       {{300}},
+       {{{7, 300}, {7, 300}}}},
+      {"GroupNormToInt8",
+       "group_norm { channels: 12 groups: 4 affine: false } quantization { dtype: INT8 scale: 0.02 "
+       "}",
+       {},
+       {{{3, 12, 5, 5}}}},
   };
 }
 
@@ -121,22 +139,42 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
 
   std::vector<TensorType> Types(const std::vector<Dims>& shapes, DType dtype) {
     std::vector<TensorType> types;
-    for (const Dims& dims : shapes) types.push_back({dtype, *Shape::Create(dims)});
+    for (const Dims& dims : shapes) {
+      const DType of_input = DTypeOf(model_->inputs()[types.size()], dtype);
+      types.push_back({of_input, *Shape::Create(dims)});
+    }
     return types;
   }
 
+  // With what comes on request, or without.
+  Geometry GeometryOf(const std::vector<Dims>& shapes, DType dtype, bool statistics) {
+    const std::vector<TensorType> types = Types(shapes, dtype);
+    Geometry geometry = *model_->Check(types);
+    const auto outputs = model_->Outputs(types);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!model_->outputs()[i].on_request || !statistics) continue;
+      geometry.outputs[i].bytes =
+          outputs[i].shape.elements() * static_cast<std::int64_t>(norm::SizeOf(outputs[i].dtype));
+    }
+    return geometry;
+  }
+
   std::unique_ptr<Request> MakeRequest(const std::vector<Dims>& shapes, DType dtype, Sent& sent,
-                                       const std::vector<Split>& splits) {
+                                       const std::vector<Split>& splits, bool statistics = true) {
     auto request = std::make_unique<Request>();
     request->model = model_;
     request->dtype = dtype;
-    request->geometry = *model_->Check(Types(shapes, dtype));
+    request->geometry = GeometryOf(shapes, dtype, statistics);
     auto memory = std::make_shared<std::vector<std::vector<std::byte>>>(shapes.size());
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const TensorSize& size = request->geometry.inputs[i];
-      const auto count = size.bytes / static_cast<std::int64_t>(norm::SizeOf(dtype));
-      Tensor& tensor = sent.inputs.emplace_back(dtype, count);
-      tensor.Fill(Data::kNormal, TestSeed() + i);
+      const auto count = size.bytes / static_cast<std::int64_t>(norm::SizeOf(size.dtype));
+      Tensor& tensor = sent.inputs.emplace_back(size.dtype, count);
+      const std::int64_t values = model_->inputs()[i].values;
+      if (values == 0) tensor.Fill(Data::kNormal, TestSeed() + i);
+      for (std::int64_t k = 0; k < count && values > 0; ++k) {
+        tensor.Set(k, static_cast<double>((7 * k + 3) % values));
+      }
       request->inputs.push_back(
           {Lay(tensor, static_cast<std::size_t>(size.bytes / request->geometry.samples), splits[i],
                (*memory)[i]),
@@ -154,7 +192,11 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     EXPECT_EQ(sent.done, 1);
     std::vector<Tensor> outputs;
     for (std::size_t i = 0; i < sent.completion.outputs.size(); ++i) {
-      outputs.push_back(OutputOf(sent.completion, i, sent.inputs.front()));
+      const Buffer& output = sent.completion.outputs[i];
+      const DType dtype = DTypeOf(model_->outputs()[i], sent.inputs.front().dtype());
+      const auto count = output.size() / norm::SizeOf(dtype);
+      outputs.push_back(
+          OutputOf(sent.completion, i, Tensor(dtype, static_cast<std::int64_t>(count))));
     }
     return outputs;
   }
@@ -164,7 +206,7 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     const Tensor& x = sent.inputs.front();
     const auto& program = std::get<NormProgram>(model_->program());
     const norm::NormSpec& spec = program.Spec(x.dtype());
-    const Geometry geometry = *model_->Check(Types(shapes, x.dtype()));
+    const Geometry geometry = GeometryOf(shapes, x.dtype(), true);
     norm::Segment segment;
     segment.samples = geometry.samples;
     segment.spatial = geometry.spatial;
@@ -173,16 +215,66 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
       norm::SetInput(spec, roles[i], sent.inputs[i].data(), geometry.inputs[i].bytes, segment);
     }
     std::vector<double> expected(static_cast<std::size_t>(x.count()));
-    const norm::Status status =
-        norm::NormalizeReference(spec, program.params, segment, expected.data());
+    std::vector<double> mean(static_cast<std::size_t>(geometry.rows));
+    std::vector<double> rstd(static_cast<std::size_t>(geometry.rows));
+    const bool has_mean = spec.statistics == norm::Statistics::kMeanVariance;
+    const norm::Status status = norm::NormalizeReference(
+        spec, program.params, segment,
+        norm::ReferenceOutputs{expected.data(), has_mean ? mean.data() : nullptr, rstd.data()});
     ASSERT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(
-        norm::testing::Compare(outputs.front(), expected, norm::testing::TightTolerance(x.dtype())),
-        "");
-    ASSERT_EQ(outputs.size(), spec.residual_out ? 2U : 1U);
-    if (!spec.residual_out || spec.gate) return;  // A gate's product may be rounded first.
-    for (std::int64_t i = 0; i < x.count(); ++i) {
-      ASSERT_EQ(outputs[1].Get(i), norm::NormalizedElement(spec, program.params, segment, i));
+    const auto kinds = norm::OutputsOf(spec);
+    ASSERT_EQ(outputs.size(), kinds.size());
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      const Tensor& got = outputs[k];
+      const auto tolerance = norm::testing::TightTolerance(got.dtype());
+      switch (kinds[k]) {
+        case norm::SegmentOutput::kY:
+          if (spec.quantization == norm::Quantization::kNone) {
+            EXPECT_EQ(norm::testing::Compare(got, expected, tolerance), "");
+          } else {
+            ExpectQuantized(spec, segment, expected, got);
+          }
+          break;
+        case norm::SegmentOutput::kResidualOut:
+          for (std::int64_t i = 0; i < x.count() && !spec.gate; ++i) {  // Rounded first, or not.
+            ASSERT_EQ(got.Get(i), norm::NormalizedElement(spec, program.params, segment, i));
+          }
+          break;
+        case norm::SegmentOutput::kScale:
+          EXPECT_EQ(norm::testing::Compare(
+                        got, norm::ReferenceScales(spec, segment, expected.data()), tolerance),
+                    "");
+          break;
+        case norm::SegmentOutput::kMean:
+          EXPECT_EQ(norm::testing::Compare(got, mean, tolerance), "");
+          break;
+        case norm::SegmentOutput::kRstd:
+          EXPECT_EQ(norm::testing::Compare(got, rstd, tolerance), "");
+          break;
+      }
+    }
+  }
+
+  // Of rows that lie together; each value is at most a step from the exact one's.
+  static void ExpectQuantized(const norm::NormSpec& spec, const norm::Segment& segment,
+                              const std::vector<double>& y, const Tensor& got) {
+    std::vector<double> scales(1, spec.output_scale);
+    std::size_t length = y.size();  // Of what has a scale.
+    std::size_t row = y.size();
+    if (spec.quantization_scale != norm::QuantizationScale::kStatic) {
+      scales = norm::ReferenceScales(spec, segment, y.data());
+      length = row = static_cast<std::size_t>(norm::RowLength(spec, segment.spatial));
+      if (spec.quantization_scale == norm::QuantizationScale::kBlock) length = 128;
+    }
+    const std::size_t scales_of_row = (row + length - 1) / length;
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const double exact = y[i] / scales[i / row * scales_of_row + i % row / length];
+      const double step = spec.quantization == norm::Quantization::kInt8
+                              ? 1
+                              : std::max(std::fabs(exact) / 8, 0x1p-9);
+      ASSERT_NEAR(got.Get(static_cast<std::int64_t>(i)), std::clamp(exact, -448.0, 448.0),
+                  0.5001 * step)
+          << i;
     }
   }
 
@@ -236,6 +328,54 @@ TEST_P(CpuOperationsTest, RequestsShareABatchAndKeepTheirBits) {
     for (std::size_t k = 0; k < outputs.size(); ++k) {
       EXPECT_TRUE(outputs[k].SameBytes(expected[k])) << "request " << i << " output " << k;
     }
+  }
+}
+
+// What one request asks for changes nothing of another's.
+TEST_P(CpuOperationsTest, RequestsWithStatisticsShareABatchWithOthers) {
+  const std::vector<Dims>& shapes = GetParam().requests.front();
+  std::vector<Sent> together(4);
+  std::vector<std::unique_ptr<Request>> requests;
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    requests.push_back(MakeRequest(shapes, DType::kFloat32, together[i],
+                                   std::vector<Split>(shapes.size(), kSplits[i]), i % 2 == 0));
+  }
+  Run(std::move(requests));
+  const std::vector<Tensor> expected = OutputsOf(together[0]);
+  ExpectRight(shapes, together[0], expected);
+  for (std::size_t i = 1; i < together.size(); ++i) {
+    const std::vector<Tensor> outputs = OutputsOf(together[i]);
+    ASSERT_EQ(outputs.size(), expected.size());
+    for (std::size_t k = 0; k < outputs.size(); ++k) {
+      if (model_->outputs()[k].on_request && i % 2 == 1) {
+        EXPECT_EQ(outputs[k].count(), 0) << "request " << i << " output " << k;
+      } else {
+        EXPECT_TRUE(outputs[k].SameBytes(expected[k])) << "request " << i << " output " << k;
+      }
+    }
+  }
+}
+
+// More than is gathered at once, of inputs that have no output's place.
+TEST_P(CpuOperationsTest, GathersLargeInputsInParts) {
+  std::vector<Dims> shapes = GetParam().requests.front();
+  std::int64_t bytes = 0;
+  for (const Dims& dims : shapes) {
+    std::int64_t sample = sizeof(float);
+    for (std::size_t i = 1; i < dims.size(); ++i) sample *= dims[i];
+    bytes = std::max(bytes, sample);
+  }
+  for (Dims& dims : shapes) dims[0] = (std::int64_t{6} << 20) / bytes;
+  Sent whole;
+  Run(MakeRequest(shapes, DType::kFloat32, whole,
+                  std::vector<Split>(shapes.size(), Split::kOnePiece)));
+  const std::vector<Tensor> expected = OutputsOf(whole);
+  Sent sent;
+  Run(MakeRequest(shapes, DType::kFloat32, sent,
+                  std::vector<Split>(shapes.size(), Split::kAnywhere)));
+  const std::vector<Tensor> outputs = OutputsOf(sent);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_TRUE(outputs[i].SameBytes(expected[i])) << "output " << i;
   }
 }
 

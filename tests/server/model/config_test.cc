@@ -165,6 +165,42 @@ INSTANTIATE_TEST_SUITE_P(
                 "lp_normalize.axes[0]: 65, wanted 1 to 64: dimension 0 counts samples"},
         BadCase{"AxesBeforeTheLast", "layer_norm { normalized_shape: 3 axes: -2 }",
                 "layer_norm.axes: [-2], wanted axes from 1 on, or the last ones, up to -1"},
+        BadCase{"QuantizationWithoutAScale",
+                "rms_norm { normalized_shape: 3 affine: false } quantization { dtype: INT8 }",
+                "quantization.scale: missing, wanted a normal float32 value above 0, or scales: "
+                "PER_ROW or PER_BLOCK"},
+        BadCase{"QuantizationScaleOfRows",
+                "rms_norm { normalized_shape: 3 affine: false } quantization { dtype: INT8 scales: "
+                "PER_ROW scale: 2 }",
+                "quantization.scale: 2, wanted none: scales PER_ROW are computed"},
+        BadCase{
+            "QuantizationScaleOfNothing",
+            "rms_norm { normalized_shape: 3 affine: false } quantization { dtype: INT8 scale: 0 }",
+            "quantization.scale: 0, wanted a normal float32 value above 0"},
+        BadCase{"QuantizationScaleNaN",
+                "rms_norm { normalized_shape: 3 affine: false } quantization { dtype: INT8 scale: "
+                "nan }",
+                "quantization.scale: nan, wanted a normal float32 value above 0"},
+        BadCase{"QuantizationNoDtype",
+                "rms_norm { normalized_shape: 3 affine: false } quantization { scale: 1 }",
+                "quantization.dtype: missing, wanted INT8 or FLOAT8_E4M3"},
+        BadCase{
+            "QuantizationDtype",
+            "rms_norm { normalized_shape: 3 affine: false } quantization { dtype: INT64 scale: 1 }",
+            "quantization.dtype: INT64, wanted INT8 or FLOAT8_E4M3"},
+        BadCase{"QuantizationOfGivenStatistics",
+                "batch_norm { channels: 3 affine: false } "
+                "quantization { dtype: INT8 scales: PER_ROW }",
+                "quantization.scales: PER_ROW, wanted PER_TENSOR: given statistics have no rows"},
+        BadCase{"QuantizationInBlocksOfGroups",
+                "group_norm { channels: 4 groups: 2 affine: false } "
+                "quantization { dtype: INT8 scales: PER_BLOCK }",
+                "quantization.scales: PER_BLOCK, wanted PER_TENSOR or PER_ROW: blocks are for rows "
+                "over the last dimensions"},
+        BadCase{"QuantizationOfALayer",
+                "linear_norm { in_features: 4 out_features: 4 } "
+                "quantization { dtype: INT8 scale: 1 }",
+                "quantization: present, wanted none: the operation's output has x's type"},
         BadCase{"WeightOffset", "rms_norm { normalized_shape: 3 weight_offset: inf }",
                 "rms_norm.weight_offset: inf, wanted a finite value"},
         BadCase{"AddLayerNormNoShape", "add_layer_norm {}",

@@ -86,6 +86,22 @@ std::vector<Case> Cases() {
       {"adaptive_instance_norm { channels: 4 }", {{{0, 4, 2}, {0, 4}}, {{2, 4, 3}, {2, 4, 5, 1}}}});
   cases.push_back({"conditional_instance_norm { channels: 4 styles: 3 }",
                    {{{2, 4, 5}, {2, 3}}, {{0, 4}, {0, 3}}}});
+  cases.push_back({"conditional_instance_norm { channels: 4 styles: 3 by_index: true }",
+                   {{{2, 4, 5}, {2}}, {{0, 4}, {0}}}});
+  for (const std::string scales : {"scale: 0.5", "scales: PER_ROW", "scales: PER_BLOCK"}) {
+    const std::string quantized = " quantization { dtype: INT8 " + scales + " }";
+    cases.push_back({"rms_norm { normalized_shape: [2, 3] affine: false }" + quantized,
+                     {{{2, 3}}, {{0, 2, 3}}, {{5, 2, 2, 3}}}});
+    cases.push_back({"gated_rms_norm { normalized_shape: [2, 3] group_size: 3 }" + quantized,
+                     {{{2, 3}, {2, 3}}, {{5, 2, 3}, {5, 2, 3}}}});
+    cases.push_back({"adaptive_layer_norm { features: 6 }" + quantized,
+                     {{{2, 6}, {2, 6}, {2, 6}}, {{2, 5, 6}, {2, 6}, {2, 6}}}});
+    if (scales == "scales: PER_BLOCK") continue;
+    cases.push_back({"layer_norm { normalized_shape: 3 axes: 1 }" + quantized,
+                     {{{2, 3}}, {{0, 3, 5}}, {{2, 3, 2, 4}}}});
+    cases.push_back({"group_norm { channels: 12 groups: 4 affine: false }" + quantized,
+                     {{{0, 12, 5}}, {{3, 12, 7}}}});
+  }
   cases.push_back({linear + "}", {{{4}}, {{0, 4}}, {{2, 3, 4}}}});
   for (const std::string epilogue : {"add: true", "multiply: true", "add: true multiply: true"}) {
     cases.push_back({linear + "epilogue { " + epilogue + " } }",
@@ -119,8 +135,12 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
       for (const auto& shapes : one.requests) {
         SCOPED_TRACE(one.config);
         std::vector<TensorType> inputs;
-        for (const auto& dims : shapes) inputs.push_back({dtype, *Shape::Create(dims)});
-        ASSERT_EQ(inputs.size(), (*operation)->signature().inputs.size());
+        const Signature& signature = (*operation)->signature();
+        ASSERT_EQ(shapes.size(), signature.inputs.size());
+        for (const auto& dims : shapes) {
+          const TensorSignature& input = signature.inputs[inputs.size()];
+          inputs.push_back({DTypeOf(input, dtype), *Shape::Create(dims)});
+        }
         const auto geometry = (*operation)->Check(inputs);
         ASSERT_TRUE(geometry.ok()) << geometry.status();
         const auto outputs = (*operation)->Outputs(inputs);
@@ -133,7 +153,16 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
           EXPECT_EQ(size.bytes, type.shape.elements() * element);
         };
         for (std::size_t i = 0; i < inputs.size(); ++i) expect(geometry->inputs[i], inputs[i]);
-        for (std::size_t i = 0; i < outputs.size(); ++i) expect(geometry->outputs[i], outputs[i]);
+        for (std::size_t i = 0; i < outputs.size(); ++i) {
+          EXPECT_EQ(outputs[i].dtype, DTypeOf(signature.outputs[i], dtype));
+          if (signature.outputs[i].on_request) {
+            EXPECT_EQ(geometry->outputs[i].bytes, 0);
+            EXPECT_EQ(geometry->outputs[i].dtype, outputs[i].dtype);
+            EXPECT_EQ(outputs[i].shape.elements(), geometry->rows);
+          } else {
+            expect(geometry->outputs[i], outputs[i]);
+          }
+        }
       }
     }
   }
@@ -207,7 +236,8 @@ bool CheckAgrees(const Operation& operation, const std::vector<Dims>& shapes) {
   std::vector<TensorType> inputs;
   std::string text;
   for (const Dims& dims : shapes) {
-    inputs.push_back({DType::kFloat32, *Shape::Create(dims)});
+    const DType dtype = DTypeOf(signature.inputs[inputs.size()], DType::kFloat32);
+    inputs.push_back({dtype, *Shape::Create(dims)});
     text += inputs.back().shape.ToString();
   }
   const std::optional<Variables> variables = Bind(signature.inputs, shapes);
@@ -309,11 +339,13 @@ TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
     const CutRule cut = operation->cut();
     if (cut.at == CutRule::At::kRow) {
       EXPECT_EQ(operation->signature().inputs.size(), 1u);
-      EXPECT_EQ(operation->signature().outputs.size(), 1u);
     }
     for (const auto& shapes : one.requests) {
       std::vector<TensorType> inputs;
-      for (const auto& dims : shapes) inputs.push_back({DType::kFloat32, *Shape::Create(dims)});
+      for (const auto& dims : shapes) {
+        const TensorSignature& input = operation->signature().inputs[inputs.size()];
+        inputs.push_back({DTypeOf(input, DType::kFloat32), *Shape::Create(dims)});
+      }
       const Geometry geometry = *operation->Check(inputs);
       if (geometry.samples == 0) {
         EXPECT_EQ(geometry.LargerBytes(), 0);
@@ -331,12 +363,32 @@ TEST(OperationTest, EveryTensorDividesIntoTheUnitsOfTheCutRule) {
   }
 }
 
+TEST(OperationTest, AsksForNoStatisticsThatItDoesNotHave) {
+  const auto names = [](const std::string& config) {
+    std::vector<std::string> found;
+    const auto operation = *MakeOperation(Parse(config));
+    for (const TensorSignature& output : operation->signature().outputs) {
+      found.push_back(std::string(output.name) + (output.on_request ? "?" : ""));
+    }
+    return found;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(names("layer_norm { normalized_shape: 6 }"), ElementsAre("y", "mean?", "rstd?"));
+  EXPECT_THAT(names("rms_norm { normalized_shape: 6 }"), ElementsAre("y", "rstd?"));
+  EXPECT_THAT(names("lp_normalize { normalized_shape: 6 }"), ElementsAre("y", "rstd?"));
+  EXPECT_THAT(names("batch_norm { channels: 6 }"), ElementsAre("y"));
+  EXPECT_THAT(names("instance_norm { channels: 6 use_running_stats: true }"), ElementsAre("y"));
+  EXPECT_THAT(names("add_layer_norm { normalized_shape: 6 } "
+                    "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }"),
+              ElementsAre("y", "residual_out", "y_scale", "mean?", "rstd?"));
+}
+
 // What costs more than its bytes tell does not hold up the thread that received it.
 TEST(OperationTest, OnlyWhatCostsInProportionToItsBytesRunsInline) {
   for (const Case& one : Cases()) {
     const auto operation = *MakeOperation(Parse(one.config));
     const bool costly = one.config.rfind("linear_norm", 0) == 0 ||
-                        one.config.rfind("conditional_instance_norm", 0) == 0;
+                        one.config == "conditional_instance_norm { channels: 4 styles: 3 }";
     EXPECT_EQ(operation->runs_inline(), !costly) << one.config;
   }
 }

@@ -139,8 +139,8 @@ double Tolerance(const v1::NormalizeRequest& request) {
     case norm::DType::kFloat64: return product + 1e-11;
     case norm::DType::kFloat16: return product + std::ldexp(1, -9);
     case norm::DType::kBFloat16: return product + std::ldexp(1, -6);
+    default: return product;
   }
-  return product;
 }
 
 class CudaServingTest : public ::testing::Test {

@@ -29,6 +29,9 @@ inline inference::ModelInferRequest ToInfer(const v1::NormalizeRequest& plain) {
     *input.mutable_shape() = tensor.shape();
     request.add_raw_input_contents(tensor.data());
   }
+  for (const v1::WantedOutput& output : plain.outputs()) {
+    request.add_outputs()->set_name(output.name());
+  }
   if (plain.queue_timeout_ns() != 0) {
     (*request.mutable_parameters())["timeout"].set_int64_param(plain.queue_timeout_ns() / 1000);
   }

@@ -34,7 +34,17 @@ using Code = grpc::StatusCode;
 using Change = std::function<void(v1::NormalizeRequest&)>;
 
 // The order of AcceptRequest, after what a decoder cannot read.
-enum class Step { kDecode, kModel, kNames, kTypes, kPriority, kTimeout, kPrecision, kData };
+enum class Step {
+  kDecode,
+  kModel,
+  kNames,
+  kTypes,
+  kPriority,
+  kTimeout,
+  kPrecision,
+  kOutputs,
+  kData
+};
 
 struct Fault {
   std::string name;
@@ -64,6 +74,20 @@ v1::NormalizeRequest WithResidual() {
   return request;
 }
 
+constexpr char kStyles[] = "styles_by_index";
+
+// One sample, so that a stream's order is that of the inputs.
+v1::NormalizeRequest WithIndex() {
+  v1::NormalizeRequest request = MakeRequest(kStyles, {1, 64, 4, 4});
+  request.mutable_inputs(0)->set_name("x");
+  v1::Tensor& index = *request.add_inputs();
+  index.set_name("style_index");
+  index.set_dtype(v1::INT64);
+  index.add_shape(1);
+  index.set_data(std::string("\x1f\0\0\0\0\0\0\0", 8));
+  return request;
+}
+
 void SetShape(v1::Tensor& input, const std::vector<std::int64_t>& shape) {
   input.mutable_shape()->Assign(shape.begin(), shape.end());
 }
@@ -72,6 +96,14 @@ void SetShape(v1::Tensor& input, const std::vector<std::int64_t>& shape) {
 v1::Tensor& Input(v1::NormalizeRequest& request, int i) {
   while (request.inputs_size() <= i) request.add_inputs();
   return *request.mutable_inputs(i);
+}
+
+// The names of outputs, in place of those that another fault may have set.
+Change Wanted(std::vector<std::string> names) {
+  return [names = std::move(names)](v1::NormalizeRequest& request) {
+    request.clear_outputs();
+    for (const std::string& name : names) request.add_outputs()->set_name(name);
+  };
 }
 
 // Faults of the fields that every request has.
@@ -120,6 +152,16 @@ std::vector<Fault> CommonFaults() {
        [](auto& r) { r.set_queue_timeout_ns(-1); }},
       {"UnknownPrecision", Step::kPrecision, "precision: 77, wanted",
        [](auto& r) { r.set_precision(static_cast<v1::Precision>(77)); }},
+      {"ManyOutputs", Step::kDecode, "outputs: more than 32, wanted at most 32",
+       Wanted(std::vector<std::string>(33, "y"))},
+      {"LongOutputName", Step::kDecode, "outputs[1].name: 129 bytes, wanted at most 128",
+       Wanted({"y", std::string(129, 'y')})},
+      {"UnknownOutput", Step::kOutputs, "outputs[0].name: \"z\\n\", wanted \"", Wanted({"z\n"})},
+      {"OutputTwice", Step::kOutputs, "\" twice, wanted each name once",
+       [](auto& r) {
+         const std::string name = r.model() == "fused_linear_512" ? "out" : "y";
+         Wanted({name, name})(r);
+       }},
   };
 }
 
@@ -236,6 +278,36 @@ std::vector<Fault> ResidualFaults() {
   return faults;
 }
 
+std::vector<Fault> IndexFaults() {
+  const auto index = [](const char* bytes) {
+    return [data = std::string(bytes, 8)](v1::NormalizeRequest& r) { Input(r, 1).set_data(data); };
+  };
+  std::vector<Fault> faults = CommonFaults();
+  const std::vector<Fault> more = {
+      {"Missing", Step::kNames, "inputs: \"style_index\" is missing",
+       [](auto& r) { r.mutable_inputs()->DeleteSubrange(1, r.inputs_size() - 1); }},
+      {"IndexOfFloats", Step::kTypes, "input \"style_index\": dtype: float32, wanted int64",
+       [](auto& r) { Input(r, 1).set_dtype(v1::FLOAT32); }},
+      {"XOfIndexes", Step::kTypes, "dtype: INT64, wanted FLOAT32, FLOAT64, FLOAT16 or BFLOAT16",
+       [](auto& r) { Input(r, 0).set_dtype(v1::INT64); }},
+      {"OtherSamples", Step::kTypes,
+       "input \"style_index\": shape: [2], wanted [1] for \"x\" of [1, 64, 4, 4]",
+       [](auto& r) { SetShape(Input(r, 1), {2}); }},
+      {"OtherRank", Step::kTypes, "input \"style_index\": shape: [1, 1], wanted [1] for \"x\"",
+       [](auto& r) {
+         SetShape(Input(r, 1), {1, 1});
+       }},
+      {"IndexBehindTheTable", Step::kData, "input \"style_index\": data[0]: 32, wanted 0 to 31",
+       index("\x20\0\0\0\0\0\0\0")},
+      {"IndexFarBehindTheTable", Step::kData,
+       "input \"style_index\": data[0]: 4294967296, wanted 0 to 31", index("\0\0\0\0\1\0\0\0")},
+      {"NegativeIndex", Step::kData, "input \"style_index\": data[0]: -1, wanted 0 to 31",
+       index("\xff\xff\xff\xff\xff\xff\xff\xff")},
+  };
+  faults.insert(faults.end(), more.begin(), more.end());
+  return faults;
+}
+
 grpc::Status Unary(TestServer& server, const v1::NormalizeRequest& request) {
   grpc::ClientContext context;
   v1::NormalizeResponse response;
@@ -278,6 +350,27 @@ void LoadABrokenModel(TestServer& server) {
   ASSERT_FALSE(server.stub().LoadModel(&context, request, &response).ok());
 }
 
+// One that the demo models do not have.
+void LoadStylesByIndex(TestServer& server) {
+  const std::filesystem::path folder = std::filesystem::path(server.repository()) / kStyles;
+  std::filesystem::copy(folder.parent_path() / "style_bank_64_32", folder,
+                        std::filesystem::copy_options::recursive);
+  std::filesystem::remove(folder / "config.textproto");
+  std::ofstream(folder / "config.textproto")
+      << "conditional_instance_norm { channels: 64 styles: 32 by_index: true }";
+  grpc::ClientContext context;
+  v1::LoadModelRequest request;
+  request.set_model(kStyles);
+  v1::LoadModelResponse response;
+  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+}
+
+void LoadModels(TestServer& server) {
+  LoadABrokenModel(server);
+  LoadStylesByIndex(server);
+}
+
 struct Base {
   v1::NormalizeRequest (*make)();
   std::vector<Fault> faults;
@@ -286,12 +379,13 @@ struct Base {
 std::vector<Base> Bases() {
   return {{OneInput, OneInputFaults()},
           {TwoInputs, TwoInputFaults()},
-          {WithResidual, ResidualFaults()}};
+          {WithResidual, ResidualFaults()},
+          {WithIndex, IndexFaults()}};
 }
 
 TEST(RefusalTest, UnaryAndStreamRefuseEachBadRequestInTheSameWords) {
   TestServer server;
-  LoadABrokenModel(server);
+  LoadModels(server);
   for (const Base& base : Bases()) {
     ASSERT_TRUE(Unary(server, base.make()).ok());
     for (const Fault& fault : base.faults) {
@@ -319,7 +413,7 @@ bool HasOwnWords(const std::string& fault) {
 
 TEST(RefusalTest, TheOpenInferenceProtocolRefusesEachBadRequestInTheSameWords) {
   TestServer server;
-  LoadABrokenModel(server);
+  LoadModels(server);
   const auto stub = inference::GRPCInferenceService::NewStub(server.NewChannel());
   const auto infer = [&](const v1::NormalizeRequest& request) {
     grpc::ClientContext context;
@@ -350,7 +444,7 @@ TEST(RefusalTest, TheOpenInferenceProtocolRefusesEachBadRequestInTheSameWords) {
 // With two faults at once, both ways name the one whose check comes first.
 TEST(RefusalTest, UnaryAndStreamCheckInTheSameOrder) {
   TestServer server;
-  LoadABrokenModel(server);
+  LoadModels(server);
   for (const Base& base : Bases()) {
     for (const Fault& first : base.faults) {
       for (const Fault& second : base.faults) {
@@ -398,8 +492,12 @@ TEST(RefusalTest, TheBudgetsComeAfterEveryCheckOfTheRequest) {
   for (const State& state : States()) {
     TestServer server(state.options);
     LoadABrokenModel(server);
+    // A server without room loads nothing.
+    const bool has_styles = state.name != "Full";
+    if (has_styles) LoadStylesByIndex(server);
     state.enter(server);
     for (const Base& base : Bases()) {
+      if (base.make == WithIndex && !has_styles) continue;
       SCOPED_TRACE(absl::StrCat(state.name, ", ", base.make().model()));
       const grpc::Status refused = BothWays(server, base.make());
       EXPECT_EQ(refused.error_code(), state.code);

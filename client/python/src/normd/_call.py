@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from normd import _protocol
 from normd._request import Options, Precision, Priority
@@ -31,10 +32,18 @@ def options_of(
     priority: Priority | None,
     queue_timeout: float | None,
     precision: Precision | None,
+    out: object = None,
 ) -> Options:
-    """A request's fields beside its tensors; InvalidArgumentError for a wrong type."""
+    """A request's fields beside its tensors; InvalidArgumentError for a wrong type.
+
+    The outputs that a mapping `out` names are those that are wanted.
+    """
     if priority is not None and not isinstance(priority, Priority):
         raise InvalidArgumentError(f"priority: {priority!r}, wanted a normd.Priority")
     if precision is not None and not isinstance(precision, Precision):
         raise InvalidArgumentError(f"precision: {precision!r}, wanted a normd.Precision")
-    return Options(version, priority, queue_timeout, precision)
+    names = tuple(out) if isinstance(out, Mapping) else ()
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"out: a name is {name!r}, wanted a str")
+    return Options(version, priority, queue_timeout, precision, names)

@@ -26,24 +26,31 @@ FLOAT64 = DataType("float64", 2, 8, "<f8")
 FLOAT16 = DataType("float16", 3, 2, "<f2")
 # NumPy has no bfloat16: ml_dtypes brings one, and writes it to files as two raw bytes.
 BFLOAT16 = DataType("bfloat16", 4, 2, "<V2")
+# Of quantized outputs. float8 is OCP's E4M3 without infinities; NumPy has it as it has bfloat16.
+INT8 = DataType("int8", 5, 1, "|i1")
+FLOAT8_E4M3 = DataType("float8_e4m3", 6, 1, "<V1")
+INT64 = DataType("int64", 7, 8, "<i8")  # Of indexes.
 
-DATA_TYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)
+DATA_TYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT8, FLOAT8_E4M3, INT64)
 BY_NUMBER = {dtype.number: dtype for dtype in DATA_TYPES}
 BY_NAME = {dtype.name: dtype for dtype in DATA_TYPES}
-WANTED = ", ".join(dtype.name for dtype in DATA_TYPES)
+# What ml_dtypes and PyTorch call it.
+BY_NAME["float8_e4m3fn"] = FLOAT8_E4M3
+WANTED = "float32, float64, float16, bfloat16, or int64 for indexes"
+_RAW = {"void8": FLOAT8_E4M3, "void16": BFLOAT16}
+_ML_DTYPES = {BFLOAT16: "bfloat16", FLOAT8_E4M3: "float8_e4m3fn"}
 
 
 @functools.lru_cache(maxsize=64)
 def _find(dtype: np.dtype[Any]) -> DataType | None:
     if dtype.fields is not None:
         return None
-    if dtype.kind == "V" and dtype.itemsize == 2:
-        return BFLOAT16
-    return BY_NAME.get(dtype.name)
+    return _RAW.get(dtype.name) or BY_NAME.get(dtype.name)
 
 
 def of_numpy(dtype: np.dtype[Any], where: str) -> DataType:
-    """The type of an array's elements, of either byte order; two raw bytes are a bfloat16.
+    """The type of an array's elements, of either byte order; two raw bytes are a bfloat16, and
+    one is a float8.
 
     Raises InvalidArgumentError for another, with `where` before the field.
     """
@@ -56,17 +63,18 @@ def of_numpy(dtype: np.dtype[Any], where: str) -> DataType:
 @functools.lru_cache(maxsize=64)
 def is_little_endian(dtype: np.dtype[Any]) -> bool:
     """Whether elements of one of the types lie in memory as they do in a message."""
-    return dtype.kind != "f" or dtype.newbyteorder("<") == dtype
+    return dtype.kind not in "fi" or dtype.newbyteorder("<") == dtype
 
 
 @functools.lru_cache(maxsize=64)
 def to_numpy(dtype: DataType) -> np.dtype[Any]:
-    """NumPy's type, in little-endian order. bfloat16: ml_dtypes', or two raw bytes without it."""
-    if dtype is not BFLOAT16:
+    """NumPy's type, little-endian; of what it has not ml_dtypes', or raw bytes without that."""
+    name = _ML_DTYPES.get(dtype)
+    if name is None:
         return np.dtype(dtype.npy)
     try:
         import ml_dtypes
     except ImportError:
-        return np.dtype("V2")
-    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return bfloat16
+        return np.dtype(dtype.npy)
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found

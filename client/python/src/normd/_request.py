@@ -38,6 +38,7 @@ class Options:
     priority: Priority | None = None
     queue_timeout: float | None = None
     precision: Precision | None = None
+    outputs: tuple[str, ...] = ()  # Those that are wanted; none: as the model gives them.
 
 
 _MAX_INT64 = (1 << 63) - 1
@@ -58,6 +59,11 @@ def _nanoseconds(seconds: float | None) -> int:
     return min(max(1, round(seconds * 1e9)), _MAX_INT64)
 
 
+def _output(name: str) -> bytes:
+    inner = _wire.bytes_field(1, name.encode())
+    return _wire.length_head(7, len(inner)) + inner
+
+
 @functools.lru_cache(maxsize=256)
 def _head(model: str, options: Options) -> bytes:
     return (
@@ -66,6 +72,7 @@ def _head(model: str, options: Options) -> bytes:
         + _wire.int_field(4, options.priority or 0)
         + _wire.int_field(5, _nanoseconds(options.queue_timeout))
         + _wire.int_field(6, options.precision or 0)
+        + b"".join(map(_output, options.outputs))
     )
 
 

@@ -22,7 +22,7 @@ def is_tensor(value: object) -> bool:
 
 
 def to_host(tensor: Any, where: str) -> tuple[DataType, Array]:
-    """The tensor's type and its elements, as a NumPy array of that type or of 16-bit integers.
+    """The tensor's type and its elements, as a NumPy array of that type or of integers.
 
     A dense CPU tensor is referred to in place; one of another device, or with other strides, is
     copied. InvalidArgumentError, with `where` before the field, for other types and for tensors
@@ -38,9 +38,20 @@ def to_host(tensor: Any, where: str) -> tuple[DataType, Array]:
     if dtype is None:
         raise InvalidArgumentError(f"{where}dtype: {tensor.dtype}, wanted {_dtypes.WANTED}")
     host = tensor.detach().cpu().contiguous()
-    if dtype is _dtypes.BFLOAT16:
-        host = host.view(torch.int16)
+    bits = _bits_of(dtype)
+    if bits is not None:
+        host = host.view(getattr(torch, bits))
     return dtype, host.numpy()
+
+
+def _bits_of(dtype: DataType) -> str | None:
+    """The integers as which elements go between NumPy and PyTorch, where NumPy has no such type."""
+    return {_dtypes.BFLOAT16: "int16", _dtypes.FLOAT8_E4M3: "int8"}.get(dtype)
+
+
+def _type_of(dtype: DataType) -> Any:
+    name = "float8_e4m3fn" if dtype is _dtypes.FLOAT8_E4M3 else dtype.name
+    return getattr(sys.modules["torch"], name)
 
 
 def result_like(tensor: Any) -> Callable[[Array, DataType], Any]:
@@ -49,10 +60,12 @@ def result_like(tensor: Any) -> Callable[[Array, DataType], Any]:
     device = tensor.device
 
     def make(array: Array, dtype: DataType) -> Any:
-        result = torch.empty(array.shape, dtype=getattr(torch, dtype.name))
-        bits = result.view(torch.int16) if dtype is _dtypes.BFLOAT16 else result
-        raw = array.view(np.int16) if dtype is _dtypes.BFLOAT16 else array
-        np.copyto(bits.numpy(), raw)
+        result = torch.empty(array.shape, dtype=_type_of(dtype))
+        bits = _bits_of(dtype)
+        if bits is None:
+            np.copyto(result.numpy(), array)
+        else:
+            np.copyto(result.view(getattr(torch, bits)).numpy(), array.view(bits))
         return result.to(device)
 
     return make

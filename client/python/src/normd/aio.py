@@ -170,7 +170,7 @@ class Client:
         timeout: float | None = None,
     ) -> Response:
         """As normd.Client.call."""
-        options = _call.options_of(version, priority, queue_timeout, precision)
+        options = _call.options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
         if _request.total_bytes(prepared) > self._stream_above:
             return await self._stream_of(StreamRequest(model, inputs, out, options, timeout))
@@ -192,7 +192,7 @@ class Client:
         timeout: float | None = None,
     ) -> Response:
         """As normd.Client.normalize_stream. It runs on a thread, which also calls `progress`."""
-        options = _call.options_of(version, priority, queue_timeout, precision)
+        options = _call.options_of(version, priority, queue_timeout, precision, out)
         return await self._stream_of(
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         )

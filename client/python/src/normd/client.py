@@ -146,8 +146,8 @@ class Client(Closing):
           inputs: an array, or several by the model's names ({"x": x, "y": y}), of float32,
             float64, float16 or bfloat16 (ml_dtypes, or two raw bytes) and of the model's shape,
             such as [N, C, *]. PyTorch tensors of any device are taken too, and what has
-            __array__ or __dlpack__. C-contiguous ones in the host's memory are not copied before
-            they are put into the message.
+            __array__ or __dlpack__. Indexes are int64. C-contiguous ones in the host's memory are
+            not copied before they are put into the message.
           out: an array of the output's type and shape that takes the result.
           version: 0: the highest that is loaded.
           priority: among requests for this model; NORMAL by default.
@@ -192,9 +192,10 @@ class Client(Closing):
 
         Args:
           out: an array for an only output, or a mapping of the outputs' names, which alone are then
-            returned, to arrays, or to None for a result of its own memory.
+            returned, to arrays, or to None for a result of its own memory. Outputs on request, such
+            as "mean", come if it names them.
         """
-        options = _call.options_of(version, priority, queue_timeout, precision)
+        options = _call.options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
         if _request.total_bytes(prepared) > self._stream_above:
             request = StreamRequest(model, inputs, out, options, timeout)
@@ -221,8 +222,9 @@ class Client(Closing):
           inputs: as for `normalize`; also memory maps, and paths (str or PathLike) of .npy files.
           out: where the result goes: an array or memory map of its type and shape, or a path for a
             .npy file, which appears when the whole result is there. Of several outputs a mapping of
-            names to these; outputs that it does not name are dropped. None: fresh arrays. It may be
-            the input itself, memory or file, where there is one of each.
+            names to these, or to None for a fresh array; outputs that it does not name do not come.
+            None: fresh arrays. It may be the input itself, memory or file, where there is one of
+            each.
           progress: True shows a bar (needs tqdm); a callable gets (bytes done, bytes in all).
           chunk_bytes: of a message; less if the server takes less.
           timeout: of the whole stream; None: no limit.
@@ -234,7 +236,7 @@ class Client(Closing):
           As `normalize`; OSError for files that cannot be opened or written, DataLossError for one
           that shrinks meanwhile. After an error `out` holds no result; files are removed.
         """
-        options = _call.options_of(version, priority, queue_timeout, precision)
+        options = _call.options_of(version, priority, queue_timeout, precision, out)
         return self._stream_run(
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         ).run()

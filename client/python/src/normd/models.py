@@ -36,11 +36,20 @@ class TensorInfo:
 
     Attributes:
       shape: a number for each dimension: its size, -1 for any, -2 for any number of dimensions of
-        any size. What stands for these is the same in every tensor of a request.
+        any size, -3 for the same that only this tensor has. What stands for the others is the same
+        in every tensor of a request.
+      dtype: its type; empty: the request's, that of its first input.
+      dtype_of_float64: its type in a request of float64, if that is another.
+      on_request: an output that only comes to a call whose `out` names it.
+      values: of an input of int64, how many values it may have, from 0 on.
     """
 
     name: str
     shape: tuple[int, ...]
+    dtype: str = ""
+    dtype_of_float64: str = ""
+    on_request: bool = False
+    values: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,19 @@ def model_info(message: Any) -> ModelInfo:
             for each in message.parameters
         ),
         load_ns=message.load_ns,
-        inputs=tuple(TensorInfo(each.name, tuple(each.shape)) for each in message.inputs),
-        outputs=tuple(TensorInfo(each.name, tuple(each.shape)) for each in message.outputs),
+        inputs=tuple(map(_tensor_info, message.inputs)),
+        outputs=tuple(map(_tensor_info, message.outputs)),
+    )
+
+
+def _tensor_info(message: Any) -> TensorInfo:
+    return TensorInfo(
+        message.name,
+        tuple(message.shape),
+        _name_of_type(message.dtype) if message.dtype else "",
+        _name_of_type(message.dtype_of_float64) if message.dtype_of_float64 else "",
+        message.on_request,
+        message.values,
     )
 
 

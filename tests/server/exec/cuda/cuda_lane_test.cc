@@ -69,8 +69,8 @@ double Tolerance(DType dtype) {
     case DType::kFloat64: return 1e-11;
     case DType::kFloat16: return std::ldexp(1, -10);
     case DType::kBFloat16: return std::ldexp(1, -7);
+    default: return 0;
   }
-  return 0;
 }
 
 void ExpectRight(const Model& model, const Input& input, const RequestProbe& probe) {

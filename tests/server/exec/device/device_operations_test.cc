@@ -41,6 +41,20 @@ const Case kCases[] = {
      "conditional_instance_norm { channels: 3 styles: 4 }",
      {{4, 3}, {4, 3}},
      {{1, 3, 11}, {1, 4}}},
+    {"ConditionalInstanceNormByIndex",
+     "conditional_instance_norm { channels: 3 styles: 4 by_index: true }",
+     {{4, 3}, {4, 3}},
+     {{1, 3, 11}, {1}}},
+    {"AddRmsNormToInt8",
+     "add_rms_norm { normalized_shape: 12 affine: false } "
+     "quantization { dtype: INT8 scales: PER_ROW }",
+     {},
+     {{1, 12}, {1, 12}}},
+    {"LayerNormToFloat8",
+     "layer_norm { normalized_shape: 12 affine: false } "
+     "quantization { dtype: FLOAT8_E4M3 scale: 0.01 }",
+     {},
+     {{1, 12}}},
     {"LayerNormOfChannels",
      "layer_norm { normalized_shape: 3 axes: 1 affine: false }",
      {},
@@ -48,7 +62,7 @@ const Case kCases[] = {
 };
 
 struct SeveralSent {
-  std::vector<std::vector<float>> inputs;
+  std::vector<std::vector<std::byte>> inputs;
   Geometry geometry;
   int done = 0;
   Completion completion;
@@ -79,20 +93,34 @@ class DeviceOperationsTest : public DeviceLaneTest, public ::testing::WithParamI
     std::vector<TensorType> types;
     for (Dims dims : GetParam().inputs) {
       dims[0] = samples;
-      types.push_back({norm::DType::kFloat32, *Shape::Create(dims)});
+      const norm::DType dtype = DTypeOf(model_->inputs()[types.size()], norm::DType::kFloat32);
+      types.push_back({dtype, *Shape::Create(dims)});
     }
     sent.geometry = *model_->Check(types);
+    const auto outputs = model_->Outputs(types);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      // Some requests of a batch ask for statistics.
+      if (!model_->outputs()[i].on_request || random_() % 2 == 0) continue;
+      sent.geometry.outputs[i].bytes =
+          outputs[i].shape.elements() * static_cast<std::int64_t>(norm::SizeOf(outputs[i].dtype));
+    }
     auto request = std::make_unique<Request>();
     request->model = model_;
     request->geometry = sent.geometry;
     std::normal_distribution<float> normal(1, 2);
     for (const TensorType& type : types) {
-      std::vector<float>& values = sent.inputs.emplace_back();
-      for (std::int64_t i = 0; i < type.shape.elements(); ++i) values.push_back(normal(random_));
+      const std::size_t element = norm::SizeOf(type.dtype);
+      std::vector<std::byte>& bytes = sent.inputs.emplace_back();
+      bytes.resize(static_cast<std::size_t>(type.shape.elements()) * element);
+      for (std::int64_t i = 0; i < type.shape.elements(); ++i) {
+        const bool index = type.dtype == norm::DType::kInt64;
+        const double value = index ? static_cast<double>(i % 4) : normal(random_);
+        norm::StoreElement(type.dtype, bytes.data(), i, value);
+      }
     }
-    for (const std::vector<float>& values : sent.inputs) {
-      const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-      const std::size_t size = values.size() * sizeof(float);
+    for (const std::vector<std::byte>& values : sent.inputs) {
+      const std::byte* bytes = values.data();
+      const std::size_t size = values.size();
       request->inputs.emplace_back();
       for (std::size_t at = 0; at < size;) {
         const std::size_t part = std::min<std::size_t>(size - at, random_() % 333 + 1);
@@ -110,11 +138,21 @@ class DeviceOperationsTest : public DeviceLaneTest, public ::testing::WithParamI
     batch.requests.push_back(std::move(request));
   }
 
-  static std::vector<float> OutputOf(const SeveralSent& sent, std::size_t index) {
+  // Holds an output against what it is to be, unrounded. Nothing is there that was not asked for.
+  static void ExpectOutput(const SeveralSent& sent, std::size_t index,
+                           const std::vector<double>& expected) {
     const Buffer& output = sent.completion.outputs.at(index);
-    std::vector<float> values(output.size() / sizeof(float));
-    if (!values.empty()) std::memcpy(values.data(), output.data(), output.size());
-    return values;
+    const TensorSize& size = sent.geometry.outputs[index];
+    ASSERT_EQ(output.size(), static_cast<std::size_t>(size.bytes));
+    if (output.size() == 0) return;
+    ASSERT_EQ(output.size(), expected.size() * norm::SizeOf(size.dtype));
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      std::byte wanted[8];
+      norm::StoreElement(size.dtype, wanted, 0, expected[i]);
+      ASSERT_EQ(norm::LoadElement(size.dtype, output.data(), static_cast<std::int64_t>(i)),
+                norm::LoadElement(size.dtype, wanted, 0))
+          << "output " << index << " element " << i;
+    }
   }
 
   void ExpectSeveralRight(const SeveralSent& sent) {
@@ -129,20 +167,36 @@ class DeviceOperationsTest : public DeviceLaneTest, public ::testing::WithParamI
       norm::SetInput(spec, inputs[i], sent.inputs[i].data(), sent.geometry.inputs[i].bytes,
                      segment);
     }
-    std::vector<double> expected(sent.inputs.front().size());
-    ASSERT_TRUE(norm::NormalizeReference(spec, Program().params, segment, expected.data()).ok());
-    const std::vector<float> y = OutputOf(sent, 0);
-    ASSERT_EQ(y.size(), expected.size());
-    for (std::size_t i = 0; i < y.size(); ++i) {
-      ASSERT_EQ(y[i], static_cast<float>(expected[i])) << "element " << i;
-    }
-    ASSERT_EQ(sent.completion.outputs.size(), spec.residual_out ? 2U : 1U);
-    if (!spec.residual_out) return;
-    const std::vector<float> sums = OutputOf(sent, 1);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      ASSERT_EQ(
-          static_cast<double>(sums[i]),
+    const auto elements = static_cast<std::size_t>(sent.geometry.inputs[0].bytes) / sizeof(float);
+    const auto rows = static_cast<std::size_t>(sent.geometry.rows);
+    std::vector<double> y(elements);
+    std::vector<double> mean(rows);
+    std::vector<double> rstd(rows);
+    const bool has_mean = spec.statistics == norm::Statistics::kMeanVariance;
+    const norm::ReferenceOutputs out{y.data(), has_mean ? mean.data() : nullptr, rstd.data()};
+    ASSERT_TRUE(norm::NormalizeReference(spec, Program().params, segment, out).ok());
+    std::vector<double> sums;
+    for (std::size_t i = 0; i < elements; ++i) {
+      sums.push_back(
           norm::NormalizedElement(spec, Program().params, segment, static_cast<std::int64_t>(i)));
+    }
+    std::vector<double> scales(elements > 0 ? 1 : 0, spec.output_scale);
+    if (spec.quantization_scale == norm::QuantizationScale::kRow) {
+      scales = norm::ReferenceScales(spec, segment, y.data());
+    }
+    if (spec.quantization != norm::Quantization::kNone) {
+      for (std::size_t i = 0; i < elements; ++i) y[i] /= scales[i / (elements / scales.size())];
+    }
+    const auto kinds = norm::OutputsOf(spec);
+    ASSERT_EQ(sent.completion.outputs.size(), kinds.size());
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      switch (kinds[k]) {
+        case norm::SegmentOutput::kY: ExpectOutput(sent, k, y); break;
+        case norm::SegmentOutput::kResidualOut: ExpectOutput(sent, k, sums); break;
+        case norm::SegmentOutput::kScale: ExpectOutput(sent, k, scales); break;
+        case norm::SegmentOutput::kMean: ExpectOutput(sent, k, mean); break;
+        case norm::SegmentOutput::kRstd: ExpectOutput(sent, k, rstd); break;
+      }
     }
   }
 };

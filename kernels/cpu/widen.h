@@ -1,0 +1,24 @@
+// Parameters of 16 bits as float32.
+
+#ifndef NORMD_KERNELS_CPU_WIDEN_H_
+#define NORMD_KERNELS_CPU_WIDEN_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/half.h"
+#include "kernels/types.h"
+
+namespace normd::norm::cpu {
+
+// `count` elements of float16 or bfloat16, exactly. A caller that computes often with such
+// parameters widens them once; the kernels do it in every call.
+inline void Widen(const ParamVector& source, std::int64_t count, float* out) {
+  const auto* halves = static_cast<const std::uint16_t*>(source.data);
+  std::transform(halves, halves + count, out,
+                 source.dtype == DType::kFloat16 ? FromFloat16 : FromBFloat16);
+}
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_WIDEN_H_

@@ -1,0 +1,458 @@
+// Outputs beside y through the service: statistics on request, quantized values with their scales;
+// styles by index. In one message of either protocol and in streams.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/tensor/stream_order.h"
+#include "client/verify/compare.h"
+#include "client/verify/reference_model.h"
+#include "google/protobuf/text_format.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "kernels/reference.h"
+#include "tests/server/rpc/infer_requests.h"
+#include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/temp_repository.h"
+#include "tests/support/tensor.h"
+
+namespace normd {
+namespace {
+
+using testing::AsyncCall;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::MakeRequest;
+using testing::NormalizeInChunks;
+using testing::StreamClient;
+using testing::StreamResult;
+using testing::TestServer;
+using testing::TestServerOptions;
+using testing::ToInfer;
+using Names = std::vector<std::string>;
+
+struct Case {
+  std::string name;
+  std::string config;
+  std::vector<std::int64_t> shape;
+  bool residual = false;
+  std::int64_t styles = 0;  // Above 0: style_index is an input.
+  Names by_default;
+  Names all;
+};
+
+std::vector<Case> Cases() {
+  return {
+      {"layer_norm",
+       "layer_norm { normalized_shape: 256 affine: false }",
+       {5, 7, 256},
+       false,
+       0,
+       {""},
+       {"y", "mean", "rstd"}},
+      {"channels",
+       "layer_norm { normalized_shape: 24 axes: 1 affine: false }",
+       {6, 24, 5, 3},
+       false,
+       0,
+       {""},
+       {"y", "mean", "rstd"}},
+      {"group_norm",
+       "group_norm { channels: 24 groups: 4 affine: false }",
+       {6, 24, 5, 3},
+       false,
+       0,
+       {""},
+       {"y", "mean", "rstd"}},
+      {"rows_to_float8",
+       "rms_norm { normalized_shape: 256 affine: false } "
+       "quantization { dtype: FLOAT8_E4M3 scales: PER_ROW }",
+       {5, 7, 256},
+       false,
+       0,
+       {"y", "y_scale"},
+       {"y", "y_scale", "rstd"}},
+      {"blocks_to_int8",
+       "add_rms_norm { normalized_shape: 300 affine: false } "
+       "quantization { dtype: INT8 scales: PER_BLOCK }",
+       {35, 300},
+       true,
+       0,
+       {"y", "residual_out", "y_scale"},
+       {"y", "residual_out", "y_scale", "rstd"}},
+      {"tensor_to_int8",
+       "group_norm { channels: 24 groups: 4 affine: false } activation: SILU layout: CHANNELS_LAST "
+       "quantization { dtype: INT8 scale: 0.03 }",
+       {6, 5, 3, 24},
+       false,
+       0,
+       {""},
+       {"y", "mean", "rstd"}},
+      {"styles",
+       "conditional_instance_norm { channels: 24 styles: 5 by_index: true }",
+       {6, 24, 5, 3},
+       false,
+       5,
+       {""},
+       {"y", "mean", "rstd"}},
+  };
+}
+
+void Load(TestServer& server, const Case& one) {
+  v1::ModelConfig config;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(one.config, &config));
+  std::map<std::string, client::Tensor> parameters;
+  if (one.styles > 0) {
+    const Shape shape = *Shape::Create({one.styles, config.conditional_instance_norm().channels()});
+    client::Tensor weight = *client::Tensor::Allocate(norm::DType::kFloat32, shape);
+    for (std::int64_t i = 0; i < shape.elements(); ++i) {
+      norm::StoreElement(weight.dtype(), weight.mutable_bytes().data(), i,
+                         1 + 0.01 * static_cast<double>(i));
+    }
+    parameters["weight"] = weight;
+  }
+  test::WriteModel(server.repository(), one.name, config, parameters);
+  grpc::ClientContext context;
+  v1::LoadModelRequest request;
+  request.set_model(one.name);
+  v1::LoadModelResponse response;
+  const grpc::Status status = server.stub().LoadModel(&context, request, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+}
+
+v1::NormalizeRequest MakeRequestFor(const Case& one, const Names& outputs,
+                                    v1::DataType dtype = v1::FLOAT32) {
+  v1::NormalizeRequest request = MakeRequest(one.name, one.shape, 1);
+  request.mutable_inputs(0)->set_name("x");
+  if (one.residual) {
+    *request.add_inputs() = MakeRequest(one.name, one.shape, 2).inputs(0);
+    request.mutable_inputs(1)->set_name("residual");
+  }
+  for (v1::Tensor& input : *request.mutable_inputs()) {
+    const auto kernel = static_cast<norm::DType>(dtype);
+    const auto count = static_cast<std::int64_t>(input.data().size() / sizeof(float));
+    std::string data(static_cast<std::size_t>(count) * norm::SizeOf(kernel), '\0');
+    for (std::int64_t i = 0; i < count; ++i) {
+      norm::StoreElement(kernel, data.data(), i,
+                         norm::LoadElement(norm::DType::kFloat32, input.data().data(), i));
+    }
+    input.set_dtype(dtype);
+    input.set_data(std::move(data));
+  }
+  if (one.styles > 0) {
+    v1::Tensor& index = *request.add_inputs();
+    index.set_name("style_index");
+    index.set_dtype(v1::INT64);
+    index.add_shape(one.shape[0]);
+    std::string data(8 * static_cast<std::size_t>(one.shape[0]), '\0');
+    for (std::int64_t i = 0; i < one.shape[0]; ++i) {
+      norm::StoreElement(norm::DType::kInt64, data.data(), i,
+                         static_cast<double>((3 * i + 1) % one.styles));
+    }
+    index.set_data(std::move(data));
+  }
+  for (const std::string& name : outputs) request.add_outputs()->set_name(name);
+  return request;
+}
+
+v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& request) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  const grpc::Status status = server.stub().Normalize(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+Names NamesOf(const v1::NormalizeResponse& response) {
+  Names names;
+  for (const v1::Tensor& output : response.outputs()) names.push_back(output.name());
+  return names;
+}
+
+client::TensorSpec SpecOf(const v1::Tensor& tensor) {
+  return {tensor.name(), static_cast<norm::DType>(tensor.dtype()),
+          Shape::Create(tensor.shape()).value()};
+}
+
+client::Tensor Copy(const v1::Tensor& tensor) {
+  const client::TensorSpec spec = SpecOf(tensor);
+  client::Tensor copy = client::Tensor::Allocate(spec.dtype, spec.shape).value();
+  EXPECT_EQ(copy.bytes().size(), tensor.data().size());
+  std::copy_n(tensor.data().data(), tensor.data().size(),
+              reinterpret_cast<char*>(copy.mutable_bytes().data()));
+  return copy;
+}
+
+void ExpectRight(TestServer& server, const v1::NormalizeRequest& request,
+                 const v1::NormalizeResponse& response) {
+  const auto reference = client::ReferenceModel::Load(server.repository(), request.model(), 1);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  std::vector<client::NamedTensor> inputs;
+  for (const v1::Tensor& input : request.inputs()) {
+    inputs.push_back(Copy(input).named(input.name()));
+  }
+  Names wanted;
+  for (const v1::WantedOutput& output : request.outputs()) wanted.push_back(output.name());
+  const auto expected = reference->Compute(inputs, wanted);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  std::vector<client::TensorSpec> specs;
+  std::vector<client::Tensor> outputs;
+  for (const v1::Tensor& output : response.outputs()) {
+    specs.push_back(SpecOf(output));
+    outputs.push_back(Copy(output));
+  }
+  const auto comparison =
+      client::CompareOutputs(client::AnsweredTensors(specs, outputs).tensors(), *expected);
+  ASSERT_TRUE(comparison.ok()) << comparison.status();
+  EXPECT_TRUE(comparison->ok()) << client::Describe(*comparison);
+  EXPECT_GT(comparison->elements, 0);
+}
+
+class OutputsTest : public ::testing::Test {
+ protected:
+  static TestServerOptions SmallPieces() {
+    TestServerOptions options;
+    options.accept.stream = {.window_bytes = 512 << 10, .piece_bytes = 4'000};
+    return options;
+  }
+
+  OutputsTest() {
+    for (const Case& one : Cases()) Load(server_, one);
+  }
+
+  TestServer server_{SmallPieces()};
+};
+
+TEST_F(OutputsTest, ComeUnaskedOrWhereTheRequestNamesThem) {
+  for (const Case& one : Cases()) {
+    for (const v1::DataType dtype : {v1::FLOAT32, v1::FLOAT64, v1::FLOAT16, v1::BFLOAT16}) {
+      SCOPED_TRACE(absl::StrCat(one.name, " ", v1::DataType_Name(dtype)));
+      const v1::NormalizeRequest unasked = MakeRequestFor(one, {}, dtype);
+      const v1::NormalizeResponse plain = Unary(server_, unasked);
+      EXPECT_EQ(NamesOf(plain), one.by_default);
+      ExpectRight(server_, unasked, plain);
+      const v1::NormalizeRequest asked = MakeRequestFor(one, one.all, dtype);
+      const v1::NormalizeResponse whole = Unary(server_, asked);
+      EXPECT_EQ(NamesOf(whole), one.all);
+      ExpectRight(server_, asked, whole);
+      EXPECT_EQ(whole.outputs(0).data(), plain.outputs(0).data());
+      const v1::DataType statistics = dtype == v1::FLOAT64 ? v1::FLOAT64 : v1::FLOAT32;
+      EXPECT_EQ(whole.outputs(whole.outputs_size() - 1).dtype(), statistics);
+      // One alone, in whatever order others would come.
+      const v1::NormalizeRequest last = MakeRequestFor(one, {one.all.back()}, dtype);
+      const v1::NormalizeResponse alone = Unary(server_, last);
+      ASSERT_EQ(NamesOf(alone), Names{one.all.back()});
+      EXPECT_EQ(alone.outputs(0).data(), whole.outputs(whole.outputs_size() - 1).data());
+      Names reversed(one.all.rbegin(), one.all.rend());
+      EXPECT_EQ(NamesOf(Unary(server_, MakeRequestFor(one, reversed, dtype))), one.all);
+    }
+  }
+}
+
+TEST_F(OutputsTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
+  std::mt19937_64 random(norm::testing::TestSeed());
+  for (const Case& one : Cases()) {
+    for (const Names& outputs : {Names(), one.all, Names{one.all.back()}}) {
+      const v1::NormalizeRequest request = MakeRequestFor(one, outputs, v1::BFLOAT16);
+      const v1::NormalizeResponse wanted = Unary(server_, request);
+      for (const std::size_t most : {std::size_t{30}, std::size_t{5000}}) {
+        SCOPED_TRACE(absl::StrCat(one.name, ", ", outputs.size(), " outputs, chunks of ", most));
+        // The outer dimensions of rows are samples; those of images are not.
+        v1::NormalizeRequest sent = request;
+        if (one.shape.size() == 3) {
+          for (v1::Tensor& input : *sent.mutable_inputs()) {
+            input.clear_shape();
+            input.add_shape(one.shape[0] * one.shape[1]);
+            input.add_shape(one.shape[2]);
+          }
+        }
+        const StreamResult result =
+            NormalizeInChunks(server_.stub(), sent, [&] { return random() % most + 1; });
+        ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+        ASSERT_TRUE(result.header.has_value() && result.trailer.has_value());
+        EXPECT_GT(result.trailer->pieces(), 1);
+        EXPECT_EQ(result.trailer->bytes(), static_cast<std::int64_t>(result.data.size()));
+        ASSERT_EQ(result.header->outputs_size(), wanted.outputs_size());
+        std::vector<client::TensorSpec> specs;
+        for (const v1::Tensor& output : result.header->outputs()) specs.push_back(SpecOf(output));
+        const auto split = client::SplitStream(
+            specs,
+            absl::MakeConstSpan(reinterpret_cast<const std::byte*>(result.data.data()),
+                                result.data.size()),
+            result.header->samples());
+        ASSERT_TRUE(split.ok()) << split.status();
+        for (int i = 0; i < wanted.outputs_size(); ++i) {
+          EXPECT_EQ(specs[static_cast<std::size_t>(i)].name, wanted.outputs(i).name());
+          const client::Tensor whole = Copy(wanted.outputs(i));
+          EXPECT_TRUE(split->at(static_cast<std::size_t>(i)).bytes() == whole.bytes()) << i;
+        }
+      }
+    }
+  }
+  server_.WaitIdle();
+  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
+}
+
+// A batch of requests that ask for different outputs: each gets what it asked for, with the bits
+// that it gets alone.
+TEST_F(OutputsTest, RequestsThatAskForDifferentOutputsShareABatch) {
+  for (const Case& one : Cases()) {
+    SCOPED_TRACE(one.name);
+    const std::vector<Names> asked = {{}, one.all, {one.all.back()}};
+    std::vector<v1::NormalizeResponse> alone;
+    for (const Names& names : asked) alone.push_back(Unary(server_, MakeRequestFor(one, names)));
+    server_.gate().Close();
+    std::vector<std::unique_ptr<AsyncCall>> calls;
+    // The first stands before the gate; those that wait meanwhile become one batch.
+    calls.push_back(std::make_unique<AsyncCall>(server_.stub(), MakeRequestFor(one, {})));
+    server_.gate().WaitForStalled(1);
+    for (const Names& names : asked) {
+      calls.push_back(std::make_unique<AsyncCall>(server_.stub(), MakeRequestFor(one, names)));
+    }
+    while (server_.queue().waiting_requests() < 3) std::this_thread::yield();
+    server_.gate().Open();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      ASSERT_TRUE(calls[i]->Wait().ok()) << calls[i]->Wait().error_message();
+      if (i == 0) continue;
+      EXPECT_EQ(calls[i]->response.batch().requests(), 3);
+      const v1::NormalizeResponse& wanted = alone[i - 1];
+      ASSERT_EQ(NamesOf(calls[i]->response), NamesOf(wanted));
+      for (int k = 0; k < wanted.outputs_size(); ++k) {
+        EXPECT_EQ(calls[i]->response.outputs(k).data(), wanted.outputs(k).data()) << k;
+      }
+    }
+  }
+}
+
+TEST_F(OutputsTest, TheOpenInferenceProtocolHasThemToo) {
+  const auto stub = inference::GRPCInferenceService::NewStub(server_.NewChannel());
+  for (const Case& one : Cases()) {
+    for (const Names& outputs : {Names(), one.all, Names{one.all.back()}}) {
+      SCOPED_TRACE(absl::StrCat(one.name, ", ", outputs.size(), " outputs"));
+      const v1::NormalizeRequest request = MakeRequestFor(one, outputs);
+      const v1::NormalizeResponse wanted = Unary(server_, request);
+      grpc::ClientContext context;
+      inference::ModelInferResponse response;
+      const grpc::Status status = stub->ModelInfer(&context, ToInfer(request), &response);
+      ASSERT_TRUE(status.ok()) << status.error_message();
+      ASSERT_EQ(response.outputs_size(), wanted.outputs_size());
+      for (int k = 0; k < wanted.outputs_size(); ++k) {
+        const v1::DataType dtype = wanted.outputs(k).dtype();
+        EXPECT_EQ(response.outputs(k).datatype(), dtype == v1::INT8          ? "INT8"
+                                                  : dtype == v1::FLOAT8_E4M3 ? "UINT8"
+                                                                             : "FP32");
+        EXPECT_EQ(response.raw_output_contents(k), wanted.outputs(k).data());
+        EXPECT_EQ(response.outputs(k).name(),
+                  outputs.empty() && wanted.outputs_size() == 1 ? "y" : wanted.outputs(k).name());
+      }
+    }
+  }
+}
+
+TEST_F(OutputsTest, IndexesMayComeAsContents) {
+  const auto stub = inference::GRPCInferenceService::NewStub(server_.NewChannel());
+  const Case one = Cases().back();
+  const v1::NormalizeRequest request = MakeRequestFor(one, {});
+  inference::ModelInferRequest infer = ToInfer(request);
+  infer.clear_raw_input_contents();
+  const v1::Tensor& x = request.inputs(0);
+  for (std::size_t i = 0; i < x.data().size() / sizeof(float); ++i) {
+    infer.mutable_inputs(0)->mutable_contents()->add_fp32_contents(static_cast<float>(
+        norm::LoadElement(norm::DType::kFloat32, x.data().data(), static_cast<std::int64_t>(i))));
+  }
+  for (std::int64_t i = 0; i < one.shape[0]; ++i) {
+    infer.mutable_inputs(1)->mutable_contents()->add_int64_contents(static_cast<std::int64_t>(
+        norm::LoadElement(norm::DType::kInt64, request.inputs(1).data().data(), i)));
+  }
+  const auto call = [&](inference::ModelInferResponse& response) {
+    grpc::ClientContext context;
+    return stub->ModelInfer(&context, infer, &response);
+  };
+  inference::ModelInferResponse response;
+  ASSERT_TRUE(call(response).ok());
+  EXPECT_EQ(response.raw_output_contents(0), Unary(server_, request).outputs(0).data());
+  infer.mutable_inputs(1)->mutable_contents()->set_int64_contents(2, -7);
+  EXPECT_EQ(call(response).error_message(), "input \"style_index\": data[2]: -7, wanted 0 to 4");
+  for (int i = 0; i < 70'000; ++i)
+    infer.mutable_inputs(1)->mutable_contents()->add_int64_contents(1);
+  EXPECT_THAT(call(response).error_message(),
+              HasSubstr("inputs[1].contents: more than 65536 in int64_contents"));
+}
+
+// What came before it is answered; nothing of its own piece is.
+TEST_F(OutputsTest, AStreamEndsAtAnIndexThatTheTableDoesNotHave) {
+  const Case one = Cases().back();
+  v1::NormalizeRequest request = MakeRequestFor(one, {});
+  norm::StoreElement(norm::DType::kInt64, request.mutable_inputs(1)->mutable_data()->data(), 4, 5);
+  const StreamResult result =
+      NormalizeInChunks(server_.stub(), request, [] { return std::size_t{700}; });
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(result.status.error_message(), "input \"style_index\": data[4]: 5, wanted 0 to 4");
+  EXPECT_LE(result.data.size(), 4 * request.inputs(0).data().size() / 6);
+  server_.WaitIdle();
+  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
+}
+
+TEST_F(OutputsTest, GetModelTellsTypesAndWhatComesOnRequest) {
+  const auto get = [&](const std::string& name) {
+    grpc::ClientContext context;
+    v1::GetModelRequest request;
+    request.set_model(name);
+    v1::GetModelResponse response;
+    EXPECT_TRUE(server_.stub().GetModel(&context, request, &response).ok());
+    return response.model();
+  };
+  const v1::ModelInfo rows = get("rows_to_float8");
+  ASSERT_EQ(rows.outputs_size(), 3);
+  EXPECT_EQ(rows.outputs(0).dtype(), v1::FLOAT8_E4M3);
+  EXPECT_EQ(rows.outputs(1).name(), "y_scale");
+  EXPECT_EQ(rows.outputs(1).dtype(), v1::FLOAT32);
+  EXPECT_THAT(rows.outputs(1).shape(), ElementsAre(-2, 1));
+  EXPECT_FALSE(rows.outputs(1).on_request());
+  EXPECT_TRUE(rows.outputs(2).on_request());
+  EXPECT_EQ(rows.outputs(2).dtype_of_float64(), v1::FLOAT64);
+  EXPECT_THAT(get("blocks_to_int8").outputs(2).shape(), ElementsAre(-2, 3));
+  const v1::ModelInfo styles = get("styles");
+  EXPECT_EQ(styles.inputs(0).dtype(), v1::DATA_TYPE_UNSPECIFIED);
+  EXPECT_EQ(styles.inputs(1).dtype(), v1::INT64);
+  EXPECT_EQ(styles.inputs(1).values(), 5);
+}
+
+TEST_F(OutputsTest, MetadataTellsWhatComesUnaskedInTheProtocolsTypes) {
+  const auto stub = inference::GRPCInferenceService::NewStub(server_.NewChannel());
+  const auto get = [&](const std::string& name) {
+    grpc::ClientContext context;
+    inference::ModelMetadataRequest request;
+    request.set_name(name);
+    inference::ModelMetadataResponse response;
+    EXPECT_TRUE(stub->ModelMetadata(&context, request, &response).ok());
+    return response;
+  };
+  const inference::ModelMetadataResponse rows = get("rows_to_float8");
+  ASSERT_EQ(rows.outputs_size(), 2);
+  EXPECT_EQ(rows.outputs(0).datatype(), "UINT8");
+  EXPECT_EQ(rows.outputs(1).datatype(), "FP32");
+  EXPECT_EQ(get("styles").inputs(1).datatype(), "INT64");
+  EXPECT_EQ(get("layer_norm").outputs_size(), 1);
+  grpc::ClientContext context;
+  inference::ModelConfigRequest request;
+  request.set_name("layer_norm");
+  inference::ModelConfigResponse response;
+  ASSERT_TRUE(stub->ModelConfig(&context, request, &response).ok());
+  EXPECT_EQ(response.config().output_size(), 1);
+  EXPECT_EQ(response.config().parameters().at("outputs_on_request").string_value(), "mean, rstd");
+}
+
+}  // namespace
+}  // namespace normd
