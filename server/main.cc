@@ -31,6 +31,7 @@
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
+#include "server/handover/region_listener.h"
 #include "server/http/http_tls.h"
 #include "server/identity/access.h"
 #include "server/identity/access_watch.h"
@@ -41,6 +42,7 @@
 #include "server/net/process_limits.h"
 #include "server/net/service_manager.h"
 #include "server/part_options.h"
+#include "server/regions/region_registry.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
 #include "server/rpc/grpc_log.h"
@@ -100,6 +102,41 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   return info;
 }
 
+// Null without shared memory.
+std::unique_ptr<RegionRegistry> RegionsOf(const ServerConfig& config, Metrics& metrics,
+                                          const Clock& clock) {
+  if (config.shared_memory == "off") return nullptr;
+  RegionRegistryOptions options;
+  options.named = config.shared_memory == "named";
+  options.prefix = config.shared_memory_prefix;
+  options.limits = {config.max_shared_regions, config.max_shared_bytes,
+                    config.max_identity_shared_regions, config.max_identity_shared_bytes};
+  return std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
+}
+
+// Whose regions those are that somebody hands over: of an identity that may infer with some model.
+absl::StatusOr<std::string> OwnerOfRegions(const Authorizer& authorizer,
+                                           absl::string_view authorization) {
+  PeerCredentials credentials;
+  if (!authorization.empty()) credentials.authorization = authorization;
+  const Recognised caller = authorizer.Recognise(credentials);
+  const AskedCall asked{caller, false, "hand over a region", "unix:", ""};
+  if (absl::Status status = authorizer.Check(asked, Right::kInfer); !status.ok()) return status;
+  return *caller == nullptr ? std::string() : (*caller)->identity.name;
+}
+
+// Null without an address.
+absl::StatusOr<std::unique_ptr<RegionListener>> HandoverOf(const ServerConfig& config,
+                                                           RegionRegistry* regions,
+                                                           const Authorizer& authorizer) {
+  if (config.shared_memory_listen.empty()) return std::unique_ptr<RegionListener>();
+  RegionListenerOptions options;
+  options.address = config.shared_memory_listen;
+  return RegionListener::Start(options, *regions, [&authorizer](absl::string_view authorization) {
+    return OwnerOfRegions(authorizer, authorization);
+  });
+}
+
 // Null without a policy.
 absl::StatusOr<std::unique_ptr<Access>> AccessOf(const ServerConfig& config, Callers& callers,
                                                  Metrics& metrics) {
@@ -128,6 +165,17 @@ std::string ModelCounts(const ModelRegistry& registry) {
   int failed = 0;
   for (const ModelStatus& status : registry.List()) ++(status.model != nullptr ? loaded : failed);
   return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
+}
+
+// Where the server is found, for the log.
+std::string Addresses(const ServerConfig& config, const Server& server, int metrics_port) {
+  const std::string& admin = server.admin_address();
+  const std::string metrics_host =
+      config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
+  const std::string& handover = config.shared_memory_listen;
+  return absl::StrCat("grpc=", server.address(), admin.empty() ? "" : " admin=", admin,
+                      " metrics=", metrics_host, ":", metrics_port,
+                      handover.empty() ? "" : " shared_memory=", handover);
 }
 
 // In one line, however many they are.
@@ -202,8 +250,9 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission, queue, *metrics, clock,
-                           request_log.get()};
+  const std::unique_ptr<RegionRegistry> regions = RegionsOf(config, *metrics, clock);
+  AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission,    queue, *metrics, clock,
+                           request_log.get(),        nullptr,  regions.get()};
   const auto access = AccessOf(config, accept.callers, *metrics);
   if (!access.ok()) return queue.Close(), StartFailed(access.status());
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
@@ -211,6 +260,8 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   accept.authorizer = &authorizer;
   std::optional<AccessWatch> access_watch;
   if (*access != nullptr) access_watch.emplace(**access);
+  const auto handover = HandoverOf(config, regions.get(), authorizer);
+  if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor);
   NormService service(environment, readiness, info);
@@ -233,12 +284,8 @@ int Serve(const ServerConfig& given, ServerLog& log) {
     RetireService(readiness, admission, queue);
   });
   readiness.Start();
-  const std::string metrics_host =
-      config.metrics_listen.substr(0, config.metrics_listen.rfind(':'));
-  const std::string& admin = (*server)->admin_address();
-  spdlog::info("serving: grpc={}{} metrics={}:{} backend=[{}] lanes=[{}] models={}",
-               (*server)->address(), admin.empty() ? "" : " admin=" + admin, metrics_host,
-               (*exposer)->port(), (*backend)->Description(),
+  spdlog::info("serving: {} backend=[{}] lanes=[{}] models={}",
+               Addresses(config, **server, (*exposer)->port()), (*backend)->Description(),
                absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
   NotifyServiceManager("READY=1");
 

@@ -1,5 +1,6 @@
 #include "wire/infer_message.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <utility>
@@ -39,6 +40,10 @@ constexpr int kKeyField = 1;
 constexpr int kValueField = 2;
 
 constexpr absl::string_view kFinalResponse = "triton_final_response";
+constexpr absl::string_view kSharedMemory = "shared_memory_";
+constexpr absl::string_view kRegion = "shared_memory_region";
+constexpr absl::string_view kRegionOffset = "shared_memory_offset";
+constexpr absl::string_view kRegionBytes = "shared_memory_byte_size";
 
 absl::Status ReadDimension(MessageReader& reader, ReceivedInferTensor& tensor) {
   std::int64_t dim = 0;
@@ -184,9 +189,7 @@ absl::Status ReadField(MessageReader& reader, std::uint32_t tag, ReceivedInferTe
     case DelimitedTag(Input::kParametersFieldNumber): {
       std::string key;
       ReceivedParameter value;
-      absl::Status status = ReadParameter(reader, ".parameters", key, value);
-      if (absl::StartsWith(key, "shared_memory_")) tensor.in_shared_memory = true;
-      return status;
+      return ReadTensorParameter(reader, key, value, tensor.shared_memory);
     }
     case DelimitedTag(Input::kContentsFieldNumber):
       return reader.ReadSubmessage(
@@ -218,8 +221,7 @@ absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint
     }
     case DelimitedTag(Parameter::kStringParamFieldNumber): {
       value.kind = Kind::kText;
-      std::string unused;
-      return reader.ReadText(field, kMaxInferParameterBytes, unused);
+      return reader.ReadText(field, kMaxInferParameterBytes, value.text);
     }
     default: return reader.SkipUnknown(tag);
   }
@@ -231,9 +233,11 @@ std::size_t ShapeSize(const InferTensorHeader& tensor) {
   return size;
 }
 
+std::size_t ParametersSize(const InferTensorHeader& tensor);
+
 std::size_t SizeOf(const InferTensorHeader& tensor) {
   return BytesFieldSize(tensor.name.size()) + BytesFieldSize(tensor.datatype.size()) +
-         BytesFieldSize(ShapeSize(tensor));
+         BytesFieldSize(ShapeSize(tensor)) + ParametersSize(tensor);
 }
 
 // Of an entry whose value is a number in one field.
@@ -248,6 +252,26 @@ struct NumberParameter {
   std::int64_t value;
 };
 using NumberParameters = std::array<NumberParameter, 3>;
+
+// A tensor's, beside its region.
+std::array<NumberParameter, 2> ParametersOf(const InferTensorHeader& tensor) {
+  return {{{kRegionOffset, Parameter::kInt64ParamFieldNumber, tensor.region_offset},
+           {kRegionBytes, Parameter::kInt64ParamFieldNumber, tensor.region_bytes}}};
+}
+
+std::size_t RegionSize(const InferTensorHeader& tensor) {
+  return BytesFieldSize(kRegion.size()) + SubmessageSize(BytesFieldSize(tensor.region.size()));
+}
+
+std::size_t ParametersSize(const InferTensorHeader& tensor) {
+  if (tensor.region.empty()) return 0;
+  std::size_t size = SubmessageSize(RegionSize(tensor));
+  for (const NumberParameter& parameter : ParametersOf(tensor)) {
+    if (parameter.value == 0) continue;
+    size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
+  }
+  return size;
+}
 
 NumberParameters ParametersOf(const InferMessageHead& head) {
   return {{{"priority", Parameter::kUint64ParamFieldNumber, head.priority},
@@ -269,14 +293,22 @@ std::size_t SizeOf(const InferMessageHead& head) {
   return size;
 }
 
-void WriteParameters(const InferMessageHead& head, MessageWriter& writer) {
-  for (const NumberParameter& parameter : ParametersOf(head)) {
-    if (parameter.value == 0) continue;
-    writer.WriteLength(Request::kParametersFieldNumber,
-                       ParameterSize(parameter.key, parameter.value));
-    writer.WriteText(kKeyField, parameter.key);
-    writer.WriteLength(kValueField, IntFieldSize(parameter.value));
-    writer.WriteInt(parameter.field, parameter.value);
+void WriteParameter(int map, const NumberParameter& parameter, MessageWriter& writer) {
+  if (parameter.value == 0) return;
+  writer.WriteLength(map, ParameterSize(parameter.key, parameter.value));
+  writer.WriteText(kKeyField, parameter.key);
+  writer.WriteLength(kValueField, IntFieldSize(parameter.value));
+  writer.WriteInt(parameter.field, parameter.value);
+}
+
+void WriteParameters(const InferTensorHeader& tensor, MessageWriter& writer) {
+  if (tensor.region.empty()) return;
+  writer.WriteLength(Input::kParametersFieldNumber, RegionSize(tensor));
+  writer.WriteText(kKeyField, kRegion);
+  writer.WriteLength(kValueField, BytesFieldSize(tensor.region.size()));
+  writer.WriteText(Parameter::kStringParamFieldNumber, tensor.region);
+  for (const NumberParameter& parameter : ParametersOf(tensor)) {
+    WriteParameter(Input::kParametersFieldNumber, parameter, writer);
   }
 }
 
@@ -285,9 +317,11 @@ void WriteTensors(absl::Span<const InferTensorHeader> tensors, MessageWriter& wr
     writer.WriteLength(Request::kInputsFieldNumber, SizeOf(tensor));
     writer.WriteText(Input::kNameFieldNumber, tensor.name);
     writer.WriteText(Input::kDatatypeFieldNumber, tensor.datatype);
-    if (tensor.shape.empty()) continue;
-    writer.WriteLength(Input::kShapeFieldNumber, ShapeSize(tensor));
-    for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
+    if (!tensor.shape.empty()) {
+      writer.WriteLength(Input::kShapeFieldNumber, ShapeSize(tensor));
+      for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
+    }
+    WriteParameters(tensor, writer);
   }
 }
 
@@ -321,6 +355,23 @@ absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::
   });
 }
 
+absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
+                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
+  absl::Status status = ReadParameter(reader, ".parameters", key, value);
+  if (!status.ok() || !absl::StartsWith(key, kSharedMemory)) return status;
+  if (shared_memory == nullptr) shared_memory = std::make_unique<ReceivedSharedMemory>();
+  if (key == kRegion) {
+    shared_memory->region = std::move(value);
+  } else if (key == kRegionOffset) {
+    shared_memory->offset = std::move(value);
+  } else if (key == kRegionBytes) {
+    shared_memory->byte_size = std::move(value);
+  } else {
+    shared_memory->unknown = key;
+  }
+  return status;
+}
+
 absl::Status ReadInferTensor(MessageReader& reader, absl::string_view list,
                              ReceivedInferTensors& tensors) {
   if (tensors.size() == kMaxTensors) {
@@ -348,21 +399,31 @@ absl::Status ReadRawContents(MessageReader& reader, absl::string_view field,
   return reader.ReadViews(field, raw.data, raw.data_bytes);
 }
 
-absl::Status TakeRawContents(absl::string_view field, ReceivedRawList contents,
-                             absl::string_view list, ReceivedInferTensors& tensors) {
+absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
+                             ReceivedRawList contents, absl::string_view list,
+                             ReceivedInferTensors& tensors) {
   if (contents.empty()) return absl::OkStatus();
-  if (contents.size() != tensors.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", contents.size(), ", wanted ",
-                                                   tensors.size(), ", one for each of ", list));
+  const auto has_contents = [whose](const ReceivedInferTensor& tensor) {
+    return whose == RawContentsFor::kAll || tensor.shared_memory == nullptr;
+  };
+  const auto wanted =
+      static_cast<std::size_t>(std::count_if(tensors.begin(), tensors.end(), has_contents));
+  if (contents.size() != wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", contents.size(), ", wanted ", wanted, ", one for each of ", list,
+                     wanted == tensors.size() ? "" : " that is not in shared memory"));
   }
+  auto next = contents.begin();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!has_contents(tensors[i])) continue;
     if (tensors[i].contents != InferContents::kNone) {
       return absl::InvalidArgumentError(absl::StrCat(list, "[", i,
                                                      "].contents: ", Name(tensors[i].contents),
                                                      " beside ", field, ", wanted one of the two"));
     }
-    tensors[i].data = std::move(contents[i].data);
-    tensors[i].data_bytes = contents[i].data_bytes;
+    tensors[i].data = std::move(next->data);
+    tensors[i].data_bytes = next->data_bytes;
+    ++next;
   }
   return absl::OkStatus();
 }
@@ -390,7 +451,9 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   writer.WriteText(Request::kModelNameFieldNumber, head.model);
   writer.WriteText(Request::kModelVersionFieldNumber, head.version);
   writer.WriteText(Request::kIdFieldNumber, head.id);
-  WriteParameters(head, writer);
+  for (const NumberParameter& parameter : ParametersOf(head)) {
+    WriteParameter(Request::kParametersFieldNumber, parameter, writer);
+  }
   WriteTensors(head.tensors, writer);
   for (const std::string& name : head.wanted_outputs) {
     writer.WriteLength(Request::kOutputsFieldNumber, BytesFieldSize(name.size()));

@@ -42,6 +42,25 @@ enum class InferContents {
 // "fp32_contents"; empty for kNone.
 absl::string_view Name(InferContents contents);
 
+// An InferParameter.
+struct ReceivedParameter {
+  enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };
+  Kind kind = Kind::kNone;
+  // Of kBool, kInt and kUint; of a kUint of 2^63 and more, the most that there is.
+  std::int64_t number = 0;
+  std::string text;  // Of kText.
+
+  bool IsNumber() const { return kind == Kind::kInt || kind == Kind::kUint; }
+};
+
+// The parameters of a tensor that begin with "shared_memory_".
+struct ReceivedSharedMemory {
+  ReceivedParameter region;
+  ReceivedParameter offset;
+  ReceivedParameter byte_size;
+  std::string unknown;  // One that is none of these; empty: none.
+};
+
 // A tensor that was received. `data` are views of the slices, in order, of any split and alignment,
 // or of `owned`.
 struct ReceivedInferTensor {
@@ -56,24 +75,17 @@ struct ReceivedInferTensor {
   // The elements, where they were not sent packed in one field, as every proto3 client sends them.
   // shared: whoever keeps the views keeps it.
   std::shared_ptr<std::string> owned;
-  // A parameter that begins with "shared_memory_".
-  bool in_shared_memory = false;
+  std::unique_ptr<ReceivedSharedMemory> shared_memory;  // Null: none, as with most.
 };
 using ReceivedInferTensors = absl::InlinedVector<ReceivedInferTensor, 2>;
-
-// An InferParameter.
-struct ReceivedParameter {
-  enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };
-  Kind kind = Kind::kNone;
-  // Of kBool, kInt and kUint; of a kUint of 2^63 and more, the most that there is.
-  std::int64_t number = 0;
-
-  bool IsNumber() const { return kind == Kind::kInt || kind == Kind::kUint; }
-};
 
 // Reads the next element of a `parameters` map.
 absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
                            ReceivedParameter& value);
+
+// The same of a tensor, whose key is looked at: takes what is about shared memory.
+absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
+                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory);
 
 // Reads the next element of the repeated field `list` (inputs or outputs) and appends it.
 // InvalidArgument for more than kMaxTensors, for more dimensions than kMaxRank and for a name or
@@ -92,10 +104,18 @@ using ReceivedRawList = absl::InlinedVector<ReceivedRawContents, 2>;
 absl::Status ReadRawContents(MessageReader& reader, absl::string_view field,
                              ReceivedRawList& contents);
 
+// Which tensors raw contents are for.
+enum class RawContentsFor {
+  kAll,
+  kOutsideSharedMemory,  // As clients send them: those in shared memory have none.
+};
+
 // Gives the tensors their bytes. InvalidArgument when one has contents of its own beside them and
-// when there are not as many as tensors; `field` and `list` are what messages call them.
-absl::Status TakeRawContents(absl::string_view field, ReceivedRawList contents,
-                             absl::string_view list, ReceivedInferTensors& tensors);
+// when there are not as many as tensors that they are for; `field` and `list` are what messages
+// call them.
+absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
+                             ReceivedRawList contents, absl::string_view list,
+                             ReceivedInferTensors& tensors);
 
 // A tensor to send, but for its data.
 struct InferTensorHeader {
@@ -103,6 +123,10 @@ struct InferTensorHeader {
   absl::string_view datatype;
   absl::Span<const std::int64_t> shape;  // No dimension is negative.
   std::int64_t data_bytes = 0;           // May be 0.
+  // The parameters shared_memory_*; an empty region: none of them.
+  absl::string_view region = {};
+  std::int64_t region_offset = 0;
+  std::int64_t region_bytes = 0;
 };
 
 // What a message says, but its tensors' bytes.

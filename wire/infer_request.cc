@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "inference/grpc_service.pb.h"
 #include "wire/message_reader.h"
@@ -32,9 +31,8 @@ absl::Status ReadOutputField(MessageReader& reader, std::uint32_t tag,
     case DelimitedTag(Output::kParametersFieldNumber): {
       std::string key;
       ReceivedParameter value;
-      absl::Status status = ReadParameter(reader, ".parameters", key, value);
+      absl::Status status = ReadTensorParameter(reader, key, value, output.shared_memory);
       if (key == "classification") output.classification = value;
-      if (absl::StartsWith(key, "shared_memory_")) output.in_shared_memory = true;
       return status;
     }
     default: return reader.SkipUnknown(tag);
@@ -80,7 +78,8 @@ absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes>
   if (request.inputs.empty()) {
     return absl::InvalidArgumentError("inputs: none, wanted at least one");
   }
-  status = TakeRawContents("raw_input_contents", std::move(raw), "inputs", request.inputs);
+  status = TakeRawContents(RawContentsFor::kOutsideSharedMemory, "raw_input_contents",
+                           std::move(raw), "inputs", request.inputs);
   if (!status.ok()) return status;
   return request;
 }

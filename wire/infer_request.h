@@ -3,6 +3,7 @@
 #ifndef NORMD_WIRE_INFER_REQUEST_H_
 #define NORMD_WIRE_INFER_REQUEST_H_
 
+#include <memory>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -17,7 +18,7 @@ namespace normd {
 struct ReceivedInferOutput {
   std::string name;
   ReceivedParameter classification;
-  bool in_shared_memory = false;
+  std::unique_ptr<ReceivedSharedMemory> shared_memory;  // Null: none.
 };
 
 struct InferRequestView {
@@ -34,9 +35,9 @@ struct InferRequestView {
 // `contents` are views like raw contents.
 //
 // InvalidArgument for a message that protobuf would not parse, for no inputs and for what exceeds
-// the caps of infer_message.h and tensor_message.h; for raw contents that are not one an input, or
-// beside an input's own contents; and for contents in several fields of one input. Values are not
-// judged here. Thread-safe, as it has no state.
+// the caps of infer_message.h and tensor_message.h; for raw contents that are not one an input
+// outside shared memory, or beside an input's own contents; and for contents in several fields of
+// one input. Values are not judged here. Thread-safe, as it has no state.
 absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes> slices);
 
 // The id of a ModelInferRequest, be it one that DecodeInferRequest refuses; empty where it has none

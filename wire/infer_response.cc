@@ -35,7 +35,8 @@ absl::StatusOr<InferResponseView> DecodeInferResponse(absl::Span<const ConstByte
     }
   });
   if (!status.ok()) return status;
-  status = TakeRawContents("raw_output_contents", std::move(raw), "outputs", response.outputs);
+  status = TakeRawContents(RawContentsFor::kAll, "raw_output_contents", std::move(raw), "outputs",
+                           response.outputs);
   if (!status.ok()) return status;
   return response;
 }

@@ -31,20 +31,49 @@ absl::Status CheckOptions(const Model& model, const RequestDescription& request,
   return absl::OkStatus();
 }
 
-absl::Status CheckExtent(const AcceptEnvironment& environment, const Model& model,
+absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext& call,
                          const RequestDescription& request, AcceptedRequest& accepted) {
+  const Model& model = *call.model();
   const std::int64_t max_bytes = environment.limits.max_request_bytes;
   absl::StatusOr<PlacedOutputs> outputs = PlaceOutputs(model, request, accepted.inputs);
   if (!outputs.ok()) return outputs.status();
   accepted.outputs = *std::move(outputs);
-  if (!request.in_chunks) return CheckData(model, request.inputs, accepted.inputs, max_bytes);
-  if (absl::Status status = CheckNoData(request.inputs); !status.ok()) return status;
+  if (!request.in_chunks) {
+    absl::Status status = CheckData(model, request.inputs, accepted.inputs, max_bytes);
+    if (!status.ok()) return status;
+    absl::StatusOr<RegionTensors> in_regions = FindRegionTensors(
+        {environment.regions, call.owner()}, model, request, accepted.inputs, accepted.outputs);
+    if (!in_regions.ok()) return in_regions.status();
+    accepted.in_regions = *std::move(in_regions);
+    return absl::OkStatus();
+  }
+  if (absl::Status status = CheckNoData(request); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;
   limits.max_message_bytes = max_bytes;
   absl::StatusOr<StreamPlan> plan = PlanStream(model, accepted.inputs, limits);
   if (!plan.ok()) return plan.status();
   accepted.stream = *plan;
   return absl::OkStatus();
+}
+
+// What the server holds of the tensors. Memory that the client shares is the client's, but an input
+// there that is not aligned may have to be copied.
+std::int64_t HeldBytes(const AcceptedRequest& accepted) {
+  const Geometry& geometry = accepted.geometry();
+  std::int64_t held = geometry.workspace_bytes + accepted.in_regions.copied_bytes;
+  for (std::size_t k = 0; k < geometry.inputs.size(); ++k) {
+    const TensorSize& input = geometry.inputs[k];
+    const auto& shared = accepted.in_regions.inputs;
+    const bool in_place =
+        !shared.empty() && !shared[k].empty() &&
+        reinterpret_cast<std::uintptr_t>(shared[k].data()) % norm::SizeOf(input.dtype) == 0;
+    if (!in_place) held += input.bytes;
+  }
+  for (std::size_t k = 0; k < geometry.outputs.size(); ++k) {
+    const auto& shared = accepted.in_regions.outputs;
+    if (shared.empty() || !shared[k].has_value()) held += geometry.outputs[k].bytes;
+  }
+  return held;
 }
 
 absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
@@ -57,9 +86,8 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
     lease = environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(),
                                               call.account());
   } else {
-    const std::int64_t tensors = geometry.InputBytes() + geometry.OutputBytes();
-    lease = environment.admission.Admit(tensors + geometry.workspace_bytes, call.metrics(),
-                                        Needs::kLane, call.account());
+    lease = environment.admission.Admit(HeldBytes(accepted), call.metrics(), Needs::kLane,
+                                        call.account());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
@@ -78,7 +106,7 @@ absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
   if (status = CheckInputs(model, request.inputs, accepted.inputs); !status.ok()) return status;
   call.SetInputBytes(accepted.geometry().InputBytes());
   if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
-  if (status = CheckExtent(environment, model, request, accepted); !status.ok()) return status;
+  if (status = CheckExtent(environment, call, request, accepted); !status.ok()) return status;
   return Admit(environment, call, accepted);
 }
 
@@ -99,6 +127,19 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->cancelled = call.cancellation();
   request->outputs = accepted.outputs.memory;
   return request;
+}
+
+void MoveInputs(RequestDescription& description, const AcceptedRequest& accepted,
+                Request& request) {
+  const auto& shared = accepted.in_regions.inputs;
+  for (std::size_t k = 0; k < accepted.inputs.places.size(); ++k) {
+    InputMemory& input = request.inputs.emplace_back();
+    if (!shared.empty() && !shared[k].empty()) {
+      input.views.push_back(shared[k]);
+    } else {
+      input = std::move(description.inputs[accepted.inputs.places[k]].data);
+    }
+  }
 }
 
 absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
@@ -124,6 +165,8 @@ absl::StatusOr<ResponseDescription> MakeResponse(const CallContext& call,
     output.shape = type.shape.dims();
     output.bytes = accepted.geometry().outputs[k].bytes;
     output.data = std::move(completion.outputs[k]);
+    const auto& shared = accepted.in_regions.outputs;
+    if (!shared.empty() && shared[k].has_value()) output.region = &*shared[k];
     const auto& memory = accepted.outputs.memory;
     const bool elsewhere = !memory.empty() && memory[k].bytes.data() != nullptr;
     if (elsewhere || static_cast<std::int64_t>(output.data.size()) == output.bytes) continue;

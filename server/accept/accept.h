@@ -13,6 +13,7 @@
 #include "server/accept/description.h"
 #include "server/accept/environment.h"
 #include "server/accept/inputs.h"
+#include "server/accept/region_tensors.h"
 #include "server/accept/stream_plan.h"
 #include "server/batching/admission.h"
 #include "server/batching/request.h"
@@ -26,6 +27,7 @@ struct AcceptedRequest {
   Priority priority = Priority::kNormal;
   Duration queue_timeout = Duration::max();
   PlacedOutputs outputs;
+  RegionTensors in_regions;
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
   Admission::Lease lease;
 
@@ -44,6 +46,7 @@ struct AcceptedRequest {
 //   4. the outputs' names and memory                 InvalidArgument
 //      the data: each input's bytes, then the limit, InvalidArgument
 //      then indexes;
+//      then the regions                              see FindRegionTensors
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone
@@ -54,9 +57,13 @@ absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted);
 
 // A request for the queue: all of `accepted`, or a piece of it as `geometry` says. The caller adds
-// the inputs with their owner, and `done`; `call` lives until that has run.
+// the inputs with their owner, and `done`; `call` and `accepted`, which holds the regions, live
+// until that has run.
 std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
                                      const AcceptedRequest& accepted, const Geometry& geometry);
+
+// Gives the request its inputs: those of the description, and those in regions.
+void MoveInputs(RequestDescription& description, const AcceptedRequest& accepted, Request& request);
 
 // The response to all of `accepted`, from a completion whose status is OK. Internal for an output
 // of the wrong size.

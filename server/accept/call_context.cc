@@ -35,7 +35,7 @@ AskedCall CallContext::Asked() const {
   return call;
 }
 
-absl::string_view CallContext::IdentityName() const {
+absl::string_view CallContext::owner() const {
   if (!identity_.ok() || *identity_ == nullptr) return "";
   return (*identity_)->identity.name;
 }
@@ -94,8 +94,8 @@ void CallContext::RecordAndLog(const StageTimes& stages, const BatchInfo& batch)
       reason, {MethodName(method_), ids_,
                model_ != nullptr ? absl::string_view(model_->name()) : absl::string_view(),
                model_ != nullptr ? model_->version() : 0, code_, duration, stages, batch,
-               caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(),
-               IdentityName(), input_bytes_});
+               caller_ != nullptr ? absl::string_view(caller_->name) : absl::string_view(), owner(),
+               input_bytes_});
 }
 
 }  // namespace normd

@@ -57,6 +57,9 @@ class CallContext {
   void SetAskedModel(absl::string_view model) { asked_model_ = std::string(model); }
   // Lives as long as the call.
   CallAccount account() const;
+  // Whose it is, as the owner of regions: empty where there is no policy. Lives as long as the
+  // call.
+  absl::string_view owner() const;
 
   // The model that the call is about, once it is known: its series count the call, also when it is
   // refused.
@@ -90,7 +93,6 @@ class CallContext {
 
  private:
   AskedCall Asked() const;
-  absl::string_view IdentityName() const;  // Empty: none.
 
   AcceptEnvironment& environment_;
   const Method method_;

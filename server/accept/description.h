@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -20,6 +21,13 @@
 
 namespace normd {
 
+// A part of a region that a request names, as sent: nothing of it has been checked.
+struct RegionReference {
+  std::string region;
+  std::int64_t offset = 0;
+  std::int64_t bytes = 0;
+};
+
 // One tensor of a request, as sent: nothing of it has been checked.
 struct InputDescription {
   std::string name;  // May be empty where the model has one input.
@@ -28,12 +36,16 @@ struct InputDescription {
   absl::InlinedVector<std::int64_t, 6> shape;
   InputMemory data;  // `data_bytes` in all.
   std::int64_t data_bytes = 0;
+  // Where the bytes are instead; `data` has none.
+  std::optional<RegionReference> region = std::nullopt;
 };
 
 // An output that the client names.
 struct WantedOutput {
   std::string name;     // May be empty where the model has one output.
   OutputMemory memory;  // Where it is to go; none: it comes back in memory of the server's.
+  // Where it is to go instead: to the first of these bytes.
+  std::optional<RegionReference> region = std::nullopt;
 };
 
 // A request as sent. AcceptRequest judges every field, so that each front end refuses the same
@@ -65,6 +77,8 @@ struct OutputDescription {
   absl::Span<const std::int64_t> shape;
   std::int64_t bytes = 0;
   Buffer data;  // Empty where the request named the memory.
+  // Where the request asked for it; null: in `data`. Borrows.
+  const RegionReference* region = nullptr;
 };
 
 // A response. Borrows from its call.

@@ -16,6 +16,7 @@
 #include "server/callers/callers.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
+#include "server/regions/region_registry.h"
 
 namespace normd {
 
@@ -35,6 +36,7 @@ struct AcceptEnvironment {
   const Clock& clock;
   RequestLog* request_log = nullptr;       // Null: off.
   const Authorizer* authorizer = nullptr;  // Null: everybody may do everything.
+  RegionRegistry* regions = nullptr;       // Null: no shared memory.
   Callers callers{};
   ActiveCalls active{};
   std::atomic<std::uint64_t> next_request_id{1};

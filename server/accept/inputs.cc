@@ -75,6 +75,14 @@ absl::StatusOr<TensorType> TypeOf(const InputDescription& tensor) {
 
 absl::Status CheckBytes(const InputDescription& tensor, const TensorType& type,
                         std::int64_t wanted) {
+  if (tensor.region.has_value()) {
+    if (tensor.region->bytes == wanted && tensor.data_bytes == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        tensor.data_bytes != 0
+            ? absl::StrCat("data: ", tensor.data_bytes, " bytes beside shared memory, wanted none")
+            : absl::StrCat("shared_memory: byte_size ", tensor.region->bytes, ", wanted ", wanted,
+                           " for shape ", type.shape.ToString(), " of ", norm::Name(type.dtype)));
+  }
   if (tensor.data_bytes == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("data: ", tensor.data_bytes, " bytes, wanted ",
                                                  wanted, " for shape ", type.shape.ToString(),
@@ -211,6 +219,7 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
   const bool only_named = request.only_named_outputs && !request.outputs.empty();
   PlacedOutputs placed;
   placed.by_name = !request.outputs.empty();
+  placed.places.resize(request.outputs.size());
   for (std::size_t k = 0; k < known.size(); ++k) {
     const bool is_named = (*places)[k] >= 0;
     if (!is_named && (only_named || known[k].on_request)) {
@@ -218,6 +227,7 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
       placed.named[k] = false;
     }
     if (!is_named) continue;
+    placed.places[static_cast<std::size_t>((*places)[k])] = k;
     if (known[k].on_request) inputs.geometry.outputs[k].bytes = BytesOf(inputs.outputs[k]);
     const auto i = static_cast<std::size_t>((*places)[k]);
     const OutputMemory& memory = request.outputs[i].memory;
@@ -230,8 +240,14 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
   return placed;
 }
 
-absl::Status CheckNoData(absl::Span<const InputDescription> tensors) {
-  for (const InputDescription& tensor : tensors) {
+absl::Status CheckNoData(const RequestDescription& request) {
+  const absl::Status in_region =
+      absl::InvalidArgumentError("shared_memory: of a stream's tensor, wanted its data in chunks");
+  for (const WantedOutput& output : request.outputs) {
+    if (output.region.has_value()) return in_region;
+  }
+  for (const InputDescription& tensor : request.inputs) {
+    if (tensor.region.has_value()) return in_region;
     if (tensor.data_bytes == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("data: ", tensor.data_bytes, " bytes in the header, wanted them in chunks"));

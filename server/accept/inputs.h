@@ -35,8 +35,9 @@ struct CheckedInputs {
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked);
 
-// Checks each input's bytes against its shape, and the values of indexes. InvalidArgument also when
-// the inputs together, or the outputs, have more than `max_bytes`.
+// Checks each input's bytes, be they in a region, against its shape, and the values of indexes
+// that are not in one. InvalidArgument also when the inputs together, or the outputs, have more
+// than `max_bytes`.
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes);
 
@@ -47,6 +48,8 @@ struct PlacedOutputs {
   bool by_name = false;  // The request names some.
   // Which the response has: empty for all, or one for each.
   absl::InlinedVector<bool, kInlinedOutputs> named;
+  // For each output that the request names, its place among the model's.
+  absl::InlinedVector<std::size_t, kInlinedOutputs> places;
 
   bool Has(std::size_t k) const { return named.empty() || named[k]; }
 };
@@ -62,8 +65,8 @@ absl::Status CheckIndexes(const TensorSignature& input, absl::Span<const ConstBy
 absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDescription& request,
                                            CheckedInputs& inputs);
 
-// InvalidArgument when an input has data, which is to come in chunks.
-absl::Status CheckNoData(absl::Span<const InputDescription> tensors);
+// InvalidArgument when an input has data, which is to come in chunks, or a tensor lies in a region.
+absl::Status CheckNoData(const RequestDescription& request);
 
 }  // namespace normd
 

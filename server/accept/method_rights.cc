@@ -27,7 +27,10 @@ Right RightOf(Method method) {
     case Method::kUnloadModel:
     case Method::kRepositoryModelLoad:
     case Method::kRepositoryModelUnload:
-    case Method::kSharedMemory: return Right::kAdmin;
+    case Method::kSharedMemoryStatus:
+    case Method::kSharedMemoryRegister:
+    case Method::kSharedMemoryUnregister:
+    case Method::kCudaSharedMemory: return Right::kAdmin;
   }
   return Right::kAdmin;
 }

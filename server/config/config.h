@@ -31,6 +31,13 @@ struct ServerConfig {
   bool metrics_tls = false;
   bool insecure = false;
   std::string device;
+  std::string shared_memory;
+  std::string shared_memory_prefix;
+  std::string shared_memory_listen;
+  std::int64_t max_shared_regions = 0;
+  std::int64_t max_shared_bytes = 0;
+  std::int64_t max_identity_shared_regions = 0;
+  std::int64_t max_identity_shared_bytes = 0;
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
   std::int64_t max_inflight_requests = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "server/config/flag_checks.h"
 
@@ -94,6 +95,40 @@ void AddBudgets(FlagSet& flags, ServerConfig& c) {
   flags.Add("max_peer_share", &c.max_peer_share, 0.75, "SHARE",
             "The same for all connections from one address, of IPv6 from one network of 64 bits.",
             BeAShare);
+}
+
+std::string BeAUnixSocketOrNone(const std::string& value) {
+  const bool is_path = absl::StartsWith(value, "unix:/") && value.back() != '/';
+  return value.empty() || is_path ? "" : "unix:///path";
+}
+
+std::string BeAFileName(const std::string& value) {
+  const bool fits = value.size() <= 128 && value.find('/') == std::string::npos;
+  return fits ? "" : "the beginning of a file's name, of at most 128 bytes and without a slash";
+}
+
+void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
+  flags.Section("Memory that clients share (docs/shared_memory.md):");
+  flags.Add("shared_memory", &c.shared_memory, "off", "WHICH",
+            "off; fd: memory whose descriptors clients pass at shared_memory_listen; or named: "
+            "these, and files of /dev/shm, which who may make admin calls registers.",
+            BeOneOf({"off", "fd", "named"}));
+  flags.Add("shared_memory_listen", &c.shared_memory_listen, "", "ADDRESS",
+            "unix:///path of the socket at which clients of this user hand over memory; empty: "
+            "none.",
+            BeAUnixSocketOrNone);
+  flags.Add("shared_memory_prefix", &c.shared_memory_prefix, "", "NAME",
+            "What the names of these files begin with; empty: anything.", BeAFileName);
+  flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
+            "Regions that are mapped at once.", From(1, 65536));
+  flags.Add("max_shared_bytes", &c.max_shared_bytes, 64 * kGiB, "BYTES",
+            "Their bytes. They are the clients' memory; the server pays the page tables, 2 KiB for "
+            "each MiB.",
+            From(1, 1024 * kTiB));
+  flags.Add("max_identity_shared_regions", &c.max_identity_shared_regions, 256, "N",
+            "Those of one identity, or of all clients without a policy_file.", From(1, 65536));
+  flags.Add("max_identity_shared_bytes", &c.max_identity_shared_bytes, 32 * kGiB, "BYTES",
+            "Their bytes.", From(1, 1024 * kTiB));
 }
 
 void AddConnections(FlagSet& flags, ServerConfig& c) {
@@ -259,6 +294,7 @@ FlagSet ServerFlags(ServerConfig& config) {
   AddAccess(flags, config);
   AddTls(flags, config);
   AddBudgets(flags, config);
+  AddSharedMemory(flags, config);
   AddConnections(flags, config);
   AddStreams(flags, config);
   AddBatching(flags, config);

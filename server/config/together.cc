@@ -26,6 +26,17 @@ absl::Status CheckAccess(const ServerConfig& c) {
   return absl::OkStatus();
 }
 
+absl::Status CheckSharedMemory(const ServerConfig& c) {
+  if (c.shared_memory == "off" && !c.shared_memory_listen.empty()) {
+    return FlagSet::Wrong("shared_memory", "off", "fd or named for --shared_memory_listen");
+  }
+  if (c.shared_memory == "fd" && c.shared_memory_listen.empty()) {
+    return FlagSet::Wrong("shared_memory_listen", "empty",
+                          "the socket of --shared_memory=fd, such as unix:///run/normd/regions");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTls(const ServerConfig& c) {
   if (c.tls_cert.empty() != c.tls_key.empty()) {
     return c.tls_key.empty() ? FlagSet::Wrong("tls_key", "empty", "the key of --tls_cert")
@@ -56,6 +67,7 @@ absl::Status CheckTls(const ServerConfig& c) {
 absl::Status CheckTogether(const ServerConfig& c) {
   if (absl::Status status = CheckAccess(c); !status.ok()) return status;
   if (absl::Status status = CheckTls(c); !status.ok()) return status;
+  if (absl::Status status = CheckSharedMemory(c); !status.ok()) return status;
   // A request counts its input and its output.
   if (c.max_inflight_bytes / 2 < c.max_request_bytes) {
     return FlagSet::Wrong(

@@ -36,7 +36,10 @@ enum class Method {
   kRepositoryIndex,
   kRepositoryModelLoad,
   kRepositoryModelUnload,
-  kSharedMemory,  // All six of them.
+  kSharedMemoryStatus,  // These three are of the system's shared memory.
+  kSharedMemoryRegister,
+  kSharedMemoryUnregister,
+  kCudaSharedMemory,  // All three of them.
   kTraceSetting,
   kLogSettings
 };
@@ -150,6 +153,32 @@ class ConnectionMetrics {
   virtual void SetLimit(std::int64_t connections) = 0;
   // Received and not given to the service.
   virtual void SetUndelivered(std::int64_t bytes) = 0;
+};
+
+// The label `kind` of normd_shared_regions.
+enum class RegionPlane { kNamed, kDescriptor };
+inline constexpr std::size_t kRegionPlanes = 2;
+
+// The label `reason` of normd_shared_regions_refused_total.
+enum class RegionRefusal {
+  kOff,    // Not switched on.
+  kName,   // No name for a region, or taken.
+  kFile,   // No file that the server takes, or without these bytes.
+  kLimit,  // Beyond a limit.
+};
+inline constexpr std::size_t kRegionRefusals = 4;
+
+// Memory that clients share.
+class RegionMetrics {
+ public:
+  virtual ~RegionMetrics() = default;
+  // Negative when they are unmapped.
+  virtual void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) = 0;
+  virtual void RecordRefused(RegionRefusal reason) = 0;
+  // A request whose memory its client has taken away.
+  virtual void RecordBroken() = 0;
+  // Bytes of tensors that were read and written where they lie.
+  virtual void AddTensors(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
 };
 
 // The server's certificate. Its series are there once SetNotAfter was called.

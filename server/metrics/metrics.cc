@@ -123,6 +123,55 @@ class TlsSeries final : public TlsMetrics {
   std::atomic<std::int64_t> refused_{0};
 };
 
+constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor"};
+static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
+constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "limit"};
+static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
+
+// Relaxed: nothing else is published with these. The bytes are counted for each request and
+// sharded, the others are rare.
+class RegionSeries final : public RegionMetrics {
+ public:
+  void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) override {
+    const auto index = static_cast<std::size_t>(kind);
+    regions_[index].fetch_add(regions, std::memory_order_relaxed);
+    bytes_[index].fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void RecordRefused(RegionRefusal reason) override {
+    refused_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
+  void RecordBroken() override { broken_.fetch_add(1, std::memory_order_relaxed); }
+  void AddTensors(std::int64_t in_bytes, std::int64_t out_bytes) override {
+    tensor_bytes_.Add(0, in_bytes);
+    tensor_bytes_.Add(1, out_bytes);
+  }
+
+  void Collect(FamilyList& out) const {
+    for (std::size_t i = 0; i < kRegionPlanes; ++i) {
+      out.Add(Family::kSharedRegions, {kRegionPlaneNames[i]}, Get(regions_[i]));
+      out.Add(Family::kSharedRegionBytes, {kRegionPlaneNames[i]}, Get(bytes_[i]));
+    }
+    for (std::size_t i = 0; i < kRegionRefusals; ++i) {
+      out.Add(Family::kSharedRegionsRefused, {kRegionRefusalNames[i]}, Get(refused_[i]));
+    }
+    out.Add(Family::kSharedRegionsBroken, {}, Get(broken_));
+    out.Add(Family::kSharedTensorBytes, {"in"}, static_cast<double>(tensor_bytes_.Sum(0)));
+    out.Add(Family::kSharedTensorBytes, {"out"}, static_cast<double>(tensor_bytes_.Sum(1)));
+  }
+
+ private:
+  using Number = std::atomic<std::int64_t>;
+  static double Get(const Number& number) {
+    return static_cast<double>(number.load(std::memory_order_relaxed));
+  }
+
+  std::array<Number, kRegionPlanes> regions_{};
+  std::array<Number, kRegionPlanes> bytes_{};
+  std::array<Number, kRegionRefusals> refused_{};
+  Number broken_{0};
+  ShardedCells tensor_bytes_{2};  // In, out.
+};
+
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike
 // elsewhere in the server, because Stop has to wait for a read in progress: the pool may be gone
 // once it returns.
@@ -162,6 +211,7 @@ class MetricsImpl final : public Metrics {
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
+  RegionMetrics& ForRegions() override { return regions_; }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
     MutexLock lock(mutex_);
@@ -225,6 +275,7 @@ class MetricsImpl final : public Metrics {
     out.Add(Family::kPayloadBytes, {"out"}, static_cast<double>(payload_bytes_.Sum(1)));
     connections_.Collect(out);
     tls_.Collect(out);
+    regions_.Collect(out);
     models_->Collect(out);
     identities_->Collect(out);
     CollectLanes(out);
@@ -299,6 +350,7 @@ class MetricsImpl final : public Metrics {
   ShardedCells payload_bytes_{2};  // In, out.
   ConnectionSeries connections_;
   TlsSeries tls_;
+  RegionSeries regions_;
   std::atomic<bool> ready_{false};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
   std::atomic<std::int64_t> queue_limit_requests_{0};

@@ -53,6 +53,7 @@ class Metrics {
   virtual std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) = 0;
   virtual ConnectionMetrics& ForConnections() = 0;
   virtual TlsMetrics& ForTls() = 0;
+  virtual RegionMetrics& ForRegions() = 0;
   // A lane is working from here on.
   virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;
   // What the device is, for people; the last call for a device counts.

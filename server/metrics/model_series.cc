@@ -30,7 +30,10 @@ constexpr std::array<const char*, kMethodCount> kMethodNames = {"Normalize",
                                                                 "RepositoryIndex",
                                                                 "RepositoryModelLoad",
                                                                 "RepositoryModelUnload",
-                                                                "SharedMemory",
+                                                                "SystemSharedMemoryStatus",
+                                                                "SystemSharedMemoryRegister",
+                                                                "SystemSharedMemoryUnregister",
+                                                                "CudaSharedMemory",
                                                                 "TraceSetting",
                                                                 "LogSettings"};
 constexpr std::array<const char*, 10> kRejectionNames = {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <variant>
 
 #include "kernels/linear_norm.h"
@@ -32,6 +33,10 @@ struct LinearNormProgram {
 
 // A backend has an implementation of each alternative; see server/exec.
 using KernelProgram = std::variant<NormProgram, LinearNormProgram>;
+
+// The input whose exact place an output may take: a norm's x for y and its residual for
+// residual_out, a fused layer's y for its output. Both are places in the model's lists.
+std::optional<std::size_t> OverwritableInput(const KernelProgram& program, std::size_t output);
 
 }  // namespace normd
 

@@ -7,8 +7,8 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "server/callers/callers.h"
-#include "server/net/descriptor.h"
 #include "server/net/listener.h"
 #include "server/net/peer_address.h"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "server/net/descriptor.h"
+#include "base/descriptor.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {

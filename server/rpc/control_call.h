@@ -38,6 +38,9 @@ class ControlCall final : public UnaryCall {
   // a request that names none.
   absl::Status CheckModel(absl::string_view model);
 
+  // See CallContext::owner.
+  absl::string_view owner() const { return call_.owner(); }
+
   void OnCancel() override;
 
  private:

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -36,7 +37,8 @@ std::optional<absl::string_view> ModelNameIn(const Request& request) {
 }
 
 // What a service's handler returns for a control call: parses the request, runs
-// `body(request, response, about)`, serializes the response. The handler's arguments outlive the
+// `body(request, response, about)` or, for a body that asks who calls, `body(request, response,
+// about, call)`, serializes the response. The handler's arguments outlive the
 // call; `thread` as ControlCall::Start's.
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
@@ -60,7 +62,13 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
       if (absl::Status allowed = call->CheckModel(*name); !allowed.ok()) return allowed;
     }
     Response answer;
-    absl::Status status = body(parsed, answer, about);
+    absl::Status status;
+    if constexpr (std::is_invocable_v<Body&, const Request&, Response&,
+                                      std::shared_ptr<const Model>&, const ControlCall&>) {
+      status = body(parsed, answer, about, *call);
+    } else {
+      status = body(parsed, answer, about);
+    }
     if (!status.ok()) return status;
     bool own_buffer = false;
     if (!grpc::SerializationTraits<Response>::Serialize(answer, &response, &own_buffer).ok()) {

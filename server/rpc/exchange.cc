@@ -1,8 +1,8 @@
 #include "server/rpc/exchange.h"
 
-#include <cstddef>
 #include <utility>
 
+#include "server/accept/client_status.h"
 #include "server/rpc/received_message.h"
 
 namespace normd {
@@ -28,10 +28,8 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerCo
 
   std::unique_ptr<Request> request =
       MakeRequest(environment_, call_, accepted_, accepted_.geometry());
-  for (const std::size_t place : accepted_.inputs.places) {
-    request->inputs.push_back(std::move(description->inputs[place].data));
-  }
-  // The exchange outlives the request's use of the slices and of what was decoded.
+  MoveInputs(*description, accepted_, *request);
+  // The exchange outlives the request's use of the slices, of what was decoded and of regions.
   request->input_owner = std::shared_ptr<void>(std::shared_ptr<void>(), this);
   request_id_ = request->id;
   request->arrival = call_.arrival();
@@ -39,8 +37,25 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerCo
   return request;
 }
 
+absl::Status Exchange::End(Completion& completion, grpc::ByteBuffer& response) {
+  absl::Status status = completion.status;
+  if (status.ok()) status = CatchAll([&] { return Answer(completion, response); });
+  // Before the client is told: it may then do with its memory what it likes.
+  accepted_.in_regions = RegionTensors();
+  return status;
+}
+
 absl::Status Exchange::Answer(Completion& completion, grpc::ByteBuffer& response) {
   const TimePoint begin = environment_.clock.Now();
+  const RegionTensors& in_regions = accepted_.in_regions;
+  if (in_regions.any()) {
+    RegionMetrics& metrics = environment_.metrics.ForRegions();
+    if (absl::Status status = in_regions.CheckWhole(); !status.ok()) {
+      metrics.RecordBroken();
+      return status;
+    }
+    metrics.AddTensors(in_regions.input_bytes, in_regions.output_bytes);
+  }
   absl::StatusOr<ResponseDescription> description = MakeResponse(call_, accepted_, completion);
   if (!description.ok()) return description.status();
   description->id = id_;

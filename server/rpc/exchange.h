@@ -20,7 +20,7 @@
 
 namespace normd {
 
-// Not thread-safe: Accept is over before the request's `done` calls Answer.
+// Not thread-safe: Accept is over before the request's `done` calls End.
 class Exchange {
  public:
   // All of them outlive the exchange.
@@ -35,13 +35,15 @@ class Exchange {
   absl::StatusOr<std::unique_ptr<Request>> Accept(grpc::CallbackServerContext& context,
                                                   const grpc::ByteBuffer& message);
   // Writes the response to what was computed, which takes the outputs' memory, and records the
-  // stages. Requires that `completion` is OK's.
-  absl::Status Answer(Completion& completion, grpc::ByteBuffer& response);
+  // stages; lets go of the regions in any case. Returns what the request ends with. Never throws.
+  absl::Status End(Completion& completion, grpc::ByteBuffer& response);
 
   std::uint64_t request_id() const { return request_id_; }  // 0 before it is accepted.
   const std::string& id() const { return id_; }             // The client's own; may be empty.
 
  private:
+  absl::Status Answer(Completion& completion, grpc::ByteBuffer& response);
+
   AcceptEnvironment& environment_;
   CallContext& call_;
   const MessageCodec& codec_;

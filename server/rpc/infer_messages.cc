@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,11 +86,48 @@ absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor) {
                    "raw_input_contents"));
 }
 
-absl::Status SharedMemoryError(absl::string_view list, std::size_t i) {
-  return absl::UnimplementedError(
-      absl::StrCat(list, "[", i,
-                   "].parameters: shared memory, which this server does not have; "
-                   "wanted tensors in messages"));
+// A number from 0; 0 for one that is not there, where that is allowed.
+absl::StatusOr<std::int64_t> SizeOf(absl::string_view key, const ReceivedParameter& parameter,
+                                    bool may_be_missing) {
+  using Kind = ReceivedParameter::Kind;
+  const std::string wanted = "wanted a number of bytes from 0";
+  if (parameter.kind == Kind::kNone && may_be_missing) return 0;
+  if (parameter.IsNumber() && parameter.number >= 0) return parameter.number;
+  const std::string got = parameter.kind == Kind::kNone ? "missing"
+                          : parameter.IsNumber()        ? absl::StrCat(parameter.number)
+                                                        : "not an integer";
+  return absl::InvalidArgumentError(absl::StrCat("[\"", key, "\"]: ", got, ", ", wanted));
+}
+
+absl::StatusOr<RegionReference> ReferenceOf(const ReceivedSharedMemory& shared) {
+  if (!shared.unknown.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("[\"", Printable(shared.unknown, kMaxShown),
+                     "\"]: unknown, wanted "
+                     "shared_memory_region, shared_memory_offset or shared_memory_byte_size"));
+  }
+  if (shared.region.kind != ReceivedParameter::Kind::kText) {
+    return absl::InvalidArgumentError(
+        "[\"shared_memory_region\"]: no text, wanted a region's name");
+  }
+  const auto bytes = SizeOf("shared_memory_byte_size", shared.byte_size, false);
+  if (!bytes.ok()) return bytes.status();
+  const auto offset = SizeOf("shared_memory_offset", shared.offset, true);
+  if (!offset.ok()) return offset.status();
+  return RegionReference{shared.region.text, *offset, *bytes};
+}
+
+absl::Status TakeReference(absl::string_view list, std::size_t i,
+                           const std::unique_ptr<ReceivedSharedMemory>& shared,
+                           std::optional<RegionReference>& reference) {
+  if (shared == nullptr) return absl::OkStatus();
+  absl::StatusOr<RegionReference> taken = ReferenceOf(*shared);
+  if (!taken.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(list, "[", i, "].parameters", taken.status().message()));
+  }
+  reference = *std::move(taken);
+  return absl::OkStatus();
 }
 
 absl::Status CheckNoClasses(std::size_t i, const ReceivedParameter& classification) {
@@ -107,8 +145,9 @@ absl::Status TakeInputs(InferRequestView& view, RequestDescription& request) {
   std::unique_ptr<std::vector<std::shared_ptr<std::string>>> owned;
   for (std::size_t i = 0; i < view.inputs.size(); ++i) {
     ReceivedInferTensor& tensor = view.inputs[i];
-    if (tensor.in_shared_memory) return SharedMemoryError("inputs", i);
     InputDescription& input = request.inputs.emplace_back();
+    absl::Status status = TakeReference("inputs", i, tensor.shared_memory, input.region);
+    if (!status.ok()) return status;
     input.dtype = TypeOf(tensor);
     input.name = std::move(tensor.name);
     input.shape = std::move(tensor.shape);
@@ -126,9 +165,11 @@ absl::Status TakeOutputs(InferRequestView& view, RequestDescription& request) {
   request.only_named_outputs = true;
   for (std::size_t i = 0; i < view.outputs.size(); ++i) {
     ReceivedInferOutput& output = view.outputs[i];
-    if (output.in_shared_memory) return SharedMemoryError("outputs", i);
     if (absl::Status status = CheckNoClasses(i, output.classification); !status.ok()) return status;
-    request.outputs.push_back({std::move(output.name), {}});
+    WantedOutput& wanted = request.outputs.emplace_back();
+    wanted.name = std::move(output.name);
+    absl::Status status = TakeReference("outputs", i, output.shared_memory, wanted.region);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -172,7 +213,14 @@ grpc::ByteBuffer InferCodec::Encode(ResponseDescription&& response) const {
   absl::InlinedVector<InferTensorHeader, kInlinedOutputs> outputs;
   absl::InlinedVector<grpc::Slice, kInlinedOutputs> data;
   for (OutputDescription& output : response.outputs) {
-    outputs.push_back({output.name, NamesOf(output.dtype).inference, output.shape, output.bytes});
+    InferTensorHeader& header = outputs.emplace_back();
+    header = {output.name, NamesOf(output.dtype).inference, output.shape, output.bytes};
+    if (output.region != nullptr) {
+      header.data_bytes = 0;
+      header.region = output.region->region;
+      header.region_offset = output.region->offset;
+      header.region_bytes = output.region->bytes;
+    }
     const ConstBytes bytes(output.data.data(), output.data.size());
     data.push_back(SliceHolding(bytes, std::move(output.data)));
   }

@@ -22,7 +22,8 @@ absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_vie
 // ModelInfer's messages, and those that ModelStreamInfer sends. A request's parameters:
 //   priority  1: high, 2: normal, 3: low; 0: normal
 //   timeout   microseconds that it may wait for a lane; 0: no limit
-// Others are ignored, but for those that ask for what the server does not have.
+// Others are ignored, but for those that ask for what the server does not have. A tensor's:
+//   shared_memory_region, shared_memory_offset, shared_memory_byte_size: see RegionReference
 class InferCodec final : public MessageCodec {
  public:
   explicit InferCodec(InferMessageKind responses = InferMessageKind::kResponse)

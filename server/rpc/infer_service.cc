@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "server/rpc/control_messages.h"
 #include "server/rpc/infer_models.h"
+#include "server/rpc/infer_regions.h"
 #include "server/rpc/infer_stream.h"
 #include "server/rpc/normalize_call.h"
 #include "spdlog/spdlog.h"
@@ -141,6 +142,7 @@ InferService::Unary* InferService::ServerMetadata(Context* context, const Bytes*
                                       "parameters", "schedule_policy", "statistics"}) {
           answer.add_extensions(extension);
         }
+        if (environment_.accept.regions != nullptr) answer.add_extensions("system_shared_memory");
         return absl::OkStatus();
       });
 }
@@ -232,42 +234,65 @@ InferService::Unary* InferService::RepositoryModelUnload(Context* context, const
       &environment_.loads);
 }
 
-InferService::Unary* InferService::NoSharedMemory(Context* context, const Bytes* request,
-                                                  Bytes* response) {
-  // Any message would do: nothing of it is looked at.
-  return Control<inference::ServerLiveRequest, inference::ServerLiveResponse>(
-      context, Method::kSharedMemory, request, response, [](const auto&, auto&, About&) {
-        return absl::UnimplementedError(
-            "shared memory: this server does not have it; wanted tensors in messages");
+InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, const Bytes* request,
+                                                            Bytes* response) {
+  return Control<inference::SystemSharedMemoryStatusRequest,
+                 inference::SystemSharedMemoryStatusResponse>(
+      context, Method::kSharedMemoryStatus, request, response,
+      [this](const inference::SystemSharedMemoryStatusRequest& wanted,
+             inference::SystemSharedMemoryStatusResponse& answer, About&, const ControlCall& call) {
+        return AddRegions(environment_.accept.regions, call.owner(), wanted.name(), answer);
       });
 }
 
-InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, const Bytes* request,
-                                                            Bytes* response) {
-  return NoSharedMemory(context, request, response);
-}
 InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
                                                               const Bytes* request,
                                                               Bytes* response) {
-  return NoSharedMemory(context, request, response);
+  return Control<inference::SystemSharedMemoryRegisterRequest,
+                 inference::SystemSharedMemoryRegisterResponse>(
+      context, Method::kSharedMemoryRegister, request, response,
+      [this](const inference::SystemSharedMemoryRegisterRequest& wanted, auto&, About&,
+             const ControlCall& call) {
+        return RegisterRegion(environment_.accept.regions, call.owner(), wanted);
+      });
 }
+
 InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context,
                                                                 const Bytes* request,
                                                                 Bytes* response) {
-  return NoSharedMemory(context, request, response);
+  return Control<inference::SystemSharedMemoryUnregisterRequest,
+                 inference::SystemSharedMemoryUnregisterResponse>(
+      context, Method::kSharedMemoryUnregister, request, response,
+      [this, context](const inference::SystemSharedMemoryUnregisterRequest& wanted, auto&, About&,
+                      const ControlCall& call) {
+        const absl::StatusOr<InUse> in_use = InUseOf(*context);
+        if (!in_use.ok()) return in_use.status();
+        return UnregisterRegions(environment_.accept.regions, call.owner(), wanted.name(), *in_use);
+      });
 }
+
+InferService::Unary* InferService::NoDeviceMemory(Context* context, const Bytes* request,
+                                                  Bytes* response) {
+  // Any message would do: nothing of it is looked at.
+  return Control<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+      context, Method::kCudaSharedMemory, request, response, [](const auto&, auto&, About&) {
+        return absl::UnimplementedError(
+            "shared memory of a device: this server takes that of the host alone");
+      });
+}
+
 InferService::Unary* InferService::CudaSharedMemoryStatus(Context* context, const Bytes* request,
                                                           Bytes* response) {
-  return NoSharedMemory(context, request, response);
+  return NoDeviceMemory(context, request, response);
 }
 InferService::Unary* InferService::CudaSharedMemoryRegister(Context* context, const Bytes* request,
                                                             Bytes* response) {
-  return NoSharedMemory(context, request, response);
+  return NoDeviceMemory(context, request, response);
 }
 InferService::Unary* InferService::CudaSharedMemoryUnregister(Context* context,
                                                               const Bytes* request,
                                                               Bytes* response) {
-  return NoSharedMemory(context, request, response);
+  return NoDeviceMemory(context, request, response);
 }
 
 InferService::Unary* InferService::TraceSetting(Context* context, const Bytes* request,

@@ -80,11 +80,11 @@ class InferService final : public InferServiceBase {
   Unary* LogSettings(Context* context, const Bytes* request, Bytes* response) override;
 
  private:
-  // Begins a control call; `body(request, response, about)`.
+  // Begins a control call, as BeginControl.
   template <typename Request, typename Response, typename Body>
   Unary* Control(Context* context, Method method, const Bytes* request, Bytes* response, Body body,
                  TaskThread* thread = nullptr);
-  Unary* NoSharedMemory(Context* context, const Bytes* request, Bytes* response);
+  Unary* NoDeviceMemory(Context* context, const Bytes* request, Bytes* response);
 
   CallEnvironment& environment_;
   const Readiness& readiness_;

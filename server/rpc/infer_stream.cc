@@ -117,10 +117,7 @@ absl::StatusOr<std::unique_ptr<Request>> InferStream::Accept(Turn& turn) {
 }
 
 void InferStream::OnComputed(Turn& turn, Completion&& completion) {
-  const absl::Status status =
-      completion.status.ok()
-          ? CatchAll([&] { return turn.exchange.Answer(completion, turn.response); })
-          : completion.status;
+  const absl::Status status = turn.exchange.End(completion, turn.response);
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (status.ok()) {
       turn.call.End(status).IgnoreError();

@@ -30,10 +30,7 @@ absl::Status NormalizeCall::Accept() {
 }
 
 void NormalizeCall::Complete(Completion&& completion) {
-  const absl::Status status =
-      completion.status.ok()
-          ? CatchAll([&] { return exchange_.Answer(completion, messages_.response); })
-          : completion.status;
+  const absl::Status status = exchange_.End(completion, messages_.response);
   if (environment_.accept.request_log != nullptr) {
     stages_ = completion.stages;
     batch_ = std::move(completion.batch);

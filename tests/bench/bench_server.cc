@@ -91,10 +91,12 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       queue_(options.queue, clock_),
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),
                 options.small_lanes),
+      regions_({{}, true}, metrics_->ForRegions(), clock_),
       accept_{options.accept, registry_, admission_, queue_, *metrics_, clock_},
       environment_{{}, accept_},
       service_(environment_, readiness_, {}),
       infer_service_(environment_, readiness_, {}) {
+  if (options.shared_memory) accept_.regions = &regions_;
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
   server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0", .tls = options.tls},

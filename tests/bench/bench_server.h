@@ -65,6 +65,7 @@ struct BenchServerOptions {
   bool record_metrics = true;
   int small_lanes = 0;                    // As normd's --device_small_lanes.
   const CertificateStore* tls = nullptr;  // Null: no TLS.
+  bool shared_memory = false;             // As normd's --shared_memory=named.
 };
 
 // As normd's flags choose them for the device: see server/part_options.cc.
@@ -97,6 +98,7 @@ class BenchServer {
   Admission admission_;
   BatchQueue queue_;
   Executor executor_;
+  RegionRegistry regions_;
   AcceptEnvironment accept_;
   CallEnvironment environment_;
   NormService service_;

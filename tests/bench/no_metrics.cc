@@ -43,6 +43,14 @@ class NoTlsMetrics final : public TlsMetrics {
   void RecordReload(bool) override {}
 };
 
+class NoRegionMetrics final : public RegionMetrics {
+ public:
+  void AddMapped(RegionPlane, std::int64_t, std::int64_t) override {}
+  void RecordRefused(RegionRefusal) override {}
+  void RecordBroken() override {}
+  void AddTensors(std::int64_t, std::int64_t) override {}
+};
+
 class NoMetrics final : public Metrics {
  public:
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
@@ -54,6 +62,7 @@ class NoMetrics final : public Metrics {
   }
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
+  RegionMetrics& ForRegions() override { return regions_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -72,6 +81,7 @@ class NoMetrics final : public Metrics {
   NoIdentityMetrics identity_;
   NoConnectionMetrics connections_;
   NoTlsMetrics tls_;
+  NoRegionMetrics regions_;
   NoLaneMetrics lane_;
 };
 

@@ -288,9 +288,9 @@ TEST(DecodeResponseTest, ReadsTheOpenInferenceProtocolsWithRawAndTypedContents) 
   }
   message.set_model_version("three");
   EXPECT_THAT(std::string(decode(9).status().message()), HasSubstr("model_version: \"three\""));
-  message.mutable_outputs(1)->set_datatype("INT8");
+  message.mutable_outputs(1)->set_datatype("INT16");
   EXPECT_THAT(std::string(decode(9).status().message()),
-              HasSubstr("outputs[1].datatype: unknown value INT8"));
+              HasSubstr("outputs[1].datatype: unknown value INT16"));
   message.mutable_outputs(0)->set_shape(0, 3);
   EXPECT_THAT(std::string(decode(9).status().message()), HasSubstr("8 bytes of data for float32"));
   message.Clear();

@@ -31,6 +31,8 @@ MODES = {
                     "--concurrency-range", "2"], 1),
     "several inputs": (["-m", "fused_linear_512", "--shape", "x:4,512", "--shape", "y:4,512",
                         "--concurrency-range", "2"], 1),
+    "shared memory": (["-m", "instance_norm_64", *SHAPE, "--shared-memory", "system",
+                       "--output-shared-memory-size", "65536", "--concurrency-range", "2"], 1),
     "a version": (["-m", "rms_norm_4096", "-x", "1", "--shape", "x:2,4096",
                    "--concurrency-range", "2"], 1),
 }
@@ -83,7 +85,8 @@ def main():
             return SKIPPED
         program = python.parent / "perf_analyzer"
     # Its streams are all on one connection, and so are its further calls.
-    server = Server(options.normd, options.models, "--max_connection_calls=64")
+    server = Server(options.normd, options.models, "--max_connection_calls=64",
+                    "--shared_memory=named")
     try:
         with tempfile.TemporaryDirectory() as folder:
             for name, (arguments, loads) in MODES.items():

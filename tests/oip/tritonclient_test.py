@@ -9,6 +9,7 @@ other bit by bit. Runs itself again in a virtual environment that it makes below
 
 import argparse
 import asyncio
+import os
 import pathlib
 import queue
 import subprocess
@@ -26,6 +27,7 @@ def tests(options):
     import numpy as np
     import tritonclient.grpc as triton
     import tritonclient.grpc.aio as triton_aio
+    import tritonclient.utils.shared_memory as triton_shm
     from tritonclient.grpc import service_pb2
     from tritonclient.utils import InferenceServerException
 
@@ -143,11 +145,47 @@ def tests(options):
                 "INVALID_ARGUMENT": lambda: client.infer("../x", [tensor]),
                 "model_version": lambda: client.infer("instance_norm_64", [tensor],
                                                       model_version="new"),
-                "shared memory": lambda: client.register_system_shared_memory("r", "/k", 64),
+                "no shared memory object": lambda: client.register_system_shared_memory(
+                    "r", "/normd_nothing", 64),
                 "UNIMPLEMENTED": lambda: client.get_cuda_shared_memory_status(),
         }.items():
             got = refusal(call)
             expect(text in got, f"{text!r} is not in {got!r}")
+
+    def shared_memory(client):
+        """Input and output in one region, as the client's own module makes it."""
+        x = random.normal(size=SHAPE).astype(np.float32)
+        wanted = client.infer("instance_norm_64", [make_input(x)]).as_numpy("y")
+        key = f"/normd_tritonclient_{os.getpid()}"
+        region = triton_shm.create_shared_memory_region("both", key, 2 * x.nbytes)
+        try:
+            client.register_system_shared_memory("both", key, 2 * x.nbytes)
+            status = client.get_system_shared_memory_status("both")
+            expect(status.regions["both"].byte_size == 2 * x.nbytes, str(status))
+            triton_shm.set_shared_memory_region(region, [x])
+            tensor = triton.InferInput("x", list(x.shape), "FP32")
+            tensor.set_shared_memory("both", x.nbytes)
+            output = triton.InferRequestedOutput("y")
+            output.set_shared_memory("both", x.nbytes, offset=x.nbytes)
+            result = client.infer("instance_norm_64", [tensor], outputs=[output])
+            where = result.get_output("y").parameters
+            expect(where["shared_memory_offset"].int64_param == x.nbytes, str(where))
+            y = triton_shm.get_contents_as_numpy(region, np.float32, list(x.shape), x.nbytes)
+            expect((y == wanted).all(), "shared memory gives other bits")
+            # One tensor there, the other in the message.
+            result = client.infer("instance_norm_64", [tensor])
+            expect((result.as_numpy("y") == wanted).all(), "the output comes back wrong")
+            text = refusal(lambda: client.register_system_shared_memory("both", key, 1))
+            expect("ALREADY_EXISTS" in text, text)
+            output.set_shared_memory("both", x.nbytes, offset=x.nbytes + 4)
+            text = refusal(lambda: client.infer("instance_norm_64", [tensor], outputs=[output]))
+            expect("OUT_OF_RANGE" in text, text)
+            client.unregister_system_shared_memory("both")
+            text = refusal(lambda: client.infer("instance_norm_64", [tensor]))
+            expect("NOT_FOUND" in text, text)
+            expect(not client.get_system_shared_memory_status().regions, "a region is left")
+        finally:
+            triton_shm.destroy_shared_memory_region(region)
 
     def streaming(client):
         answers = queue.Queue()
@@ -204,7 +242,7 @@ def tests(options):
             expect(ids == [str(i) for i in range(10)], str(ids))
             expect(len(bits) == 1, "other bits")
 
-    server = Server(options.normd, options.models)
+    server = Server(options.normd, options.models, "--shared_memory=named")
     try:
         for path, status in (("/v2/health/live", 200), ("/v2/health/ready", 200),
                              ("/v2/models/instance_norm_64/ready", 200),
@@ -212,7 +250,7 @@ def tests(options):
                              ("/v2/nothing", 404)):
             expect(server.get(path) == status, f"{path}: {server.get(path)}, wanted {status}")
         with triton.InferenceServerClient(server.address) as client:
-            for test in (all_types, typed_contents, describing, loading, statistics, errors,
+            for test in (all_types, typed_contents, describing, loading, statistics, errors, shared_memory,
                          streaming, asynchronous):
                 test(client)
                 print(f"passed: {test.__name__}")

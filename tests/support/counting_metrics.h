@@ -99,6 +99,27 @@ class CountingTlsMetrics final : public TlsMetrics {
   std::atomic<std::int64_t> refused{0};
 };
 
+class CountingRegionMetrics final : public RegionMetrics {
+ public:
+  void AddMapped(RegionPlane, std::int64_t more, std::int64_t more_bytes) override {
+    mapped += more;
+    mapped_bytes += more_bytes;
+  }
+  void RecordRefused(RegionRefusal reason) override { ++refused[static_cast<std::size_t>(reason)]; }
+  void RecordBroken() override { ++broken; }
+  void AddTensors(std::int64_t more_in, std::int64_t more_out) override {
+    in_bytes += more_in;
+    out_bytes += more_out;
+  }
+
+  std::atomic<std::int64_t> mapped{0};
+  std::atomic<std::int64_t> mapped_bytes{0};
+  std::array<std::atomic<std::int64_t>, kRegionRefusals> refused{};  // By reason.
+  std::atomic<std::int64_t> broken{0};
+  std::atomic<std::int64_t> in_bytes{0};
+  std::atomic<std::int64_t> out_bytes{0};
+};
+
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
@@ -107,6 +128,7 @@ class CountingMetrics final : public Metrics {
   std::shared_ptr<IdentityMetrics> ForIdentity(absl::string_view name) override;
   ConnectionMetrics& ForConnections() override { return connections; }
   TlsMetrics& ForTls() override { return tls; }
+  RegionMetrics& ForRegions() override { return regions; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -123,6 +145,7 @@ class CountingMetrics final : public Metrics {
   CountingModelMetrics no_model;
   CountingConnectionMetrics connections;
   CountingTlsMetrics tls;
+  CountingRegionMetrics regions;
   std::atomic<std::int64_t> inflight_bytes{0};
   std::atomic<bool> ready{false};
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -104,13 +105,6 @@ std::pair<InferContents, std::string> ContentsOf(const inference::InferTensorCon
 }
 
 template <typename Parameters>
-bool InSharedMemory(const Parameters& parameters) {
-  return std::any_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
-    return absl::StartsWith(parameter.first, "shared_memory_");
-  });
-}
-
-template <typename Parameters>
 void CompareParameter(const std::string& key, const ReceivedParameter& got, const Parameters& want,
                       std::string& differences) {
   using Kind = ReceivedParameter::Kind;
@@ -132,11 +126,33 @@ void CompareParameter(const std::string& key, const ReceivedParameter& got, cons
   }
   Expect(key, static_cast<int>(got.kind), static_cast<int>(kind), differences);
   if (got.IsNumber()) Expect(key, got.number, number, differences);
+  if (kind == Kind::kText) Expect(key, got.text, value.string_param(), differences);
 }
 
+template <typename Parameters>
+void CompareSharedMemory(const std::unique_ptr<ReceivedSharedMemory>& got, const Parameters& want,
+                         std::string& differences) {
+  bool any = false;
+  bool unknown = false;
+  for (const auto& [key, value] : want) {
+    if (!absl::StartsWith(key, "shared_memory_")) continue;
+    any = true;
+    unknown = unknown || (key != "shared_memory_region" && key != "shared_memory_offset" &&
+                          key != "shared_memory_byte_size");
+  }
+  Expect("in_shared_memory", got != nullptr, any, differences);
+  if (got == nullptr) return;
+  Expect("unknown", !got->unknown.empty(), unknown, differences);
+  CompareParameter("shared_memory_region", got->region, want, differences);
+  CompareParameter("shared_memory_offset", got->offset, want, differences);
+  CompareParameter("shared_memory_byte_size", got->byte_size, want, differences);
+}
+
+// `every`: raw contents are for tensors in shared memory, too.
 template <typename Tensors, typename Raw>
-void CompareAll(const ReceivedInferTensors& got, const Tensors& want, const Raw& raw,
+void CompareAll(const ReceivedInferTensors& got, const Tensors& want, const Raw& raw, bool every,
                 std::string& differences) {
+  int next = 0;  // Of the raw contents.
   Expect("tensors", static_cast<int>(got.size()), want.size(), differences);
   for (int i = 0; i < want.size() && differences.empty(); ++i) {
     const ReceivedInferTensor& tensor = got[static_cast<std::size_t>(i)];
@@ -146,11 +162,11 @@ void CompareAll(const ReceivedInferTensors& got, const Tensors& want, const Raw&
            differences);
     const auto [contents, typed] = ContentsOf(want[i].contents());
     Expect("contents", Name(tensor.contents), Name(contents), differences);
-    const std::string data = raw.size() > 0 ? raw[i] : typed;
+    const bool has_raw = raw.size() > 0 && (every || tensor.shared_memory == nullptr);
+    const std::string data = has_raw ? raw[next++] : typed;
     Expect("data_bytes", tensor.data_bytes, static_cast<std::int64_t>(data.size()), differences);
     if (Join(tensor.data) != data) absl::StrAppend(&differences, "data differs\n");
-    Expect("in_shared_memory", tensor.in_shared_memory, InSharedMemory(want[i].parameters()),
-           differences);
+    CompareSharedMemory(tensor.shared_memory, want[i].parameters(), differences);
   }
 }
 
@@ -161,15 +177,14 @@ std::string Compare(const InferRequestView& got, const inference::ModelInferRequ
   Expect("id", got.id, want.id(), differences);
   CompareParameter("priority", got.priority, want.parameters(), differences);
   CompareParameter("timeout", got.timeout, want.parameters(), differences);
-  CompareAll(got.inputs, want.inputs(), want.raw_input_contents(), differences);
+  CompareAll(got.inputs, want.inputs(), want.raw_input_contents(), false, differences);
   Expect("outputs", static_cast<int>(got.outputs.size()), want.outputs_size(), differences);
   for (int i = 0; i < want.outputs_size() && differences.empty(); ++i) {
     const ReceivedInferOutput& output = got.outputs[static_cast<std::size_t>(i)];
     Expect("name", output.name, want.outputs(i).name(), differences);
     CompareParameter("classification", output.classification, want.outputs(i).parameters(),
                      differences);
-    Expect("in_shared_memory", output.in_shared_memory,
-           InSharedMemory(want.outputs(i).parameters()), differences);
+    CompareSharedMemory(output.shared_memory, want.outputs(i).parameters(), differences);
   }
   return differences;
 }
@@ -179,7 +194,7 @@ std::string Compare(const InferResponseView& got, const inference::ModelInferRes
   Expect("model_name", got.model, want.model_name(), differences);
   Expect("model_version", got.version, want.model_version(), differences);
   Expect("id", got.id, want.id(), differences);
-  CompareAll(got.outputs, want.outputs(), want.raw_output_contents(), differences);
+  CompareAll(got.outputs, want.outputs(), want.raw_output_contents(), true, differences);
   return differences;
 }
 

@@ -367,7 +367,7 @@ TEST(EncodeNormalizeRequestTest, RefusesMoreThanAMessageCarriesInAll) {
   // Two that fit alone, and not together; then two that fit but for the fields between them.
   for (const std::int64_t second : {std::int64_t{1} << 31, (std::int64_t{1} << 31) - 101}) {
     const TensorHeader inputs[] = {{"x", v1::FLOAT32, {}, 100}, {"y", v1::FLOAT32, {}, second}};
-    const absl::Status status = EncodeNormalizeRequest({"m", 0, {}, 0, {}, inputs}).status();
+    const absl::Status status = EncodeNormalizeRequest({"m", 0, {}, 0, {}, inputs, {}}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("wanted at most 2147483647"));
   }

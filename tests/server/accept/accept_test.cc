@@ -123,12 +123,12 @@ TEST_F(AcceptTest, AnOutputGoesToTheMemoryThatTheRequestNames) {
   ASSERT_TRUE(status.ok()) << status;
   const std::unique_ptr<Request> request =
       MakeRequest(accept_, call, accepted, accepted.geometry());
-  ASSERT_EQ(request->outputs.size(), 1U);
+  ASSERT_EQ(request->outputs.size(), 3U) << "with mean and rstd, which it does not ask for";
   EXPECT_EQ(request->outputs[0].bytes.data(), BytesOf(y_).data());
   EXPECT_EQ(request->outputs[0].place.kind, MemoryKind::kPinned);
   // The lane has written it there, so the response brings no buffer.
   Completion completion;
-  completion.outputs.resize(1);
+  completion.outputs.resize(3);
   const auto response = MakeResponse(call, accepted, completion);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->outputs[0].bytes, 32);
@@ -171,11 +171,11 @@ TEST_F(AcceptTest, EachOfSeveralOutputsGoesWhereTheRequestSays) {
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(admission_.inflight_bytes(), 128) << "two inputs and two outputs";
     const auto request = MakeRequest(accept_, call, accepted, accepted.geometry());
-    ASSERT_EQ(request->outputs.size(), 2U);
+    ASSERT_EQ(request->outputs.size(), 3U) << "with rstd, which it does not ask for";
     EXPECT_TRUE(request->outputs[0].bytes.empty());
     EXPECT_EQ(request->outputs[1].bytes.data(), BytesOf(y_).data());
     Completion completion;
-    completion.outputs.resize(2);
+    completion.outputs.resize(3);
     EXPECT_THAT(std::string(MakeResponse(call, accepted, completion).status().message()),
                 HasSubstr("output \"y\": 0 bytes, wanted 32"));
   }
@@ -184,7 +184,8 @@ TEST_F(AcceptTest, EachOfSeveralOutputsGoesWhereTheRequestSays) {
   description.outputs[1].name = "residual_out";
   EXPECT_EQ(Refusal(description), "outputs[1].name: \"residual_out\" twice, wanted each name once");
   description.outputs[1].name = "";
-  EXPECT_EQ(Refusal(description), "outputs[1].name: \"\", wanted \"y\" and \"residual_out\"");
+  EXPECT_EQ(Refusal(description),
+            "outputs[1].name: \"\", wanted \"y\" and \"residual_out\" and \"rstd\"");
 }
 
 TEST_F(AcceptTest, ADecodersOwnErrorsComeInTheirTurn) {

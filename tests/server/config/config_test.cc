@@ -143,17 +143,19 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 60U);
+  EXPECT_EQ(names.size(), 67U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
     // wrong only beside each other.
     if (IsTlsFile(name)) continue;
+    if (name == "shared_memory_prefix") continue;  // The beginning of any name.
     const bool is_text = name == "device" || name == "model_repository";
     const bool is_file = name == "policy_file" || name == "tokens_file";  // Read elsewhere too.
     for (const char* wrong : {"", "wrong", "-7", "1e300", "99999999999999999999", "-inf"}) {
       if (name == "device" || is_file || (is_text && wrong[0] != '\0')) continue;
-      if (name == "admin_listen" && wrong[0] == '\0') continue;  // None.
+      const bool may_be_none = name == "admin_listen" || name == "shared_memory_listen";
+      if (may_be_none && wrong[0] == '\0') continue;
       EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
           << wrong;
     }
@@ -263,6 +265,7 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
     EXPECT_THAT(text, HasSubstr(".")) << name;
     // Nothing is the default of these.
     if (name == "policy_file" || name == "tokens_file" || name == "admin_listen") continue;
+    if (name == "shared_memory_prefix" || name == "shared_memory_listen") continue;
     EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";
   }
 }
@@ -318,6 +321,20 @@ TEST(ParseCommandLineTest, TokensNeedAPolicyAndAnAdminAddressAdminCalls) {
               HasSubstr("--admin_listen: \"127.0.0.1:1\", wanted none with --admin=off"));
   EXPECT_THAT(ErrorOf({"--admin=maybe"}), HasSubstr("wanted auto, on or off"));
   EXPECT_THAT(ErrorOf({"--admin_listen=8003"}), HasSubstr("wanted host:port"));
+}
+
+TEST(ParseCommandLineTest, SharedMemoryAndItsSocketGoTogether) {
+  EXPECT_EQ(ErrorOf({"--shared_memory=named", "--shared_memory_prefix=normd_"}), "");
+  EXPECT_EQ(ErrorOf({"--shared_memory=fd", "--shared_memory_listen=unix:///run/regions"}), "");
+  EXPECT_EQ(ErrorOf({"--shared_memory=named", "--shared_memory_listen=unix:/run/regions"}), "");
+  EXPECT_THAT(ErrorOf({"--shared_memory=fd"}), HasSubstr("--shared_memory_listen: empty, wanted"));
+  EXPECT_THAT(ErrorOf({"--shared_memory_listen=unix:///run/regions"}),
+              HasSubstr("--shared_memory: off, wanted fd or named"));
+  EXPECT_THAT(ErrorOf({"--shared_memory=all"}), HasSubstr("wanted off, fd or named"));
+  EXPECT_THAT(ErrorOf({"--shared_memory=fd", "--shared_memory_listen=unix:///run/"}),
+              HasSubstr("wanted unix:///path"));
+  EXPECT_THAT(ErrorOf({"--shared_memory=named", "--shared_memory_prefix=a/b"}),
+              HasSubstr("without a slash"));
 }
 
 }  // namespace

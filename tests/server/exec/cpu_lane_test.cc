@@ -217,7 +217,7 @@ TEST_F(CpuLaneTest, PartsOfASampleHaveTheBitsOfTheWhole) {
     const auto begin = bytes.begin() + channels.first * channel_bytes;
     const std::vector<std::byte> part(begin, begin + channels.count * channel_bytes);
     const TensorSize size = {channels.count * channel_bytes};
-    request.geometry = {1, spatial, channels.count, channels, {size}, {size}};
+    request.geometry = {1, spatial, channels.count, channels, {size}, {size, {}, {}}};
     SplitInput(request, part, parts.size() % 2 == 0 ? Split::kOnePiece : Split::kOddPieces);
     batch.push_back(parts.back().get());
   }

@@ -95,7 +95,7 @@ class CpuResidualTest : public CpuLaneFixture {
 
   static Tensor OutputOf(const Sent& sent, std::size_t index) {
     EXPECT_EQ(sent.done, 1);
-    EXPECT_EQ(sent.completion.outputs.size(), 2U);
+    EXPECT_EQ(sent.completion.outputs.size(), 3U) << "rstd is empty: nobody asks for it";
     return CpuLaneFixture::OutputOf(sent.completion, index, sent.x);
   }
 

@@ -75,6 +75,11 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_connections_refused_total", "counter"},
       {"normd_connections_ended_total", "counter"},
       {"normd_transport_undelivered_bytes", "gauge"},
+      {"normd_shared_regions", "gauge"},
+      {"normd_shared_region_bytes", "gauge"},
+      {"normd_shared_regions_refused_total", "counter"},
+      {"normd_shared_regions_broken_total", "counter"},
+      {"normd_shared_tensor_bytes_total", "counter"},
       {"normd_ready", "gauge"},
       {"normd_build_info", "gauge"}};
   const Exposition scrape = Scrape();
@@ -345,6 +350,27 @@ TEST_F(MetricsTest, MissesNothingThatManyThreadsRecordDuringScrapes) {
   EXPECT_DOUBLE_EQ(Total(scrape, "normd_lane_busy_seconds_total"), all * 1e-6);
   EXPECT_EQ(Total(scrape, "normd_inflight_bytes"), 0);
   EXPECT_EQ(Total(scrape, "normd_queue_requests"), 0);
+}
+
+TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
+  RegionMetrics& regions = metrics_->ForRegions();
+  regions.AddMapped(RegionPlane::kNamed, 2, 8192);
+  regions.AddMapped(RegionPlane::kDescriptor, 1, 4096);
+  regions.AddMapped(RegionPlane::kNamed, -1, -4096);
+  regions.RecordRefused(RegionRefusal::kLimit);
+  regions.RecordBroken();
+  regions.AddTensors(64, 32);
+  const std::string text = metrics_->Scrape();
+  for (const char* line : {"normd_shared_regions{kind=\"named\"} 1\n",
+                           "normd_shared_region_bytes{kind=\"named\"} 4096\n",
+                           "normd_shared_regions{kind=\"descriptor\"} 1\n",
+                           "normd_shared_regions_refused_total{reason=\"limit\"} 1\n",
+                           "normd_shared_regions_refused_total{reason=\"off\"} 0\n",
+                           "normd_shared_regions_broken_total 1\n",
+                           "normd_shared_tensor_bytes_total{direction=\"in\"} 64\n",
+                           "normd_shared_tensor_bytes_total{direction=\"out\"} 32\n"}) {
+    EXPECT_THAT(text, ::testing::HasSubstr(line));
+  }
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ std::vector<Fault> NameFaults() {
 
 std::vector<Fault> DatatypeFaults() {
   std::vector<Fault> faults;
-  for (const char* text : {"INT32", "INT64", "BYTES", "BOOL", "fp32", "FP32 ", "float32", "FP8"}) {
+  for (const char* text : {"INT32", "INT16", "BYTES", "BOOL", "fp32", "FP32 ", "float32", "FP8"}) {
     faults.push_back({absl::StrCat("Datatype ", text), Code::INVALID_ARGUMENT,
                       absl::StrCat("datatype: \"", text, "\", wanted FP32, FP64, FP16, BF16"),
                       [text](Request& r) { r.mutable_inputs(0)->set_datatype(text); }});
@@ -211,15 +211,42 @@ std::vector<Fault> ParameterFaults() {
        "outputs[0].parameters[\"classification\"]: not an integer, wanted none",
        classes([](auto& p) { p.set_string_param("3"); })},
   };
-  for (const char* key :
-       {"shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"}) {
-    faults.push_back({absl::StrCat("Input ", key), Code::UNIMPLEMENTED,
-                      "inputs[0].parameters: shared memory", [key](Request& r) {
-                        (*r.mutable_inputs(0)->mutable_parameters())[key].set_int64_param(64);
+  const auto shared = [](auto* tensor, const std::string& key) -> auto& {
+    auto& parameters = *tensor->mutable_parameters();
+    parameters["shared_memory_region"].set_string_param("r");
+    parameters["shared_memory_byte_size"].set_int64_param(64);
+    return parameters[key];
+  };
+  const struct {
+    const char* name;
+    const char* key;
+    std::function<void(inference::InferParameter&)> set;
+    const char* text;
+  } wrong[] = {
+      {"RegionNumber", "shared_memory_region", [](auto& p) { p.set_int64_param(64); },
+       "[\"shared_memory_region\"]: no text, wanted a region's name"},
+      {"RegionMissing", "shared_memory_region", [](auto& p) { p.Clear(); },
+       "[\"shared_memory_region\"]: no text, wanted a region's name"},
+      {"NegativeOffset", "shared_memory_offset", [](auto& p) { p.set_int64_param(-1); },
+       "[\"shared_memory_offset\"]: -1, wanted a number of bytes from 0"},
+      {"OffsetText", "shared_memory_offset", [](auto& p) { p.set_string_param("4"); },
+       "[\"shared_memory_offset\"]: not an integer, wanted a number of bytes from 0"},
+      {"NegativeSize", "shared_memory_byte_size", [](auto& p) { p.set_int64_param(-64); },
+       "[\"shared_memory_byte_size\"]: -64, wanted a number of bytes from 0"},
+      {"SizeMissing", "shared_memory_byte_size", [](auto& p) { p.Clear(); },
+       "[\"shared_memory_byte_size\"]: missing, wanted a number of bytes from 0"},
+      {"UnknownKey", "shared_memory_ofset", [](auto& p) { p.set_int64_param(0); },
+       "[\"shared_memory_ofset\"]: unknown, wanted shared_memory_region"},
+  };
+  for (const auto& one : wrong) {
+    faults.push_back({absl::StrCat("Input", one.name), Code::INVALID_ARGUMENT,
+                      absl::StrCat("inputs[0].parameters", one.text), [shared, one](Request& r) {
+                        one.set(shared(r.mutable_inputs(0), one.key));
+                        r.clear_raw_input_contents();
                       }});
-    faults.push_back(
-        {absl::StrCat("Output ", key), Code::UNIMPLEMENTED, "outputs[0].parameters: shared memory",
-         [key](Request& r) { (*r.add_outputs()->mutable_parameters())[key].set_int64_param(64); }});
+    faults.push_back({absl::StrCat("Output", one.name), Code::INVALID_ARGUMENT,
+                      absl::StrCat("outputs[0].parameters", one.text),
+                      [shared, one](Request& r) { one.set(shared(r.add_outputs(), one.key)); }});
   }
   return faults;
 }
@@ -252,9 +279,28 @@ std::vector<Fault> TwoInputFaults() {
        }},
       {"OtherType", Code::INVALID_ARGUMENT, "input \"y\": dtype: float16, wanted float32",
        [](Request& r) { r.mutable_inputs(1)->set_datatype("FP16"); }},
-      {"SharedMemoryOfTheSecond", Code::UNIMPLEMENTED, "inputs[1].parameters: shared memory",
+      {"SharedMemoryOfTheSecond", Code::UNIMPLEMENTED,
+       "inputs[1].shared_memory: shared memory is switched off",
        [](Request& r) {
-         (*r.mutable_inputs(1)->mutable_parameters())["shared_memory_region"].set_string_param("r");
+         auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
+         parameters["shared_memory_region"].set_string_param("r");
+         parameters["shared_memory_byte_size"].set_int64_param(4096);
+         r.mutable_raw_input_contents()->RemoveLast();
+       }},
+      {"SharedMemoryOfAnotherSize", Code::INVALID_ARGUMENT,
+       "input \"y\": shared_memory: byte_size 4095, wanted 4096 for shape",
+       [](Request& r) {
+         auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
+         parameters["shared_memory_region"].set_string_param("r");
+         parameters["shared_memory_byte_size"].set_int64_param(4095);
+         r.mutable_raw_input_contents()->RemoveLast();
+       }},
+      {"BytesBesideSharedMemory", Code::INVALID_ARGUMENT,
+       "raw_input_contents: 2, wanted 1, one for each of inputs that is not in shared memory",
+       [](Request& r) {
+         auto& parameters = *r.mutable_inputs(1)->mutable_parameters();
+         parameters["shared_memory_region"].set_string_param("r");
+         parameters["shared_memory_byte_size"].set_int64_param(4096);
        }},
   };
 }

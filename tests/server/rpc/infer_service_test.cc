@@ -137,7 +137,8 @@ TEST_F(InferServiceTest, RepeatsTheIdAndGivesTheOutputsThatAreNamed) {
   request.add_outputs()->set_name("y");
   EXPECT_EQ(Infer(request).error_message(), "outputs[1].name: \"y\" twice, wanted each name once");
   request.mutable_outputs(1)->set_name("z");
-  EXPECT_EQ(Infer(request).error_message(), "outputs[1].name: \"z\", wanted \"y\"");
+  EXPECT_EQ(Infer(request).error_message(),
+            "outputs[1].name: \"z\", wanted \"y\" and \"mean\" and \"rstd\"");
 }
 
 TEST_F(InferServiceTest, OfSeveralOutputsGivesThoseThatAreNamed) {
@@ -363,7 +364,7 @@ TEST_F(InferServiceTest, StatisticsCountBothProtocolsByVersion) {
             Code::NOT_FOUND);
 }
 
-TEST_F(InferServiceTest, SharedMemorySaysThatThereIsNone) {
+TEST_F(InferServiceTest, SharedMemoryThatIsSwitchedOffSaysSo) {
   for (const char* method :
        {"SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
         "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"}) {

@@ -84,6 +84,13 @@ void CheckAccepted(const AcceptedRequest& accepted, const RequestDescription& de
   Expect(accepted.queue_timeout > Duration(0), "a time-out is none or positive");
 }
 
+// Outputs of a request that names none.
+std::size_t OutputsUnasked(const Model& model) {
+  std::size_t count = 0;
+  for (const TensorSignature& output : model.outputs()) count += output.on_request ? 0 : 1;
+  return count;
+}
+
 OutputBuffers MakeOutputs(const Geometry& geometry) {
   OutputBuffers outputs;
   for (const auto& output : geometry.outputs) {
@@ -186,9 +193,9 @@ class RequestPlay {
     if (!response.ok()) return response.status();
     response->id = description->id;
     const std::size_t outputs = response->outputs.size();
-    Expect(outputs == (description->outputs.empty() ? accepted.geometry().outputs.size()
+    Expect(outputs == (description->outputs.empty() ? OutputsUnasked(*call.model())
                                                     : description->outputs.size()),
-           "the outputs that are asked for, or all");
+           "the outputs that are asked for, or all but those on request");
     CheckResponse(protocol_, Bytes(codec.Encode(*std::move(response))), description->id, outputs);
     return absl::OkStatus();
   }

@@ -30,7 +30,8 @@ Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int
   geometry.samples = samples;
   geometry.spatial = spatial;
   geometry.rows = samples * spec.groups;
-  geometry.inputs = geometry.outputs = {{samples * spatial * spec.channels * 4}};
+  geometry.inputs = {{samples * spatial * spec.channels * 4}};
+  geometry.outputs = {{samples * spatial * spec.channels * 4}};
   return geometry;
 }
 

@@ -85,6 +85,7 @@ TestServer::TestServer(TestServerOptions options)
       queue_(options.queue, clock_),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_,
                 backend_->MakeInlineLanes()),
+      regions_({options.region_limits, true}, metrics_->ForRegions(), clock_),
       accept_{options.accept, registry_, admission_,         queue_,
               *metrics_,      clock_,    options.request_log},
       access_(MakeAccess(options.access, accept_.callers, *metrics_)),
@@ -93,6 +94,7 @@ TestServer::TestServer(TestServerOptions options)
       service_(environment_, readiness_, options.info),
       infer_service_(environment_, readiness_, options.info) {
   accept_.authorizer = &authorizer_;
+  if (options.shared_memory) accept_.regions = &regions_;
   queue_.StageWith(backend_->stager());
   gate_.Open();
   EXPECT_TRUE(registry_.LoadAll().ok());

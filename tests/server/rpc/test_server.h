@@ -56,6 +56,8 @@ struct TestServerOptions {
   ConnectionOptions connections;
   // With TLS, those of stub().
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
+  bool shared_memory = false;  // Whether clients may name files of /dev/shm.
+  RegionLimits region_limits;
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
 };
 
@@ -101,6 +103,7 @@ class TestServer {
   BatchQueue queue_;
   Gate gate_;
   Executor executor_;
+  RegionRegistry regions_;
   AcceptEnvironment accept_;
   const std::unique_ptr<Access> access_;
   const Authorizer authorizer_;

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "server/net/descriptor.h"
+#include "base/descriptor.h"
 #include "server/tls/certificate_store.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"

@@ -78,7 +78,7 @@ TEST_F(DeviceLaneTest, ComputesPartsOfASampleWithTheirParametersOnEitherPath) {
       Request& request = *batch->requests[i];
       const auto* x = reinterpret_cast<const std::byte*>(sent_[i].x.data());
       const TensorSize size = {ranges[i].count * kChannelBytes};
-      request.geometry = {1, 50, ranges[i].count / 2, ranges[i], {size}, {size}};
+      request.geometry = {1, 50, ranges[i].count / 2, ranges[i], {size}, {size, {}, {}}};
       request.inputs[0].views = {
           ConstBytes(x + ranges[i].first * kChannelBytes, static_cast<std::size_t>(size.bytes))};
     }

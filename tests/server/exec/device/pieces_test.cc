@@ -23,7 +23,8 @@ Geometry MakeGeometry(const norm::NormSpec& spec, std::int64_t samples, std::int
   geometry.rows = samples * spec.groups;
   const std::int64_t bytes =
       samples * spatial * spec.channels * static_cast<std::int64_t>(norm::SizeOf(spec.dtype));
-  geometry.inputs = geometry.outputs = {{bytes, spec.dtype}};
+  geometry.inputs = {{bytes, spec.dtype}};
+  geometry.outputs = {{bytes, spec.dtype}};
   return geometry;
 }
 
@@ -99,7 +100,8 @@ TEST(PiecesTest, APartOfASampleIsCutWithinItsChannels) {
   Geometry part = MakeGeometry(spec, 1, 8);
   part.channels = {3, 9};
   part.rows = 3;
-  part.inputs = part.outputs = {{3 * 96}};
+  part.inputs = {{3 * 96}};
+  part.outputs = {{3 * 96}};
   const std::vector<Geometry> requests = {MakeGeometry(spec, 1, 1), part, MakeGeometry(spec, 1, 1)};
   const std::vector<Piece> whole = CutIntoPieces(CutRuleOf(spec), requests, 4096);
   ASSERT_EQ(whole.size(), 3) << "a part shares no piece";

@@ -1,7 +1,7 @@
 // A file descriptor that closes itself.
 
-#ifndef NORMD_SERVER_NET_DESCRIPTOR_H_
-#define NORMD_SERVER_NET_DESCRIPTOR_H_
+#ifndef NORMD_BASE_DESCRIPTOR_H_
+#define NORMD_BASE_DESCRIPTOR_H_
 
 #include <unistd.h>
 
@@ -35,4 +35,4 @@ class Descriptor {
 
 }  // namespace normd
 
-#endif  // NORMD_SERVER_NET_DESCRIPTOR_H_
+#endif  // NORMD_BASE_DESCRIPTOR_H_

@@ -1,0 +1,62 @@
+// The tensors of a request that lie in regions, which its client shares with the server.
+
+#ifndef NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
+#define NORMD_SERVER_ACCEPT_REGION_TENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/accept/description.h"
+#include "server/accept/inputs.h"
+#include "server/model/model.h"
+#include "server/regions/region_registry.h"
+
+namespace normd {
+
+// Where a caller's regions are found.
+struct RegionScope {
+  const RegionRegistry* registry = nullptr;  // Null: the server has no shared memory.
+  absl::string_view owner;
+};
+
+struct RegionTensors {
+  // What the references are to; as long as they are here, the memory is mapped.
+  absl::InlinedVector<std::shared_ptr<const Region>, 2> regions;
+  // Empty, or one for each of the model's; empty bytes, and nullopt, for what lies elsewhere.
+  absl::InlinedVector<MutableBytes, kInlinedInputs> inputs;
+  absl::InlinedVector<std::optional<RegionReference>, kInlinedOutputs> outputs;
+  // Inputs whose values are checked: what the client writes later does not reach them.
+  absl::InlinedVector<std::unique_ptr<std::byte[]>, 1> copies;
+  std::int64_t copied_bytes = 0;
+  std::int64_t input_bytes = 0;  // Of those that lie in regions.
+  std::int64_t output_bytes = 0;
+
+  bool any() const { return !regions.empty(); }
+  // FailedPrecondition when the client has taken memory of a region away, so that what was computed
+  // means nothing.
+  absl::Status CheckWhole() const;
+};
+
+// Finds the parts of regions that the request names, whose sizes CheckData has judged; those of its
+// outputs become `outputs.memory`.
+//
+// Unimplemented where the server has no regions; NotFound for one that the owner does not have;
+// OutOfRange for a part that does not lie in its region; InvalidArgument for an output's part that
+// is too small, not aligned to its element, of a region that the server may only read, or that
+// overlaps an input or another output, unless it is exactly the input that the model may overwrite,
+// and for an index that is none;
+// FailedPrecondition as CheckWhole. Never blocks.
+absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const Model& model,
+                                                const RequestDescription& request,
+                                                const CheckedInputs& inputs,
+                                                PlacedOutputs& outputs);
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_ACCEPT_REGION_TENSORS_H_

@@ -1,0 +1,93 @@
+#include "server/regions/region.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+// What the file has to have: the region's end in it.
+absl::StatusOr<std::int64_t> EndOf(const RegionFacts& facts) {
+  if (facts.bytes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte_size: ", facts.bytes, ", wanted at least 1"));
+  }
+  if (facts.offset < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("offset: ", facts.offset, ", wanted 0 or more"));
+  }
+  if (facts.offset <= std::numeric_limits<std::int64_t>::max() - facts.bytes) {
+    return facts.offset + facts.bytes;
+  }
+  return absl::OutOfRangeError(absl::StrCat(
+      "offset: ", facts.offset, " and byte_size: ", facts.bytes, " exceed 63 bits together"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts facts,
+                                                          std::shared_ptr<void> keep) {
+  const absl::StatusOr<std::int64_t> end = EndOf(facts);
+  if (!end.ok()) return end.status();
+  struct stat found = {};
+  if (fstat(file, &found) != 0) return absl::InvalidArgumentError("the file cannot be looked at");
+  if (found.st_size < *end) {
+    return absl::OutOfRangeError(absl::StrCat("byte_size: ", facts.bytes, " from offset ",
+                                              facts.offset, ", wanted at most the ", found.st_size,
+                                              " bytes that the file has"));
+  }
+  // A mapping begins at a page and ends with one. Unsigned: rounding up may leave 63 bits, and is
+  // then refused by the system.
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t before = static_cast<std::uint64_t>(facts.offset) % page;
+  const std::uint64_t pages = (before + static_cast<std::uint64_t>(facts.bytes) + page - 1) / page;
+  const int access = facts.writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* const at = mmap(nullptr, pages * page, access, MAP_SHARED, file,
+                        facts.offset - static_cast<std::int64_t>(before));
+  if (at == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "byte_size: ", facts.bytes, " bytes cannot be mapped: ", strerrordesc_np(errno)));
+  }
+  const FileRange range = {found.st_dev, found.st_ino, facts.offset, *end};
+  std::shared_ptr<const Region> region(new Region(
+      std::move(facts), {static_cast<std::byte*>(at), pages * page}, range, std::move(keep)));
+  if (region->guard_.active()) return region;
+  return absl::ResourceExhaustedError("regions: the server cannot guard more of them");
+}
+
+Region::Mapping::~Mapping() { munmap(begin, bytes); }
+
+Region::~Region() = default;
+
+Region::Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& range,
+               std::shared_ptr<void> keep)
+    : facts_(std::move(facts)),
+      range_(range),
+      keep_(std::move(keep)),
+      mapping_(pages.data(), pages.size()),
+      first_(pages.data() + static_cast<std::uint64_t>(facts_.offset) %
+                                static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))),
+      guard_(pages.data(), pages.size()) {}
+
+std::optional<MutableBytes> Region::Part(std::int64_t offset, std::int64_t bytes) const {
+  if (offset < 0 || bytes < 0 || offset > facts_.bytes || bytes > facts_.bytes - offset) {
+    return std::nullopt;
+  }
+  return MutableBytes(first_ + offset, static_cast<std::size_t>(bytes));
+}
+
+FileRange Region::PartOfFile(std::int64_t offset, std::int64_t bytes) const {
+  FileRange part = range_;
+  part.begin += offset;
+  part.end = part.begin + bytes;
+  return part;
+}
+
+}  // namespace normd

@@ -1,0 +1,98 @@
+// Memory that a client shares with the server: a mapped part of a file of its.
+
+#ifndef NORMD_SERVER_REGIONS_REGION_H_
+#define NORMD_SERVER_REGIONS_REGION_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "server/regions/fault_guard.h"
+
+namespace normd {
+
+// How a region came, and so what ends it.
+enum class RegionKind {
+  kNamed,       // A POSIX shared memory object, until it is unregistered.
+  kDescriptor,  // A descriptor that a client has passed, as long as its connection.
+};
+
+struct RegionFacts {
+  RegionKind kind = RegionKind::kNamed;
+  std::string owner;  // The identity that alone can use it; empty where there is no policy.
+  std::string name;
+  std::string key;          // Of a named one.
+  std::int64_t offset = 0;  // Where it begins in its file.
+  std::int64_t bytes = 0;   // At least 1.
+  bool writable = false;
+  TimePoint registered{};
+};
+
+// Which bytes of which file: what is shared under two names has two addresses.
+struct FileRange {
+  dev_t device = 0;
+  ino_t file = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool Overlaps(const FileRange& other) const {
+    return device == other.device && file == other.file && begin < other.end && other.begin < end;
+  }
+};
+
+// Immutable but for what the client does to its bytes, at any time: whoever reads them twice may
+// read two values, and nothing may follow from them but numbers. Unmapped on destruction.
+// Thread-safe.
+class Region {
+ public:
+  // Maps facts.bytes from facts.offset of the open file. OutOfRange unless the file has them;
+  // ResourceExhausted when the process can map no more. `keep` lives as long as the mapping.
+  static absl::StatusOr<std::shared_ptr<const Region>> Map(int file, RegionFacts facts,
+                                                           std::shared_ptr<void> keep);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  const RegionFacts& facts() const { return facts_; }
+
+  // The bytes of a part, which lies in it; nullopt for any other, negative numbers among them.
+  std::optional<MutableBytes> Part(std::int64_t offset, std::int64_t bytes) const;
+  // The same part in its file.
+  FileRange PartOfFile(std::int64_t offset, std::int64_t bytes) const;
+
+  // Whether the client has taken the memory away: what was computed from it, or written to it,
+  // is lost.
+  bool broken() const { return guard_.broken(); }
+
+ private:
+  // Whole pages, which it unmaps.
+  struct Mapping {
+    Mapping(std::byte* begin_in, std::size_t bytes_in) : begin(begin_in), bytes(bytes_in) {}
+    ~Mapping();
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    std::byte* const begin;
+    const std::size_t bytes;
+  };
+  Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& range,
+         std::shared_ptr<void> keep);
+
+  const RegionFacts facts_;
+  const FileRange range_;
+  const std::shared_ptr<void> keep_;  // shared: whatever it is.
+  const Mapping mapping_;
+  std::byte* const first_;  // In the first page.
+  const FaultGuard guard_;  // After the mapping: what is unmapped may be another's at once.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_REGION_H_

@@ -1,0 +1,93 @@
+// The regions that clients have registered, by owner and name.
+
+#ifndef NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
+#define NORMD_SERVER_REGIONS_REGION_REGISTRY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "server/metrics/handles.h"
+#include "server/regions/region.h"
+
+namespace normd {
+
+inline constexpr std::size_t kMaxRegionNameBytes = 256;
+
+// Of what is mapped: a region that was unregistered counts until the last request lets it go.
+struct RegionLimits {
+  std::int64_t max_regions = 1024;
+  std::int64_t max_bytes = std::int64_t{64} << 30;
+  std::int64_t max_owner_regions = 256;
+  std::int64_t max_owner_bytes = std::int64_t{32} << 30;
+};
+
+struct RegionRegistryOptions {
+  RegionLimits limits;
+  bool named = false;               // Whether clients may name files.
+  std::string prefix = {};          // With which their names begin.
+  std::string folder = "/dev/shm";  // Where they are; another in tests.
+};
+
+// Whether a region may be taken away from requests that use it.
+enum class InUse {
+  kFinish,  // They keep it until they end; no other finds it.
+  kRefuse,  // FailedPrecondition while there are any.
+};
+
+// An owner finds its own regions alone: another's are not there. Thread-safe. No lock is held while
+// a file is opened, mapped or unmapped. Regions may outlive it; the metrics outlive both.
+class RegionRegistry {
+ public:
+  RegionRegistry(RegionRegistryOptions options, RegionMetrics& metrics, const Clock& clock);
+  ~RegionRegistry();
+
+  // Opens the object facts.key and maps the part of it that facts say; `writable` and `registered`
+  // are found out. Beyond OpenNamedFile's and Region::Map's errors: Unimplemented unless named
+  // regions are switched on, InvalidArgument for a name that is empty or too long, AlreadyExists,
+  // ResourceExhausted beyond a limit.
+  absl::Status RegisterNamed(RegionFacts facts);
+  // The same for an open file, which is the caller's.
+  absl::Status RegisterFile(int file, RegionFacts facts);
+
+  // NotFound; a region may be broken.
+  absl::StatusOr<std::shared_ptr<const Region>> Find(absl::string_view owner,
+                                                     absl::string_view name) const;
+  // By name.
+  std::vector<std::shared_ptr<const Region>> List(absl::string_view owner) const;
+
+  // NotFound; see InUse.
+  absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use);
+  // All named ones of the owner's.
+  absl::Status UnregisterAll(absl::string_view owner, InUse in_use);
+
+ private:
+  // What is mapped. shared: by the regions, which may outlive the registry.
+  class Counts;
+  using Key = std::pair<std::string, std::string>;  // Owner, name.
+  using Regions = absl::flat_hash_map<Key, std::shared_ptr<const Region>>;
+
+  absl::Status Check(const RegionFacts& facts) const;
+  absl::Status Insert(int file, RegionFacts facts);
+  absl::Status Refused(RegionRefusal reason, absl::Status status) const;
+
+  const RegionRegistryOptions options_;
+  RegionMetrics& metrics_;
+  const Clock& clock_;
+  const std::shared_ptr<Counts> counts_;
+  mutable Mutex mutex_;
+  // shared: with the requests inside.
+  Regions regions_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_REGIONS_REGION_REGISTRY_H_

@@ -1,0 +1,298 @@
+// What a tensor in shared memory costs beside the same tensor in messages, in turns: ModelInfer
+// over loopback with its tensors in messages (encoded once; nothing is decoded), ModelInfer with
+// its tensors in a region of /dev/shm, and the kernels alone, called in this process. normd runs in
+// this process, too, so that "cpu us" is the processor time of client and server together for one
+// call. The rates are the machine's; the ratios, medians over the turns, are the numbers.
+//
+//   shm_bench --sizes=262144,1048576,67108864 --connections=2
+
+#include <fcntl.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "kernels/cpu/normalize.h"
+#include "spdlog/spdlog.h"
+#include "tests/bench/bench_server.h"
+
+ABSL_FLAG(std::vector<std::string>, sizes,
+          std::vector<std::string>({"65536", "262144", "1048576", "67108864"}),
+          "bytes of the tensor, multiples of 16384");
+ABSL_FLAG(int, connections, 2, "closed-loop clients, each with a connection and memory of its own");
+ABSL_FLAG(int, rounds, 7, "turns of each way; the ratio is the median of theirs");
+ABSL_FLAG(absl::Duration, round, absl::Milliseconds(700), "length of one turn");
+
+namespace normd {
+namespace {
+
+constexpr std::int64_t kRowElements = 4096;
+constexpr char kPath[] = "/inference.GRPCInferenceService/ModelInfer";
+
+[[noreturn]] void Exit(const std::string& why) {
+  std::fprintf(stderr, "shm_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+// x and y of one client, side by side in a shared memory object.
+class SharedTensors {
+ public:
+  SharedTensors(const std::string& name, std::int64_t bytes) : name_(name), bytes_(bytes) {
+    const int file = shm_open(key().c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (file < 0 || ftruncate(file, 2 * bytes) != 0) Exit("no shared memory");
+    void* const at = mmap(nullptr, size(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (at == MAP_FAILED) Exit("no shared memory");
+    data_ = static_cast<float*>(at);
+    for (std::int64_t i = 0; i < bytes / 4; ++i) data_[i] = static_cast<float>(i % 13) - 6.0f;
+    std::memset(y(), 0xff, static_cast<std::size_t>(bytes));
+  }
+  ~SharedTensors() {
+    munmap(data_, size());
+    shm_unlink(key().c_str());
+  }
+  SharedTensors(const SharedTensors&) = delete;
+  SharedTensors& operator=(const SharedTensors&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::string key() const { return "/" + name_; }
+  std::size_t size() const { return static_cast<std::size_t>(2 * bytes_); }
+  std::int64_t bytes() const { return bytes_; }
+  float* x() const { return data_; }
+  float* y() const { return data_ + bytes_ / 4; }
+
+ private:
+  const std::string name_;
+  const std::int64_t bytes_;
+  float* data_ = nullptr;
+};
+
+inference::ModelInferRequest RequestFor(std::int64_t bytes) {
+  inference::ModelInferRequest request;
+  request.set_model_name("rms_norm");
+  auto& input = *request.add_inputs();
+  input.set_name("x");
+  input.set_datatype("FP32");
+  input.add_shape(bytes / (kRowElements * 4));
+  input.add_shape(kRowElements);
+  request.add_outputs()->set_name("y");
+  return request;
+}
+
+std::string InMessage(const SharedTensors& tensors) {
+  inference::ModelInferRequest request = RequestFor(tensors.bytes());
+  request.add_raw_input_contents(tensors.x(), static_cast<std::size_t>(tensors.bytes()));
+  return request.SerializeAsString();
+}
+
+std::string InRegion(const SharedTensors& tensors) {
+  inference::ModelInferRequest request = RequestFor(tensors.bytes());
+  const auto place = [&](auto* tensor, std::int64_t offset) {
+    auto& parameters = *tensor->mutable_parameters();
+    parameters["shared_memory_region"].set_string_param(tensors.name());
+    parameters["shared_memory_byte_size"].set_int64_param(tensors.bytes());
+    parameters["shared_memory_offset"].set_int64_param(offset);
+  };
+  place(request.mutable_inputs(0), 0);
+  place(request.mutable_outputs(0), tensors.bytes());
+  return request.SerializeAsString();
+}
+
+void Register(const std::string& address, const SharedTensors& tensors) {
+  const auto stub = inference::GRPCInferenceService::NewStub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  inference::SystemSharedMemoryRegisterRequest request;
+  request.set_name(tensors.name());
+  request.set_key(tensors.key());
+  request.set_byte_size(tensors.size());
+  inference::SystemSharedMemoryRegisterResponse unused;
+  const grpc::Status status = stub->SystemSharedMemoryRegister(&context, request, &unused);
+  if (!status.ok()) Exit(status.error_message());
+}
+
+void Call(grpc::GenericStub& stub, const std::string& wire) {
+  const grpc::Slice slice(wire.data(), wire.size(), grpc::Slice::STATIC_SLICE);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  std::promise<grpc::Status> ended;
+  stub.UnaryCall(&context, kPath, grpc::StubOptions(), &request, &response,
+                 [&ended](grpc::Status status) { ended.set_value(std::move(status)); });
+  const grpc::Status status = ended.get_future().get();
+  if (!status.ok()) Exit(status.error_message());
+}
+
+// One client, with each way to have its tensor normalized.
+struct Client {
+  Client(const std::string& address, int number, std::int64_t bytes)
+      : tensors(absl::StrCat("shm_bench_", getpid(), "_", bytes, "_", number), bytes),
+        stub(ConnectAlone(address)),
+        in_message(InMessage(tensors)),
+        in_region(InRegion(tensors)) {
+    Register(address, tensors);
+  }
+
+  const SharedTensors tensors;
+  const std::unique_ptr<grpc::GenericStub> stub;
+  const std::string in_message;
+  const std::string in_region;
+};
+using Clients = std::vector<std::unique_ptr<Client>>;
+using Way = std::function<void(Client&)>;
+
+struct Sample {
+  double calls_per_second = 0;
+  double cpu_us = 0;
+};
+
+double CpuMicroseconds() {
+  rusage use{};
+  getrusage(RUSAGE_SELF, &use);
+  const auto us = [](const timeval& t) {
+    return 1e6 * static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec);
+  };
+  return us(use.ru_utime) + us(use.ru_stime);
+}
+
+// All clients go this way until the turn ends.
+Sample Turn(const Clients& clients, const Way& way) {
+  std::atomic<bool> stop{false};
+  std::atomic<std::int64_t> calls{0};
+  const double cpu_before = CpuMicroseconds();
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (const auto& client : clients) {
+    threads.emplace_back([&, one = client.get()] {
+      do {
+        way(*one);
+        ++calls;
+      } while (!stop);
+    });
+  }
+  std::this_thread::sleep_for(absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_round)));
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  const auto count = static_cast<double>(calls.load());
+  return {count / took.count(), (CpuMicroseconds() - cpu_before) / count};
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// The numbers of one way, a turn each.
+struct Column {
+  std::vector<double> rates;
+  std::vector<double> cpu_us;
+  void Add(const Sample& sample) {
+    rates.push_back(sample.calls_per_second);
+    cpu_us.push_back(sample.cpu_us);
+  }
+};
+
+double RatioOf(const Column& a, const Column& b) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < a.rates.size(); ++i) ratios.push_back(a.rates[i] / b.rates[i]);
+  return Median(ratios);
+}
+
+void CheckSameBits(Client& client, const Way& kernel, const Way& region) {
+  const auto bytes = static_cast<std::size_t>(client.tensors.bytes());
+  kernel(client);
+  const std::string expected(reinterpret_cast<const char*>(client.tensors.y()), bytes);
+  std::memset(client.tensors.y(), 0xff, bytes);
+  region(client);
+  if (std::memcmp(expected.data(), client.tensors.y(), bytes) == 0) return;
+  Exit(absl::StrCat("other bits: ", client.tensors.y()[0], " for ", client.tensors.x()[0],
+                    ", the kernels give ", reinterpret_cast<const float*>(expected.data())[0]));
+}
+
+void Measure(const std::string& address, std::int64_t bytes) {
+  const norm::cpu::Executor executor;
+  norm::NormSpec spec = norm::RmsNormSpec(kRowElements, norm::DType::kFloat32);
+  spec.eps = 1e-5;  // As the model's.
+  const Way message = [](Client& client) { Call(*client.stub, client.in_message); };
+  const Way region = [](Client& client) { Call(*client.stub, client.in_region); };
+  const Way kernel = [&](Client& client) {
+    norm::Segment segment;
+    segment.x = client.tensors.x();
+    segment.y = client.tensors.y();
+    segment.samples = bytes / (kRowElements * 4);
+    if (!executor.Normalize(spec, {}, &segment, 1).ok()) Exit("the kernel fails");
+  };
+  Clients clients;
+  for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
+    clients.push_back(std::make_unique<Client>(address, i, bytes));
+  }
+  for (const auto& client : clients) CheckSameBits(*client, kernel, region);
+  Column messages;
+  Column regions;
+  Column kernels;
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    messages.Add(Turn(clients, message));
+    regions.Add(Turn(clients, region));
+    kernels.Add(Turn(clients, kernel));
+  }
+  std::printf("%9ld %12.0f %12.0f %12.0f %9.2f %9.2f %10.0f %10.0f %10.0f\n",
+              static_cast<long>(bytes), Median(messages.rates), Median(regions.rates),
+              Median(kernels.rates), RatioOf(regions, messages), RatioOf(regions, kernels),
+              Median(messages.cpu_us), Median(regions.cpu_us), Median(kernels.cpu_us));
+  std::fflush(stdout);
+}
+
+void Run() {
+  BenchServerOptions options;
+  options.model = "rms_norm";
+  options.config =
+      absl::StrCat("rms_norm { normalized_shape: ", kRowElements, " eps: 1e-5 affine: false }");
+  options.backend.device = "cpu";
+  options.shared_memory = true;
+  const DeviceDefaults defaults(options.backend.device);
+  options.queue.limits.max_bytes = defaults.max_batch_bytes;
+  options.queue.max_inline_bytes = defaults.max_inline_bytes;
+  options.backend.max_inline_bytes = defaults.max_inline_bytes;
+  const BenchServer server(options);
+  std::printf("%s, %d connections\n", server.description().c_str(),
+              absl::GetFlag(FLAGS_connections));
+  std::printf("%9s %12s %12s %12s %9s %9s %10s %10s %10s\n", "bytes", "message/s", "region/s",
+              "kernel/s", "x message", "x kernel", "message us", "region us", "kernel us");
+  for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
+    std::int64_t bytes = 0;
+    if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
+      Exit("--sizes: wanted multiples of 16384");
+    }
+    Measure(server.address(), bytes);
+  }
+}
+
+}  // namespace
+}  // namespace normd
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  spdlog::set_level(spdlog::level::warn);
+  normd::Run();
+}

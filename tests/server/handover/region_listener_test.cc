@@ -1,0 +1,301 @@
+#include "server/handover/region_listener.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/shared_region.h"
+#include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
+
+namespace normd {
+namespace {
+
+using client::SharedRegion;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr std::int64_t kPage = 4096;
+
+// Memory as a client makes it.
+Descriptor Memory(std::int64_t bytes, int seals, unsigned flags = 0) {
+  Descriptor file(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+  EXPECT_TRUE(file.valid());
+  EXPECT_EQ(ftruncate(file.get(), bytes), 0);
+  EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  return file;
+}
+
+class RegionListenerTest : public ::testing::Test {
+ protected:
+  RegionListenerTest() { Start(); }
+  ~RegionListenerTest() override {
+    listener_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  static std::string MakeFolder() {
+    std::string folder =
+        (std::filesystem::temp_directory_path() / "normd_handover_XXXXXX").string();
+    if (mkdtemp(folder.data()) == nullptr) std::abort();
+    return folder;
+  }
+  void Start(std::size_t max_connections = 16) {
+    listener_.reset();
+    auto listener =
+        RegionListener::Start({address_, max_connections}, registry_,
+                              [](absl::string_view authorization) -> absl::StatusOr<std::string> {
+                                if (authorization == "Bearer wrong")
+                                  return absl::UnauthenticatedError("nobody's token");
+                                return authorization.empty() ? "" : "alice";
+                              });
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+  }
+
+  Descriptor Connect() const {
+    sockaddr_un at = {};
+    at.sun_family = AF_UNIX;
+    path_.copy(at.sun_path, sizeof(at.sun_path) - 1);
+    Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+    return socket;
+  }
+  // One packet with descriptors, and the reply to it; nullopt when the connection ends.
+  static std::optional<RegionReply> Exchange(const Descriptor& socket, std::string packet,
+                                             const std::vector<int>& files) {
+    std::vector<char> control(CMSG_SPACE(std::max<std::size_t>(files.size(), 1) * sizeof(int)));
+    iovec part = {packet.data(), packet.size()};
+    msghdr message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    if (!files.empty()) {
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
+      std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
+    }
+    if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) < 0) return std::nullopt;
+    std::array<char, kMaxRegionPacketBytes> bytes;
+    const ssize_t size = recv(socket.get(), bytes.data(), bytes.size(), 0);
+    if (size <= 0) return std::nullopt;
+    const auto reply =
+        DecodeRegionReply(absl::string_view(bytes.data(), static_cast<std::size_t>(size)));
+    EXPECT_TRUE(reply.ok()) << reply.status();
+    return *reply;
+  }
+  std::optional<RegionReply> Register(const Descriptor& socket, int file) {
+    return Exchange(socket, EncodeRegionRequest({}), {file});
+  }
+  void ExpectRefused(int file, const std::string& text) {
+    const Descriptor socket = Connect();
+    const auto reply = Register(socket, file);
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_EQ(reply->code, absl::StatusCode::kFailedPrecondition) << reply->text;
+    EXPECT_THAT(reply->text, HasSubstr(text));
+    EXPECT_EQ(metrics_.regions.mapped, 0);
+  }
+  void AwaitMapped(std::int64_t regions) {
+    while (metrics_.regions.mapped != regions) std::this_thread::yield();
+  }
+
+  const std::string folder_ = MakeFolder();
+  const std::string path_ = folder_ + "/regions.sock";
+  const std::string address_ = "unix://" + path_;
+  CountingMetrics metrics_;
+  FakeClock clock_;
+  RegionRegistry registry_{
+      {{.max_regions = 64, .max_owner_regions = 64}}, metrics_.regions, clock_};
+  std::unique_ptr<RegionListener> listener_;
+};
+
+TEST_F(RegionListenerTest, ARegionIsThereAsLongAsItsConnection) {
+  auto region = SharedRegion::Create(address_, 10'000);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_THAT((*region)->name(), StartsWith("fd-"));
+  EXPECT_EQ((*region)->name().size(), 35U);
+  auto found = registry_.Find("", (*region)->name());
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE((*found)->facts().writable);
+  (*region)->data()[9'999] = std::byte{7};
+  EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
+  const std::string name = (*region)->name();
+  region->reset();
+  while (registry_.Find("", name).ok()) std::this_thread::yield();
+  // Who found it before keeps it.
+  EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
+  found = absl::NotFoundError("");
+  EXPECT_EQ(metrics_.regions.mapped, 0);
+}
+
+TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto region = SharedRegion::Create(address_, kPage);
+    if (region.ok()) pause();
+    _exit(1);
+  }
+  AwaitMapped(1);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  AwaitMapped(0);
+}
+
+TEST_F(RegionListenerTest, MemoryThatCanShrinkIsRefused) {
+  ExpectRefused(Memory(kPage, 0).get(), "wanted it sealed with F_SEAL_SHRINK");
+  ExpectRefused(Memory(kPage, F_SEAL_GROW).get(), "F_SEAL_SHRINK");
+  EXPECT_EQ(ftruncate(Memory(kPage, F_SEAL_SHRINK).get(), 0), -1);
+}
+
+TEST_F(RegionListenerTest, GarbageForAHandleIsRefused) {
+  ExpectRefused(Descriptor(open("/dev/null", O_RDWR | O_CLOEXEC)).get(), "no memory of memfd");
+  ExpectRefused(Descriptor(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)).get(), "no memory");
+  ExpectRefused(Descriptor(open("/", O_RDONLY | O_CLOEXEC)).get(), "no memory");
+  ExpectRefused(Descriptor(socket(AF_UNIX, SOCK_STREAM, 0)).get(), "no memory");
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ExpectRefused(ends[0], "no memory");
+  close(ends[0]);
+  close(ends[1]);
+  ExpectRefused(Memory(0, F_SEAL_SHRINK).get(), "memory of 0 bytes");
+}
+
+TEST_F(RegionListenerTest, WhatIsSealedAgainstWritingIsForReadingAlone) {
+  for (const int seal : {F_SEAL_WRITE, F_SEAL_FUTURE_WRITE}) {
+    const Descriptor socket = Connect();
+    const auto reply = Register(socket, Memory(kPage, F_SEAL_SHRINK | seal).get());
+    ASSERT_TRUE(reply.has_value());
+    ASSERT_EQ(reply->code, absl::StatusCode::kOk) << reply->text;
+    EXPECT_EQ(reply->bytes, kPage);
+    EXPECT_FALSE((*registry_.Find("", reply->text))->facts().writable);
+  }
+}
+
+TEST_F(RegionListenerTest, AnIdentitysRegionIsItsOwn) {
+  const auto region = SharedRegion::Create(address_, kPage, "alices");
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_TRUE(registry_.Find("alice", (*region)->name()).ok());
+  EXPECT_FALSE(registry_.Find("", (*region)->name()).ok());
+  EXPECT_EQ(SharedRegion::Create(address_, kPage, "wrong").status().code(),
+            absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(RegionListenerTest, UnregisteringRefusesWhatIsInUseAndWhatIsAnothers) {
+  const Descriptor socket = Connect();
+  const Descriptor other = Connect();
+  const auto reply = Register(socket, Memory(kPage, F_SEAL_SHRINK).get());
+  ASSERT_TRUE(reply.has_value());
+  const std::string packet = EncodeRegionRequest({RegionRequest::Kind::kUnregister, reply->text});
+  EXPECT_EQ(Exchange(other, packet, {})->code, absl::StatusCode::kNotFound);
+  auto used = registry_.Find("", reply->text);
+  EXPECT_EQ(Exchange(socket, packet, {})->code, absl::StatusCode::kFailedPrecondition);
+  used = absl::NotFoundError("");
+  EXPECT_EQ(Exchange(socket, packet, {})->code, absl::StatusCode::kOk);
+  EXPECT_EQ(Exchange(socket, packet, {})->code, absl::StatusCode::kNotFound);
+}
+
+TEST_F(RegionListenerTest, PacketsThatAreNoneLeaveTheConnectionAndNoDescriptor) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const Descriptor memory = Memory(kPage, F_SEAL_SHRINK);
+  const Descriptor socket = Connect();
+  ASSERT_TRUE(Exchange(socket, "x", {}).has_value());
+  const auto before = descriptors();
+  std::mt19937 random(7);
+  for (int i = 0; i < 2000; ++i) {
+    std::string packet = EncodeRegionRequest({});
+    for (int change = 0; change < 3; ++change) {
+      packet[random() % 16] = static_cast<char>(random());
+    }
+    packet.resize(1 + random() % 20);
+    const std::vector<int> files(random() % 7, memory.get());
+    const auto reply = Exchange(socket, packet, files);
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_NE(reply->code, absl::StatusCode::kOk) << "a packet with another beginning";
+  }
+  const auto two = Exchange(socket, EncodeRegionRequest({}), {memory.get(), memory.get()});
+  EXPECT_EQ(two->code, absl::StatusCode::kInvalidArgument);
+  const auto none = Exchange(socket, EncodeRegionRequest({}), {});
+  EXPECT_THAT(none->text, HasSubstr("descriptors: 0, wanted one"));
+  const auto longest = Exchange(socket, std::string(kMaxRegionPacketBytes + 1, 'x'), {});
+  EXPECT_EQ(longest->code, absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Register(socket, memory.get())->code, absl::StatusCode::kOk);
+  EXPECT_EQ(descriptors(), before) << "the mapping needs none";
+}
+
+TEST_F(RegionListenerTest, ConnectionsHaveALimitAndRegionsToo) {
+  Start(2);
+  const Descriptor first = Connect();
+  const Descriptor second = Connect();
+  ASSERT_TRUE(Exchange(first, "x", {}).has_value());
+  ASSERT_TRUE(Exchange(second, "x", {}).has_value());
+  EXPECT_FALSE(Exchange(Connect(), "x", {}).has_value());
+  const Descriptor memory = Memory(kPage, F_SEAL_SHRINK);
+  absl::StatusCode code = absl::StatusCode::kOk;
+  int registered = 0;
+  for (; code == absl::StatusCode::kOk && registered < 1000; ++registered) {
+    code = Register(first, memory.get())->code;
+  }
+  EXPECT_EQ(code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(registered, 65);
+  EXPECT_EQ(metrics_.regions.mapped, 64);
+}
+
+TEST_F(RegionListenerTest, ManyClientsComeAndGo) {
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        const auto region = SharedRegion::Create(address_, 3 * kPage);
+        ASSERT_TRUE(region.ok()) << region.status();
+        EXPECT_TRUE(registry_.Find("", (*region)->name()).ok());
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  AwaitMapped(0);
+}
+
+TEST_F(RegionListenerTest, TheSocketIsItsOwnersAndGoesWithTheListener) {
+  struct stat found = {};
+  ASSERT_EQ(stat(path_.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0600U);
+  EXPECT_EQ(RegionListener::Start({address_}, registry_, nullptr).status().code(),
+            absl::StatusCode::kUnavailable);
+  const Descriptor socket = Connect();
+  const auto reply = Register(socket, Memory(kPage, F_SEAL_SHRINK).get());
+  ASSERT_TRUE(reply.has_value());
+  listener_.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_EQ(metrics_.regions.mapped, 0);
+  EXPECT_EQ(SharedRegion::Create(address_, kPage).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(SharedRegion::Create("127.0.0.1:1", kPage).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace normd

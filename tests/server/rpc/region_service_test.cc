@@ -1,0 +1,164 @@
+// Tensors in shared memory that the Open Inference Protocol's clients register.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/server/rpc/region_fixture.h"
+
+namespace normd {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::kTensorBytes;
+using testing::RegionPart;
+using testing::SharedFile;
+using testing::TestServerOptions;
+using testing::ToInfer;
+using Code = grpc::StatusCode;
+
+class RegionServiceTest : public testing::RegionFixture {};
+
+TEST_F(RegionServiceTest, GivesTheBitsOfNormalizeAndTheResponseHasNoData) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const std::string expected = Expected(plain);
+  inference::ModelInferResponse response;
+  const grpc::Status status = Infer(InRegions({}, {"r", kY}), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(OutputIn(file_, kY), expected);
+  ASSERT_EQ(response.outputs_size(), 1);
+  const auto& parameters = response.outputs(0).parameters();
+  EXPECT_EQ(parameters.at("shared_memory_region").string_param(), "r");
+  EXPECT_EQ(parameters.at("shared_memory_offset").int64_param(), kY);
+  EXPECT_EQ(parameters.at("shared_memory_byte_size").int64_param(), kTensorBytes);
+  ASSERT_EQ(response.raw_output_contents_size(), 1);
+  EXPECT_EQ(response.raw_output_contents(0), "");
+  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), kTensorBytes);
+  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), kTensorBytes);
+  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
+}
+
+TEST_F(RegionServiceTest, EachTensorChoosesItsPlane) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const std::string expected = Expected(plain);
+  inference::ModelInferRequest request = InRegions({}, {});
+  request.clear_outputs();
+  inference::ModelInferResponse response;
+  ASSERT_TRUE(Infer(request, &response).ok());
+  EXPECT_EQ(response.raw_output_contents(0), expected);
+  request = ToInfer(plain);
+  auto& output = *request.add_outputs();
+  output.set_name("y");
+  Place({"r", kY}, &output);
+  ASSERT_TRUE(Infer(request, &response).ok());
+  EXPECT_EQ(OutputIn(file_, kY), expected);
+}
+
+// At any byte: an input is then copied or read sample by sample.
+TEST_F(RegionServiceTest, AnInputMayLieAtAnyOffset) {
+  RegisterOk(file_, kFileBytes - 3, "r", 3);
+  const v1::NormalizeRequest plain = Plain();
+  const std::string expected = Expected(plain);
+  for (const std::int64_t offset : {0, 1, 2, 5, 4093}) {
+    WriteInput(file_, plain, static_cast<std::size_t>(3 + offset));
+    const grpc::Status status = Infer(InRegions({"r", offset}, {"r", 24573}));
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(OutputIn(file_, 3 + 24573), expected) << offset;
+  }
+}
+
+TEST_F(RegionServiceTest, RequestsOfDifferentPlanesRideInOneBatch) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const std::string expected = Expected(plain);
+  server_.WaitIdle();
+  server_.gate().Close();
+  // One is in the lane, so the others wait together.
+  testing::AsyncCall first(server_.stub(), plain);
+  server_.gate().WaitForStalled(1);
+  testing::AsyncCall over_messages(server_.stub(), Plain(2));
+  grpc::Status in_region;
+  std::thread other([&] { in_region = Infer(InRegions({}, {"r", kY})); });
+  while (server_.queue().waiting_requests() < 2) std::this_thread::yield();
+  server_.gate().Open();
+  other.join();
+  ASSERT_TRUE(over_messages.Wait().ok());
+  ASSERT_TRUE(in_region.ok()) << in_region.error_message();
+  EXPECT_EQ(over_messages.response.batch().requests(), 2);
+  EXPECT_EQ(OutputIn(file_, kY), expected);
+}
+
+TEST_F(RegionServiceTest, StatusTellsWhatIsRegistered) {
+  RegisterOk(file_, 8192, "a", 4096);
+  RegisterOk(file_, 100, "b");
+  inference::SystemSharedMemoryStatusResponse response;
+  ASSERT_TRUE(Status("", &response).ok());
+  ASSERT_EQ(response.regions_size(), 2);
+  const auto& a = response.regions().at("a");
+  EXPECT_EQ(a.name(), "a");
+  EXPECT_EQ(a.key(), file_.key());
+  EXPECT_EQ(a.offset(), 4096U);
+  EXPECT_EQ(a.byte_size(), 8192U);
+  response.Clear();
+  ASSERT_TRUE(Status("b", &response).ok());
+  EXPECT_EQ(response.regions_size(), 1);
+  EXPECT_EQ(Status("c", &response).error_code(), Code::NOT_FOUND);
+  ASSERT_TRUE(Unregister("").ok());
+  response.Clear();
+  ASSERT_TRUE(Status("", &response).ok());
+  EXPECT_EQ(response.regions_size(), 0);
+}
+
+TEST_F(RegionServiceTest, SharedMemoryCountsForNoBudget) {
+  RegisterOk(file_, kFileBytes);
+  server_.gate().Close();
+  grpc::Status status;
+  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
+  server_.gate().WaitForStalled(1);
+  EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
+  server_.gate().Open();
+  call.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(RegionServiceTest, AStreamOfRequestsTakesRegionsToo) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  testing::InferStreamClient stream(server_.NewChannel());
+  ASSERT_TRUE(stream.Send(InRegions({}, {"r", kY})));
+  ASSERT_TRUE(stream.Send(InRegions({"nothing"}, {"r", kY})));
+  const auto good = stream.Read();
+  const auto bad = stream.Read();
+  ASSERT_TRUE(good.has_value() && bad.has_value());
+  EXPECT_EQ(good->error_message(), "");
+  EXPECT_THAT(bad->error_message(), HasSubstr("region \"nothing\" is not registered"));
+  EXPECT_EQ(OutputIn(file_, kY), Expected(plain));
+  stream.HalfClose();
+  EXPECT_TRUE(stream.Finish().ok());
+  EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that has ended holds nothing";
+}
+
+// A norm's y may be exactly its x.
+TEST_F(RegionServiceTest, AnOutputMayBeExactlyTheInputThatItOverwrites) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const grpc::Status status = Infer(InRegions({}, {}));
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(OutputIn(file_, 0), Expected(plain));
+}
+
+}  // namespace
+}  // namespace normd
