@@ -7,7 +7,7 @@
 #   --keep              leaves the server running, and says how to stop it
 #   --port=N            gRPC port (8001)
 #   --metrics_port=N    metrics port (8002)
-#   --device=D          auto, cpu or cuda (auto: a GPU if the build and the machine have one)
+#   --device=D          auto, cpu or cuda (auto: a GPU if the machine has one and a CUDA compiler)
 #   --no-setup          installs nothing
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -36,6 +36,8 @@ section() { printf '\n=== %s ===\n' "$*"; }
 say() { printf '%s\n' "$*"; }
 die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 run() { printf '$ %s\n' "$*"; "$@"; }
+# /dev/dxg: in Windows's subsystem for Linux.
+has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]]; }
 
 # stop_server: SIGTERM, then waits; leaves normd's exit code in stop_code.
 stop_server() {
@@ -62,7 +64,13 @@ for p in "$port" "$metrics_port"; do
 done
 
 section 'Build'
-run cmake --preset release
+# The kernels for GPUs are most of what there is to compile.
+cuda=AUTO
+if [[ $device == cpu ]] || { [[ $device == auto ]] && ! has_gpu; }; then
+  say 'For CPUs alone: no GPU is asked for, or there is none here.'
+  cuda=OFF
+fi
+run cmake --preset release -DNORMD_CUDA=$cuda
 run cmake --build --preset release --target normd normctl normload
 built_after=$SECONDS
 

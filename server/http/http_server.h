@@ -8,13 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
-#include "server/http/certificate_names.h"
 #include "server/http/connection_limits.h"
+#include "server/http/http_message.h"
 #include "server/http/http_tls.h"
 
 namespace normd {
@@ -28,24 +27,6 @@ struct HttpServerOptions {
   // Different bodies that slow readers may hold in memory at once.
   std::size_t max_bodies = 4;
   HttpTlsContext tls = nullptr;  // Null: no TLS.
-};
-
-// A GET or a HEAD; the server refuses other methods.
-struct HttpRequest {
-  std::string path;  // As it came, without the query.
-  bool accepts_gzip = false;
-  std::string peer;  // "127.0.0.1:4711"
-  // The header of that name; empty where there are several, of which nobody can say which is meant.
-  std::optional<std::string> authorization;
-  CertificateNames certificate{};  // None without TLS.
-};
-
-struct HttpResponse {
-  int status = 200;
-  std::string content_type = "text/plain; charset=utf-8";
-  bool gzip = false;
-  // shared: many connections may take the same body. Null: the server writes the status's name.
-  std::shared_ptr<const std::string> body;
 };
 
 struct HttpServerStats {

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "server/http/http_server.h"
 #include "tests/fuzz/expect.h"
+#include "tests/server/http/check_request.h"
 #include "tests/server/http/http_peer.h"
 
 namespace normd {
@@ -92,23 +93,6 @@ bool Has(const Response& response, const std::string& field) {
   return std::find(response.fields.begin(), response.fields.end(), field) != response.fields.end();
 }
 
-void CheckRequest(const HttpRequest& request, absl::string_view sent) {
-  Expect(absl::StrContains(sent, request.path), "a path is as it came", request.path);
-  Expect(std::none_of(request.path.begin(), request.path.end(),
-                      [](char c) { return c == '?' || c == ' ' || c == '\r' || c == '\n'; }),
-         "a path is without its query and the rest of the line", request.path);
-  Expect(absl::StartsWith(sent, "GET ") || absl::StartsWith(sent, "HEAD "),
-         "other methods are refused", sent);
-  Expect(absl::StartsWith(request.peer, "127.0.0.1:"), "the peer is known", request.peer);
-  if (request.authorization.has_value()) {
-    Expect(absl::StrContains(absl::AsciiStrToLower(sent), "authorization"), "as it came");
-    Expect(absl::StrContains(sent, *request.authorization) || absl::StrContains(sent, "\n ") ||
-               absl::StrContains(sent, "\n\t"),
-           "an authorization is as it came", *request.authorization);
-  }
-  if (request.accepts_gzip) Expect(absl::StrContains(sent, "gzip"), "as it came");
-}
-
 void CheckResponse(const Response& response, bool handled, absl::string_view sent) {
   static constexpr int kOwn[] = {400, 405, 431};
   Expect(handled ? response.status == 200
@@ -134,7 +118,10 @@ void Try(absl::string_view bytes, std::size_t meet) {
   const std::string text = peer.ReadAll();
   const std::vector<HttpRequest> requests = server.TakeRequests();
   Expect(requests.size() <= 1, "one request for each connection");
-  for (const HttpRequest& request : requests) CheckRequest(request, bytes);
+  for (const HttpRequest& request : requests) {
+    testing::CheckRequest(request, bytes);
+    Expect(absl::StartsWith(request.peer, "127.0.0.1:"), "the peer is known", request.peer);
+  }
   if (text.empty()) {
     Expect(requests.empty(), "whoever is handled gets a response", bytes);
     // The parser waits for more where the first line breaks off before its version.

@@ -1,0 +1,34 @@
+// What the HTTP server hands to its handler, and what it is given.
+
+#ifndef NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
+#define NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "server/http/certificate_names.h"
+
+namespace normd {
+
+// A GET or a HEAD; the server refuses other methods.
+struct HttpRequest {
+  std::string path;  // As it came, without the query.
+  bool accepts_gzip = false;
+  std::string peer;  // "127.0.0.1:4711"
+  // The header of that name; empty where there are several, of which nobody can say which is meant.
+  std::optional<std::string> authorization;
+  CertificateNames certificate{};  // None without TLS.
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  bool gzip = false;
+  // shared: many connections may take the same body. Null: the server writes the status's name.
+  std::shared_ptr<const std::string> body;
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
