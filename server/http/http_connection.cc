@@ -108,13 +108,13 @@ class ConnectionOver final : public HttpConnection,
   void ReadRequest() {
     http::async_read_header(
         stream_, head_.buffer(), head_.parser(),
-        [self = Self()](ErrorCode error, std::size_t) { self->HaveRequest(error); });
+        [self = Self()](ErrorCode error, std::size_t bytes) { self->HaveRequest(error, bytes); });
   }
 
-  void HaveRequest(ErrorCode error) {
+  void HaveRequest(ErrorCode error, std::size_t bytes) {
     if (dropped_) return;
     if (error == beast::error::timeout) return CountTimeout();
-    RequestHead::Outcome outcome = head_.Read(error);
+    RequestHead::Outcome outcome = head_.Read(error, bytes);
     head_only_ = outcome.head_only;
     if (outcome.refusal != 0) {
       return Send({outcome.refusal, "text/plain; charset=utf-8", false, nullptr});

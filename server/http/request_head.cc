@@ -24,13 +24,16 @@ std::optional<std::string> Authorization(const http::fields& fields) {
 
 }  // namespace
 
-RequestHead::RequestHead(std::size_t max_bytes) : buffer_(max_bytes + kReadBytes) {
+RequestHead::RequestHead(std::size_t max_bytes)
+    : max_bytes_(max_bytes), buffer_(max_bytes + kReadBytes) {
   parser_.header_limit(static_cast<std::uint32_t>(max_bytes));
 }
 
-RequestHead::Outcome RequestHead::Read(boost::system::error_code error) const {
+RequestHead::Outcome RequestHead::Read(boost::system::error_code error, std::size_t bytes) const {
   Outcome outcome;
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+  // Beast holds a head that comes at once to no limit but the buffer's.
+  if (error == http::error::header_limit || error == http::error::buffer_overflow ||
+      (!error && bytes > max_bytes_)) {
     outcome.refusal = 431;
     return outcome;
   }

@@ -23,16 +23,18 @@ class RequestHead {
   boost::beast::flat_buffer& buffer() { return buffer_; }
   Parser& parser() { return parser_; }
 
-  // What the read of a head came to, which ended with `error`.
+  // What the read of a head came to.
   struct Outcome {
     int refusal = 0;         // The status of the response to what is no request for us.
     bool head_only = false;  // The response has no body.
     // Without the peer and its certificate. Neither this nor a refusal: the client has left.
     std::optional<HttpRequest> request;
   };
-  Outcome Read(boost::system::error_code error) const;
+  // `error` is what the read ended with, `bytes` what Beast says that it took.
+  Outcome Read(boost::system::error_code error, std::size_t bytes) const;
 
  private:
+  const std::size_t max_bytes_;
   boost::beast::flat_buffer buffer_;
   Parser parser_;
 };
