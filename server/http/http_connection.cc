@@ -222,7 +222,7 @@ class ConnectionOver final : public HttpConnection,
   TimePoint give_up_ = kNever;  // On the response.
   HeldConnection held_;
   const HttpServerOptions& options_;
-  const HttpServer::Handler& handler_;
+  const HttpHandler& handler_;
   HttpCounters& counters_;
   RequestHead head_;
   std::array<char, 4096> thrown_away_;

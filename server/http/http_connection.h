@@ -13,7 +13,8 @@
 
 #include "boost/asio/ip/tcp.hpp"
 #include "server/http/connection_limits.h"
-#include "server/http/http_server.h"
+#include "server/http/http_message.h"
+#include "server/http/http_options.h"
 
 namespace normd {
 
@@ -49,7 +50,7 @@ class HttpConnection {
 // What all connections have of the server, which outlives them.
 struct HttpServerParts {
   const HttpServerOptions& options;
-  const HttpServer::Handler& handler;
+  const HttpHandler& handler;
   HttpCounters& counters;
 };
 

@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
 #define NORMD_SERVER_HTTP_HTTP_MESSAGE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,11 @@ struct HttpResponse {
   // shared: many connections may take the same body. Null: the server writes the status's name.
   std::shared_ptr<const std::string> body;
 };
+
+// Called on the server's thread, which it must not hold up: what takes time calls `respond` later,
+// once, from any thread, and no more once the server is being destroyed. Must not throw.
+using HttpHandler =
+    std::function<void(const HttpRequest&, std::function<void(HttpResponse)> respond)>;
 
 }  // namespace normd
 
