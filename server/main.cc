@@ -39,6 +39,7 @@
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
 #include "server/model/registry.h"
+#include "server/model/repository_poll.h"
 #include "server/net/process_limits.h"
 #include "server/net/service_manager.h"
 #include "server/part_options.h"
@@ -167,6 +168,16 @@ std::string ModelCounts(const ModelRegistry& registry) {
   return failed == 0 ? absl::StrCat(loaded) : absl::StrCat(loaded, " (", failed, " failed)");
 }
 
+// Null when the flags do not ask for it.
+std::unique_ptr<RepositoryPoll> FollowRepository(const ServerConfig& config,
+                                                 ModelRegistry& registry, Metrics& metrics,
+                                                 const Clock& clock) {
+  if (config.model_poll_interval == absl::ZeroDuration()) return nullptr;
+  auto poll = std::make_unique<RepositoryPoll>(registry, metrics, clock);
+  poll->Watch(absl::ToChronoNanoseconds(config.model_poll_interval));
+  return poll;
+}
+
 // Where the server is found, for the log.
 std::string Addresses(const ServerConfig& config, const Server& server, int metrics_port) {
   const std::string& admin = server.admin_address();
@@ -288,6 +299,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                Addresses(config, **server, (*exposer)->port()), (*backend)->Description(),
                absl::StrJoin(executor.lane_names(), ","), ModelCounts(registry));
   NotifyServiceManager("READY=1");
+  const auto poll = FollowRepository(config, registry, *metrics, clock);
 
   GracefulStop stop({absl::ToChronoNanoseconds(config.lame_duck),
                      absl::ToChronoNanoseconds(config.drain_timeout)},

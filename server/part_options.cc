@@ -90,7 +90,7 @@ CallOptions CallsOf(const ServerConfig& config) {
 
 RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness) {
   RegistryOptions options;
-  options.root = config.model_repository;
+  options.roots = ModelFolders(config);
   options.max_parameter_bytes = config.max_parameter_bytes;
   options.max_models = config.max_models;
   options.on_change = [&readiness](const std::string& model, bool loaded) {

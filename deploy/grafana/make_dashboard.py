@@ -80,6 +80,14 @@ ROWS = [
          [(f"sum by (model) (normd_model_load_duration_seconds_sum{{{MODEL}}})"
            f" / sum by (model) (normd_model_load_duration_seconds_count{{{MODEL}}} > 0)",
            "{{model}}")]),
+        ("graph", 8, "Model versions", "short", "Failed: the last load; an older state may serve.",
+         [(f"sum by (state) (normd_model_versions{{{SERVER}}})", "{{state}}")]),
+        ("graph", 8, "Failed loads", "short", "In five minutes.",
+         [(f"sum(increase(normd_model_load_failures_total{{{SERVER}}}[5m]))", "failed")]),
+        ("graph", 8, "Looks at the model repository", "short",
+         "In five minutes. Incomplete: a folder could not be listed.",
+         [(f"sum by (result) (increase(normd_model_repository_polls_total{{{SERVER}}}[5m]))",
+           "{{result}}")]),
     ]),
     ("Stages", [
         ("graph", 8, "Mean by stage", "s", "Stacked: where the time of a mean request goes.",

@@ -10,7 +10,13 @@ namespace {
 
 absl::Status FindModel(const AcceptEnvironment& environment, CallContext& call,
                        const RequestDescription& request) {
-  auto model = environment.registry.Find(request.model, request.version);
+  std::int64_t version = request.version;
+  if (!request.version_alias.empty()) {
+    const auto named = environment.registry.VersionOfAlias(request.model, request.version_alias);
+    if (!named.ok()) return named.status();
+    version = *named;
+  }
+  auto model = environment.registry.FindForRequest(request.model, version);
   if (!model.ok()) return model.status();
   call.SetModel(*std::move(model));
   return absl::OkStatus();

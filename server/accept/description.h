@@ -52,7 +52,8 @@ struct WantedOutput {
 // requests in the same order and words; a decoder refuses only what it cannot read.
 struct RequestDescription {
   std::string model;
-  std::int64_t version = 0;  // 0: the highest that is loaded.
+  std::int64_t version = 0;   // 0: the model's choice.
+  std::string version_alias;  // Instead of a number; empty: none.
   absl::InlinedVector<InputDescription, 2> inputs;
   absl::InlinedVector<WantedOutput, 1> outputs;
   // The response has the outputs that are named above and no others, if any is.

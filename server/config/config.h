@@ -16,7 +16,8 @@ namespace normd {
 
 // Plain values; flags.cc declares each one's flag: its default, unit, meaning and check.
 struct ServerConfig {
-  std::string model_repository;
+  std::string model_repository;  // Folders, separated by commas.
+  absl::Duration model_poll_interval;
   std::string listen;
   std::string metrics_listen;
   std::string policy_file;
@@ -88,6 +89,9 @@ struct ServerConfig {
 // Whether "host:port" can be reached from this machine alone, as far as its host says so without
 // being looked up: an address of loopback, localhost, or a unix socket.
 bool IsLocal(const std::string& address);
+
+// The folders of --model_repository, in their order.
+std::vector<std::string> ModelFolders(const ServerConfig& config);
 
 // An address at which others than this machine find a port that speaks no TLS.
 struct OpenListener {

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace normd {
@@ -34,9 +35,24 @@ FlagCheck<absl::Duration> From1MsTo(absl::Duration high) {
   };
 }
 
+FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high) {
+  return [high](absl::Duration value) -> std::string {
+    const bool is_off = value == absl::ZeroDuration();
+    if (is_off || (value >= absl::Milliseconds(10) && value <= high)) return "";
+    return absl::StrCat("0, or from 10ms to ", absl::FormatDuration(high));
+  };
+}
+
 std::string BeAShare(double value) { return value > 0 && value <= 1 ? "" : "above 0, at most 1"; }
 
-std::string BeAFolder(const std::string& value) { return value.empty() ? "a folder" : ""; }
+std::string BeFolders(const std::string& value) {
+  if (value.empty()) return "a folder";
+  std::vector<std::string> folders = absl::StrSplit(value, ',');
+  std::sort(folders.begin(), folders.end());
+  if (folders.front().empty()) return "folders separated by commas, none of them empty";
+  const bool twice = std::adjacent_find(folders.begin(), folders.end()) != folders.end();
+  return twice ? "each folder once" : "";
+}
 
 std::string BeAnAddress(const std::string& value) {
   const std::size_t colon = value.rfind(':');

@@ -21,11 +21,14 @@ FlagCheck<std::int64_t> From(std::int64_t low, std::int64_t high = kUnbounded);
 FlagCheck<absl::Duration> UpTo(absl::Duration high);
 // A duration that is not without end.
 FlagCheck<absl::Duration> From1MsTo(absl::Duration high);
+// 0, or at least 10 ms.
+FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high);
 FlagCheck<std::string> BeOneOf(std::vector<std::string> known);
 
 // Above 0, at most 1.
 std::string BeAShare(double value);
-std::string BeAFolder(const std::string& value);
+// Paths, separated by commas.
+std::string BeFolders(const std::string& value);
 std::string BeAnAddress(const std::string& value);
 std::string BeAnAddressOrNone(const std::string& value);
 // A unix socket, too.

@@ -21,9 +21,10 @@ constexpr std::int64_t kTiB = std::int64_t{1} << 40;
 
 void AddAddresses(FlagSet& flags, ServerConfig& c) {
   flags.Section("What to serve, and where:");
-  flags.Add("model_repository", &c.model_repository, "models", "DIR",
-            "Folder of models: <name>/config.textproto and <name>/<version>/params.safetensors.",
-            BeAFolder);
+  flags.Add("model_repository", &c.model_repository, "models", "DIRS",
+            "Folders of models: <name>/config.textproto and <name>/<version>/params.safetensors; "
+            "several: separated by commas, each model in one of them.",
+            BeFolders);
   flags.Add("listen", &c.listen, "127.0.0.1:8001", "HOST:PORT",
             "Address of gRPC; port 0 takes a free one; unix:///path: a unix socket for this user.",
             BeAListenAddress);
@@ -246,6 +247,11 @@ void AddDevices(FlagSet& flags, ServerConfig& c) {
 
 void AddModels(FlagSet& flags, ServerConfig& c) {
   flags.Section("Models:");
+  flags.Add("model_poll_interval", &c.model_poll_interval, absl::ZeroDuration(), "DURATION",
+            "How often to look whether model_repository has changed, such as 10s: versions that "
+            "come are loaded, versions that go are unloaded, as version_policy in the model's "
+            "config has it; 0: only LoadModel looks.",
+            BeOffOrFrom10MsTo(absl::Hours(24)));
   flags.Add("max_parameter_bytes", &c.max_parameter_bytes, 4 * kGiB, "BYTES",
             "Largest params.safetensors.", From(1));
   flags.Add("max_models", &c.max_models, 10000, "N", "Model versions that are loaded at once.",

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/config/flags.h"
 
 namespace normd {
@@ -86,6 +87,10 @@ absl::Status CheckTogether(const ServerConfig& c) {
         absl::StrCat("0, or at least twice --max_request_bytes, ", c.max_request_bytes));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> ModelFolders(const ServerConfig& config) {
+  return absl::StrSplit(config.model_repository, ',');
 }
 
 bool IsLocal(const std::string& address) {

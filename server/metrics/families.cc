@@ -86,6 +86,20 @@ constexpr Description kDescriptions[] = {
      {},
      "Loaded model versions beyond --max_model_series, which are counted together under "
      "model=\"_other\"."},
+    {"normd_model_versions",
+     MetricType::Gauge,
+     {"state"},
+     "Model versions that serve (loaded), and whose last load failed (failed), also where an older "
+     "state of theirs serves."},
+    {"normd_model_load_failures_total",
+     MetricType::Counter,
+     {},
+     "Loads that failed: at the start, on request, and because the repository had changed."},
+    {"normd_model_repository_polls_total",
+     MetricType::Counter,
+     {"result"},
+     "Looks at the model repository (--model_poll_interval), by whether all its folders could be "
+     "listed (complete) or not (incomplete)."},
     {"normd_identity_calls_total",
      MetricType::Counter,
      {"identity", "outcome"},

@@ -181,6 +181,22 @@ class RegionMetrics {
   virtual void AddTensors(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
 };
 
+// Of all models.
+struct VersionCounts {
+  std::int64_t loaded = 0;
+  std::int64_t failed = 0;  // The last load; an older state may serve.
+};
+
+// The model repository.
+class RepositoryMetrics {
+ public:
+  virtual ~RepositoryMetrics() = default;
+  virtual void SetVersions(const VersionCounts& counts) = 0;
+  virtual void RecordLoadFailure() = 0;
+  // A look at the whole repository, whose folders could all be listed, or not.
+  virtual void RecordPoll(bool complete) = 0;
+};
+
 // The server's certificate. Its series are there once SetNotAfter was called.
 class TlsMetrics {
  public:

@@ -15,6 +15,7 @@
 #include "prometheus/text_serializer.h"
 #include "server/metrics/families.h"
 #include "server/metrics/identity_series.h"
+#include "server/metrics/repository_series.h"
 #include "server/metrics/series_set.h"
 #include "server/metrics/sharded_cells.h"
 
@@ -212,6 +213,7 @@ class MetricsImpl final : public Metrics {
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
   RegionMetrics& ForRegions() override { return regions_; }
+  RepositoryMetrics& ForRepository() override { return repository_; }
 
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override {
     MutexLock lock(mutex_);
@@ -276,6 +278,7 @@ class MetricsImpl final : public Metrics {
     connections_.Collect(out);
     tls_.Collect(out);
     regions_.Collect(out);
+    repository_.Collect(out);
     models_->Collect(out);
     identities_->Collect(out);
     CollectLanes(out);
@@ -351,6 +354,7 @@ class MetricsImpl final : public Metrics {
   ConnectionSeries connections_;
   TlsSeries tls_;
   RegionSeries regions_;
+  RepositorySeries repository_;
   std::atomic<bool> ready_{false};
   std::atomic<std::int64_t> inflight_limit_bytes_{0};
   std::atomic<std::int64_t> queue_limit_requests_{0};

@@ -54,6 +54,7 @@ class Metrics {
   virtual ConnectionMetrics& ForConnections() = 0;
   virtual TlsMetrics& ForTls() = 0;
   virtual RegionMetrics& ForRegions() = 0;
+  virtual RepositoryMetrics& ForRepository() = 0;
   // A lane is working from here on.
   virtual LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) = 0;
   // What the device is, for people; the last call for a device counts.

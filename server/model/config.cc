@@ -14,6 +14,7 @@
 #include "server/model/data_type.h"
 #include "server/model/field_checks.h"
 #include "server/model/operations/operations.h"
+#include "server/model/version_plan.h"
 
 namespace normd {
 namespace {
@@ -222,7 +223,8 @@ absl::Status CheckModelConfig(const v1::ModelConfig& config) {
   if (!operation.ok()) return operation.status();
   for (const absl::Status& status :
        {CheckDtypes(config, **operation), CheckLayoutAndActivation(config, **operation),
-        CheckQuantization(config, **operation), CheckBatching(config.batching())}) {
+        CheckQuantization(config, **operation), CheckBatching(config.batching()),
+        CheckVersionFields(config)}) {
     if (!status.ok()) return status;
   }
   if (absl::Status status = CheckParameterNames(config, **operation); !status.ok()) return status;

@@ -131,6 +131,19 @@ const Descriptor* OwnerOf(absl::string_view field) {
   return nullptr;
 }
 
+// Where in a config the fields of `owner`, which OwnerOf gave, stand.
+std::string PlaceOf(const Descriptor& owner) {
+  const Descriptor& config = *v1::ModelConfig::descriptor();
+  if (&owner == &config) return "beside the operation, not inside";
+  for (int i = 0; i < config.field_count(); ++i) {
+    const FieldDescriptor& field = *config.field(i);
+    if (field.message_type() == &owner && field.containing_oneof() == nullptr) {
+      return absl::StrCat("inside ", field.name());
+    }
+  }
+  return "inside the operation";
+}
+
 std::string UnknownField(const Descriptor& message, absl::string_view name) {
   const std::vector<std::string> fields = FieldsOf(message);
   const auto did_you_mean = [name](absl::string_view field) {
@@ -146,9 +159,7 @@ std::string UnknownField(const Descriptor& message, absl::string_view name) {
   }
   if (const auto nearest = Nearest(name, fields)) return did_you_mean(*nearest);
   if (const Descriptor* const owner = OwnerOf(name); owner != nullptr) {
-    const bool outside = owner == v1::ModelConfig::descriptor();
-    return absl::StrCat("unknown field \"", name, "\": it belongs ",
-                        outside ? "beside the operation, not inside" : "inside the operation");
+    return absl::StrCat("unknown field \"", name, "\": it belongs ", PlaceOf(*owner));
   }
   return absl::StrCat("unknown field, wanted one of ", absl::StrJoin(fields, ", "));
 }
@@ -186,7 +197,9 @@ std::string InOurWords(absl::string_view message) {
       return absl::StrCat(field->name(), ": wanted true or false");
     }
     if (absl::StrContains(message, "another member of oneof")) {
-      return absl::StrCat(field->name(), ": a second operation, wanted one");
+      const bool operation = field->containing_type() == v1::ModelConfig::descriptor();
+      return absl::StrCat(field->name(), ": a second ", operation ? "operation" : "choice",
+                          ", wanted one");
     }
   }
   constexpr std::pair<absl::string_view, absl::string_view> kWords[] = {

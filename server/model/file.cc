@@ -39,10 +39,6 @@ absl::Status Changed(absl::string_view name) {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 FileState StateFrom(const struct stat& info) {
   return {info.st_dev, info.st_ino, info.st_size, Nanoseconds(info.st_mtim),
           Nanoseconds(info.st_ctim)};

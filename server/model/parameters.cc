@@ -1,6 +1,9 @@
 #include "server/model/parameters.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,6 +32,29 @@ std::pair<absl::string_view, absl::string_view> SplitLast(absl::string_view name
   const std::size_t dot = name.rfind('.');
   if (dot == absl::string_view::npos) return {"", name};
   return {name.substr(0, dot + 1), name.substr(dot + 1)};
+}
+
+// The index of the first element of `data` whose bits without the sign are above those of infinity;
+// `elements` when there is none.
+template <typename Bits>
+std::int64_t FirstNaN(const std::byte* data, std::int64_t elements, Bits infinity) {
+  constexpr auto kMagnitude = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+  // In blocks without a branch, which compile to vector instructions: parameters can be gigabytes.
+  constexpr std::int64_t kBlock = 4096;
+  const auto is_nan = [&](std::int64_t i) {
+    Bits bits;
+    std::memcpy(&bits, data + i * static_cast<std::int64_t>(sizeof(bits)), sizeof(bits));
+    return static_cast<Bits>(bits & kMagnitude) > infinity;
+  };
+  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, elements);
+    bool any = false;
+    for (std::int64_t i = begin; i < end; ++i) any |= is_nan(i);
+    for (std::int64_t i = begin; any && i < end; ++i) {
+      if (is_nan(i)) return i;
+    }
+  }
+  return elements;
 }
 
 class Matcher {
@@ -244,6 +270,26 @@ absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
   const absl::StatusOr<std::unique_ptr<const Operation>> operation = MakeOperation(config);
   if (!operation.ok()) return operation.status();
   return MatchParameters(config, (*operation)->parameters(), tensors);
+}
+
+absl::Status CheckNoNaN(const Parameter& parameter) {
+  const std::int64_t elements = parameter.shape.elements();
+  const std::byte* const data = parameter.data.get();
+  std::int64_t first = elements;
+  switch (parameter.dtype) {
+    case norm::DType::kFloat32: first = FirstNaN<std::uint32_t>(data, elements, 0x7f800000); break;
+    case norm::DType::kFloat64:
+      first = FirstNaN<std::uint64_t>(data, elements, 0x7ff0000000000000);
+      break;
+    case norm::DType::kFloat16: first = FirstNaN<std::uint16_t>(data, elements, 0x7c00); break;
+    case norm::DType::kBFloat16: first = FirstNaN<std::uint16_t>(data, elements, 0x7f80); break;
+    case norm::DType::kInt8:
+    case norm::DType::kFloat8E4M3:
+    case norm::DType::kInt64: break;  // No parameter has these types.
+  }
+  if (first == elements) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("parameter ", Quoted(parameter.name), ": element ",
+                                                 first, " is NaN, wanted numbers"));
 }
 
 }  // namespace normd

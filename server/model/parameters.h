@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/model/operation.h"
+#include "server/model/parameter.h"
 #include "server/model/safetensors_header.h"
 
 namespace normd {
@@ -33,6 +35,10 @@ absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
 absl::StatusOr<std::vector<MatchedParameter>> MatchParameters(
     const v1::ModelConfig& config, const ParameterRules& rules,
     absl::Span<const TensorEntry> tensors);
+
+// InvalidArgument names the parameter and its first element that is NaN: with it, every response
+// would have NaN, and no check of shapes and types would see why. An infinity may be meant.
+absl::Status CheckNoNaN(const Parameter& parameter);
 
 }  // namespace normd
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -10,15 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mutex.h"
-#include "base/printable.h"
+#include "server/model/change_queue.h"
 #include "server/model/repository.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
 namespace {
-
-// Versions of one model, ascending.
-using Versions = std::vector<ModelStatus>;
 
 double Milliseconds(Duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
@@ -40,55 +36,17 @@ absl::Status About(absl::string_view name, std::int64_t version, const absl::Sta
 
 bool IsLoaded(const ModelStatus& status) { return status.model != nullptr; }
 
-bool AnyLoaded(const Versions& versions) {
-  return std::any_of(versions.begin(), versions.end(), IsLoaded);
+bool AnyFailed(const KnownVersions& versions) {
+  return !std::all_of(versions.list.begin(), versions.list.end(), IsLoaded);
 }
 
-bool AnyFailed(const Versions& versions) {
-  return !std::all_of(versions.begin(), versions.end(), IsLoaded);
-}
-
-std::string Describe(const Versions* versions) {
-  const auto number = [](std::string* out, const ModelStatus& status) {
-    absl::StrAppend(out, status.version, IsLoaded(status) ? "" : " (failed)");
-  };
-  if (versions == nullptr) return "no version is loaded";
-  return absl::StrCat("known versions: ", absl::StrJoin(*versions, ", ", number));
-}
-
-absl::Status CheckRequest(absl::string_view name, std::int64_t version) {
-  if (absl::Status status = CheckModelName(name); !status.ok()) return status;
-  if (version < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("version: ", version, ", wanted 0 or more"));
+// Adds (or with -1 takes away) those of `versions`, null: none.
+void Count(const KnownVersions* versions, std::int64_t sign, VersionCounts& counts) {
+  if (versions == nullptr) return;
+  for (const ModelStatus& status : versions->list) {
+    if (IsLoaded(status)) counts.loaded += sign;
+    if (!status.error.ok()) counts.failed += sign;
   }
-  return absl::OkStatus();
-}
-
-// A miss is rare, so the name is examined only here: a bad one is InvalidArgument.
-absl::Status Missing(absl::string_view name, std::int64_t version, const Versions* versions) {
-  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
-  return absl::NotFoundError(absl::StrCat("model: ", name,
-                                          version == 0 ? "" : absl::StrCat(", version ", version),
-                                          " is not loaded; ", Describe(versions)));
-}
-
-const ModelStatus* FindVersion(const Versions& versions, std::int64_t version) {
-  const auto found = std::find_if(versions.begin(), versions.end(), [version](const auto& status) {
-    return status.version == version;
-  });
-  return found == versions.end() ? nullptr : &*found;
-}
-
-// Puts `status` in its place among the versions. Version 0 stands for a model without any version
-// and goes when there is one.
-void Insert(Versions& versions, ModelStatus status) {
-  std::erase_if(versions, [&status](const ModelStatus& old) {
-    return old.version == status.version || old.version == 0;
-  });
-  const auto place = std::find_if(versions.begin(), versions.end(), [&status](const auto& other) {
-    return other.version > status.version;
-  });
-  versions.insert(place, std::move(status));
 }
 
 }  // namespace
@@ -97,35 +55,32 @@ struct ModelRegistry::Impl {
   Impl(RegistryOptions registry_options, ModelBackend& model_backend, Metrics& all_metrics,
        Clock& steady_clock)
       : options(std::move(registry_options)),
-        repository(options.root),
+        repository(options.roots),
         backend(model_backend),
         metrics(all_metrics),
-        clock(steady_clock) {}
+        clock(steady_clock),
+        changes(options.on_change) {}
 
   // What is known of a model at this moment; null when nothing is.
-  std::shared_ptr<const Versions> Known(absl::string_view name) const {
+  std::shared_ptr<const KnownVersions> Known(absl::string_view name) const {
     MutexLock lock(mutex);
     const auto found = models.find(name);
     return found == models.end() ? nullptr : found->second;
   }
   // Replaces it; by nothing when `versions` is empty.
-  void Publish(const std::string& name, Versions versions)
+  void Publish(const std::string& name, KnownVersions versions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   absl::Status MakeRoom(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
 
   absl::StatusOr<std::shared_ptr<const Model>> Build(const std::string& name, std::int64_t version);
   absl::StatusOr<ModelStatus> Load(const std::string& name, std::int64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
+  absl::StatusOr<ModelStatus> LoadWanted(const std::string& name,
+                                         const std::vector<std::int64_t>& present)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   absl::StatusOr<std::vector<std::int64_t>> Unload(const std::string& name, std::int64_t version)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
   void Record(ModelStatus status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex);
-
-  // Announces a change in the order in which changes happen; Deliver calls on_change for it.
-  void Announce(const std::string& name, bool loaded) ABSL_EXCLUSIVE_LOCKS_REQUIRED(load_mutex) {
-    MutexLock lock(announce_mutex);
-    announced.emplace_back(name, loaded);
-  }
-  void Deliver();
 
   const RegistryOptions options;
   const Repository repository;
@@ -138,15 +93,15 @@ struct ModelRegistry::Impl {
   Mutex load_mutex;
 
   std::int64_t known_versions ABSL_GUARDED_BY(load_mutex) = 0;  // Loaded or failed.
+  VersionCounts counts ABSL_GUARDED_BY(load_mutex);
 
   mutable Mutex mutex;
   // Changes come under load_mutex too. shared: readers use the versions that they found while the
   // next are published.
-  absl::flat_hash_map<std::string, std::shared_ptr<const Versions>> models ABSL_GUARDED_BY(mutex);
+  absl::flat_hash_map<std::string, std::shared_ptr<const KnownVersions>> models
+      ABSL_GUARDED_BY(mutex);
 
-  Mutex announce_mutex;
-  std::deque<std::pair<std::string, bool>> announced ABSL_GUARDED_BY(announce_mutex);
-  bool delivering ABSL_GUARDED_BY(announce_mutex) = false;
+  ChangeQueue changes;
 };
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Impl::Build(const std::string& name,
@@ -164,11 +119,32 @@ absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Impl::Build(const st
   return std::shared_ptr<const Model>(*std::move(model));
 }
 
+absl::StatusOr<ModelStatus> ModelRegistry::Impl::LoadWanted(
+    const std::string& name, const std::vector<std::int64_t>& present) {
+  // What is wrong with the config is told by the load.
+  const absl::StatusOr<v1::ModelConfig> config = repository.ReadConfig(name);
+  std::vector<std::int64_t> wanted = {present.back()};
+  if (config.ok()) wanted = WantedVersions(PlanOf(*config), present);
+  if (wanted.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("model ", name,
+                     ": none of version_policy.specific.versions is in the repository, which "
+                     "holds versions ",
+                     absl::StrJoin(present, ", ")));
+  }
+  absl::StatusOr<ModelStatus> result = Load(name, wanted.back());
+  if (!result.ok()) return result;
+  wanted.pop_back();
+  // A failure is in the log and in List.
+  for (const std::int64_t version : wanted) static_cast<void>(Load(name, version));
+  return result;
+}
+
 absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
                                                       std::int64_t version) {
   // What is neither in the repository nor known leaves no record: clients may ask for any name.
-  const std::shared_ptr<const Versions> versions = Known(name);
-  const ModelStatus* const before = versions == nullptr ? nullptr : FindVersion(*versions, version);
+  const std::shared_ptr<const KnownVersions> versions = Known(name);
+  const ModelStatus* const before = versions == nullptr ? nullptr : versions->Find(version);
   const absl::Status there = repository.CheckModel(name);
   if (absl::IsNotFound(there) && before == nullptr) {
     return absl::NotFoundError(absl::StrCat("model: ", name, " is not in the repository"));
@@ -178,8 +154,9 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
     return About(name, version, there);
   }
   const std::vector<std::int64_t> present = repository.Versions(name);
-  if (version == 0 && !present.empty()) return Load(name, present.back());
-  ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}};
+  if (version == 0 && !present.empty()) return LoadWanted(name, present);
+  ModelStatus status{name, version, before == nullptr ? nullptr : before->model, {}, {}, {}};
+  status.files = repository.FilesOf(name, version);
   const TimePoint start = clock.Now();
   if (!there.ok() && !absl::IsNotFound(there)) {
     status.error = there;
@@ -202,30 +179,37 @@ absl::StatusOr<ModelStatus> ModelRegistry::Impl::Load(const std::string& name,
   Record(status);
   if (!status.error.ok()) return About(name, version, status.error);
   status.model->metrics().RecordLoad(status.load_time);
-  Announce(name, true);
+  changes.Add(name, true);
   return status;
 }
 
 void ModelRegistry::Impl::Record(ModelStatus status) {
+  const std::string name = status.name;
+  const std::shared_ptr<const KnownVersions> known = Known(name);
   if (status.error.ok()) {
-    spdlog::info("model {}, version {}: loaded in {:.1f} ms, {} parameters, {} bytes", status.name,
+    spdlog::info("model {}, version {}: loaded in {:.1f} ms, {} parameters, {} bytes", name,
                  status.version, Milliseconds(status.load_time), status.model->parameters().size(),
                  ParameterBytes(*status.model));
   } else {
-    spdlog::error("model {}, version {}: load failed{}: {}", status.name, status.version,
-                  IsLoaded(status) ? ", the state before goes on serving" : "",
-                  status.error.ToString());
+    metrics.ForRepository().RecordLoadFailure();
+    // A load that is tried again and again fails in one line.
+    const ModelStatus* const before = known == nullptr ? nullptr : known->Find(status.version);
+    const bool known_failure = before != nullptr && before->error == status.error;
+    spdlog::log(known_failure ? spdlog::level::debug : spdlog::level::err,
+                "model {}, version {}: load failed{}: {}", name, status.version,
+                IsLoaded(status) ? ", the state before goes on serving" : "",
+                status.error.ToString());
   }
-  const std::string name = status.name;
-  const std::shared_ptr<const Versions> known = Known(name);
-  Versions next = known == nullptr ? Versions() : *known;
-  Insert(next, std::move(status));
+  KnownVersions next = known == nullptr ? KnownVersions() : *known;
+  if (status.error.ok()) next.plan = PlanOf(status.model->config());
+  next.Insert(std::move(status));
   Publish(name, std::move(next));
 }
 
-void ModelRegistry::Impl::Publish(const std::string& name, Versions versions) {
-  const auto count = static_cast<std::int64_t>(versions.size());
-  auto fresh = count == 0 ? nullptr : std::make_shared<const Versions>(std::move(versions));
+void ModelRegistry::Impl::Publish(const std::string& name, KnownVersions versions) {
+  const auto count = static_cast<std::int64_t>(versions.list.size());
+  auto fresh = count == 0 ? nullptr : std::make_shared<const KnownVersions>(std::move(versions));
+  Count(fresh.get(), 1, counts);
   {
     MutexLock lock(mutex);
     // Swapped, so that the old versions are released after the lock.
@@ -236,7 +220,9 @@ void ModelRegistry::Impl::Publish(const std::string& name, Versions versions) {
       models.erase(found);
     }
   }
-  known_versions += count - (fresh == nullptr ? 0 : static_cast<std::int64_t>(fresh->size()));
+  Count(fresh.get(), -1, counts);
+  known_versions += count - (fresh == nullptr ? 0 : static_cast<std::int64_t>(fresh->list.size()));
+  metrics.ForRepository().SetVersions(counts);
 }
 
 // For one more version. The records of failed loads give way to it: whoever made the load has had
@@ -244,7 +230,7 @@ void ModelRegistry::Impl::Publish(const std::string& name, Versions versions) {
 absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
   if (known_versions < options.max_models) return absl::OkStatus();
   std::string other;
-  Versions rest;
+  KnownVersions rest;
   {
     MutexLock lock(mutex);
     const auto failed = std::find_if(models.begin(), models.end(),
@@ -257,50 +243,32 @@ absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
     other = failed->first;
     rest = *failed->second;
   }
-  std::erase_if(rest, [](const ModelStatus& status) { return !IsLoaded(status); });
+  std::erase_if(rest.list, [](const ModelStatus& status) { return !IsLoaded(status); });
   Publish(other, std::move(rest));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Impl::Unload(const std::string& name,
                                                                       std::int64_t version) {
-  const std::shared_ptr<const Versions> known = Known(name);
-  if (known == nullptr) return Missing(name, version, nullptr);
-  Versions versions = *known;
-  if (version != 0 && FindVersion(versions, version) == nullptr) {
-    return Missing(name, version, &versions);
+  const std::shared_ptr<const KnownVersions> known = Known(name);
+  if (known == nullptr) return MissingVersion(name, version, nullptr);
+  KnownVersions versions = *known;
+  if (version != 0 && versions.Find(version) == nullptr) {
+    return MissingVersion(name, version, &versions);
   }
   std::vector<std::int64_t> unloaded;
-  std::erase_if(versions, [&](const ModelStatus& status) {
+  std::erase_if(versions.list, [&](const ModelStatus& status) {
     if (version != 0 && status.version != version) return false;
     if (IsLoaded(status)) unloaded.push_back(status.version);
     return true;
   });
-  const bool still_loaded = AnyLoaded(versions);
+  const bool still_loaded = versions.AnyLoaded();
   Publish(name, std::move(versions));
   for (const std::int64_t gone : unloaded) {
     spdlog::info("model {}, version {}: unloaded", name, gone);
   }
-  if (!unloaded.empty()) Announce(name, still_loaded);
+  if (!unloaded.empty()) changes.Add(name, still_loaded);
   return unloaded;
-}
-
-// Callers come here after the load mutex. One of them at a time delivers, also what others
-// announced, so that calls neither overlap nor overtake each other and hold no lock.
-void ModelRegistry::Impl::Deliver() {
-  while (true) {
-    std::pair<std::string, bool> change;
-    {
-      MutexLock lock(announce_mutex);
-      if (delivering || announced.empty()) return;
-      delivering = true;
-      change = std::move(announced.front());
-      announced.pop_front();
-    }
-    if (options.on_change) options.on_change(change.first, change.second);
-    MutexLock lock(announce_mutex);
-    delivering = false;
-  }
 }
 
 ModelRegistry::ModelRegistry(RegistryOptions options, ModelBackend& backend, Metrics& metrics,
@@ -309,19 +277,28 @@ ModelRegistry::ModelRegistry(RegistryOptions options, ModelBackend& backend, Met
 
 ModelRegistry::~ModelRegistry() = default;
 
+bool ModelRegistry::LoadModelAtStart(const std::string& name) {
+  {
+    MutexLock lock(impl_->load_mutex);
+    if (!impl_->MakeRoom(name).ok()) return false;
+  }
+  const std::vector<std::int64_t> present = impl_->repository.Versions(name);
+  const absl::StatusOr<v1::ModelConfig> config = impl_->repository.ReadConfig(name);
+  // A failure is in the log and in List. With a config that cannot be read, one is enough.
+  if (present.empty() || !config.ok()) return static_cast<void>(Load(name, 0)), true;
+  const VersionPlan plan = PlanOf(*config);
+  const VersionChoice choice = ChooseVersions(plan, present, [&](std::int64_t version) {
+    return Load(name, version).ok() ? VersionOutcome::kServes : VersionOutcome::kFails;
+  });
+  if (choice.held.empty()) spdlog::error("{}", Load(name, 0).status().ToString());
+  return true;
+}
+
 absl::Status ModelRegistry::LoadAll() {
   const absl::StatusOr<std::vector<std::string>> names = impl_->repository.ModelNames();
   if (!names.ok()) return names.status();
   std::size_t done = 0;
-  for (const std::string& name : *names) {
-    {
-      MutexLock lock(impl_->load_mutex);
-      if (!impl_->MakeRoom(name).ok()) break;
-    }
-    // A failure is in the log and in List.
-    static_cast<void>(Load(name, 0));
-    ++done;
-  }
+  while (done < names->size() && LoadModelAtStart((*names)[done])) ++done;
   if (done < names->size()) {
     spdlog::error(
         "model repository: it holds {} models, --max_models is {}: {} of them, from {} "
@@ -333,47 +310,64 @@ absl::Status ModelRegistry::LoadAll() {
 
 absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::Find(absl::string_view name,
                                                                  std::int64_t version) const {
-  const std::shared_ptr<const Versions> known = impl_->Known(name);
-  if (known == nullptr) return Missing(name, version, nullptr);
-  const Versions& versions = *known;
-  const auto found =
-      std::find_if(versions.rbegin(), versions.rend(), [version](const auto& status) {
-        return IsLoaded(status) && (version == 0 || status.version == version);
-      });
-  if (found == versions.rend()) return Missing(name, version, &versions);
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  const ModelStatus* const found = known == nullptr ? nullptr : known->FindLoaded(version);
+  if (found == nullptr) return MissingVersion(name, version, known.get());
   return found->model;
 }
 
+absl::StatusOr<std::shared_ptr<const Model>> ModelRegistry::FindForRequest(
+    absl::string_view name, std::int64_t version) const {
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  const ModelStatus* const found = known == nullptr ? nullptr : known->Choose(version);
+  if (found == nullptr) return MissingVersion(name, version, known.get());
+  return found->model;
+}
+
+absl::StatusOr<std::int64_t> ModelRegistry::VersionOfAlias(absl::string_view name,
+                                                           absl::string_view alias) const {
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  if (known == nullptr) return MissingAlias(name, alias, nullptr);
+  for (const auto& [text, version] : known->plan.aliases) {
+    if (text == alias) return version;
+  }
+  return MissingAlias(name, alias, known.get());
+}
+
+const Repository& ModelRegistry::repository() const { return impl_->repository; }
+
 absl::StatusOr<ModelStatus> ModelRegistry::Load(absl::string_view name, std::int64_t version) {
-  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
+  if (absl::Status status = CheckNameAndVersion(name, version); !status.ok()) return status;
   absl::StatusOr<ModelStatus> result = [&] {
     MutexLock lock(impl_->load_mutex);
     return impl_->Load(std::string(name), version);
   }();
-  impl_->Deliver();
+  impl_->changes.Deliver();
   return result;
 }
 
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_view name,
                                                                 std::int64_t version) {
-  if (absl::Status status = CheckRequest(name, version); !status.ok()) return status;
+  if (absl::Status status = CheckNameAndVersion(name, version); !status.ok()) return status;
   absl::StatusOr<std::vector<std::int64_t>> result = [&] {
     MutexLock lock(impl_->load_mutex);
     return impl_->Unload(std::string(name), version);
   }();
-  impl_->Deliver();
+  impl_->changes.Deliver();
   return result;
 }
 
 std::vector<ModelStatus> ModelRegistry::List() const {
-  std::vector<std::shared_ptr<const Versions>> models;
+  std::vector<std::shared_ptr<const KnownVersions>> models;
   {
     MutexLock lock(impl_->mutex);
     models.reserve(impl_->models.size());
     for (const auto& [name, versions] : impl_->models) models.push_back(versions);
   }
   std::vector<ModelStatus> list;
-  for (const auto& versions : models) list.insert(list.end(), versions->begin(), versions->end());
+  for (const auto& versions : models) {
+    list.insert(list.end(), versions->list.begin(), versions->list.end());
+  }
   // Stable: the versions of a model are in order already.
   std::stable_sort(list.begin(), list.end(),
                    [](const ModelStatus& a, const ModelStatus& b) { return a.name < b.name; });
@@ -381,14 +375,16 @@ std::vector<ModelStatus> ModelRegistry::List() const {
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name, std::int64_t version) const {
-  const std::shared_ptr<const Versions> known = impl_->Known(name);
-  if (known == nullptr) return Missing(name, version, nullptr);
-  const Versions& versions = *known;
-  const auto found = std::find_if(
-      versions.rbegin(), versions.rend(),
-      [version](const auto& status) { return version == 0 || status.version == version; });
-  if (found == versions.rend()) return Missing(name, version, &versions);
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  if (known == nullptr) return MissingVersion(name, version, nullptr);
+  const ModelStatus* const found = version == 0 ? &known->list.back() : known->Find(version);
+  if (found == nullptr) return MissingVersion(name, version, known.get());
   return *found;
+}
+
+std::vector<ModelStatus> ModelRegistry::ListOf(absl::string_view name) const {
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  return known == nullptr ? std::vector<ModelStatus>() : known->list;
 }
 
 }  // namespace normd

@@ -1,5 +1,6 @@
 // The loaded models, and their loading from a repository of
 //   <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors
+// in one or several roots.
 
 #ifndef NORMD_SERVER_MODEL_REGISTRY_H_
 #define NORMD_SERVER_MODEL_REGISTRY_H_
@@ -14,22 +15,15 @@
 #include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "server/metrics/metrics.h"
+#include "server/model/known_versions.h"
 #include "server/model/model.h"
 #include "server/model/model_name.h"
+#include "server/model/repository.h"
 
 namespace normd {
 
-// What GetModel and ListModels tell of one version.
-struct ModelStatus {
-  std::string name;
-  std::int64_t version = 0;
-  std::shared_ptr<const Model> model;  // Null when the load failed.
-  absl::Status error;                  // The last load's; may be set while an older state serves.
-  Duration load_time{};                // The last load's, also if it failed.
-};
-
 struct RegistryOptions {
-  std::string root;
+  std::vector<std::string> roots;                            // The folders of models; at least one.
   std::int64_t max_parameter_bytes = std::int64_t{4} << 30;  // The most in one file.
   // Versions that are known at once, of all models; the records of failed loads give way to others.
   std::int64_t max_models = 10000;
@@ -49,18 +43,26 @@ class ModelRegistry {
   ModelRegistry(RegistryOptions options, ModelBackend& backend, Metrics& metrics, Clock& clock);
   ~ModelRegistry();
 
-  // Loads the newest version of every model below the root, in the order of their names. A model
-  // that fails leaves its reason in List and in the log, and the others load; those beyond
-  // max_models are not loaded, which the log says. NotFound when the root is not a readable
-  // directory.
+  // Loads the versions of every model that its version_policy wants, the models in the order of
+  // their names. A version that fails leaves its reason in List and in the log, and its place to
+  // the next lower one; those beyond max_models are not loaded, which the log says. NotFound when a
+  // root is not a readable directory, InvalidArgument when two have a model of one name.
   absl::Status LoadAll();
 
-  // version 0: the highest that is loaded. NotFound names the model and what is loaded of it.
+  // version 0: the highest that is loaded but for the canary, as far as there is another. NotFound
+  // names the model and what is loaded of it.
   absl::StatusOr<std::shared_ptr<const Model>> Find(absl::string_view name,
                                                     std::int64_t version) const;
+  // The same for a request that computes: without a version, the model's canary takes its share.
+  absl::StatusOr<std::shared_ptr<const Model>> FindForRequest(absl::string_view name,
+                                                              std::int64_t version) const;
+  // The version that a version_alias of the model names; an error when there is no such alias.
+  absl::StatusOr<std::int64_t> VersionOfAlias(absl::string_view name,
+                                              absl::string_view alias) const;
 
-  // version 0: the highest in the repository. Blocks for the read and the backend's Prepare, then
-  // swaps the new state in at once. On failure what served before goes on serving.
+  // version 0: those that the model's version_policy wants of the repository; the result is the
+  // highest's, and when that fails the others are not loaded. Blocks for the read and the backend's
+  // Prepare, then swaps the new state in at once. On failure what served before goes on serving.
   // ResourceExhausted at max_models; Aborted while the files are being written.
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
 
@@ -73,8 +75,16 @@ class ModelRegistry {
   std::vector<ModelStatus> List() const;
   // version 0: the highest known, loaded or failed.
   absl::StatusOr<ModelStatus> Get(absl::string_view name, std::int64_t version) const;
+  // Every version that is known of the model.
+  std::vector<ModelStatus> ListOf(absl::string_view name) const;
+
+  // What it loads from.
+  const Repository& repository() const;
 
  private:
+  // At the start; false when max_models allows no more.
+  bool LoadModelAtStart(const std::string& name);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

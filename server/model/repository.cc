@@ -42,17 +42,23 @@ struct OpenFiles {
   std::optional<InputFile> parameters;
 };
 
-absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::string& config_path,
-                                            const std::string& parameters_path,
-                                            std::int64_t max_parameter_bytes, OpenFiles& open) {
-  absl::StatusOr<InputFile> config_file = root.OpenFile(config_path, kMaxConfigBytes);
-  if (!config_file.ok()) return config_file.status();
-  absl::StatusOr<v1::ModelConfig> config =
-      ReadModelConfig(open.config.emplace(*std::move(config_file)));
+absl::StatusOr<v1::ModelConfig> ReadCheckedConfig(const RootFolder& root, const std::string& path,
+                                                  OpenFiles& open) {
+  absl::StatusOr<InputFile> file = root.OpenFile(path, kMaxConfigBytes);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<v1::ModelConfig> config = ReadModelConfig(open.config.emplace(*std::move(file)));
   if (!config.ok()) return config.status();
   if (const absl::Status status = CheckModelConfig(*config); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("config.textproto: ", status.message()));
   }
+  return config;
+}
+
+absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::string& config_path,
+                                            const std::string& parameters_path,
+                                            std::int64_t max_parameter_bytes, OpenFiles& open) {
+  absl::StatusOr<v1::ModelConfig> config = ReadCheckedConfig(root, config_path, open);
+  if (!config.ok()) return config.status();
   const absl::StatusOr<std::unique_ptr<const Operation>> operation = MakeOperation(*config);
   if (!operation.ok()) return operation.status();
   const ParameterRules& rules = (*operation)->parameters();
@@ -72,6 +78,7 @@ absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::s
   for (const MatchedParameter& match : *matches) {
     absl::StatusOr<Parameter> parameter = tensors->Read(tensors->tensors()[match.tensor]);
     if (!parameter.ok()) return parameter.status();
+    if (absl::Status status = CheckNoNaN(*parameter); !status.ok()) return status;
     parameters.push_back(*std::move(parameter));
   }
   return Repository::Files{*std::move(config), std::move(parameters)};
@@ -87,53 +94,171 @@ absl::Status CheckSettled(const RootFolder& root, const std::string& path,
   return absl::AbortedError(absl::StrCat(file->name(), ": replaced while it was read"));
 }
 
-}  // namespace
+std::string ConfigPath(absl::string_view name) { return absl::StrCat(name, "/config.textproto"); }
 
-absl::StatusOr<std::vector<std::string>> Repository::ModelNames() const {
-  const absl::StatusOr<RootFolder> root = RootFolder::Open(root_);
-  if (!root.ok()) return root.status();
-  absl::StatusOr<std::vector<std::string>> listed = root->ListFolders("");
-  if (!listed.ok()) {
+std::string ParametersPath(absl::string_view name, std::int64_t version) {
+  return absl::StrCat(name, "/", version, "/params.safetensors");
+}
+
+bool IsUnfinished(absl::string_view name) {
+  return absl::StartsWith(name, ".") || absl::EndsWith(name, ".tmp") || absl::EndsWith(name, "~");
+}
+
+// The folders in the root that are meant to be models, in no order.
+absl::StatusOr<std::vector<std::string>> ListModels(const RootFolder& root,
+                                                    const std::string& path) {
+  absl::StatusOr<std::vector<std::string>> names = root.ListFolders("");
+  if (!names.ok()) {
     return absl::NotFoundError(
-        absl::StrCat("model repository: \"", Printable(root_), "\" cannot be listed"));
+        absl::StrCat("model repository: \"", Printable(path), "\" cannot be listed"));
   }
-  std::vector<std::string> names = *std::move(listed);
-  std::erase_if(names, [](const std::string& name) {
-    if (absl::StartsWith(name, ".") || absl::EndsWith(name, ".tmp") || absl::EndsWith(name, "~")) {
-      return true;
-    }
-    const absl::Status status = CheckModelName(name);
-    if (!status.ok()) spdlog::warn("model repository: folder skipped: {}", status.ToString());
-    return !status.ok();
-  });
-  std::sort(names.begin(), names.end());
+  std::erase_if(*names, IsUnfinished);
   return names;
 }
 
-absl::Status Repository::CheckModel(absl::string_view name) const {
-  const absl::StatusOr<RootFolder> root = RootFolder::Open(root_);
-  return root.ok() ? root->CheckFolder(name) : root.status();
-}
-
-std::vector<std::int64_t> Repository::Versions(absl::string_view name) const {
-  std::vector<std::string> names;
-  const absl::StatusOr<RootFolder> root = RootFolder::Open(root_);
-  // A folder that cannot be listed has no versions to offer.
-  if (root.ok()) names = root->ListFolders(name).value_or(names);
+absl::StatusOr<std::vector<std::int64_t>> ListVersions(const RootFolder& root,
+                                                       absl::string_view name) {
+  const absl::StatusOr<std::vector<std::string>> folders = root.ListFolders(name);
+  if (!folders.ok()) return folders.status();
   std::vector<std::int64_t> versions;
-  for (const std::string& folder : names) {
+  for (const std::string& folder : *folders) {
     if (const auto version = ParseVersion(folder)) versions.push_back(*version);
   }
   std::sort(versions.begin(), versions.end());
   return versions;
 }
 
+std::optional<FileState> StateAt(const RootFolder& root, const std::string& path) {
+  const absl::StatusOr<FileState> state = root.StateOf(path);
+  return state.ok() ? std::optional(*state) : std::nullopt;
+}
+
+VersionFiles FilesIn(const RootFolder& root, absl::string_view name, std::int64_t version) {
+  return {StateAt(root, ConfigPath(name)), StateAt(root, ParametersPath(name, version))};
+}
+
+absl::Status InTwoRoots(absl::string_view name, const std::string& a, const std::string& b) {
+  return absl::InvalidArgumentError(absl::StrCat("model ", name, ": it lies in \"", Printable(a),
+                                                 "\" and in \"", Printable(b),
+                                                 "\", wanted one folder of --model_repository"));
+}
+
+// Nothing when the model vanished after it was listed.
+std::optional<RepositoryScan::Model> ScanModel(const RootFolder& root, const std::string& name) {
+  RepositoryScan::Model model;
+  const absl::StatusOr<std::vector<std::int64_t>> versions = ListVersions(root, name);
+  if (absl::IsNotFound(versions.status())) return std::nullopt;
+  if (!versions.ok()) {
+    model.status = versions.status();
+    return model;
+  }
+  for (const std::int64_t version : *versions) {
+    model.versions[version] = FilesIn(root, name, version);
+  }
+  return model;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> Repository::ModelNames() const {
+  std::map<std::string, const std::string*> roots;  // By model.
+  for (const std::string& path : roots_) {
+    const absl::StatusOr<RootFolder> root = RootFolder::Open(path);
+    if (!root.ok()) return root.status();
+    const absl::StatusOr<std::vector<std::string>> names = ListModels(*root, path);
+    if (!names.ok()) return names.status();
+    for (const std::string& name : *names) {
+      if (const absl::Status status = CheckModelName(name); !status.ok()) {
+        spdlog::warn("model repository: folder skipped: {}", status.ToString());
+        continue;
+      }
+      const auto [entry, is_new] = roots.emplace(name, &path);
+      if (!is_new) return InTwoRoots(name, *entry->second, path);
+    }
+  }
+  std::vector<std::string> sorted;
+  for (const auto& [name, root] : roots) sorted.push_back(name);
+  return sorted;
+}
+
+RepositoryScan Repository::Scan() const {
+  RepositoryScan scan;
+  std::map<std::string, const std::string*> roots;  // By model.
+  for (const std::string& path : roots_) {
+    RepositoryScan::Root& seen = scan.roots.emplace_back();
+    const absl::StatusOr<RootFolder> root = RootFolder::Open(path);
+    const absl::StatusOr<std::vector<std::string>> names =
+        root.ok() ? ListModels(*root, path) : root.status();
+    seen.path = path;
+    seen.status = names.status();
+    if (!names.ok()) continue;
+    seen.device = root->device();
+    seen.models = names->size();
+    for (const std::string& name : *names) {
+      if (!CheckModelName(name).ok()) continue;
+      const auto [entry, is_new] = roots.emplace(name, &path);
+      if (is_new) {
+        if (auto model = ScanModel(*root, name)) scan.models.emplace(name, *std::move(model));
+      } else {
+        scan.models[name] = {InTwoRoots(name, *entry->second, path), {}};
+      }
+    }
+  }
+  return scan;
+}
+
+absl::StatusOr<RootFolder> Repository::RootOf(absl::string_view name) const {
+  for (const std::string& path : roots_) {
+    absl::StatusOr<RootFolder> root = RootFolder::Open(path);
+    if (roots_.size() == 1) return root;
+    if (root.ok() && !absl::IsNotFound(root->CheckFolder(name))) return root;
+  }
+  return RootFolder::Open(roots_.front());
+}
+
+absl::Status Repository::CheckModel(absl::string_view name) const {
+  absl::Status found = absl::NotFoundError("");
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    const absl::StatusOr<RootFolder> root = RootFolder::Open(roots_[i]);
+    const absl::Status status = root.ok() ? root->CheckFolder(name) : root.status();
+    if (roots_.size() == 1) return status;
+    if (!root.ok() || absl::IsNotFound(status)) continue;
+    if (!absl::IsNotFound(found)) {
+      return absl::InvalidArgumentError(absl::StrCat("it lies in folders ", first + 1, " and ",
+                                                     i + 1, " of --model_repository, wanted one"));
+    }
+    found = status;
+    first = i;
+  }
+  return found;
+}
+
+std::vector<std::int64_t> Repository::Versions(absl::string_view name) const {
+  const absl::StatusOr<RootFolder> root = RootOf(name);
+  // A folder that cannot be listed has no versions to offer.
+  if (!root.ok()) return {};
+  return ListVersions(*root, name).value_or(std::vector<std::int64_t>());
+}
+
+VersionFiles Repository::FilesOf(absl::string_view name, std::int64_t version) const {
+  const absl::StatusOr<RootFolder> root = RootOf(name);
+  return root.ok() ? FilesIn(*root, name, version) : VersionFiles();
+}
+
+absl::StatusOr<v1::ModelConfig> Repository::ReadConfig(absl::string_view name) const {
+  const absl::StatusOr<RootFolder> root = RootOf(name);
+  if (!root.ok()) return root.status();
+  OpenFiles open;
+  return ReadCheckedConfig(*root, ConfigPath(name), open);
+}
+
 absl::StatusOr<Repository::Files> Repository::ReadOnce(absl::string_view name, std::int64_t version,
                                                        std::int64_t max_parameter_bytes) const {
-  const absl::StatusOr<RootFolder> root = RootFolder::Open(root_);
+  const absl::StatusOr<RootFolder> root = RootOf(name);
   if (!root.ok()) return root.status();
-  const std::string config_path = absl::StrCat(name, "/config.textproto");
-  const std::string parameters_path = absl::StrCat(name, "/", version, "/params.safetensors");
+  const std::string config_path = ConfigPath(name);
+  const std::string parameters_path = ParametersPath(name, version);
   OpenFiles open;
   absl::StatusOr<Files> files =
       ReadFiles(*root, config_path, parameters_path, max_parameter_bytes, open);

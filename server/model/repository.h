@@ -3,8 +3,11 @@
 #ifndef NORMD_SERVER_MODEL_REPOSITORY_H_
 #define NORMD_SERVER_MODEL_REPOSITORY_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,50 +16,86 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "normd/v1/model_config.pb.h"
+#include "server/model/file.h"
 #include "server/model/model.h"
+#include "server/model/root_folder.h"
 
 namespace normd {
 
-// Reads <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors, and nothing
-// outside the root: RootFolder says which symbolic links it follows. Errors name files without
-// their folders and quote nothing of what is in them but names that a config or a header of ours
-// has: they reach clients. Thread-safe.
+// What the files of one version are; of a version whose files cannot be looked at, nothing.
+struct VersionFiles {
+  std::optional<FileState> config;
+  std::optional<FileState> parameters;
+
+  friend bool operator==(const VersionFiles&, const VersionFiles&) = default;
+};
+
+// The whole repository at one moment.
+struct RepositoryScan {
+  struct Model {
+    absl::Status status;  // Why the versions are not known; for the log, as it has folders' paths.
+    std::map<std::int64_t, VersionFiles> versions;
+  };
+  struct Root {
+    std::string path;
+    absl::Status status;  // Why its models are not known; for the log.
+    std::uint64_t device = 0;
+    std::size_t models = 0;
+  };
+  std::map<std::string, Model> models;  // Without those that Repository::ModelNames leaves out.
+  std::vector<Root> roots;              // In their order.
+};
+
+// Reads <root>/<name>/config.textproto and <root>/<name>/<version>/params.safetensors, of one or
+// several roots, and nothing outside them: RootFolder says which symbolic links it follows. A model
+// lies in one root. Errors name files without their folders and quote nothing of what is in them
+// but names that a config or a header of ours has: they reach clients. Thread-safe.
 class Repository {
  public:
   // `after_read` is called each time that files have been read and before they are checked; a test
   // writes to them there.
-  explicit Repository(std::string root, std::function<void()> after_read = nullptr)
-      : root_(std::move(root)), after_read_(std::move(after_read)) {}
+  explicit Repository(std::vector<std::string> roots, std::function<void()> after_read = nullptr)
+      : roots_(std::move(roots)), after_read_(std::move(after_read)) {}
 
-  // The model folders, sorted. Left out: what begins with '.' or ends in ".tmp" or '~', as editors
-  // and copying tools name what is not finished. A folder whose name no request could say is left
-  // out with a line in the log. NotFound when the root is not a readable directory.
+  // The model folders of all roots, sorted. Left out: what begins with '.' or ends in ".tmp" or
+  // '~', as editors and copying tools name what is not finished. A folder whose name no request
+  // could say is left out with a line in the log. NotFound when a root is not a readable directory,
+  // InvalidArgument when two roots have a folder of one name; both name the roots, for the log.
   absl::StatusOr<std::vector<std::string>> ModelNames() const;
+
+  // Looks at all folders and files, and reads none.
+  RepositoryScan Scan() const;
 
   // The functions below require CheckModelName(name).ok().
 
-  // OK; NotFound when there is no such folder; InvalidArgument when a link leads out.
+  // OK; NotFound when there is no such folder; InvalidArgument when a link leads out, and when two
+  // roots have one.
   absl::Status CheckModel(absl::string_view name) const;
   // The folders named by a positive integer without sign and leading zeros, ascending. Empty also
   // when the model is not there.
   std::vector<std::int64_t> Versions(absl::string_view name) const;
+  VersionFiles FilesOf(absl::string_view name, std::int64_t version) const;
+  // Reads and checks it.
+  absl::StatusOr<v1::ModelConfig> ReadConfig(absl::string_view name) const;
 
   struct Files {
     v1::ModelConfig config;
     std::vector<Parameter> parameters;
   };
   // Reads and checks the config, then the header of the parameters' file, and then those tensors
-  // that the config asks for. A config that asks for no parameters needs no file of them. What
-  // comes back is of one state of both files: when one of them changes meanwhile, all is read
-  // again, and after some 600 ms of changes the error is Aborted.
+  // that the config asks for, which must not hold NaN. A config that asks for no parameters needs
+  // no file of them. What comes back is of one state of both files: when one of them changes
+  // meanwhile, all is read again, and after some 600 ms of changes the error is Aborted.
   absl::StatusOr<Files> Read(absl::string_view name, std::int64_t version,
                              std::int64_t max_parameter_bytes) const;
 
  private:
+  // The root that has the model, else the first.
+  absl::StatusOr<RootFolder> RootOf(absl::string_view name) const;
   absl::StatusOr<Files> ReadOnce(absl::string_view name, std::int64_t version,
                                  std::int64_t max_parameter_bytes) const;
 
-  const std::string root_;
+  const std::vector<std::string> roots_;
   const std::function<void()> after_read_;
 };
 

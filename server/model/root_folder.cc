@@ -194,6 +194,11 @@ absl::Status RootFolder::CheckFolder(absl::string_view path) const {
   return absl::NotFoundError(absl::StrCat(NameOf(path), ": not a folder"));
 }
 
+std::uint64_t RootFolder::device() const {
+  struct stat info {};
+  return fstat(descriptor_.get(), &info) == 0 ? StateFrom(info).device : 0;
+}
+
 absl::StatusOr<std::vector<std::string>> RootFolder::ListFolders(absl::string_view path) const {
   PathWalk walk(descriptor_.get(), path);
   const absl::StatusOr<PathEnd> end = walk.Run();

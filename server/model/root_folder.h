@@ -35,6 +35,9 @@ class RootFolder {
   // OK for a folder; NotFound when there is none; InvalidArgument when a link leads out.
   absl::Status CheckFolder(absl::string_view path) const;
 
+  // The file system that the folder itself lies on; 0 when that cannot be told.
+  std::uint64_t device() const;
+
   // The names of the folders in the folder at `path`, and of links that are not known to lead to
   // something else. Not sorted.
   absl::StatusOr<std::vector<std::string>> ListFolders(absl::string_view path) const;

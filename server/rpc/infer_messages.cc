@@ -183,8 +183,15 @@ absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_vie
       std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (digits && absl::SimpleAtoi(text, &version) && version > 0) return version;
   return absl::InvalidArgumentError(absl::StrCat(field, ": \"", Printable(text, kMaxShown),
-                                                 "\", wanted a number from 1, or nothing for the "
-                                                 "highest version that is loaded"));
+                                                 "\", wanted a number from 1, a version_alias of "
+                                                 "the model's config, or nothing"));
+}
+
+absl::StatusOr<std::int64_t> FindVersion(const ModelRegistry& registry, absl::string_view model,
+                                         absl::string_view field, absl::string_view text) {
+  if (!IsVersionAlias(text)) return VersionOf(field, text);
+  const absl::StatusOr<std::int64_t> named = registry.VersionOfAlias(model, text);
+  return absl::IsInvalidArgument(named.status()) ? VersionOf(field, text) : named;
 }
 
 absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstBytes> slices) const {
@@ -192,9 +199,13 @@ absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstByte
   if (!view.ok()) return view.status();
   RequestDescription request;
   request.id = std::move(view->id);
-  const absl::StatusOr<std::int64_t> version = VersionOf("model_version", view->version);
-  if (!version.ok()) return version.status();
-  request.version = *version;
+  if (IsVersionAlias(view->version)) {
+    request.version_alias = std::move(view->version);
+  } else {
+    const absl::StatusOr<std::int64_t> version = VersionOf("model_version", view->version);
+    if (!version.ok()) return version.status();
+    request.version = *version;
+  }
   request.model = std::move(view->model);
   request.priority = PriorityOf(view->priority);
   const absl::StatusOr<std::int64_t> timeout_ns = TimeoutOf(view->timeout);

@@ -10,14 +10,18 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "server/model/registry.h"
 #include "server/rpc/message_codec.h"
 #include "wire/infer_message.h"
 
 namespace normd {
 
-// The version that a request names: digits, or nothing for the highest that is loaded (0).
+// The version that a request names: digits, or nothing for the model's choice (0).
 // InvalidArgument, with `field`, for anything else.
 absl::StatusOr<std::int64_t> VersionOf(absl::string_view field, absl::string_view text);
+// The same, or the version that a version_alias of the model names; NotFound when it has others.
+absl::StatusOr<std::int64_t> FindVersion(const ModelRegistry& registry, absl::string_view model,
+                                         absl::string_view field, absl::string_view text);
 
 // ModelInfer's messages, and those that ModelStreamInfer sends. A request's parameters:
 //   priority  1: high, 2: normal, 3: low; 0: normal

@@ -19,10 +19,11 @@ namespace {
 using About = std::shared_ptr<const Model>;
 
 // A model by the name and version that a request gives.
-absl::Status CheckName(const std::string& name, const std::string& version, std::int64_t& number) {
+absl::Status CheckName(const ModelRegistry& registry, const std::string& name,
+                       const std::string& version, std::int64_t& number) {
   absl::Status status = CheckModelName(name);
   if (!status.ok()) return status;
-  const absl::StatusOr<std::int64_t> parsed = VersionOf("version", version);
+  const absl::StatusOr<std::int64_t> parsed = FindVersion(registry, name, "version", version);
   if (!parsed.ok()) return parsed.status();
   number = *parsed;
   return absl::OkStatus();
@@ -31,7 +32,7 @@ absl::Status CheckName(const std::string& name, const std::string& version, std:
 absl::StatusOr<About> FindModel(const ModelRegistry& registry, const std::string& name,
                                 const std::string& version) {
   std::int64_t number = 0;
-  absl::Status status = CheckName(name, version, number);
+  absl::Status status = CheckName(registry, name, version, number);
   if (!status.ok()) return status;
   return registry.Find(name, number);
 }
@@ -121,9 +122,11 @@ InferService::Unary* InferService::ModelReady(Context* context, const Bytes* req
       [this](const inference::ModelReadyRequest& wanted, inference::ModelReadyResponse& answer,
              About& about) {
         std::int64_t version = 0;
-        absl::Status status = CheckName(wanted.name(), wanted.version(), version);
+        const ModelRegistry& registry = environment_.accept.registry;
+        absl::Status status = CheckName(registry, wanted.name(), wanted.version(), version);
+        if (absl::IsNotFound(status)) return absl::OkStatus();  // No such alias.
         if (!status.ok()) return status;
-        auto model = environment_.accept.registry.Find(wanted.name(), version);
+        auto model = registry.Find(wanted.name(), version);
         answer.set_ready(model.ok() && readiness_.ready());
         if (model.ok()) about = *std::move(model);
         return absl::OkStatus();
@@ -184,7 +187,8 @@ InferService::Unary* InferService::ModelStatistics(Context* context, const Bytes
              inference::ModelStatisticsResponse& answer, About&) {
         std::int64_t version = 0;
         if (!wanted.name().empty()) {
-          absl::Status status = CheckName(wanted.name(), wanted.version(), version);
+          absl::Status status =
+              CheckName(environment_.accept.registry, wanted.name(), wanted.version(), version);
           if (!status.ok()) return status;
         }
         return AddStatistics(environment_.accept.registry, wanted.name(), version, answer);

@@ -57,12 +57,12 @@ int ProbeStatus(absl::string_view path, const Readiness& readiness, const ModelR
   }
   std::int64_t version = 0;
   if (const std::size_t slash = path.find('/'); slash != absl::string_view::npos) {
-    absl::string_view digits = path.substr(slash);
-    if (!absl::ConsumePrefix(&digits, "/versions/") || digits.empty()) return kNotFound;
-    const absl::StatusOr<std::int64_t> number = VersionOf("version", digits);
+    absl::string_view text = path.substr(slash);
+    if (!absl::ConsumePrefix(&text, "/versions/") || text.empty()) return kNotFound;
+    path = path.substr(0, slash);
+    const absl::StatusOr<std::int64_t> number = FindVersion(registry, path, "version", text);
     if (!number.ok()) return kFalse;
     version = *number;
-    path = path.substr(0, slash);
   }
   return registry.Find(path, version).ok() && readiness.ready() ? kTrue : kFalse;
 }

@@ -86,7 +86,7 @@ BenchServer::BenchServer(const BenchServerOptions& options)
       metrics_(options.record_metrics ? CreateMetrics({"bench", ""}) : CreateNoMetrics()),
       readiness_(*metrics_),
       backend_(ValueOrExit(CreateBackend(options.backend, *metrics_, clock_))),
-      registry_({.root = root_, .on_change = {}}, *backend_, *metrics_, clock_),
+      registry_({.roots = {root_}, .on_change = {}}, *backend_, *metrics_, clock_),
       admission_({.max_connection_share = 0.5, .max_peer_share = 0.75}, *metrics_),
       queue_(options.queue, clock_),
       executor_(MakeLanes(options, *backend_), queue_, MakeInlineLanes(options, *backend_),

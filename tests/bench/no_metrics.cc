@@ -51,6 +51,13 @@ class NoRegionMetrics final : public RegionMetrics {
   void AddTensors(std::int64_t, std::int64_t) override {}
 };
 
+class NoRepositoryMetrics final : public RepositoryMetrics {
+ public:
+  void SetVersions(const VersionCounts&) override {}
+  void RecordLoadFailure() override {}
+  void RecordPoll(bool) override {}
+};
+
 class NoMetrics final : public Metrics {
  public:
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
@@ -63,6 +70,7 @@ class NoMetrics final : public Metrics {
   ConnectionMetrics& ForConnections() override { return connections_; }
   TlsMetrics& ForTls() override { return tls_; }
   RegionMetrics& ForRegions() override { return regions_; }
+  RepositoryMetrics& ForRepository() override { return repository_; }
   LaneMetrics& ForLane(absl::string_view, absl::string_view) override { return lane_; }
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -82,6 +90,7 @@ class NoMetrics final : public Metrics {
   NoConnectionMetrics connections_;
   NoTlsMetrics tls_;
   NoRegionMetrics regions_;
+  NoRepositoryMetrics repository_;
   NoLaneMetrics lane_;
 };
 

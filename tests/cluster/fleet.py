@@ -26,7 +26,7 @@ class Replica:
         self._process = None
 
     def start(self):
-        self._log = tempfile.TemporaryFile(mode="w+")
+        self._log = tempfile.TemporaryFile(mode="a+")  # At its end, wherever log() reads.
         self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
         self._await_serving()
 
@@ -40,6 +40,13 @@ class Replica:
     def log(self):
         self._log.seek(0)
         return self._log.read()
+
+    def await_log(self, text, limit_s=60):
+        end = time.monotonic() + limit_s
+        while text not in self.log():
+            if time.monotonic() > end:
+                raise AssertionError(f"{self.target} does not say {text!r}:\n{self.log()}")
+            time.sleep(0.1)
 
     def normctl(self, *arguments):
         return subprocess.run(

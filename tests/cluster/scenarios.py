@@ -1,9 +1,11 @@
 """What may befall a fleet, and what has to hold then. `CASES` are (name, function); a function takes a
 Setup and returns the results that it was judged by, or why it cannot be tried here."""
 
+import collections
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
@@ -244,14 +246,21 @@ def scale(setup):
     return [result]
 
 
-def answered(replica):
-    """What the replica's metrics say that it answered."""
+def answered_by_version(replica):
+    """What the replica's metrics say that each version has answered."""
     text = subprocess.run(
         replica.machine.command("curl", "-s", f"http://{replica.machine.address}:8002/metrics"),
         capture_output=True, text=True, check=True).stdout
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
-               if line.startswith("normd_requests_total") and 'method="Normalize"' in line
-               and 'code="OK"' in line)
+    counts = collections.Counter()
+    for line in text.splitlines():
+        found = re.match(r'normd_requests_total\{.*version="(\d*)".*\} (\S+)$', line)
+        if found and 'method="Normalize"' in line and 'code="OK"' in line:
+            counts[found.group(1)] += float(found.group(2))
+    return counts
+
+
+def answered(replica):
+    return sum(answered_by_version(replica).values())
 
 
 @scenario("a poisoned model version: it is refused and changes nothing")
@@ -273,6 +282,66 @@ def poisoned(setup):
                     refused += 1
             result = load.result()
     require(refused == 15, "only", refused, "loads were refused")
+    require_nothing_lost(result)
+    return [result]
+
+
+def poisons(good):
+    """What a version may hold that must not be served, by the version."""
+    header = 8 + int.from_bytes(good[:8], "little")
+    nan = good[:header] + b"\x00\x00\xc0\x7f" * ((len(good) - header) // 4)
+    return dict(enumerate((b"", good[:-100], nan, good.replace(b"[64]", b"[63]")), start=2))
+
+
+def await_version(replica, version, limit_s=60):
+    """Until the replica serves the version, and no other."""
+    end = time.monotonic() + limit_s
+    while True:
+        told = replica.normctl("model", "instance_norm_64", f"--version={version}")
+        gone = replica.normctl("model", "instance_norm_64", "--version=1")
+        if told.returncode == 0 and "FAILED" not in told.stdout and gone.returncode != 0:
+            return
+        require(time.monotonic() < end, replica.target, "does not serve version", version,
+                replica.log())
+        time.sleep(0.1)
+
+
+@scenario("a poisoned version in the repository that replicas follow: the old one serves, then a good one")
+def poisoned_model(setup):
+    with tempfile.TemporaryDirectory() as folder:
+        repository = pathlib.Path(folder, "models")
+        shutil.copytree(setup.repository, repository)
+        model = repository / "instance_norm_64"
+        good = (model / "1/params.safetensors").read_bytes()
+        with setup.fleet(repository=repository, flags=("--model_poll_interval=250ms",)) as fleet:
+            load = fleet.load(*setup.full(14))
+            time.sleep(2)  # The warm-up.
+            for version, bad in poisons(good).items():
+                (model / f"{version}.tmp").mkdir()
+                (model / f"{version}.tmp/params.safetensors").write_bytes(bad)
+                (model / f"{version}.tmp").rename(model / str(version))
+                for replica in fleet.replicas:
+                    replica.await_log(f"instance_norm_64, version {version}: load failed")
+            config = (model / "config.textproto").read_text()
+            (model / "config.textproto").write_text("instance_norm { channels: 64")
+            for replica in fleet.replicas:
+                replica.await_log("instance_norm_64, version 1: load failed, the state before")
+            require(load.running(), "the load ended before the good version came")
+            (model / "config.textproto").write_text(config)
+            last = max(poisons(good)) + 1
+            (model / f"{last}.tmp").mkdir()
+            (model / f"{last}.tmp/params.safetensors").write_bytes(good)
+            (model / f"{last}.tmp").rename(model / str(last))
+            for replica in fleet.replicas:
+                await_version(replica, last)
+            result = load.result()
+            for replica in fleet.replicas:
+                counts = answered_by_version(replica)
+                require(set(counts) <= {"1", str(last)} and counts[str(last)] > 0,
+                        "versions that answered:", counts)
+                # Each version once, and with each change of the config once more.
+                require(replica.log().count("load failed") <= 3 * (len(poisons(good)) + 1),
+                        "a failure was told again and again:", replica.log())
     require_nothing_lost(result)
     return [result]
 

@@ -120,6 +120,22 @@ class CountingRegionMetrics final : public RegionMetrics {
   std::atomic<std::int64_t> out_bytes{0};
 };
 
+class CountingRepositoryMetrics final : public RepositoryMetrics {
+ public:
+  void SetVersions(const VersionCounts& counts) override {
+    loaded = counts.loaded;
+    failed = counts.failed;
+  }
+  void RecordLoadFailure() override { ++load_failures; }
+  void RecordPoll(bool complete) override { ++(complete ? complete_polls : incomplete_polls); }
+
+  std::atomic<std::int64_t> loaded{0};
+  std::atomic<std::int64_t> failed{0};
+  std::atomic<std::int64_t> load_failures{0};
+  std::atomic<std::int64_t> complete_polls{0};
+  std::atomic<std::int64_t> incomplete_polls{0};
+};
+
 // Thread-safe. Scrape and Collect are empty.
 class CountingMetrics final : public Metrics {
  public:
@@ -129,6 +145,7 @@ class CountingMetrics final : public Metrics {
   ConnectionMetrics& ForConnections() override { return connections; }
   TlsMetrics& ForTls() override { return tls; }
   RegionMetrics& ForRegions() override { return regions; }
+  RepositoryMetrics& ForRepository() override { return repository; }
   LaneMetrics& ForLane(absl::string_view device, absl::string_view lane) override;
   void SetDevice(absl::string_view, absl::string_view) override {}
   void SetLimits(const MetricsLimits&) override {}
@@ -146,6 +163,7 @@ class CountingMetrics final : public Metrics {
   CountingConnectionMetrics connections;
   CountingTlsMetrics tls;
   CountingRegionMetrics regions;
+  CountingRepositoryMetrics repository;
   std::atomic<std::int64_t> inflight_bytes{0};
   std::atomic<bool> ready{false};
 

@@ -80,7 +80,7 @@ class AcceptTest : public ::testing::Test {
   CountingMetrics metrics_;
   NoBackend backend_;
   const std::string root_ = MakeRepository();
-  ModelRegistry registry_{{.root = root_, .on_change = {}}, backend_, metrics_, clock_};
+  ModelRegistry registry_{{.roots = {root_}, .on_change = {}}, backend_, metrics_, clock_};
   Admission admission_{{}, metrics_};
   BatchQueue queue_{{}, clock_};
   AcceptEnvironment accept_{{}, registry_, admission_, queue_, metrics_, clock_};
@@ -112,6 +112,36 @@ TEST_F(AcceptTest, TheQueueGetsWhatTheRequestSays) {
   EXPECT_FALSE(request->IsCancelled());
   call.Cancel();
   EXPECT_TRUE(request->IsCancelled());
+}
+
+TEST_F(AcceptTest, AnAliasNamesItsVersionAndACanaryTakesItsShare) {
+  for (const char* version : {"1", "2"}) {
+    std::filesystem::create_directories(root_ + "/two/" + version);
+  }
+  std::ofstream(root_ + "/two/config.textproto")
+      << "instance_norm { channels: 2 affine: false } canary { version: 2 percent: 25 } "
+         "version_alias { name: \"stable\" version: 1 }";
+  ASSERT_TRUE(registry_.Load("two", 0).ok());
+  RequestDescription description = Describe();
+  description.model = "two";
+  const auto version = [&] {
+    CallContext call(accept_, Arrival());
+    AcceptedRequest accepted;
+    const absl::Status status = AcceptRequest(accept_, call, description, accepted);
+    EXPECT_TRUE(status.ok()) << status;
+    return status.ok() ? call.model()->version() : 0;
+  };
+  int canary = 0;
+  for (int i = 0; i < 40; ++i) canary += version() == 2 ? 1 : 0;
+  EXPECT_EQ(canary, 10);
+  description.version_alias = "stable";
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(version(), 1);
+  description.version_alias = "old";
+  EXPECT_EQ(Refusal(description),
+            "model: two has no version \"old\"; known versions: 1, 2; names: stable (1)");
+  description.version_alias = "";
+  description.version = 2;
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(version(), 2);
 }
 
 TEST_F(AcceptTest, AnOutputGoesToTheMemoryThatTheRequestNames) {

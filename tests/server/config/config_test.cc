@@ -95,6 +95,12 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--lame_duck=2h", "--lame_duck: 2h, wanted from 0 to 1h"},
            {"--log_level=loud", "--log_level: \"loud\", wanted trace"},
            {"--model_repository=", "--model_repository: empty"},
+           {"--model_repository=a,,b",
+            "--model_repository: \"a,,b\", wanted folders separated by commas, none of them empty"},
+           {"--model_repository=a,b,a", "--model_repository: \"a,b,a\", wanted each folder once"},
+           {"--model_poll_interval=9ms",
+            "--model_poll_interval: 9ms, wanted 0, or from 10ms to 24h"},
+           {"--model_poll_interval=-1s", "--model_poll_interval: -1s, wanted 0, or"},
        }) {
     const std::string flag = wrong.flag;
     const std::string name = flag.substr(0, flag.find('='));
@@ -103,6 +109,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
     const std::string good = name == "--listen" || name == "--metrics_listen"  ? "127.0.0.1:0"
                              : name == "--log_level"                           ? "info"
                              : name == "--model_repository"                    ? "models"
+                             : name == "--model_poll_interval"                 ? "10s"
                              : name == "--max_request_bytes"                   ? "1048576"
                              : name == "--max_inflight_bytes"                  ? "1073741824"
                              : name == "--stream_window_bytes"                 ? "1048576"
@@ -143,7 +150,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 67U);
+  EXPECT_EQ(names.size(), 68U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
@@ -268,6 +275,12 @@ TEST(FlagHelpTest, EveryFlagHasAUnitAndASentence) {
     if (name == "shared_memory_prefix" || name == "shared_memory_listen") continue;
     EXPECT_THAT(text, HasSubstr(" (")) << name << " has no default";
   }
+}
+
+TEST(ParseCommandLineTest, TakesSeveralFoldersOfModels) {
+  const auto line = Parse({"--model_repository=/models", "--model_repository=/a,/b/c,d"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_THAT(ModelFolders(line->config), ::testing::ElementsAre("/a", "/b/c", "d"));
 }
 
 TEST(FlagHelpTest, NamesEveryFlagOnce) {

@@ -68,6 +68,9 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_device_info", "gauge"},
       {"normd_model_load_duration_seconds", "histogram"},
       {"normd_models_without_series", "gauge"},
+      {"normd_model_versions", "gauge"},
+      {"normd_model_load_failures_total", "counter"},
+      {"normd_model_repository_polls_total", "counter"},
       {"normd_pool_bytes", "gauge"},
       {"normd_connections", "gauge"},
       {"normd_connections_limit", "gauge"},
@@ -350,6 +353,21 @@ TEST_F(MetricsTest, MissesNothingThatManyThreadsRecordDuringScrapes) {
   EXPECT_DOUBLE_EQ(Total(scrape, "normd_lane_busy_seconds_total"), all * 1e-6);
   EXPECT_EQ(Total(scrape, "normd_inflight_bytes"), 0);
   EXPECT_EQ(Total(scrape, "normd_queue_requests"), 0);
+}
+
+TEST_F(MetricsTest, TheRepositoryIsCountedByStateAndResult) {
+  RepositoryMetrics& repository = metrics_->ForRepository();
+  repository.SetVersions({5, 2});
+  for (int i = 0; i < 3; ++i) repository.RecordLoadFailure();
+  for (const bool complete : {true, false, true}) repository.RecordPoll(complete);
+  const std::string text = metrics_->Scrape();
+  for (const char* line :
+       {"normd_model_versions{state=\"loaded\"} 5\n", "normd_model_versions{state=\"failed\"} 2\n",
+        "normd_model_load_failures_total 3\n",
+        "normd_model_repository_polls_total{result=\"complete\"} 2\n",
+        "normd_model_repository_polls_total{result=\"incomplete\"} 1\n"}) {
+    EXPECT_THAT(text, ::testing::HasSubstr(line));
+  }
 }
 
 TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {

@@ -55,7 +55,7 @@ class ModelRegistryTest : public ::testing::Test {
   ModelRegistry& registry() {
     if (registry_ == nullptr) {
       RegistryOptions options;
-      options.root = dir_.path();
+      options.roots = {dir_.path()};
       options.max_models = max_models_;
       options.on_change = [this](const std::string& name, bool loaded) {
         changes_.emplace_back(name, loaded);

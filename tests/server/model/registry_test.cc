@@ -92,7 +92,7 @@ TEST_F(ModelRegistryTest, VersionsArePositiveIntegersAlone) {
 TEST_F(ModelRegistryTest, LoadAllSaysThatTheRootIsNoFolder) {
   for (const std::string& root : {dir_.path() + "/none", dir_.Write("file", "")}) {
     RegistryOptions options;
-    options.root = root;
+    options.roots = {root};
     ModelRegistry registry(options, backend_, *metrics_, clock_);
     const absl::Status status = registry.LoadAll();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;

@@ -61,7 +61,7 @@ class RepositoryTest : public ::testing::Test {
     std::filesystem::rename(Path(path + ".tmp"), Path(path));
   }
   absl::StatusOr<Repository::Files> Read() {
-    return Repository(dir_.path(),
+    return Repository({dir_.path()},
                       [this] {
                         if (++reads_; after_read_) after_read_();
                       })
@@ -196,7 +196,7 @@ TEST_F(RepositoryTest, FollowsKubernetesLinks) {
   ASSERT_EQ(symlink("..data/config.textproto", Path(kConfig).c_str()), 0);
   dir_.Write(kParams, Weights(1));
   ASSERT_TRUE(Read().ok()) << Read().status();
-  EXPECT_THAT(Repository(dir_.path()).Versions("m"), ElementsAre(1));
+  EXPECT_THAT(Repository({dir_.path()}).Versions("m"), ElementsAre(1));
   // Exchanged while it is read: read again.
   reads_ = 0;
   after_read_ = [this] {
@@ -257,7 +257,7 @@ TEST_F(RepositoryTest, NoExchangeOfLinksLeadsOut) {
       }
     }
   });
-  const Repository repository(dir_.path());
+  const Repository repository({dir_.path()});
   for (int i = 0; i < 40; ++i) {
     const auto files = repository.Read("m", 1, kMaxBytes);
     if (files.ok()) {

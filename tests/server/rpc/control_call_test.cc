@@ -86,7 +86,7 @@ class ControlCallTest : public ::testing::Test {
   GatedClock clock_{gate_};
   CountingMetrics metrics_;
   NoBackend backend_;
-  ModelRegistry registry_{{.root = "", .on_change = {}}, backend_, metrics_, clock_};
+  ModelRegistry registry_{{.roots = {""}, .on_change = {}}, backend_, metrics_, clock_};
   Admission admission_{{}, metrics_};
   BatchQueue queue_{{}, clock_};
   AcceptEnvironment accept_{{}, registry_, admission_, queue_, metrics_, clock_};

@@ -48,6 +48,9 @@ std::vector<Fault> NameFaults() {
   return {
       {"TextAsVersion", Code::INVALID_ARGUMENT, "model_version: \"latest\", wanted a number from 1",
        [](Request& r) { r.set_model_version("latest"); }},
+      {"FractionAsVersion", Code::INVALID_ARGUMENT,
+       "model_version: \"1.5\", wanted a number from 1",
+       [](Request& r) { r.set_model_version("1.5"); }},
       {"VersionZero", Code::INVALID_ARGUMENT, "model_version: \"0\"",
        [](Request& r) { r.set_model_version("0"); }},
       {"NegativeVersion", Code::INVALID_ARGUMENT, "model_version: \"-1\"",

@@ -18,7 +18,7 @@ ScriptModels& ScriptModels::Get() {
 }
 
 ScriptModels::ScriptModels()
-    : registry_({.root = MakeRepository(), .on_change = {}}, backend_, metrics_, clock_) {
+    : registry_({.roots = {MakeRepository()}, .on_change = {}}, backend_, metrics_, clock_) {
   grpc_init();
   spdlog::set_level(spdlog::level::warn);
   if (!registry_.LoadAll().ok()) std::abort();

@@ -89,7 +89,7 @@ class StreamCrowdTest : public testing::Test {
 
   StreamCrowdTest()
       : root_(MakeRepository()),
-        registry_({.root = root_, .on_change = {}}, backend_, metrics_, clock_) {
+        registry_({.roots = {root_}, .on_change = {}}, backend_, metrics_, clock_) {
     grpc_init();
     EXPECT_TRUE(registry_.LoadAll().ok());
   }

@@ -74,7 +74,7 @@ TestServer::TestServer(TestServerOptions options)
       metrics_(CreateMetrics({"test", ""})),
       readiness_(*metrics_),
       backend_(MakeBackend(options, *metrics_, clock_)),
-      registry_({.root = repository_,
+      registry_({.roots = {repository_},
                  .on_change =
                      [this, hook = options.on_change](const std::string& model, bool loaded) {
                        readiness_.SetModel(model, loaded);

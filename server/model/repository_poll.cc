@@ -1,0 +1,263 @@
+#include "server/model/repository_poll.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
+#include "spdlog/spdlog.h"
+
+namespace normd {
+namespace {
+
+constexpr Duration kRetryInterval = std::chrono::minutes(1);
+
+// Whether a load may succeed although the files are the same.
+bool MayPass(const absl::Status& status) {
+  return !absl::IsInvalidArgument(status) && !absl::IsFailedPrecondition(status) &&
+         !absl::IsNotFound(status);
+}
+
+std::vector<std::int64_t> VersionsIn(const RepositoryScan::Model& folder) {
+  std::vector<std::int64_t> versions;
+  for (const auto& [version, files] : folder.versions) versions.push_back(version);
+  return versions;
+}
+
+bool Contains(const std::vector<std::int64_t>& versions, std::int64_t version) {
+  return std::find(versions.begin(), versions.end(), version) != versions.end();
+}
+
+bool Has(const RepositoryScan::Model& folder, std::int64_t version) {
+  return folder.versions.count(version) != 0;
+}
+
+// The config as it was seen; nothing where there was no version, or no config.
+std::optional<FileState> ConfigIn(const RepositoryScan::Model& folder) {
+  if (folder.versions.empty()) return std::nullopt;
+  return folder.versions.begin()->second.config;
+}
+
+std::optional<ModelStatus> StatusOf(const ModelRegistry& registry, const std::string& name,
+                                    std::int64_t version) {
+  for (ModelStatus& status : registry.ListOf(name)) {
+    if (status.version == version) return std::move(status);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+RepositoryPoll::RepositoryPoll(ModelRegistry& registry, Metrics& metrics, const Clock& clock)
+    : registry_(registry), metrics_(metrics.ForRepository()), clock_(clock) {}
+
+RepositoryPoll::~RepositoryPoll() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_relaxed);
+  {
+    MutexLock lock(mutex_);
+    ending_ = true;
+    wake_.SignalAll();
+  }
+  thread_.join();
+}
+
+void RepositoryPoll::Watch(Duration interval) {
+  thread_ = std::thread([this, interval] { Run(interval); });
+  pthread_setname_np(thread_.native_handle(), "models");
+}
+
+void RepositoryPoll::Run(Duration interval) {
+  for (;;) {
+    Look();
+    // From the end of a look, so that slow ones do not follow each other without a pause.
+    const TimePoint until = std::chrono::steady_clock::now() + interval;
+    MutexLock lock(mutex_);
+    while (!ending_ && std::chrono::steady_clock::now() < until) wake_.WaitUntil(mutex_, until);
+    if (ending_) return;
+  }
+}
+
+// What the start has loaded is the plan's.
+void RepositoryPoll::Begin() {
+  begun_ = true;
+  for (const ModelStatus& status : registry_.List()) {
+    Model& model = models_[status.name];
+    if (status.version != 0) model.held.push_back(status.version);
+  }
+}
+
+void RepositoryPoll::Look() {
+  if (!begun_) Begin();
+  RepositoryScan scan = registry_.repository().Scan();
+  const bool complete = CheckRoots(scan);
+  for (auto& [name, folder] : scan.models) {
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    Model& model = models_[name];
+    const RepositoryScan::Model before = std::exchange(model.folder, std::move(folder));
+    model.there = true;
+    Follow(name, model, before);
+  }
+  // What a root that is not there has held is not known to be gone.
+  for (auto entry = models_.begin(); complete && entry != models_.end();) {
+    auto& [name, model] = *entry;
+    if (scan.models.count(name) != 0 || std::exchange(model.there, false)) {
+      ++entry;
+      continue;
+    }
+    if (!registry_.ListOf(name).empty()) {
+      spdlog::info("model {}: it is no longer in the repository", name);
+      registry_.Unload(name, 0).status().IgnoreError();  // A client may have been first.
+    }
+    entry = models_.erase(entry);
+  }
+  metrics_.RecordPoll(complete);
+}
+
+// False when a root's models are not known; the log says so once.
+bool RepositoryPoll::CheckRoots(const RepositoryScan& scan) {
+  roots_.resize(scan.roots.size());
+  bool complete = true;
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    const RepositoryScan::Root& now = scan.roots[i];
+    Root& root = roots_[i];
+    std::string trouble(now.status.message());
+    if (now.status.ok() && now.models > 0) root.device = now.device;
+    if (now.status.ok() && now.models == 0 && root.device != 0 && root.device != now.device) {
+      trouble = absl::StrCat("model repository: \"", Printable(now.path),
+                             "\" is empty and on another file system than before");
+    }
+    complete &= trouble.empty();
+    if (trouble == root.trouble) continue;
+    if (trouble.empty()) {
+      spdlog::info("model repository: \"{}\" is there again", Printable(now.path));
+    } else {
+      spdlog::error("{}; its models serve on", trouble);
+    }
+    root.trouble = std::move(trouble);
+  }
+  return complete;
+}
+
+void RepositoryPoll::Follow(const std::string& name, Model& model,
+                            const RepositoryScan::Model& before) {
+  if (!model.folder.status.ok()) return TellOfFolder(name, model, before);
+  if (std::exchange(model.told, false)) ForgetFailures(name, model);
+  RefreshPlan(name, model, before);
+  const std::vector<std::int64_t> present = VersionsIn(model.folder);
+  if (!model.plan && !present.empty()) return;
+  const VersionChoice choice =
+      ChooseVersions(model.plan.value_or(VersionPlan()), present,
+                     [&](std::int64_t version) { return Judge(name, model, before, version); });
+  Retire(name, model, before, choice);
+}
+
+// What failed because of the folder is worth another load.
+void RepositoryPoll::ForgetFailures(const std::string& name, Model& model) {
+  for (const ModelStatus& status : registry_.ListOf(name)) {
+    if (!status.error.ok()) model.judged[status.version] = {};
+  }
+}
+
+// A folder that cannot be taken leaves what it held as it is, with the reason in each version's
+// record.
+void RepositoryPoll::TellOfFolder(const std::string& name, Model& model,
+                                  const RepositoryScan::Model& before) {
+  model.folder.versions = before.versions;  // As far as anybody knows.
+  if (model.told || before.status != model.folder.status) return;
+  model.told = true;
+  spdlog::error("{}", std::string(model.folder.status.message()));
+  std::vector<std::int64_t> known;
+  for (const ModelStatus& status : registry_.ListOf(name)) known.push_back(status.version);
+  if (known.empty()) known.push_back(0);
+  for (const std::int64_t version : known) registry_.Load(name, version).status().IgnoreError();
+}
+
+void RepositoryPoll::RefreshPlan(const std::string& name, Model& model,
+                                 const RepositoryScan::Model& before) {
+  const std::optional<FileState> file = ConfigIn(model.folder);
+  const bool is_new = !model.plan || file != model.plan_file;
+  if (!is_new || model.folder.versions.empty() || before.versions.empty()) return;
+  if (ConfigIn(before) != file) return;
+  const absl::StatusOr<v1::ModelConfig> config = registry_.repository().ReadConfig(name);
+  // What is wrong with it is told by the loads.
+  if (config.ok()) {
+    model.plan = PlanOf(*config);
+  } else if (!model.plan) {
+    model.plan = VersionPlan();
+  }
+  if (config.ok() || !MayPass(config.status())) model.plan_file = file;
+}
+
+VersionOutcome RepositoryPoll::Judge(const std::string& name, Model& model,
+                                     const RepositoryScan::Model& before, std::int64_t version) {
+  const VersionFiles& files = model.folder.versions.at(version);
+  const std::optional<ModelStatus> known = StatusOf(registry_, name, version);
+  const bool serves = known && known->model != nullptr;
+  const VersionOutcome as_it_is = serves ? VersionOutcome::kServes : VersionOutcome::kFails;
+  const auto judged = model.judged.find(version);
+  if (judged != model.judged.end() && judged->second.files == files) {
+    if (judged->second.status.ok()) return VersionOutcome::kServes;
+    const bool is_due = clock_.Now() >= judged->second.at + kRetryInterval;
+    if (!is_due || !MayPass(judged->second.status)) return as_it_is;
+  } else if (judged == model.judged.end() && known && known->files == files) {
+    // By the start, or by a client.
+    model.judged[version] = {files, known->error, clock_.Now()};
+    return as_it_is;
+  } else {
+    const auto rested = before.versions.find(version);
+    const bool is_settled = rested != before.versions.end() && rested->second == files;
+    if (!is_settled || stopping_.load(std::memory_order_relaxed)) {
+      return serves ? VersionOutcome::kServes : VersionOutcome::kUnsettled;
+    }
+  }
+  const absl::Status status = registry_.Load(name, version).status();
+  // The registry tells of those that it keeps a record of.
+  const bool is_known = known || StatusOf(registry_, name, version);
+  const bool is_told = judged != model.judged.end() && judged->second.status == status;
+  if (!status.ok() && !is_known && !is_told) {
+    spdlog::error("model {}, version {}: not loaded: {}", name, version, status.ToString());
+  }
+  model.judged[version] = {files, status, clock_.Now()};
+  return status.ok() || serves ? VersionOutcome::kServes : VersionOutcome::kFails;
+}
+
+void RepositoryPoll::Retire(const std::string& name, Model& model,
+                            const RepositoryScan::Model& before, const VersionChoice& choice) {
+  std::set<std::int64_t> known;
+  for (const ModelStatus& status : registry_.ListOf(name)) {
+    if (status.version != 0) known.insert(status.version);
+  }
+  std::set<std::int64_t> leaving(model.held.begin(), model.held.end());
+  for (const std::int64_t version : known) {
+    if (!Has(model.folder, version)) leaving.insert(version);
+  }
+  model.held = choice.held;
+  for (const std::int64_t version : leaving) {
+    if (Contains(choice.held, version)) continue;
+    const bool is_there = Has(model.folder, version);
+    // One look that does not find it may have come between an unlink and a rename.
+    const bool is_gone = !is_there && !Has(before, version);
+    if (!(is_there ? choice.may_retire : is_gone && choice.may_vanish)) {
+      model.held.push_back(version);
+      continue;
+    }
+    // What failed is not tried again should it be wanted as it is.
+    const auto judged = model.judged.find(version);
+    if (judged != model.judged.end() && !(is_there && !judged->second.status.ok())) {
+      model.judged.erase(judged);
+    }
+    if (known.count(version) == 0) continue;
+    spdlog::info("model {}, version {}: {}", name, version,
+                 is_there ? "its version_policy does not want it any more"
+                          : "it is no longer in the repository");
+    registry_.Unload(name, version).status().IgnoreError();  // A client may have been first.
+  }
+}
+
+}  // namespace normd

@@ -1,0 +1,101 @@
+// Follows the model repository: what comes to rest there is loaded, what leaves it is unloaded.
+
+#ifndef NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
+#define NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "server/metrics/metrics.h"
+#include "server/model/registry.h"
+#include "server/model/repository.h"
+#include "server/model/version_plan.h"
+
+namespace normd {
+
+// Looks at the whole repository again and again, and acts on changes alone, so that what a client
+// loads or unloads stays as it is until the repository changes there.
+//
+// - A version is loaded when its files, the config among them, are the same in two looks one after
+//   the other and not those of its last load, as far as the model's version_policy wants it. Files
+//   that a load refuses are tried again when they change; where the cause may pass by itself, such
+//   as a lack of memory, every minute too.
+// - A version goes when two looks one after the other do not find it, or when the policy no longer
+//   wants it and those that it does want serve. So a broken version, or a broken config, takes
+//   nothing away.
+// - A root that cannot be listed takes nothing away either, nor does one that is suddenly empty and
+//   on another file system: a volume that is gone.
+//
+// Not thread-safe.
+class RepositoryPoll {
+ public:
+  // ModelRegistry::LoadAll has been called. All of them outlive the poll.
+  RepositoryPoll(ModelRegistry& registry, Metrics& metrics, const Clock& clock);
+  // Waits for the version that is being loaded.
+  ~RepositoryPoll();
+  RepositoryPoll(const RepositoryPoll&) = delete;
+  RepositoryPoll& operator=(const RepositoryPoll&) = delete;
+
+  // One look. Blocks for the loads.
+  void Look();
+  // Looks every `interval` from here on, on a thread of its own.
+  void Watch(Duration interval);
+
+ private:
+  // The outcome of the last load that this class has seen.
+  struct Judged {
+    VersionFiles files;
+    absl::Status status;
+    TimePoint at{};
+  };
+  struct Model {
+    RepositoryScan::Model folder;           // At the last look;
+    bool there = true;                      // not there any more: what it was before.
+    std::optional<VersionPlan> plan;        // Of the last config that could be read.
+    std::optional<FileState> plan_file;     // The config that was read last.
+    std::vector<std::int64_t> held;         // By the plan.
+    std::map<std::int64_t, Judged> judged;  // Also of versions that a client has unloaded since.
+    bool told = false;                      // That the folder cannot be taken.
+  };
+  struct Root {
+    std::uint64_t device = 0;  // When it had models last; 0: never.
+    std::string trouble;       // Why it could not be listed.
+  };
+
+  void Begin();
+  bool CheckRoots(const RepositoryScan& scan);
+  void Follow(const std::string& name, Model& model, const RepositoryScan::Model& before);
+  void TellOfFolder(const std::string& name, Model& model, const RepositoryScan::Model& before);
+  void ForgetFailures(const std::string& name, Model& model);
+  void RefreshPlan(const std::string& name, Model& model, const RepositoryScan::Model& before);
+  VersionOutcome Judge(const std::string& name, Model& model, const RepositoryScan::Model& before,
+                       std::int64_t version);
+  void Retire(const std::string& name, Model& model, const RepositoryScan::Model& before,
+              const VersionChoice& choice);
+  void Run(Duration interval);
+
+  ModelRegistry& registry_;
+  RepositoryMetrics& metrics_;
+  const Clock& clock_;
+  bool begun_ = false;
+  std::map<std::string, Model> models_;
+  std::vector<Root> roots_;
+
+  // Between two loads of a look. Relaxed: it only saves work.
+  std::atomic<bool> stopping_{false};
+  Mutex mutex_;
+  CondVar wake_;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // Last: it uses the others.
+};
+
+}  // namespace normd
+
+#endif  // NORMD_SERVER_MODEL_REPOSITORY_POLL_H_
