@@ -12,6 +12,7 @@
 ARG BASE=debian:bookworm-slim
 ARG CUDA_BUILD_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG CUDA_BASE=nvidia/cuda:13.0.1-base-ubuntu24.04
+ARG VERSION=0.1.0
 
 FROM ${BASE} AS builder
 WORKDIR /src
@@ -19,6 +20,9 @@ COPY deploy/setup.sh deploy/
 RUN ./deploy/setup.sh
 COPY . .
 RUN ./deploy/build_programs.sh /out -DNORMD_CUDA=OFF
+ARG VERSION
+ARG REVISION=unknown
+RUN ./deploy/image/make_root.py /out --version="${VERSION}" --revision="${REVISION}"
 
 FROM ${CUDA_BUILD_BASE} AS cuda-builder
 ARG CUDA_ARCHITECTURES="75-real;80-real;86-real;89-real;90-real;100-real;120"
@@ -28,13 +32,18 @@ RUN ./deploy/setup.sh
 COPY . .
 RUN PATH="$PATH:/usr/local/cuda/bin" ./deploy/build_programs.sh /out \
     -DNORMD_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCHITECTURES}"
+ARG VERSION
+ARG REVISION=unknown
+RUN ./deploy/image/make_root.py /out --list-only --version="${VERSION}" --revision="${REVISION}"
 
 FROM ${CUDA_BASE} AS cuda
-ARG VERSION=unversioned
+ARG VERSION
 ARG REVISION=unknown
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="normd" \
       org.opencontainers.image.description="gRPC service that normalizes tensors, on NVIDIA GPUs" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=cuda-builder /out /
@@ -50,17 +59,20 @@ HEALTHCHECK --interval=10s --timeout=3s --start-period=30s CMD ["normctl", "heal
 ENTRYPOINT ["normd", "--model_repository=/models", "--listen=0.0.0.0:8001", \
             "--metrics_listen=0.0.0.0:8002", "--insecure"]
 
-# The last target is the one that is built by default.
-FROM ${BASE} AS cpu
-ARG VERSION=unversioned
+# The last target is the one that is built by default. It holds the programs, the libraries that they load
+# and nothing else: no shell, no package manager.
+FROM scratch AS cpu
+ARG VERSION
 ARG REVISION=unknown
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="normd" \
       org.opencontainers.image.description="gRPC service that normalizes tensors" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=builder /out /
-RUN /usr/share/normd/prepare_image.sh
+ENV PATH=/usr/local/bin
 USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM

@@ -73,7 +73,7 @@ build_image() {
 }
 
 # in_image COMMAND...: confined, as the image's user, with its root, its PATH and nothing else.
-in_image() { "${confined[@]}" --root="$root" -- /usr/bin/env -i PATH="$image_path" "$@"; }
+in_image() { /usr/bin/env -i PATH="$image_path" "${confined[@]}" --root="$root" -- "$@"; }
 
 # process_1: the entry point's id out here.
 process_1() { awk '{print $1}' "/proc/$outer_pid/task/$outer_pid/children"; }
@@ -94,7 +94,7 @@ show_confinement() {
 # start_image: the entry point as process 1 of a namespace of its own.
 start_image() {
   unshare --pid --fork --kill-child --mount-proc="$root/proc" \
-    "${confined[@]}" --root="$root" -- /usr/bin/env -i PATH="$image_path" "${entrypoint[@]}" \
+    /usr/bin/env -i PATH="$image_path" "${confined[@]}" --root="$root" -- "${entrypoint[@]}" \
     >"$work/normd.log" 2>&1 &
   outer_pid=$!
   trap 'kill -KILL "$outer_pid"' EXIT  # And the child with it.
@@ -126,7 +126,9 @@ stop_image() {
 # Runs in namespaces of network and mounts that end with it.
 run_inside() {
   root=$work/root
-  confined=(python3 -B tests/deploy/confine.py --user=10001:10001)
+  # By its path: the image, whose PATH the process has, has no interpreter.
+  confined=("$(python3 -c 'import sys; print(sys.executable)')" -B tests/deploy/confine.py
+    --user=10001:10001)
   if [[ $target == cpu ]]; then confined+=(--profile=deploy/seccomp.json); fi
   image_path=$(config Env | sed -n 's/^PATH=//p')
   mapfile -t entrypoint < <(config Entrypoint; config Cmd)
@@ -139,7 +141,7 @@ run_inside() {
   mount -o remount,bind,ro "$root"
 
   section 'Run the entry point, confined, on a read-only root'
-  if in_image touch /models/x 2>/dev/null; then die 'the root can be written to'; fi
+  if in_image normctl random /models/x.npy --shape=1 2>/dev/null; then die 'the root can be written to'; fi
   start_image
   printf '%s\n' "${entrypoint[*]}"
   show_confinement "$(process_1)"
@@ -198,3 +200,7 @@ unshare --net --mount --propagation private \
 
 section 'Passed'
 du -sh --apparent-size "$root_of_image" | awk '{print "image: " $1 " unpacked"}'
+if [[ $target == cpu ]]; then
+  mebibytes=$(du -s --apparent-size --block-size=1M "$root_of_image" | cut -f1)
+  ((mebibytes < 150)) || die "the image has $mebibytes MiB unpacked, wanted fewer than 150"
+fi
