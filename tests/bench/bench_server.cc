@@ -99,7 +99,7 @@ BenchServer::BenchServer(const BenchServerOptions& options)
   if (options.shared_memory) accept_.regions = &regions_;
   queue_.StageWith(backend_->stager());
   if (!registry_.LoadAll().ok()) std::exit(1);
-  server_ = ValueOrExit(Server::Start({.listen = "127.0.0.1:0", .tls = options.tls},
+  server_ = ValueOrExit(Server::Start({.listen = options.listen, .tls = options.tls},
                                       {service_.served(), infer_service_.served()}, environment_,
                                       readiness_));
   executor_.Start([](const absl::Status&) {});

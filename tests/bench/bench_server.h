@@ -55,6 +55,7 @@ class BenchTls {
 };
 
 struct BenchServerOptions {
+  std::string listen = "127.0.0.1:0";
   std::string model;   // The name of the only model, version 1, without parameters.
   std::string config;  // Its config.textproto.
   BackendOptions backend;

@@ -1,0 +1,58 @@
+// A server whose lanes take a time that is set, and no processor: a replica for measuring fleets of
+// more than a machine has cores for. All but the lanes is normd's: transport, queue, batches,
+// health.
+//
+//   timed_server --listen=127.0.0.1:9001 --batch_time=20ms --request_time=5ms --jitter=0.2
+//
+// Serves the model "norm" (LayerNorm over 64 elements, float32) until it is killed or, so that
+// nothing is left behind, its standard input ends.
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/time/time.h"
+#include "spdlog/spdlog.h"
+#include "tests/bench/bench_server.h"
+#include "tests/bench/sleeping_lane.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "address and port");
+ABSL_FLAG(absl::Duration, batch_time, absl::Milliseconds(20), "of a lane, for a batch");
+ABSL_FLAG(absl::Duration, request_time, absl::Milliseconds(5), "and for each request in it");
+ABSL_FLAG(double, jitter, 0, "spread of the two, 0 to 1: the deviation as a share of the mean");
+ABSL_FLAG(int, lanes, 1, "lanes");
+ABSL_FLAG(int, max_batch_requests, 8, "requests in a batch");
+ABSL_FLAG(absl::Duration, max_queue_delay, absl::ZeroDuration(), "as normd's flag");
+ABSL_FLAG(std::uint64_t, seed, 1, "of the spread");
+
+int main(int argc, char** argv) {
+  absl::ParseCommandLine(argc, argv);
+  spdlog::set_level(spdlog::level::warn);
+  normd::BenchServerOptions options;
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.model = "norm";
+  options.config = "layer_norm { normalized_shape: 64 affine: false }\n";
+  options.backend.device = "cpu";
+  options.backend.cpu_lanes = absl::GetFlag(FLAGS_lanes);
+  options.backend.cpu_threads = 1;
+  options.queue.limits.max_rows = absl::GetFlag(FLAGS_max_batch_requests);
+  options.queue.limits.max_queue_delay =
+      absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_max_queue_delay));
+  const normd::SleepingLane::Times times = {
+      absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_batch_time)),
+      absl::ToChronoNanoseconds(absl::GetFlag(FLAGS_request_time)), absl::GetFlag(FLAGS_jitter)};
+  std::uint64_t seed = absl::GetFlag(FLAGS_seed) << 8;
+  options.wrap_lane = [&](std::unique_ptr<normd::Lane> lane) {
+    return std::make_unique<normd::SleepingLane>(std::move(lane), times, ++seed);
+  };
+  const normd::BenchServer server(options);
+  std::printf("%s\n", server.address().c_str());
+  std::fflush(stdout);
+  while (std::getchar() != EOF) {
+  }
+  return 0;
+}
