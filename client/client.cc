@@ -111,6 +111,7 @@ struct NormalizeCall final : PendingCall {
   NormalizeCall(std::shared_ptr<const Connection> c, const EncodedRequest& r, Client::Done d)
       : connection(std::move(c)),
         protocol(r.protocol()),
+        shared(r.shared()),
         done(std::move(d)),
         request(r.message()) {}
 
@@ -119,7 +120,7 @@ struct NormalizeCall final : PendingCall {
   void Finish(const grpc::Status& status) {
     request.Clear();
     if (status.ok()) {
-      std::move(done)(NormalizeResponse::Decode(response, protocol));
+      std::move(done)(NormalizeResponse::Decode(response, protocol, shared));
     } else {
       absl::Status error = ToAbsl(status, connection->target);
       SetRetryHint(context, error);
@@ -129,6 +130,7 @@ struct NormalizeCall final : PendingCall {
 
   const std::shared_ptr<const Connection> connection;  // shared: the client may go before the call.
   const Protocol protocol;
+  const std::shared_ptr<const SharedTensors> shared;  // shared: with the request.
   Client::Done done;
   grpc::ClientContext context;
   grpc::ByteBuffer request;

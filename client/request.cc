@@ -1,6 +1,7 @@
 #include "client/request.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -17,11 +18,47 @@ std::int64_t QueueTimeoutNs(const NormalizeRequest& request) {
   return std::max<std::int64_t>(request.queue_timeout.count(), 0);
 }
 
+SharedPartHeader PartOf(const NamedTensor& input) {
+  if (input.region.empty()) return {};
+  return {input.region, input.region_offset, static_cast<std::int64_t>(input.tensor.bytes.size())};
+}
+
+// Of the message, which carries none of those in shared memory.
+std::int64_t DataBytes(const NamedTensor& input) {
+  return input.region.empty() ? static_cast<std::int64_t>(input.tensor.bytes.size()) : 0;
+}
+
+using WantedOutputs = absl::InlinedVector<WantedOutputHeader, 4>;
+
+WantedOutputs WantedOf(const NormalizeRequest& request) {
+  WantedOutputs wanted;
+  for (const std::string& name : request.outputs) wanted.push_back({name});
+  for (const SharedOutput& output : request.shared_outputs) {
+    auto at = std::find_if(wanted.begin(), wanted.end(),
+                           [&](const auto& header) { return header.name == output.name; });
+    if (at == wanted.end()) at = wanted.insert(at, {output.name});
+    at->shared_memory = {output.region, output.region_offset,
+                         static_cast<std::int64_t>(output.bytes.size())};
+  }
+  return wanted;
+}
+
+// Null where none lies in shared memory.
+std::shared_ptr<const SharedTensors> SharedOf(const NormalizeRequest& request) {
+  SharedTensors shared;
+  for (const NamedTensor& input : request.inputs) {
+    if (!input.region.empty()) shared.inputs.push_back(input.owner);
+  }
+  shared.outputs = request.shared_outputs;
+  if (shared.inputs.empty() && shared.outputs.empty()) return nullptr;
+  return std::make_shared<const SharedTensors>(std::move(shared));
+}
+
 absl::StatusOr<EncodedMessage> EncodeForNormd(const NormalizeRequest& request) {
   absl::InlinedVector<TensorHeader, 4> headers;
   for (const NamedTensor& input : request.inputs) {
     headers.push_back({input.name, ToProtocol(input.tensor.dtype), input.tensor.shape.dims(),
-                       static_cast<std::int64_t>(input.tensor.bytes.size())});
+                       DataBytes(input), PartOf(input)});
   }
   NormalizeRequestHead head;
   head.model = request.model;
@@ -30,7 +67,8 @@ absl::StatusOr<EncodedMessage> EncodeForNormd(const NormalizeRequest& request) {
   head.queue_timeout_ns = QueueTimeoutNs(request);
   head.precision = request.precision;
   head.inputs = headers;
-  head.outputs = request.outputs;
+  const WantedOutputs wanted = WantedOf(request);
+  head.outputs = wanted;
   return EncodeNormalizeRequest(head);
 }
 
@@ -53,7 +91,7 @@ absl::StatusOr<EncodedMessage> EncodeForOpenInference(const NormalizeRequest& re
   absl::InlinedVector<InferTensorHeader, 4> headers;
   for (const NamedTensor& input : request.inputs) {
     headers.push_back({input.name, NamesOf(input.tensor.dtype).inference, input.tensor.shape.dims(),
-                       static_cast<std::int64_t>(input.tensor.bytes.size())});
+                       DataBytes(input), PartOf(input)});
   }
   const absl::AlphaNum version(request.version);
   InferMessageHead head;
@@ -63,7 +101,8 @@ absl::StatusOr<EncodedMessage> EncodeForOpenInference(const NormalizeRequest& re
   const std::int64_t timeout_ns = QueueTimeoutNs(request);
   head.timeout_us = timeout_ns / 1000 + (timeout_ns % 1000 > 0 ? 1 : 0);
   head.tensors = headers;
-  head.wanted_outputs = request.outputs;
+  const WantedOutputs wanted = WantedOf(request);
+  head.wanted_outputs = wanted;
   return EncodeInferRequest(head);
 }
 
@@ -76,9 +115,10 @@ absl::StatusOr<EncodedRequest> EncodedRequest::Create(const NormalizeRequest& re
   if (!message.ok()) return message.status();
   absl::InlinedVector<grpc::Slice, 4> data;
   for (const NamedTensor& input : request.inputs) {
-    data.push_back(SliceHolding(input.tensor.bytes, input.owner));
+    data.push_back(input.region.empty() ? SliceHolding(input.tensor.bytes, input.owner)
+                                        : grpc::Slice());
   }
-  return EncodedRequest(request.protocol, Assemble(*message, data));
+  return EncodedRequest(request.protocol, Assemble(*message, data), SharedOf(request));
 }
 
 }  // namespace normd::client

@@ -5,7 +5,9 @@
 #define NORMD_CLIENT_REQUEST_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +35,9 @@ struct NormalizeRequest {
   std::vector<NamedTensor> inputs;
   // The names of the outputs that are wanted; none: those that the model gives unasked.
   std::vector<std::string> outputs;
+  // Where outputs go that the response is not to carry. Each is one of `outputs`, or wanted beside
+  // them. Its bytes are the result once the response is there, and undefined after an error.
+  std::vector<SharedOutput> shared_outputs;
   // Instead of the model's. Only normd.v1 has it.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;  // Among requests of this model; normal.
@@ -43,8 +48,15 @@ struct NormalizeRequest {
   Duration timeout = kNoTimeout;
 };
 
+// The tensors of a request that lie in shared memory.
+struct SharedTensors {
+  std::vector<std::shared_ptr<const void>> inputs;  // Their owners.
+  std::vector<SharedOutput> outputs;
+};
+
 // A request as it goes over the wire, encoded once to be sent many times. Immutable; copies share
-// it, and hold the inputs' owners until gRPC has let go of them.
+// it, and hold the inputs' owners until gRPC has let go of them, and those of shared memory until
+// the call has ended.
 class EncodedRequest {
  public:
   // InvalidArgument when the message would exceed 2 GiB, and for a precision in the Open Inference
@@ -53,13 +65,17 @@ class EncodedRequest {
 
   Protocol protocol() const { return protocol_; }
   const grpc::ByteBuffer& message() const { return message_; }
+  // Null: none of them.
+  const std::shared_ptr<const SharedTensors>& shared() const { return shared_; }
 
  private:
-  EncodedRequest(Protocol protocol, const grpc::ByteBuffer& message)
-      : protocol_(protocol), message_(message) {}
+  EncodedRequest(Protocol protocol, const grpc::ByteBuffer& message,
+                 std::shared_ptr<const SharedTensors> shared)
+      : protocol_(protocol), message_(message), shared_(std::move(shared)) {}
 
   Protocol protocol_;
   grpc::ByteBuffer message_;
+  std::shared_ptr<const SharedTensors> shared_;  // shared: by copies, calls and their responses.
 };
 
 }  // namespace normd::client

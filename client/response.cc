@@ -1,6 +1,7 @@
 #include "client/response.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -16,6 +17,14 @@ namespace {
 
 absl::Status NotAResponse(absl::string_view wanted, absl::string_view why) {
   return absl::InternalError(absl::StrCat("the server's answer is not a ", wanted, ": ", why));
+}
+
+// The part of shared memory that an output of ModelInfer names; nullopt: none. What has not its
+// type is none either, and found nowhere.
+std::optional<ReceivedSharedPart> PartOf(const std::unique_ptr<ReceivedSharedMemory>& shared) {
+  if (shared == nullptr) return std::nullopt;
+  return ReceivedSharedPart{std::move(shared->region.text), shared->offset.number,
+                            shared->byte_size.number};
 }
 
 // The output of a type that is known, once it, the shape and the bytes agree with each other.
@@ -55,10 +64,12 @@ absl::StatusOr<Tensor> OutputTensor::ToTensor() const {
   return tensor;
 }
 
-absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuffer& message,
-                                                            Protocol protocol) {
+absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(
+    const grpc::ByteBuffer& message, Protocol protocol,
+    std::shared_ptr<const SharedTensors> shared) {
   const bool normd = protocol == Protocol::kNormd;
   NormalizeResponse response;
+  response.shared_ = std::move(shared);
   if (!message.Dump(&response.slices_).ok()) {
     return NotAResponse(normd ? "NormalizeResponse" : "ModelInferResponse",
                         "it cannot be decompressed");
@@ -71,6 +82,32 @@ absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(const grpc::ByteBuff
   return response;
 }
 
+absl::StatusOr<ConstBytes> NormalizeResponse::Find(const ReceivedSharedPart& part) const {
+  if (shared_ != nullptr) {
+    for (const SharedOutput& output : shared_->outputs) {
+      if (output.region != part.region || output.region_offset != part.offset) continue;
+      if (part.byte_size < 0 || part.byte_size > static_cast<std::int64_t>(output.bytes.size())) {
+        break;
+      }
+      return output.bytes.first(static_cast<std::size_t>(part.byte_size));
+    }
+  }
+  return absl::InternalError(absl::StrCat("the server's answer has ", part.byte_size,
+                                          " bytes of shared memory, from ", part.offset,
+                                          " on, that the request does not name"));
+}
+
+template <typename Received>
+absl::Status NormalizeResponse::TakePart(const std::optional<ReceivedSharedPart>& part,
+                                         Received& received) const {
+  if (!part.has_value()) return absl::OkStatus();
+  const absl::StatusOr<ConstBytes> bytes = Find(*part);
+  if (!bytes.ok()) return bytes.status();
+  received.data.assign(1, *bytes);
+  received.data_bytes = part->byte_size;
+  return absl::OkStatus();
+}
+
 absl::Status NormalizeResponse::DecodeFromNormd() {
   absl::StatusOr<NormalizeResponseView> view = DecodeNormalizeResponse(ViewsOf(slices_));
   if (!view.ok()) return NotAResponse("NormalizeResponse", view.status().message());
@@ -79,7 +116,8 @@ absl::Status NormalizeResponse::DecodeFromNormd() {
     const auto dtype = static_cast<int>(received.dtype);
     const DataTypeNames* type = FindDataType(&DataTypeNames::protocol, dtype);
     if (type == nullptr) return UnknownType(i, "dtype", dtype);
-    absl::Status status = Add(TakeOutput(*type, received), view->outputs.size());
+    absl::Status status = TakePart(received.shared_memory, received);
+    if (status.ok()) status = Add(TakeOutput(*type, received), view->outputs.size());
     if (!status.ok()) return status;
   }
   model_ = std::move(view->model);
@@ -97,7 +135,8 @@ absl::Status NormalizeResponse::DecodeFromOpenInference() {
     const DataTypeNames* type = FindDataType(&DataTypeNames::inference, received.datatype);
     if (type == nullptr) return UnknownType(i, "datatype", Printable(received.datatype, 32));
     if (received.owned != nullptr) copies_.push_back(std::move(received.owned));
-    absl::Status status = Add(TakeOutput(*type, received), view->outputs.size());
+    absl::Status status = TakePart(PartOf(received.shared_memory), received);
+    if (status.ok()) status = Add(TakeOutput(*type, received), view->outputs.size());
     if (!status.ok()) return status;
   }
   model_ = std::move(view->model);

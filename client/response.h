@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "normd/v1/norm_service.pb.h"
+#include "wire/tensor_message.h"
 
 namespace normd::client {
 
@@ -34,8 +36,8 @@ class OutputTensor {
   norm::DType dtype() const { return spec_.dtype; }
   const Shape& shape() const { return spec_.shape; }
   std::size_t size_bytes() const { return size_bytes_; }
-  // The bytes in order, of any split and alignment. Valid as long as the response lives; a move of
-  // that keeps them.
+  // The bytes in order, of any split and alignment; one piece in shared memory. Valid as long as
+  // the response lives; a move of that keeps them.
   absl::Span<const ConstBytes> pieces() const { return pieces_; }
   // Copies the bytes to `out`, which is size_bytes() long.
   void CopyTo(absl::Span<std::byte> out) const;
@@ -51,10 +53,12 @@ class OutputTensor {
 // Owns the memory of the response.
 class NormalizeResponse {
  public:
-  // Internal, saying what is wrong, for a message that is not the protocol's response with at least
-  // one output, each of another name and with bytes that fit its type and shape.
-  static absl::StatusOr<NormalizeResponse> Decode(const grpc::ByteBuffer& message,
-                                                  Protocol protocol = Protocol::kNormd);
+  // Outputs in shared memory are those of `shared`, the request's. Internal, saying what is wrong,
+  // for a message that is not the protocol's response with at least one output, each of another
+  // name and with bytes that fit its type and shape.
+  static absl::StatusOr<NormalizeResponse> Decode(
+      const grpc::ByteBuffer& message, Protocol protocol = Protocol::kNormd,
+      std::shared_ptr<const SharedTensors> shared = nullptr);
 
   const std::string& model() const { return model_; }
   std::int64_t version() const { return version_; }
@@ -71,6 +75,11 @@ class NormalizeResponse {
 
   absl::Status DecodeFromNormd();
   absl::Status DecodeFromOpenInference();
+  // The memory of an output in shared memory.
+  absl::StatusOr<ConstBytes> Find(const ReceivedSharedPart& part) const;
+  // Gives an output that lies in `part` its bytes.
+  template <typename Received>
+  absl::Status TakePart(const std::optional<ReceivedSharedPart>& part, Received& received) const;
   // Takes one more of `count` outputs.
   absl::Status Add(absl::StatusOr<OutputTensor> output, std::size_t count);
 
@@ -81,6 +90,7 @@ class NormalizeResponse {
   // The vector's elements do not move with the object, so that short slices, which hold their bytes
   // inside themselves, keep their addresses.
   std::vector<grpc::Slice> slices_;
+  std::shared_ptr<const SharedTensors> shared_;  // shared: with the request. May be null.
   // What the Open Inference Protocol's decoder had to copy.
   std::vector<std::shared_ptr<std::string>> copies_;
   absl::InlinedVector<OutputTensor, 1> outputs_;

@@ -90,9 +90,15 @@ absl::StatusOr<std::string> Register(int socket, int file, absl::string_view tok
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(const std::string& address,
+std::size_t WholePages(std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+absl::StatusOr<std::shared_ptr<SharedRegion>> SharedRegion::Create(const std::string& address,
                                                                    std::size_t bytes,
                                                                    absl::string_view token) {
+  if (bytes == 0) return absl::InvalidArgumentError("shared memory: 0 bytes, wanted some");
   absl::StatusOr<Descriptor> connection = ConnectTo(address);
   if (!connection.ok()) return connection.status();
   const absl::StatusOr<Descriptor> file = SealedMemory(bytes);
@@ -101,7 +107,7 @@ absl::StatusOr<std::unique_ptr<SharedRegion>> SharedRegion::Create(const std::st
   if (!name.ok()) return name.status();
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->get(), 0);
   if (at == MAP_FAILED) return SystemError(absl::StrCat(bytes, " bytes").c_str());
-  return std::unique_ptr<SharedRegion>(new SharedRegion(*std::move(connection), *std::move(name),
+  return std::shared_ptr<SharedRegion>(new SharedRegion(*std::move(connection), *std::move(name),
                                                         static_cast<std::byte*>(at), bytes));
 }
 
@@ -110,5 +116,34 @@ SharedRegion::SharedRegion(Descriptor connection, std::string name, std::byte* d
     : connection_(std::move(connection)), name_(std::move(name)), data_(data), size_(size) {}
 
 SharedRegion::~SharedRegion() { munmap(data_, size_); }
+
+absl::Status SharedRegion::Check(std::size_t offset, std::size_t bytes) const {
+  if (offset <= size_ && bytes <= size_ - offset) return absl::OkStatus();
+  return absl::OutOfRangeError(absl::StrCat("shared memory: ", bytes, " bytes from ", offset,
+                                            " on, wanted a part of the region's ", size_));
+}
+
+absl::StatusOr<NamedTensor> SharedRegion::Input(std::string name, norm::DType dtype, Shape shape,
+                                                std::size_t offset) const {
+  const absl::StatusOr<std::int64_t> size = TensorBytes(dtype, shape);
+  if (!size.ok()) return size.status();
+  const auto bytes = static_cast<std::size_t>(*size);
+  if (absl::Status status = Check(offset, bytes); !status.ok()) return status;
+  return NamedTensor{std::move(name),
+                     {dtype, std::move(shape), {data_ + offset, bytes}},
+                     shared_from_this(),
+                     name_,
+                     static_cast<std::int64_t>(offset)};
+}
+
+absl::StatusOr<SharedOutput> SharedRegion::Output(std::string name, std::size_t offset,
+                                                  std::size_t bytes) const {
+  if (absl::Status status = Check(offset, bytes); !status.ok()) return status;
+  return SharedOutput{std::move(name),
+                      name_,
+                      static_cast<std::int64_t>(offset),
+                      {data_ + offset, bytes},
+                      shared_from_this()};
+}
 
 }  // namespace normd::client

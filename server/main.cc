@@ -119,6 +119,7 @@ std::unique_ptr<RegionRegistry> RegionsOf(const ServerConfig& config, Metrics& m
 absl::StatusOr<std::string> OwnerOfRegions(const Authorizer& authorizer,
                                            absl::string_view authorization) {
   PeerCredentials credentials;
+  credentials.own_user = true;  // Nobody else is let in.
   if (!authorization.empty()) credentials.authorization = authorization;
   const Recognised caller = authorizer.Recognise(credentials);
   const AskedCall asked{caller, false, "hand over a region", "unix:", ""};

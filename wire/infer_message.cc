@@ -15,6 +15,7 @@ namespace {
 using google::protobuf::internal::WireFormatLite;
 using Input = inference::ModelInferRequest_InferInputTensor;
 using Output = inference::ModelInferResponse_InferOutputTensor;
+using Wanted = inference::ModelInferRequest_InferRequestedOutputTensor;
 using Request = inference::ModelInferRequest;
 using Response = inference::ModelInferResponse;
 using Contents = inference::InferTensorContents;
@@ -233,11 +234,11 @@ std::size_t ShapeSize(const InferTensorHeader& tensor) {
   return size;
 }
 
-std::size_t ParametersSize(const InferTensorHeader& tensor);
+std::size_t ParametersSize(const SharedPartHeader& part);
 
 std::size_t SizeOf(const InferTensorHeader& tensor) {
   return BytesFieldSize(tensor.name.size()) + BytesFieldSize(tensor.datatype.size()) +
-         BytesFieldSize(ShapeSize(tensor)) + ParametersSize(tensor);
+         BytesFieldSize(ShapeSize(tensor)) + ParametersSize(tensor.shared_memory);
 }
 
 // Of an entry whose value is a number in one field.
@@ -254,19 +255,19 @@ struct NumberParameter {
 using NumberParameters = std::array<NumberParameter, 3>;
 
 // A tensor's, beside its region.
-std::array<NumberParameter, 2> ParametersOf(const InferTensorHeader& tensor) {
-  return {{{kRegionOffset, Parameter::kInt64ParamFieldNumber, tensor.region_offset},
-           {kRegionBytes, Parameter::kInt64ParamFieldNumber, tensor.region_bytes}}};
+std::array<NumberParameter, 2> ParametersOf(const SharedPartHeader& part) {
+  return {{{kRegionOffset, Parameter::kInt64ParamFieldNumber, part.offset},
+           {kRegionBytes, Parameter::kInt64ParamFieldNumber, part.byte_size}}};
 }
 
-std::size_t RegionSize(const InferTensorHeader& tensor) {
-  return BytesFieldSize(kRegion.size()) + SubmessageSize(BytesFieldSize(tensor.region.size()));
+std::size_t RegionSize(const SharedPartHeader& part) {
+  return BytesFieldSize(kRegion.size()) + SubmessageSize(BytesFieldSize(part.region.size()));
 }
 
-std::size_t ParametersSize(const InferTensorHeader& tensor) {
-  if (tensor.region.empty()) return 0;
-  std::size_t size = SubmessageSize(RegionSize(tensor));
-  for (const NumberParameter& parameter : ParametersOf(tensor)) {
+std::size_t ParametersSize(const SharedPartHeader& part) {
+  if (part.region.empty()) return 0;
+  std::size_t size = SubmessageSize(RegionSize(part));
+  for (const NumberParameter& parameter : ParametersOf(part)) {
     if (parameter.value == 0) continue;
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
   }
@@ -279,6 +280,10 @@ NumberParameters ParametersOf(const InferMessageHead& head) {
            {kFinalResponse, Parameter::kBoolParamFieldNumber, head.final_response ? 1 : 0}}};
 }
 
+std::size_t SizeOf(const WantedOutputHeader& output) {
+  return BytesFieldSize(output.name.size()) + ParametersSize(output.shared_memory);
+}
+
 std::size_t SizeOf(const InferMessageHead& head) {
   std::size_t size = BytesFieldSize(head.model.size()) + BytesFieldSize(head.version.size()) +
                      BytesFieldSize(head.id.size());
@@ -287,8 +292,8 @@ std::size_t SizeOf(const InferMessageHead& head) {
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
   }
   for (const InferTensorHeader& tensor : head.tensors) size += SubmessageSize(SizeOf(tensor));
-  for (const std::string& name : head.wanted_outputs) {
-    size += SubmessageSize(BytesFieldSize(name.size()));
+  for (const WantedOutputHeader& output : head.wanted_outputs) {
+    size += SubmessageSize(SizeOf(output));
   }
   return size;
 }
@@ -301,14 +306,14 @@ void WriteParameter(int map, const NumberParameter& parameter, MessageWriter& wr
   writer.WriteInt(parameter.field, parameter.value);
 }
 
-void WriteParameters(const InferTensorHeader& tensor, MessageWriter& writer) {
-  if (tensor.region.empty()) return;
-  writer.WriteLength(Input::kParametersFieldNumber, RegionSize(tensor));
+void WriteParameters(int map, const SharedPartHeader& part, MessageWriter& writer) {
+  if (part.region.empty()) return;
+  writer.WriteLength(map, RegionSize(part));
   writer.WriteText(kKeyField, kRegion);
-  writer.WriteLength(kValueField, BytesFieldSize(tensor.region.size()));
-  writer.WriteText(Parameter::kStringParamFieldNumber, tensor.region);
-  for (const NumberParameter& parameter : ParametersOf(tensor)) {
-    WriteParameter(Input::kParametersFieldNumber, parameter, writer);
+  writer.WriteLength(kValueField, BytesFieldSize(part.region.size()));
+  writer.WriteText(Parameter::kStringParamFieldNumber, part.region);
+  for (const NumberParameter& parameter : ParametersOf(part)) {
+    WriteParameter(map, parameter, writer);
   }
 }
 
@@ -321,7 +326,15 @@ void WriteTensors(absl::Span<const InferTensorHeader> tensors, MessageWriter& wr
       writer.WriteLength(Input::kShapeFieldNumber, ShapeSize(tensor));
       for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
     }
-    WriteParameters(tensor, writer);
+    WriteParameters(Input::kParametersFieldNumber, tensor.shared_memory, writer);
+  }
+}
+
+void WriteWanted(absl::Span<const WantedOutputHeader> outputs, MessageWriter& writer) {
+  for (const WantedOutputHeader& output : outputs) {
+    writer.WriteLength(Request::kOutputsFieldNumber, SizeOf(output));
+    writer.WriteText(Wanted::kNameFieldNumber, output.name);
+    WriteParameters(Wanted::kParametersFieldNumber, output.shared_memory, writer);
   }
 }
 
@@ -436,6 +449,8 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   std::size_t raw = 0;
   std::size_t data = 0;
   for (const InferTensorHeader& tensor : head.tensors) {
+    // As clients send them: a request's tensors in shared memory have none, a response's have.
+    if (kind == InferMessageKind::kRequest && !tensor.shared_memory.region.empty()) continue;
     raw += SubmessageSize(static_cast<std::size_t>(tensor.data_bytes));
     data += static_cast<std::size_t>(tensor.data_bytes);
   }
@@ -455,12 +470,12 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
     WriteParameter(Request::kParametersFieldNumber, parameter, writer);
   }
   WriteTensors(head.tensors, writer);
-  for (const std::string& name : head.wanted_outputs) {
-    writer.WriteLength(Request::kOutputsFieldNumber, BytesFieldSize(name.size()));
-    writer.WriteText(inference::ModelInferRequest_InferRequestedOutputTensor::kNameFieldNumber,
-                     name);
-  }
+  WriteWanted(head.wanted_outputs, writer);
   for (const InferTensorHeader& tensor : head.tensors) {
+    if (kind == InferMessageKind::kRequest && !tensor.shared_memory.region.empty()) {
+      message.ends.push_back(static_cast<std::size_t>(writer.position() - message.bytes.data()));
+      continue;
+    }
     writer.WriteLength(raw_field, static_cast<std::size_t>(tensor.data_bytes));
     message.ends.push_back(static_cast<std::size_t>(writer.position() - message.bytes.data()));
   }

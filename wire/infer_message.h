@@ -123,10 +123,7 @@ struct InferTensorHeader {
   absl::string_view datatype;
   absl::Span<const std::int64_t> shape;  // No dimension is negative.
   std::int64_t data_bytes = 0;           // May be 0.
-  // The parameters shared_memory_*; an empty region: none of them.
-  absl::string_view region = {};
-  std::int64_t region_offset = 0;
-  std::int64_t region_bytes = 0;
+  SharedPartHeader shared_memory = {};   // The parameters shared_memory_*.
 };
 
 // What a message says, but its tensors' bytes.
@@ -138,7 +135,7 @@ struct InferMessageHead {
   std::int64_t timeout_us = 0;
   bool final_response = false;  // The parameter triton_final_response; false: left out.
   absl::Span<const InferTensorHeader> tensors;
-  absl::Span<const std::string> wanted_outputs;  // Of a request.
+  absl::Span<const WantedOutputHeader> wanted_outputs;  // Of a request.
 };
 
 enum class InferMessageKind {

@@ -18,23 +18,33 @@ absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
         absl::StrCat("outputs: more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
   }
   const std::size_t index = request.outputs.size();
-  std::string& name = request.outputs.emplace_back();
+  ReceivedOutput& output = request.outputs.emplace_back();
   return reader.ReadElement("outputs", index, [&](std::uint32_t tag) {
-    if (tag != DelimitedTag(v1::WantedOutput::kNameFieldNumber)) return reader.SkipUnknown(tag);
-    return reader.ReadText(".name", kMaxNameBytes, name);
+    switch (tag) {
+      case DelimitedTag(v1::WantedOutput::kNameFieldNumber):
+        return reader.ReadText(".name", kMaxNameBytes, output.name);
+      case DelimitedTag(v1::WantedOutput::kSharedMemoryFieldNumber):
+        return ReadSharedPart(reader, ".shared_memory", output.shared_memory);
+      default: return reader.SkipUnknown(tag);
+    }
   });
 }
 
-std::size_t OutputsSize(absl::Span<const std::string> outputs) {
+std::size_t SizeOf(const WantedOutputHeader& output) {
+  return BytesFieldSize(output.name.size()) + SharedPartSize(output.shared_memory);
+}
+
+std::size_t OutputsSize(absl::Span<const WantedOutputHeader> outputs) {
   std::size_t size = 0;
-  for (const std::string& name : outputs) size += SubmessageSize(BytesFieldSize(name.size()));
+  for (const WantedOutputHeader& output : outputs) size += SubmessageSize(SizeOf(output));
   return size;
 }
 
-void WriteOutputs(absl::Span<const std::string> outputs, MessageWriter& writer) {
-  for (const std::string& name : outputs) {
-    writer.WriteLength(Request::kOutputsFieldNumber, BytesFieldSize(name.size()));
-    writer.WriteText(v1::WantedOutput::kNameFieldNumber, name);
+void WriteOutputs(absl::Span<const WantedOutputHeader> outputs, MessageWriter& writer) {
+  for (const WantedOutputHeader& output : outputs) {
+    writer.WriteLength(Request::kOutputsFieldNumber, SizeOf(output));
+    writer.WriteText(v1::WantedOutput::kNameFieldNumber, output.name);
+    WriteSharedPart(v1::WantedOutput::kSharedMemoryFieldNumber, output.shared_memory, writer);
   }
 }
 

@@ -9,6 +9,7 @@
 #define NORMD_WIRE_NORMALIZE_REQUEST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -21,6 +22,12 @@
 
 namespace normd {
 
+// A WantedOutput message that was received.
+struct ReceivedOutput {
+  std::string name;
+  std::optional<ReceivedSharedPart> shared_memory;
+};
+
 struct NormalizeRequestView {
   std::string model;
   std::int64_t version = 0;
@@ -28,8 +35,8 @@ struct NormalizeRequestView {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // As sent: may be no enumerator.
   std::int64_t queue_timeout_ns = 0;                    // As sent: may be negative.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // As sent: may be no enumerator.
-  // The names of the outputs that are wanted, at most kMaxTensors. None: as the model gives them.
-  absl::InlinedVector<std::string, 1> outputs;
+  // The outputs that are wanted, at most kMaxTensors. None: as the model gives them.
+  absl::InlinedVector<ReceivedOutput, 1> outputs;
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in
@@ -51,7 +58,7 @@ struct NormalizeRequestHead {
   std::int64_t queue_timeout_ns = 0;
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   absl::Span<const TensorHeader> inputs;
-  absl::Span<const std::string> outputs;  // The names of those that are wanted.
+  absl::Span<const WantedOutputHeader> outputs;
 };
 
 // InvalidArgument when the message exceeds 2 GiB, protobuf's limit.

@@ -41,8 +41,15 @@ absl::Status ReadField(MessageReader& reader, std::uint32_t tag, ReceivedTensor&
       return reader.ReadPacked(".shape", [&] { return ReadDimension(reader, tensor); });
     case DelimitedTag(v1::Tensor::kDataFieldNumber):
       return reader.ReadViews(".data", tensor.data, tensor.data_bytes);
+    case DelimitedTag(v1::Tensor::kSharedMemoryFieldNumber):
+      return ReadSharedPart(reader, ".shared_memory", tensor.shared_memory);
     default: return reader.SkipUnknown(tag);
   }
+}
+
+std::size_t SizeOf(const SharedPartHeader& part) {
+  return BytesFieldSize(part.region.size()) + IntFieldSize(part.offset) +
+         IntFieldSize(part.byte_size);
 }
 
 std::size_t ShapeSize(const TensorHeader& tensor) {
@@ -54,13 +61,42 @@ std::size_t ShapeSize(const TensorHeader& tensor) {
 std::size_t SizeOf(const TensorHeader& tensor) {
   return BytesFieldSize(tensor.name.size()) + IntFieldSize(tensor.dtype) +
          BytesFieldSize(ShapeSize(tensor)) +
-         BytesFieldSize(static_cast<std::size_t>(tensor.data_bytes));
+         BytesFieldSize(static_cast<std::size_t>(tensor.data_bytes)) +
+         SharedPartSize(tensor.shared_memory);
 }
 
 }  // namespace
 
 v1::DataType ToProtocol(norm::DType dtype) {
   return static_cast<v1::DataType>(NamesOf(dtype).protocol);
+}
+
+absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,
+                            std::optional<ReceivedSharedPart>& part) {
+  if (!part.has_value()) part.emplace();
+  return reader.ReadSubmessage(field, [&](std::uint32_t tag) {
+    switch (tag) {
+      case DelimitedTag(v1::SharedMemory::kRegionFieldNumber):
+        return reader.ReadText(".shared_memory.region", kMaxSharedRegionBytes, part->region);
+      case VarintTag(v1::SharedMemory::kOffsetFieldNumber):
+        return reader.ReadInt(field, part->offset);
+      case VarintTag(v1::SharedMemory::kByteSizeFieldNumber):
+        return reader.ReadInt(field, part->byte_size);
+      default: return reader.SkipUnknown(tag);
+    }
+  });
+}
+
+std::size_t SharedPartSize(const SharedPartHeader& part) {
+  return part.region.empty() ? 0 : SubmessageSize(SizeOf(part));
+}
+
+void WriteSharedPart(int field, const SharedPartHeader& part, MessageWriter& writer) {
+  if (part.region.empty()) return;
+  writer.WriteLength(field, SizeOf(part));
+  writer.WriteText(v1::SharedMemory::kRegionFieldNumber, part.region);
+  writer.WriteInt(v1::SharedMemory::kOffsetFieldNumber, part.offset);
+  writer.WriteInt(v1::SharedMemory::kByteSizeFieldNumber, part.byte_size);
 }
 
 absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors) {
@@ -93,6 +129,8 @@ void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char*
       writer.WriteLength(v1::Tensor::kShapeFieldNumber, ShapeSize(tensor));
       for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
     }
+    // Before the data, which ends the message; readers do not mind the order.
+    WriteSharedPart(v1::Tensor::kSharedMemoryFieldNumber, tensor.shared_memory, writer);
     if (tensor.data_bytes > 0) {
       writer.WriteLength(v1::Tensor::kDataFieldNumber, static_cast<std::size_t>(tensor.data_bytes));
     }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -28,7 +29,21 @@ inline constexpr int kMaxNameBytes = 128;
 // that.
 inline constexpr std::size_t kMaxTensors = 32;
 
+// The longest name of a region of shared memory that is read at all.
+inline constexpr int kMaxSharedRegionBytes = 1024;
+
 v1::DataType ToProtocol(norm::DType dtype);
+
+// A SharedMemory message that was received, as sent.
+struct ReceivedSharedPart {
+  std::string region;
+  std::int64_t offset = 0;
+  std::int64_t byte_size = 0;
+};
+
+// Reads the SharedMemory message `field`, which adds to what `part` has.
+absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,
+                            std::optional<ReceivedSharedPart>& part);
 
 // A Tensor message that was received. `data` are views of the slices, in order, of any split and
 // alignment.
@@ -38,6 +53,7 @@ struct ReceivedTensor {
   absl::InlinedVector<std::int64_t, 6> shape;      // As sent, at most kMaxRank.
   absl::InlinedVector<ConstBytes, 4> data;
   std::int64_t data_bytes = 0;
+  std::optional<ReceivedSharedPart> shared_memory;
 };
 
 // One or two are the rule, and then take no memory of their own.
@@ -47,12 +63,29 @@ using ReceivedTensors = absl::InlinedVector<ReceivedTensor, 2>;
 // more than kMaxTensors, for more dimensions than kMaxRank and for a name over kMaxNameBytes.
 absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors);
 
+// A part of shared memory to send; without a region's name there is none, and nothing is sent.
+struct SharedPartHeader {
+  absl::string_view region;
+  std::int64_t offset = 0;  // Neither number is negative.
+  std::int64_t byte_size = 0;
+};
+// As a field with a number below 16, of any message of the two sides.
+std::size_t SharedPartSize(const SharedPartHeader& part);
+void WriteSharedPart(int field, const SharedPartHeader& part, MessageWriter& writer);
+
+// An output that a request names.
+struct WantedOutputHeader {
+  absl::string_view name;
+  SharedPartHeader shared_memory = {};
+};
+
 // A Tensor message to send, but for its data.
 struct TensorHeader {
   absl::string_view name;
   v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;
   absl::Span<const std::int64_t> shape;  // No dimension is negative.
   std::int64_t data_bytes = 0;           // May be 0.
+  SharedPartHeader shared_memory = {};   // Instead of data.
 };
 
 // A message to send, but for its tensors' data. The message is `bytes` up to ends[0], the first

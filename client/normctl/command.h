@@ -21,6 +21,7 @@ struct Context {
   Duration timeout{};
   bool timeout_given = false;  // On the command line.
   bool json = false;
+  std::string token;                   // Of --token_file; empty: none.
   std::vector<std::string> arguments;  // Without the flags.
   std::ostream* out = nullptr;
   std::ostream* terminal = nullptr;  // For what is redrawn; null where nobody sees it.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/channel_security.h"
 #include "client/connection_flags.h"
 #include "client/normctl/command.h"
 
@@ -66,6 +67,11 @@ absl::Status Execute(Command& command, const CommonFlags& common, bool timeout_g
   context.timeout = limited ? absl::ToChronoNanoseconds(common.timeout) : kNoTimeout;
   context.timeout_given = timeout_given;
   context.json = common.json;
+  if (!common.connection.token_file.empty()) {
+    absl::StatusOr<std::string> token = ReadToken(common.connection.token_file);
+    if (!token.ok()) return token.status();
+    context.token = *std::move(token);
+  }
   context.arguments = std::move(arguments);
   context.out = &out;
   context.terminal = terminal;

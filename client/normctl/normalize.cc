@@ -14,6 +14,7 @@
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
 #include "client/normctl/progress_bar.h"
+#include "client/normctl/shared_files.h"
 #include "client/normctl/stream_files.h"
 #include "client/normctl/tensor_files.h"
 #include "client/tensor/npy.h"
@@ -113,6 +114,10 @@ class NormalizeCommand final : public Command {
     flags.Add("outputs", &outputs_, "NAMES",
               "Outputs that are wanted, comma-separated, such as y,mean; empty: those that -o "
               "names, or else all that come unasked.");
+    flags.Add("shared_memory", &shared_memory_, "ADDRESS",
+              "The --shared_memory_listen of a server on this machine, such as "
+              "unix:///run/normd/regions: the tensors lie in memory that both have, and pass no "
+              "connection. Nothing is streamed then.");
     flags.Add("stream", &stream_, "WHEN",
               "always, never, or auto: files over 64 MiB. A stream needs little memory, and has no "
               "time limit but a --timeout that is given.");
@@ -140,6 +145,9 @@ class NormalizeCommand final : public Command {
       return absl::InvalidArgumentError(
           absl::StrCat("--stream: \"", stream_, "\", wanted auto, always or never"));
     }
+    if (!shared_memory_.empty() && stream_ == "always") {
+      return absl::InvalidArgumentError("--stream: always, wanted auto or never in shared memory");
+    }
     if (verify_ && repository_.empty()) {
       return absl::InvalidArgumentError(
           "--verify: wanted --model_repository=DIR too: parameters are not sent by the server");
@@ -157,7 +165,8 @@ class NormalizeCommand final : public Command {
     if (!inputs.ok()) return inputs.status();
     std::int64_t bytes = 0;
     for (const InputFile& input : *inputs) bytes += input.file.bytes();
-    const bool streams = stream_ == "always" || (stream_ == "auto" && bytes > kStreamFromBytes);
+    const bool streams = stream_ == "always" ||
+                         (stream_ == "auto" && shared_memory_.empty() && bytes > kStreamFromBytes);
     if (!streams) return RunInOneMessage(context, *inputs);
     if (absl::Status sorted = SortAsModel(context, *inputs); !sorted.ok()) return sorted;
     return RunStreamed(context, *inputs);
@@ -194,11 +203,9 @@ class NormalizeCommand final : public Command {
     request.precision = *ParsePrecision(precision_);
     request.outputs = WantedOutputs();
     request.timeout = context.timeout;
-    for (const InputFile& input : inputs) {
-      const absl::StatusOr<Tensor> tensor = input.file.ReadAll();
-      if (!tensor.ok()) return tensor.status();
-      request.inputs.push_back(tensor->named(input.name));
-    }
+    const absl::Status read = shared_memory_.empty() ? ReadInputs(inputs, request)
+                                                     : ShareTensors(context, inputs, request);
+    if (!read.ok()) return read;
     const SteadyClock clock{};
     const TimePoint begin = clock.Now();
     const absl::StatusOr<NormalizeResponse> response = context.client->Normalize(request);
@@ -211,6 +218,23 @@ class NormalizeCommand final : public Command {
     if (!comparison.ok()) return comparison.status();
     Print(context, *response, elapsed, *comparison);
     return Verdict(*comparison);
+  }
+
+  static absl::Status ReadInputs(const std::vector<InputFile>& inputs, NormalizeRequest& request) {
+    for (const InputFile& input : inputs) {
+      const absl::StatusOr<Tensor> tensor = input.file.ReadAll();
+      if (!tensor.ok()) return tensor.status();
+      request.inputs.push_back(tensor->named(input.name));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads the inputs into memory that the server has too, with room for the outputs beside them.
+  absl::Status ShareTensors(const Context& context, const std::vector<InputFile>& inputs,
+                            NormalizeRequest& request) const {
+    const auto model = context.client->GetModel(model_, version_, context.timeout);
+    if (!model.ok()) return model.status();
+    return ShareFiles({shared_memory_, context.token}, *model, inputs, request);
   }
 
   absl::StatusOr<Comparison> Verify(const NormalizeRequest& request,
@@ -401,6 +425,7 @@ class NormalizeCommand final : public Command {
   std::string precision_;
   std::vector<std::string> output_paths_;
   std::string outputs_;
+  std::string shared_memory_;
   std::string stream_ = "auto";
   bool verify_ = false;
   std::string repository_;

@@ -125,6 +125,7 @@ absl::StatusOr<GrpcSender::Prepared> GrpcSender::Prepare(const Item& item,
     stream.owner = joined.owner();
     return Prepared{std::nullopt, std::make_shared<const client::StreamedTensor>(stream)};
   }
+  if (!options.slots.empty()) return Prepared{};
   client::NormalizeRequest request;
   request.protocol = options.protocol;
   request.model = item.entry.model;
@@ -214,12 +215,32 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendCall(const Outgoing& outgoi
   const Prepared& prepared = prepared_[outgoing.item->index];
   if (prepared.stream != nullptr) return SendStream(outgoing, prepared.stream, std::move(done));
   const Item& item = *outgoing.item;
+  if (!options_.slots.empty()) {
+    return SendShared(*options_.slots[item.index], outgoing, timeout, std::move(done));
+  }
   client::Caller& client = *clients_[outgoing.caller % clients_.size()];
   return client.NormalizeAsync(
       *prepared.request, timeout,
       [this, &item, expectation = ExpectationFor(outgoing),
        done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
         std::move(done)(ToOutcome(response, item, expectation, clock_.Now()));
+      });
+}
+
+std::shared_ptr<client::PendingCall> GrpcSender::SendShared(SharedSlots& slots,
+                                                            const Outgoing& outgoing,
+                                                            Duration timeout, Done done) {
+  // There is one: the backlogs let no more calls go than there are slots.
+  const std::size_t slot = slots.Take().value();
+  const Item& item = *outgoing.item;
+  client::Caller& client = *clients_[outgoing.caller % clients_.size()];
+  return client.NormalizeAsync(
+      slots.request(slot), timeout,
+      [this, &slots, slot, &item, expectation = ExpectationFor(outgoing),
+       done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
+        const Outcome outcome = ToOutcome(response, item, expectation, clock_.Now());
+        slots.Give(slot, response.ok());
+        std::move(done)(outcome);
       });
 }
 

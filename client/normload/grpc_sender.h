@@ -12,6 +12,7 @@
 #include "client/caller.h"
 #include "client/load/backlog.h"
 #include "client/load/sender.h"
+#include "client/normload/shared_slots.h"
 #include "client/verify/reference_model.h"
 
 namespace normd::load {
@@ -30,6 +31,9 @@ struct GrpcSenderOptions {
   int max_sending = 0;
   // The samples of each item's tensors, for streams of several inputs; may be fewer than items.
   std::vector<std::int64_t> stream_samples;
+  // By item: where its calls have their tensors. Empty: in their messages. As many slots as calls
+  // that the connections' backlogs let go. shared: with the sender.
+  std::vector<std::shared_ptr<SharedSlots>> slots;
 };
 
 // Thread-safe. An entry of the mix is one Normalize or ModelInfer call, or one NormalizeStream call
@@ -47,7 +51,7 @@ class GrpcSender final : public Sender {
   void Send(const Outgoing& request, Done done) override;
 
  private:
-  // What goes over the wire for one item: one of the two.
+  // What goes over the wire for one item: one of the two. Without either, the item has slots.
   struct Prepared {
     std::optional<client::EncodedRequest> request;
     std::shared_ptr<const client::StreamedTensor> stream;  // shared: with the calls in flight.
@@ -66,6 +70,9 @@ class GrpcSender final : public Sender {
                                                 Done done);
   std::shared_ptr<client::PendingCall> SendStream(
       const Outgoing& outgoing, std::shared_ptr<const client::StreamedTensor> tensor, Done done);
+  // A call of the item's whose tensors lie in shared memory.
+  std::shared_ptr<client::PendingCall> SendShared(SharedSlots& slots, const Outgoing& outgoing,
+                                                  Duration timeout, Done done);
   void SendAndCancel(const Outgoing& outgoing, Done done);
   // Null: the response need not be verified.
   const Expectation* ExpectationFor(const Outgoing& outgoing) const;

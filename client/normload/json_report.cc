@@ -45,6 +45,7 @@ Json MixJson(const std::vector<MixEntry>& mix) {
 Json OptionsJson(const ProgramOptions& o) {
   Json json = {{"server", o.server},
                {"protocol", o.protocol_text},
+               {"plane", Name(o.plane)},
                {"load", DescribeLoad(o)},
                {"mode", o.open_loop() ? "open" : "closed"},
                {"connections", o.connections},

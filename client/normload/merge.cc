@@ -16,6 +16,7 @@ std::string Difference(const ProgramOptions& a, const ProgramOptions& b) {
   };
   if (a.open_loop() != b.open_loop()) return "mode";
   if (a.protocol != b.protocol) return "protocol";
+  if (a.plane != b.plane) return "plane";
   if (mix(a) != mix(b)) return "mix";
   if (a.slo != b.slo) return "slo";
   if (a.profile_text.empty() != b.profile_text.empty()) return "profile";

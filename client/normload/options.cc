@@ -24,14 +24,16 @@ void AddFileFlags(ReportFiles& files, FlagSet& flags) {
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("Whom to load:");
   flags.Add("server", &o.server, "HOST:PORT",
-            "The server's gRPC address, or those of several with commas between, or a name with "
+            "The server's gRPC address (or unix:///path), or those of several with commas between, "
+            "or a name with "
             "several addresses as dns:///HOST:PORT.");
   o.balance.AddTo(flags);
   flags.Add("protocol", &o.protocol_text, "NAME",
             "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
             "whose responses tell neither stages nor batches.");
   flags.Add("connections", &o.connections, "N",
-            "TCP connections; 0 is one for each caller, at most 16.");
+            "Connections; 0 is one for each caller, at most 16.");
+  o.plane_flags.AddTo(flags);
   o.connection.AddTo(flags);
 }
 
@@ -305,6 +307,14 @@ absl::Status SetMetrics(ProgramOptions& o) {
   return absl::OkStatus();
 }
 
+PlannedCalls CallsOf(const ProgramOptions& o) {
+  PlannedCalls calls{o.server, o.fleet.has_value(), "", o.cancel_share, o.max_sending};
+  for (const MixEntry& entry : o.mix) {
+    if (entry.streamed()) calls.stream = entry.ToString();
+  }
+  return calls;
+}
+
 // The limits of a run whose user gave none.
 void SetDefaultTimes(absl::Duration duration, absl::Duration warmup, ProgramOptions& o) {
   const bool ends_by_itself = o.requests > 0 || !o.profile_text.empty() || !o.arrivals_file.empty();
@@ -359,6 +369,9 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   auto fleet = o.balance.Make(o.server);
   if (!fleet.ok()) return fleet.status();
   o.fleet = *std::move(fleet);
+  const absl::StatusOr<Plane> plane = o.plane_flags.Make(CallsOf(o));
+  if (!plane.ok()) return plane.status();
+  o.plane = *plane;
   constexpr int kDefaultConnections = 16;
   if (o.connections == 0) {
     o.connections =

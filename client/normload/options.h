@@ -17,6 +17,7 @@
 #include "client/load/rate_search.h"
 #include "client/load/workload.h"
 #include "client/normload/balance_flags.h"
+#include "client/normload/plane_flags.h"
 #include "client/request.h"
 #include "client/scrape/http_get.h"
 
@@ -34,6 +35,7 @@ struct ProgramOptions {
   std::string protocol_text = "normd";
   client::ConnectionFlags connection;
   BalanceFlags balance;
+  PlaneFlags plane_flags;
 
   // When to send.
   int concurrency = 16;
@@ -86,6 +88,7 @@ struct ProgramOptions {
 
   // Made from the above by ParseOptions.
   client::Protocol protocol = client::Protocol::kNormd;
+  Plane plane = Plane::kGrpc;
   std::optional<client::FleetOptions> fleet;  // Set: the servers are balanced.
   std::vector<MixEntry> mix;
   std::optional<RateProfile> profile;  // From --rate and --profile.

@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/channel_security.h"
+#include "client/output_specs.h"
 #include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
 #include "client/verify/default_inputs.h"
@@ -116,6 +118,46 @@ absl::StatusOr<Reply> StreamOnce(client::Client& client, const Item& item,
   return reply;
 }
 
+// The calls that the connections' backlogs let go at once.
+std::size_t CallsAtOnce(const ProgramOptions& options) {
+  const std::size_t most =
+      static_cast<std::size_t>(options.connections) * static_cast<std::size_t>(options.max_sending);
+  return options.open_loop() ? most : std::min(most, static_cast<std::size_t>(options.concurrency));
+}
+
+// Shared memory for the item, of which one call was answered.
+absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, const Item& item,
+                                                       const ProgramOptions& options) {
+  const Duration timeout = CallTimeout(options);
+  const auto model = client.GetModel(item.entry.model, options.version, timeout);
+  if (!model.ok()) return model.status();
+  const auto outputs = client::OutputSpecs(*model, item.Specs(), item.entry.outputs);
+  if (!outputs.ok()) return outputs.status();
+  SharedSlotsOptions shared;
+  shared.address = options.plane_flags.address;
+  shared.slots = CallsAtOnce(options);
+  if (!options.connection.token_file.empty()) {
+    absl::StatusOr<std::string> token = client::ReadToken(options.connection.token_file);
+    if (!token.ok()) return token.status();
+    shared.token = *std::move(token);
+  }
+  client::NormalizeRequest request;
+  request.protocol = options.protocol;
+  request.model = item.entry.model;
+  request.version = options.version;
+  request.inputs = item.NamedInputs();
+  request.outputs = item.entry.outputs;
+  request.priority = static_cast<v1::Priority>(item.entry.priority);
+  request.queue_timeout = item.entry.queue_timeout;
+  request.timeout = timeout;
+  absl::StatusOr<std::unique_ptr<SharedSlots>> slots =
+      SharedSlots::Create(request, *outputs, shared);
+  if (!slots.ok()) return slots.status();
+  const absl::Status called = client.Normalize((*slots)->first()).status();
+  if (!called.ok()) return called;
+  return std::shared_ptr<SharedSlots>(*std::move(slots));
+}
+
 absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
                                    const std::string& repository) {
   Expectation expectation;
@@ -203,6 +245,17 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
     preflight.expectations.push_back(*std::move(expectation));
   }
   return preflight;
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<SharedSlots>>> ShareTensors(
+    client::Client& client, const Workload& workload, const ProgramOptions& options) {
+  std::vector<std::shared_ptr<SharedSlots>> slots;
+  for (const Item& item : workload.items()) {
+    auto shared = ShareItem(client, item, options);
+    if (!shared.ok()) return For(item, shared.status());
+    slots.push_back(*std::move(shared));
+  }
+  return slots;
 }
 
 }  // namespace normd::load

@@ -4,6 +4,7 @@
 #ifndef NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
 #define NORMD_CLIENT_NORMLOAD_PREFLIGHT_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "client/load/workload.h"
 #include "client/normload/grpc_sender.h"
 #include "client/normload/options.h"
+#include "client/normload/shared_slots.h"
 
 namespace normd::load {
 
@@ -31,6 +33,11 @@ absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
 // a response is wrong.
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
                                        const ProgramOptions& options);
+
+// Memory shared with the server for each item, in which one call of each has been answered. Blocks.
+// The first error, which names the item.
+absl::StatusOr<std::vector<std::shared_ptr<SharedSlots>>> ShareTensors(
+    client::Client& client, const Workload& workload, const ProgramOptions& options);
 
 }  // namespace normd::load
 

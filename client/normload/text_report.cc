@@ -109,6 +109,15 @@ std::string RunText(const LoadResult& result, const ProgramOptions& options) {
   return text;
 }
 
+// How the tensors travelled, where that is not the usual way.
+const char* PlaneText(Plane plane) {
+  switch (plane) {
+    case Plane::kUnixSocket: return ", over a unix socket";
+    case Plane::kShared: return ", in shared memory";
+    default: return "";
+  }
+}
+
 // What balancing did, and which server had how many calls.
 std::string FleetText(const client::FleetCounts& fleet) {
   std::string text = absl::StrFormat(
@@ -175,7 +184,7 @@ std::string TextReport(const Report& report) {
   if (report.processes > 1) {
     absl::StrAppendFormat(&text, "  processes      %d, together\n", report.processes);
   }
-  absl::StrAppendFormat(&text, "  sent           %s\n", mix);
+  absl::StrAppendFormat(&text, "  sent           %s%s\n", mix, PlaneText(options.plane));
   if (report.several() && !report.runs.empty()) {
     text += RunsTable(report);
     absl::StrAppendFormat(&text, "at %g%s\n", report.run().load,

@@ -55,6 +55,19 @@ struct NamedTensor {
   // connection may hold the rest of a message that it was sending. Null: the bytes outlive the
   // connection (constants; buffers that live as long as the process).
   std::shared_ptr<const void> owner;
+  // The region of shared memory in which tensor.bytes lie, by its name on the server, and where in
+  // it: then the request names them and carries none. Empty: the request carries them.
+  std::string region = {};
+  std::int64_t region_offset = 0;
+};
+
+// Where an output of a request is to go: memory that this process shares with the server.
+struct SharedOutput {
+  std::string name;  // May be empty for a model's only output.
+  std::string region;
+  std::int64_t region_offset = 0;
+  absl::Span<std::byte> bytes;        // As many as the output has, or more.
+  std::shared_ptr<const void> owner;  // As NamedTensor's.
 };
 
 // Owns its memory, aligned to 64 bytes. Copies share it.

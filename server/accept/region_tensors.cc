@@ -38,6 +38,12 @@ absl::StatusOr<Part> Find(const RegionScope& scope, const RegionReference& refer
     return absl::UnimplementedError(
         "shared memory is switched off on this server (--shared_memory switches it on)");
   }
+  if (reference.offset < 0 || reference.bytes < 0) {
+    const bool offset = reference.offset < 0;
+    return absl::InvalidArgumentError(absl::StrCat(offset ? "offset " : "byte_size ",
+                                                   offset ? reference.offset : reference.bytes,
+                                                   ", wanted 0 or more"));
+  }
   auto region = scope.registry->Find(scope.owner, reference.region);
   if (!region.ok()) return region.status();
   if ((*region)->broken()) return Broken(**region);

@@ -60,6 +60,8 @@ struct Peer {
 // How a connection came.
 struct ConnectionOrigin {
   bool admin_listener = false;  // By the listener for admin calls.
+  // Which of the listening sockets; 0 for unix sockets, whose connections are one caller.
+  std::size_t listener = 0;
 };
 
 // One connection.

@@ -46,7 +46,8 @@ std::shared_ptr<Caller> Callers::Begin(absl::string_view connection, ConnectionO
 
 bool Callers::IsOtherwise(absl::string_view connection, ConnectionOrigin origin) {
   const std::shared_ptr<Caller> held = connections_.Find(connection);
-  return held != nullptr && held->origin.admin_listener != origin.admin_listener;
+  return held != nullptr && (held->origin.admin_listener != origin.admin_listener ||
+                             held->origin.listener != origin.listener);
 }
 
 std::shared_ptr<Caller> Callers::Find(absl::string_view connection) {

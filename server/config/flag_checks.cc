@@ -77,6 +77,14 @@ std::string BeAListenAddress(const std::string& value) {
              : "host:port, such as 127.0.0.1:8001, or unix:///path";
 }
 
+std::string BeListenAddresses(const std::string& value) {
+  for (const absl::string_view address : absl::StrSplit(value, ',')) {
+    const std::string wanted = BeAListenAddress(std::string(address));
+    if (!wanted.empty()) return absl::StrCat(wanted, ", or several with commas between");
+  }
+  return "";
+}
+
 std::string BeOnOffOrAuto(const std::string& value) {
   return value == "on" || value == "off" || value == "auto" ? "" : "auto, on or off";
 }

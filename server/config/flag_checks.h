@@ -33,6 +33,8 @@ std::string BeAnAddress(const std::string& value);
 std::string BeAnAddressOrNone(const std::string& value);
 // A unix socket, too.
 std::string BeAListenAddress(const std::string& value);
+// Or several, with commas between them.
+std::string BeListenAddresses(const std::string& value);
 std::string BeALogLevel(const std::string& value);
 std::string BeOnOffOrAuto(const std::string& value);
 

@@ -25,9 +25,10 @@ void AddAddresses(FlagSet& flags, ServerConfig& c) {
             "Folders of models: <name>/config.textproto and <name>/<version>/params.safetensors; "
             "several: separated by commas, each model in one of them.",
             BeFolders);
-  flags.Add("listen", &c.listen, "127.0.0.1:8001", "HOST:PORT",
-            "Address of gRPC; port 0 takes a free one; unix:///path: a unix socket for this user.",
-            BeAListenAddress);
+  flags.Add("listen", &c.listen, "127.0.0.1:8001", "ADDRESSES",
+            "host:port of gRPC, or several with commas between; port 0 takes a free one; "
+            "unix:///path: a unix socket for this user.",
+            BeListenAddresses);
   flags.Add("metrics_listen", &c.metrics_listen, "127.0.0.1:8002", "HOST:PORT",
             "Address of /metrics; port 0 takes a free one.", BeAnAddress);
   flags.Add("device", &c.device, "auto", "DEVICE",

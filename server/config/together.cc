@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -110,8 +111,11 @@ bool IsLocal(const std::string& address) {
 std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
   const bool tls = !config.tls_cert.empty();
   std::vector<OpenListener> open;
-  const auto add = [&open](const char* flag, const std::string& address, bool has_tls) {
-    if (!has_tls && !address.empty() && !IsLocal(address)) open.push_back({flag, address});
+  const auto add = [&open](const char* flag, const std::string& addresses, bool has_tls) {
+    for (const absl::string_view one : absl::StrSplit(addresses, ',', absl::SkipEmpty())) {
+      const std::string address(one);
+      if (!has_tls && !IsLocal(address)) open.push_back({flag, address});
+    }
   };
   add("listen", config.listen, tls);
   add("admin_listen", config.admin_listen, tls);
@@ -122,7 +126,9 @@ std::vector<OpenListener> ListenersInTheClear(const ServerConfig& config) {
 AdminPlace DecideAdminPlace(const ServerConfig& config) {
   if (config.admin == "off") return AdminPlace::kNowhere;
   if (!config.admin_listen.empty()) return AdminPlace::kAdminListener;
-  const bool taken = config.admin == "on" || !config.policy_file.empty() || IsLocal(config.listen);
+  const std::vector<std::string> addresses = absl::StrSplit(config.listen, ',');
+  const bool local = std::all_of(addresses.begin(), addresses.end(), IsLocal);
+  const bool taken = config.admin == "on" || !config.policy_file.empty() || local;
   return taken ? AdminPlace::kEverywhere : AdminPlace::kNowhere;
 }
 

@@ -58,6 +58,7 @@ const Principal* AccessState::Recognise(const PeerCredentials& credentials) cons
   for (const absl::string_view name : credentials.dns_names) {
     if (found == nullptr) found = policy_.ByDnsName(name);
   }
+  if (found == nullptr && credentials.own_user) found = policy_.own_user();
   return PrincipalOf(found != nullptr ? found : policy_.anonymous());
 }
 

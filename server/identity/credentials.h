@@ -18,6 +18,9 @@ struct PeerCredentials {
   absl::InlinedVector<absl::string_view, 2> dns_names;
   // The value of `authorization`, as the call brought it: "Bearer ...".
   std::optional<absl::string_view> authorization;
+  // A process on this machine of the server's own user, or of root: the system says so of the other
+  // end of a unix socket, and nobody else is let in there.
+  bool own_user = false;
 };
 
 }  // namespace normd

@@ -182,8 +182,9 @@ class PolicyBuilder {
   // By what the identity added last is recognised.
   absl::Status AddSigns(const std::string& place, const v1::Identity& given) {
     if (given.token().empty() && given.spiffe().empty() && given.dns().empty() &&
-        !given.anonymous()) {
-      return Wrong(place, "recognised by", "nothing", "token, spiffe, dns or anonymous");
+        !given.unix_socket() && !given.anonymous()) {
+      return Wrong(place, "recognised by", "nothing",
+                   "token, spiffe, dns, unix_socket or anonymous");
     }
     absl::Status status;
     for (const std::string& token : given.token()) {
@@ -201,6 +202,10 @@ class PolicyBuilder {
       if (status = CheckDnsName(place, name); !status.ok()) return status;
       status = AddSign(place, "dns", policy_.dns_names_, Folded(name));
       if (!status.ok()) return status;
+    }
+    if (given.unix_socket()) {
+      if (policy_.own_user_ != Policy::kNobody) return Twice(place, "unix_socket", "true");
+      policy_.own_user_ = last();
     }
     if (!given.anonymous()) return absl::OkStatus();
     if (policy_.anonymous_ != Policy::kNobody) return Twice(place, "anonymous", "true");

@@ -35,6 +35,7 @@ class Policy {
   const Identity* ByDnsName(absl::string_view name) const;
   // By a token's name in the tokens' file.
   const Identity* ByToken(absl::string_view name) const { return Find(tokens_, name); }
+  const Identity* own_user() const { return At(own_user_); }
   const Identity* anonymous() const { return At(anonymous_); }
 
  private:
@@ -55,6 +56,7 @@ class Policy {
   Index uris_;
   Index dns_names_;  // In lower case.
   Index tokens_;
+  std::size_t own_user_ = kNobody;
   std::size_t anonymous_ = kNobody;
 };
 

@@ -57,8 +57,9 @@ int Acceptor::Accept(std::uint64_t id, const Admit& admit) {
     Descriptor socket(accept4(listener.get(), reinterpret_cast<sockaddr*>(&address), &size,
                               SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.valid()) {
-      admit(std::move(socket), PeerAddressOf(address),
-            {index + listener_.admin_sockets >= listener_.sockets.size()});
+      const PeerAddress peer = PeerAddressOf(address);
+      const bool for_admin = index + listener_.admin_sockets >= listener_.sockets.size();
+      admit(std::move(socket), peer, {for_admin, peer.is_unix ? 0 : index});
     } else if (errno == EAGAIN) {
       return 0;
     } else if (errno != EINTR && errno != ECONNABORTED) {

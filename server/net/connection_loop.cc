@@ -235,9 +235,9 @@ void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
 // socket is not for a moment.
 void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   // Calls find their connection by its name, the client's address: the same one at two listeners
-  // would lend a connection the other's rights.
+  // would lend a connection the other's rights and counts.
   if (callers_.IsOtherwise(connection.peer.grpc_peer, connection.origin)) {
-    LogRefusal(connection.peer, "its address is connected to the other listener too");
+    LogRefusal(connection.peer, "its address is connected to another listener too");
     return Forget(id);
   }
   const int socket = connection.socket.get();

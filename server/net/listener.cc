@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace normd {
@@ -91,7 +92,7 @@ absl::StatusOr<Listener> ListenAtPath(const std::string& path) {
     return Unavailable(shown, std::strerror(errno));
   }
   Listener listener;
-  listener.path = std::make_unique<SocketPath>(path);
+  listener.paths.push_back(std::make_unique<SocketPath>(path));
   // Until it listens nobody can connect, whatever its mode.
   if (chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
     return Unavailable(shown, std::strerror(errno));
@@ -134,7 +135,11 @@ std::string UnixPathOf(const std::string& address) {
 
 absl::StatusOr<Listener> Listen(const std::string& address) {
   const std::string path = UnixPathOf(address);
-  if (!path.empty()) return ListenAtPath(path);
+  if (!path.empty()) {
+    absl::StatusOr<Listener> at_path = ListenAtPath(path);
+    if (at_path.ok()) at_path->address = address;
+    return at_path;
+  }
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) return Unavailable(address, "wanted host:port");
   std::string host = address.substr(0, colon);
@@ -169,7 +174,21 @@ absl::StatusOr<Listener> Listen(const std::string& address) {
     if (!everywhere || !listener.sockets.empty()) break;
   }
   if (listener.sockets.empty()) return Unavailable(address, reason);
+  listener.address = absl::StrCat(address.substr(0, colon), ":", listener.port);
   return listener;
+}
+
+absl::StatusOr<Listener> ListenAtAll(const std::string& addresses) {
+  Listener all;
+  for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
+    absl::StatusOr<Listener> one = Listen(std::string(address));
+    if (!one.ok()) return one.status();
+    absl::StrAppend(&all.address, all.address.empty() ? "" : ",", one->address);
+    if (all.port == 0) all.port = one->port;
+    for (Descriptor& socket : one->sockets) all.sockets.push_back(std::move(socket));
+    for (auto& path : one->paths) all.paths.push_back(std::move(path));
+  }
+  return all;
 }
 
 }  // namespace normd

@@ -31,14 +31,15 @@ class SocketPath {
   ino_t inode_ = 0;
 };
 
-// What one listen address stands for: a socket for each address that its host has. They do not
-// block, and no other process can listen beside them (no SO_REUSEPORT).
+// What listen addresses stand for: a socket for each address that a host has. They do not block,
+// and no other process can listen beside them (no SO_REUSEPORT).
 struct Listener {
   std::vector<Descriptor> sockets;
-  int port = 0;  // 0 for a unix socket.
+  std::string address;  // As it was given, with the ports in use.
+  int port = 0;         // The first; 0 where all are unix sockets.
   // The last so many sockets are the admin listener's (ConnectionOrigin).
   std::size_t admin_sockets = 0;
-  std::unique_ptr<SocketPath> path = nullptr;  // Null for TCP.
+  std::vector<std::unique_ptr<SocketPath>> paths = {};  // Of unix sockets.
 };
 
 // The path of "unix:/path" or "unix:///path", which begins with a slash; empty for anything else.
@@ -52,6 +53,9 @@ std::string UnixPathOf(const std::string& address);
 // A unix socket is its owner's alone (0600), before anybody can connect. One that nobody listens at
 // any more is replaced; Unavailable when somebody does, or when something else has its place.
 absl::StatusOr<Listener> Listen(const std::string& address);
+
+// The same of several addresses with commas between them: at all of them or at none.
+absl::StatusOr<Listener> ListenAtAll(const std::string& addresses);
 
 }  // namespace normd
 

@@ -76,6 +76,11 @@ Region::Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& 
                                 static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))),
       guard_(pages.data(), pages.size()) {}
 
+void Region::Keep(std::shared_ptr<void> what) const {
+  MutexLock lock(mutex_);
+  kept_.push_back(std::move(what));
+}
+
 std::optional<MutableBytes> Region::Part(std::int64_t offset, std::int64_t bytes) const {
   if (offset < 0 || bytes < 0 || offset > facts_.bytes || bytes > facts_.bytes - offset) {
     return std::nullopt;

@@ -10,10 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "server/regions/fault_guard.h"
 
 namespace normd {
@@ -67,6 +69,10 @@ class Region {
   // The same part in its file.
   FileRange PartOfFile(std::int64_t offset, std::int64_t bytes) const;
 
+  // Keeps `what` until the memory is unmapped: whoever waits for that learns of it by its end,
+  // which is on the thread that lets the region go last.
+  void Keep(std::shared_ptr<void> what) const;
+
   // Whether the client has taken the memory away: what was computed from it, or written to it,
   // is lost.
   bool broken() const { return guard_.broken(); }
@@ -88,6 +94,8 @@ class Region {
   const RegionFacts facts_;
   const FileRange range_;
   const std::shared_ptr<void> keep_;  // shared: whatever it is.
+  mutable Mutex mutex_;
+  mutable std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);  // shared: likewise.
   const Mapping mapping_;
   std::byte* const first_;  // In the first page.
   const FaultGuard guard_;  // After the mapping: what is unmapped may be another's at once.

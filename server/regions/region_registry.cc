@@ -194,7 +194,7 @@ std::vector<std::shared_ptr<const Region>> RegionRegistry::List(absl::string_vie
 }
 
 absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_view name,
-                                        InUse in_use) {
+                                        InUse in_use, const std::shared_ptr<void>& until_gone) {
   std::shared_ptr<const Region> region;  // Unmapped, if it is the last, without the lock.
   MutexLock lock(mutex_);
   const auto found = regions_.find(Key(owner, name));
@@ -204,11 +204,13 @@ absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_vi
         "region \"", Printable(name, kMaxNameShown), "\" is in use, wanted that its requests end"));
   }
   region = std::move(found->second);
+  if (until_gone != nullptr) region->Keep(until_gone);
   regions_.erase(found);
   return absl::OkStatus();
 }
 
-absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, InUse in_use) {
+absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, InUse in_use,
+                                           const std::shared_ptr<void>& until_gone) {
   std::vector<std::shared_ptr<const Region>> gone;
   // Those of descriptors are their connections', whoever asks.
   const auto is_meant = [owner](const Key& key, const Region& region) {
@@ -225,6 +227,7 @@ absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, InUse in_use
     const auto here = at++;
     if (!is_meant(here->first, *here->second)) continue;
     gone.push_back(std::move(here->second));
+    if (until_gone != nullptr) gone.back()->Keep(until_gone);
     regions_.erase(here);
   }
   return absl::OkStatus();

@@ -64,10 +64,12 @@ class RegionRegistry {
   // By name.
   std::vector<std::shared_ptr<const Region>> List(absl::string_view owner) const;
 
-  // NotFound; see InUse.
-  absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use);
+  // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).
+  absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use,
+                          const std::shared_ptr<void>& until_gone = nullptr);
   // All named ones of the owner's.
-  absl::Status UnregisterAll(absl::string_view owner, InUse in_use);
+  absl::Status UnregisterAll(absl::string_view owner, InUse in_use,
+                             const std::shared_ptr<void>& until_gone = nullptr);
 
  private:
   // What is mapped. shared: by the regions, which may outlive the registry.

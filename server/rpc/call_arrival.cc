@@ -6,6 +6,7 @@
 
 #include <iterator>
 
+#include "absl/strings/match.h"
 #include "server/rpc/call_deadline.h"
 
 namespace normd {
@@ -26,6 +27,12 @@ void AddCertificate(const grpc_auth_context* context, PeerCredentials& credentia
   };
   add(GRPC_PEER_URI_PROPERTY_NAME, credentials.uris);
   add(GRPC_PEER_DNS_PROPERTY_NAME, credentials.dns_names);
+}
+
+// Whoever calls over one is of the server's own user, or root: see ConnectionLoop.
+bool IsOfUnixSocket(grpc_call* call) {
+  const std::unique_ptr<char, decltype(&gpr_free)> name(grpc_call_get_peer(call), gpr_free);
+  return absl::StartsWith(name.get(), "unix:");
 }
 
 }  // namespace
@@ -53,6 +60,7 @@ Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironm
     return environment.authorizer->Recognise(credentials);
   }
   if (context.c_call() == nullptr) return environment.authorizer->Recognise(credentials);
+  credentials.own_user = IsOfUnixSocket(context.c_call());
   const std::unique_ptr<grpc_auth_context, decltype(&grpc_auth_context_release)> certificate(
       grpc_call_auth_context(context.c_call()), grpc_auth_context_release);
   AddCertificate(certificate.get(), credentials);

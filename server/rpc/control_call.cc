@@ -27,7 +27,38 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
     if (handed_over) return absl::OkStatus();
     return absl::ResourceExhaustedError("models: too many loads and unloads wait, retry later");
   });
-  if (!handed_over) End(status, 0);
+  if (handed_over) return;
+  // gRPC keeps the call until Start's caller has returned, also one that has ended meanwhile.
+  if (late_end_ == nullptr) return End(status, 0);
+  late_end_->BodyReturned(status);
+}
+
+void ControlCall::LateEnd::End(const absl::Status& status) {
+  ControlCall* call = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (!may_end_) {
+      end_ = status;
+      return;
+    }
+    call = std::exchange(call_, nullptr);
+  }
+  if (call != nullptr) call->UnaryCall::End(status, 0);
+}
+
+void ControlCall::LateEnd::BodyReturned(const absl::Status& status) {
+  std::optional<absl::Status> end;
+  {
+    MutexLock lock(mutex_);
+    may_end_ = true;
+    end = status.ok() ? end_ : status;
+  }
+  if (end.has_value()) End(*end);
+}
+
+std::shared_ptr<ControlCall::LateEnd> ControlCall::EndLater() {
+  late_end_ = std::make_shared<LateEnd>(*this);
+  return late_end_;
 }
 
 absl::Status ControlCall::Admit(std::int64_t request_bytes) {
@@ -66,6 +97,7 @@ absl::Status ControlCall::StillWanted() const {
 void ControlCall::OnCancel() {
   call_.Cancel();
   if (thread_ != nullptr && thread_->Withdraw(ticket_)) End(StillWanted(), 0);
+  if (late_end_ != nullptr) late_end_->End(StillWanted());
 }
 
 }  // namespace normd

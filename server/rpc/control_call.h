@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "base/task_thread.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
@@ -20,9 +22,27 @@ namespace normd {
 
 // Finish runs exactly once: at the end of the body, wherever that runs, or instead of a body that
 // has not begun when the client leaves or the deadline passes. A body that has begun is not
-// stopped.
+// stopped, but what it has left for later (EndLater) is not waited for.
 class ControlCall final : public UnaryCall {
  public:
+  // The end of a call that outlasts its body. Thread-safe; may outlive the call.
+  class LateEnd {
+   public:
+    explicit LateEnd(ControlCall& call) : call_(&call) {}
+    // Ends the call, if nobody has: at once, or when its body has returned.
+    void End(const absl::Status& status);
+
+   private:
+    friend class ControlCall;
+    // The body has returned, with a response if `status` is OK; an error ends the call.
+    void BodyReturned(const absl::Status& status);
+
+    Mutex mutex_;
+    ControlCall* call_ ABSL_GUARDED_BY(mutex_);  // Null: it has ended.
+    bool may_end_ ABSL_GUARDED_BY(mutex_) = false;
+    std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);  // What came before it might.
+  };
+
   // The body may tell which model the call was about, in whose series it counts.
   using Body = absl::AnyInvocable<absl::Status(std::shared_ptr<const Model>& about) &&>;
 
@@ -41,6 +61,11 @@ class ControlCall final : public UnaryCall {
   // See CallContext::owner.
   absl::string_view owner() const { return call_.owner(); }
 
+  // For a body that runs within Start: after an OK the call has not ended, and does so with what
+  // this returns, or when the client leaves or the deadline passes. Called at most once. shared:
+  // with whoever ends it.
+  std::shared_ptr<LateEnd> EndLater();
+
   void OnCancel() override;
 
  private:
@@ -56,6 +81,7 @@ class ControlCall final : public UnaryCall {
   // caller has returned.
   TaskThread* thread_ = nullptr;
   TaskThread::Ticket ticket_ = 0;
+  std::shared_ptr<LateEnd> late_end_;  // Set likewise. shared: with whoever ends the call.
 };
 
 }  // namespace normd

@@ -64,7 +64,7 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
     Response answer;
     absl::Status status;
     if constexpr (std::is_invocable_v<Body&, const Request&, Response&,
-                                      std::shared_ptr<const Model>&, const ControlCall&>) {
+                                      std::shared_ptr<const Model>&, ControlCall&>) {
       status = body(parsed, answer, about, *call);
     } else {
       status = body(parsed, answer, about);

@@ -86,17 +86,15 @@ absl::StatusOr<norm::DType> TypeOf(const ReceivedInferTensor& tensor) {
                    "raw_input_contents"));
 }
 
-// A number from 0; 0 for one that is not there, where that is allowed.
+// 0 for a number that is not there, where that is allowed.
 absl::StatusOr<std::int64_t> SizeOf(absl::string_view key, const ReceivedParameter& parameter,
                                     bool may_be_missing) {
   using Kind = ReceivedParameter::Kind;
-  const std::string wanted = "wanted a number of bytes from 0";
   if (parameter.kind == Kind::kNone && may_be_missing) return 0;
-  if (parameter.IsNumber() && parameter.number >= 0) return parameter.number;
-  const std::string got = parameter.kind == Kind::kNone ? "missing"
-                          : parameter.IsNumber()        ? absl::StrCat(parameter.number)
-                                                        : "not an integer";
-  return absl::InvalidArgumentError(absl::StrCat("[\"", key, "\"]: ", got, ", ", wanted));
+  if (parameter.IsNumber()) return parameter.number;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "[\"", key, "\"]: ", parameter.kind == Kind::kNone ? "missing" : "not an integer",
+      ", wanted a number of bytes from 0"));
 }
 
 absl::StatusOr<RegionReference> ReferenceOf(const ReceivedSharedMemory& shared) {
@@ -228,9 +226,7 @@ grpc::ByteBuffer InferCodec::Encode(ResponseDescription&& response) const {
     header = {output.name, NamesOf(output.dtype).inference, output.shape, output.bytes};
     if (output.region != nullptr) {
       header.data_bytes = 0;
-      header.region = output.region->region;
-      header.region_offset = output.region->offset;
-      header.region_bytes = output.region->bytes;
+      header.shared_memory = {output.region->region, output.region->offset, output.region->bytes};
     }
     const ConstBytes bytes(output.data.data(), output.data.size());
     data.push_back(SliceHolding(bytes, std::move(output.data)));

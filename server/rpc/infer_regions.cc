@@ -51,13 +51,15 @@ absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
 }
 
 absl::Status UnregisterRegions(RegionRegistry* registry, absl::string_view owner,
-                               absl::string_view name, InUse in_use) {
+                               absl::string_view name, Unregistering how,
+                               const std::shared_ptr<void>& until_gone) {
   if (registry == nullptr) return SwitchedOff();
-  if (name.empty()) return registry->UnregisterAll(owner, in_use);
+  const InUse in_use = how == Unregistering::kRefuse ? InUse::kRefuse : InUse::kFinish;
+  if (name.empty()) return registry->UnregisterAll(owner, in_use, until_gone);
   if (absl::Status status = FindNamed(*registry, owner, name).status(); !status.ok()) {
     return status;
   }
-  return registry->Unregister(owner, name, in_use);
+  return registry->Unregister(owner, name, in_use, until_gone);
 }
 
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
@@ -83,14 +85,15 @@ absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl:
   return absl::OkStatus();
 }
 
-absl::StatusOr<InUse> InUseOf(const grpc::CallbackServerContext& context) {
+absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context) {
   const auto found = context.client_metadata().find("normd-in-use");
-  if (found == context.client_metadata().end()) return InUse::kFinish;
+  if (found == context.client_metadata().end()) return Unregistering::kFinish;
   const absl::string_view text(found->second.data(), found->second.size());
-  if (text == "finish") return InUse::kFinish;
-  if (text == "refuse") return InUse::kRefuse;
+  if (text == "finish") return Unregistering::kFinish;
+  if (text == "refuse") return Unregistering::kRefuse;
+  if (text == "wait") return Unregistering::kWait;
   return absl::InvalidArgumentError(
-      absl::StrCat("normd-in-use: \"", Printable(text, 32), "\", wanted finish or refuse"));
+      absl::StrCat("normd-in-use: \"", Printable(text, 32), "\", wanted finish, refuse or wait"));
 }
 
 }  // namespace normd

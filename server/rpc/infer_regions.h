@@ -3,6 +3,8 @@
 #ifndef NORMD_SERVER_RPC_INFER_REGIONS_H_
 #define NORMD_SERVER_RPC_INFER_REGIONS_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -16,15 +18,24 @@ namespace normd {
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
                             const inference::SystemSharedMemoryRegisterRequest& request);
-// One region of the owner's, or all where `name` is empty.
+// What the call does about requests that use a region.
+enum class Unregistering {
+  kFinish,  // They keep it; the call ends at once.
+  kRefuse,  // FailedPrecondition while there are any.
+  kWait,    // They keep it, and the call ends when it is unmapped.
+};
+
+// One region of the owner's, or all where `name` is empty. With kWait `until_gone` is kept as long
+// as any of them is mapped.
 absl::Status UnregisterRegions(RegionRegistry* registry, absl::string_view owner,
-                               absl::string_view name, InUse in_use);
+                               absl::string_view name, Unregistering how,
+                               const std::shared_ptr<void>& until_gone);
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
                         inference::SystemSharedMemoryStatusResponse& response);
 
-// What a call asks for with the metadata `normd-in-use`: "finish", which is the default, or
-// "refuse". InvalidArgument for anything else.
-absl::StatusOr<InUse> InUseOf(const grpc::CallbackServerContext& context);
+// What a call asks for with the metadata `normd-in-use`: "finish", which is the default, "refuse"
+// or "wait". InvalidArgument for anything else.
+absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context);
 
 }  // namespace normd
 

@@ -261,6 +261,22 @@ InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
       });
 }
 
+namespace {
+
+// Its end is a call's.
+class EndsWithIt {
+ public:
+  explicit EndsWithIt(std::shared_ptr<ControlCall::LateEnd> call) : call_(std::move(call)) {}
+  ~EndsWithIt() { call_->End(absl::OkStatus()); }
+  EndsWithIt(const EndsWithIt&) = delete;
+  EndsWithIt& operator=(const EndsWithIt&) = delete;
+
+ private:
+  const std::shared_ptr<ControlCall::LateEnd> call_;  // shared: with the call.
+};
+
+}  // namespace
+
 InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context,
                                                                 const Bytes* request,
                                                                 Bytes* response) {
@@ -268,10 +284,15 @@ InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context
                  inference::SystemSharedMemoryUnregisterResponse>(
       context, Method::kSharedMemoryUnregister, request, response,
       [this, context](const inference::SystemSharedMemoryUnregisterRequest& wanted, auto&, About&,
-                      const ControlCall& call) {
-        const absl::StatusOr<InUse> in_use = InUseOf(*context);
-        if (!in_use.ok()) return in_use.status();
-        return UnregisterRegions(environment_.accept.regions, call.owner(), wanted.name(), *in_use);
+                      ControlCall& call) {
+        const absl::StatusOr<Unregistering> how = UnregisteringOf(*context);
+        if (!how.ok()) return how.status();
+        std::shared_ptr<void> until_gone;
+        if (*how == Unregistering::kWait) {
+          until_gone = std::make_shared<EndsWithIt>(call.EndLater());
+        }
+        return UnregisterRegions(environment_.accept.regions, call.owner(), wanted.name(), *how,
+                                 until_gone);
       });
 }
 

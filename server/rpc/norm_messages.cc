@@ -1,6 +1,7 @@
 #include "server/rpc/norm_messages.h"
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,11 @@ absl::string_view NameOnWire(absl::string_view name, std::size_t outputs, bool b
   return outputs == 1 && !by_name ? absl::string_view() : name;
 }
 
+std::optional<RegionReference> ReferenceOf(std::optional<ReceivedSharedPart>&& part) {
+  if (!part.has_value()) return std::nullopt;
+  return RegionReference{std::move(part->region), part->offset, part->byte_size};
+}
+
 }  // namespace
 
 RequestDescription Describe(NormalizeRequestView&& view) {
@@ -41,12 +47,16 @@ RequestDescription Describe(NormalizeRequestView&& view) {
     input.shape = std::move(tensor.shape);
     input.data.views = std::move(tensor.data);
     input.data_bytes = tensor.data_bytes;
+    input.region = ReferenceOf(std::move(tensor.shared_memory));
   }
   request.priority = PriorityOf(view.priority);
   request.queue_timeout_ns = view.queue_timeout_ns;
   request.options.precision = view.precision;
   request.only_named_outputs = true;
-  for (std::string& name : view.outputs) request.outputs.push_back({std::move(name), {}});
+  for (ReceivedOutput& output : view.outputs) {
+    request.outputs.push_back(
+        {std::move(output.name), {}, ReferenceOf(std::move(output.shared_memory))});
+  }
   return request;
 }
 
@@ -71,8 +81,13 @@ grpc::ByteBuffer NormalizeCodec::Encode(ResponseDescription&& response) const {
   absl::InlinedVector<TensorHeader, kInlinedOutputs> outputs;
   absl::InlinedVector<grpc::Slice, kInlinedOutputs> data;
   for (OutputDescription& output : response.outputs) {
-    outputs.push_back({NameOnWire(output.name, response.outputs.size(), response.outputs_by_name),
-                       ToProto(output.dtype), output.shape, output.bytes});
+    TensorHeader& header = outputs.emplace_back();
+    header = {NameOnWire(output.name, response.outputs.size(), response.outputs_by_name),
+              ToProto(output.dtype), output.shape, output.bytes};
+    if (output.region != nullptr) {
+      header.data_bytes = 0;
+      header.shared_memory = {output.region->region, output.region->offset, output.region->bytes};
+    }
     const ConstBytes bytes(output.data.data(), output.data.size());
     data.push_back(SliceHolding(bytes, std::move(output.data)));
   }

@@ -106,16 +106,14 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
   return loop;
 }
 
-std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
-// Adds its sockets to `listener`. 0 where there is no such address.
-absl::StatusOr<int> ListenForAdmin(const std::string& address, Listener& listener) {
-  if (address.empty()) return 0;
+// Adds its sockets to `listener`. The address with the port in use; empty where there is none.
+absl::StatusOr<std::string> ListenForAdmin(const std::string& address, Listener& listener) {
+  if (address.empty()) return std::string();
   absl::StatusOr<Listener> admin = Listen(address);
   if (!admin.ok()) return admin.status();
   listener.admin_sockets = admin->sockets.size();
   for (Descriptor& socket : admin->sockets) listener.sockets.push_back(std::move(socket));
-  return admin->port;
+  return admin->address;
 }
 
 }  // namespace
@@ -124,11 +122,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       absl::Span<const ServedService> services,
                                                       CallEnvironment& environment,
                                                       Readiness& readiness) {
-  absl::StatusOr<Listener> listener = Listen(options.listen);
+  absl::StatusOr<Listener> listener = ListenAtAll(options.listen);
   if (!listener.ok()) return listener.status();
-  const int port = listener->port;
-  const absl::StatusOr<int> admin_port = ListenForAdmin(options.admin_listen, *listener);
-  if (!admin_port.ok()) return admin_port.status();
+  const absl::StatusOr<std::string> admin_address = ListenForAdmin(options.admin_listen, *listener);
+  if (!admin_address.ok()) return admin_address.status();
   const std::shared_ptr<grpc::ServerCredentials> credentials =
       options.tls != nullptr ? MakeTlsCredentials(*options.tls) : grpc::InsecureServerCredentials();
   grpc::ServerBuilder builder;
@@ -152,15 +149,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC cannot start");
   readiness.Attach(health.get(), std::move(names));
-  const bool is_unix = listener->path != nullptr;
-  std::unique_ptr<Server> made(
-      new Server(std::move(health), std::move(server), std::move(acceptor), readiness,
-                 is_unix ? options.listen : absl::StrCat(HostOf(options.listen), ":", port), port));
+  std::unique_ptr<Server> made(new Server(std::move(health), std::move(server), std::move(acceptor),
+                                          readiness, listener->address, listener->port));
   made->credentials_ = credentials;
   made->reflection_ = std::move(reflection);
-  if (!options.admin_listen.empty()) {
-    made->admin_address_ = absl::StrCat(HostOf(options.admin_listen), ":", *admin_port);
-  }
+  made->admin_address_ = *admin_address;
   ConnectionLoop::Callbacks callbacks;
   callbacks.take = [&to = *made->acceptor_](int socket, const std::string& first_bytes) {
     Acceptor::NewConnectionParameters connection;

@@ -47,7 +47,7 @@ struct ConnectionOptions {
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:8001";  // See Listen; port 0: any free one.
+  std::string listen = "127.0.0.1:8001";  // See ListenAtAll; port 0: any free one.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
   // Calls of one connection at once; a client's further ones wait on its side, unsent. 0: gRPC's
   // default, which is no limit.
@@ -82,9 +82,9 @@ class Server {
   // Shuts down at once if Shutdown was not called.
   ~Server();
 
-  // The address with the port in use.
+  // The addresses with the ports in use.
   const std::string& address() const { return address_; }
-  int port() const { return port_; }  // 0 for a unix socket.
+  int port() const { return port_; }  // The first; 0 where all are unix sockets.
   // Of the admin listener; empty without one.
   const std::string& admin_address() const { return admin_address_; }
 

@@ -67,6 +67,7 @@ struct BenchServerOptions {
   int small_lanes = 0;                    // As normd's --device_small_lanes.
   const CertificateStore* tls = nullptr;  // Null: no TLS.
   bool shared_memory = false;             // As normd's --shared_memory=named.
+  std::string listen = "127.0.0.1:0";     // As normd's --listen.
 };
 
 // As normd's flags choose them for the device: see server/part_options.cc.

@@ -1,10 +1,11 @@
 // What a tensor in shared memory costs beside the same tensor in messages, in turns: ModelInfer
-// over loopback with its tensors in messages (encoded once; nothing is decoded), ModelInfer with
-// its tensors in a region of /dev/shm, and the kernels alone, called in this process. normd runs in
-// this process, too, so that "cpu us" is the processor time of client and server together for one
-// call. The rates are the machine's; the ratios, medians over the turns, are the numbers.
+// with its tensors in messages (encoded once; nothing is decoded), over TCP and over a unix socket;
+// ModelInfer with its tensors in a region of /dev/shm, likewise; and the kernels alone, called in
+// this process. normd runs in this process, too, so that "cpu us" is the processor time of client
+// and server together for one call. The rates are the machine's; the ratios, medians over the
+// turns, are the numbers.
 //
-//   shm_bench --sizes=262144,1048576,67108864 --connections=2
+//   shm_bench --sizes=262144,1048576,67108864 --connections=8
 
 #include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -30,6 +31,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "kernels/cpu/normalize.h"
@@ -41,6 +43,7 @@ ABSL_FLAG(std::vector<std::string>, sizes,
           "bytes of the tensor, multiples of 16384");
 ABSL_FLAG(int, connections, 2, "closed-loop clients, each with a connection and memory of its own");
 ABSL_FLAG(int, rounds, 7, "turns of each way; the ratio is the median of theirs");
+ABSL_FLAG(std::string, only, "", "ways with this in their name alone, such as \"region, tcp\"");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(700), "length of one turn");
 
 namespace normd {
@@ -145,9 +148,11 @@ void Call(grpc::GenericStub& stub, const std::string& wire) {
 
 // One client, with each way to have its tensor normalized.
 struct Client {
-  Client(const std::string& address, int number, std::int64_t bytes)
+  Client(const std::string& address, const std::string& unix_address, int number,
+         std::int64_t bytes)
       : tensors(absl::StrCat("shm_bench_", getpid(), "_", bytes, "_", number), bytes),
         stub(ConnectAlone(address)),
+        unix_stub(ConnectAlone(unix_address)),
         in_message(InMessage(tensors)),
         in_region(InRegion(tensors)) {
     Register(address, tensors);
@@ -155,6 +160,7 @@ struct Client {
 
   const SharedTensors tensors;
   const std::unique_ptr<grpc::GenericStub> stub;
+  const std::unique_ptr<grpc::GenericStub> unix_stub;
   const std::string in_message;
   const std::string in_region;
 };
@@ -230,11 +236,11 @@ void CheckSameBits(Client& client, const Way& kernel, const Way& region) {
                     ", the kernels give ", reinterpret_cast<const float*>(expected.data())[0]));
 }
 
-void Measure(const std::string& address, std::int64_t bytes) {
+// One size. Prints a line for each way.
+void Measure(const std::string& address, const std::string& unix_address, std::int64_t bytes) {
   const norm::cpu::Executor executor;
   norm::NormSpec spec = norm::RmsNormSpec(kRowElements, norm::DType::kFloat32);
   spec.eps = 1e-5;  // As the model's.
-  const Way message = [](Client& client) { Call(*client.stub, client.in_message); };
   const Way region = [](Client& client) { Call(*client.stub, client.in_region); };
   const Way kernel = [&](Client& client) {
     norm::Segment segment;
@@ -245,21 +251,31 @@ void Measure(const std::string& address, std::int64_t bytes) {
   };
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
-    clients.push_back(std::make_unique<Client>(address, i, bytes));
+    clients.push_back(std::make_unique<Client>(address, unix_address, i, bytes));
   }
   for (const auto& client : clients) CheckSameBits(*client, kernel, region);
-  Column messages;
-  Column regions;
-  Column kernels;
+  std::vector<std::pair<std::string, Way>> ways = {
+      {"message, tcp", [](Client& client) { Call(*client.stub, client.in_message); }},
+      {"message, unix", [](Client& client) { Call(*client.unix_stub, client.in_message); }},
+      {"region, tcp", region},
+      {"region, unix", [](Client& client) { Call(*client.unix_stub, client.in_region); }},
+      {"kernels", kernel}};
+  std::erase_if(ways, [](const auto& way) {
+    return way.first.find(absl::GetFlag(FLAGS_only)) == std::string::npos;
+  });
+  if (ways.empty()) Exit("--only: no way has this in its name");
+  std::vector<Column> columns(ways.size());
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    messages.Add(Turn(clients, message));
-    regions.Add(Turn(clients, region));
-    kernels.Add(Turn(clients, kernel));
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      columns[i].Add(Turn(clients, ways[i].second));
+    }
   }
-  std::printf("%9ld %12.0f %12.0f %12.0f %9.2f %9.2f %10.0f %10.0f %10.0f\n",
-              static_cast<long>(bytes), Median(messages.rates), Median(regions.rates),
-              Median(kernels.rates), RatioOf(regions, messages), RatioOf(regions, kernels),
-              Median(messages.cpu_us), Median(regions.cpu_us), Median(kernels.cpu_us));
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    std::printf("%9ld %-14s %10.0f %10.2f %10.2f %10.0f %10.2f\n", static_cast<long>(bytes),
+                ways[i].first.c_str(), Median(columns[i].rates), RatioOf(columns[i], columns[0]),
+                RatioOf(columns[i], columns.back()), Median(columns[i].cpu_us),
+                Median(columns[0].cpu_us) / Median(columns[i].cpu_us));
+  }
   std::fflush(stdout);
 }
 
@@ -274,17 +290,20 @@ void Run() {
   options.queue.limits.max_bytes = defaults.max_batch_bytes;
   options.queue.max_inline_bytes = defaults.max_inline_bytes;
   options.backend.max_inline_bytes = defaults.max_inline_bytes;
+  const std::string socket = absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".sock");
+  options.listen = absl::StrCat(options.listen, ",", socket);
   const BenchServer server(options);
+  const std::string tcp = server.address().substr(0, server.address().find(','));
   std::printf("%s, %d connections\n", server.description().c_str(),
               absl::GetFlag(FLAGS_connections));
-  std::printf("%9s %12s %12s %12s %9s %9s %10s %10s %10s\n", "bytes", "message/s", "region/s",
-              "kernel/s", "x message", "x kernel", "message us", "region us", "kernel us");
+  std::printf("%9s %-14s %10s %10s %10s %10s %10s\n", "bytes", "way", "calls/s", "x message",
+              "x kernels", "cpu us", "x cpu");
   for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
     std::int64_t bytes = 0;
     if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
       Exit("--sizes: wanted multiples of 16384");
     }
-    Measure(server.address(), bytes);
+    Measure(tcp, socket, bytes);
   }
 }
 
@@ -293,6 +312,7 @@ void Run() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // As normd and normload do.
   spdlog::set_level(spdlog::level::warn);
   normd::Run();
 }

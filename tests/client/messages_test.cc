@@ -62,6 +62,92 @@ absl::StatusOr<grpc::ByteBuffer> EncodeRequest(std::vector<NamedTensor> inputs) 
   return encoded->message();
 }
 
+// A request with x and y in a region, x at 64 and y at 128.
+NormalizeRequest InRegion(Protocol protocol, absl::Span<std::byte> memory,
+                          std::shared_ptr<const void> owner) {
+  NormalizeRequest request;
+  request.protocol = protocol;
+  request.model = "m";
+  request.inputs = {
+      {"x", {norm::DType::kFloat32, Shape::Create({4}).value(), memory.first(16)}, owner, "r", 64}};
+  request.outputs = {"mean", "y"};
+  request.shared_outputs = {{"y", "r", 128, memory.subspan(16, 32), owner},
+                            {"rstd", "r", 160, memory.subspan(48, 16), owner}};
+  return request;
+}
+
+TEST(EncodeRequestTest, NamesTensorsInSharedMemoryAndHasNoneOfTheirBytes) {
+  std::vector<std::byte> memory(64, std::byte{0x5a});
+  const auto encoded =
+      EncodedRequest::Create(InRegion(Protocol::kNormd, absl::MakeSpan(memory), nullptr));
+  ASSERT_TRUE(encoded.ok()) << encoded.status();
+  v1::NormalizeRequest message;
+  ASSERT_TRUE(message.ParseFromString(Flatten(encoded->message())));
+  EXPECT_EQ(message.inputs(0).data(), "");
+  EXPECT_EQ(message.inputs(0).shared_memory().region(), "r");
+  EXPECT_EQ(message.inputs(0).shared_memory().offset(), 64);
+  EXPECT_EQ(message.inputs(0).shared_memory().byte_size(), 16);
+  ASSERT_EQ(message.outputs_size(), 3);
+  EXPECT_EQ(message.outputs(0).name(), "mean");
+  EXPECT_FALSE(message.outputs(0).has_shared_memory());
+  EXPECT_EQ(message.outputs(1).name(), "y");
+  EXPECT_EQ(message.outputs(1).shared_memory().byte_size(), 32);
+  EXPECT_EQ(message.outputs(2).name(), "rstd") << "wanted beside the others";
+
+  const auto infer =
+      EncodedRequest::Create(InRegion(Protocol::kOpenInference, absl::MakeSpan(memory), nullptr));
+  inference::ModelInferRequest other;
+  ASSERT_TRUE(other.ParseFromString(Flatten(infer->message())));
+  EXPECT_EQ(other.raw_input_contents_size(), 0);
+  EXPECT_EQ(other.inputs(0).parameters().at("shared_memory_region").string_param(), "r");
+  EXPECT_EQ(other.outputs(2).parameters().at("shared_memory_offset").int64_param(), 160);
+  EXPECT_EQ(other.outputs(0).parameters().size(), 0U);
+}
+
+TEST(NormalizeResponseTest, ShowsTheSharedMemoryOfItsRequestAndNoOther) {
+  std::vector<std::byte> memory(64, std::byte{0x5a});
+  auto owner = std::make_shared<int>(0);
+  std::weak_ptr<int> owned = owner;
+  auto encoded =
+      EncodedRequest::Create(InRegion(Protocol::kNormd, absl::MakeSpan(memory), std::move(owner)));
+  ASSERT_TRUE(encoded.ok());
+  v1::NormalizeResponse message;
+  v1::Tensor& y = *message.add_outputs();
+  y.set_dtype(v1::FLOAT32);
+  y.add_shape(5);
+  y.mutable_shared_memory()->set_region("r");
+  y.mutable_shared_memory()->set_offset(128);
+  y.mutable_shared_memory()->set_byte_size(20);
+  const auto decode = [&] {
+    return NormalizeResponse::Decode(Cut(message.SerializeAsString(), 7), Protocol::kNormd,
+                                     encoded->shared());
+  };
+  {
+    auto response = decode();
+    ASSERT_TRUE(response.ok()) << response.status();
+    encoded = absl::NotFoundError("");
+    EXPECT_FALSE(owned.expired()) << "the response holds its memory";
+    ASSERT_EQ(response->outputs()[0].pieces().size(), 1U);
+    EXPECT_EQ(response->outputs()[0].pieces()[0].data(), memory.data() + 16);
+    EXPECT_EQ(response->outputs()[0].size_bytes(), 20U);
+  }
+  EXPECT_TRUE(owned.expired());
+  encoded = EncodedRequest::Create(InRegion(Protocol::kNormd, absl::MakeSpan(memory), nullptr));
+  for (const auto& change : {+[](v1::SharedMemory& part) { part.set_region("s"); },
+                             +[](v1::SharedMemory& part) { part.set_offset(127); },
+                             +[](v1::SharedMemory& part) { part.set_byte_size(33); },
+                             +[](v1::SharedMemory& part) { part.set_byte_size(-1); },
+                             +[](v1::SharedMemory& part) { part.set_byte_size(16); }}) {
+    const v1::SharedMemory good = y.shared_memory();
+    change(*y.mutable_shared_memory());
+    EXPECT_EQ(decode().status().code(), absl::StatusCode::kInternal) << y.DebugString();
+    *y.mutable_shared_memory() = good;
+  }
+  EXPECT_EQ(NormalizeResponse::Decode(Cut(message.SerializeAsString(), 7)).status().code(),
+            absl::StatusCode::kInternal)
+      << "of a request without any";
+}
+
 TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
   for (const norm::DType dtype : {norm::DType::kFloat32, norm::DType::kFloat64,
                                   norm::DType::kFloat16, norm::DType::kBFloat16}) {

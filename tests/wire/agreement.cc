@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -40,11 +41,23 @@ void Compare(const ReceivedTensor& got, const v1::Tensor& want, std::string& dif
   }
 }
 
+// `want`: a message that may have a part of shared memory.
+template <typename Generated>
+void ComparePart(const std::optional<ReceivedSharedPart>& got, const Generated& want,
+                 std::string& differences) {
+  Expect("has_shared_memory", got.has_value(), want.has_shared_memory(), differences);
+  if (!got.has_value()) return;
+  Expect("region", got->region, want.shared_memory().region(), differences);
+  Expect("offset", got->offset, want.shared_memory().offset(), differences);
+  Expect("byte_size", got->byte_size, want.shared_memory().byte_size(), differences);
+}
+
 template <typename Tensors>
 void CompareAll(const ReceivedTensors& got, const Tensors& want, std::string& differences) {
   Expect("tensors", static_cast<int>(got.size()), want.size(), differences);
   for (int i = 0; i < want.size() && differences.empty(); ++i) {
     Compare(got[static_cast<std::size_t>(i)], want[i], differences);
+    ComparePart(got[static_cast<std::size_t>(i)].shared_memory, want[i], differences);
   }
 }
 
@@ -63,7 +76,9 @@ std::string Compare(const NormalizeRequestView& got, const v1::NormalizeRequest&
   CompareAll(got.inputs, want.inputs(), differences);
   Expect("outputs", static_cast<int>(got.outputs.size()), want.outputs_size(), differences);
   for (int i = 0; i < want.outputs_size() && differences.empty(); ++i) {
-    Expect("name", got.outputs[static_cast<std::size_t>(i)], want.outputs(i).name(), differences);
+    const ReceivedOutput& output = got.outputs[static_cast<std::size_t>(i)];
+    Expect("name", output.name, want.outputs(i).name(), differences);
+    ComparePart(output.shared_memory, want.outputs(i), differences);
   }
   return differences;
 }

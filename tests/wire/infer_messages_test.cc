@@ -182,7 +182,8 @@ TEST(DecodeInferRequestTest, RefusesWhatIsOverACap) {
 
 TEST(EncodeInferMessageTest, TheGeneratedClassReadsBackWhatWasWritten) {
   const std::int64_t shape[] = {2, 300};
-  const InferTensorHeader tensors[] = {{"x", "FP32", shape, 5}, {"residual", "BF16", {}, 0}};
+  const InferTensorHeader tensors[] = {
+      {"x", "FP32", shape, 5}, {"residual", "BF16", {}, 0}, {"gate", "FP32", {}, 0, {"r", 64, 8}}};
   InferMessageHead head;
   head.model = "a model";
   head.version = "12";
@@ -190,25 +191,34 @@ TEST(EncodeInferMessageTest, TheGeneratedClassReadsBackWhatWasWritten) {
   head.priority = 1;
   head.timeout_us = 1'000'000;
   head.tensors = tensors;
-  const std::vector<std::string> wanted = {"y", "mean"};
+  const WantedOutputHeader wanted[] = {{"y", {"r", 0, 16}}, {"mean"}};
   head.wanted_outputs = wanted;
   const auto request = EncodeInferRequest(head);
   ASSERT_TRUE(request.ok());
   inference::ModelInferRequest parsed;
-  ASSERT_TRUE(parsed.ParseFromString(absl::StrCat(request->Part(0), "12345", request->Part(1))));
+  ASSERT_TRUE(parsed.ParseFromString(
+      absl::StrCat(request->Part(0), "12345", request->Part(1), request->Part(2))));
   EXPECT_EQ(parsed.model_name(), "a model");
   EXPECT_EQ(parsed.model_version(), "12");
   EXPECT_EQ(parsed.id(), "an id");
   EXPECT_EQ(parsed.parameters().size(), 2u);
   EXPECT_EQ(parsed.parameters().at("priority").uint64_param(), 1u);
   EXPECT_EQ(parsed.parameters().at("timeout").int64_param(), 1'000'000);
-  ASSERT_EQ(parsed.inputs_size(), 2);
+  ASSERT_EQ(parsed.inputs_size(), 3);
   EXPECT_EQ(parsed.inputs(0).datatype(), "FP32");
   EXPECT_THAT(parsed.inputs(0).shape(), ElementsAre(2, 300));
   EXPECT_EQ(parsed.inputs(1).name(), "residual");
   EXPECT_THAT(parsed.raw_input_contents(), ElementsAre("12345", ""));
   ASSERT_EQ(parsed.outputs_size(), 2);
+  const auto& in = parsed.inputs(2).parameters();
+  EXPECT_EQ(in.at("shared_memory_region").string_param(), "r");
+  EXPECT_EQ(in.at("shared_memory_offset").int64_param(), 64);
+  EXPECT_EQ(in.at("shared_memory_byte_size").int64_param(), 8);
   EXPECT_EQ(parsed.outputs(0).name(), "y");
+  const auto& out = parsed.outputs(0).parameters();
+  EXPECT_EQ(out.at("shared_memory_region").string_param(), "r");
+  EXPECT_EQ(out.count("shared_memory_offset"), 0U);
+  EXPECT_EQ(out.at("shared_memory_byte_size").int64_param(), 16);
   EXPECT_EQ(parsed.outputs(1).name(), "mean");
   head.wanted_outputs = {};
 
@@ -216,9 +226,11 @@ TEST(EncodeInferMessageTest, TheGeneratedClassReadsBackWhatWasWritten) {
   head.final_response = true;
   const EncodedMessage response = EncodeInferMessage(InferMessageKind::kStreamResponse, head);
   inference::ModelStreamInferResponse streamed;
-  ASSERT_TRUE(streamed.ParseFromString(absl::StrCat(response.Part(0), "12345", response.Part(1))));
+  ASSERT_TRUE(streamed.ParseFromString(
+      absl::StrCat(response.Part(0), "12345", response.Part(1), response.Part(2))));
   EXPECT_TRUE(streamed.infer_response().parameters().at("triton_final_response").bool_param());
-  EXPECT_THAT(streamed.infer_response().raw_output_contents(), ElementsAre("12345", ""));
+  EXPECT_THAT(streamed.infer_response().raw_output_contents(), ElementsAre("12345", "", ""))
+      << "of a response also those in shared memory";
 }
 
 // Awkward messages: every kind of parameter and of contents, some twice, two messages in a row.

@@ -249,17 +249,44 @@ TEST(DecodeNormalizeRequestTest, CapsNamesBeforeItStoresThem) {
               HasSubstr("inputs[1].name: 129 bytes"));
 }
 
+TEST(DecodeNormalizeRequestTest, ReadsPartsOfSharedMemoryAndCapsTheirNames) {
+  v1::NormalizeRequest message;
+  v1::SharedMemory& x = *message.add_inputs()->mutable_shared_memory();
+  x.set_region(std::string(1024, 'r'));
+  x.set_offset(-1);
+  x.set_byte_size(std::int64_t{1} << 62);
+  message.add_outputs()->mutable_shared_memory();
+  const Slices slices(message.SerializeAsString(), {});
+  const auto request = DecodeNormalizeRequest(slices.views());
+  ASSERT_TRUE(request.ok()) << request.status();
+  ASSERT_TRUE(request->inputs[0].shared_memory.has_value());
+  EXPECT_EQ(request->inputs[0].shared_memory->region, x.region());
+  EXPECT_EQ(request->inputs[0].shared_memory->offset, -1);
+  EXPECT_EQ(request->inputs[0].shared_memory->byte_size, std::int64_t{1} << 62);
+  ASSERT_TRUE(request->outputs[0].shared_memory.has_value()) << "also an empty one";
+  EXPECT_EQ(request->outputs[0].shared_memory->region, "");
+  *x.mutable_region() += 'r';
+  EXPECT_THAT(Refusal(message.SerializeAsString()),
+              HasSubstr("inputs[0].shared_memory.region: 1025 bytes, wanted at most 1024"));
+}
+
 // Tensors to send, with random names, types, shapes and data. Zeros often: proto3 leaves them out.
 struct RandomTensors {
   RandomTensors(std::mt19937_64& random, std::size_t count)
-      : names(count), shapes(count), data(count), headers(count) {
+      : names(count), regions(count), shapes(count), data(count), headers(count) {
     for (std::size_t i = 0; i < count; ++i) {
       names[i] = std::string(random() % 3 == 0 ? 0 : random() % 129, 'n');
       shapes[i].resize(random() % 17);
       for (std::int64_t& dim : shapes[i]) dim = Number(random);
-      data[i] = std::string(random() % 3 == 0 ? 0 : random() % 40000, 'd');
+      regions[i] = std::string(random() % 3 == 0 ? random() % 300 : 0, 'r');
+      // What lies in shared memory has no data.
+      const bool is_empty = !regions[i].empty() || random() % 3 == 0;
+      data[i] = std::string(is_empty ? 0 : random() % 40000, 'd');
       const auto dtype = static_cast<v1::DataType>(random() % 5);
       headers[i] = {names[i], dtype, shapes[i], static_cast<std::int64_t>(data[i].size())};
+      if (!regions[i].empty()) {
+        headers[i].shared_memory = {regions[i], Number(random), Number(random)};
+      }
     }
   }
 
@@ -274,7 +301,14 @@ struct RandomTensors {
       tensor.set_dtype(headers[i].dtype);
       tensor.mutable_shape()->Assign(shapes[i].begin(), shapes[i].end());
       tensor.set_data(data[i]);
+      if (!regions[i].empty()) Set(headers[i].shared_memory, *tensor.mutable_shared_memory());
     }
+  }
+
+  static void Set(const SharedPartHeader& part, v1::SharedMemory& message) {
+    message.set_region(std::string(part.region));
+    message.set_offset(part.offset);
+    message.set_byte_size(part.byte_size);
   }
 
   // The whole message.
@@ -289,6 +323,7 @@ struct RandomTensors {
   }
 
   std::vector<std::string> names;
+  std::vector<std::string> regions;
   std::vector<std::vector<std::int64_t>> shapes;
   std::vector<std::string> data;
   std::vector<TensorHeader> headers;
@@ -343,8 +378,16 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
     head.queue_timeout_ns = RandomTensors::Number(random);
     head.precision = static_cast<v1::Precision>(random() % 5);
     head.inputs = inputs.headers;
-    std::vector<std::string> outputs(random() % 4);
-    for (std::string& name : outputs) name.assign(random() % 129, 'y');
+    std::vector<std::string> names(random() % 4);
+    std::vector<WantedOutputHeader> outputs;
+    for (std::string& name : names) {
+      name.assign(random() % 129, 'y');
+      outputs.push_back({name});
+      if (random() % 2 == 0) {
+        outputs.back().shared_memory = {"r", RandomTensors::Number(random),
+                                        RandomTensors::Number(random)};
+      }
+    }
     head.outputs = outputs;
     const absl::StatusOr<EncodedMessage> message = EncodeNormalizeRequest(head);
     ASSERT_TRUE(message.ok()) << message.status();
@@ -356,7 +399,12 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
     want.set_queue_timeout_ns(head.queue_timeout_ns);
     want.set_precision(head.precision);
     inputs.AddTo(*want.mutable_inputs());
-    for (const std::string& name : outputs) want.add_outputs()->set_name(name);
+    for (const WantedOutputHeader& header : outputs) {
+      v1::WantedOutput& output = *want.add_outputs();
+      output.set_name(std::string(header.name));
+      if (header.shared_memory.region.empty()) continue;
+      RandomTensors::Set(header.shared_memory, *output.mutable_shared_memory());
+    }
     v1::NormalizeRequest got;
     ASSERT_TRUE(got.ParseFromString(inputs.Assemble(*message)));
     ASSERT_EQ(got.SerializeAsString(), want.SerializeAsString()) << i;

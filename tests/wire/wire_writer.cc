@@ -44,6 +44,16 @@ std::string Shuffled(std::mt19937_64& random, std::vector<std::string> fields) {
   return absl::StrJoin(fields, "");
 }
 
+// A SharedMemory message, with fields that are missing and fields that come twice.
+std::string RandomPart(std::mt19937_64& random) {
+  std::vector<std::string> fields;
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(1, Text(random, 40)));
+  for (int field = 2; field <= 3; ++field) {
+    for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(field, Number(random)));
+  }
+  return Shuffled(random, std::move(fields));
+}
+
 std::string RandomTensor(std::mt19937_64& random) {
   std::vector<std::string> fields;
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(1, Text(random, 9)));
@@ -55,6 +65,8 @@ std::string RandomTensor(std::mt19937_64& random) {
   }
   for (auto n = Below(random, 4); n > 0; --n) fields.push_back(IntField(3, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(4, Bytes(random, 300)));
+  // Two messages add up.
+  for (auto n = Below(random, 3); n > 0; --n) fields.push_back(BytesField(5, RandomPart(random)));
   return Shuffled(random, std::move(fields));
 }
 
@@ -95,6 +107,10 @@ std::string RandomRequest(std::mt19937_64& random) {
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(4, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(5, Number(random)));
   for (auto n = Below(random, 3); n > 0; --n) fields.push_back(IntField(6, Number(random)));
+  for (auto n = Below(random, 3); n > 0; --n) {
+    fields.push_back(
+        BytesField(7, BytesField(1, Text(random, 9)) + BytesField(2, RandomPart(random))));
+  }
   return Shuffled(random, std::move(fields));
 }
 

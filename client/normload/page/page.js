@@ -266,7 +266,7 @@ function numbers() {
   const e = data.environment, server = result.server_metrics;
   const rowsOfRun = [
     ['server', `normd ${e.server_version}, ${e.server_lanes.join(', ')}, ${e.server_simd}${e.server_cuda ? `, CUDA ${e.server_cuda}` : ''}`],
-    ['client', `${e.client_host}, ${e.client_cpus} processors${e.client_cpu ? ` (${e.client_cpu})` : ''}, ${options.connections} connections`],
+    ['client', `${e.client_host}, ${e.client_cpus} processors${e.client_cpu ? ` (${e.client_cpu})` : ''}, ${options.connections} connections${{uds: ', over a unix socket', shm: ', tensors in shared memory'}[options.plane] || ''}`],
     ...(e.command ? [['command', e.command]] : []),
     ['mix', options.mix.map(m => `${m.entry || m.model}${m.weight !== 1 ? `, weight ${round(m.weight)}` : ''}`).join('; ')],
     ['seed', `${options.seed}`], ['deadline', options.timeout_s ? `${options.timeout_s} s` : 'none'], ['warm-up', `${options.warmup_s} s`]];

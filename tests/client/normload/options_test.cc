@@ -191,5 +191,41 @@ TEST(OptionsTest, NamesWhatIsWrong) {
               HasSubstr("--protocol: oip, wanted normd for b:1x2:float32"));
 }
 
+TEST(OptionsTest, ThePlaneIsWhatTheAddressesSayOrTheFlag) {
+  const auto plane = [](std::vector<std::string> flags) {
+    flags.push_back("--model=m");
+    return ParseOptions(flags)->plane;
+  };
+  const std::string regions = "--shared_memory=unix:///r";
+  EXPECT_EQ(plane({}), Plane::kGrpc);
+  EXPECT_EQ(plane({"--plane=grpc"}), Plane::kGrpc);
+  EXPECT_EQ(plane({"--server=unix:///s"}), Plane::kUnixSocket);
+  EXPECT_EQ(plane({"--server=unix:///s", "--plane=uds"}), Plane::kUnixSocket);
+  EXPECT_EQ(plane({regions}), Plane::kShared);
+  EXPECT_EQ(plane({"--server=unix:///s", regions, "--plane=shm"}), Plane::kShared);
+  for (const Plane one : {Plane::kGrpc, Plane::kUnixSocket, Plane::kShared}) {
+    EXPECT_EQ(PlaneOf(Name(one)), one);
+  }
+}
+
+TEST(OptionsTest, APlaneThatCannotBeIsRefusedWithWhatIsMissing) {
+  const auto error = [](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "--model=m");
+    return Error(flags);
+  };
+  const std::string regions = "--shared_memory=unix:///r";
+  EXPECT_THAT(error({"--plane=rdma"}), HasSubstr("--plane: rdma, wanted grpc, uds, shm or cuda"));
+  EXPECT_THAT(error({"--plane=cuda"}), HasSubstr("CudaSharedMemoryRegister is UNIMPLEMENTED"));
+  EXPECT_THAT(error({"--plane=uds"}),
+              HasSubstr("wanted --server=unix:///path, not 127.0.0.1:8001"));
+  EXPECT_THAT(error({"--plane=grpc", "--server=unix:///s"}), HasSubstr("wanted uds for unix:///s"));
+  EXPECT_THAT(error({"--plane=shm"}), HasSubstr("--shared_memory: empty, wanted the server's"));
+  EXPECT_THAT(error({"--plane=grpc", regions}), HasSubstr("wanted nothing with --plane=grpc"));
+  EXPECT_THAT(error({regions, "--stream"}), HasSubstr("--plane: shm, wanted grpc or uds for m"));
+  EXPECT_THAT(error({regions, "--server=a:1,b:1"}), HasSubstr("one server"));
+  EXPECT_THAT(error({regions, "--cancel_share=0.1"}), HasSubstr("--cancel_share: 0.1, wanted 0"));
+  EXPECT_THAT(error({regions, "--max_sending=0"}), HasSubstr("--max_sending: 0, wanted 1 or more"));
+}
+
 }  // namespace
 }  // namespace normd::load

@@ -115,6 +115,7 @@ TEST(CallersTest, AConnectionKeepsItsOriginAndACallThatFindsNoneHasNoRightsOfIts
   EXPECT_TRUE(callers.Find(kName)->origin.admin_listener);
   EXPECT_TRUE(callers.IsOtherwise(kName, {false}));
   EXPECT_FALSE(callers.IsOtherwise(kName, {true}));
+  EXPECT_TRUE(callers.IsOtherwise(kName, {true, 1})) << "another address of the server's";
   EXPECT_FALSE(callers.IsOtherwise("ipv4:192.0.2.1:4712", {false})) << "nobody's";
 }
 

@@ -70,6 +70,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--listen=8001", "--listen: \"8001\", wanted host:port"},
            {"--listen=unix:relative", "or unix:///path"},
            {"--listen=unix:///folder/", "or unix:///path"},
+           {"--listen=127.0.0.1:81,", "or several with commas between"},
+           {"--listen=unix:///a,8001", "or several with commas between"},
            {"--metrics_listen=unix:///path",
             "--metrics_listen: \"unix:///path\", wanted host:port"},
            {"--metrics_listen=127.0.0.1:99999", "--metrics_listen"},
@@ -213,6 +215,9 @@ TEST(InsecureFlagTest, PlaintextBeyondThisMachineNeedsIt) {
       EXPECT_EQ(ErrorOf({absl::StrCat(flag, "=", near).c_str()}), "") << near;
     }
   }
+  EXPECT_THAT(ErrorOf({"--listen=unix:///run/n,127.0.0.1:1,192.0.2.1:2"}),
+              HasSubstr("--listen: \"192.0.2.1:2\""));
+  EXPECT_EQ(ErrorOf({"--listen=unix:///run/n,127.0.0.1:1"}), "");
   // TLS for gRPC's port alone leaves that of the metrics open.
   const std::vector<const char*> half = {"--tls_cert=c", "--tls_key=k", "--metrics_tls=false"};
   EXPECT_EQ(ErrorOf(half), "");
@@ -305,13 +310,14 @@ AdminPlace PlaceOf(const std::vector<const char*>& args) {
 // allowed.
 TEST(AdminPlaceTest, IsEverywhereOnlyWhereAPolicyOrTheAddressBoundsWhoCalls) {
   for (const char* local : {"--listen=127.0.0.1:1", "--listen=127.8.9.1:1", "--listen=[::1]:1",
-                            "--listen=localhost:1"}) {
+                            "--listen=localhost:1", "--listen=unix:///run/n,127.0.0.1:1"}) {
     EXPECT_EQ(PlaceOf({local}), AdminPlace::kEverywhere) << local;
     EXPECT_EQ(PlaceOf({local, "--admin=off"}), AdminPlace::kNowhere) << local;
   }
   for (const char* wide :
        {"--listen=0.0.0.0:1", "--listen=[::]:1", "--listen=192.0.2.1:1", "--listen=example.org:1",
-        "--listen=127.0.0.1.example.org:1", "--listen=128.0.0.1:1"}) {
+        "--listen=127.0.0.1.example.org:1", "--listen=128.0.0.1:1",
+        "--listen=unix:///run/n,0.0.0.0:1", "--listen=192.0.2.1:1,127.0.0.1:1"}) {
     ServerConfig config = Parse({})->config;
     config.listen = std::string(wide).substr(9);
     EXPECT_EQ(DecideAdminPlace(config), AdminPlace::kNowhere) << wide;

@@ -22,6 +22,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/shared_region.h"
@@ -149,6 +150,39 @@ TEST_F(RegionListenerTest, ARegionIsThereAsLongAsItsConnection) {
   EXPECT_EQ((*(*found)->Part(9'999, 1))[0], std::byte{7});
   found = absl::NotFoundError("");
   EXPECT_EQ(metrics_.regions.mapped, 0);
+}
+
+TEST_F(RegionListenerTest, ItsPartsLieInItAndHoldIt) {
+  auto region = SharedRegion::Create(address_, 1000);
+  ASSERT_TRUE(region.ok()) << region.status();
+  const auto shape = Shape::Create({2, 25});
+  auto input = (*region)->Input("x", norm::DType::kFloat32, *shape, 100);
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->region, (*region)->name());
+  EXPECT_EQ(input->region_offset, 100);
+  EXPECT_EQ(input->tensor.bytes.data(), (*region)->data() + 100);
+  EXPECT_EQ(input->tensor.bytes.size(), 200U);
+  auto output = (*region)->Output("y", 300, 700);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(output->bytes.data(), (*region)->data() + 300);
+  constexpr std::size_t kMost = ~std::size_t{0};
+  for (const auto& [offset, bytes] : {std::pair<std::size_t, std::size_t>{300, 701},
+                                      {1001, 0},
+                                      {kMost, 1},
+                                      {1, kMost},
+                                      {kMost, kMost}}) {
+    EXPECT_EQ((*region)->Output("y", offset, bytes).status().code(), absl::StatusCode::kOutOfRange);
+  }
+  EXPECT_EQ((*region)->Input("x", norm::DType::kFloat32, *shape, 801).status().code(),
+            absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(SharedRegion::Create(address_, 0).status().code(), absl::StatusCode::kInvalidArgument);
+  // The region is the server's as long as a request may use it.
+  region->reset();
+  input = absl::NotFoundError("");
+  EXPECT_TRUE(registry_.Find("", output->region).ok());
+  output->bytes[0] = std::byte{1};
+  output = absl::NotFoundError("");
+  AwaitMapped(0);
 }
 
 TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {

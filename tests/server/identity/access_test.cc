@@ -29,6 +29,7 @@ constexpr char kPolicy[] = R"(role { name: "user" infer: "*" }
 identity { name: "by_token" role: "user" token: "t" }
 identity { name: "by_uri" role: "user" spiffe: "spiffe://x/a" }
 identity { name: "by_dns" role: "user" dns: "a.example.org" }
+identity { name: "by_socket" role: "user" unix_socket: true }
 )";
 constexpr char kAnonymous[] = "identity { name: \"anyone\" role: \"user\" anonymous: true }\n";
 
@@ -83,7 +84,9 @@ std::vector<std::pair<Sign, Sign>> Signs() {
             [](auto& c) {
               c.dns_names = {"b.example.org", "A.example.org"};
             }},
-           {"", [](auto& c) { c.dns_names = {"example.org"}; }}}};
+           {"", [](auto& c) { c.dns_names = {"example.org"}; }}},
+          {{"by_socket", [](auto& c) { c.own_user = true; }},
+           {"", [](auto& c) { c.own_user = false; }}}};
 }
 
 // Every combination of right, near and missing signs, with and without an anonymous identity.
@@ -93,7 +96,7 @@ TEST_F(AccessTest, TheFirstRightSignCountsAndAWrongTokenIsNobodys) {
     folder_.Write("policy", absl::StrCat(kPolicy, anonymous ? kAnonymous : ""));
     const auto access = Create();
     ASSERT_TRUE(access.ok()) << access.status();
-    for (int combination = 0; combination < 27; ++combination) {
+    for (int combination = 0; combination < 81; ++combination) {
       PeerCredentials credentials;
       std::string expected = anonymous ? "anyone" : "nobody";
       bool decided = false;

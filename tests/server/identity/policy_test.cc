@@ -38,7 +38,9 @@ TEST(PolicyTest, EachSignLeadsToItsIdentityAndNothingElseDoes) {
   const Policy policy = Parsed(absl::StrCat(kRoles, R"(
     identity { name: "a" role: "user" token: "t1" token: "t2" spiffe: "spiffe://x/a" }
     identity { name: "b" role: "user" dns: "B.example.org" token: "t3" }
-    identity { name: "c" role: "prober" anonymous: true })"));
+    identity { name: "c" role: "prober" anonymous: true }
+    identity { name: "d" role: "user" unix_socket: true })"));
+  EXPECT_EQ(NameOf(policy.own_user()), "d");
   EXPECT_EQ(NameOf(policy.ByToken("t1")), "a");
   EXPECT_EQ(NameOf(policy.ByToken("t2")), "a");
   EXPECT_EQ(NameOf(policy.ByToken("a")), "nobody") << "an identity's name is no token's";
@@ -144,6 +146,8 @@ std::vector<Refused> RefusedPolicies() {
       {One("token: \"u\" token: \"u\""), "token: \"u\" again"},
       {One("dns: \"A\" dns: \"a\""), "dns: \"a\" again"},
       {One("spiffe: \"spiffe://a\" spiffe: \"spiffe://a\""), "spiffe: \"spiffe://a\" again"},
+      {One("unix_socket: true") + "\nidentity { name: \"b\" role: \"user\" unix_socket: true }",
+       "line 7: identity \"b\": unix_socket: true again"},
       {One("anonymous: true") + "\nidentity { name: \"b\" role: \"user\" anonymous: true }",
        "line 7: identity \"b\": anonymous: true again"},
       {One("limits { requests_per_second: 0 }"), "limits.requests_per_second: 0, wanted above 0"},

@@ -88,8 +88,11 @@ class ConnectionLoopTest : public ::testing::Test {
  protected:
   void Start(ConnectionLoopOptions options) {
     auto listener = Listen("127.0.0.1:0");
-    ASSERT_TRUE(listener.ok());
+    auto second = Listen("127.0.0.1:0");
+    ASSERT_TRUE(listener.ok() && second.ok());
     port_ = listener->port;
+    second_port_ = second->port;
+    listener->sockets.push_back(std::move(second->sockets[0]));
     auto admin = Listen("127.0.0.1:0");
     ASSERT_TRUE(admin.ok());
     admin_port_ = admin->port;
@@ -162,6 +165,7 @@ class ConnectionLoopTest : public ::testing::Test {
   }
 
   int port_ = 0;
+  int second_port_ = 0;
   int admin_port_ = 0;
   CountingConnectionMetrics metrics_;
   Callers callers_;
@@ -652,22 +656,25 @@ TEST_F(ConnectionLoopTest, ACallerKnowsByWhichListenerItCame) {
 }
 
 // Calls find their connection by the client's address and port, so one that has the same at both
-// listeners would have the rights of both.
+// listeners would have the rights and the counts of both.
 TEST_F(ConnectionLoopTest, NoConnectionBorrowsTheOriginOfOneWithTheSameAddressAndPort) {
-  for (const bool admin_first : {false, true}) {
-    Start(Options());
-    Client first(admin_first ? admin_port_ : port_);
+  Start(Options());
+  // The first connection's listener, and the second one's.
+  for (const auto& [at, other] : {std::pair(&port_, &admin_port_), std::pair(&admin_port_, &port_),
+                                  std::pair(&port_, &second_port_)}) {
+    Client first(*at);
     Taken taken = Serve(first);
-    Client second(admin_first ? port_ : admin_port_, "127.0.0.1", first.source_port());
+    Client second(*other, "127.0.0.1", first.source_port());
     ASSERT_EQ(second.source_port(), first.source_port());
     second.Send(kHello + kAck);
     while (second.Read(1).size() == 1) {  // The loop's settings, and then its end.
     }
     EXPECT_TRUE(NothingTaken());
-    EXPECT_EQ(callers_.Find(NameOf(first))->origin.admin_listener, admin_first);
+    EXPECT_EQ(callers_.Find(NameOf(first))->origin.admin_listener, at == &admin_port_);
     first.Close();
     taken.socket.Reset();
     loop_.reset();
+    Start(Options());
   }
 }
 

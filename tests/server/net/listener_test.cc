@@ -12,8 +12,11 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "server/net/peer_address.h"
 
 namespace normd {
@@ -113,6 +116,29 @@ class UnixListenerTest : public ::testing::Test {
   std::string folder_;
   std::string path_;
 };
+
+TEST_F(UnixListenerTest, SeveralAddressesAreListenedAtTogetherOrNotAtAll) {
+  const std::string other = folder_ + "/other.sock";
+  {
+    const auto all = ListenAtAll("unix:" + path_ + ",127.0.0.1:0,unix://" + other + ",[::1]:0");
+    if (!all.ok()) GTEST_SKIP() << all.status();  // Where there is no IPv6.
+    EXPECT_EQ(all->sockets.size(), 4U);
+    EXPECT_GT(all->port, 0);
+    const std::vector<std::string> addresses = absl::StrSplit(all->address, ',');
+    ASSERT_EQ(addresses.size(), 4U);
+    EXPECT_EQ(addresses[0], "unix:" + path_);
+    EXPECT_EQ(addresses[1], absl::StrCat("127.0.0.1:", all->port));
+    EXPECT_EQ(addresses[2], "unix://" + other);
+    EXPECT_FALSE(absl::EndsWith(addresses[3], ":0"));
+    EXPECT_TRUE(CanConnect());
+    // One of them is taken: none is left behind.
+    EXPECT_EQ(ListenAtAll("unix:" + other + "x," + addresses[1]).status().code(),
+              absl::StatusCode::kUnavailable);
+    EXPECT_FALSE(std::filesystem::exists(other + "x"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(std::filesystem::exists(other));
+}
 
 TEST_F(UnixListenerTest, IsItsOwnersAloneAndGoesAtTheEnd) {
   for (const char* form : {"unix:", "unix://"}) {

@@ -38,6 +38,50 @@ inline inference::ModelInferRequest ToInfer(const v1::NormalizeRequest& plain) {
   return request;
 }
 
+// A part of a region that the parameters of a tensor name; nullopt: none.
+template <typename Tensor>
+std::optional<v1::SharedMemory> SharedMemoryOf(const Tensor& tensor) {
+  const auto& parameters = tensor.parameters();
+  const auto region = parameters.find("shared_memory_region");
+  if (region == parameters.end()) return std::nullopt;
+  const auto number = [&](const char* key) {
+    const auto found = parameters.find(key);
+    return found == parameters.end() ? 0 : found->second.int64_param();
+  };
+  v1::SharedMemory memory;
+  memory.set_region(region->second.string_param());
+  memory.set_offset(number("shared_memory_offset"));
+  memory.set_byte_size(number("shared_memory_byte_size"));
+  return memory;
+}
+
+// The other way round, with shared memory; of a request that has raw contents, if any.
+inline v1::NormalizeRequest ToNormalize(const inference::ModelInferRequest& request) {
+  v1::NormalizeRequest plain;
+  plain.set_model(request.model_name());
+  int contents = 0;
+  for (const auto& tensor : request.inputs()) {
+    v1::Tensor& input = *plain.add_inputs();
+    input.set_name(tensor.name());
+    const DataTypeNames* type = FindDataType(&DataTypeNames::inference, tensor.datatype());
+    if (type != nullptr) input.set_dtype(static_cast<v1::DataType>(type->protocol));
+    *input.mutable_shape() = tensor.shape();
+    const auto memory = SharedMemoryOf(tensor);
+    if (memory.has_value()) {
+      *input.mutable_shared_memory() = *memory;
+    } else if (contents < request.raw_input_contents_size()) {
+      input.set_data(request.raw_input_contents(contents++));
+    }
+  }
+  for (const auto& tensor : request.outputs()) {
+    v1::WantedOutput& output = *plain.add_outputs();
+    output.set_name(tensor.name());
+    const auto memory = SharedMemoryOf(tensor);
+    if (memory.has_value()) *output.mutable_shared_memory() = *memory;
+  }
+  return plain;
+}
+
 // A ModelStreamInfer call. Cancelled on destruction if it has not ended.
 class InferStreamClient {
  public:

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -28,6 +29,7 @@ using testing::kTensorBytes;
 using testing::RegionPart;
 using testing::SharedFile;
 using testing::TestServerOptions;
+using testing::ToNormalize;
 using Code = grpc::StatusCode;
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
@@ -68,6 +70,38 @@ TEST_F(RegionAttackTest, OffsetPlusSizeOverflowsInARequest) {
     ExpectRefused(InRegions({}, {"r", offset}), Code::OUT_OF_RANGE, "outputs[0].shared_memory");
   }
   ExpectRefused(InRegions({}, {"r", kY, kEnd}), Code::OUT_OF_RANGE, "a part of its 65536 bytes");
+}
+
+TEST_F(RegionAttackTest, NegativeOffsetsAndSizes) {
+  RegisterOk(file_, kFileBytes);
+  constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
+  for (const std::int64_t number : {std::int64_t{-1}, -std::int64_t{kTensorBytes}, kLeast}) {
+    ExpectRefused(InRegions({"r", number}, {}), Code::INVALID_ARGUMENT,
+                  absl::StrCat("inputs[0].shared_memory: offset ", number, ", wanted 0 or more"));
+    ExpectRefused(InRegions({}, {"r", number}), Code::INVALID_ARGUMENT,
+                  absl::StrCat("outputs[0].shared_memory: offset ", number));
+    ExpectRefused(InRegions({"r", 0, number}, {}), Code::INVALID_ARGUMENT, "byte_size");
+    ExpectRefused(InRegions({}, {"r", kY, number}), Code::INVALID_ARGUMENT,
+                  absl::StrCat("outputs[0].shared_memory: byte_size ", number));
+  }
+}
+
+TEST_F(RegionAttackTest, RegionsOfNamesThatNobodyHas) {
+  RegisterOk(file_, kFileBytes);
+  const std::string longest(1024, 'n');
+  for (const char* name : {"", "s", "R", "r/", "../r", "\x01", longest.c_str()}) {
+    ExpectRefused(InRegions({name}, {"r", kY}), Code::NOT_FOUND, "is not registered");
+    ExpectRefused(InRegions({"r"}, {name, kY}), Code::NOT_FOUND, "is not registered");
+  }
+}
+
+TEST_F(RegionAttackTest, DataBesideSharedMemory) {
+  RegisterOk(file_, kFileBytes);
+  v1::NormalizeRequest request = ToNormalize(InRegions({}, {"r", kY}));
+  request.mutable_inputs(0)->set_data("data");
+  const grpc::Status status = Normalize(request);
+  EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "data: 4 bytes beside shared memory, wanted none");
 }
 
 TEST_F(RegionAttackTest, SizeZero) {
@@ -176,6 +210,60 @@ TEST_F(RegionAttackTest, UnregisteredWhileInUse) {
   call.join();
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(OutputIn(file_, kY), expected);
+  EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+}
+
+// Then nothing is written any more, and meanwhile nobody new finds the region.
+TEST_F(RegionAttackTest, UnregisteringMayWaitForWhatIsInside) {
+  for (const char* name : {"r", ""}) {
+    WriteInput(file_, Plain());
+    RegisterOk(file_, kFileBytes);
+    server_.gate().Close();
+    grpc::Status status;
+    std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
+    server_.gate().WaitForStalled(1);
+    std::atomic<bool> unregistered{false};
+    std::thread waiter([&] {
+      const grpc::Status ended = Unregister(name, "wait");
+      EXPECT_TRUE(ended.ok()) << ended.error_message();
+      unregistered = true;
+    });
+    inference::SystemSharedMemoryStatusResponse unused;
+    while (Status("r", &unused).ok()) std::this_thread::yield();
+    EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
+    EXPECT_FALSE(unregistered);
+    server_.gate().Open();
+    call.join();
+    waiter.join();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
+  }
+  // Nobody is inside, and there is no such region: at once.
+  RegisterOk(file_, kFileBytes);
+  EXPECT_TRUE(Unregister("r", "wait").ok());
+  EXPECT_EQ(Unregister("r", "wait").error_code(), Code::NOT_FOUND);
+  EXPECT_TRUE(Unregister("", "wait").ok());
+}
+
+TEST_F(RegionAttackTest, UnregisteringWaitsNoLongerThanItsDeadline) {
+  RegisterOk(file_, kFileBytes);
+  server_.gate().Close();
+  grpc::Status status;
+  std::thread call([&] { status = Infer(InRegions({}, {"r", kY})); });
+  server_.gate().WaitForStalled(1);
+  inference::SystemSharedMemoryUnregisterRequest request;
+  request.set_name("r");
+  inference::SystemSharedMemoryUnregisterResponse unused;
+  grpc::ClientContext context;
+  context.AddMetadata("normd-in-use", "wait");
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
+  EXPECT_EQ(stub_->SystemSharedMemoryUnregister(&context, request, &unused).error_code(),
+            Code::DEADLINE_EXCEEDED);
+  ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND, "is not registered");
+  server_.gate().Open();
+  call.join();
+  EXPECT_TRUE(status.ok()) << "it kept what it had";
+  server_.WaitIdle();
   EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 0);
 }
 
@@ -296,8 +384,8 @@ TEST_F(RegionAttackTest, TheCallsForNamedRegionsKnowNoDescriptors) {
   EXPECT_TRUE(AddRegions(&registry, "", "", response).ok());
   EXPECT_EQ(response.regions_size(), 0);
   EXPECT_FALSE(AddRegions(&registry, "", "fd-0", response).ok());
-  EXPECT_FALSE(UnregisterRegions(&registry, "", "fd-0", InUse::kFinish).ok());
-  EXPECT_TRUE(UnregisterRegions(&registry, "", "", InUse::kFinish).ok());
+  EXPECT_FALSE(UnregisterRegions(&registry, "", "fd-0", Unregistering::kFinish, nullptr).ok());
+  EXPECT_TRUE(UnregisterRegions(&registry, "", "", Unregistering::kFinish, nullptr).ok());
   EXPECT_TRUE(registry.Find("", "fd-0").ok());
 }
 
@@ -329,9 +417,8 @@ TEST_F(RegionIdentityTest, AnotherIdentitysRegion) {
   ASSERT_TRUE(Register(file_.key(), 0, kFileBytes, "r", 'a').ok());
   EXPECT_TRUE(Infer(InRegions({}, {"r", kY}), nullptr, 'a').ok());
   for (const char other : {'b', 'u'}) {
-    const grpc::Status status = Infer(InRegions({}, {"r", kY}), nullptr, other);
-    EXPECT_EQ(status.error_code(), Code::NOT_FOUND) << status.error_message();
-    EXPECT_EQ(status.error_message(), "inputs[0].shared_memory: region \"r\" is not registered");
+    ExpectRefused(InRegions({}, {"r", kY}), Code::NOT_FOUND,
+                  "inputs[0].shared_memory: region \"r\" is not registered", other);
   }
   inference::SystemSharedMemoryStatusResponse response;
   ASSERT_TRUE(Status("", &response, 'b').ok());

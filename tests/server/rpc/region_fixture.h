@@ -1,4 +1,4 @@
-// A server with named shared memory, and a client of the Open Inference Protocol beside it.
+// A server with named shared memory, and a client of both protocols beside it.
 
 #ifndef NORMD_TESTS_SERVER_RPC_REGION_FIXTURE_H_
 #define NORMD_TESTS_SERVER_RPC_REGION_FIXTURE_H_
@@ -88,6 +88,14 @@ class RegionFixture : public ::testing::Test {
                 identity);
   }
 
+  grpc::Status Normalize(const v1::NormalizeRequest& request,
+                         v1::NormalizeResponse* response = nullptr, char identity = ' ') {
+    v1::NormalizeResponse unused;
+    grpc::ClientContext context;
+    if (identity != ' ') context.AddMetadata("authorization", BearerOf(identity));
+    return server_.stub().Normalize(&context, request, response != nullptr ? response : &unused);
+  }
+
   // Over messages.
   static v1::NormalizeRequest Plain(std::uint64_t seed = 1) {
     return MakeRequest("instance_norm_64", {2, 64, 33}, seed);
@@ -116,11 +124,15 @@ class RegionFixture : public ::testing::Test {
     Place(y, &output);
     return request;
   }
+  // By both protocols, in the same words.
   void ExpectRefused(const inference::ModelInferRequest& request, grpc::StatusCode code,
-                     const std::string& text) {
-    const grpc::Status status = Infer(request);
+                     const std::string& text, char identity = ' ') {
+    const grpc::Status status = Infer(request, nullptr, identity);
     EXPECT_EQ(status.error_code(), code) << status.error_message();
     EXPECT_THAT(status.error_message(), ::testing::HasSubstr(text));
+    const grpc::Status normalize = Normalize(ToNormalize(request), nullptr, identity);
+    EXPECT_EQ(normalize.error_code(), code) << normalize.error_message();
+    EXPECT_EQ(normalize.error_message(), status.error_message());
   }
 
   // The client writes its input to the file, and reads its output there.

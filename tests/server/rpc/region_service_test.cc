@@ -1,4 +1,4 @@
-// Tensors in shared memory that the Open Inference Protocol's clients register.
+// Tensors in shared memory that clients register, in requests of both protocols.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -44,6 +44,66 @@ TEST_F(RegionServiceTest, GivesTheBitsOfNormalizeAndTheResponseHasNoData) {
   EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), kTensorBytes);
   EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), kTensorBytes);
   EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
+}
+
+TEST_F(RegionServiceTest, NormalizeTakesRegionsTooAndItsResponseRepeatsThem) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const std::string expected = Expected(plain);
+  v1::NormalizeRequest request = testing::ToNormalize(InRegions({}, {"r", kY, kTensorBytes + 100}));
+  for (const char* name : {"y", ""}) {
+    std::memset(file_.data() + kY, 0, kTensorBytes);
+    request.mutable_outputs(0)->set_name(name);
+    v1::NormalizeResponse response;
+    const grpc::Status status = Normalize(request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(OutputIn(file_, kY), expected);
+    ASSERT_EQ(response.outputs_size(), 1);
+    const v1::Tensor& y = response.outputs(0);
+    EXPECT_EQ(y.data(), "");
+    EXPECT_EQ(y.dtype(), v1::FLOAT32);
+    EXPECT_EQ(y.shape_size(), 3);
+    EXPECT_EQ(y.shared_memory().region(), "r");
+    EXPECT_EQ(y.shared_memory().offset(), kY);
+    EXPECT_EQ(y.shared_memory().byte_size(), kTensorBytes) << "the real size";
+  }
+  EXPECT_TRUE(Unregister("r", "refuse").ok()) << "a request that has ended holds nothing";
+}
+
+TEST_F(RegionServiceTest, OfNormalizeEachTensorChoosesItsPlaneToo) {
+  RegisterOk(file_, kFileBytes);
+  const v1::NormalizeRequest plain = Plain();
+  WriteInput(file_, plain);
+  const std::string expected = Expected(plain);
+  v1::NormalizeRequest request = testing::ToNormalize(InRegions({}, {}));
+  request.clear_outputs();
+  v1::NormalizeResponse response;
+  ASSERT_TRUE(Normalize(request, &response).ok());
+  EXPECT_EQ(response.outputs(0).data(), expected);
+  EXPECT_FALSE(response.outputs(0).has_shared_memory());
+  request = plain;
+  *request.add_outputs() = testing::ToNormalize(InRegions({}, {"r", kY})).outputs(0);
+  ASSERT_TRUE(Normalize(request).ok());
+  EXPECT_EQ(OutputIn(file_, kY), expected);
+}
+
+TEST_F(RegionServiceTest, AStreamOfOneTensorTakesNone) {
+  RegisterOk(file_, kFileBytes);
+  v1::NormalizeStreamRequest input;
+  *input.mutable_header() = testing::ToNormalize(InRegions({}, {}));
+  v1::NormalizeStreamRequest output = input;
+  input.mutable_header()->clear_outputs();
+  output.mutable_header()->mutable_inputs(0)->clear_shared_memory();
+  for (const v1::NormalizeStreamRequest& message : {input, output}) {
+    grpc::ClientContext context;
+    const auto stream = server_.stub().NormalizeStream(&context);
+    EXPECT_TRUE(stream->Write(message));
+    const grpc::Status status = stream->Finish();
+    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+    EXPECT_EQ(status.error_message(),
+              "shared_memory: of a stream's tensor, wanted its data in chunks");
+  }
 }
 
 TEST_F(RegionServiceTest, EachTensorChoosesItsPlane) {

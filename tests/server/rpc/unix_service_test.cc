@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/identity/identity_files.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/certificates.h"
 #include "tests/support/counting_metrics.h"
@@ -54,6 +55,54 @@ TEST_F(UnixServiceTest, ServesManyConnectionsAtOnceAndLeavesNoFile) {
     EXPECT_TRUE(std::filesystem::exists(path_));
   }
   EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+TEST_F(UnixServiceTest, ServesUnixSocketsAndTcpTogether) {
+  TestServerOptions options;
+  const std::string other = folder_.path("other.sock");
+  options.listen = "unix://" + path_ + ",127.0.0.1:0,unix:" + other;
+  TestServer server(options);
+  ASSERT_GT(server.port(), 0);
+  for (const std::string& address :
+       {"unix://" + path_, "127.0.0.1:" + std::to_string(server.port()), "unix://" + other,
+        "unix://" + path_}) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = v1::NormService::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    const grpc::Status status = Call(*stub);
+    EXPECT_TRUE(status.ok()) << address << ": " << status.error_message();
+  }
+  EXPECT_EQ(server.Metric("normd_connections_accepted_total"), 4);
+}
+
+// The policy knows the server's user by its socket, and nobody else.
+TEST_F(UnixServiceTest, TheSocketsUserIsAnIdentity) {
+  const IdentityFolder files;
+  TestServerOptions options = Options();
+  options.listen += ",127.0.0.1:0";
+  options.access = {files.Write("policy", R"(
+      role { name: "user" infer: "layer_norm_1024" }
+      identity { name: "here" role: "user" unix_socket: true }
+      identity { name: "far" role: "user" token: "t" })"),
+                    files.Write("tokens", TokenLine("t", TokenOf('t')))};
+  TestServer server(options);
+  const auto stub_at = [](const std::string& address) {
+    return v1::NormService::NewStub(
+        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  };
+  const auto here = stub_at("unix://" + path_);
+  EXPECT_TRUE(Call(*here).ok()) << Call(*here).error_message();
+  EXPECT_GT(server.Metric("normd_identity_calls_total{identity=\"here\""), 0);
+  const auto tcp = stub_at("127.0.0.1:" + std::to_string(server.port()));
+  EXPECT_EQ(Call(*tcp).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  // A token counts before the socket, also a wrong one.
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", BearerOf('x'));
+  v1::NormalizeResponse response;
+  EXPECT_EQ(
+      here->Normalize(&context, MakeRequest("layer_norm_1024", {2, 1024}), &response).error_code(),
+      grpc::StatusCode::UNAUTHENTICATED);
 }
 
 TEST_F(UnixServiceTest, ASecondServerLeavesTheFirstItsPlace) {

@@ -1,0 +1,82 @@
+#include "client/normload/plane_flags.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace normd::load {
+namespace {
+
+absl::Status Wrong(const char* flag, const std::string& got, const char* wanted) {
+  return FlagSet::Wrong(flag, got, wanted);
+}
+
+// What the calls of shared memory cannot be.
+absl::Status CheckShared(const std::string& address, const PlannedCalls& calls) {
+  if (address.empty()) {
+    return Wrong("shared_memory", "empty",
+                 "the server's --shared_memory_listen, such as unix:///run/normd/regions");
+  }
+  if (calls.balanced) return Wrong("plane", "shm", "one server: a region is one server's");
+  if (calls.cancel_share > 0) {
+    return Wrong("cancel_share", absl::StrCat(calls.cancel_share),
+                 "0 with shared memory: the server may still write what a cancelled call names");
+  }
+  if (calls.max_sending == 0) {
+    return Wrong("max_sending", "0", "1 or more with shared memory: each call has its own");
+  }
+  if (calls.stream.empty()) return absl::OkStatus();
+  return Wrong("plane", "shm", absl::StrCat("grpc or uds for ", calls.stream).c_str());
+}
+
+}  // namespace
+
+const char* Name(Plane plane) {
+  switch (plane) {
+    case Plane::kUnixSocket: return "uds";
+    case Plane::kShared: return "shm";
+    default: return "grpc";
+  }
+}
+
+Plane PlaneOf(const std::string& name) {
+  for (const Plane plane : {Plane::kUnixSocket, Plane::kShared}) {
+    if (name == Name(plane)) return plane;
+  }
+  return Plane::kGrpc;
+}
+
+void PlaneFlags::AddTo(FlagSet& flags) {
+  flags.Add("plane", &name, "NAME",
+            "How tensors travel: grpc (in messages over TCP), uds (in messages over a unix socket, "
+            "the --server), shm (in memory shared with a server on this machine). Empty: as "
+            "--server and --shared_memory say.");
+  flags.Add("shared_memory", &address, "ADDRESS",
+            "For --plane=shm: the server's --shared_memory_listen, such as "
+            "unix:///run/normd/regions.");
+}
+
+absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
+  const bool is_unix = absl::StartsWith(calls.server, "unix:");
+  if (name == "cuda") {
+    return Wrong("plane", name,
+                 "grpc, uds or shm: a server has no way yet to map memory of a device "
+                 "(CudaSharedMemoryRegister is UNIMPLEMENTED)");
+  }
+  if (!name.empty() && name != Name(PlaneOf(name))) {
+    return Wrong("plane", name, "grpc, uds, shm or cuda");
+  }
+  if (name == "uds" && !is_unix) {
+    return Wrong("plane", name, absl::StrCat("--server=unix:///path, not ", calls.server).c_str());
+  }
+  if (name == "grpc" && is_unix) {
+    return Wrong("plane", name, absl::StrCat("uds for ", calls.server).c_str());
+  }
+  if (!name.empty() && name != "shm" && !address.empty()) {
+    return Wrong("shared_memory", address, absl::StrCat("nothing with --plane=", name).c_str());
+  }
+  if (name != "shm" && address.empty()) return is_unix ? Plane::kUnixSocket : Plane::kGrpc;
+  if (absl::Status status = CheckShared(address, calls); !status.ok()) return status;
+  return Plane::kShared;
+}
+
+}  // namespace normd::load

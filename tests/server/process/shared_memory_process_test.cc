@@ -1,0 +1,173 @@
+// The programs and a server as processes, with tensors in memory that they share.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/scrape/http_get.h"
+#include "client/scrape/metrics_text.h"
+#include "nlohmann/json.hpp"
+#include "tests/server/process/normd_process.h"
+
+namespace normd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string MakeFolder() {
+  std::string folder = "/tmp/normd_shared_XXXXXX";
+  EXPECT_NE(mkdtemp(folder.data()), nullptr);
+  return folder;
+}
+
+class SharedMemoryProcessTest : public ::testing::Test {
+ protected:
+  ~SharedMemoryProcessTest() override { std::filesystem::remove_all(folder_); }
+
+  // The exit code, with what the program wrote to stderr.
+  static int Run(std::vector<std::string> arguments, std::string* error = nullptr) {
+    ChildProcess program(arguments);
+    const int code = program.Wait();
+    if (error != nullptr) *error = program.output();
+    EXPECT_TRUE(code == 0 || error != nullptr) << arguments[0] << ": " << program.output();
+    return code;
+  }
+  // A run of normload's, and its report.
+  nlohmann::json Load(std::vector<std::string> flags) {
+    const std::string report = folder_ + "/report.json";
+    std::vector<std::string> arguments = {NORMLOAD_BINARY,
+                                          "--quiet",
+                                          "--warmup=0s",
+                                          "--requests=300",
+                                          "--verify",
+                                          "--verify_every=1",
+                                          "--model_repository=" NORMD_DEMO_MODELS,
+                                          "--json=" + report};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    EXPECT_EQ(Run(arguments), 0);
+    std::ifstream file(report);
+    return nlohmann::json::parse(file, nullptr, false);
+  }
+  double Metric(const std::string& series) {
+    const auto url = client::ParseHttpUrl("http://" + server_.metrics_address() + "/metrics");
+    const auto text = client::HttpGet(*url, std::chrono::seconds(10));
+    EXPECT_TRUE(text.ok()) << text.status();
+    const std::string key = "\n" + series + " ";
+    const std::size_t at = text.ok() ? text->find(key) : std::string::npos;
+    double value = 0;
+    if (at == std::string::npos) return value;
+    const std::size_t begin = at + key.size();
+    EXPECT_TRUE(absl::SimpleAtod(text->substr(begin, text->find('\n', begin) - begin), &value));
+    return value;
+  }
+
+  const std::string folder_ = MakeFolder();
+  const std::string regions_ = "unix://" + folder_ + "/regions";
+  NormdProcess server_{{"--shared_memory=fd", "--shared_memory_listen=" + regions_}};
+};
+
+TEST_F(SharedMemoryProcessTest, TheExampleNormalizesInPlace) {
+  EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), regions_}), 0);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 64 * 128 * 128 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), 64 * 128 * 128 * 4);
+  std::string error;
+  EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), "unix:///nowhere"}, &error), 1);
+  EXPECT_THAT(error, HasSubstr("unix:///nowhere"));
+}
+
+TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
+  const std::string x = folder_ + "/x.npy";
+  const std::string r = folder_ + "/r.npy";
+  ASSERT_EQ(Run({NORMCTL_BINARY, "random", x, "--shape=3x4096"}), 0);
+  ASSERT_EQ(Run({NORMCTL_BINARY, "random", r, "--shape=3x4096", "--seed=2"}), 0);
+  const auto normalize = [&](const std::string& name, std::vector<std::string> flags) {
+    std::vector<std::string> arguments = {
+        NORMCTL_BINARY,
+        "normalize",
+        "--server=" + server_.grpc_address(),
+        "--model=add_rms_norm_4096",
+        "x=" + x,
+        "residual=" + r,
+        "-o",
+        absl::StrCat("y=", folder_, "/", name, ".y.npy"),
+        "-o",
+        absl::StrCat("residual_out=", folder_, "/", name, ".r.npy"),
+        "--verify",
+        "--model_repository=" NORMD_DEMO_MODELS};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    ASSERT_EQ(Run(arguments), 0);
+  };
+  normalize("message", {});
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 0);
+  normalize("shared", {"--shared_memory=" + regions_});
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 2 * 3 * 4096 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), 2 * 3 * 4096 * 4);
+  for (const char* output : {".y.npy", ".r.npy"}) {
+    const auto read = [&](const char* name) {
+      std::ifstream file(absl::StrCat(folder_, "/", name, output), std::ios::binary);
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    EXPECT_FALSE(read("shared").empty());
+    EXPECT_EQ(read("shared"), read("message"));
+  }
+}
+
+TEST_F(SharedMemoryProcessTest, NormloadLoadsThroughSharedMemoryAndVerifies) {
+  for (const char* protocol : {"--protocol=normd", "--protocol=oip"}) {
+    const nlohmann::json report =
+        Load({"--server=" + server_.grpc_address(), "--plane=shm", "--shared_memory=" + regions_,
+              protocol, "--concurrency=4",
+              "--mix=instance_norm_64:2x64x9x9:float32:3,rms_norm_4096:7x4096:bf16,"
+              "add_rms_norm_4096:3x4096:f16:residual=3x4096"});
+    EXPECT_EQ(report["options"]["plane"], "shm");
+    EXPECT_EQ(report["result"]["verified"], 300);
+    EXPECT_EQ(report["result"]["wrong"], 0);
+    EXPECT_EQ(report["result"]["ok"], 300);
+  }
+  const double in = Metric("normd_shared_tensor_bytes_total{direction=\"in\"}");
+  EXPECT_GT(in, 600 * 2 * 64 * 81);
+  EXPECT_EQ(Metric("normd_shared_regions{kind=\"descriptor\"}"), 0) << "they go with the client";
+}
+
+TEST_F(SharedMemoryProcessTest, NormloadSaysWhatIsMissing) {
+  std::string error;
+  const std::vector<std::string> base = {NORMLOAD_BINARY,
+                                         "--quiet",
+                                         "--requests=1",
+                                         "--plane=shm",
+                                         "--model=instance_norm_64",
+                                         "--server=" + server_.grpc_address()};
+  std::vector<std::string> nowhere = base;
+  nowhere.push_back("--shared_memory=unix://" + folder_ + "/nobody");
+  EXPECT_EQ(Run(nowhere, &error), 1);
+  EXPECT_THAT(error, HasSubstr("--shared_memory: "));
+  EXPECT_THAT(error, HasSubstr(folder_ + "/nobody"));
+}
+
+// The process is gone at once: its region is not for long.
+TEST_F(SharedMemoryProcessTest, AKilledLoadLeavesNothing) {
+  {
+    ChildProcess load({NORMLOAD_BINARY, "--quiet", "--server=" + server_.grpc_address(),
+                       "--plane=shm", "--shared_memory=" + regions_, "--duration=1h",
+                       "--model=instance_norm_64", "--shape=8x64x128x128"});
+    while (Metric("normd_shared_tensor_bytes_total{direction=\"out\"}") == 0) usleep(1000);
+    EXPECT_EQ(Metric("normd_shared_regions{kind=\"descriptor\"}"), 1);
+    load.Signal(SIGKILL);
+    EXPECT_EQ(load.Wait(), -SIGKILL);
+  }
+  while (Metric("normd_shared_regions{kind=\"descriptor\"}") != 0) usleep(1000);
+  EXPECT_EQ(Metric("normd_shared_region_bytes{kind=\"descriptor\"}"), 0);
+  EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), regions_}), 0);
+}
+
+}  // namespace
+}  // namespace normd::testing
