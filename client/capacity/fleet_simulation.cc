@@ -124,8 +124,9 @@ FleetSimulation::FleetSimulation(const FleetModel& model, const SimulationTimes&
   }
   const auto clients = static_cast<std::size_t>(model.clients);
   for (std::size_t i = 0; i < clients; ++i) {
-    clients_.emplace_back(model.balance, model.replicas,
-                          model.spread_turns ? i * model.replicas / clients : 0);
+    const auto first =
+        static_cast<std::size_t>(random_.Next() % std::max<std::size_t>(model.replicas, 1));
+    clients_.emplace_back(model.balance, model.replicas, first);
   }
   for (std::size_t i = 0; i < model.outages.size(); ++i) {
     Schedule(model.outages[i].begin, EventKind::kOutageBegins, i);

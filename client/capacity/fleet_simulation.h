@@ -37,9 +37,8 @@ struct FleetModel {
   Quantiles beside;
   client::BalancePolicy balance = client::BalancePolicy::kLeastOutstanding;
   // Clients that balance by themselves, each by what it knows of its own calls. Requests go to them
-  // in turn, and their turns begin at servers spread over the fleet, or all at the first.
+  // in turn, and their own turns begin at any server.
   int clients = 16;
-  bool spread_turns = true;
 
   // As client/fleet works. What an outage takes from a replica is tried again elsewhere, at once,
   // and from the second time on after 20 ms, doubled each time up to 1 s.

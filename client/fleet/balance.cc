@@ -34,7 +34,7 @@ std::optional<std::size_t> Picker::Pick(absl::Span<const Candidate> candidates,
     return std::make_tuple(candidates[i].state, i == avoid, calls);
   };
   for (std::size_t step = 0; step < count; ++step) {
-    const std::size_t i = (turn_ + step) % count;
+    const std::size_t i = (turn_ % count + step) % count;
     if (candidates[i].state >= ServerState::kNotServing) continue;
     if (!best || rank(i) < rank(*best)) best = i;
   }

@@ -35,7 +35,10 @@ struct Candidate {
 // Pure but for its turn. Not thread-safe.
 class Picker {
  public:
-  explicit Picker(BalancePolicy policy) : policy_(policy) {}
+  // `first_turn` modulo the number of servers has the first turn: clients that start together
+  // should not go round in step.
+  explicit Picker(BalancePolicy policy, std::size_t first_turn = 0)
+      : policy_(policy), turn_(first_turn) {}
 
   // The server for a call: among those in the best state that any has, the next in turn or the one
   // with the fewest calls, of equals the next in turn. A silent one is taken only where none is
@@ -46,7 +49,7 @@ class Picker {
 
  private:
   const BalancePolicy policy_;
-  std::size_t turn_ = 0;
+  std::size_t turn_;
 };
 
 }  // namespace normd::client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +30,9 @@ ServerState StateOf(const absl::StatusOr<HealthStatus>& health, bool is_silent,
 }  // namespace
 
 ServerSet::ServerSet(BalancePolicy policy, int silent_after, MakeClient make_client)
-    : silent_after_(silent_after), make_client_(std::move(make_client)), picker_(policy) {}
+    : silent_after_(silent_after),
+      make_client_(std::move(make_client)),
+      picker_(policy, std::random_device{}()) {}
 
 absl::Status ServerSet::Update(const std::vector<ServerAddress>& addresses) {
   if (addresses.empty()) return absl::NotFoundError("server: no addresses, wanted at least one");

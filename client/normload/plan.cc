@@ -89,7 +89,6 @@ absl::Status FitFleet(const PlanOptions& options, absl::Span<const Report> repor
   fleet.lane.set_turnaround(Turnaround(reports, fleet.replica));
   fleet.balance = options.balance;
   fleet.clients = options.clients;
-  fleet.spread_turns = options.spread_turns;
   return absl::OkStatus();
 }
 

@@ -60,9 +60,6 @@ void AddFleetFlags(PlanOptions& o, FlagSet& flags) {
   flags.Add("clients", &o.clients, o.clients, "N",
             "Clients that balance by themselves; normload has one for each of its connections.",
             From(1, 100000, "1 to 100000"));
-  flags.Add("spread_turns", &o.spread_turns, o.spread_turns, "",
-            "The clients' turns begin at different servers; false: all at the first, as those of "
-            "one program that has just started.");
   flags.Add("lanes", &o.lanes, o.lanes, "N",
             "Lanes of a replica; 0: as many as the first report's server had.",
             From(0, 4096, "0 to 4096"));

@@ -32,7 +32,6 @@ struct PlanOptions {
   std::int64_t max_replicas = 100000;
   std::string balance_text = "round_robin";
   int clients = 16;
-  bool spread_turns = true;
   int lanes = 0;  // 0: as many as the report's server had.
   int inline_lanes = 0;
   std::int64_t max_batch_requests = 0;  // 0: the largest in the reports.

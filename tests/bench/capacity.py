@@ -147,8 +147,7 @@ def compare_loads(options, folder, report, rows):
                 trace = folder / "trace.txt"
                 poisson(trace, rate, options.seconds, f"{count} {load} {policy}")
                 simulated = simulate(options, folder, report, f"--arrivals_file={trace}",
-                                 f"--replicas={count}", f"--balance={policy}",
-                                     "--spread_turns=false")
+                                     f"--replicas={count}", f"--balance={policy}")
                 compare(f"{count} x {load} % {policy}", simulated,
                         measure(options, folder, replicas, trace, policy), rows)
         for replica in replicas:

@@ -22,6 +22,17 @@ TEST(PickerTest, RoundRobinTakesEachInTurnWhateverTheyHave) {
   EXPECT_THAT(picked, ElementsAre(0, 1, 2, 0, 1, 2));
 }
 
+TEST(PickerTest, BeginsWithTheTurnThatItIsGiven) {
+  const std::vector<Candidate> equal(3, {kServing, 0});
+  for (const auto policy : {BalancePolicy::kRoundRobin, BalancePolicy::kLeastOutstanding}) {
+    for (const std::size_t turn : {std::size_t{5}, ~std::size_t{0}}) {
+      Picker picker(policy, turn);
+      EXPECT_EQ(picker.Pick(equal), turn % 3);
+      EXPECT_EQ(picker.Pick(equal), (turn % 3 + 1) % 3);
+    }
+  }
+}
+
 TEST(PickerTest, LeastOutstandingTakesTheFewestAndTurnsAmongEquals) {
   Picker picker(BalancePolicy::kLeastOutstanding);
   EXPECT_EQ(picker.Pick({{{kServing, 3}, {kServing, 1}, {kServing, 2}}}), 1U);
