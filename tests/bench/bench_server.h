@@ -55,9 +55,9 @@ class BenchTls {
 };
 
 struct BenchServerOptions {
-  std::string listen = "127.0.0.1:0";
-  std::string model;   // The name of the only model, version 1, without parameters.
-  std::string config;  // Its config.textproto.
+  std::string listen = "127.0.0.1:0";  // As normd's --listen.
+  std::string model;                   // The name of the only model, version 1, without parameters.
+  std::string config;                  // Its config.textproto.
   BackendOptions backend;
   BatchQueueOptions queue;
   AcceptLimits accept;
@@ -67,7 +67,6 @@ struct BenchServerOptions {
   int small_lanes = 0;                    // As normd's --device_small_lanes.
   const CertificateStore* tls = nullptr;  // Null: no TLS.
   bool shared_memory = false;             // As normd's --shared_memory=named.
-  std::string listen = "127.0.0.1:0";     // As normd's --listen.
 };
 
 // As normd's flags choose them for the device: see server/part_options.cc.
