@@ -153,6 +153,7 @@ class Result:
         self.retried = self.fleet.get("retries", 0)
         self.p99_ms = result["response_time"]["p99_us"] / 1000
         self.intervals = report["intervals"]
+        self.recovery = ""
 
     def p99s_ms_after(self, begin_s):
         """The p99 of each second that begins then or later."""
@@ -160,4 +161,5 @@ class Result:
 
     def line(self):
         return (f"sent {self.sent}, answered {self.answered}, retried {self.retried}, lost {self.lost}, "
-                f"verified {self.verified}, wrong {self.wrong}, p99 {self.p99_ms:.1f} ms")
+                f"verified {self.verified}, wrong {self.wrong}, p99 {self.p99_ms:.1f} ms"
+                + (f"; {self.recovery}" if self.recovery else ""))

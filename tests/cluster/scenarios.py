@@ -139,16 +139,20 @@ def killed_without_retries(setup):
     return [result]
 
 
-def require_recovery(result, fault_at_s):
+def require_recovery(setup, result, fault_at_s):
     """After the detection and five seconds a second's p99 is what it was before the fault, and none is
-    as long as the detection: nothing hangs on. The median, for others use the machine too."""
+    as long as the detection: nothing hangs on. So are 19 of 20 seconds; in the short form, which runs
+    beside other tests, the median."""
     before = [one["p99_us"] / 1000 for one in result.intervals if one["end_s"] <= fault_at_s]
-    after = result.p99s_ms_after(fault_at_s + DETECTION_S + RECOVERY_S)
+    after = sorted(result.p99s_ms_after(fault_at_s + DETECTION_S + RECOVERY_S))
     require(before and after, "nothing was measured before the fault, or after it")
     usual = statistics.median(before)
-    require(statistics.median(after) <= max(5 * usual, usual + 50), "p99 is",
-            statistics.median(after), "ms, was", usual, "ms before the fault")
-    require(max(after) < 1000 * DETECTION_S, "a second's p99 is", max(after), "ms")
+    most = after[int((0.5 if setup.short else 0.95) * (len(after) - 1))]
+    result.recovery = (f"a second's p99 was {usual:.0f} ms before, and {statistics.median(after):.0f} ms "
+                       f"after; 19 of 20 were at most {after[int(0.95 * (len(after) - 1))]:.0f} ms, "
+                       f"all {after[-1]:.0f} ms")
+    require(most <= max(5 * usual, usual + 50), result.recovery)
+    require(after[-1] < 1000 * DETECTION_S, result.recovery)
 
 
 def outage(setup, begin, end):
@@ -162,7 +166,7 @@ def outage(setup, begin, end):
         result = load.result()
     require_right(result)
     require(result.fleet["abandoned"] > 0, "no call was taken from the silent replica")
-    require_recovery(result, fault_at - 1)
+    require_recovery(setup, result, fault_at - 1)
     return [result]
 
 

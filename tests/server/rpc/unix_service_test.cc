@@ -93,6 +93,7 @@ TEST_F(UnixServiceTest, TheSocketsUserIsAnIdentity) {
   };
   const auto here = stub_at("unix://" + path_);
   EXPECT_TRUE(Call(*here).ok()) << Call(*here).error_message();
+  server.WaitIdle();  // A call is counted when its client has the response.
   EXPECT_GT(server.Metric("normd_identity_calls_total{identity=\"here\""), 0);
   const auto tcp = stub_at("127.0.0.1:" + std::to_string(server.port()));
   EXPECT_EQ(Call(*tcp).error_code(), grpc::StatusCode::UNAUTHENTICATED);
