@@ -21,7 +21,7 @@
 namespace normd {
 namespace {
 
-using google::protobuf::Descriptor;
+using MessageDescriptor = google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 
@@ -96,7 +96,7 @@ std::optional<std::string> Nearest(absl::string_view name, const std::vector<std
   return nearest;
 }
 
-std::vector<std::string> FieldsOf(const Descriptor& message) {
+std::vector<std::string> FieldsOf(const MessageDescriptor& message) {
   std::vector<std::string> names;
   for (int i = 0; i < message.field_count(); ++i) names.push_back(message.field(i)->name());
   return names;
@@ -120,20 +120,20 @@ std::optional<absl::string_view> Between(absl::string_view text, absl::string_vi
 }
 
 // The message that a field with this name belongs to, when there is one.
-const Descriptor* OwnerOf(absl::string_view field) {
-  const Descriptor& config = *v1::ModelConfig::descriptor();
+const MessageDescriptor* OwnerOf(absl::string_view field) {
+  const MessageDescriptor& config = *v1::ModelConfig::descriptor();
   const std::string name(field);
   if (config.FindFieldByName(name) != nullptr) return &config;
   for (int i = 0; i < config.field_count(); ++i) {
-    const Descriptor* const inner = config.field(i)->message_type();
+    const MessageDescriptor* const inner = config.field(i)->message_type();
     if (inner != nullptr && inner->FindFieldByName(name) != nullptr) return inner;
   }
   return nullptr;
 }
 
 // Where in a config the fields of `owner`, which OwnerOf gave, stand.
-std::string PlaceOf(const Descriptor& owner) {
-  const Descriptor& config = *v1::ModelConfig::descriptor();
+std::string PlaceOf(const MessageDescriptor& owner) {
+  const MessageDescriptor& config = *v1::ModelConfig::descriptor();
   if (&owner == &config) return "beside the operation, not inside";
   for (int i = 0; i < config.field_count(); ++i) {
     const FieldDescriptor& field = *config.field(i);
@@ -144,7 +144,7 @@ std::string PlaceOf(const Descriptor& owner) {
   return "inside the operation";
 }
 
-std::string UnknownField(const Descriptor& message, absl::string_view name) {
+std::string UnknownField(const MessageDescriptor& message, absl::string_view name) {
   const std::vector<std::string> fields = FieldsOf(message);
   const auto did_you_mean = [name](absl::string_view field) {
     return absl::StrCat("unknown field \"", name, "\", did you mean \"", field, "\"?");
@@ -158,14 +158,14 @@ std::string UnknownField(const Descriptor& message, absl::string_view name) {
     if (name == other) return absl::StrCat("unknown field \"", name, "\": ", advice);
   }
   if (const auto nearest = Nearest(name, fields)) return did_you_mean(*nearest);
-  if (const Descriptor* const owner = OwnerOf(name); owner != nullptr) {
+  if (const MessageDescriptor* const owner = OwnerOf(name); owner != nullptr) {
     return absl::StrCat("unknown field \"", name, "\": it belongs ", PlaceOf(*owner));
   }
   return absl::StrCat("unknown field, wanted one of ", absl::StrJoin(fields, ", "));
 }
 
 const FieldDescriptor* KnownField(absl::string_view name) {
-  const Descriptor* const owner = OwnerOf(name);
+  const MessageDescriptor* const owner = OwnerOf(name);
   return owner == nullptr ? nullptr : owner->FindFieldByName(std::string(name));
 }
 
@@ -181,7 +181,7 @@ std::string UnknownValue(const FieldDescriptor& field, absl::string_view value) 
 std::string InOurWords(absl::string_view message) {
   if (const auto name = Between(message, "has no field named \"", "\"")) {
     const std::string type(Between(message, "Message type \"", "\"").value_or(""));
-    const Descriptor* const found =
+    const MessageDescriptor* const found =
         v1::ModelConfig::descriptor()->file()->pool()->FindMessageTypeByName(type);
     if (found != nullptr) return UnknownField(*found, *name);
   }
