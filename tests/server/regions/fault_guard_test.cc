@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstring>
@@ -85,6 +86,9 @@ TEST(FaultGuardTest, ABrokenRangeLeavesOthersAlone) {
 
 // Ranges come and go on other threads while files are shortened under those in use.
 TEST(FaultGuardTest, ThreadsThatFaultAtOnceAllGoOn) {
+#ifdef NORMD_SANITIZED
+  GTEST_SKIP() << "ThreadSanitizer takes pages that are exchanged for a write to them";
+#endif
   constexpr int kThreads = 4;
   constexpr int kRounds = 200;
   std::vector<std::thread> threads;
@@ -107,7 +111,7 @@ TEST(FaultGuardTest, ThreadsThatFaultAtOnceAllGoOn) {
 // A sanitizer's handler, to which the guard hands on what is not its own, reports it and exits.
 bool EndedByABusError(int status) {
 #ifdef NORMD_SANITIZED
-  return ::testing::ExitedWithCode(1)(status);
+  return WIFEXITED(status) && WEXITSTATUS(status) != 0;
 #else
   return ::testing::KilledBySignal(SIGBUS)(status);
 #endif
