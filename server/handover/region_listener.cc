@@ -146,6 +146,8 @@ bool RegionListener::Serve(Connection& connection) {
       reply = ReplyTo(absl::ResourceExhaustedError("memory: the server has none left for this"));
     }
   }
+  // Whoever has the reply can rely on the server holding no descriptor of theirs.
+  packet.descriptors.clear();
   const std::string wire = EncodeRegionReply(reply);
   // A client that does not take its reply has no more to say.
   return send(connection.socket.get(), wire.data(), wire.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
