@@ -100,6 +100,7 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   info.simd = norm::cpu::SimdTargetName();
   info.lanes = executor.lane_names();
   info.max_inflight_bytes = config.max_inflight_bytes;
+  info.shared_memory_listen = config.shared_memory_listen;
   return info;
 }
 

@@ -82,6 +82,13 @@ absl::Status MessageReader::ReadInt(absl::string_view field, std::int64_t& value
   return absl::OkStatus();
 }
 
+absl::Status MessageReader::ReadBool(absl::string_view field, bool& value) {
+  std::int64_t number = 0;
+  absl::Status status = ReadInt(field, number);
+  value = number != 0;
+  return status;
+}
+
 absl::Status MessageReader::ReadFixed(absl::string_view field, char* out, std::size_t size) {
   return in_.ReadRaw(out, static_cast<int>(size)) ? absl::OkStatus() : Malformed(field);
 }

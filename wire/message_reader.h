@@ -82,6 +82,7 @@ class MessageReader {
   }
 
   absl::Status ReadInt(absl::string_view field, std::int64_t& value);
+  absl::Status ReadBool(absl::string_view field, bool& value);
   // Copies the `size` bytes of a fixed-size number, 4 or 8, as they are on the wire.
   absl::Status ReadFixed(absl::string_view field, char* out, std::size_t size);
 

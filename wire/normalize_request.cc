@@ -68,6 +68,8 @@ absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const Con
       case VarintTag(Request::kPrecisionFieldNumber):
         return reader.ReadEnum("precision", request.precision);
       case DelimitedTag(Request::kOutputsFieldNumber): return ReadOutput(reader, request);
+      case VarintTag(Request::kUnnamedOutputsFieldNumber):
+        return reader.ReadBool("unnamed_outputs", request.unnamed_outputs);
       default: return reader.SkipUnknown(tag);
     }
   });

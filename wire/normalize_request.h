@@ -37,6 +37,7 @@ struct NormalizeRequestView {
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // As sent: may be no enumerator.
   // The outputs that are wanted, at most kMaxTensors. None: as the model gives them.
   absl::InlinedVector<ReceivedOutput, 1> outputs;
+  bool unnamed_outputs = false;
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in

@@ -156,6 +156,9 @@ void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out) {
       << "CUDA                " << (info.cuda().empty() ? "not in this build" : info.cuda()) << "\n"
       << "largest request     " << Megabytes(info.max_request_bytes()) << "\n"
       << "most bytes inside   " << Megabytes(info.max_inflight_bytes()) << "\n"
+      << "shared memory       "
+      << (info.shared_memory_listen().empty() ? "not at a socket" : info.shared_memory_listen())
+      << "\n"
       << "up for              "
       << absl::FormatDuration(absl::Trunc(absl::Nanoseconds(info.uptime_ns()), absl::Seconds(1)))
       << "\n";

@@ -89,7 +89,7 @@ struct ResponseDescription {
   absl::string_view id;  // As RequestDescription's.
   StageTimes stages;
   const BatchInfo* batch = nullptr;
-  bool outputs_by_name = false;  // The request names some.
+  bool outputs_by_name = false;  // The request wants those that it names.
   absl::InlinedVector<OutputDescription, kInlinedOutputs> outputs;
 };
 

@@ -218,7 +218,7 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
   if (!places.ok()) return places.status();
   const bool only_named = request.only_named_outputs && !request.outputs.empty();
   PlacedOutputs placed;
-  placed.by_name = !request.outputs.empty();
+  placed.by_name = only_named;
   placed.places.resize(request.outputs.size());
   for (std::size_t k = 0; k < known.size(); ++k) {
     const bool is_named = (*places)[k] >= 0;

@@ -45,7 +45,7 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
 struct PlacedOutputs {
   // As Request::outputs: empty, or one for each.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> memory;
-  bool by_name = false;  // The request names some.
+  bool by_name = false;  // The request wants those that it names.
   // Which the response has: empty for all, or one for each.
   absl::InlinedVector<bool, kInlinedOutputs> named;
   // For each output that the request names, its place among the model's.

@@ -52,7 +52,7 @@ RequestDescription Describe(NormalizeRequestView&& view) {
   request.priority = PriorityOf(view.priority);
   request.queue_timeout_ns = view.queue_timeout_ns;
   request.options.precision = view.precision;
-  request.only_named_outputs = true;
+  request.only_named_outputs = !view.unnamed_outputs;
   for (ReceivedOutput& output : view.outputs) {
     request.outputs.push_back(
         {std::move(output.name), {}, ReferenceOf(std::move(output.shared_memory))});

@@ -153,6 +153,7 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
     answer.set_max_inflight_bytes(info_.max_inflight_bytes);
     answer.set_uptime_ns((environment_.accept.clock.Now() - started_).count());
     answer.set_ready(readiness_.ready());
+    answer.set_shared_memory_listen(info_.shared_memory_listen);
     return absl::OkStatus();
   };
   return BeginControl<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(

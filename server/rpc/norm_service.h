@@ -36,6 +36,7 @@ struct ServerInfo {
   std::string simd;
   std::vector<std::string> lanes;
   std::int64_t max_inflight_bytes = 0;
+  std::string shared_memory_listen;
 };
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, all else

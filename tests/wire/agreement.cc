@@ -80,6 +80,7 @@ std::string Compare(const NormalizeRequestView& got, const v1::NormalizeRequest&
     Expect("name", output.name, want.outputs(i).name(), differences);
     ComparePart(output.shared_memory, want.outputs(i), differences);
   }
+  Expect("unnamed_outputs", got.unnamed_outputs, want.unnamed_outputs(), differences);
   return differences;
 }
 

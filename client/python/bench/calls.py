@@ -3,10 +3,11 @@
 
     python3 bench/calls.py --normd_bin=build/release/bin [--sizes=1024,1048576,67108864]
 
-All three send the same request to the same normd, one call after the other: `bare` the encoded
-bytes, and looks at nothing that comes back; `protobuf` builds and reads messages as generated code
-does. `peak` is how far the resident memory rises in one call, beyond the input (of `bare`, the
-encoded request), as a multiple of the tensor.
+All send the same request to the same normd, one call after the other: `bare` the encoded bytes, and
+looks at nothing that comes back; `protobuf` builds and reads messages as generated code does;
+`pool` is normd.Client as it is on the server's machine, its arrays copied to shared memory, and
+`region` with arrays that are there. `peak` is how far the resident memory rises in one call, beyond
+the input (of `bare`, the encoded request), as a multiple of the tensor.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -28,17 +31,21 @@ import numpy as np
 
 import normd
 from normd import _protocol
+from normd.shared_memory import PAGE_BYTES
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 METHOD = _protocol.method("Normalize")
 NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
+WAYS = ("protobuf", "normd", "pool", "region")
+
 Call = Callable[[], object]
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+def start(folder: Path, sockets: str) -> tuple[subprocess.Popen[str], str]:
     """A normd on a free port, and its address."""
     flags = ["--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"]
+    flags += ["--shared_memory=fd", f"--shared_memory_listen=unix://{sockets}/regions"]
     server = subprocess.Popen(
         [folder / "normd", f"--model_repository={REPOSITORY}", *flags, "--lame_duck=0s"],
         stdout=subprocess.PIPE,
@@ -63,7 +70,7 @@ def tensor(size: int) -> tuple[str, np.ndarray[Any, np.dtype[np.float32]]]:
 
 
 def callers(address: str, size: int) -> dict[str, Call]:
-    """The three ways to make the same call."""
+    """The ways to make the same call."""
     model, x = tensor(size)
     request_type = _protocol.message("normd.v1.NormalizeRequest")
     response_type = _protocol.message("normd.v1.NormalizeResponse")
@@ -79,7 +86,11 @@ def callers(address: str, size: int) -> dict[str, Call]:
         METHOD, request_type.SerializeToString, response_type.FromString
     )
     encoded = make().SerializeToString()
-    client = normd.Client(address, stream_above=1 << 31)
+    client = normd.Client(address, stream_above=1 << 31, shared_memory="off")
+    near = normd.Client(address, stream_above=1 << 31)
+    region = near.share(2 * size + PAGE_BYTES)
+    x_there, y_there = region.array(x.shape), region.array(x.shape)
+    x_there[...] = x
 
     def protobuf() -> object:
         answer = typed(make())
@@ -89,6 +100,8 @@ def callers(address: str, size: int) -> dict[str, Call]:
         "bare": lambda: bare(encoded),
         "protobuf": protobuf,
         "normd": lambda: client.normalize(model, x),
+        "pool": lambda: near.normalize(model, x),
+        "region": lambda: near.normalize(model, x_there, out=y_there),
     }
 
 
@@ -137,10 +150,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
     arguments = parser.parse_args()
-    server, address = start(arguments.normd_bin)
+    sockets = tempfile.mkdtemp()
+    server, address = start(arguments.normd_bin, sockets)
     try:
-        print("| bytes | bare calls/s | protobuf | normd, of bare | peak: bare, protobuf, normd |")
-        print("|---|---|---|---|---|")
+        print(
+            f"| bytes | bare calls/s | {' | '.join(WAYS)} (of bare) "
+            f"| peak: bare, {', '.join(WAYS)} |"
+        )
+        print(f"|---|---|{'---|' * len(WAYS)}---|")
         for size in map(int, arguments.sizes.split(",")):
             calls = callers(address, size)
             for call in calls.values():
@@ -149,11 +166,12 @@ def main() -> None:
             peaks = ""
             if size >= 1 << 24:
                 peaks = ", ".join(f"{peak(address, size, name):.1f}" for name in found)
-            shares = [f"{found[name] / found['bare']:.2f}" for name in ("protobuf", "normd")]
+            shares = [f"{found[name] / found['bare']:.2f}" for name in WAYS]
             print(f"| {size} | {found['bare']:.1f} | {' | '.join(shares)} | {peaks} |", flush=True)
     finally:
         server.terminate()
         server.wait(60)
+        shutil.rmtree(sockets)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,9 @@ class Server:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             lines.append(line)
-            if match := re.search(r"serving: grpc=(\S+)", line):
-                self.address = match[1]
+            if match := re.search(r"serving: grpc=(\S+) metrics=(\S+)", line):
+                self.address = match[1].rpartition(",")[2]  # The last is TCP's.
+                self.metrics = match[2]
                 break
         else:
             pytest.fail("normd does not serve:\n" + "".join(lines))

@@ -32,6 +32,7 @@ from normd.errors import (
 )
 from normd.models import HealthStatus, ModelInfo, Parameter, ServerInfo, TensorInfo
 from normd.retry import Retry
+from normd.shared_memory import SharedRegion
 
 __all__ = [
     "AbortedError",
@@ -57,6 +58,7 @@ __all__ = [
     "Response",
     "Retry",
     "ServerInfo",
+    "SharedRegion",
     "StageTimes",
     "TensorInfo",
     "UnauthenticatedError",

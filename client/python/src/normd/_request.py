@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from normd import _wire
-from normd._tensors import Input, TensorSpec, named, to_input
+from normd._tensors import Input, Part, TensorSpec, named, to_input
 from normd.errors import InvalidArgumentError
 
 
@@ -59,8 +59,20 @@ def _nanoseconds(seconds: float | None) -> int:
     return min(max(1, round(seconds * 1e9)), _MAX_INT64)
 
 
-def _output(name: str) -> bytes:
-    inner = _wire.bytes_field(1, name.encode())
+def _part(number: int, part: Part | None) -> bytes:
+    """A field of SharedMemory; nothing for None."""
+    if part is None:
+        return b""
+    inner = (
+        _wire.bytes_field(1, part.region.encode())
+        + _wire.int_field(2, part.offset)
+        + _wire.int_field(3, part.nbytes)
+    )
+    return _wire.length_head(number, len(inner)) + inner
+
+
+def _output(name: str, part: Part | None = None) -> bytes:
+    inner = _wire.bytes_field(1, name.encode()) + _part(2, part)
     return _wire.length_head(7, len(inner)) + inner
 
 
@@ -77,12 +89,13 @@ def _head(model: str, options: Options) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)
-def _tensor_head(spec: TensorSpec, data_bytes: int) -> bytes:
+def _tensor_head(spec: TensorSpec, data_bytes: int, part: Part | None = None) -> bytes:
     """What stands before a tensor's `data_bytes` bytes, or all of it if it has none."""
     inner = (
         _wire.bytes_field(1, spec.name.encode())
         + _wire.int_field(2, spec.dtype.number)
         + _wire.bytes_field(3, b"".join(map(_wire.varint, spec.shape)))
+        + _part(5, part)
     )
     if data_bytes:
         inner += _wire.length_head(4, data_bytes)
@@ -96,11 +109,29 @@ def message_head(model: str, options: Options) -> bytes:
     return _head(model, options)
 
 
-def encode(model: str, options: Options, inputs: Sequence[Input]) -> list[bytes | memoryview]:
-    """The message, in parts to be joined. InvalidArgumentError for more than 2 GiB."""
+def encode(
+    model: str,
+    options: Options,
+    inputs: Sequence[Input],
+    placed: Mapping[str, Part | None] = {},
+    unnamed_outputs: bool = False,
+) -> list[bytes | memoryview]:
+    """The message, in parts to be joined. InvalidArgumentError for more than 2 GiB.
+
+    `placed`, if it has any, are the outputs that are wanted, each with where it goes, instead of
+    those of `options`; with `unnamed_outputs` also all others that do not come on request.
+    """
+    if placed:
+        options = replace(options, outputs=())
     parts: list[bytes | memoryview] = [message_head(model, options)]
     for tensor in inputs:
-        parts += (_tensor_head(tensor.spec, tensor.data.nbytes), tensor.data)
+        if tensor.part is None:
+            parts += (_tensor_head(tensor.spec, tensor.data.nbytes), tensor.data)
+        else:
+            parts.append(_tensor_head(tensor.spec, 0, tensor.part))
+    parts += [_output(name, part) for name, part in placed.items()]
+    if placed and unnamed_outputs:
+        parts.append(_wire.int_field(8, 1))
     size = sum(map(len, parts))
     if size > _wire.MAX_MESSAGE_BYTES:
         raise InvalidArgumentError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normd import _dtypes, _wire
-from normd._tensors import Array, Input, TensorSpec, check_out
+from normd._tensors import Array, Input, Part, TensorSpec, check_out
 from normd.errors import InvalidArgumentError, ProtocolError
 
 
@@ -92,12 +92,42 @@ def _decode_batch(data: bytes, at: int, end: int) -> BatchInfo:
     return BatchInfo(numbers[1], numbers[2], numbers[3], lane)
 
 
-def decode_tensor(data: bytes, at: int, end: int) -> tuple[TensorSpec, int, int]:
-    """A Tensor message: what it is, and where its bytes begin and end in `data`."""
+def _decode_part(data: bytes, at: int, end: int) -> Part:
+    region = ""
+    numbers = {2: 0, 3: 0}
+    for number, kind, value, stop in _wire.fields(data, at, end):
+        if kind == _wire.VARINT and number in numbers:
+            numbers[number] = _wire.signed(value)
+        elif kind == _wire.LENGTH and number == 1:
+            region = _wire.text(data, value, stop)
+    return Part(region, numbers[2], numbers[3])
+
+
+class ReceivedTensor(NamedTuple):
+    """A Tensor message: what it is, and where its bytes are: in the message, or in a region."""
+
+    spec: TensorSpec
+    begin: int
+    end: int
+    part: Part | None
+
+    def check(self) -> None:
+        """ProtocolError unless it has as many bytes as its shape asks for."""
+        nbytes = self.end - self.begin if self.part is None else self.part.nbytes
+        if nbytes != self.spec.nbytes or (self.part is not None and self.end > self.begin):
+            raise ProtocolError(
+                f"the server's response: {nbytes} bytes, wanted {self.spec.nbytes} for "
+                f"shape {list(self.spec.shape)} of {self.spec.dtype.name}"
+            )
+
+
+def decode_tensor(data: bytes, at: int, end: int) -> ReceivedTensor:
+    """Reads a Tensor message. ProtocolError for a type or a shape that is none."""
     name = ""
     number_of_type = 0
     shape: list[int] = []
     begin = stop = 0
+    part: Part | None = None
     for number, kind, value, last in _wire.fields(data, at, end):
         if kind == _wire.LENGTH:
             if number == 1:
@@ -106,6 +136,8 @@ def decode_tensor(data: bytes, at: int, end: int) -> tuple[TensorSpec, int, int]
                 shape += _wire.packed(data, value, last)
             elif number == 4:
                 begin, stop = value, last
+            elif number == 5:
+                part = _decode_part(data, value, last)
         elif number == 2:
             number_of_type = value
         elif number == 3:
@@ -115,18 +147,19 @@ def decode_tensor(data: bytes, at: int, end: int) -> tuple[TensorSpec, int, int]
         raise ProtocolError(f"the server's response: output of data type {number_of_type}")
     if shape and min(shape) < 0:
         raise ProtocolError(f"the server's response: output of shape {shape}")
-    return TensorSpec(name, dtype, tuple(shape)), begin, stop
+    return ReceivedTensor(TensorSpec(name, dtype, tuple(shape)), begin, stop, part)
 
 
 class Received(NamedTuple):
-    """A NormalizeResponse, whose tensors stay in the message."""
+    """A NormalizeResponse, whose tensors stay in the message, or where they were written."""
 
     message: bytes
     model: str
     version: int
-    tensors: list[tuple[TensorSpec, int]]  # Each with where its bytes begin.
+    tensors: list[ReceivedTensor]
     stages: tuple[int, int]
     batch: tuple[int, int]
+    memory: Mapping[str, Array]  # The regions that outputs are in, by name.
 
     def response(self, inputs: Sequence[Input], out: object) -> Response:
         """What the caller gets, its outputs as `outputs` makes them."""
@@ -140,13 +173,13 @@ class Received(NamedTuple):
 
     def outputs(self, inputs: Sequence[Input], out: object) -> dict[str, Any]:
         """The results, of the kind of the first input, or in the arrays of `out`."""
-        given = named_outputs(out, [spec.name for spec, _ in self.tensors])
+        given = named_outputs(out, [each.spec.name for each in self.tensors])
         results = {}
-        for spec, begin in self.tensors:
+        for tensor in self.tensors:
+            spec = tensor.spec
             if given is not None and spec.name not in given:
                 continue
-            dtype = _dtypes.to_numpy(spec.dtype)
-            array: Array = np.ndarray(spec.shape, dtype, self.message, begin)
+            array = self._array(tensor)
             target = given[spec.name] if given is not None else None
             if target is None:
                 results[spec.name] = inputs[0].make_result(array, spec.dtype)
@@ -154,10 +187,22 @@ class Received(NamedTuple):
                 results[spec.name] = _fill(target, array, spec)
         return results
 
+    def _array(self, tensor: ReceivedTensor) -> Array:
+        """A read-only view of its bytes."""
+        dtype = _dtypes.to_numpy(tensor.spec.dtype)
+        if tensor.part is None:
+            array: Array = np.ndarray(tensor.spec.shape, dtype, self.message, tensor.begin)
+            return array
+        memory = self.memory[tensor.part.region]
+        array = np.ndarray(tensor.spec.shape, dtype, memory, tensor.part.offset)
+        array.flags.writeable = False
+        return array
+
 
 def _fill(out: object, array: Array, spec: TensorSpec) -> Array:
     checked = check_out(out, spec)
-    np.copyto(checked, array.view(checked.dtype))
+    if checked.__array_interface__["data"][0] != array.__array_interface__["data"][0]:
+        np.copyto(checked, array.view(checked.dtype))
     return checked
 
 
@@ -178,22 +223,22 @@ def named_outputs(out: object, names: Sequence[str]) -> dict[str, object] | None
     return dict(out)
 
 
-def decode(message: bytes) -> Received:
-    """Reads a NormalizeResponse. ProtocolError unless it has outputs whose bytes fit them."""
+def decode(message: bytes, memory: Mapping[str, Array] = {}) -> Received:
+    """Reads a NormalizeResponse. ProtocolError unless it has outputs whose bytes fit them.
+
+    `memory` are the regions in which the request placed outputs, by name.
+    """
     model = ""
     version = 0
-    tensors: list[tuple[TensorSpec, int]] = []
+    tensors: list[ReceivedTensor] = []
     stages = batch = (0, 0)
     for number, kind, value, end in _wire.fields(message, 0, len(message)):
         if kind == _wire.LENGTH:
             if number == 5:
-                spec, begin, stop = decode_tensor(message, value, end)
-                if stop - begin != spec.nbytes:
-                    raise ProtocolError(
-                        f"the server's response: {stop - begin} bytes, wanted {spec.nbytes} for "
-                        f"shape {list(spec.shape)} of {spec.dtype.name}"
-                    )
-                tensors.append((spec, begin))
+                tensor = decode_tensor(message, value, end)
+                tensor.check()
+                _check_part(tensor.part, memory)
+                tensors.append(tensor)
             elif number == 3:
                 stages = (value, end)
             elif number == 4:
@@ -203,7 +248,19 @@ def decode(message: bytes) -> Received:
         elif number == 2:
             version = _wire.signed(value)
     if len(tensors) != 1 and (
-        not tensors or len({spec.name for spec, _ in tensors}) < len(tensors)
+        not tensors or len({each.spec.name for each in tensors}) < len(tensors)
     ):
         raise ProtocolError("the server's response: no output, or two of one name")
-    return Received(message, model, version, tensors, stages, batch)
+    return Received(message, model, version, tensors, stages, batch, memory)
+
+
+def _check_part(part: Part | None, memory: Mapping[str, Array]) -> None:
+    """ProtocolError for a part that is not in the request's regions."""
+    if part is None:
+        return
+    region = memory.get(part.region)
+    if region is None or not 0 <= part.offset <= region.nbytes - part.nbytes:
+        raise ProtocolError(
+            f"the server's response: an output in {part.nbytes} bytes from {part.offset} on of a "
+            f'region "{part.region}", which the request did not name'
+        )

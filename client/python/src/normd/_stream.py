@@ -229,7 +229,7 @@ def _decode_header(data: bytes, at: int, end: int) -> StreamHeader:
         elif kind == _wire.LENGTH and number == 1:
             model = _wire.text(data, value, stop)
         elif kind == _wire.LENGTH and number == 3:
-            outputs.append(decode_tensor(data, value, stop)[0])
+            outputs.append(decode_tensor(data, value, stop).spec)
     if not outputs or len({spec.name for spec in outputs}) != len(outputs):
         raise ProtocolError("the server's response: no output, or two of one name")
     if numbers[5] <= 0:

@@ -31,12 +31,21 @@ class TensorSpec(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+class Part(NamedTuple):
+    """A part of a region that the server has mapped too."""
+
+    region: str
+    offset: int
+    nbytes: int
+
+
 class Input(NamedTuple):
     """An input of a call, in the host's memory: dense, row-major, little-endian."""
 
     spec: TensorSpec
     data: memoryview  # Its bytes; of the caller's memory wherever that has this form.
     make_result: MakeResult
+    part: Part | None = None  # Where the server finds them too; else they are sent.
 
 
 def bytes_of(array: Array) -> memoryview:

@@ -15,16 +15,18 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _control, _request, _response, client
+from normd import _call, _channel, _control, _request, _response, _sharing, _steps, client
 from normd._control import ControlCall, Result
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
+from normd._steps import Step, Steps
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
 from normd.models import HealthStatus, ModelInfo, ServerInfo
 from normd.retry import Attempts, Retry
+from normd.shared_memory import SharedRegion
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -50,6 +52,7 @@ class Client:
         timeout: float | None = _call.DEFAULT_TIMEOUT,
         retry: Retry | None = Retry(),  # noqa: B008 Immutable.
         stream_above: int = _call.DEFAULT_STREAM_ABOVE,
+        shared_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
         """Does not connect. As normd.Client; to be called in a running event loop."""
@@ -58,6 +61,7 @@ class Client:
         self._timeout = _call.checked_timeout(timeout)
         self._retry = retry
         self._stream_above = stream_above
+        self._sharing = _sharing.Sharing(config.target, shared_memory, token)
         self._closed = False
         self._make_streams = functools.partial(
             client.Client,
@@ -107,6 +111,7 @@ class Client:
             self._streams.close()
         self._threads.shutdown(wait=False)
         await self._channel.close()
+        self._sharing.close()
 
     @overload
     async def normalize(
@@ -154,7 +159,7 @@ class Client:
         if _request.total_bytes(prepared) > self._stream_above:
             request = StreamRequest(model, inputs, out, options, timeout)
             return only((await self._stream_of(request)).outputs)
-        received = await self._send(model, prepared, options, timeout)
+        received = await self._send(model, prepared, out, options, timeout)
         return only(received.outputs(prepared, out))
 
     async def call(
@@ -174,7 +179,7 @@ class Client:
         prepared = _request.inputs_of(inputs)
         if _request.total_bytes(prepared) > self._stream_above:
             return await self._stream_of(StreamRequest(model, inputs, out, options, timeout))
-        received = await self._send(model, prepared, options, timeout)
+        received = await self._send(model, prepared, out, options, timeout)
         return received.response(prepared, out)
 
     async def normalize_stream(
@@ -196,6 +201,11 @@ class Client:
         return await self._stream_of(
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         )
+
+    async def share(self, nbytes: int, *, timeout: float | None = None) -> SharedRegion:
+        """As normd.Client.share."""
+        attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        return await self._follow(self._sharing.share(nbytes), attempts)
 
     async def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
         """As normd.Client.list_models."""
@@ -301,12 +311,32 @@ class Client:
         self,
         model: str,
         prepared: Sequence[Input],
+        out: object,
         options: Options,
         timeout: float | None,
     ) -> _response.Received:
-        parts = _request.encode(model, options, prepared)
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if self._sharing.may_share(prepared):
+            steps = self._sharing.normalize(model, options, prepared, out, attempts)
+            return await self._follow(steps, attempts)
+        parts = _request.encode(model, options, prepared)
         return _response.decode(await self._unary(self._normalize, parts, attempts))
+
+    async def _follow(self, steps: Steps[Result], attempts: Attempts) -> Result:
+        return await _steps.follow_async(steps, functools.partial(self._do, attempts))
+
+    async def _do(self, attempts: Attempts, step: Step) -> Any:
+        if isinstance(step, ControlCall):
+            return await self._ask(step, attempts.timeout())
+        if isinstance(step, _steps.Pause):
+            return await asyncio.sleep(step.seconds)
+        if isinstance(step, _steps.Send) and step.repeatable:
+            return await self._unary(self._normalize, step.request, attempts)
+        with self._errors():
+            if isinstance(step, _steps.Send):
+                return await self._normalize(step.request, timeout=attempts.timeout())
+            # What may block goes to a thread.
+            return await asyncio.get_running_loop().run_in_executor(self._threads, step)
 
     async def _ask(self, call: ControlCall[Result], timeout: float | None) -> Result:
         policy = self._retry if call.repeatable else None

@@ -11,17 +11,19 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _control, _request, _response
+from normd import _call, _channel, _control, _request, _response, _sharing, _steps
 from normd._closing import Closing
 from normd._control import ControlCall, Result
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
+from normd._steps import Step, Steps
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest, StreamRun
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
 from normd.models import HealthStatus, ModelInfo, ServerInfo
 from normd.retry import Attempts, Retry
+from normd.shared_memory import SharedRegion
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -48,6 +50,7 @@ class Client(Closing):
         timeout: float | None = _call.DEFAULT_TIMEOUT,
         retry: Retry | None = Retry(),  # noqa: B008 Immutable.
         stream_above: int = _call.DEFAULT_STREAM_ABOVE,
+        shared_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
         """Does not connect.
@@ -62,6 +65,11 @@ class Client(Closing):
           timeout: of each call but streams, retries included; None: no limit.
           retry: which failed calls are made again; None: none.
           stream_above: inputs of more bytes go as streams, which the server takes at any size.
+          shared_memory: "auto": tensors of 64 KiB and more are not sent but handed over in memory
+            that the server has mapped too, where `target` is one address of this machine and the
+            server tells its --shared_memory_listen; up to 1 GiB, results that are still referred to
+            counted in. Where anything about that fails, they are sent. unix:///path: the same, with
+            this for the address. "off": never.
           options: further channel options of gRPC's.
 
         Raises:
@@ -72,6 +80,7 @@ class Client(Closing):
         self._timeout = _call.checked_timeout(timeout)
         self._retry = retry
         self._stream_above = stream_above
+        self._sharing = _sharing.Sharing(config.target, shared_memory, token)
         self._closed = False
         self._channel = (
             grpc.insecure_channel(config.target, config.options)
@@ -95,9 +104,13 @@ class Client(Closing):
         return self._target
 
     def close(self) -> None:
-        """Closes the connection; calls in flight end with ClosedError. May be called again."""
+        """Closes the connection; calls in flight end with ClosedError. May be called again.
+
+        The server lets shared regions go; arrays in them stay valid.
+        """
         self._closed = True
         self._channel.close()
+        self._sharing.close()
 
     @overload
     def normalize(
@@ -148,7 +161,8 @@ class Client(Closing):
             such as [N, C, *]. PyTorch tensors of any device are taken too, and what has
             __array__ or __dlpack__. Indexes are int64. C-contiguous ones in the host's memory are
             not copied before they are put into the message.
-          out: an array of the output's type and shape that takes the result.
+          out: an array of the output's type and shape that takes the result. With `inputs` and
+            `out` in a region of `share`, nothing is copied.
           version: 0: the highest that is loaded.
           priority: among requests for this model; NORMAL by default.
           queue_timeout: how long it may wait on the server until it is computed.
@@ -157,9 +171,10 @@ class Client(Closing):
 
         Returns:
           `out`, or a tensor of the first input's kind: for NumPy a read-only view of the received
-          message, which is not copied and may be unaligned; for PyTorch a tensor of its own memory
-          on the input's device. Inputs of more than `stream_above` bytes go as a stream, with the
-          same bits, into memory of its own, and with no time limit but a `timeout` that is given.
+          message or of shared memory, which is not copied and may be unaligned; for PyTorch a
+          tensor of its own memory on the input's device. Inputs of more than `stream_above` bytes
+          go as a stream, with the same bits, into memory of its own, and with no time limit but a
+          `timeout` that is given.
 
         Raises:
           InvalidArgumentError: a type, shape or option is wrong; the message names it.
@@ -173,8 +188,7 @@ class Client(Closing):
         if _request.total_bytes(prepared) > self._stream_above:
             request = StreamRequest(model, inputs, out, options, timeout)
             return only(self._stream_run(request).run().outputs)
-        received = self._send(model, prepared, options, timeout)
-        return only(received.outputs(prepared, out))
+        return only(self._send(model, prepared, out, options, timeout).outputs(prepared, out))
 
     def call(
         self,
@@ -200,7 +214,7 @@ class Client(Closing):
         if _request.total_bytes(prepared) > self._stream_above:
             request = StreamRequest(model, inputs, out, options, timeout)
             return self._stream_run(request).run()
-        return self._send(model, prepared, options, timeout).response(prepared, out)
+        return self._send(model, prepared, out, options, timeout).response(prepared, out)
 
     def normalize_stream(
         self,
@@ -240,6 +254,22 @@ class Client(Closing):
         return self._stream_run(
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         ).run()
+
+    def share(self, nbytes: int, *, timeout: float | None = None) -> SharedRegion:
+        """Memory for tensors that are not to be sent, of a server on this machine.
+
+            region = client.share(2 * x.nbytes)
+            x_there, y_there = region.array(x.shape), region.array(x.shape)
+            client.normalize("instance_norm_64", x_there, out=y_there)
+
+        Raises:
+          UnimplementedError: the server takes none (--shared_memory=fd, --shared_memory_listen), is
+            elsewhere as far as `target` says, or several; or the client's `shared_memory` is "off".
+          UnavailableError: nobody takes it at the server's address: it is another user's, say.
+          ResourceExhaustedError: the server has enough regions.
+        """
+        attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        return self._follow(self._sharing.share(nbytes), attempts)
 
     def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
         """Every version that is loaded or has failed to load, by name and version."""
@@ -351,12 +381,30 @@ class Client(Closing):
         self,
         model: str,
         prepared: Sequence[Input],
+        out: object,
         options: Options,
         timeout: float | None,
     ) -> _response.Received:
-        parts = _request.encode(model, options, prepared)
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if self._sharing.may_share(prepared):
+            steps = self._sharing.normalize(model, options, prepared, out, attempts)
+            return self._follow(steps, attempts)
+        parts = _request.encode(model, options, prepared)
         return _response.decode(self._unary(self._normalize, parts, attempts))
+
+    def _follow(self, steps: Steps[Result], attempts: Attempts) -> Result:
+        return _steps.follow(steps, functools.partial(self._do, attempts))
+
+    def _do(self, attempts: Attempts, step: Step) -> Any:
+        if isinstance(step, ControlCall):
+            return self._ask(step, attempts.timeout())
+        if isinstance(step, _steps.Send):
+            if step.repeatable:
+                return self._unary(self._normalize, step.request, attempts)
+            return self._start(self._normalize, step.request, attempts.timeout())
+        if isinstance(step, _steps.Pause):
+            return time.sleep(step.seconds)
+        return step()
 
     def _ask(self, call: ControlCall[Result], timeout: float | None) -> Result:
         policy = self._retry if call.repeatable else None

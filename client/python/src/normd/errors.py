@@ -195,6 +195,14 @@ def _pushback(metadata: Any) -> float | None:
     return None
 
 
+def from_code(number: int, message: str) -> Error:
+    """The exception for a code of gRPC's that came as a number."""
+    code = next((each for each in grpc.StatusCode if each.value[0] == number), None)
+    if code is None:
+        return ProtocolError(f"code {number}: {message}")
+    return _BY_CODE.get(code, Error)(message, code=code)
+
+
 def from_rpc(error: Any, target: str) -> Error:
     """The exception for a call's status, of gRPC's synchronous or asyncio interface."""
     code: grpc.StatusCode = error.code()

@@ -92,6 +92,7 @@ class ServerInfo:
       max_request_bytes: the largest tensor of one message; larger ones go as streams.
       max_inflight_bytes: inputs and outputs of all requests at once.
       simd: the CPU's instruction set in use.
+      shared_memory_listen: where clients on its machine hand over memory; empty: nowhere.
     """
 
     version: str
@@ -102,6 +103,7 @@ class ServerInfo:
     uptime_ns: int
     ready: bool
     simd: str
+    shared_memory_listen: str = ""
 
 
 def model_info(message: Any) -> ModelInfo:
@@ -170,4 +172,5 @@ def server_info(message: Any) -> ServerInfo:
         uptime_ns=message.uptime_ns,
         ready=message.ready,
         simd=message.simd,
+        shared_memory_listen=message.shared_memory_listen,
     )

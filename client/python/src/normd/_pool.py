@@ -1,0 +1,81 @@
+"""Regions for calls whose arrays are in none: one for a call, used again by later ones."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from normd._tensors import Array, bytes_of
+from normd.shared_memory import SharedRegion
+
+# Of a client, those of results that are still referred to counted in.
+_MAX_REGIONS = 64
+_MAX_BYTES = 1 << 30
+_MIN_BYTES = 128 << 10
+# Regions of one size that wait for their next call.
+_IDLE = 2
+
+
+class Lease:
+    """A region of one call's. It is free again when nothing refers to `memory` any more."""
+
+    def __init__(self, region: SharedRegion, memory: Array, end: weakref.finalize) -> None:  # type: ignore[type-arg]
+        self.region = region
+        self.memory = memory
+        self._end = end
+
+    def drop(self) -> None:
+        """Lets it go for good, for the server may still write to it."""
+        self._end.detach()
+        self.region.close()
+
+
+class Pool:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, collections.deque[SharedRegion]] = {}
+        self._all: weakref.WeakSet[SharedRegion] = weakref.WeakSet()
+
+    def lease(self, nbytes: int, make: Callable[[int], SharedRegion] | None) -> Lease | None:
+        """A region of at least so many bytes, from `make` where none is free.
+
+        None if there would be too many, or none is free and there is no `make`.
+        """
+        size = max(_MIN_BYTES, 1 << (nbytes - 1).bit_length())
+        free = self._free.setdefault(size, collections.deque(maxlen=_IDLE))
+        try:
+            region = free.pop()
+        except IndexError:
+            if make is None or not self._has_room(size):
+                return None
+            region = make(size)
+            self._all.add(region)
+        # An array of its own for each lease: results are views of it, and keep it alive. Finalizers
+        # run in whichever thread, at any time: what they do is one step.
+        memory: Array = np.frombuffer(bytes_of(region.memory), np.uint8)
+        return Lease(region, memory, weakref.finalize(memory, free.append, region))
+
+    def clear(self) -> None:
+        """Lets go of those that are free."""
+        for free in list(self._free.values()):
+            free.clear()
+
+    def close(self) -> None:
+        """Has the server let all go."""
+        self.clear()
+        for region in list(self._all):
+            region.close()
+
+    def _has_room(self, size: int) -> bool:
+        if self._fits(size):
+            return True
+        self.clear()
+        return self._fits(size)
+
+    def _fits(self, size: int) -> bool:
+        sizes = [region.nbytes for region in list(self._all)]
+        return len(sizes) < _MAX_REGIONS and sum(sizes) + size <= _MAX_BYTES

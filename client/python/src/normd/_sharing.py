@@ -1,0 +1,280 @@
+"""Which calls of a client put tensors into memory that the server has mapped too, and where.
+
+Arrays in a region of the caller's (Client.share) stay where they are. Others are copied into a
+region of the pool, if all allows it: the server is on this machine and takes regions, and there is
+so much to send that it pays. What goes wrong with a region of the pool is nobody's error: the call
+is made again with messages.
+
+Nothing here waits: both clients do, each in its way, what the steps ask for.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import math
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from normd import _control, _request, _response
+from normd._pool import Lease, Pool
+from normd._request import Options
+from normd._response import Received
+from normd._shapes import output_bytes
+from normd._steps import Pause, Send, Steps
+from normd._tensors import Array, Input, Part, bytes_of
+from normd.errors import (
+    Error,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+)
+from normd.models import ModelInfo
+from normd.retry import Attempts
+from normd.shared_memory import SharedRegion, whole_pages
+
+# From so many bytes of inputs on it pays to copy them into a region.
+_POOL_FROM_BYTES = 64 << 10
+# After a server has refused a region, none is offered for so long.
+_PAUSE_S = 30.0
+
+AUTO = "auto"
+OFF = "off"
+
+
+class _Room(NamedTuple):
+    """What the tensors of a call take in a region, each in pages of its own."""
+
+    inputs: list[int]
+    outputs: dict[str, int]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(whole_pages, [*self.inputs, *self.outputs.values()]))
+
+
+class Sharing:
+    """What one client shares with its server. Thread-safe."""
+
+    def __init__(self, target: str, mode: str, token: str | None) -> None:
+        """`mode`: "auto", "off", or the server's --shared_memory_listen."""
+        if mode not in (AUTO, OFF) and not mode.startswith("unix:"):
+            raise InvalidArgumentError(
+                f'shared_memory: "{mode}", wanted "auto", "off" or unix:///path'
+            )
+        self._mode = mode
+        self._target = target
+        self._token = token
+        self._address = "" if mode in (AUTO, OFF) else mode
+        self._regions: weakref.WeakSet[SharedRegion] = weakref.WeakSet()  # The caller's.
+        self._pool = Pool()
+        self._pool_from = 0.0 if mode != OFF and is_local(target) else math.inf  # When.
+        self._models: dict[tuple[str, int], ModelInfo] = {}
+
+    def close(self) -> None:
+        """Has the server let all regions go."""
+        self._pool_from = math.inf
+        self._pool.close()
+        for region in list(self._regions):
+            region.close()
+
+    def share(self, nbytes: int) -> Steps[SharedRegion]:
+        """Makes a region of the caller's."""
+        if self._mode == OFF:
+            raise UnimplementedError('shared_memory: "off", wanted "auto" or unix:///path')
+        if not is_local(self._target):
+            raise UnimplementedError(
+                f'shared memory: target: "{self._target}", wanted one server on this machine'
+            )
+        address = yield from self._find_address()
+        if not address:
+            raise UnimplementedError(
+                "shared memory: the server takes none, wanted its --shared_memory_listen"
+            )
+        region: SharedRegion = yield functools.partial(SharedRegion, address, nbytes, self._token)
+        self._regions.add(region)
+        return region
+
+    def may_share(self, inputs: Sequence[Input]) -> bool:
+        """Whether such a call may have tensors in regions."""
+        return bool(self._regions) or self._may_pool(inputs)
+
+    def normalize(
+        self,
+        model: str,
+        options: Options,
+        inputs: Sequence[Input],
+        out: object,
+        attempts: Attempts,
+    ) -> Steps[Received]:
+        """The call, with tensors in regions as far as that can be."""
+        received = yield from self._with_callers_regions(model, options, inputs, out)
+        if received is None and self._may_pool(inputs):
+            received = yield from self._with_pool(model, options, inputs, attempts)
+        if received is None:
+            received = _response.decode((yield Send(_request.encode(model, options, inputs))))
+        return received
+
+    def _with_callers_regions(
+        self, model: str, options: Options, inputs: Sequence[Input], out: object
+    ) -> Steps[Received | None]:
+        """None: no tensor lies in one."""
+        regions = [region for region in list(self._regions) if not region.closed]
+        memory: dict[str, Array] = {}
+
+        def part_of(data: memoryview) -> Part | None:
+            for region in regions:
+                at = region.find(data)
+                if at is not None:
+                    memory[region.name] = region.memory
+                    return Part(region.name, at, data.nbytes)
+            return None
+
+        given = out if isinstance(out, Mapping) else {"": out}
+        placed = {name: _place(each, part_of) for name, each in given.items()}
+        found = [each._replace(part=part_of(each.data)) for each in inputs]
+        if not memory:
+            return None
+        wanted = placed if any(placed.values()) else {}
+        return _response.decode(
+            (yield Send(_request.encode(model, options, found, wanted, not options.outputs))),
+            memory,
+        )
+
+    def _may_pool(self, inputs: Sequence[Input]) -> bool:
+        if self._pool_from == math.inf or _request.total_bytes(inputs) < _POOL_FROM_BYTES:
+            return False
+        return time.monotonic() >= self._pool_from
+
+    def _with_pool(
+        self, model: str, options: Options, inputs: Sequence[Input], attempts: Attempts
+    ) -> Steps[Received | None]:
+        """One attempt. None: the call is one for messages."""
+        room = yield from self._room(model, options, inputs)
+        lease = None if room is None else (yield from self._lease(room))
+        if room is None or lease is None:
+            return None
+        memory = {lease.region.name: lease.memory}
+        try:
+            request = _fill(lease, room, model, options, inputs)
+            received = _response.decode((yield Send(request, repeatable=False)), memory)
+        except Error as error:
+            lease.drop()
+            self._forget(model, options)
+            if not _may_be_the_regions(error):
+                yield Pause(attempts.wait_after(error))
+            return None
+        except BaseException:  # The caller has gone, and the server may still compute.
+            lease.drop()
+            raise
+        return received
+
+    def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
+        """None where the server takes no regions, or there is no telling what comes of the call."""
+        key = (model, options.version)
+        try:
+            if not (yield from self._find_address()):
+                self._pause()
+                return None
+        except Error:  # Of a call that the caller has not made, like the next.
+            self._pause()
+            return None
+        try:
+            if key not in self._models:
+                self._models[key] = yield _control.get_model(model, options.version)
+        except (NotFoundError, InvalidArgumentError):  # Which the caller's own call will tell.
+            return None
+        except Error:
+            self._pause()
+            return None
+        info = self._models.get(key)  # Another thread may have forgotten it.
+        specs = [each.spec for each in inputs]
+        outputs = None if info is None else output_bytes(info, specs, options.outputs)
+        if info is None or outputs is None:
+            return None
+        return _Room([each.data.nbytes for each in inputs], outputs)
+
+    def _lease(self, room: _Room) -> Steps[Lease | None]:
+        """A free region, or a new one. None: the server takes no more."""
+        lease = self._pool.lease(room.nbytes, None)
+        if lease is not None:
+            return lease
+        make = functools.partial(SharedRegion, self._address, token=self._token)
+        try:
+            made: Lease | None = yield functools.partial(self._pool.lease, room.nbytes, make)
+        except Error:
+            self._pause()
+            return None
+        return made
+
+    def _find_address(self) -> Steps[str]:
+        if not self._address:
+            info = yield _control.get_server_info()
+            self._address = info.shared_memory_listen
+        return self._address
+
+    def _forget(self, model: str, options: Options) -> None:
+        """After a failure, of which a new server or version may be the cause."""
+        self._models.pop((model, options.version), None)
+        self._pool.clear()
+        if self._mode == AUTO:
+            self._address = ""
+
+    def _pause(self) -> None:
+        self._pool_from = max(self._pool_from, time.monotonic() + _PAUSE_S)
+        if self._mode == AUTO:
+            self._address = ""
+
+
+def is_local(target: str) -> bool:
+    """Whether a target of gRPC's is one address of this machine, as far as its text says so."""
+    if target.startswith("unix:"):
+        return True
+    for scheme in ("dns:", "ipv4:", "ipv6:", "///"):
+        target = target.removeprefix(scheme)
+    if "," in target or "/" in target:
+        return False
+    host = target.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _fill(
+    lease: Lease, room: _Room, model: str, options: Options, inputs: Sequence[Input]
+) -> list[bytes | memoryview]:
+    """The request, its inputs copied into the region."""
+    name = lease.region.name
+    at = 0
+    found = []
+    for each in inputs:
+        end = at + each.data.nbytes
+        np.copyto(lease.memory[at:end], np.frombuffer(each.data, np.uint8))
+        found.append(each._replace(part=Part(name, at, each.data.nbytes)))
+        at += whole_pages(each.data.nbytes)
+    placed: dict[str, Part | None] = {}
+    for output, nbytes in room.outputs.items():
+        placed[output] = Part(name, at, nbytes)
+        at += whole_pages(nbytes)
+    return _request.encode(model, options, found, placed, unnamed_outputs=not options.outputs)
+
+
+def _may_be_the_regions(error: Error) -> bool:
+    """Whether the same call with messages may succeed at once."""
+    kinds = (NotFoundError, InvalidArgumentError, FailedPreconditionError, UnimplementedError)
+    return isinstance(error, kinds) or error.code.name == "OUT_OF_RANGE"
+
+
+def _place(value: object, part_of: Callable[[memoryview], Part | None]) -> Part | None:
+    """Where the server writes an array of `out`, if it can."""
+    if not isinstance(value, np.ndarray) or not value.flags.c_contiguous:
+        return None
+    return part_of(bytes_of(value)) if value.flags.writeable else None

@@ -1,0 +1,201 @@
+"""Memory that a client shares with a server on the same machine.
+
+What is in it is not sent: a request names the region, and the server reads and writes there
+(docs/shared_memory.md of the project, which also describes the packets).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import socket
+import struct
+from typing import Any
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+
+from normd import _dtypes
+from normd._closing import Closing
+from normd.errors import (
+    InvalidArgumentError,
+    ProtocolError,
+    UnavailableError,
+    UnimplementedError,
+    from_code,
+)
+
+PAGE_BYTES = 4096
+
+_MAGIC = b"NRM1"
+_HEAD = struct.Struct("<4sIQ")
+_REGISTER = 1
+_MAX_PACKET_BYTES = 5000
+# The server replies at once, unless it hangs.
+_REPLY_TIMEOUT_S = 2.0
+
+
+class SharedRegion(Closing):
+    """Zeroed memory of this process that a server has mapped too. Made by `Client.share`.
+
+    Arrays in it are inputs, and `out`, of calls of that client, and are then not copied on their
+    way: neither sent nor received. Also PyTorch tensors over them (torch.from_numpy). Views with
+    other strides are copied as those of other arrays are.
+
+    The server has it until `close`, or until the process ends in whatever way. Its arrays stay
+    valid, as memory of this process alone. Thread-safe but for its bytes, which must not change
+    while a call uses them.
+    """
+
+    def __init__(self, address: str, nbytes: int, token: str | None = None) -> None:
+        """Makes the memory and hands it over at `address`, a server's --shared_memory_listen.
+
+        Raises:
+          InvalidArgumentError: no such address, or no bytes.
+          UnavailableError: nobody takes it there.
+          UnimplementedError: this system has no memory that can be sealed.
+          Error: of the server's, such as ResourceExhaustedError.
+        """
+        if not isinstance(nbytes, int) or nbytes <= 0:
+            raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
+        self._end = 0
+        self._socket, self._name, memory = _make(address, nbytes, token)
+        self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
+        self._begin = int(self._memory.__array_interface__["data"][0])
+
+    def __repr__(self) -> str:
+        return f"<normd.SharedRegion of {self.nbytes} bytes{', closed' if self.closed else ''}>"
+
+    def __del__(self) -> None:
+        held = getattr(self, "_socket", None)  # Not there where the constructor raised.
+        if held is not None:
+            held.close()
+
+    @property
+    def name(self) -> str:
+        """As the server chose it."""
+        return self._name
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return self._memory.nbytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server has let it go."""
+        return self._socket.fileno() < 0
+
+    @property
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """All of it."""
+        return self._memory
+
+    def array(
+        self,
+        shape: int | tuple[int, ...],
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        offset: int | None = None,
+    ) -> npt.NDArray[Any]:
+        """An array in the region, C-contiguous; zeros in memory that nobody has used.
+
+        Args:
+          shape, dtype: as numpy.empty's; one of the types that calls take or return.
+          offset: where it begins, in bytes, a multiple of the element; None: at the next whole page
+            behind all arrays made so far.
+
+        Raises:
+          InvalidArgumentError: it does not fit, or has another type.
+        """
+        of_array = np.dtype(dtype)
+        _dtypes.of_numpy(of_array, "")
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(size < 0 for size in dims):
+            raise InvalidArgumentError(f"shape: {list(dims)}, wanted no negative size")
+        size = of_array.itemsize
+        for each in dims:
+            size *= each
+        begin = whole_pages(self._end) if offset is None else offset
+        if begin < 0 or begin % of_array.itemsize:
+            raise InvalidArgumentError(
+                f"offset: {begin}, wanted a multiple of {of_array.itemsize} from 0 on"
+            )
+        if begin + size > self.nbytes:
+            raise InvalidArgumentError(
+                f"shape: {size} bytes from {begin} on, wanted a part of the region's {self.nbytes}"
+            )
+        self._end = max(self._end, begin + size)
+        array: npt.NDArray[Any] = np.ndarray(dims, of_array, self._memory, begin)
+        return array
+
+    def find(self, data: memoryview) -> int | None:
+        """Where the bytes begin in the region; None: they are elsewhere, or it is closed."""
+        if self.closed or not data.nbytes:
+            return None
+        at = int(np.frombuffer(data, np.uint8).__array_interface__["data"][0]) - self._begin
+        return at if 0 <= at <= self.nbytes - data.nbytes else None
+
+    def close(self) -> None:
+        """Has the server let it go, when the calls that use it have ended. May be called again."""
+        self._socket.close()
+
+
+def whole_pages(nbytes: int) -> int:
+    """So many bytes, in whole pages."""
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def _make(address: str, nbytes: int, token: str | None) -> tuple[socket.socket, str, mmap.mmap]:
+    if not hasattr(os, "memfd_create"):
+        raise UnimplementedError("shared memory: no memfd_create here, wanted Linux")
+    connection = _connect(address)
+    try:
+        fd = os.memfd_create("normd_client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, nbytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            name = _register(connection, fd, token)
+            return connection, name, mmap.mmap(fd, nbytes)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        connection.close()
+        raise UnavailableError(f"shared memory: {address}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _connect(address: str) -> socket.socket:
+    path = address.removeprefix("unix:").removeprefix("//")
+    if not address.startswith("unix:") or not path.startswith("/"):
+        raise InvalidArgumentError(f'address: "{address}", wanted unix:///path')
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(_REPLY_TIMEOUT_S)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise UnavailableError(f"shared memory: {address}: {error}") from error
+    return connection
+
+
+def _register(connection: socket.socket, fd: int, token: str | None) -> str:
+    """The name that the server gives the region."""
+    text = b"" if token is None else f"Bearer {token}".encode()
+    socket.send_fds(connection, [_HEAD.pack(_MAGIC, _REGISTER, 0) + text], [fd])
+    reply = connection.recv(_MAX_PACKET_BYTES)
+    if not reply:
+        raise UnavailableError("shared memory: the server has ended the connection")
+    if len(reply) < _HEAD.size:
+        raise ProtocolError(f"shared memory: a reply of {len(reply)} bytes, wanted {_HEAD.size}")
+    magic, code, _ = _HEAD.unpack_from(reply)
+    if magic != _MAGIC:
+        raise ProtocolError("shared memory: the reply of another program")
+    told = reply[_HEAD.size :].decode(errors="replace")
+    if code != grpc.StatusCode.OK.value[0]:
+        raise from_code(code, f"shared memory: {told}")
+    return told
