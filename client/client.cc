@@ -316,6 +316,11 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(Duration timeout
   return impl_->Call(&v1::NormService::Stub::GetServerInfo, v1::GetServerInfoRequest(), timeout);
 }
 
+absl::StatusOr<v1::ListSharedMemoryResponse> Client::ListSharedMemory(Duration timeout) {
+  return impl_->Call(&v1::NormService::Stub::ListSharedMemory, v1::ListSharedMemoryRequest(),
+                     timeout);
+}
+
 absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Duration timeout) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);

@@ -95,6 +95,7 @@ class Client final : public Caller {
                                                       std::int64_t version = 0,
                                                       Duration timeout = kNoTimeout);
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(Duration timeout = kNoTimeout);
+  absl::StatusOr<v1::ListSharedMemoryResponse> ListSharedMemory(Duration timeout = kNoTimeout);
 
   // grpc.health.v1.Health/Check; blocking. `service` "" is the server as a whole. NOT_FOUND: the
   // server does not know the service.

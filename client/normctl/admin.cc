@@ -93,6 +93,23 @@ class InfoCommand final : public Command {
   }
 };
 
+class RegionsCommand final : public Command {
+ public:
+  const char* name() const override { return "regions"; }
+  const char* summary() const override { return "lists the memory that clients share"; }
+
+  absl::Status Run(const Context& context) override {
+    const auto regions = context.client->ListSharedMemory(context.timeout);
+    if (!regions.ok()) return regions.status();
+    if (context.json) {
+      PrintJson(*regions, *context.out);
+    } else {
+      PrintRegions(*regions, *context.out);
+    }
+    return absl::OkStatus();
+  }
+};
+
 // What `model`, `load` and `unload` share: a model's name and version.
 class ModelCommandBase : public Command {
  public:
@@ -170,6 +187,7 @@ std::vector<std::unique_ptr<Command>> MakeAdminCommands() {
   commands.push_back(std::make_unique<ModelCommand>());
   commands.push_back(std::make_unique<LoadCommand>());
   commands.push_back(std::make_unique<UnloadCommand>());
+  commands.push_back(std::make_unique<RegionsCommand>());
   return commands;
 }
 

@@ -164,6 +164,22 @@ void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out) {
       << "\n";
 }
 
+void PrintRegions(const v1::ListSharedMemoryResponse& regions, std::ostream& out) {
+  out << absl::StreamFormat("%-10s %-16s %-24s %14s %10s  %s\n", "KIND", "OWNER", "NAME", "BYTES",
+                            "AGE", "");
+  for (const v1::SharedMemoryInfo& region : regions.regions()) {
+    const absl::Duration age = absl::Trunc(absl::Nanoseconds(region.age_ns()), absl::Seconds(1));
+    std::vector<std::string> notes;
+    if (!region.writable()) notes.push_back("for inputs alone");
+    if (region.in_use()) notes.push_back("in use");
+    if (region.broken()) notes.push_back("broken");
+    out << absl::StreamFormat(
+        "%-10s %-16s %-24s %14d %10s  %s\n", v1::SharedMemoryInfo::Kind_Name(region.kind()),
+        region.owner().empty() ? "-" : region.owner(), region.name().empty() ? "-" : region.name(),
+        region.byte_size(), absl::FormatDuration(age), absl::StrJoin(notes, ", "));
+  }
+}
+
 std::string DescribeStages(const v1::StageTimes& stages) {
   return absl::StrFormat(
       "decode %.3f ms, queue %.3f ms, gather %.3f ms, copy in %.3f ms, compute %.3f ms, "

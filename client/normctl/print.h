@@ -20,6 +20,8 @@ std::string DescribeOperation(const v1::ModelConfig& config);
 void PrintModels(const v1::ListModelsResponse& models, std::ostream& out);
 // All that the server tells of one version.
 void PrintModel(const v1::ModelInfo& model, std::ostream& out);
+// One line a region, under a heading.
+void PrintRegions(const v1::ListSharedMemoryResponse& regions, std::ostream& out);
 void PrintServerInfo(const v1::GetServerInfoResponse& info, std::ostream& out);
 
 // "decode 0.021 ms, queue 0.004 ms, ..."

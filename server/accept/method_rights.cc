@@ -19,6 +19,7 @@ Right RightOf(Method method) {
     case Method::kServerLive:
     case Method::kServerReady: return Right::kHealth;
     case Method::kListModels:
+    case Method::kListSharedMemory:
     case Method::kModelStatistics:
     case Method::kRepositoryIndex:
     case Method::kTraceSetting:

@@ -23,6 +23,7 @@ enum class Method {
   kLoadModel,
   kUnloadModel,
   kGetServerInfo,
+  kListSharedMemory,
   // Of the Open Inference Protocol.
   kModelInfer,
   kModelStreamInfer,  // Each request of the stream.

@@ -193,6 +193,21 @@ std::vector<std::shared_ptr<const Region>> RegionRegistry::List(absl::string_vie
   return list;
 }
 
+std::vector<ListedRegion> RegionRegistry::ListAll() const {
+  std::vector<ListedRegion> list;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [key, region] : regions_) {
+      const bool in_use = IsInUse(region);  // Before this list holds it too.
+      list.push_back({region, in_use});
+    }
+  }
+  std::sort(list.begin(), list.end(), [](const ListedRegion& a, const ListedRegion& b) {
+    return a.region->facts().registered < b.region->facts().registered;
+  });
+  return list;
+}
+
 absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_view name,
                                         InUse in_use, const std::shared_ptr<void>& until_gone) {
   std::shared_ptr<const Region> region;  // Unmapped, if it is the last, without the lock.

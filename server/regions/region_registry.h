@@ -43,6 +43,12 @@ enum class InUse {
   kRefuse,  // FailedPrecondition while there are any.
 };
 
+// A region as it was when it was listed.
+struct ListedRegion {
+  std::shared_ptr<const Region> region;  // shared: with the registry and requests.
+  bool in_use = false;                   // By requests.
+};
+
 // An owner finds its own regions alone: another's are not there. Thread-safe. No lock is held while
 // a file is opened, mapped or unmapped. Regions may outlive it; the metrics outlive both.
 class RegionRegistry {
@@ -63,6 +69,8 @@ class RegionRegistry {
                                                      absl::string_view name) const;
   // By name.
   std::vector<std::shared_ptr<const Region>> List(absl::string_view owner) const;
+  // Of all owners, the oldest first.
+  std::vector<ListedRegion> ListAll() const;
 
   // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).
   absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use,

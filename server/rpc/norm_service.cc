@@ -48,6 +48,25 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   return info;
 }
 
+v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
+  const RegionFacts& facts = listed.region->facts();
+  const bool named = facts.kind == RegionKind::kNamed;
+  v1::SharedMemoryInfo info;
+  info.set_kind(named ? v1::SharedMemoryInfo::NAMED : v1::SharedMemoryInfo::DESCRIPTOR);
+  info.set_owner(facts.owner);
+  if (named) {
+    info.set_name(facts.name);
+    info.set_key(facts.key);
+  }
+  info.set_offset(facts.offset);
+  info.set_byte_size(facts.bytes);
+  info.set_writable(facts.writable);
+  info.set_age_ns((now - facts.registered).count());
+  info.set_in_use(listed.in_use);
+  info.set_broken(listed.region->broken());
+  return info;
+}
+
 }  // namespace
 
 NormService::NormService(CallEnvironment& environment, const Readiness& readiness, ServerInfo info)
@@ -158,6 +177,22 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
   };
   return BeginControl<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(
       environment_, *context, Method::kGetServerInfo, *request, *response, body);
+}
+
+grpc::ServerUnaryReactor* NormService::ListSharedMemory(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request,
+                                                        grpc::ByteBuffer* response) {
+  auto body = [this](const v1::ListSharedMemoryRequest&, v1::ListSharedMemoryResponse& answer,
+                     std::shared_ptr<const Model>&) {
+    if (environment_.accept.regions == nullptr) return absl::OkStatus();
+    const TimePoint now = environment_.accept.clock.Now();
+    for (const ListedRegion& listed : environment_.accept.regions->ListAll()) {
+      *answer.add_regions() = ToInfo(listed, now);
+    }
+    return absl::OkStatus();
+  };
+  return BeginControl<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse>(
+      environment_, *context, Method::kListSharedMemory, *request, *response, body);
 }
 
 }  // namespace normd

@@ -27,7 +27,8 @@ using NormServiceBase = v1::NormService::WithRawCallbackMethod_Normalize<
                 v1::NormService::WithRawCallbackMethod_LoadModel<
                     v1::NormService::WithRawCallbackMethod_UnloadModel<
                         v1::NormService::WithRawCallbackMethod_GetServerInfo<
-                            v1::NormService::Service>>>>>>>;
+                            v1::NormService::WithRawCallbackMethod_ListSharedMemory<
+                                v1::NormService::Service>>>>>>>>;
 
 // What GetServerInfo tells, beside what the accept path knows.
 struct ServerInfo {
@@ -69,6 +70,9 @@ class NormService final : public NormServiceBase {
   grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListSharedMemory(grpc::CallbackServerContext* context,
+                                             const grpc::ByteBuffer* request,
+                                             grpc::ByteBuffer* response) override;
 
  private:
   CallEnvironment& environment_;

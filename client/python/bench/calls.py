@@ -6,13 +6,16 @@
 All send the same request to the same normd, one call after the other: `bare` the encoded bytes, and
 looks at nothing that comes back; `protobuf` builds and reads messages as generated code does;
 `pool` is normd.Client as it is on the server's machine, its arrays copied to shared memory, and
-`region` with arrays that are there. `peak` is how far the resident memory rises in one call, beyond
-the input (of `bare`, the encoded request), as a multiple of the tensor.
+`region` with arrays that are there; `triton` is tritonclient's infer, where it is installed. `peak`
+is how far the resident memory rises in one call, beyond the input (of `bare`, the encoded request),
+as a multiple of the tensor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import re
 import resource
 import shutil
@@ -37,7 +40,11 @@ REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 METHOD = _protocol.method("Normalize")
 NO_LIMIT = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
-WAYS = ("protobuf", "normd", "pool", "region")
+WAYS = ["protobuf", "normd", "pool", "region"]
+triton: Any = None
+with contextlib.suppress(ImportError):
+    triton = importlib.import_module("tritonclient.grpc")
+    WAYS.append("triton")
 
 Call = Callable[[], object]
 
@@ -96,13 +103,28 @@ def callers(address: str, size: int) -> dict[str, Call]:
         answer = typed(make())
         return np.frombuffer(answer.outputs[0].data, "<f4").reshape(x.shape)
 
-    return {
+    found: dict[str, Call] = {
         "bare": lambda: bare(encoded),
         "protobuf": protobuf,
         "normd": lambda: client.normalize(model, x),
         "pool": lambda: near.normalize(model, x),
         "region": lambda: near.normalize(model, x_there, out=y_there),
     }
+    if triton is not None:
+        found["triton"] = triton_caller(address, model, x)
+    return found
+
+
+def triton_caller(address: str, model: str, x: np.ndarray[Any, np.dtype[np.float32]]) -> Call:
+    """The same call as tritonclient's examples make it."""
+    client = triton.InferenceServerClient(address)
+
+    def infer() -> object:
+        tensor = triton.InferInput("x", x.shape, "FP32")
+        tensor.set_data_from_numpy(x)
+        return client.infer(model, [tensor]).as_numpy("y")
+
+    return infer
 
 
 def rates(calls: dict[str, Call], rounds: int, seconds: float) -> dict[str, float]:

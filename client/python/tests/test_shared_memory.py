@@ -150,6 +150,22 @@ def test_a_callers_region_is_used_in_place(sharing, near, far):
     assert y_there.tobytes() == expected.tobytes()
 
 
+def test_regions_are_listed(binaries, make_client, tmp_path):
+    with contextlib.closing(SharingServer(binaries, tmp_path)) as server:
+        client = make_client(server.path)
+        assert client.list_shared_memory() == []
+        with client.share(5000) as region:
+            (one,) = client.list_shared_memory()
+            assert (one.kind, one.nbytes, one.offset) == ("DESCRIPTOR", 5000, 0)
+            assert one.writable
+            assert not one.in_use
+            assert not one.broken
+            assert one.age_ns > 0
+            assert region.name not in repr(one), "a name is its client's secret"
+            (later,) = client.list_shared_memory()
+            assert later.age_ns > one.age_ns
+
+
 def test_torch_tensors_over_a_region_are_in_place(sharing, near, far):
     torch = pytest.importorskip("torch")
     x = random()

@@ -99,6 +99,7 @@ const std::map<std::string, AccessRule>& AccessRules() {
       {"normd.v1.NormService.LoadModel", {Right::kAdmin, true}},
       {"normd.v1.NormService.UnloadModel", {Right::kAdmin, true}},
       {"normd.v1.NormService.GetServerInfo", {Right::kDescribe}},
+      {"normd.v1.NormService.ListSharedMemory", {Right::kObserve}},
       {"inference.GRPCInferenceService.ServerLive", {Right::kHealth}},
       {"inference.GRPCInferenceService.ServerReady", {Right::kHealth}},
       {"inference.GRPCInferenceService.ModelReady", {Right::kDescribe, true}},

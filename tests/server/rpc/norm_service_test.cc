@@ -269,8 +269,8 @@ TEST(NormServiceTest, RefusesATruncatedMessageAtEveryOffset) {
 TEST(NormServiceTest, RefusesAMalformedControlMessageAsInvalid) {
   TestServer server;
   const auto channel = server.NewChannel();
-  for (const char* method :
-       {"ListModels", "GetModel", "LoadModel", "UnloadModel", "GetServerInfo"}) {
+  for (const char* method : {"ListModels", "GetModel", "LoadModel", "UnloadModel", "GetServerInfo",
+                             "ListSharedMemory"}) {
     const grpc::Status status =
         RawCall(channel, absl::StrCat("/normd.v1.NormService/", method), "\x0a\x7f");
     EXPECT_EQ(status.error_code(), kInvalid) << method;

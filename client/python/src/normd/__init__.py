@@ -30,7 +30,14 @@ from normd.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from normd.models import HealthStatus, ModelInfo, Parameter, ServerInfo, TensorInfo
+from normd.models import (
+    HealthStatus,
+    ModelInfo,
+    Parameter,
+    ServerInfo,
+    SharedMemoryInfo,
+    TensorInfo,
+)
 from normd.retry import Retry
 from normd.shared_memory import SharedRegion
 
@@ -58,6 +65,7 @@ __all__ = [
     "Response",
     "Retry",
     "ServerInfo",
+    "SharedMemoryInfo",
     "SharedRegion",
     "StageTimes",
     "TensorInfo",

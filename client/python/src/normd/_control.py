@@ -9,7 +9,15 @@ from typing import Any, Generic, TypeVar
 from normd import _protocol
 from normd._request import checked_version
 from normd.errors import InvalidArgumentError
-from normd.models import HealthStatus, ModelInfo, ServerInfo, model_info, server_info
+from normd.models import (
+    HealthStatus,
+    ModelInfo,
+    ServerInfo,
+    SharedMemoryInfo,
+    model_info,
+    server_info,
+    shared_memory_info,
+)
 
 Result = TypeVar("Result")
 
@@ -18,9 +26,18 @@ _GET_MODEL = _protocol.method("GetModel")
 _LOAD_MODEL = _protocol.method("LoadModel")
 _UNLOAD_MODEL = _protocol.method("UnloadModel")
 _SERVER_INFO = _protocol.method("GetServerInfo")
+_LIST_SHARED_MEMORY = _protocol.method("ListSharedMemory")
 _HEALTH_CHECK = _protocol.method("Check", _protocol.HEALTH_SERVICE)
 
-METHODS = (_LIST_MODELS, _GET_MODEL, _LOAD_MODEL, _UNLOAD_MODEL, _SERVER_INFO, _HEALTH_CHECK)
+METHODS = (
+    _LIST_MODELS,
+    _GET_MODEL,
+    _LOAD_MODEL,
+    _UNLOAD_MODEL,
+    _SERVER_INFO,
+    _LIST_SHARED_MEMORY,
+    _HEALTH_CHECK,
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,15 @@ def get_server_info() -> ControlCall[ServerInfo]:
         _protocol.GetServerInfoRequest().SerializeToString(),
         lambda response: server_info(_protocol.GetServerInfoResponse.FromString(response)),
     )
+
+
+def list_shared_memory() -> ControlCall[list[SharedMemoryInfo]]:
+    def result(response: bytes) -> list[SharedMemoryInfo]:
+        regions = _protocol.ListSharedMemoryResponse.FromString(response).regions
+        return [shared_memory_info(each) for each in regions]
+
+    request = _protocol.ListSharedMemoryRequest().SerializeToString()
+    return ControlCall(_LIST_SHARED_MEMORY, request, result)
 
 
 def check_health(model: str | None) -> ControlCall[HealthStatus]:

@@ -24,7 +24,7 @@ from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
-from normd.models import HealthStatus, ModelInfo, ServerInfo
+from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Attempts, Retry
 from normd.shared_memory import SharedRegion
 
@@ -232,6 +232,10 @@ class Client:
     async def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """As normd.Client.server_info."""
         return await self._ask(_control.get_server_info(), timeout)
+
+    async def list_shared_memory(self, *, timeout: float | None = None) -> list[SharedMemoryInfo]:
+        """As normd.Client.list_shared_memory."""
+        return await self._ask(_control.list_shared_memory(), timeout)
 
     async def health(
         self, model: str | None = None, *, timeout: float | None = None

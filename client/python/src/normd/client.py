@@ -21,7 +21,7 @@ from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest, StreamRun
 from normd._tensors import Input
 from normd.errors import ClosedError, Error, from_rpc
-from normd.models import HealthStatus, ModelInfo, ServerInfo
+from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Attempts, Retry
 from normd.shared_memory import SharedRegion
 
@@ -302,6 +302,10 @@ class Client(Closing):
     def server_info(self, *, timeout: float | None = None) -> ServerInfo:
         """The server's build, lanes and limits."""
         return self._ask(_control.get_server_info(), timeout)
+
+    def list_shared_memory(self, *, timeout: float | None = None) -> list[SharedMemoryInfo]:
+        """The regions that clients share with the server, all of them, the oldest first."""
+        return self._ask(_control.list_shared_memory(), timeout)
 
     def health(self, model: str | None = None, *, timeout: float | None = None) -> HealthStatus:
         """Whether the server takes requests, or serves a model; NotFoundError for one unknown."""

@@ -10,6 +10,7 @@ from typing import Any
 from normd import _dtypes, _protocol
 
 _STATES = _protocol.enum_names("normd.v1.ModelInfo.State")
+_KINDS = _protocol.enum_names("normd.v1.SharedMemoryInfo.Kind")
 
 
 class HealthStatus(enum.Enum):
@@ -106,6 +107,32 @@ class ServerInfo:
     shared_memory_listen: str = ""
 
 
+@dataclass(frozen=True)
+class SharedMemoryInfo:
+    """A region that a client shares with the server.
+
+    Attributes:
+      kind: "NAMED", until it is unregistered, or "DESCRIPTOR", as long as its client's connection.
+      owner: the identity whose it is; empty without a policy.
+      name, key: of a named one, what it is called, and its file in /dev/shm; else empty.
+      offset: where it begins in its file.
+      age_ns: since it was registered.
+      in_use: by requests.
+      broken: its client has taken the memory away.
+    """
+
+    kind: str
+    owner: str
+    name: str
+    key: str
+    offset: int
+    nbytes: int
+    writable: bool
+    age_ns: int
+    in_use: bool
+    broken: bool
+
+
 def model_info(message: Any) -> ModelInfo:
     """From a normd.v1.ModelInfo."""
     return ModelInfo(
@@ -173,4 +200,20 @@ def server_info(message: Any) -> ServerInfo:
         ready=message.ready,
         simd=message.simd,
         shared_memory_listen=message.shared_memory_listen,
+    )
+
+
+def shared_memory_info(message: Any) -> SharedMemoryInfo:
+    """From a normd.v1.SharedMemoryInfo."""
+    return SharedMemoryInfo(
+        kind=_KINDS.get(message.kind, str(message.kind)),
+        owner=message.owner,
+        name=message.name,
+        key=message.key,
+        offset=message.offset,
+        nbytes=message.byte_size,
+        writable=message.writable,
+        age_ns=message.age_ns,
+        in_use=message.in_use,
+        broken=message.broken,
     )
