@@ -40,8 +40,10 @@ from normd.shared_memory import SharedRegion, whole_pages
 
 # From so many bytes of inputs on it pays to copy them into a region.
 _POOL_FROM_BYTES = 64 << 10
-# After a server has refused a region, none is offered for so long.
+# After a server has refused a region, none is offered for so long; and after a call with one has
+# failed, as it does where another server listens at the address.
 _PAUSE_S = 30.0
+_PAUSE_AFTER_CALL_S = 1.0
 
 AUTO = "auto"
 OFF = "off"
@@ -222,11 +224,10 @@ class Sharing:
         """After a failure, of which a new server or version may be the cause."""
         self._models.pop((model, options.version), None)
         self._pool.clear()
-        if self._mode == AUTO:
-            self._address = ""
+        self._pause(_PAUSE_AFTER_CALL_S)
 
-    def _pause(self) -> None:
-        self._pool_from = max(self._pool_from, time.monotonic() + _PAUSE_S)
+    def _pause(self, seconds: float = _PAUSE_S) -> None:
+        self._pool_from = max(self._pool_from, time.monotonic() + seconds)
         if self._mode == AUTO:
             self._address = ""
 
