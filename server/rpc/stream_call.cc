@@ -6,20 +6,11 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_arrival.h"
-#include "server/rpc/norm_messages.h"
 #include "server/rpc/received_message.h"
-#include "wire/normalize_request.h"
 
 namespace normd {
-namespace {
-
-// A header is a name, a few numbers and a shape.
-constexpr std::int64_t kMaxHeaderBytes = 4096;
-
-}  // namespace
 
 std::shared_ptr<StreamCall> StreamCall::Create(const CallOptions& options,
                                                AcceptEnvironment& accept,
@@ -234,55 +225,25 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
 }
 
 absl::Status StreamCall::TakeHeader(const StreamPartView& part) {
-  if (part.kind != StreamPartView::Kind::kHeader) {
-    return absl::InvalidArgumentError("part: wanted the header in the first message");
-  }
   has_header_ = true;
-  if (part.size > kMaxHeaderBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("header: ", part.size, " bytes, wanted at most ", kMaxHeaderBytes));
-  }
-  absl::StatusOr<NormalizeRequestView> view = DecodeNormalizeRequest(part.bytes);
-  if (!view.ok()) return view.status();
-  RequestDescription request = Describe(*std::move(view));
-  request.in_chunks = true;
-  return AcceptRequest(accept_, call_, request, accepted_request_);
+  const absl::StatusOr<RequestDescription> request = ReadStreamHeader(part);
+  if (!request.ok()) return request.status();
+  return AcceptRequest(accept_, call_, *request, accepted_request_);
 }
 
 absl::Status StreamCall::Accept() {
-  input_.emplace(accepted_request_.stream->pieces, limits().min_kept_bytes);
+  input_.emplace(*call_.model(), accepted_request_);
   accepted_ = true;
   return absl::OkStatus();
 }
 
 absl::Status StreamCall::TakeChunk(const StreamPartView& part,
                                    const std::vector<grpc::Slice>& slices) {
-  if (part.kind != StreamPartView::Kind::kChunk) {
-    return absl::InvalidArgumentError("part: wanted a chunk after the header");
-  }
-  if (part.size > limits().max_chunk_bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk: ", part.size, " bytes, wanted at most ", limits().max_chunk_bytes()));
-  }
-  const std::int64_t end = input_->received_bytes() + part.size;
-  if (end > input_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("data: ", end, " bytes or more, wanted ",
-                                                   accepted_request_.inputs.WantedData()));
-  }
+  received_.clear();
+  if (absl::Status status = input_->Take(part, slices, received_); !status.ok()) return status;
   inside_bytes_ += part.size;
   last_chunk_bytes_ = part.size;
-  std::size_t message_bytes = 0;
-  for (const grpc::Slice& received : slices) message_bytes += received.size();
-  const bool worth_keeping = 2 * static_cast<std::size_t>(part.size) >= message_bytes;
-  auto slice = slices.begin();
-  for (const ConstBytes view : part.bytes) {
-    // Views come in the order of the slices, each within one of them.
-    const auto* data = reinterpret_cast<const std::uint8_t*>(view.data());
-    while (data < slice->begin() || data >= slice->end()) ++slice;
-    input_->Add(*slice, view, received_, worth_keeping);
-  }
   for (ReceivedPiece& piece : received_) {
-    if (absl::Status status = CheckIndexesOf(piece); !status.ok()) return status;
     const std::uint64_t number = NextPiece();
     Piece& added = pieces_.emplace_back();
     added.geometry = piece.geometry;
@@ -293,26 +254,9 @@ absl::Status StreamCall::TakeChunk(const StreamPartView& part,
   return absl::OkStatus();
 }
 
-// Of a piece of whole samples.
-absl::Status StreamCall::CheckIndexesOf(const ReceivedPiece& piece) {
-  const absl::Span<const TensorSignature> inputs = call_.model()->inputs();
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    if (inputs[k].values == 0) continue;
-    absl::Status status = CheckIndexes(inputs[k], piece.inputs[k], checked_samples_);
-    if (!status.ok()) return status;
-  }
-  checked_samples_ += piece.geometry.samples;
-  return absl::OkStatus();
-}
-
 absl::Status StreamCall::TakeEnd() const {
   if (!accepted_) return absl::InvalidArgumentError("part: no message, wanted the header");
-  if (input_->received_bytes() < input_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("data: ", input_->received_bytes(),
-                                                   " bytes, wanted ",
-                                                   accepted_request_.inputs.WantedData()));
-  }
-  return absl::OkStatus();
+  return input_->TakeEnd();
 }
 
 std::unique_ptr<Request> StreamCall::MakePiece(std::uint64_t number, ReceivedPiece piece) {

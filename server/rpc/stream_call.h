@@ -45,8 +45,8 @@
 #include "server/batching/request.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/piece_output.h"
+#include "server/rpc/stream_input.h"
 #include "server/rpc/stream_patience.h"
-#include "server/rpc/stream_pieces.h"
 #include "wire/stream_part.h"
 
 namespace normd {
@@ -105,7 +105,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
     bool abandon = false;  // With kCancel: the client does not take what is being written.
     std::vector<std::uint64_t> ids;
     std::deque<Piece> pieces;
-    std::optional<PieceAssembler> input;
+    std::optional<StreamInput> input;
   };
 
   StreamCall(const CallOptions& options, AcceptEnvironment& accept,
@@ -119,7 +119,6 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   absl::Status Accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeChunk(const StreamPartView& part, const std::vector<grpc::Slice>& slices)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckIndexesOf(const ReceivedPiece& piece) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<Request> MakePiece(std::uint64_t number, ReceivedPiece piece)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -199,9 +198,8 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool overdraft_over_ ABSL_GUARDED_BY(mutex_) = false;  // That piece's last chunk is sent.
   bool overdraws_ ABSL_GUARDED_BY(mutex_) = false;       // Until this piece is answered:
   std::uint64_t overdrawn_piece_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<PieceAssembler> input_ ABSL_GUARDED_BY(mutex_);
+  std::optional<StreamInput> input_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReceivedPiece> received_ ABSL_GUARDED_BY(mutex_);  // Kept for reuse.
-  std::int64_t checked_samples_ ABSL_GUARDED_BY(mutex_) = 0;     // Whose indexes are right.
   std::deque<Piece> pieces_ ABSL_GUARDED_BY(mutex_);       // In order; not yet wholly written.
   std::uint64_t first_piece_ ABSL_GUARDED_BY(mutex_) = 0;  // The number of the first of them.
   std::size_t pushed_ ABSL_GUARDED_BY(mutex_) = 0;         // How many of them.

@@ -22,8 +22,8 @@
 #include "server/accept/accept.h"
 #include "server/accept/audit_log.h"
 #include "server/rpc/infer_messages.h"
-#include "server/rpc/norm_messages.h"
 #include "tests/fuzz/expect.h"
+#include "tests/server/rpc/request_checks.h"
 #include "tests/server/rpc/script_models.h"
 #include "tests/support/fake_clock.h"
 
@@ -50,44 +50,16 @@ void ExpectLine(const std::string& line, std::initializer_list<Field> fields) {
   }
 }
 
-// Views of `message` in memory of their own, cut after every `step` bytes.
-class CutMessage {
- public:
-  CutMessage(absl::string_view message, std::size_t step) {
-    for (std::size_t at = 0; at < message.size(); at += step) {
-      const absl::string_view part = message.substr(at, step);
-      auto& memory = memory_.emplace_back(std::make_unique<char[]>(part.size()));
-      std::copy(part.begin(), part.end(), memory.get());
-      views_.emplace_back(reinterpret_cast<const std::byte*>(memory.get()), part.size());
-    }
-  }
-  absl::Span<const ConstBytes> views() const { return views_; }
-
- private:
-  std::vector<std::unique_ptr<char[]>> memory_;
-  std::vector<ConstBytes> views_;
-};
-
-// A request is accepted with as many bytes as its shapes ask for, and its outputs have theirs.
-void CheckAccepted(const AcceptedRequest& accepted, const RequestDescription& description) {
-  const Geometry& geometry = accepted.geometry();
-  Expect(accepted.inputs.places.size() == geometry.inputs.size(), "an input each");
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < geometry.inputs.size(); ++i) {
-    const InputDescription& input = description.inputs.at(accepted.inputs.places[i]);
-    std::int64_t held = 0;
-    for (const ConstBytes view : input.data.views) held += static_cast<std::int64_t>(view.size());
-    Expect(held == geometry.inputs[i].bytes, "the bytes that the shape asks for");
-    bytes += held;
-  }
-  Expect(bytes <= ScriptModels::kMaxRequestBytes, "no more than the limit");
-  Expect(accepted.queue_timeout > Duration(0), "a time-out is none or positive");
-}
-
-// Outputs of a request that names none.
-std::size_t OutputsUnasked(const Model& model) {
+// How many outputs the response to a request has that was accepted: those that it names, or all but
+// those on request that it does not name.
+std::size_t WantedOutputs(const Model& model, const RequestDescription& request) {
+  if (request.only_named_outputs && !request.outputs.empty()) return request.outputs.size();
   std::size_t count = 0;
-  for (const TensorSignature& output : model.outputs()) count += output.on_request ? 0 : 1;
+  for (const TensorSignature& output : model.outputs()) {
+    const bool named = std::any_of(request.outputs.begin(), request.outputs.end(),
+                                   [&](const auto& wanted) { return wanted.name == output.name; });
+    count += output.on_request && !named ? 0 : 1;
+  }
   return count;
 }
 
@@ -110,17 +82,18 @@ std::string Bytes(const grpc::ByteBuffer& message) {
 }
 
 // What `protocol` writes, its generated class reads.
-void CheckResponse(int protocol, const std::string& bytes, const std::string& id,
+void CheckResponse(FuzzedProtocol protocol, const std::string& bytes, const std::string& id,
                    std::size_t outputs) {
   std::size_t count = 0;
-  if (protocol == 0) {
+  if (protocol == FuzzedProtocol::kNormalize) {
     v1::NormalizeResponse response;
     Expect(response.ParseFromString(bytes), "a response parses", bytes);
     count = static_cast<std::size_t>(response.outputs_size());
   } else {
     inference::ModelStreamInferResponse streamed;
     inference::ModelInferResponse& response = *streamed.mutable_infer_response();
-    Expect(protocol == 1 ? response.ParseFromString(bytes) : streamed.ParseFromString(bytes),
+    Expect(protocol == FuzzedProtocol::kInfer ? response.ParseFromString(bytes)
+                                              : streamed.ParseFromString(bytes),
            "a response parses", bytes);
     Expect(streamed.infer_response().id() == id, "a response has its request's id", id);
     count = static_cast<std::size_t>(streamed.infer_response().raw_output_contents_size());
@@ -130,7 +103,7 @@ void CheckResponse(int protocol, const std::string& bytes, const std::string& id
 
 class RequestPlay {
  public:
-  RequestPlay(Script& script, int protocol, const RequestIds& ids)
+  RequestPlay(Script& script, FuzzedProtocol protocol, const RequestIds& ids)
       : admission_({}, ScriptModels::Get().metrics()),
         queue_({}, clock_),
         log_({.slow_threshold = Duration(0), .sample_every = 1},
@@ -167,11 +140,7 @@ class RequestPlay {
 
  private:
   absl::Status Perform(CallContext& call, absl::Span<const ConstBytes> views) {
-    const NormalizeCodec normalize;
-    const InferCodec infer(protocol_ == 1 ? InferMessageKind::kResponse
-                                          : InferMessageKind::kStreamResponse);
-    const MessageCodec& codec =
-        protocol_ == 0 ? static_cast<const MessageCodec&>(normalize) : infer;
+    const MessageCodec& codec = CodecOf(protocol_);
     absl::StatusOr<RequestDescription> description = codec.Decode(views);
     if (!description.ok()) {
       // EncodeInferError repeats the id.
@@ -193,8 +162,7 @@ class RequestPlay {
     if (!response.ok()) return response.status();
     response->id = description->id;
     const std::size_t outputs = response->outputs.size();
-    Expect(outputs == (description->outputs.empty() ? OutputsUnasked(*call.model())
-                                                    : description->outputs.size()),
+    Expect(outputs == WantedOutputs(*call.model(), *description),
            "the outputs that are asked for, or all but those on request");
     CheckResponse(protocol_, Bytes(codec.Encode(*std::move(response))), description->id, outputs);
     return absl::OkStatus();
@@ -214,7 +182,7 @@ class RequestPlay {
   std::string line_;
   RequestLog log_;
   AcceptEnvironment accept_;
-  const int protocol_;
+  const FuzzedProtocol protocol_;
   const RequestIds ids_;
   const absl::string_view message_;
 };
@@ -244,7 +212,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const int first = script.Byte();
   const absl::string_view request_id = script.Until('\n');
   const normd::RequestIds ids = normd::testing::TakeIds(request_id, script.Until('\n'));
-  normd::testing::RequestPlay play(script, first % 3, ids);
+  normd::testing::RequestPlay play(script, static_cast<normd::testing::FuzzedProtocol>(first % 3),
+                                   ids);
   play.Run(first / 3 % 2 == 0 ? 1 << 20 : static_cast<std::size_t>(first / 6 + 1));
   return 0;
 }

@@ -38,11 +38,15 @@ std::string ScriptModels::MakeRepository() {
   add("residual", "add_rms_norm { normalized_shape: 8 affine: false }");
   add("fused",
       "linear_norm { in_features: 12 out_features: 20 bias: false epilogue { add: true } }");
-  const absl::string_view weight =
-      R"({"linear.weight":{"dtype":"F32","shape":[20,12],"data_offsets":[0,960]}})";
-  std::ofstream(absl::StrCat(root_, "/fused/1/params.safetensors"), std::ios::binary)
-      << static_cast<char>(weight.size()) << std::string(7, '\0') << weight
-      << std::string(960, '\0');
+  add("styled", "conditional_instance_norm { channels: 2 styles: 3 by_index: true }");
+  const auto add_zeros = [&](const char* name, absl::string_view header, std::size_t bytes) {
+    std::ofstream(absl::StrCat(root_, "/", name, "/1/params.safetensors"), std::ios::binary)
+        << static_cast<char>(header.size()) << std::string(7, '\0') << header
+        << std::string(bytes, '\0');
+  };
+  add_zeros("fused", R"({"linear.weight":{"dtype":"F32","shape":[20,12],"data_offsets":[0,960]}})",
+            960);
+  add_zeros("styled", R"({"weight":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]}})", 24);
   return root_;
 }
 

@@ -19,6 +19,7 @@ namespace normd::testing {
 //   rows      LayerNorm over 8 features
 //   residual  RMSNorm with a residual over 8 features: inputs x and residual
 //   fused     a fused layer of 12 and 20 features: inputs x and y
+//   styled    InstanceNorm over 2 channels with 3 styles: inputs x and style_index
 class ScriptModels {
  public:
   static constexpr std::int64_t kMaxRequestBytes = 4096;
