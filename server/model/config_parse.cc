@@ -53,18 +53,23 @@ constexpr std::pair<absl::string_view, absl::string_view> kNoNames[] = {
     {"bias", "a norm has the weight and the bias that its file has: leave it out"},
     {"track_running_stats", "running statistics are always used here: leave it out"}};
 
-std::size_t EditDistance(absl::string_view a, absl::string_view b) {
+// More than `most` counts as `most` + 1, and costs less.
+std::size_t EditDistance(absl::string_view a, absl::string_view b, std::size_t most) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
     std::size_t diagonal = std::exchange(row[0], i);
+    std::size_t fewest = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const std::size_t replace = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
       diagonal = row[j];
       row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
+      fewest = std::min(fewest, row[j]);
     }
+    // The rows that follow have no fewer.
+    if (fewest > most) return most + 1;
   }
-  return row.back();
+  return std::min(row.back(), most + 1);
 }
 
 // "GroupNorm" is "group_norm" to whoever writes it.
@@ -87,7 +92,7 @@ std::optional<std::string> Nearest(absl::string_view name, const std::vector<std
     const std::string other = Folded(candidate);
     // No fewer edits than the lengths differ by.
     if (other.size() >= folded.size() + fewest || folded.size() >= other.size() + fewest) continue;
-    const std::size_t edits = EditDistance(folded, other);
+    const std::size_t edits = EditDistance(folded, other, fewest - 1);
     if (edits < fewest) {
       fewest = edits;
       nearest = candidate;
