@@ -21,7 +21,7 @@ packages=(
   curl python3                                           # the demo's scrape, tables and inputs
 )
 test_packages=(
-  python3-h2                                             # HTTP/2 by hand: tests/abuse
+  python3-h2                                             # HTTP/2 by hand: tests/abuse, tests/tls
   python3-venv                                           # the Python client's tests, PyPI's tritonclient
   clang libclang-rt-dev lld                              # preset asan, and libFuzzer
 )

@@ -60,7 +60,13 @@ def framed(message, compressed=0, length=None):
 
 
 def connect(address, source=None, timeout=10.0):
-    """A socket that is connected to `address`, over TLS if that is a TlsAddress."""
+    """A socket that is connected to `address`, over TLS if that is a TlsAddress; a text is the path
+    of a unix socket."""
+    if isinstance(address, str):
+        unix = socket.socket(socket.AF_UNIX)
+        unix.settimeout(timeout)
+        unix.connect(address)
+        return unix
     plain = socket.create_connection(address, timeout=timeout,
                                      source_address=(source, 0) if source else None)
     context = getattr(address, "context", None)
@@ -76,7 +82,8 @@ class Connection:
     def __init__(self, address, source=None, window=None, timeout=10.0):
         self.socket = connect(address, source, timeout)
         # A call's header and message leave as two writes: together they would wait for an ACK, 40 ms.
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not isinstance(address, str):
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reads = window is None
         # h2 counts sent frames like a proper client, but does not judge what we send.
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(
