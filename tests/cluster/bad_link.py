@@ -18,7 +18,7 @@ import signal
 import socket
 import time
 
-# Linux' if_ether.h and if_packet.h.
+# Linux' headers of Ethernet and of packet sockets.
 ETH_P_ALL = 3
 SOL_PACKET = 263
 PACKET_VNET_HDR = 15
