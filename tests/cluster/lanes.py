@@ -61,7 +61,7 @@ class Failing:
 def at_once(setup):
     with setup.fleet(count=2) as fleet:
         failing = Failing(fleet)
-        load = fleet.load(*setup.full(9, requests=4 * LONG))
+        load = fleet.load(*setup.full(7, requests=4 * LONG))
         while True:
             time.sleep(setup.seconds(2, 3))
             if not load.running():

@@ -26,6 +26,6 @@ def of_a_replica(setup):
 def of_the_clients(setup):
     with setup.fleet() as fleet:
         with fleet.client.disturbed(DELAY_MS, JITTER_MS, LOSS) as link:
-            result = fleet.load(*setup.full(4), "--connections=16").result()
+            result = fleet.load(*setup.full(3), "--connections=16").result()
     require(result.p99_ms > DELAY_MS, "p99 is", result.p99_ms, "ms")
     return judge(result, link)
