@@ -11,7 +11,7 @@
 # docker run ... normd --max_request_bytes=1073741824
 ARG BASE=debian:bookworm-slim
 ARG CUDA_BUILD_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
-ARG CUDA_BASE=nvidia/cuda:13.0.1-base-ubuntu24.04
+ARG CUDA_BASE=ubuntu:24.04
 ARG VERSION=0.1.0
 
 FROM ${BASE} AS builder
@@ -48,8 +48,9 @@ LABEL org.opencontainers.image.title="normd" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=cuda-builder /out /
 RUN /usr/share/normd/prepare_image.sh
-# What the NVIDIA container runtime brings in; NVIDIA's images set the same.
-ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# What the NVIDIA container runtime brings in, and which drivers it takes; NVIDIA's images set the same.
+ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA="cuda>=13.0"
 USER 10001:10001
 EXPOSE 8001 8002
 STOPSIGNAL SIGTERM

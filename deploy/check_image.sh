@@ -9,6 +9,10 @@
 #   sudo deploy/check_image.sh               all of it; needs buildah, debootstrap, curl, iproute2,
 #                                            python3, libseccomp2
 #   sudo deploy/check_image.sh --base=IMAGE  builds on IMAGE (from a registry) instead
+#   sudo deploy/check_image.sh --programs=build/release/bin
+#                                            the image for CPUs with the programs of a build on this
+#                                            machine, which must be what the base is: seconds instead
+#                                            of a quarter of an hour
 #   sudo deploy/check_image.sh --target=cuda the image for GPUs, for architecture 90 alone. NVIDIA's
 #                                            base images are not needed: this machine's toolkit is
 #                                            mounted into the build, and without a GPU the service
@@ -25,10 +29,12 @@ base=localhost/normd-base
 target=cpu
 toolkit=/usr/local/cuda
 inside=''
+programs=''
 for argument in "$@"; do
   case $argument in
     --base=*) base=${argument#*=} ;;
     --target=cpu | --target=cuda) target=${argument#*=} ;;
+    --programs=*) programs=$(realpath "${argument#*=}") ;;
     --inside=*) inside=${argument#*=} ;;  # This script's own: the part that runs in namespaces.
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     *) echo "check_image: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
@@ -58,6 +64,24 @@ make_base() {
   buildah commit --quiet --rm "$container" "$base"
 }
 
+# What the Dockerfile's builder leaves in /out, and its last stage over it.
+build_from_programs() {
+  local out=$work/out
+  rm -rf "$out"
+  mkdir -p "$out"/usr/local/bin "$out"/usr/share/doc/normd
+  for program in normd normctl normload; do
+    strip -o "$out/usr/local/bin/$program" "$programs/$program"
+  done
+  cp -r deploy/models "$out/models"
+  rm -rf "$out"/models/*.py "$out"/models/__pycache__  # As .dockerignore leaves them out.
+  cp LICENSE "$out/usr/share/doc/normd"
+  ./deploy/image/make_root.py "$out" --version="$1" --revision="$2"
+  sed -n '/^FROM scratch AS cpu/,$p' Dockerfile | sed 's|^COPY --from=builder /out |COPY . |' \
+    >"$work/Dockerfile"
+  buildah build --isolation chroot --format docker --build-arg VERSION="$1" --build-arg REVISION="$2" \
+    -f "$work/Dockerfile" -t normd "$out"
+}
+
 build_image() {
   local version revision cuda=()
   if [[ $target == cuda ]]; then
@@ -67,6 +91,7 @@ build_image() {
   fi
   version=$(sed -n 's/^project(normd VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
   revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+  if [[ -n $programs ]]; then build_from_programs "$version" "$revision"; return; fi
   buildah build --isolation chroot --format docker --target "$target" "${cuda[@]}" \
     --build-arg BASE="$base" --build-arg VERSION="$version" \
     --build-arg REVISION="$revision" -t normd .
@@ -174,7 +199,10 @@ if [[ -n $inside ]]; then
 fi
 
 section 'Base image'
-if [[ $base == localhost/normd-base ]]; then
+if [[ -n $programs ]]; then
+  [[ $target == cpu ]] || die '--programs makes the image for CPUs alone'
+  base=scratch
+elif [[ $base == localhost/normd-base ]]; then
   type -P debootstrap >/dev/null || die 'debootstrap is not installed'
   make_base
 fi

@@ -43,12 +43,13 @@ bool MayRetry(const RetryPolicy& policy, const absl::Status& status, int attempt
   if (attempts >= policy.max_attempts) return false;
   const std::optional<RetryHint> hint = RetryHintOf(status);
   if (hint && !hint->retry) return false;
-  if (absl::IsResourceExhausted(status)) {
-    if (!hint) return false;
+  const bool may_hint = absl::IsResourceExhausted(status) || absl::IsInternal(status);
+  if (!may_hint && !absl::IsUnavailable(status)) return false;
+  if (hint) {
     delay = Scaled(hint->after, 1 + jitter / 2);
     return true;
   }
-  if (!absl::IsUnavailable(status)) return false;
+  if (may_hint) return false;
   delay = Duration{0};
   if (attempts > 1) {
     const double grown = std::pow(policy.backoff_multiplier, attempts - 2);

@@ -27,10 +27,11 @@ struct RetryPolicy {
 absl::Status CheckRetryPolicy(const RetryPolicy& policy);
 
 // Whether a call that ended with `status` may be tried again; when it may, `delay` is for how long
-// to wait. UNAVAILABLE is retried at once the first time and with a growing pause from then on,
-// RESOURCE_EXHAUSTED after what the server's hint says and never without one. `attempts`: made so
-// far. `jitter`: from 0 to 1, spreads the pauses of many clients over half to the whole of them,
-// and those of hints over the whole to one and a half.
+// to wait. A hint of the server's says when. Without one UNAVAILABLE is retried at once the first
+// time and with a growing pause from then on; RESOURCE_EXHAUSTED, and INTERNAL, which a server
+// gives for a device that has failed, never. `attempts`: made so far. `jitter`: from 0 to 1,
+// spreads the pauses of many clients over half to the whole of them, and those of hints over the
+// whole to one and a half.
 bool MayRetry(const RetryPolicy& policy, const absl::Status& status, int attempts, double jitter,
               Duration& delay);
 

@@ -2,19 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <string>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
+#include "base/retry_after.h"
 
 namespace normd {
 namespace {
 
-// A payload of a status: nanoseconds in decimal.
-constexpr char kRetryAfter[] = "normd/retry-after-ns";
 constexpr std::size_t kMaxShown = 32;  // Bytes of a model's name that an error repeats.
 
 absl::string_view NameOf(const AskedCall& call) {
@@ -37,19 +33,16 @@ absl::Status TooOften(const Identity& identity, Duration wait) {
   absl::Status status = absl::ResourceExhaustedError(
       absl::StrCat("requests per second: identity \"", identity.name, "\" may have ",
                    identity.limits.rate.per_second, ", retry in ", ms, " ms"));
-  status.SetPayload(kRetryAfter, absl::Cord(absl::StrCat(wait.count())));
+  SetRetryAfter(wait, status);
   return status;
 }
 
 }  // namespace
 
 Duration RetryAfter(const absl::Status& status, Duration otherwise) {
-  const auto payload = status.GetPayload(kRetryAfter);
-  std::int64_t ns = 0;
-  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &ns)) return otherwise;
   // At least the usual time: a client that has used up its rate is not to come back in a
   // microsecond.
-  return std::max(Duration(ns), otherwise);
+  return std::max(RetryAfterOf(status).value_or(otherwise), otherwise);
 }
 
 Recognised Authorizer::Recognise(const PeerCredentials& credentials) const {

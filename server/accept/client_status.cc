@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "base/retry_after.h"
 #include "spdlog/spdlog.h"
 
 namespace normd {
@@ -12,7 +13,9 @@ absl::Status ForClient(const absl::Status& status, absl::string_view request_id)
   if (!absl::IsInternal(status) && !absl::IsUnknown(status)) return status;
   spdlog::error("a request failed{}{}: {}", request_id.empty() ? "" : ", x-request-id ",
                 std::string(request_id), status.ToString());
-  return absl::InternalError("the server failed to compute this; its log says why");
+  absl::Status told = absl::InternalError("the server failed to compute this; its log says why");
+  if (const auto after = RetryAfterOf(status)) SetRetryAfter(*after, told);
+  return told;
 }
 
 absl::Status CatchAll(absl::FunctionRef<absl::Status()> body) {

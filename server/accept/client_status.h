@@ -11,6 +11,7 @@ namespace normd {
 
 // `status` as the client sees it. INTERNAL and UNKNOWN are our own faults: their message goes to
 // the log, beside the `request_id` if there is one, and the client gets INTERNAL and a general one.
+// A time after which another attempt may succeed (base/retry_after.h) stays with it.
 absl::Status ForClient(const absl::Status& status, absl::string_view request_id);
 
 // Runs `body` and turns what it throws into a status: std::bad_alloc into ResourceExhausted,

@@ -73,6 +73,14 @@ absl::StatusOr<std::shared_ptr<Model>> Model::Create(std::string name, std::int6
   return model;
 }
 
+std::shared_ptr<const Model> Model::WithConfig(std::shared_ptr<const Model> model,
+                                               v1::ModelConfig config) {
+  std::shared_ptr<Model> made(new Model(*model));
+  made->config_ = std::move(config);
+  if (made->original_ == nullptr) made->original_ = std::move(model);
+  return made;
+}
+
 absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
   const norm::DType dtype = inputs.front().dtype;
   const v1::DataType type = ToProto(dtype);

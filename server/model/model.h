@@ -57,6 +57,11 @@ class Model {
                                                        std::vector<Parameter> parameters,
                                                        std::shared_ptr<ModelMetrics> metrics);
 
+  // `model` under a config that differs from its own in version_policy, canary and version_alias
+  // alone. Both have one operation, one set of parameters and one backend state.
+  static std::shared_ptr<const Model> WithConfig(std::shared_ptr<const Model> model,
+                                                 v1::ModelConfig config);
+
   const std::string& name() const { return name_; }
   std::int64_t version() const { return version_; }
   const v1::ModelConfig& config() const { return config_; }
@@ -94,14 +99,17 @@ class Model {
 
  private:
   Model() = default;
+  Model(const Model&) = default;
 
   std::string name_;
   std::int64_t version_ = 0;
   v1::ModelConfig config_;
   std::vector<Parameter> parameters_;
-  std::unique_ptr<const Operation> operation_;
+  // shared, like the parameters' data: with those that WithConfig has made.
+  std::shared_ptr<const Operation> operation_;
   KernelProgram program_;
-  std::unique_ptr<BackendState> backend_state_;
+  std::shared_ptr<BackendState> backend_state_;
+  std::shared_ptr<const Model> original_;  // The first, whose program the state may refer to.
   std::shared_ptr<ModelMetrics> metrics_;  // shared: the series go with the last of the models.
 };
 

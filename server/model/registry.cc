@@ -346,6 +346,29 @@ absl::StatusOr<ModelStatus> ModelRegistry::Load(absl::string_view name, std::int
   return result;
 }
 
+std::vector<std::int64_t> ModelRegistry::TakeConfig(const std::string& name,
+                                                    const v1::ModelConfig& config,
+                                                    const std::optional<FileState>& file) {
+  MutexLock lock(impl_->load_mutex);
+  const std::shared_ptr<const KnownVersions> known = impl_->Known(name);
+  if (known == nullptr) return {};
+  KnownVersions next = *known;
+  std::vector<std::int64_t> taken;
+  for (ModelStatus& status : next.list) {
+    if (!IsLoaded(status) || !status.error.ok() || status.files.config == file) continue;
+    if (!DifferInVersionsAlone(status.model->config(), config)) continue;
+    status.model = Model::WithConfig(std::move(status.model), config);
+    status.files.config = file;
+    taken.push_back(status.version);
+  }
+  if (taken.empty()) return taken;
+  next.plan = PlanOf(config);
+  impl_->Publish(name, std::move(next));
+  spdlog::info("model {}: a new config, for versions {} without a load", name,
+               absl::StrJoin(taken, ", "));
+  return taken;
+}
+
 absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_view name,
                                                                 std::int64_t version) {
   if (absl::Status status = CheckNameAndVersion(name, version); !status.ok()) return status;

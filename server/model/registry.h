@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,12 @@ class ModelRegistry {
   // Prepare, then swaps the new state in at once. On failure what served before goes on serving.
   // ResourceExhausted at max_models; Aborted while the files are being written.
   absl::StatusOr<ModelStatus> Load(absl::string_view name, std::int64_t version);
+
+  // The repository has a new config of the model, read when its file was `file`. Takes it for the
+  // loaded versions whose own differs from it in version_policy, canary and version_alias alone,
+  // without loading anything: returns these. Does nothing for those that were loaded from `file`.
+  std::vector<std::int64_t> TakeConfig(const std::string& name, const v1::ModelConfig& config,
+                                       const std::optional<FileState>& file);
 
   // version 0: every version. Requests in flight finish. Returns the versions unloaded. Failed
   // versions are forgotten too, without being in the response; NotFound when there is nothing of

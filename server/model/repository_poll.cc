@@ -188,6 +188,10 @@ void RepositoryPoll::RefreshPlan(const std::string& name, Model& model,
   // What is wrong with it is told by the loads.
   if (config.ok()) {
     model.plan = PlanOf(*config);
+    for (const std::int64_t version : registry_.TakeConfig(name, *config, file)) {
+      const auto judged = model.judged.find(version);
+      if (judged != model.judged.end()) judged->second.files.config = file;
+    }
   } else if (!model.plan) {
     model.plan = VersionPlan();
   }

@@ -26,7 +26,8 @@ namespace normd {
 // - A version is loaded when its files, the config among them, are the same in two looks one after
 //   the other and not those of its last load, as far as the model's version_policy wants it. Files
 //   that a load refuses are tried again when they change; where the cause may pass by itself, such
-//   as a lack of memory, every minute too.
+//   as a lack of memory, every minute too. A config that differs in version_policy, canary and
+//   version_alias alone is taken without a load.
 // - A version goes when two looks one after the other do not find it, or when the policy no longer
 //   wants it and those that it does want serve. So a broken version, or a broken config, takes
 //   nothing away.

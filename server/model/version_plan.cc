@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "server/model/field_checks.h"
 
 namespace normd {
@@ -98,6 +99,17 @@ absl::Status CheckVersionFields(const v1::ModelConfig& config) {
   if (config.has_version_policy()) status = CheckPolicy(config.version_policy());
   if (status.ok() && config.has_canary()) status = CheckCanary(config.canary());
   return status.ok() ? CheckAliases(config) : status;
+}
+
+bool DifferInVersionsAlone(const v1::ModelConfig& a, const v1::ModelConfig& b) {
+  const auto without_versions = [](v1::ModelConfig config) {
+    config.clear_version_policy();
+    config.clear_canary();
+    config.clear_version_alias();
+    return config;
+  };
+  return google::protobuf::util::MessageDifferencer::Equals(without_versions(a),
+                                                            without_versions(b));
 }
 
 VersionPlan PlanOf(const v1::ModelConfig& config) {

@@ -22,6 +22,9 @@ namespace normd {
 // it holds and what was wanted.
 absl::Status CheckVersionFields(const v1::ModelConfig& config);
 
+// Whether nothing but version_policy, canary and version_alias differs between the two.
+bool DifferInVersionsAlone(const v1::ModelConfig& a, const v1::ModelConfig& b);
+
 // Whether a version_alias may have this name: never that of a number, or of a path.
 bool IsVersionAlias(absl::string_view name);
 

@@ -1,9 +1,11 @@
 #include "server/rpc/status.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/retry_after.h"
 #include "server/accept/authorizer.h"
 
 namespace normd {
@@ -11,8 +13,10 @@ namespace normd {
 grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context) {
   if (status.ok()) return grpc::Status::OK;
-  if (absl::IsResourceExhausted(status)) {
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(RetryAfter(status, retry_after));
+  std::optional<Duration> after = RetryAfterOf(status);
+  if (absl::IsResourceExhausted(status)) after = RetryAfter(status, retry_after);
+  if (after) {
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*after);
     context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(ms.count()));
   }
   // The codes of the two libraries are the same numbers.

@@ -10,9 +10,10 @@
 
 namespace normd {
 
-// `status` is what the client is to be told (see ForClient). RESOURCE_EXHAUSTED adds
-// `grpc-retry-pushback-ms` to the trailing metadata of `context`, which has not been sent yet:
-// `retry_after`, or longer if the status says so (RetryAfter).
+// `status` is what the client is to be told (see ForClient). Adds `grpc-retry-pushback-ms` to the
+// trailing metadata of `context`, which has not been sent yet: for RESOURCE_EXHAUSTED
+// `retry_after`, or longer if the status says so (RetryAfter); for others what the status says, if
+// it does.
 grpc::Status ToGrpc(const absl::Status& status, Duration retry_after,
                     grpc::CallbackServerContext& context);
 

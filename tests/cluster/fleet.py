@@ -1,7 +1,9 @@
 """Replicas of normd on machines of their own, and loads on them."""
 
+import collections
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -15,11 +17,11 @@ PORT = 8001
 class Replica:
     """normd on a machine, which keeps its address over restarts."""
 
-    def __init__(self, machine, programs, repository, flags=()):
+    def __init__(self, machine, programs, repository, flags=(), program="normd"):
         self.machine = machine
         self.target = f"{machine.address}:{PORT}"
         self._command = machine.command(
-            programs / "normd", f"--model_repository={repository}", "--insecure",
+            programs / program, f"--model_repository={repository}", "--insecure",
             f"--listen={self.target}", f"--metrics_listen={machine.address}:8002", "--device=cpu",
             "--cpu_threads=1", "--lame_duck=2s", "--drain_timeout=10s", "--admin=on", *flags)
         self._programs = programs
@@ -27,12 +29,13 @@ class Replica:
 
     def start(self):
         self._log = tempfile.TemporaryFile(mode="a+")  # At its end, wherever log() reads.
-        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=self._log,
+                                         stderr=self._log, text=True)
         self._await_serving()
 
     def _await_serving(self, limit_s=60):
         end = time.monotonic() + limit_s
-        while self.normctl("health").returncode != 0:
+        while not self.serves():
             if self._process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"{self.target} does not serve:\n{self.log()}")
             time.sleep(0.1)
@@ -53,6 +56,33 @@ class Replica:
             self.machine.command(self._programs / "normctl", *arguments, f"--server={self.target}"),
             capture_output=True, text=True, check=False, timeout=60)
 
+    def serves(self):
+        return self.normctl("health").returncode == 0
+
+    def tell(self, line):
+        """Of failing_normd, whose standard input says what fails."""
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def series(self, name, *labels):
+        """Of the metric, those that have all of the labels, each such as 'code="OK"': (labels, value)."""
+        text = subprocess.run(
+            self.machine.command("curl", "-s", f"http://{self.machine.address}:8002/metrics"),
+            capture_output=True, text=True, check=True).stdout
+        for line in text.splitlines():
+            found = re.match(rf"{name}{{(.*)}} (\S+)$", line)
+            if found and all(label in found.group(1) for label in labels):
+                yield found.group(1), float(found.group(2))
+
+    def answered_by_version(self):
+        counts = collections.Counter()
+        for labels, value in self.series("normd_requests_total", 'method="Normalize"', 'code="OK"'):
+            counts[re.search(r'version="(\d*)"', labels).group(1)] += value
+        return counts
+
+    def answered(self):
+        return sum(self.answered_by_version().values())
+
     def signal(self, number):
         self._process.send_signal(number)
 
@@ -64,6 +94,8 @@ class Replica:
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
+        if self._process is not None:
+            self._process.stdin.close()
 
     def stop(self):
         """As a rolling update does; the exit code."""
@@ -96,9 +128,9 @@ class Fleet:
         for replica in self.replicas:
             replica.kill()
 
-    def add(self):
+    def add(self, *flags, program="normd"):
         machine = self._network.attach(FIRST + len(self.replicas))
-        replica = Replica(machine, self._programs, self.repository, self._flags)
+        replica = Replica(machine, self._programs, self.repository, (*self._flags, *flags), program)
         self.replicas.append(replica)
         replica.start()
         return replica
@@ -153,7 +185,7 @@ class Result:
         self.retried = self.fleet.get("retries", 0)
         self.p99_ms = result["response_time"]["p99_us"] / 1000
         self.intervals = report["intervals"]
-        self.recovery = ""
+        self.note = ""
 
     def p99s_ms_after(self, begin_s):
         """The p99 of each second that begins then or later."""
@@ -162,4 +194,4 @@ class Result:
     def line(self):
         return (f"sent {self.sent}, answered {self.answered}, retried {self.retried}, lost {self.lost}, "
                 f"verified {self.verified}, wrong {self.wrong}, p99 {self.p99_ms:.1f} ms"
-                + (f"; {self.recovery}" if self.recovery else ""))
+                + (f"; {self.note}" if self.note else ""))

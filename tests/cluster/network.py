@@ -3,12 +3,18 @@
 Nothing of this reaches another network: the switch is in a namespace, too, and has no way out.
 """
 
+import contextlib
 import itertools
+import json
 import os
+import pathlib
+import re
 import shutil
 import subprocess
+import sys
 
 PREFIX = "10.77.0."
+BAD_LINK = pathlib.Path(__file__).resolve().with_name("bad_link.py")
 _numbers = itertools.count(1)
 
 
@@ -31,40 +37,31 @@ def missing():
     return None
 
 
-def can_disturb():
-    """Whether the kernel can delay and lose packets."""
-    with Network() as net:
-        machine = net.attach(9)
-        try:
-            machine.disturb("delay", "1ms")
-        except subprocess.CalledProcessError:
-            return False
-        return True
-
-
 class Network:
     """The switch. Takes down everything that is attached to it with the block it is used in."""
 
     def __init__(self):
-        self._tag = f"normd{os.getpid()}n{next(_numbers)}"
+        self.name = f"normd{os.getpid()}n{next(_numbers)}"
         self._machines = []
 
     def __enter__(self):
-        ip("netns", "add", self._tag)
+        ip("netns", "add", self.name)
         self.inside("ip", "link", "add", "switch", "type", "bridge")
         self.inside("ip", "link", "set", "switch", "up")
         return self
 
     def __exit__(self, *_):
-        for name in (*self._machines, self._tag):
+        for name in (*self._machines, self.name):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
     def inside(self, *command):
-        ip("netns", "exec", self._tag, *command)
+        """What the command prints."""
+        return subprocess.run(["ip", "netns", "exec", self.name, *command], check=True,
+                              capture_output=True, text=True).stdout
 
     def attach(self, number):
         """A machine with the address PREFIX + number."""
-        machine = Machine(self, f"{self._tag}m{number}", number)
+        machine = Machine(self, f"{self.name}m{number}", number)
         self._machines.append(machine.name)
         return machine
 
@@ -97,6 +94,78 @@ class Machine:
     def join(self):
         self._network.inside("ip", "link", "set", self._port, "up")
 
-    def disturb(self, *netem):
-        """Delay and loss of what the machine gets, such as ("delay", "5ms", "loss", "1%")."""
-        self._network.inside("tc", "qdisc", "replace", "dev", self._port, "root", "netem", *netem)
+    @contextlib.contextmanager
+    def disturbed(self, delay_ms, jitter_ms, loss):
+        """What the machine gets is late, and a share of it is lost; yields what counts that, of which
+        `frames`, `lost` and `how` are known when the block is over. Where the kernel has no netem, the
+        cable goes through a process, and what the machine sends fares likewise."""
+        if has_netem(self._network, self._port):
+            link = NetemLink(self._network, self._port)
+        else:
+            link = ProcessLink(self._network, self._port, self.name)
+        link.begin(delay_ms, jitter_ms, loss)
+        try:
+            yield link
+        finally:
+            link.end()
+
+
+def has_netem(network, port):
+    try:
+        network.inside("tc", "qdisc", "replace", "dev", port, "root", "netem", "delay", "0ms")
+    except subprocess.CalledProcessError:
+        return False
+    network.inside("tc", "qdisc", "del", "dev", port, "root")
+    return True
+
+
+class NetemLink:
+    how = "netem"
+
+    def __init__(self, network, port):
+        self._network, self._port = network, port
+        self.frames = self.lost = 0
+
+    def begin(self, delay_ms, jitter_ms, loss):
+        self._network.inside("tc", "qdisc", "replace", "dev", self._port, "root", "netem", "delay",
+                             f"{delay_ms}ms", f"{jitter_ms}ms", "loss", f"{100 * loss}%")
+
+    def end(self):
+        counts = self._network.inside("tc", "-s", "qdisc", "show", "dev", self._port, "root")
+        passed, self.lost = map(int, re.search(r"(\d+) pkt \(dropped (\d+)", counts).groups())
+        self.frames = passed + self.lost
+        self._network.inside("tc", "qdisc", "del", "dev", self._port, "root")
+
+
+class ProcessLink:
+    """The port's place at the switch is taken by one end of another cable, with whose other end
+    bad_link.py joins the port."""
+
+    how = "a process"
+
+    def __init__(self, network, port, machine):
+        self._network, self._port, self._machine = network, port, machine
+        self._near, self._far = f"n{port}", f"f{port}"
+        self.frames = self.lost = 0
+
+    def begin(self, delay_ms, jitter_ms, loss):
+        inside = self._network.inside
+        inside("ip", "link", "add", self._near, "type", "veth", "peer", "name", self._far)
+        inside("ip", "link", "set", self._port, "nomaster")
+        inside("ip", "link", "set", self._far, "master", "switch", "up")
+        inside("ip", "link", "set", self._near, "up")
+        # A frame for each segment, as on a cable: else one loss takes up to 64 KiB.
+        ip("-n", self._machine, "link", "set", "eth0", "gso_max_segs", "1")
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", self._network.name, sys.executable, "-B", str(BAD_LINK), self._port,
+             self._near, f"--delay_ms={delay_ms}", f"--jitter_ms={jitter_ms}", f"--loss={loss}"],
+            stdout=subprocess.PIPE, text=True)
+        if self._process.stdout.readline() != "ready\n":
+            raise AssertionError(f"{BAD_LINK.name} has ended with {self._process.wait()}")
+
+    def end(self):
+        self._process.terminate()
+        counts = json.loads(self._process.communicate(timeout=30)[0])
+        self.frames, self.lost = counts["frames"], counts["lost"]
+        self._network.inside("ip", "link", "del", self._near)
+        self._network.inside("ip", "link", "set", self._port, "master", "switch")

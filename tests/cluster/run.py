@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A fleet of normd on one machine, in network namespaces, and what may befall it.
 
-    sudo tests/cluster/run.py --bin=build/release/bin              # all, over 100,000 requests each: 15 minutes
+    sudo tests/cluster/run.py --bin=build/release/bin              # all, 100,000 requests or more each
     sudo tests/cluster/run.py --bin=build/dev/bin --short          # what the test suite runs
     sudo tests/cluster/run.py --bin=build/release/bin --only=kill  # those whose name has this
 
@@ -17,12 +17,19 @@ import sys
 import time
 import traceback
 
+import cases
 import network
-import scenarios
+# Each adds its own to cases.CASES.
+import outages
+import lanes
+import balancing
+import versions
+import links
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 # What the short form has time for.
-SHORT = ("rolling update at full load", "kill -9 of a replica", "SIGSTOP", "a poisoned", "no replica")
+SHORT = ("rolling update at full load", "kill -9 of a replica", "SIGSTOP",
+         "a replica whose lanes fail at once", "a poisoned", "delay and loss on the way to all", "no replica is left:")
 
 
 def find_haproxy():
@@ -43,12 +50,12 @@ def main():
     if why:
         print(f"skipped: {why}")
         return 77
-    setup = scenarios.Setup(options.bin.resolve(), SOURCE, options.short)
+    setup = cases.Setup(options.bin.resolve(), SOURCE, options.short)
     setup.haproxy, setup.haproxy_libraries = find_haproxy()
     if options.rate:
         setup.rate = options.rate
     failed = ran = 0
-    for name, function in scenarios.CASES:
+    for name, function in cases.CASES:
         if options.only not in name or (options.short and not options.only
                                         and not name.startswith(SHORT)):
             continue

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/retry_after.h"
+
 namespace normd {
 
 PuppetLane::~PuppetLane() {
@@ -29,7 +31,9 @@ void PuppetLane::CompleteFront(const absl::Status& status) {
 
 absl::Status FaultyLane::Execute(std::unique_ptr<Batch> batch) {
   if (batches_++ < fail_at_) return inner_->Execute(std::move(batch));
-  CompleteAll(std::move(batch), absl::InternalError(error_.message()), name());
+  absl::Status end = absl::InternalError(error_.message());
+  if (const auto after = RetryAfterOf(error_)) SetRetryAfter(*after, end);
+  CompleteAll(std::move(batch), end, name());
   return error_;
 }
 

@@ -38,7 +38,7 @@ class PuppetLane final : public Lane {
 };
 
 // Does the inner lane's work, but fails with `error` at batch `fail_at` (the first is 0) and every
-// one after it: those end with INTERNAL and are not computed.
+// one after it: those end with INTERNAL, and the error's RetryAfterOf, and are not computed.
 class FaultyLane final : public Lane {
  public:
   FaultyLane(std::unique_ptr<Lane> inner, int fail_at, absl::Status error)

@@ -261,6 +261,7 @@ ANSWER = (
         (2, EXHAUSTED, -1, 1),
         (2, EXHAUSTED, 999999, 1),
         (2, grpc.StatusCode.INTERNAL, None, 1),
+        (2, grpc.StatusCode.INTERNAL, 0, 3),
         (2, grpc.StatusCode.INVALID_ARGUMENT, None, 1),
     ],
 )

@@ -10,6 +10,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/retry_after.h"
 #include "server/exec/gather.h"
 #include "server/exec/slice_reader.h"
 
@@ -107,6 +108,7 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
   absl::Status status;
   if (!device_.usable()) {
     status = absl::InternalError(absl::StrCat(name_, ": the device is no longer usable"));
+    SetRetryAfter(Duration(0), status);
     for (auto& request : batch->requests) Fail(std::move(request), status);
   } else if (!batch->requests.empty()) {
     batch->model->metrics().RecordBatch(info.requests, info.bytes);
@@ -129,9 +131,11 @@ absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
     if (!status.ok()) {
       status = absl::Status(status.code(), absl::StrCat(name_, ": ", status.message()));
     }
-    End(wave, status, info);
     // Any other error is the batch's own: it was refused, and the device is as before.
-    if (!absl::IsInternal(status) && device_.usable()) status = absl::OkStatus();
+    const bool device_failed = absl::IsInternal(status) || !device_.usable();
+    if (device_failed) SetRetryAfter(Duration(0), status);
+    End(wave, status, info);
+    if (!device_failed) status = absl::OkStatus();
   }
   for (; next < batch.requests.size(); ++next) Fail(std::move(batch.requests[next]), status);
   return status;

@@ -14,7 +14,8 @@
 // of a staged input is the response's, where the kernels may overwrite the input.
 //
 // Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
-// longer usable its other lanes retire at their next batch.
+// longer usable its other lanes retire at their next batch. Such an INTERNAL says that another
+// attempt may succeed at once (base/retry_after.h): on another lane, or of another server.
 
 #ifndef NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_
 #define NORMD_SERVER_EXEC_DEVICE_DEVICE_LANE_H_

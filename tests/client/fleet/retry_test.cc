@@ -34,6 +34,13 @@ TEST(MayRetryTest, RetriesUnavailableAtOnceAndThenWithAGrowingPause) {
   EXPECT_EQ(delay, milliseconds(10));
 }
 
+TEST(MayRetryTest, RetriesUnavailableAsItsHintSays) {
+  Duration delay{0};
+  const absl::Status nobody = WithHint(absl::UnavailableError("no healthy replica"), "500");
+  ASSERT_TRUE(MayRetry(RetryPolicy(), nobody, 1, 0, delay));
+  EXPECT_EQ(delay, milliseconds(500));
+}
+
 TEST(MayRetryTest, PausesNoLongerThanTheLongest) {
   RetryPolicy policy;
   policy.max_attempts = 100;
@@ -55,6 +62,15 @@ TEST(MayRetryTest, RetriesResourceExhaustedAsItsHintSaysAndNeverWithoutOne) {
   EXPECT_EQ(delay, milliseconds(100));
   ASSERT_TRUE(MayRetry(RetryPolicy(), WithHint(full, "100"), 1, 1, delay));
   EXPECT_EQ(delay, milliseconds(150));
+}
+
+TEST(MayRetryTest, RetriesInternalAtOnceWhereTheServerSaysSo) {
+  Duration delay{-1};
+  const absl::Status failed = absl::InternalError("failed");
+  EXPECT_FALSE(MayRetry(RetryPolicy(), failed, 1, 1, delay));
+  ASSERT_TRUE(MayRetry(RetryPolicy(), WithHint(failed, "0"), 4, 1, delay));
+  EXPECT_EQ(delay, Duration{0});
+  EXPECT_FALSE(MayRetry(RetryPolicy(), WithHint(failed, "0"), 5, 1, delay));
 }
 
 TEST(MayRetryTest, AHintThatIsNoNumberForbidsIt) {

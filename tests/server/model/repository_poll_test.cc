@@ -6,23 +6,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
-#include "tests/server/model/registry_fixture.h"
+#include "tests/server/model/repository_poll_fixture.h"
 
 namespace normd {
 namespace {
@@ -30,62 +24,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using testing::TempDir;
 
 namespace fs = std::filesystem;
-
-// The lines that are logged at the level of an error while this lives.
-class ErrorLog {
- public:
-  ErrorLog() : before_(spdlog::default_logger()) {
-    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
-    sink->set_level(spdlog::level::err);
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::move(sink)));
-  }
-  ~ErrorLog() { spdlog::set_default_logger(before_); }
-  std::vector<std::string> lines() const {
-    return absl::StrSplit(text_.str(), '\n', absl::SkipEmpty());
-  }
-
- private:
-  std::ostringstream text_;
-  std::shared_ptr<spdlog::logger> before_;
-};
-
-class RepositoryPollTest : public ModelRegistryTest {
- protected:
-  // The server has started.
-  void Start() {
-    ASSERT_TRUE(registry().LoadAll().ok());
-    poll_ = std::make_unique<RepositoryPoll>(registry(), *metrics_, clock_);
-    poll_->Look();
-  }
-  void Look(int times = 1) {
-    for (int i = 0; i < times; ++i) poll_->Look();
-  }
-  std::string Path(const std::string& path) const { return dir_.path() + "/" + path; }
-  void WriteConfig(const std::string& more) {
-    // Another file, as every change of a moment ago has other times.
-    dir_.Write("m/config.new", absl::StrCat(kConfig, " ", more));
-    fs::rename(Path("m/config.new"), Path("m/config.textproto"));
-  }
-  float Served(const std::string& name = "m", std::int64_t version = 0) {
-    const auto model = registry().Find(name, version);
-    return model.ok() ? FirstWeight(**model) : -1;
-  }
-  double Metric(const std::string& series) {
-    const std::string scrape = metrics_->Scrape();
-    for (const absl::string_view line : absl::StrSplit(scrape, '\n')) {
-      if (absl::StartsWith(line, series + " ")) {
-        return std::stod(std::string(line.substr(series.size() + 1)));
-      }
-    }
-    return -1;
-  }
-
-  std::unique_ptr<RepositoryPoll> poll_;
-};
 
 TEST_F(RepositoryPollTest, LoadsAVersionThatRestsAndRetiresTheOneBefore) {
   WriteModel("m", 1, 1);
@@ -293,128 +234,6 @@ TEST_F(RepositoryPollTest, OneLookBetweenAnUnlinkAndARenameTakesNothingAway) {
   Look(3);
   EXPECT_EQ(Served(), 1);
   EXPECT_EQ(changes_.size(), 1u);
-}
-
-TEST_F(RepositoryPollTest, FollowsThePolicyAsItChanges) {
-  for (const int version : {1, 2, 3, 4}) WriteModel("m", version, static_cast<float>(version));
-  WriteConfig("version_policy { latest { num_versions: 2 } }");
-  Start();
-  EXPECT_THAT(Known(), ElementsAre("m/3", "m/4"));
-  WriteConfig("version_policy { specific { versions: [1, 3] } }");
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/1", "m/3"));
-  WriteConfig("version_policy { all {} }");
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/1", "m/2", "m/3", "m/4"));
-  WriteConfig("");
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/4"));
-}
-
-TEST_F(RepositoryPollTest, APinOnABrokenVersionRetiresNothing) {
-  WriteModel("m", 1, 1);
-  WriteConfig("version_policy { specific { versions: 1 } }");
-  Start();
-  WriteWeights("m", 2, "broken");
-  WriteConfig("version_policy { specific { versions: 2 } }");
-  Look(4);
-  EXPECT_EQ(Served(), 1);
-  WriteConfig("version_policy { specific { versions: 7 } }");
-  Look(4);
-  EXPECT_EQ(Served(), 1);
-  WriteWeights("m", 7, Weights(7));
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/7"));
-}
-
-TEST_F(RepositoryPollTest, ACanaryTakesItsShareAndLeavesIt) {
-  for (const int version : {1, 2, 3}) WriteModel("m", version, static_cast<float>(version));
-  WriteConfig("canary { version: 3 percent: 5 } version_alias { name: \"old\" version: 1 }");
-  Start();
-  EXPECT_THAT(Known(), ElementsAre("m/1", "m/2", "m/3"));
-  EXPECT_EQ(*registry().VersionOfAlias("m", "old"), 1);
-  EXPECT_EQ(registry().VersionOfAlias("m", "new").status(),
-            absl::NotFoundError(
-                "model: m has no version \"new\"; known versions: 1, 2, 3; names: old (1)"));
-  const auto shares = [this] {
-    std::map<std::int64_t, int> counts;
-    for (int i = 0; i < 1000; ++i) ++counts[(*registry().FindForRequest("m", 0))->version()];
-    return counts;
-  };
-  EXPECT_THAT(shares(), ElementsAre(std::pair(2, 950), std::pair(3, 50)));
-  // Whoever looks takes nothing of the share.
-  EXPECT_EQ(Served(), 2);
-  WriteWeights("m", 3, Weights(4));
-  Look(2);
-  EXPECT_THAT(shares(), ElementsAre(std::pair(2, 950), std::pair(3, 50)));
-  fs::remove_all(Path("m/3"));
-  Look(2);
-  EXPECT_THAT(shares(), ElementsAre(std::pair(2, 1000)));
-  WriteConfig("");
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/2"));
-  EXPECT_EQ(registry().VersionOfAlias("m", "old").status(),
-            absl::InvalidArgumentError("model_version: \"old\", wanted a number from 1: the model "
-                                       "has no alias"));
-}
-
-TEST_F(RepositoryPollTest, WhatAClientDoesStaysUntilTheRepositoryChanges) {
-  for (const int version : {1, 2}) WriteModel("m", version, static_cast<float>(version));
-  Start();
-  ASSERT_TRUE(registry().Load("m", 1).ok());
-  Look(3);
-  EXPECT_THAT(Known(), ElementsAre("m/1", "m/2"));
-  ASSERT_TRUE(registry().Unload("m", 0).ok());
-  WriteModel("other", 1, 1);
-  Look(3);
-  EXPECT_THAT(Known(), ElementsAre("other/1"));
-  WriteModel("m", 3, 3);
-  Look(2);
-  EXPECT_THAT(Known(), ElementsAre("m/3", "other/1"));
-}
-
-TEST_F(RepositoryPollTest, ALackThatMayPassIsTriedEveryMinute) {
-  WriteModel("m", 1, 1);
-  Start();
-  int tries = 0;
-  bool full = true;
-  backend_.prepare = [&](const Model&) -> FakeBackend::Prepared {
-    ++tries;
-    if (full) return absl::ResourceExhaustedError("device: 1 of 2 GB");
-    return FakeBackend::Prepared(nullptr);
-  };
-  const ErrorLog log;
-  WriteWeights("m", 2, Weights(2));
-  Look(5);
-  EXPECT_EQ(tries, 1);
-  clock_.Advance(std::chrono::seconds(61));
-  Look(3);
-  EXPECT_EQ(tries, 2);
-  EXPECT_EQ(Served(), 1);
-  EXPECT_EQ(log.lines().size(), 1u);
-  full = false;
-  clock_.Advance(std::chrono::seconds(61));
-  Look();
-  EXPECT_EQ(Served(), 2);
-}
-
-TEST_F(RepositoryPollTest, TellsOnceThatThereIsNoRoom) {
-  max_models_ = 1;
-  WriteModel("m", 1, 1);
-  Start();
-  const ErrorLog log;
-  WriteModel("n", 1, 2);
-  for (int i = 0; i < 3; ++i) {
-    Look(3);
-    clock_.Advance(std::chrono::seconds(61));
-  }
-  ASSERT_EQ(log.lines().size(), 1u);
-  EXPECT_THAT(log.lines()[0], HasSubstr("model n, version 1: not loaded: RESOURCE_EXHAUSTED"));
-  fs::remove_all(Path("m"));
-  Look(2);
-  clock_.Advance(std::chrono::seconds(61));
-  Look();
-  EXPECT_THAT(Known(), ElementsAre("n/1"));
 }
 
 TEST_F(RepositoryPollTest, ARootThatIsGoneTakesNothingAway) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/retry_after.h"
 #include "kernels/reference.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
@@ -549,6 +550,20 @@ TEST(NormServiceTest, KeepsTheReasonOfAnInternalFailureToItself) {
   const grpc::Status status = Normalize(server, MakeRequest("instance_norm_64", {1, 64, 16}));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
   EXPECT_THAT(status.error_message(), Not(HasSubstr("deadbeef")));
+}
+
+TEST(NormServiceTest, SaysWhenAFailedRequestMayBeTriedAgainIfTheLaneDoes) {
+  TestServerOptions options;
+  options.fail_at_batch = 0;
+  TestServer silent(options);
+  AsyncCall failed(silent.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_EQ(failed.Wait().error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(Pushback(failed.context), "");
+  SetRetryAfter(Duration(0), options.lane_error);
+  TestServer server(options);
+  AsyncCall retried(server.stub(), MakeRequest("instance_norm_64", {1, 64, 16}));
+  EXPECT_EQ(retried.Wait().error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(Pushback(retried.context), "0");
 }
 
 TEST(NormServiceTest, CountsEachCallWithItsCodeAndItsBytes) {

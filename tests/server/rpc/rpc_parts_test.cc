@@ -1,12 +1,14 @@
-// ActiveCalls, DeadlineOf and CatchAll.
+// ActiveCalls, DeadlineOf, CatchAll and ForClient.
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <new>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "base/retry_after.h"
 #include "server/accept/active_calls.h"
 #include "server/accept/client_status.h"
 #include "server/rpc/call_deadline.h"
@@ -82,6 +84,16 @@ TEST(CatchAllTest, TurnsExceptionsIntoStatuses) {
   EXPECT_EQ(CatchAll([]() -> absl::Status { throw std::runtime_error("secret"); }).code(),
             absl::StatusCode::kInternal);
   EXPECT_EQ(CatchAll([]() -> absl::Status { throw 5; }).code(), absl::StatusCode::kInternal);
+}
+
+TEST(ForClientTest, KeepsWhenToRetryAndNotWhatFailed) {
+  absl::Status status = absl::UnknownError("deadbeef");
+  EXPECT_EQ(RetryAfterOf(ForClient(status, "")), std::nullopt);
+  SetRetryAfter(std::chrono::milliseconds(3), status);
+  const absl::Status told = ForClient(status, "");
+  EXPECT_EQ(RetryAfterOf(told), std::chrono::milliseconds(3));
+  EXPECT_EQ(told.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(std::string(told.message()).find("deadbeef"), std::string::npos);
 }
 
 }  // namespace

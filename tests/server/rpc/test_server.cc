@@ -40,12 +40,12 @@ std::unique_ptr<Backend> MakeBackend(const TestServerOptions& options, Metrics& 
   return ValueOrDie(CreateBackend(backend, metrics, clock));
 }
 
-std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int fail_at_batch) {
+std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int fail_at_batch,
+                                              const absl::Status& error) {
   std::vector<std::unique_ptr<Lane>> lanes;
   for (std::unique_ptr<Lane>& lane : backend.MakeLanes()) {
     if (fail_at_batch >= 0) {
-      lane = std::make_unique<FaultyLane>(std::move(lane), fail_at_batch,
-                                          absl::InternalError("device 7 at 0xdeadbeef is gone"));
+      lane = std::make_unique<FaultyLane>(std::move(lane), fail_at_batch, error);
     }
     lanes.push_back(std::make_unique<PausingLane>(std::move(lane), gate));
   }
@@ -83,7 +83,7 @@ TestServer::TestServer(TestServerOptions options)
                 *backend_, *metrics_, clock_),
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
-      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch), queue_,
+      executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
                 backend_->MakeInlineLanes()),
       regions_({options.region_limits, true}, metrics_->ForRegions(), clock_),
       accept_{options.accept, registry_, admission_,         queue_,

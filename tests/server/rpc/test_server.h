@@ -59,6 +59,7 @@ struct TestServerOptions {
   bool shared_memory = false;  // Whether clients may name files of /dev/shm.
   RegionLimits region_limits;
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
+  absl::Status lane_error = absl::InternalError("device 7 at 0xdeadbeef is gone");  // With this.
 };
 
 // Serves a private copy of the demo models with lanes behind a gate, which is open. The environment

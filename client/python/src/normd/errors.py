@@ -122,7 +122,7 @@ class CancelledError(Error):
 
 
 class InternalError(Error):
-    """The server or its device failed."""
+    """The server or its device failed; with `retry_after`, another attempt may succeed."""
 
     code = grpc.StatusCode.INTERNAL
 

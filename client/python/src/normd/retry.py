@@ -10,7 +10,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from normd.errors import Error, ResourceExhaustedError, UnavailableError
+from normd.errors import Error, InternalError, ResourceExhaustedError, UnavailableError
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Retry:
     (the same request has the same result), the model list, server information and health; streams
     up to the server's header, before a result has been written. Loads and unloads are not.
 
-    A call is made again after UNAVAILABLE, and after RESOURCE_EXHAUSTED if the server says when
-    (`grpc-retry-pushback-ms`), never after its timeout.
+    A call is made again after UNAVAILABLE, and after RESOURCE_EXHAUSTED or INTERNAL if the server
+    says when (`grpc-retry-pushback-ms`), never after its timeout.
 
     Attributes:
       attempts: in all, the first included; at least 1.
@@ -67,7 +67,7 @@ class Attempts:
         return wait
 
     def _wait(self, policy: Retry, error: Error) -> float | None:
-        if isinstance(error, ResourceExhaustedError):
+        if isinstance(error, (ResourceExhaustedError, InternalError)):
             return error.retry_after
         if not isinstance(error, UnavailableError):
             return None

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/retry_after.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/exec/device/device_lane_fixture.h"
@@ -43,6 +44,7 @@ TEST_P(DeviceLaneFaultTest, EndsTheBatchWithInternalAndRetiresTheLane) {
   for (const Sent& sent : sent_) {
     EXPECT_EQ(sent.done, 1);
     EXPECT_EQ(sent.completion.status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(RetryAfterOf(sent.completion.status), Duration(0));
     EXPECT_THAT(std::string(sent.completion.status.message()), HasSubstr("injected"));
   }
 }
@@ -64,6 +66,7 @@ TEST_F(DeviceLaneTest, ABatchThatTheKernelsRefuseFailsAloneAndTheLaneGoesOn) {
   Add(*batch, 1, 3);
   EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
   EXPECT_EQ(sent_[0].completion.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(RetryAfterOf(sent_[0].completion.status), std::nullopt);
   batch = std::make_unique<Batch>();
   Add(*batch, 1, 3);
   EXPECT_TRUE(lanes_[0]->Execute(std::move(batch)).ok());
@@ -82,6 +85,7 @@ TEST_F(DeviceLaneTest, EveryLaneOfABrokenDeviceRetiresAtItsNextBatch) {
   Add(*batch, 1, 3);
   EXPECT_FALSE(lanes_[1]->Execute(std::move(batch)).ok());
   EXPECT_EQ(sent_[1].completion.status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(RetryAfterOf(sent_[1].completion.status), Duration(0));
 }
 
 TEST_F(DeviceLaneTest, EachDeviceHasLanesParametersAndMetricsOfItsOwnAndMayBeLostAlone) {

@@ -1,0 +1,20 @@
+// When a call that failed is worth another attempt, carried by its status.
+
+#ifndef NORMD_BASE_RETRY_AFTER_H_
+#define NORMD_BASE_RETRY_AFTER_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+
+namespace normd {
+
+// The call may succeed as it is after this time, here or elsewhere. No effect on an OK status.
+void SetRetryAfter(Duration after, absl::Status& status);
+// What SetRetryAfter has set; nullopt if it has not.
+std::optional<Duration> RetryAfterOf(const absl::Status& status);
+
+}  // namespace normd
+
+#endif  // NORMD_BASE_RETRY_AFTER_H_
