@@ -79,8 +79,9 @@ ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default")
 ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
           "how long the echo keeps its thread busy before it answers");
-ABSL_FLAG(bool, spin, false,
-          "callers look out for their answers, awake; otherwise they sleep until they are woken");
+ABSL_FLAG(
+    bool, spin, false,
+    "callers spin until their responses are there; otherwise they sleep until they are woken");
 ABSL_FLAG(std::string, json, "", "file for the results as JSON; empty: none");
 
 namespace normd {

@@ -7,7 +7,7 @@
 namespace normd {
 
 SleepingLane::SleepingLane(std::unique_ptr<Lane> inner, const Times& times, std::uint64_t seed)
-    : inner_(std::move(inner)), times_(times), random_(seed) {}
+    : LaneAround(std::move(inner)), times_(times), random_(seed) {}
 
 absl::Status SleepingLane::Execute(std::unique_ptr<Batch> batch) {
   const TimePoint begun = SteadyClock().Now();
@@ -23,7 +23,7 @@ absl::Status SleepingLane::Execute(std::unique_ptr<Batch> batch) {
       std::move(done)(std::move(completion));
     };
   }
-  return inner_->Execute(std::move(batch));
+  return inner().Execute(std::move(batch));
 }
 
 }  // namespace normd

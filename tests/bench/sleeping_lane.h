@@ -6,11 +6,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 
 #include "base/clock.h"
 #include "client/tensor/random.h"
-#include "server/exec/lane.h"
+#include "tests/bench/lane_around.h"
 
 namespace normd {
 
@@ -18,7 +17,7 @@ namespace normd {
 // is exponentially distributed with mean 1, less 1; then lets the inner lane compute it, which
 // should take far less. Each request is told of all of it as its compute time, however late this
 // thread woke.
-class SleepingLane final : public Lane {
+class SleepingLane final : public LaneAround {
  public:
   struct Times {
     Duration batch{0};
@@ -27,13 +26,9 @@ class SleepingLane final : public Lane {
   };
   SleepingLane(std::unique_ptr<Lane> inner, const Times& times, std::uint64_t seed);
 
-  const std::string& name() const override { return inner_->name(); }
-  const std::string& device() const override { return inner_->device(); }
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
-  void Flush() override { inner_->Flush(); }
 
  private:
-  const std::unique_ptr<Lane> inner_;
   const Times times_;
   client::SplitMix64 random_;
 };

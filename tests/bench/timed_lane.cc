@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 namespace normd {
 
 TimedLane::TimedLane(std::unique_ptr<Lane> inner, const Times& times)
-    : inner_(std::move(inner)), times_(times), begin_(SteadyClock().Now()), free_(begin_) {}
+    : LaneAround(std::move(inner)), times_(times), begin_(SteadyClock().Now()), free_(begin_) {}
 
 absl::Status TimedLane::Execute(std::unique_ptr<Batch> batch) {
   // From the arrival and not from now: that this thread woke late for the batch before, or was late
@@ -19,7 +20,7 @@ absl::Status TimedLane::Execute(std::unique_ptr<Batch> batch) {
   }
   free_ = from + times_.service_time;
   std::this_thread::sleep_until(free_);
-  return inner_->Execute(std::move(batch));
+  return inner().Execute(std::move(batch));
 }
 
 }  // namespace normd

@@ -4,11 +4,9 @@
 #define NORMD_TESTS_BENCH_TIMED_LANE_H_
 
 #include <memory>
-#include <string>
-#include <utility>
 
 #include "base/clock.h"
-#include "server/exec/lane.h"
+#include "tests/bench/lane_around.h"
 
 namespace normd {
 
@@ -16,7 +14,7 @@ namespace normd {
 // far less. Batches that wait follow each other without a gap: that a thread wakes late delays one
 // answer and not those after it. Begins none in the first `pause` of every `period`, if that is
 // above 0, counted from its own beginning.
-class TimedLane final : public Lane {
+class TimedLane final : public LaneAround {
  public:
   struct Times {
     Duration service_time{0};
@@ -25,13 +23,9 @@ class TimedLane final : public Lane {
   };
   TimedLane(std::unique_ptr<Lane> inner, const Times& times);
 
-  const std::string& name() const override { return inner_->name(); }
-  const std::string& device() const override { return inner_->device(); }
   absl::Status Execute(std::unique_ptr<Batch> batch) override;
-  void Flush() override { inner_->Flush(); }
 
  private:
-  const std::unique_ptr<Lane> inner_;
   const Times times_;
   const TimePoint begin_;
   TimePoint free_;
