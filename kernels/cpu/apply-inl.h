@@ -198,12 +198,8 @@ class Transform {
 
   // Elements up to where y is aligned for streaming.
   HWY_INLINE void TakeHead() {
-    if (!stream_) return;
-    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y_) % StreamAlignment(D());
-    if (beyond == 0) return;
-    const std::int64_t head =
-        static_cast<std::int64_t>((StreamAlignment(D()) - beyond) / sizeof(Lane));
-    TakeSome(std::min(head, count_));
+    const std::int64_t end = HeadEnd();
+    if (end < count_) TakeSome(end);
   }
 
   HWY_INLINE void TakeRest() {
@@ -211,8 +207,27 @@ class Transform {
     TakeSome(count_);
   }
 
+  // Head and rest are two turns of one loop: it is compiled once, and what follows the map is long.
+  HWY_INLINE void TakeAll() {
+    for (std::int64_t end = HeadEnd();; end = count_) {
+      while (at_ + 4 * Lanes() <= end) TakeFour();
+      TakeSome(end);
+      if (end == count_) return;
+    }
+  }
+
  private:
   static HWY_INLINE std::int64_t Lanes() { return static_cast<std::int64_t>(hn::Lanes(D())); }
+
+  // Where the elements end before the first to be streamed, fewer than TakeFour takes; count_ if
+  // there are none.
+  HWY_INLINE std::int64_t HeadEnd() const {
+    if (!stream_) return count_;
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(y_) % StreamAlignment(D());
+    if (beyond == 0) return count_;
+    const auto head = static_cast<std::int64_t>((StreamAlignment(D()) - beyond) / sizeof(Lane));
+    return std::min(head, count_);
+  }
 
   HWY_INLINE V Full(std::int64_t i) {
     return after_.Full(map_.Full(Load(Source(), D(), x_ + i), i), i);
@@ -259,8 +274,7 @@ class Transform {
 template <class Source, class Format, class After, class ItsRun, class Map>
 HWY_INLINE void TransformAll(const ItsRun& run, const Map& map) {
   Transform<Source, Format, Map, After> transform(run, map);
-  transform.TakeHead();
-  transform.TakeRest();
+  transform.TakeAll();
 }
 
 template <class Source, class Format, class Map>

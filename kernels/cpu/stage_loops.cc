@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 // The above comes first: it includes this file once per target.
 #include "hwy/highway.h"
+#include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/stages-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,0 +1,47 @@
+// The buffer of the accumulation type that stages pass their values through. Included once per
+// target by foreach_target.h.
+
+#if defined(NORMD_KERNELS_CPU_BUFFER_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NORMD_KERNELS_CPU_BUFFER_INL_H_
+#undef NORMD_KERNELS_CPU_BUFFER_INL_H_
+#else
+#define NORMD_KERNELS_CPU_BUFFER_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/formats-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace normd::norm::cpu {
+namespace HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The buffer's format.
+template <class Acc>
+using BufferFormat = std::conditional_t<std::is_same_v<Acc, double>, Float64, Float32>;
+
+// Full vectors with body(i), what is left with part(i, n).
+template <class D, class Body, class Part>
+HWY_INLINE void ForVectors(D d, std::int64_t count, const Body& body, const Part& part) {
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t at = 0;
+  for (; at + 4 * lanes <= count; at += 4 * lanes) {
+    body(at);
+    body(at + lanes);
+    body(at + 2 * lanes);
+    body(at + 3 * lanes);
+  }
+  for (; at + lanes <= count; at += lanes) body(at);
+  if (at < count) part(at, static_cast<std::size_t>(count - at));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace normd::norm::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // NORMD_KERNELS_CPU_BUFFER_INL_H_
