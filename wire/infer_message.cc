@@ -1,13 +1,9 @@
 #include "wire/infer_message.h"
 
-#include <algorithm>
 #include <array>
-#include <limits>
-#include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "inference/grpc_service.pb.h"
+#include "wire/infer_parameter.h"
 
 namespace normd {
 namespace {
@@ -18,7 +14,6 @@ using Output = inference::ModelInferResponse_InferOutputTensor;
 using Wanted = inference::ModelInferRequest_InferRequestedOutputTensor;
 using Request = inference::ModelInferRequest;
 using Response = inference::ModelInferResponse;
-using Contents = inference::InferTensorContents;
 using Parameter = inference::InferParameter;
 
 constexpr bool Same(int a, int b) { return a == b; }
@@ -36,197 +31,7 @@ static_assert(Same(Request::kIdFieldNumber, Response::kIdFieldNumber));
 static_assert(Same(Request::kParametersFieldNumber, Response::kParametersFieldNumber));
 static_assert(Same(Request::kInputsFieldNumber, Response::kOutputsFieldNumber));
 
-// Of an entry of a map, by protobuf's rule.
-constexpr int kKeyField = 1;
-constexpr int kValueField = 2;
-
 constexpr absl::string_view kFinalResponse = "triton_final_response";
-constexpr absl::string_view kSharedMemory = "shared_memory_";
-constexpr absl::string_view kRegion = "shared_memory_region";
-constexpr absl::string_view kRegionOffset = "shared_memory_offset";
-constexpr absl::string_view kRegionBytes = "shared_memory_byte_size";
-
-absl::Status ReadDimension(MessageReader& reader, ReceivedInferTensor& tensor) {
-  std::int64_t dim = 0;
-  absl::Status status = reader.ReadInt(".shape", dim);
-  if (!status.ok()) return status;
-  if (tensor.shape.size() == kMaxRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
-  }
-  tensor.shape.push_back(dim);
-  return absl::OkStatus();
-}
-
-// Elements of one field follow those of another only in a message that nobody means.
-absl::Status NoteContents(const MessageReader& reader, InferContents field,
-                          ReceivedInferTensor& tensor) {
-  if (tensor.contents != InferContents::kNone && tensor.contents != field) {
-    return absl::InvalidArgumentError(absl::StrCat(reader.Within(),
-                                                   ".contents: ", Name(tensor.contents), " and ",
-                                                   Name(field), ", wanted at most one of them"));
-  }
-  tensor.contents = field;
-  return absl::OkStatus();
-}
-
-// Makes the tensor's elements so far a copy, to which more are appended.
-std::string& Own(ReceivedInferTensor& tensor) {
-  if (tensor.owned != nullptr) return *tensor.owned;
-  tensor.owned = std::make_shared<std::string>();
-  for (const ConstBytes view : tensor.data) {
-    tensor.owned->append(reinterpret_cast<const char*>(view.data()), view.size());
-  }
-  return *tensor.owned;
-}
-
-// Packed elements are on the wire what they are in memory: little-endian, side by side.
-absl::Status ReadPackedElements(MessageReader& reader, InferContents field, std::size_t size,
-                                ReceivedInferTensor& tensor) {
-  absl::InlinedVector<ConstBytes, 4> views;
-  std::int64_t bytes = 0;
-  absl::Status status = reader.ReadViews(".contents", views, bytes);
-  if (!status.ok()) return status;
-  if (bytes % static_cast<std::int64_t>(size) != 0) return reader.Malformed(".contents");
-  if (bytes == 0) return absl::OkStatus();
-  if (status = NoteContents(reader, field, tensor); !status.ok()) return status;
-  const bool first = tensor.data_bytes == 0;
-  tensor.data_bytes += bytes;
-  if (first) {
-    tensor.data = std::move(views);
-    return absl::OkStatus();
-  }
-  // A view for each of many small fields would take more memory than their bytes.
-  std::string& owned = Own(tensor);
-  for (const ConstBytes view : views) {
-    owned.append(reinterpret_cast<const char*>(view.data()), view.size());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadElement(MessageReader& reader, InferContents field, std::size_t size,
-                         ReceivedInferTensor& tensor) {
-  char element[8];
-  absl::Status status = reader.ReadFixed(".contents", element, size);
-  if (!status.ok()) return status;
-  if (status = NoteContents(reader, field, tensor); !status.ok()) return status;
-  Own(tensor).append(element, size);
-  tensor.data_bytes += static_cast<std::int64_t>(size);
-  return absl::OkStatus();
-}
-
-// Indexes take up to eight times their bytes on the wire, before anything is admitted.
-constexpr std::int64_t kMaxInt64Contents = std::int64_t{64} << 10;
-
-absl::Status ReadInt64(MessageReader& reader, ReceivedInferTensor& tensor) {
-  std::int64_t value = 0;
-  absl::Status status = reader.ReadInt(".contents", value);
-  if (status.ok()) status = NoteContents(reader, InferContents::kInt64, tensor);
-  if (!status.ok()) return status;
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(value));
-  if (tensor.data_bytes == kMaxInt64Contents * kBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(reader.Within(), ".contents: more than ", kMaxInt64Contents, " in ",
-                     Name(InferContents::kInt64), ", wanted raw_input_contents for so many"));
-  }
-  Own(tensor).append(reinterpret_cast<const char*>(&value), sizeof(value));
-  tensor.data_bytes += kBytes;
-  return absl::OkStatus();
-}
-
-absl::Status DropVarint(MessageReader& reader, InferContents field, ReceivedInferTensor& tensor) {
-  std::int64_t value = 0;
-  absl::Status status = reader.ReadInt(".contents", value);
-  return status.ok() ? NoteContents(reader, field, tensor) : status;
-}
-
-absl::Status DropVarints(MessageReader& reader, InferContents field, ReceivedInferTensor& tensor) {
-  return reader.ReadPacked(".contents", [&] { return DropVarint(reader, field, tensor); });
-}
-
-absl::Status ReadContents(MessageReader& reader, std::uint32_t tag, ReceivedInferTensor& tensor) {
-  switch (tag) {
-    case DelimitedTag(Contents::kFp32ContentsFieldNumber):
-      return ReadPackedElements(reader, InferContents::kFp32, 4, tensor);
-    case Fixed32Tag(Contents::kFp32ContentsFieldNumber):
-      return ReadElement(reader, InferContents::kFp32, 4, tensor);
-    case DelimitedTag(Contents::kFp64ContentsFieldNumber):
-      return ReadPackedElements(reader, InferContents::kFp64, 8, tensor);
-    case Fixed64Tag(Contents::kFp64ContentsFieldNumber):
-      return ReadElement(reader, InferContents::kFp64, 8, tensor);
-    case DelimitedTag(Contents::kInt64ContentsFieldNumber):
-      return reader.ReadPacked(".contents", [&] { return ReadInt64(reader, tensor); });
-    case VarintTag(Contents::kInt64ContentsFieldNumber): return ReadInt64(reader, tensor);
-    case DelimitedTag(Contents::kBoolContentsFieldNumber):
-    case DelimitedTag(Contents::kIntContentsFieldNumber):
-    case DelimitedTag(Contents::kUintContentsFieldNumber):
-    case DelimitedTag(Contents::kUint64ContentsFieldNumber):
-      return DropVarints(reader, static_cast<InferContents>(tag >> 3), tensor);
-    case VarintTag(Contents::kBoolContentsFieldNumber):
-    case VarintTag(Contents::kIntContentsFieldNumber):
-    case VarintTag(Contents::kUintContentsFieldNumber):
-    case VarintTag(Contents::kUint64ContentsFieldNumber):
-      return DropVarint(reader, static_cast<InferContents>(tag >> 3), tensor);
-    case DelimitedTag(Contents::kBytesContentsFieldNumber): {
-      absl::Status status = reader.SkipUnknown(tag);
-      return status.ok() ? NoteContents(reader, InferContents::kBytes, tensor) : status;
-    }
-    default: return reader.SkipUnknown(tag);
-  }
-}
-static_assert(static_cast<int>(InferContents::kBool) == Contents::kBoolContentsFieldNumber);
-static_assert(static_cast<int>(InferContents::kFp32) == Contents::kFp32ContentsFieldNumber);
-static_assert(static_cast<int>(InferContents::kBytes) == Contents::kBytesContentsFieldNumber);
-
-absl::Status ReadField(MessageReader& reader, std::uint32_t tag, ReceivedInferTensor& tensor) {
-  switch (tag) {
-    case DelimitedTag(Input::kNameFieldNumber):
-      return reader.ReadText(".name", kMaxNameBytes, tensor.name);
-    case DelimitedTag(Input::kDatatypeFieldNumber):
-      return reader.ReadText(".datatype", kMaxNameBytes, tensor.datatype);
-    case VarintTag(Input::kShapeFieldNumber): return ReadDimension(reader, tensor);
-    case DelimitedTag(Input::kShapeFieldNumber):
-      return reader.ReadPacked(".shape", [&] { return ReadDimension(reader, tensor); });
-    case DelimitedTag(Input::kParametersFieldNumber): {
-      std::string key;
-      ReceivedParameter value;
-      return ReadTensorParameter(reader, key, value, tensor.shared_memory);
-    }
-    case DelimitedTag(Input::kContentsFieldNumber):
-      return reader.ReadSubmessage(
-          ".contents", [&](std::uint32_t inner) { return ReadContents(reader, inner, tensor); });
-    default: return reader.SkipUnknown(tag);
-  }
-}
-
-absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint32_t tag,
-                       ReceivedParameter& value) {
-  using Kind = ReceivedParameter::Kind;
-  switch (tag) {
-    case VarintTag(Parameter::kBoolParamFieldNumber):
-      value.kind = Kind::kBool;
-      return reader.ReadInt(field, value.number);
-    case VarintTag(Parameter::kInt64ParamFieldNumber):
-      value.kind = Kind::kInt;
-      return reader.ReadInt(field, value.number);
-    case VarintTag(Parameter::kUint64ParamFieldNumber): {
-      value.kind = Kind::kUint;
-      absl::Status status = reader.ReadInt(field, value.number);
-      if (value.number < 0) value.number = std::numeric_limits<std::int64_t>::max();
-      return status;
-    }
-    case Fixed64Tag(Parameter::kDoubleParamFieldNumber): {
-      value.kind = Kind::kDouble;
-      char unused[8];
-      return reader.ReadFixed(field, unused, sizeof(unused));
-    }
-    case DelimitedTag(Parameter::kStringParamFieldNumber): {
-      value.kind = Kind::kText;
-      return reader.ReadText(field, kMaxInferParameterBytes, value.text);
-    }
-    default: return reader.SkipUnknown(tag);
-  }
-}
 
 std::size_t ShapeSize(const InferTensorHeader& tensor) {
   std::size_t size = 0;
@@ -256,12 +61,13 @@ using NumberParameters = std::array<NumberParameter, 3>;
 
 // A tensor's, beside its region.
 std::array<NumberParameter, 2> ParametersOf(const SharedPartHeader& part) {
-  return {{{kRegionOffset, Parameter::kInt64ParamFieldNumber, part.offset},
-           {kRegionBytes, Parameter::kInt64ParamFieldNumber, part.byte_size}}};
+  return {{{kRegionOffsetParameter, Parameter::kInt64ParamFieldNumber, part.offset},
+           {kRegionBytesParameter, Parameter::kInt64ParamFieldNumber, part.byte_size}}};
 }
 
 std::size_t RegionSize(const SharedPartHeader& part) {
-  return BytesFieldSize(kRegion.size()) + SubmessageSize(BytesFieldSize(part.region.size()));
+  return BytesFieldSize(kRegionParameter.size()) +
+         SubmessageSize(BytesFieldSize(part.region.size()));
 }
 
 std::size_t ParametersSize(const SharedPartHeader& part) {
@@ -301,16 +107,16 @@ std::size_t SizeOf(const InferMessageHead& head) {
 void WriteParameter(int map, const NumberParameter& parameter, MessageWriter& writer) {
   if (parameter.value == 0) return;
   writer.WriteLength(map, ParameterSize(parameter.key, parameter.value));
-  writer.WriteText(kKeyField, parameter.key);
-  writer.WriteLength(kValueField, IntFieldSize(parameter.value));
+  writer.WriteText(kMapKeyField, parameter.key);
+  writer.WriteLength(kMapValueField, IntFieldSize(parameter.value));
   writer.WriteInt(parameter.field, parameter.value);
 }
 
 void WriteParameters(int map, const SharedPartHeader& part, MessageWriter& writer) {
   if (part.region.empty()) return;
   writer.WriteLength(map, RegionSize(part));
-  writer.WriteText(kKeyField, kRegion);
-  writer.WriteLength(kValueField, BytesFieldSize(part.region.size()));
+  writer.WriteText(kMapKeyField, kRegionParameter);
+  writer.WriteLength(kMapValueField, BytesFieldSize(part.region.size()));
   writer.WriteText(Parameter::kStringParamFieldNumber, part.region);
   for (const NumberParameter& parameter : ParametersOf(part)) {
     WriteParameter(map, parameter, writer);
@@ -339,107 +145,6 @@ void WriteWanted(absl::Span<const WantedOutputHeader> outputs, MessageWriter& wr
 }
 
 }  // namespace
-
-absl::string_view Name(InferContents contents) {
-  switch (contents) {
-    case InferContents::kNone: return "";
-    case InferContents::kBool: return "bool_contents";
-    case InferContents::kInt: return "int_contents";
-    case InferContents::kInt64: return "int64_contents";
-    case InferContents::kUint: return "uint_contents";
-    case InferContents::kUint64: return "uint64_contents";
-    case InferContents::kFp32: return "fp32_contents";
-    case InferContents::kFp64: return "fp64_contents";
-    case InferContents::kBytes: return "bytes_contents";
-  }
-  return "";
-}
-
-absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
-                           ReceivedParameter& value) {
-  return reader.ReadSubmessage(field, [&](std::uint32_t tag) {
-    switch (tag) {
-      case DelimitedTag(kKeyField): return reader.ReadText(field, kMaxInferParameterBytes, key);
-      case DelimitedTag(kValueField):
-        return reader.ReadSubmessage(
-            field, [&](std::uint32_t inner) { return ReadValue(reader, field, inner, value); });
-      default: return reader.SkipUnknown(tag);
-    }
-  });
-}
-
-absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
-                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
-  absl::Status status = ReadParameter(reader, ".parameters", key, value);
-  if (!status.ok() || !absl::StartsWith(key, kSharedMemory)) return status;
-  if (shared_memory == nullptr) shared_memory = std::make_unique<ReceivedSharedMemory>();
-  if (key == kRegion) {
-    shared_memory->region = std::move(value);
-  } else if (key == kRegionOffset) {
-    shared_memory->offset = std::move(value);
-  } else if (key == kRegionBytes) {
-    shared_memory->byte_size = std::move(value);
-  } else {
-    shared_memory->unknown = key;
-  }
-  return status;
-}
-
-absl::Status ReadInferTensor(MessageReader& reader, absl::string_view list,
-                             ReceivedInferTensors& tensors) {
-  if (tensors.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(list, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  const std::size_t index = tensors.size();
-  ReceivedInferTensor& tensor = tensors.emplace_back();
-  absl::Status status = reader.ReadElement(
-      list, index, [&](std::uint32_t tag) { return ReadField(reader, tag, tensor); });
-  if (tensor.owned != nullptr) {
-    tensor.data.assign(1, ConstBytes(reinterpret_cast<const std::byte*>(tensor.owned->data()),
-                                     tensor.owned->size()));
-  }
-  return status;
-}
-
-absl::Status ReadRawContents(MessageReader& reader, absl::string_view field,
-                             ReceivedRawList& contents) {
-  if (contents.size() == kMaxTensors) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": more than ", kMaxTensors, ", wanted at most ", kMaxTensors));
-  }
-  ReceivedRawContents& raw = contents.emplace_back();
-  return reader.ReadViews(field, raw.data, raw.data_bytes);
-}
-
-absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
-                             ReceivedRawList contents, absl::string_view list,
-                             ReceivedInferTensors& tensors) {
-  if (contents.empty()) return absl::OkStatus();
-  const auto has_contents = [whose](const ReceivedInferTensor& tensor) {
-    return whose == RawContentsFor::kAll || tensor.shared_memory == nullptr;
-  };
-  const auto wanted =
-      static_cast<std::size_t>(std::count_if(tensors.begin(), tensors.end(), has_contents));
-  if (contents.size() != wanted) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", contents.size(), ", wanted ", wanted, ", one for each of ", list,
-                     wanted == tensors.size() ? "" : " that is not in shared memory"));
-  }
-  auto next = contents.begin();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!has_contents(tensors[i])) continue;
-    if (tensors[i].contents != InferContents::kNone) {
-      return absl::InvalidArgumentError(absl::StrCat(list, "[", i,
-                                                     "].contents: ", Name(tensors[i].contents),
-                                                     " beside ", field, ", wanted one of the two"));
-    }
-    tensors[i].data = std::move(next->data);
-    tensors[i].data_bytes = next->data_bytes;
-    ++next;
-  }
-  return absl::OkStatus();
-}
 
 EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead& head) {
   const int raw_field = kind == InferMessageKind::kRequest

@@ -11,6 +11,8 @@
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "wire/infer_message.h"
+#include "wire/infer_parameter.h"
+#include "wire/infer_tensor.h"
 
 namespace normd {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "inference/grpc_service.pb.h"
+#include "wire/infer_message.h"
 #include "wire/message_reader.h"
 
 namespace normd {

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
-#include "wire/infer_message.h"
+#include "wire/infer_tensor.h"
 
 namespace normd {
 

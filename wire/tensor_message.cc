@@ -19,26 +19,14 @@ static_assert(NamesOf(norm::DType::kFloat8E4M3).protocol == v1::FLOAT8_E4M3);
 static_assert(NamesOf(norm::DType::kInt64).protocol == v1::INT64);
 static_assert(v1::DataType_MAX == v1::INT64, "a type that wire/data_type.h does not name");
 
-absl::Status ReadDimension(MessageReader& reader, ReceivedTensor& tensor) {
-  std::int64_t dim = 0;
-  absl::Status status = reader.ReadInt(".shape", dim);
-  if (!status.ok()) return status;
-  if (tensor.shape.size() == kMaxRank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
-  }
-  tensor.shape.push_back(dim);
-  return absl::OkStatus();
-}
-
 absl::Status ReadField(MessageReader& reader, std::uint32_t tag, ReceivedTensor& tensor) {
   switch (tag) {
     case DelimitedTag(v1::Tensor::kNameFieldNumber):
       return reader.ReadText(".name", kMaxNameBytes, tensor.name);
     case VarintTag(v1::Tensor::kDtypeFieldNumber): return reader.ReadEnum(".dtype", tensor.dtype);
-    case VarintTag(v1::Tensor::kShapeFieldNumber): return ReadDimension(reader, tensor);
+    case VarintTag(v1::Tensor::kShapeFieldNumber): return ReadDimension(reader, tensor.shape);
     case DelimitedTag(v1::Tensor::kShapeFieldNumber):
-      return reader.ReadPacked(".shape", [&] { return ReadDimension(reader, tensor); });
+      return reader.ReadPacked(".shape", [&] { return ReadDimension(reader, tensor.shape); });
     case DelimitedTag(v1::Tensor::kDataFieldNumber):
       return reader.ReadViews(".data", tensor.data, tensor.data_bytes);
     case DelimitedTag(v1::Tensor::kSharedMemoryFieldNumber):
@@ -66,6 +54,18 @@ std::size_t SizeOf(const TensorHeader& tensor) {
 }
 
 }  // namespace
+
+absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape) {
+  std::int64_t dim = 0;
+  absl::Status status = reader.ReadInt(".shape", dim);
+  if (!status.ok()) return status;
+  if (shape.size() == kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape: more than ", kMaxRank, " dimensions, wanted at most ", kMaxRank));
+  }
+  shape.push_back(dim);
+  return absl::OkStatus();
+}
 
 v1::DataType ToProtocol(norm::DType dtype) {
   return static_cast<v1::DataType>(NamesOf(dtype).protocol);

@@ -45,12 +45,18 @@ struct ReceivedSharedPart {
 absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,
                             std::optional<ReceivedSharedPart>& part);
 
+// As sent: any numbers, at most kMaxRank of them.
+using ReceivedShape = absl::InlinedVector<std::int64_t, 6>;
+
+// Reads one element of the repeated field `shape`. InvalidArgument for more than kMaxRank.
+absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape);
+
 // A Tensor message that was received. `data` are views of the slices, in order, of any split and
 // alignment.
 struct ReceivedTensor {
   std::string name;
   v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;  // As sent: may be no enumerator.
-  absl::InlinedVector<std::int64_t, 6> shape;      // As sent, at most kMaxRank.
+  ReceivedShape shape;
   absl::InlinedVector<ConstBytes, 4> data;
   std::int64_t data_bytes = 0;
   std::optional<ReceivedSharedPart> shared_memory;

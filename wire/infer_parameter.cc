@@ -1,0 +1,77 @@
+#include "wire/infer_parameter.h"
+
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "inference/grpc_service.pb.h"
+
+namespace normd {
+namespace {
+
+using Parameter = inference::InferParameter;
+
+constexpr absl::string_view kSharedMemory = "shared_memory_";
+
+absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint32_t tag,
+                       ReceivedParameter& value) {
+  using Kind = ReceivedParameter::Kind;
+  switch (tag) {
+    case VarintTag(Parameter::kBoolParamFieldNumber):
+      value.kind = Kind::kBool;
+      return reader.ReadInt(field, value.number);
+    case VarintTag(Parameter::kInt64ParamFieldNumber):
+      value.kind = Kind::kInt;
+      return reader.ReadInt(field, value.number);
+    case VarintTag(Parameter::kUint64ParamFieldNumber): {
+      value.kind = Kind::kUint;
+      absl::Status status = reader.ReadInt(field, value.number);
+      if (value.number < 0) value.number = std::numeric_limits<std::int64_t>::max();
+      return status;
+    }
+    case Fixed64Tag(Parameter::kDoubleParamFieldNumber): {
+      value.kind = Kind::kDouble;
+      char unused[8];
+      return reader.ReadFixed(field, unused, sizeof(unused));
+    }
+    case DelimitedTag(Parameter::kStringParamFieldNumber): {
+      value.kind = Kind::kText;
+      return reader.ReadText(field, kMaxInferParameterBytes, value.text);
+    }
+    default: return reader.SkipUnknown(tag);
+  }
+}
+
+}  // namespace
+
+absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
+                           ReceivedParameter& value) {
+  return reader.ReadSubmessage(field, [&](std::uint32_t tag) {
+    switch (tag) {
+      case DelimitedTag(kMapKeyField): return reader.ReadText(field, kMaxInferParameterBytes, key);
+      case DelimitedTag(kMapValueField):
+        return reader.ReadSubmessage(
+            field, [&](std::uint32_t inner) { return ReadValue(reader, field, inner, value); });
+      default: return reader.SkipUnknown(tag);
+    }
+  });
+}
+
+absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
+                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory) {
+  absl::Status status = ReadParameter(reader, ".parameters", key, value);
+  if (!status.ok() || !absl::StartsWith(key, kSharedMemory)) return status;
+  if (shared_memory == nullptr) shared_memory = std::make_unique<ReceivedSharedMemory>();
+  if (key == kRegionParameter) {
+    shared_memory->region = std::move(value);
+  } else if (key == kRegionOffsetParameter) {
+    shared_memory->offset = std::move(value);
+  } else if (key == kRegionBytesParameter) {
+    shared_memory->byte_size = std::move(value);
+  } else {
+    shared_memory->unknown = key;
+  }
+  return status;
+}
+
+}  // namespace normd

@@ -1,0 +1,58 @@
+// The entries of `parameters`, a map of every message of the Open Inference Protocol: read from the
+// wire.
+
+#ifndef NORMD_WIRE_INFER_PARAMETER_H_
+#define NORMD_WIRE_INFER_PARAMETER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "wire/message_reader.h"
+
+namespace normd {
+
+// The longest name, and the longest text, of a parameter that is read at all.
+inline constexpr int kMaxInferParameterBytes = 1024;
+
+// The fields of an entry of a map, by protobuf's rule.
+inline constexpr int kMapKeyField = 1;
+inline constexpr int kMapValueField = 2;
+
+// A tensor's part of a region of shared memory.
+inline constexpr absl::string_view kRegionParameter = "shared_memory_region";
+inline constexpr absl::string_view kRegionOffsetParameter = "shared_memory_offset";
+inline constexpr absl::string_view kRegionBytesParameter = "shared_memory_byte_size";
+
+// An InferParameter.
+struct ReceivedParameter {
+  enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };
+  Kind kind = Kind::kNone;
+  // Of kBool, kInt and kUint; of a kUint of 2^63 and more, the most that there is.
+  std::int64_t number = 0;
+  std::string text;  // Of kText.
+
+  bool IsNumber() const { return kind == Kind::kInt || kind == Kind::kUint; }
+};
+
+// The parameters of a tensor that begin with "shared_memory_".
+struct ReceivedSharedMemory {
+  ReceivedParameter region;
+  ReceivedParameter offset;
+  ReceivedParameter byte_size;
+  std::string unknown;  // One that is none of these; empty: none.
+};
+
+// Reads the next element of a `parameters` map.
+absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
+                           ReceivedParameter& value);
+
+// The same of a tensor, whose key is looked at: takes what is about shared memory.
+absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
+                                 std::unique_ptr<ReceivedSharedMemory>& shared_memory);
+
+}  // namespace normd
+
+#endif  // NORMD_WIRE_INFER_PARAMETER_H_
