@@ -26,11 +26,8 @@ constexpr std::uint64_t kFirstListenerId = 1;
 constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
 constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
-// What must have come between two counts of a connection's streams: the headers of a thousand.
-constexpr std::int64_t kCountBytes = std::int64_t{16} << 10;
 // Between two looks at the connections that are being closed.
 constexpr int kCloseRoundMillis = 5;
-constexpr Duration kRefusalLogInterval = std::chrono::seconds(10);
 // What may arrive behind the acknowledgement before a held connection reads as readable. Linux
 // knows up to half of the largest receive buffer, and makes the buffer large enough.
 constexpr int kHoldBytes = 1 << 20;
@@ -186,7 +183,7 @@ void ConnectionLoop::Accept(std::uint64_t id) {
       });
   if (error == 0) return;
   metrics_.RecordRefused(ConnectionRefusal::kNoDescriptors);
-  LogRefusal({}, std::strerror(error));
+  refusal_log_.Record("", std::strerror(error), Now());
 }
 
 void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin) {
@@ -195,14 +192,16 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
       DecideTaking(options_.limits, static_cast<std::int64_t>(connections_.size()),
                    of_peer != per_peer_.end() ? of_peer->second : 0);
   if (peer.is_unix && !MayUseSocket(PeerUid(socket.get()))) {
-    return LogRefusal(peer, "its process is another user's");
+    return refusal_log_.Record(peer.grpc_peer, "its process is another user's", Now());
   }
   if (taking != Taking::kTake) {
     // Closed before a word of HTTP/2: a gRPC client takes it for UNAVAILABLE and backs off. A
     // proper GOAWAY would make it come back at once.
     const bool full = taking == Taking::kFull;
     metrics_.RecordRefused(full ? ConnectionRefusal::kFull : ConnectionRefusal::kPeerFull);
-    LogRefusal(peer, full ? "--max_connections are open" : "--max_peer_connections of it are open");
+    refusal_log_.Record(
+        peer.grpc_peer,
+        full ? "--max_connections are open" : "--max_peer_connections of it are open", Now());
     return;
   }
   metrics_.RecordAccepted();
@@ -237,7 +236,8 @@ void ConnectionLoop::HandOn(std::uint64_t id, Connection& connection) {
   // Calls find their connection by its name, the client's address: the same one at two listeners
   // would lend a connection the other's rights and counts.
   if (callers_.IsOtherwise(connection.peer.grpc_peer, connection.origin)) {
-    LogRefusal(connection.peer, "its address is connected to another listener too");
+    refusal_log_.Record(connection.peer.grpc_peer,
+                        "its address is connected to another listener too", Now());
     return Forget(id);
   }
   const int socket = connection.socket.get();
@@ -364,14 +364,11 @@ bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint 
 bool ConnectionLoop::HasTooManyStreams(Connection& connection, std::int64_t received_bytes,
                                        TimePoint now) {
   if (options_.max_streams == 0 || !options_.min_tls_version || connection.peer.is_unix ||
-      !callbacks_.streams_of || received_bytes - connection.counted_bytes < kCountBytes ||
-      now < connection.count_again) {
+      !callbacks_.streams_of || !connection.streams.IsDue(received_bytes, now)) {
     return false;
   }
-  connection.count_again = now + kCalmCheck;
-  connection.counted_bytes = received_bytes;
-  connection.streams = callbacks_.streams_of(connection.peer.grpc_peer);
-  return connection.streams > options_.max_streams;
+  connection.streams.Set(callbacks_.streams_of(connection.peer.grpc_peer), received_bytes, now);
+  return connection.streams.count() > options_.max_streams;
 }
 
 // Whoever has held the most for a second goes first: fast uploads in progress have nothing so old.
@@ -395,9 +392,9 @@ void ConnectionLoop::Cut(std::uint64_t id, Connection& connection, ConnectionEnd
   if (connection.stage == Stage::kHeld) {
     spdlog::warn("connection of {} ended: it sent more than {} bytes while it was handed over",
                  connection.peer.grpc_peer, kMaxHeldBytes);
-  } else if (options_.max_streams > 0 && connection.streams > options_.max_streams) {
+  } else if (options_.max_streams > 0 && connection.streams.count() > options_.max_streams) {
     spdlog::warn("connection of {} ended: it has {} calls at once, wanted at most {}",
-                 connection.peer.grpc_peer, connection.streams, options_.max_streams);
+                 connection.peer.grpc_peer, connection.streams.count(), options_.max_streams);
   } else if (connection.stage == Stage::kServing) {
     spdlog::warn("connection of {} ended: {} bytes of it wait for the rest of their messages ({})",
                  connection.peer.grpc_peer, connection.undelivered.bytes(),
@@ -420,16 +417,6 @@ void ConnectionLoop::Forget(std::uint64_t id) {
   if (--of_peer->second == 0) per_peer_.erase(of_peer);
   connections_.erase(found);
   metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
-}
-
-void ConnectionLoop::LogRefusal(const PeerAddress& peer, const char* why) {
-  ++refused_since_log_;
-  const TimePoint now = Now();
-  if (now < next_refusal_log_) return;
-  next_refusal_log_ = now + kRefusalLogInterval;
-  spdlog::warn("{} connections refused since the last such line, the last of {}: {}",
-               std::exchange(refused_since_log_, 0),
-               peer.grpc_peer.empty() ? "an unknown peer" : peer.grpc_peer, why);
 }
 
 void ConnectionLoop::UpdateRoom() {

@@ -27,6 +27,8 @@
 #include "server/net/heap_trim.h"
 #include "server/net/listener.h"
 #include "server/net/peer_address.h"
+#include "server/net/refusal_log.h"
+#include "server/net/stream_count.h"
 #include "server/net/undelivered.h"
 
 namespace normd {
@@ -124,11 +126,7 @@ class ConnectionLoop {
     std::int64_t opening_bytes = 0;  // In kHeld: received up to the acknowledgement.
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
-    // When its streams may be counted again; what had been received, and how many there were, at
-    // the last count.
-    TimePoint count_again = TimePoint::min();
-    std::int64_t counted_bytes = 0;
-    std::int64_t streams = 0;
+    StreamCount streams;
   };
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
@@ -153,7 +151,6 @@ class ConnectionLoop {
   void EndWorst();
   void Cut(std::uint64_t id, Connection& connection, ConnectionEnding why);
   void Forget(std::uint64_t id);
-  void LogRefusal(const PeerAddress& peer, const char* why);
   void UpdateRoom();
 
   const ConnectionLoopOptions options_;
@@ -182,8 +179,7 @@ class ConnectionLoop {
   bool suspicious_ = false;  // Some connection has much undelivered.
   TimePoint next_traffic_check_;
   HeapTrim trim_;
-  TimePoint next_refusal_log_;
-  std::int64_t refused_since_log_ = 0;
+  RefusalLog refusal_log_;
 
   TaskThread hand_over_;
   std::thread thread_;  // Last: it uses the rest.

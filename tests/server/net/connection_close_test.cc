@@ -1,0 +1,158 @@
+// The end of the loop, and of all connections before it.
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/net/connection_loop.h"
+#include "server/net/socket_calls.h"
+#include "tests/server/net/connection_loop_fixture.h"
+
+namespace normd {
+namespace {
+
+using testing::Client;
+using testing::kAck;
+using testing::kHello;
+using testing::kOwnSettings;
+using testing::kWaitMillis;
+using testing::Readable;
+using testing::ReadAll;
+using testing::Taken;
+
+class ConnectionCloseTest : public testing::ConnectionLoopTest {};
+
+// Reads what there is up to the end of the connection.
+bool ReadsTheEnd(const Descriptor& socket) {
+  char bytes[256];
+  while (Readable(socket, kWaitMillis)) {
+    const ssize_t got = recv(socket.get(), bytes, sizeof(bytes), 0);
+    if (got == 0) return true;
+    if (got < 0) return false;
+  }
+  return false;
+}
+
+TEST_F(ConnectionCloseTest, ClosesConnectionsOfEveryStageAndWaitsForTheirOwners) {
+  Start(Options());
+  Client silent(port_);
+  Client opening(port_);
+  opening.Send(kHello);
+  Client held(port_);
+  held.Send(kHello + kAck);
+  Taken owner = Take();
+  Client serving(port_);
+  Taken served = Serve(serving);
+  WaitOpen(4);
+  std::thread closing([this] { loop_->CloseAll(std::chrono::hours(1)); });
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  EXPECT_TRUE(opening.Closed());
+  for (Taken* taken : {&owner, &served}) {
+    EXPECT_TRUE(ReadsTheEnd(taken->socket));
+    shutdown(taken->socket.get(), SHUT_RDWR);
+    taken->socket.Reset();
+  }
+  closing.join();
+  EXPECT_EQ(metrics_.open, 0);
+  Descriptor late(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<in_port_t>(port_));
+  inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+  EXPECT_NE(connect(late.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+}
+
+TEST_F(ConnectionCloseTest, ClosesAConnectionOnlyWhenItsClientHasWhatWasSent) {
+  Start(Options());
+  Client client(port_);
+  Taken taken = Serve(client);
+  const std::string sent(4 << 20, 'a');
+  std::size_t written = 0;
+  // As much as the two systems take: the rest waits here for the client to read.
+  for (;;) {
+    const ssize_t size = send(taken.socket.get(), sent.data(), sent.size(), MSG_DONTWAIT);
+    if (size <= 0) break;
+    written += static_cast<std::size_t>(size);
+  }
+  std::thread closing([this] { loop_->CloseAll(std::chrono::hours(1)); });
+  std::size_t left = kOwnSettings.size() + written;
+  while (left > 0) {
+    const std::size_t read = client.Read(std::min<std::size_t>(left, 1 << 16)).size();
+    ASSERT_GT(read, 0u) << left << " bytes are lost";
+    left -= read;
+  }
+  EXPECT_TRUE(ReadsTheEnd(taken.socket));
+  shutdown(taken.socket.get(), SHUT_RDWR);
+  closing.join();
+}
+
+TEST_F(ConnectionCloseTest, ClosesConnectionsThatAreNotReadWhenTheGraceIsOver) {
+  Start(Options());
+  Client client(port_);
+  Taken taken = Serve(client);
+  const std::string sent(4 << 20, 'a');
+  while (send(taken.socket.get(), sent.data(), sent.size(), MSG_DONTWAIT) > 0) {
+  }
+  loop_->CloseAll(Duration(0));
+  EXPECT_TRUE(ReadsTheEnd(taken.socket));
+}
+
+TEST_F(ConnectionCloseTest, StopsOnlyWhenAllThatWaitForTheirOwnerHaveIt) {
+  Start(Options());
+  SetOwnerSlow(true);
+  Client first(port_);
+  first.Send(kHello + kAck);
+  Taken taken_first = Take();
+  Client second(port_);
+  second.Send(kHello);
+  EXPECT_EQ(second.Read(21).size(), 21u);
+  second.Send(kAck);
+  Client flooding(port_);
+  flooding.Send(kHello);
+  EXPECT_EQ(flooding.Read(21).size(), 21u);
+  flooding.Send(kAck);
+  Client opening(port_);  // The loop greets it after it has read the acknowledgement above.
+  opening.Send(kHello);
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  std::thread stopping([this] { loop_.reset(); });
+  EXPECT_TRUE(opening.Closed());
+  flooding.Send(std::string(8 << 20, 'f'));  // Ends, because the loop still watches.
+  SetOwnerSlow(false);
+  Taken taken_second = Take();
+  Taken ended = Take();
+  stopping.join();
+  EXPECT_EQ(ReadAll(ended.socket).size(), 0u);
+  EXPECT_TRUE(Readable(taken_first.socket, kWaitMillis));
+  EXPECT_TRUE(Readable(taken_second.socket, kWaitMillis));
+}
+
+TEST_F(ConnectionCloseTest, StopsWithConnectionsInEveryStage) {
+  Start(Options());
+  Client silent(port_);
+  Client opening(port_);
+  opening.Send(kHello);
+  Client held(port_);
+  held.Send(kHello + kAck);
+  Taken owner = Take();
+  Client serving(port_);
+  Taken served = Serve(serving);
+  loop_.reset();
+  EXPECT_TRUE(silent.Closed());
+  EXPECT_EQ(opening.Read(21).size(), 21u);
+  EXPECT_TRUE(opening.Closed());
+  // Those that were handed on are their owners'.
+  EXPECT_TRUE(Readable(owner.socket, kWaitMillis));
+  serving.Send("x");
+  EXPECT_TRUE(Readable(served.socket, kWaitMillis));
+}
+
+}  // namespace
+}  // namespace normd
