@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
+#include "server/batching/queue_refusals.h"
 #include "server/batching/spare_node.h"
 
 namespace normd {
@@ -31,34 +31,11 @@ WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
   return {request.geometry.rows, request.geometry.LargerBytes(), admitted, request.priority};
 }
 
-double InMs(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
-
 // How long it may wait, if lanes then have it for `computation`; Duration::max(): for ever.
 Duration PatienceOf(const Request& request, TimePoint now, Duration computation) {
   const Duration timeout = std::max(request.queue_timeout, Duration::zero());
   if (request.deadline == kNever) return timeout;
   return std::clamp(request.deadline - now - computation, Duration::zero(), timeout);
-}
-
-absl::Status NoRoom(const Request& request, std::int64_t waiting) {
-  return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request.model->name(),
-                                                   "\": ", waiting,
-                                                   " requests wait, as many as may"));
-}
-
-absl::Status TooLate(const Request& request, const Arrival& arrival) {
-  const bool by_deadline = arrival.patience < request.queue_timeout;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
-                   InMs(arrival.wait), " ms, ", by_deadline ? "the deadline" : "queue_timeout_ns",
-                   " leaves ", InMs(arrival.patience), " ms"));
-}
-
-absl::Status GivesWay(const Request& request, const Arrival& arrival) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "queue of model \"", request.model->name(),
-      "\": ", arrival.line_is_full ? "it is full" : "others would wait too long",
-      ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
 }
 
 }  // namespace

@@ -1,0 +1,35 @@
+#include "server/batching/queue_refusals.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace normd {
+namespace {
+
+double InMs(Duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+}  // namespace
+
+absl::Status NoRoom(const Request& request, std::int64_t waiting) {
+  return absl::ResourceExhaustedError(absl::StrCat("queue of model \"", request.model->name(),
+                                                   "\": ", waiting,
+                                                   " requests wait, as many as may"));
+}
+
+absl::Status TooLate(const Request& request, const Arrival& arrival) {
+  const bool by_deadline = arrival.patience < request.queue_timeout;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
+                   InMs(arrival.wait), " ms, ", by_deadline ? "the deadline" : "queue_timeout_ns",
+                   " leaves ", InMs(arrival.patience), " ms"));
+}
+
+absl::Status GivesWay(const Request& request, const Arrival& arrival) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "queue of model \"", request.model->name(),
+      "\": ", arrival.line_is_full ? "it is full" : "others would wait too long",
+      ", and this caller has ", arrival.most_waiting, " requests in it, more than any other"));
+}
+
+}  // namespace normd
