@@ -105,7 +105,7 @@ ProgramOptions ReadOptions(const Json& json) {
   if (!o.arrivals_file.empty()) o.trace = {Duration{0}};
   if (!o.sweep_text.empty()) o.sweep = ValueOr(ParseSweep(o.sweep_text), "options.sweep");
   if (!o.slo.empty()) o.objective = ValueOr(ParseObjective(o.slo), "options.slo");
-  if (o.find_max && !o.objective) throw BadValue{"options.slo: lacks, wanted with find_max"};
+  if (o.find_max && !o.objective) throw BadValue{"options.slo: missing, wanted with find_max"};
   return o;
 }
 

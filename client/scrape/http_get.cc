@@ -45,7 +45,7 @@ absl::Status BadAnswer(const error_code& error) {
   }
   // The parser's own errors, which also say that nothing came at all.
   if (error.category() == make_error_code(http::error::end_of_stream).category()) {
-    return absl::InternalError("the answer is no HTTP");
+    return absl::InternalError("the answer is not HTTP");
   }
   return Unavailable("the answer broke off", error);
 }

@@ -32,7 +32,7 @@ absl::StatusOr<HttpUrl> ParseHttpUrl(absl::string_view text);
 // The body of the response to GET, spoken as HTTP/1.0: the connection's end is the body's. Blocks,
 // for at most `timeout` once the name is resolved. Unavailable when nothing answers or the response
 // breaks off, or when the two sides do not agree on TLS; DeadlineExceeded after `timeout`; Internal
-// for a status other than 200, a response that is no HTTP, and one of more than 64 MiB;
+// for a status other than 200, a response that is not HTTP, and one of more than 64 MiB;
 // InvalidArgument for a file of `security` that cannot be used. Messages name the URL.
 //
 // With TLS, of version 1.2 or newer, the server's certificate is verified, with its name, and its

@@ -81,8 +81,8 @@ TEST(HttpGetTest, ReturnsTheBody) {
 TEST(HttpGetTest, OtherAnswersAreErrors) {
   EXPECT_THAT(std::string(Get("HTTP/1.0 404 Not Found\r\n\r\nno").status().message()),
               HasSubstr("/metrics: the answer is HTTP/1.0 404 Not Found"));
-  EXPECT_THAT(std::string(Get("SSH-2.0\r\n\r\n").status().message()), HasSubstr("no HTTP"));
-  EXPECT_THAT(std::string(Get("").status().message()), HasSubstr("no HTTP"));
+  EXPECT_THAT(std::string(Get("SSH-2.0\r\n\r\n").status().message()), HasSubstr("not HTTP"));
+  EXPECT_THAT(std::string(Get("").status().message()), HasSubstr("not HTTP"));
   const auto broken = Get("HTTP/1.0 200 OK\r\ncontent-length: 9\r\n\r\nhalf");
   EXPECT_EQ(broken.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(

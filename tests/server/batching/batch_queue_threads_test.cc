@@ -81,7 +81,7 @@ TEST_F(BatchQueueThreadsTest, EachPushWakesATaker) {
   }
 }
 
-// Were it not called, it would look out for an hour.
+// Were it not called, it would spin for an hour.
 TEST_F(BatchQueueThreadsTest, ATakerThatLooksOutIsCalledByAPushADelayAndTheEnd) {
   for (const Duration delay : {Duration(0), Duration(microseconds(100))}) {
     for (const int count : {1, 3}) {
