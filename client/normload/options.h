@@ -1,4 +1,4 @@
-// normload's command line.
+// What normload's command line asks for.
 
 #ifndef NORMD_CLIENT_NORMLOAD_OPTIONS_H_
 #define NORMD_CLIENT_NORMLOAD_OPTIONS_H_
@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "client/connection_flags.h"
 #include "client/load/objective.h"
 #include "client/load/rate_profile.h"
@@ -103,20 +101,6 @@ struct ProgramOptions {
     return profile.has_value() || !trace.empty() || find_max || (sweep && sweep->over_rate);
   }
 };
-
-// InvalidArgument names the flag, what came and what was wanted. With --help nothing else is
-// checked.
-absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> arguments);
-
-std::string HelpText();
-
-// "normload merge": the reports to merge, at least one, and where the result goes.
-struct MergeOptions {
-  std::vector<std::string> reports;
-  ReportFiles files;
-};
-
-absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arguments);
 
 }  // namespace normd::load
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/normload/normload.h"
-#include "client/normload/options.h"
+#include "client/normload/parse_options.h"
 #include "client/normload/report.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/temp_repository.h"

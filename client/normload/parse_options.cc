@@ -1,4 +1,4 @@
-#include "client/normload/options.h"
+#include "client/normload/parse_options.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,126 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/channel_security.h"
 #include "client/load/arrivals.h"
+#include "client/normload/option_flags.h"
 #include "flags/flag_set.h"
 
 namespace normd::load {
 namespace {
-
-void AddFileFlags(ReportFiles& files, FlagSet& flags) {
-  flags.Section("Reports, beside the table that is always printed:");
-  flags.Add("json", &files.json, "FILE", "Writes a report for programs (REPORT.md says what).");
-  flags.Add("csv", &files.csv, "FILE", "Writes the runs and their seconds as a table.");
-  flags.Add("html", &files.html, "FILE", "Writes a page with charts, which needs nothing else.");
-}
-
-void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
-  flags.Section("Whom to load:");
-  flags.Add("server", &o.server, "HOST:PORT",
-            "The server's gRPC address (or unix:///path), or those of several with commas between, "
-            "or a name with "
-            "several addresses as dns:///HOST:PORT.");
-  o.balance.AddTo(flags);
-  flags.Add("protocol", &o.protocol_text, "NAME",
-            "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
-            "whose responses tell neither stages nor batches.");
-  flags.Add("connections", &o.connections, "N",
-            "Connections; 0 is one for each caller, at most 16.");
-  o.plane_flags.AddTo(flags);
-  o.connection.AddTo(flags);
-}
-
-void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
-  flags.Section(
-      "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
-      "wait?):");
-  flags.Add("concurrency", &o.concurrency, "N",
-            "Closed loop: callers that each wait for their response before they send again.");
-  flags.Add("rate", &o.rate, "R",
-            "Open loop: requests per second, whatever the server does; 0 is the closed loop.");
-  flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.");
-  flags.Add("profile", &o.profile_text, "STEPS",
-            "Open loop: steps and ramps instead of --rate, such as 1000@10s,1000..4000@30s.");
-  flags.Add("arrivals_file", &o.arrivals_file, "FILE",
-            "Open loop: a trace, with the time of a request in seconds on each line.");
-  flags.Add("max_inflight", &o.max_inflight, "N",
-            "Open loop: with so many unanswered, sending waits (and the wait is measured).");
-  flags.Add("max_sending", &o.max_sending, "N",
-            "Calls of one connection that gRPC has at once, of Normalize. Others wait in normload: "
-            "the newest goes first once the oldest has spent half its --timeout, and what has "
-            "reached it when a call ends is given up unsent. 0: gRPC has all, and sends the oldest "
-            "first, however late.");
-  flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
-            "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
-  flags.Add("find_max", &o.find_max, "",
-            "Searches the highest rate that meets --slo, from --rate on (100 by default).");
-  flags.Add("slo", &o.slo, "OBJECTIVE",
-            "Objective of the response time, such as p99=5ms: whether it was met, and the goodput "
-            "within it.");
-}
-
-void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
-  flags.Section("What to send:");
-  flags.Add("model", &o.model, "MODEL", "Model to call; this or --mix is required.");
-  flags.Add("shape", &o.shape, "DIMS",
-            "The tensor's dimensions, with --model, such as 1x64x56x56; without it, some that suit "
-            "the model.");
-  flags.Add("dtype", &o.dtype, "TYPE", "float32, float64, float16 or bfloat16, with --model.");
-  flags.Add("stream", &o.stream, "",
-            "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
-            "larger than a message.");
-  flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
-  flags.Add("mix", &o.mix_text, "MIX",
-            "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
-            ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :outputs=y+mean, "
-            ":NAME=DIMS (a further input, such as :y=8x512).");
-  flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
-  flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
-  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");
-  flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.");
-  flags.Add("cancel_after", &o.cancel_after, "DURATION",
-            "How long after they left, to about a millisecond.");
-}
-
-void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
-  flags.Section("When to stop:");
-  flags.Add("duration", &o.duration, "DURATION",
-            "How long to measure, each run; 5s by default with --find_max, 60s with --stable_p99, "
-            "without a limit where --requests, --profile or --arrivals_file is given.");
-  flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.");
-  flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.");
-  flags.Add(
-      "stable_p99", &o.stable_p99, "X",
-      "Ends the run when the p99 of three windows in a row differ by at most this share, such "
-      "as 0.05; 0 never.");
-  flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.");
-  flags.Add("stop_error_share", &o.stop_error_share, "X",
-            "Ends the run when a larger share of at least 100 requests failed; 1 never.");
-  flags.Add("give_up_after", &o.give_up_after, "N",
-            "Ends the run after so many UNAVAILABLE in a row; 0 never.");
-}
-
-void AddFlags(ProgramOptions& o, FlagSet& flags) {
-  AddServerFlags(o, flags);
-  AddRequestFlags(o, flags);
-  AddLoadFlags(o, flags);
-  AddStopFlags(o, flags);
-  AddFileFlags(o.files, flags);
-  flags.Add("metrics", &o.metrics, "URL",
-            "The server's metrics, such as http://127.0.0.1:8002/metrics: the reports then tell of "
-            "its stages during the run. They are asked for with the certificate and the token of "
-            "the calls; https where the port speaks TLS.");
-  flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
-  flags.Section("What is a failure:");
-  flags.Add("max_error_share", &o.max_error_share, "X",
-            "Exits with 1 when a larger share of the requests failed.");
-  flags.Add("require_slo", &o.require_slo, "",
-            "Exits with 1 when --slo was missed, by any run of a sweep.");
-  flags.Add("verify", &o.verify, "", "Checks responses against float64; needs --model_repository.");
-  flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.");
-  flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
-  flags.Section("");
-  flags.Add("help", &o.help, "", "Prints this.");
-}
 
 // More than any machine does; a search and its clock go no further either.
 constexpr double kMaxRate = 1e6;
@@ -391,30 +276,6 @@ absl::StatusOr<MergeOptions> ParseMergeOptions(absl::Span<const std::string> arg
     return absl::InvalidArgumentError("merge: wanted at least one report that --json has written");
   }
   return options;
-}
-
-std::string HelpText() {
-  ProgramOptions defaults;
-  FlagSet flags;
-  AddFlags(defaults, flags);
-  return absl::StrCat(
-      "normload loads a normd server and measures what its users would see.\n\n"
-      "  normload --model=instance_norm_64                          # What can it do?\n"
-      "  normload --model=instance_norm_64 --rate=500 --html=r.html # What do users wait?\n"
-      "  normload --model=instance_norm_64 --find_max --slo=p99=5ms # How much load may it get?\n"
-      "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
-      "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
-      "--rate=2000\n"
-      "  normload merge one.json two.json --html=both.html          # Of several processes\n"
-      "  normload plan one.json --rate=20000 --slo=p99=50ms         # How many replicas?\n\n",
-      flags.Help(),
-      "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
-      "server\nshows; service time counts from the moment it left.\n\n"
-      "Exit codes: 0 done; 1 unreachable server, a wrong response, too many errors, no rate that "
-      "meets "
-      "the\nobjective, or an objective missed with --require_slo (the report is still written); 2 "
-      "the "
-      "command\nline is wrong, or a report cannot be written. Ctrl-C stops sending and reports.\n");
 }
 
 }  // namespace normd::load
