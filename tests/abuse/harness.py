@@ -205,8 +205,11 @@ class Normd:
                 "p99_ms": result["service_time"]["p99_us"] / 1e3}
 
     def require_serving(self, when="afterwards"):
-        """A fresh client is answered, and not refused once."""
+        """A fresh client is answered, and not refused once. On a busy machine its first call may
+        take longer than a short probe."""
         result = self.probe(seconds=0.3)
+        if result["ok"] == 0 and result["errors"] == 0:
+            result = self.probe(seconds=5)
         require(result["ok"] > 0 and result["errors"] == 0, f"a fresh client {when}: {result}")
 
     def _serves_a_fresh_client(self):
