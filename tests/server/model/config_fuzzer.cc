@@ -126,10 +126,12 @@ std::string WithOtherWords(absl::string_view text) {
     std::size_t end = begin;
     while (end < other.size() && is_letter(other[end])) ++end;
     const absl::string_view word = text.substr(begin, end - begin);
-    // Numbers have a grammar of their own.
-    const bool is_word = !absl::ascii_isdigit(static_cast<unsigned char>(word.front())) &&
-                         (begin == 0 || (other[begin - 1] != '.' && other[begin - 1] != '+'));
-    if (is_word && !ResemblesAName(word)) other.replace(begin, word.size(), word.size(), 'q');
+    // Numbers have a grammar of their own, to the end of an exponent.
+    const bool in_number =
+        absl::ascii_isdigit(static_cast<unsigned char>(word.front())) ||
+        (begin > 0 && (text[begin - 1] == '.' || text[begin - 1] == '+')) ||
+        (begin > 1 && text[begin - 1] == '-' && absl::ascii_tolower(text[begin - 2]) == 'e');
+    if (!in_number && !ResemblesAName(word)) other.replace(begin, word.size(), word.size(), 'q');
     begin = end;
   }
   return other;
