@@ -1,0 +1,94 @@
+// What tests of NormalizeStream share: a server with windows of some kilobytes, and requests.
+
+#ifndef NORMD_TESTS_SERVER_RPC_STREAM_FIXTURE_H_
+#define NORMD_TESTS_SERVER_RPC_STREAM_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/support/tensor.h"
+
+namespace normd::testing {
+
+inline constexpr std::int64_t kWindow = 64 << 10;
+inline constexpr std::int64_t kPiece = 4 << 10;
+inline constexpr std::int64_t kMaxChunk = kWindow / 4;
+
+inline TestServerOptions SmallWindow() {
+  TestServerOptions options;
+  options.accept.stream = {.window_bytes = kWindow, .piece_bytes = kPiece};
+  return options;
+}
+
+inline std::function<std::size_t()> ChunksOf(std::size_t bytes) {
+  return [bytes] { return bytes; };
+}
+
+inline v1::NormalizeResponse Unary(TestServer& server, const v1::NormalizeRequest& request) {
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  const grpc::Status status = server.stub().Normalize(&context, request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+inline v1::NormalizeRequest Rows(int rows) { return MakeRequest("layer_norm_1024", {rows, 1024}); }
+
+inline v1::NormalizeRequest Fused(int samples) {
+  v1::NormalizeRequest request = MakeRequest("fused_linear_512", {samples, 512});
+  request.mutable_inputs(0)->set_name("x");
+  *request.add_inputs() = request.inputs(0);
+  request.mutable_inputs(1)->set_name("y");
+  return request;
+}
+
+// Of a model with channels last, in float16.
+inline v1::NormalizeRequest HalfRequest(const std::vector<std::int64_t>& shape,
+                                        std::uint64_t seed) {
+  v1::NormalizeRequest request = MakeRequest("group_norm_320_32_silu_last", shape, seed);
+  v1::Tensor& input = *request.mutable_inputs(0);
+  const std::size_t elements = input.data().size() / sizeof(float);
+  norm::testing::Tensor half(norm::DType::kFloat16, static_cast<std::int64_t>(elements));
+  half.Fill(norm::testing::Data::kNormal, seed);
+  input.set_dtype(v1::FLOAT16);
+  input.set_data(half.data(), half.bytes());
+  return request;
+}
+
+// Everything that a stream may hold is free again.
+inline void ExpectNothingHeld(TestServer& server) {
+  server.WaitIdle();
+  EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
+  EXPECT_EQ(server.queue().waiting_requests(), 0);
+  // gRPC lets go of the last answer's bytes on a thread of its own, soon after the call's end.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const std::string used = "normd_pool_bytes{pool=\"host\",state=\"used\"}";
+  while (server.Metric(used) > 0 && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(server.Metric(used), 0);
+}
+
+// Computed by lanes, or within Push: see BatchQueue::RunInlineOn.
+class StreamPathTest : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  static TestServerOptions Options() {
+    TestServerOptions options = SmallWindow();
+    options.cpu_lanes = 2;
+    options.queue.max_inline_bytes = GetParam();
+    return options;
+  }
+};
+
+}  // namespace normd::testing
+
+#endif  // NORMD_TESTS_SERVER_RPC_STREAM_FIXTURE_H_
