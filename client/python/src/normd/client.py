@@ -262,6 +262,8 @@ class Client(Closing):
             x_there, y_there = region.array(x.shape), region.array(x.shape)
             client.normalize("instance_norm_64", x_there, out=y_there)
 
+        Without an `out` in a region, the result of inputs in one comes in a message.
+
         Raises:
           UnimplementedError: the server takes none (--shared_memory=fd, --shared_memory_listen), is
             elsewhere as far as `target` says, or several; or the client's `shared_memory` is "off".
