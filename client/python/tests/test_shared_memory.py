@@ -176,6 +176,21 @@ def test_regions_are_listed(binaries, make_client, tmp_path):
             assert later.age_ns > one.age_ns
 
 
+def test_arrays_of_several_threads_do_not_overlap(sharing):
+    with contextlib.closing(normd.Client(sharing.path)) as client:
+        region = client.share(400 * 4096)
+        arrays: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda: arrays.extend(region.array(1) for _ in range(50)))
+            for _ in range(8)
+        ]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert len({each.__array_interface__["data"][0] for each in arrays}) == 400
+
+
 def test_torch_tensors_over_a_region_are_in_place(sharing, near, far):
     torch = pytest.importorskip("torch")
     x = random()

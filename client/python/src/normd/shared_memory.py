@@ -11,6 +11,7 @@ import mmap
 import os
 import socket
 import struct
+import threading
 from typing import Any
 
 import grpc
@@ -60,7 +61,8 @@ class SharedRegion(Closing):
         """
         if not isinstance(nbytes, int) or nbytes <= 0:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
-        self._end = 0
+        self._lock = threading.Lock()
+        self._end = 0  # Of the arrays made so far; of the lock.
         self._socket, self._name, memory = _make(address, nbytes, token)
         self._memory: npt.NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._begin = int(self._memory.__array_interface__["data"][0])
@@ -118,18 +120,22 @@ class SharedRegion(Closing):
         size = of_array.itemsize
         for each in dims:
             size *= each
-        begin = whole_pages(self._end) if offset is None else offset
-        if begin < 0 or begin % of_array.itemsize:
+        with self._lock:
+            begin = whole_pages(self._end) if offset is None else offset
+            self._check_place(begin, size, of_array.itemsize)
+            self._end = max(self._end, begin + size)
+        array: npt.NDArray[Any] = np.ndarray(dims, of_array, self._memory, begin)
+        return array
+
+    def _check_place(self, begin: int, size: int, itemsize: int) -> None:
+        if begin < 0 or begin % itemsize:
             raise InvalidArgumentError(
-                f"offset: {begin}, wanted a multiple of {of_array.itemsize} from 0 on"
+                f"offset: {begin}, wanted a multiple of {itemsize} from 0 on"
             )
         if begin + size > self.nbytes:
             raise InvalidArgumentError(
                 f"shape: {size} bytes from {begin} on, wanted a part of the region's {self.nbytes}"
             )
-        self._end = max(self._end, begin + size)
-        array: npt.NDArray[Any] = np.ndarray(dims, of_array, self._memory, begin)
-        return array
 
     def find(self, data: memoryview) -> int | None:
         """Where the bytes begin in the region; None: they are elsewhere, or it is closed."""
