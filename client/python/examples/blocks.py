@@ -73,7 +73,7 @@ class FusedDiTBlock(DiTBlock):
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         # One copy makes all six dense, as the operators take them.
-        parts = self.modulation(condition).unflatten(-1, (6, -1)).transpose(0, 1).contiguous()
+        parts = torch.stack(self.modulation(condition).chunk(6, dim=-1))
         shift1, scale1, gate1, shift2, scale2, gate2 = parts.unbind()
         y = normd.torch.adaptive_layer_norm(x, scale1, shift1, eps=1e-6)
         y, x = normd.torch.add_adaptive_layer_norm(
