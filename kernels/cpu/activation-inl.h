@@ -12,6 +12,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/loop_arguments.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,13 +21,75 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+#undef NORMD_SCALED_BY_POWERS
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+#define NORMD_SCALED_BY_POWERS 1
+#else
+#define NORMD_SCALED_BY_POWERS 0
+#endif
+
+#if NORMD_SCALED_BY_POWERS
+// 2^f times 2^n, where AVX-512 has the last step as one instruction that neither overflows nor loses
+// what is below the smallest normal number. Both are minimax polynomials of 2^f's relative error.
+//
+// exp(x) for x <= 0 within 6e-6 + 1e-7 |x| of itself, which 16-bit results do not show: the exponent
+// x log2(e) is rounded once, and its fraction in [0, 1) goes into a polynomial that errs by 2.6e-6.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> ShortExp(hn::Vec<hn::ScalableTag<float>> x) {
+  const hn::ScalableTag<float> d;
+  const auto t = hn::Mul(x, hn::Set(d, 1.44269504f));
+  const decltype(t) f{_mm512_reduce_ps(t.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  auto p = hn::Set(d, 0.01353417f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0.05201146f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24144276f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.69300383f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.00000259f));
+  return decltype(t){_mm512_scalef_ps(p.raw, t.raw)};  // It takes floor(t).
+}
+
+// The same within 2 units in the last place. NaN gives the least result.
+HWY_INLINE hn::Vec<hn::ScalableTag<float>> LongExp(hn::Vec<hn::ScalableTag<float>> x) {
+  const hn::ScalableTag<float> d;
+  x = hn::Max(x, hn::Set(d, -200.0f));
+  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  // log2(e) in two parts: the first product less n is exact but for its one rounding.
+  auto f = hn::MulSub(x, hn::Set(d, 1.44269504f), n);
+  f = hn::MulAdd(x, hn::Set(d, 1.92596303e-8f), f);
+  auto p = hn::Set(d, 1.53458116e-4f);
+  p = hn::MulAdd(p, f, hn::Set(d, 1.33999312e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 9.61848896e-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 5.55032878e-2f));
+  p = hn::MulAdd(p, f, hn::Set(d, 2.40226469e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 6.93147206e-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  return decltype(n){_mm512_scalef_ps(p.raw, n.raw)};
+}
+#endif
+
+// How exact a float32 has to be: as such, or as one that is rounded to a 16-bit type next.
+enum class Precision { kFloat32, kHalf };
+
+template <class Format>
+inline constexpr Precision PrecisionFor = kIsHalf<Format> ? Precision::kHalf : Precision::kFloat32;
+
+// exp(x) for x <= 0.
+template <Precision kPrecision, class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpOfNegative(D d, V x) {
+#if NORMD_SCALED_BY_POWERS
+  if constexpr (std::is_same_v<hn::TFromD<D>, float>) {
+    if constexpr (kPrecision == Precision::kHalf) return ShortExp(x);
+    return LongExp(x);
+  }
+#endif
+  return hn::Exp(d, x);
+}
+
 // v / (1 + exp(-w)): SiLU, and with another w the tanh form of GELU. For negative w it is computed
 // as v exp(w) / (1 + exp(w)), so that the exponential never overflows and the result keeps its
 // relative accuracy down to the smallest numbers.
-template <class D, class V = hn::Vec<D>>
+template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
 HWY_INLINE V TimesSigmoid(D d, V v, V w) {
   using T = hn::TFromD<D>;
-  const V e = hn::Exp(d, hn::Neg(hn::Abs(w)));
+  const V e = ExpOfNegative<kPrecision>(d, hn::Neg(hn::Abs(w)));
   const V numerator = hn::IfThenElse(hn::Lt(w, hn::Zero(d)), hn::Mul(v, e), v);
   return hn::Div(numerator, hn::Add(hn::Set(d, T{1}), e));
 }
@@ -34,7 +97,7 @@ HWY_INLINE V TimesSigmoid(D d, V v, V w) {
 // The standard normal distribution function's upper tail at t >= 0, with a relative error below
 // 1e-6 for t < 6 (its exponential rounds t^2 / 2) and an absolute one below 2e-7: exp(-t^2 / 2)
 // times a minimax polynomial in (t - 3) / (t + 3), fitted to erfcx(t / sqrt(2)) / 2 on [0, 16].
-template <class D, class V = hn::Vec<D>>
+template <Precision kPrecision, class D, class V = hn::Vec<D>>
 HWY_INLINE V NormalTail(D d, V t) {
   constexpr float kCoefficients[] = {
       5.17471162e-05f, 0.000113547707f, -0.000337596372f, -0.000981913297f, 0.00290384027f,
@@ -43,11 +106,11 @@ HWY_INLINE V NormalTail(D d, V t) {
   const V u = hn::Div(hn::Sub(t, three), hn::Add(t, three));
   V p = hn::Zero(d);
   for (const float c : kCoefficients) p = hn::MulAdd(p, u, hn::Set(d, c));
-  return hn::Mul(p, hn::Exp(d, hn::Mul(hn::Mul(t, t), hn::Set(d, -0.5f))));
+  return hn::Mul(p, ExpOfNegative<kPrecision>(d, hn::Mul(hn::Mul(t, t), hn::Set(d, -0.5f))));
 }
 
 // v Phi(v), without the cancellation of 1 + erf for negative v.
-template <class D, class V = hn::Vec<D>>
+template <Precision kPrecision, class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluErf(D d, V v) {
   using T = hn::TFromD<D>;
   if constexpr (std::is_same_v<T, double>) {
@@ -59,22 +122,23 @@ HWY_INLINE V GeluErf(D d, V v) {
     }
     return hn::Load(d, lanes);
   } else {
-    const V q = NormalTail(d, hn::Min(hn::Abs(v), hn::Set(d, 16.0f)));
+    const V q = NormalTail<kPrecision>(d, hn::Min(hn::Abs(v), hn::Set(d, 16.0f)));
     const V one = hn::Set(d, 1.0f);
     return hn::Mul(v, hn::IfThenElse(hn::Lt(v, hn::Zero(d)), q, hn::Sub(one, q)));
   }
 }
 
-template <class D, class V = hn::Vec<D>>
+template <Precision kPrecision, class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluTanh(D d, V v) {
   using T = hn::TFromD<D>;
   // v / 2 (1 + tanh(z)) = v / (1 + exp(-2 z))
   const V cubic = hn::Mul(hn::Set(d, static_cast<T>(0.044715)), hn::Mul(v, v));
   const V inner = hn::MulAdd(cubic, v, v);
-  return TimesSigmoid(d, v, hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
+  return TimesSigmoid<kPrecision>(d, v,
+                              hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
 }
 
-template <class D, class V = hn::Vec<D>>
+template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
 HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
   using T = hn::TFromD<D>;
   const V zero = hn::Zero(d);
@@ -86,9 +150,9 @@ HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
       const V slope = hn::Set(d, static_cast<T>(epilogue.leaky_slope));
       return hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, slope), v);
     }
-    case Activation::kSilu: return TimesSigmoid(d, v, v);
-    case Activation::kGeluErf: return GeluErf(d, v);
-    case Activation::kGeluTanh: return GeluTanh(d, v);
+    case Activation::kSilu: return TimesSigmoid<kPrecision>(d, v, v);
+    case Activation::kGeluErf: return GeluErf<kPrecision>(d, v);
+    case Activation::kGeluTanh: return GeluTanh<kPrecision>(d, v);
   }
   return v;
 }

@@ -164,7 +164,9 @@ class ActivationAfter {
   using V = hn::Vec<AccTag<Format>>;
 
   HWY_INLINE explicit ActivationAfter(const Run& run) : epilogue_(run.epilogue) {}
-  HWY_INLINE V Full(V v, std::int64_t) const { return Activate(AccTag<Format>(), v, epilogue_); }
+  HWY_INLINE V Full(V v, std::int64_t) const {
+    return Activate<PrecisionFor<Format>>(AccTag<Format>(), v, epilogue_);
+  }
   HWY_INLINE V Part(V v, std::int64_t i, std::size_t) const { return Full(v, i); }
 
  private:
@@ -244,10 +246,8 @@ class Transform {
       StreamPair(Format(), d, v0, v1, y);
       StreamPair(Format(), d, v2, v3, y + 2 * Lanes());
     } else {
-      Store(Format(), d, v0, y);
-      Store(Format(), d, v1, y + Lanes());
-      Store(Format(), d, v2, y + 2 * Lanes());
-      Store(Format(), d, v3, y + 3 * Lanes());
+      StorePair(Format(), d, v0, v1, y);
+      StorePair(Format(), d, v2, v3, y + 2 * Lanes());
     }
     at_ += 4 * Lanes();
   }

@@ -114,16 +114,36 @@ HWY_INLINE hn::Vec<HalfTag<D>> Narrow(Float16, [[maybe_unused]] D d, hn::Vec<D> 
 #endif
 }
 
+// v rounded to bfloat16, in the upper half of each lane; below lies what was rounded.
 template <class D>
-HWY_INLINE hn::Vec<HalfTag<D>> Narrow(BFloat16, D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> RoundToUpperHalf(D, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd));
-  const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40u));
-  const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
-  return TakeLow16(d, hn::IfThenElse(is_nan, quiet, rounded));
+  const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFFu)), odd);
+  const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
+  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), quiet, rounded);
 }
+
+template <class D>
+HWY_INLINE hn::Vec<HalfTag<D>> Narrow(BFloat16, D d, hn::Vec<D> v) {
+  return TakeLow16(d, hn::ShiftRight<16>(RoundToUpperHalf(d, v)));
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// Two vectors as one.
+template <class Format, class D>
+HWY_INLINE hn::Vec<hn::Twice<HalfTag<D>>> NarrowPair(Format format, D d, hn::Vec<D> v0,
+                                                     hn::Vec<D> v1) {
+  const hn::Twice<HalfTag<D>> d16;
+  if constexpr (std::is_same_v<Format, BFloat16>) {
+    return hn::ConcatOdd(d16, hn::BitCast(d16, RoundToUpperHalf(d, v1)),
+                         hn::BitCast(d16, RoundToUpperHalf(d, v0)));
+  } else {
+    return hn::Combine(d16, Narrow(format, d, v1), Narrow(format, d, v0));
+  }
+}
+#endif
 
 template <class Format, class D>
 HWY_INLINE hn::Vec<D> Load(Format format, D d, const typename Format::Lane* p) {
@@ -143,17 +163,29 @@ HWY_INLINE void Store(Format format, D d, hn::Vec<D> v, typename Format::Lane* p
   }
 }
 
-// Two vectors to consecutive memory past the caches; p is aligned to StreamAlignment().
+// Two vectors to consecutive memory.
+template <class Format, class D>
+HWY_INLINE void StorePair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
+                          typename Format::Lane* p) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kIsHalf<Format>) {
+    hn::StoreU(NarrowPair(format, d, v0, v1), hn::Twice<HalfTag<D>>(), p);
+    return;
+  }
+#endif
+  Store(format, d, v0, p);
+  Store(format, d, v1, p + hn::Lanes(d));
+}
+
+// The same past the caches; p is aligned to StreamAlignment().
 template <class Format, class D>
 HWY_INLINE void StreamPair(Format format, D d, hn::Vec<D> v0, hn::Vec<D> v1,
                            typename Format::Lane* p) {
   if constexpr (kIsHalf<Format>) {
 #if HWY_TARGET == HWY_SCALAR
-    Store(format, d, v0, p);
-    Store(format, d, v1, p + hn::Lanes(d));
+    StorePair(format, d, v0, v1, p);
 #else
-    const hn::Twice<HalfTag<D>> d16;
-    hn::Stream(hn::Combine(d16, Narrow(format, d, v1), Narrow(format, d, v0)), d16, p);
+    hn::Stream(NarrowPair(format, d, v0, v1), hn::Twice<HalfTag<D>>(), p);
 #endif
   } else {
     hn::Stream(v0, d, p);

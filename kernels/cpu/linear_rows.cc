@@ -106,7 +106,7 @@ class Finisher {
     v = normalize_.Full(v, 0);
     if (add_) v = hn::Add(v, y);
     if (multiply_) v = hn::Mul(v, y);
-    return Activate(D(), v, activation_);
+    return Activate<PrecisionFor<Format>>(D(), v, activation_);
   }
 
  private:
