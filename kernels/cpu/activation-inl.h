@@ -29,11 +29,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 #endif
 
 #if NORMD_SCALED_BY_POWERS
-// 2^f times 2^n, where AVX-512 has the last step as one instruction that neither overflows nor loses
-// what is below the smallest normal number. Both are minimax polynomials of 2^f's relative error.
+// 2^f times 2^n, where AVX-512 has the last step as one instruction that neither overflows nor
+// loses what is below the smallest normal number. Both are minimax polynomials of 2^f's relative
+// error.
 //
-// exp(x) for x <= 0 within 6e-6 + 1e-7 |x| of itself, which 16-bit results do not show: the exponent
-// x log2(e) is rounded once, and its fraction in [0, 1) goes into a polynomial that errs by 2.6e-6.
+// exp(x) for x <= 0 within 6e-6 + 1e-7 |x| of itself, which 16-bit results do not show: the
+// exponent x log2(e) is rounded once, and its fraction in [0, 1) goes into a polynomial that errs
+// by 2.6e-6.
 HWY_INLINE hn::Vec<hn::ScalableTag<float>> ShortExp(hn::Vec<hn::ScalableTag<float>> x) {
   const hn::ScalableTag<float> d;
   const auto t = hn::Mul(x, hn::Set(d, 1.44269504f));
@@ -135,7 +137,7 @@ HWY_INLINE V GeluTanh(D d, V v) {
   const V cubic = hn::Mul(hn::Set(d, static_cast<T>(0.044715)), hn::Mul(v, v));
   const V inner = hn::MulAdd(cubic, v, v);
   return TimesSigmoid<kPrecision>(d, v,
-                              hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
+                                  hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
 }
 
 template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
