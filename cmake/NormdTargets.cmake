@@ -87,7 +87,7 @@ endfunction()
 # normd_library(name SOURCES ... [APART ...] [PUBLIC targets...] [PRIVATE targets...]): a static
 # library of the folder that calls it. PUBLIC: its headers include theirs. PRIVATE: its sources do.
 # Presets that compile several sources as one (CMAKE_UNITY_BUILD) leave those of APART alone: their
-# names in unnamed namespaces are others' names too.
+# names in unnamed namespaces are others' names too, or their system headers exclude others'.
 function(normd_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;APART;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES} ${ARG_APART})
@@ -114,7 +114,7 @@ endfunction()
 
 if(CMAKE_UNITY_BUILD)
   # Most of what a source of the server takes to compile are headers that its neighbours include too.
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # It takes the sources of a batch for headers, which should not have unnamed namespaces.
     target_compile_options(normd_options INTERFACE $<${_cxx}:-Wno-subobject-linkage>)

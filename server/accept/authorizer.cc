@@ -11,7 +11,7 @@
 namespace normd {
 namespace {
 
-constexpr std::size_t kMaxShown = 32;  // Bytes of a model's name that an error repeats.
+constexpr std::size_t kMaxNameShown = 32;  // Bytes of a model's name that an error repeats.
 
 absl::string_view NameOf(const AskedCall& call) {
   if (!call.caller.ok() || *call.caller == nullptr) return "";
@@ -95,7 +95,7 @@ absl::Status Authorizer::CheckModel(const AskedCall& call, Right right,
   return Denied(
       call, right, model,
       WithoutRight(principal->identity, absl::StrCat("calls of \"", Name(right), "\" with model \"",
-                                                     Printable(model, kMaxShown), "\"")));
+                                                     Printable(model, kMaxNameShown), "\"")));
 }
 
 void Authorizer::Record(const AskedCall& call, Right right, absl::string_view model,

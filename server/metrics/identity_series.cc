@@ -10,7 +10,7 @@ namespace {
 enum Outcome : std::size_t { kOk, kDenied, kLimited, kFailed, kOutcomeCount };
 constexpr std::array<const char*, kOutcomeCount> kNames = {"ok", "denied", "limited", "failed"};
 // No identity's name: those begin with a letter or a digit.
-constexpr char kOther[] = "_other";
+constexpr char kOtherIdentity[] = "_other";
 
 Outcome OutcomeOf(absl::StatusCode code) {
   switch (code) {
@@ -77,7 +77,7 @@ void IdentitySeriesSet::Collect(FamilyList& out) {
       slot = ended ? slots_.erase(slot) : std::next(slot);
     }
   }
-  series.emplace_back(kOther, other_);
+  series.emplace_back(kOtherIdentity, other_);
   for (const auto& [name, one] : series) one->Collect(name, out);
 }
 

@@ -7,14 +7,14 @@ namespace normd {
 namespace {
 
 // No model's name: those begin with a letter or a digit.
-constexpr char kOther[] = "_other";
+constexpr char kOtherModel[] = "_other";
 
 }  // namespace
 
 SeriesSet::SeriesSet(std::int64_t max_own)
     : max_own_(max_own),
       no_model_(std::make_shared<ModelSeries>(""), 0),
-      other_(std::make_shared<ModelSeries>(kOther), 0) {
+      other_(std::make_shared<ModelSeries>(kOtherModel), 0) {
   retired_.reserve(kMaxRetired + 1);
 }
 

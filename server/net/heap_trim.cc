@@ -12,7 +12,7 @@ namespace {
 constexpr Duration kDelay = std::chrono::seconds(1);
 constexpr Duration kLongDelay = std::chrono::seconds(40);
 // Between two looks.
-constexpr Duration kInterval = std::chrono::seconds(10);
+constexpr Duration kTrimInterval = std::chrono::seconds(10);
 // What a connection must have sent to be worth one.
 constexpr std::int64_t kLeastBytes = 64 << 10;
 
@@ -27,7 +27,7 @@ void HeapTrim::OnEnd(std::int64_t received_bytes, TimePoint now) {
 bool HeapTrim::Check(TimePoint now) {
   if (now < std::min(soon_, later_)) return false;
   (now >= soon_ ? soon_ : later_) = kNever;
-  not_before_ = now + kInterval;
+  not_before_ = now + kTrimInterval;
   malloc_trim(0);
   return true;
 }
