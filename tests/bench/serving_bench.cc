@@ -46,6 +46,7 @@
 #include "spdlog/spdlog.h"
 #include "tests/bench/allocations.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, connections, 16, "closed-loop clients, each with a connection of its own");
 ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "262144", "1048576"}),
@@ -61,22 +62,6 @@ ABSL_FLAG(
     "normd that is called as the first and records no metrics");
 ABSL_FLAG(bool, tls, false,
           "both servers speak TLS; an echo without TLS takes turns with them, too");
-ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
-ABSL_FLAG(int, cpu_threads, 0, "threads of the CPU lane; 0: one for each core");
-ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
-ABSL_FLAG(std::int64_t, max_staged_bytes, normd::BackendOptions().max_staged_bytes,
-          "largest request staged by the thread that receives it, on a GPU; 0: none");
-ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_bytes,
-          "requests of no more are not staged");
-ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
-          "largest batch computed through the link of a GPU");
-ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
-ABSL_FLAG(std::int64_t, staging_bytes, 0, "as normd's --device_staging_bytes");
-ABSL_FLAG(int, small_lanes, -1, "of them compute small batches at once; 0: all, -1: as normd");
-ABSL_FLAG(absl::Duration, look_out, absl::InfiniteDuration(),
-          "as normd's --device_look_out; infinite: its default");
-ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default");
-ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(absl::Duration, echo_work, absl::ZeroDuration(),
           "how long the echo keeps its thread busy before it answers");
 ABSL_FLAG(
@@ -117,34 +102,11 @@ class EchoService final
 };
 
 BenchServerOptions ServerOptions(const BenchTls* tls) {
-  BenchServerOptions options;
+  BenchServerOptions options = OptionsFromFlags();
   if (tls != nullptr) options.tls = &tls->store();
   options.model = "rms_norm";
   options.config =
       absl::StrCat("rms_norm { normalized_shape: ", kRowElements, " affine: false }\n");
-  options.backend.device = absl::GetFlag(FLAGS_device);
-  options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
-  options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
-  options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
-  options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
-  options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
-  options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
-  options.backend.device_staging_bytes = absl::GetFlag(FLAGS_staging_bytes);
-  const DeviceDefaults defaults(options.backend.device);
-  const auto flag_or = [](std::int64_t flag, std::int64_t value) {
-    return flag < 0 ? value : flag;
-  };
-  options.queue.limits.max_bytes =
-      flag_or(absl::GetFlag(FLAGS_max_batch_bytes), defaults.max_batch_bytes);
-  options.queue.max_inline_bytes =
-      flag_or(absl::GetFlag(FLAGS_max_inline_bytes), defaults.max_inline_bytes);
-  options.backend.max_inline_bytes = options.queue.max_inline_bytes;
-  options.small_lanes = absl::GetFlag(FLAGS_small_lanes) < 0 ? defaults.small_lanes
-                                                             : absl::GetFlag(FLAGS_small_lanes);
-  const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
-  options.queue.look_out = look_out == absl::InfiniteDuration()
-                               ? defaults.look_out
-                               : Duration(absl::ToChronoNanoseconds(look_out));
   return options;
 }
 

@@ -25,6 +25,7 @@
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "spdlog/spdlog.h"
 #include "tests/bench/bench_server.h"
+#include "tests/bench/server_flags.h"
 
 ABSL_FLAG(int, streams, 1, "at once, each with a connection of its own");
 ABSL_FLAG(std::int64_t, tensor_bytes, std::int64_t{1} << 30,
@@ -32,21 +33,7 @@ ABSL_FLAG(std::int64_t, tensor_bytes, std::int64_t{1} << 30,
 ABSL_FLAG(std::int64_t, row_bytes, std::int64_t{1} << 20, "of InstanceNorm, a multiple of 4");
 ABSL_FLAG(std::int64_t, chunk_bytes, std::int64_t{1} << 20, "of the client's messages");
 ABSL_FLAG(std::int64_t, window_bytes, std::int64_t{32} << 20, "normd's --stream_window_bytes");
-ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
-ABSL_FLAG(std::string, device, "cpu", "as normd's flag");
-ABSL_FLAG(int, cpu_threads, 0, "as normd's flag");
-ABSL_FLAG(int, cpu_lanes, 0, "as normd's flag");
-ABSL_FLAG(std::int64_t, max_staged_bytes, normd::BackendOptions().max_staged_bytes,
-          "largest request staged by the thread that receives it, on a GPU; 0: none");
-ABSL_FLAG(std::int64_t, min_staged_bytes, normd::BackendOptions().min_staged_bytes,
-          "requests of no more are not staged");
-ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_bytes,
-          "largest batch computed through the link of a GPU");
-ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, piece_bytes, -1, "what a stream is cut into; -1: normd's default");
-ABSL_FLAG(absl::Duration, look_out, absl::InfiniteDuration(),
-          "as normd's --device_look_out; infinite: its default");
-ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(int, rounds, 7, "turns of each server; the ratio is the median of theirs");
 
 namespace normd {
@@ -124,32 +111,12 @@ class EchoService final
 };
 
 BenchServerOptions ServerOptions() {
-  BenchServerOptions options;
+  BenchServerOptions options = OptionsFromFlags();
   options.model = "norm";
   options.config = absl::StrCat("instance_norm { channels: ", kChannels, " }\n");
-  options.backend.device = absl::GetFlag(FLAGS_device);
-  options.backend.cpu_lanes = absl::GetFlag(FLAGS_cpu_lanes);
-  options.backend.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
-  options.backend.max_staged_bytes = absl::GetFlag(FLAGS_max_staged_bytes);
-  options.backend.min_staged_bytes = absl::GetFlag(FLAGS_min_staged_bytes);
-  options.backend.device_mapped_bytes = absl::GetFlag(FLAGS_mapped_bytes);
-  options.backend.device_lanes = absl::GetFlag(FLAGS_device_lanes);
   const DeviceDefaults defaults(options.backend.device);
-  const auto flag_or = [](std::int64_t flag, std::int64_t value) {
-    return flag < 0 ? value : flag;
-  };
-  options.queue.limits.max_bytes =
-      flag_or(absl::GetFlag(FLAGS_max_batch_bytes), defaults.max_batch_bytes);
-  options.queue.max_inline_bytes =
-      flag_or(absl::GetFlag(FLAGS_max_inline_bytes), defaults.max_inline_bytes);
-  options.backend.max_inline_bytes = options.queue.max_inline_bytes;
-  options.small_lanes = defaults.small_lanes;
-  const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
-  options.queue.look_out = look_out == absl::InfiniteDuration()
-                               ? defaults.look_out
-                               : Duration(absl::ToChronoNanoseconds(look_out));
   options.accept.stream.piece_bytes =
-      flag_or(absl::GetFlag(FLAGS_piece_bytes), defaults.stream_piece_bytes);
+      FlagOr(absl::GetFlag(FLAGS_piece_bytes), defaults.stream_piece_bytes);
   options.accept.stream.window_bytes = absl::GetFlag(FLAGS_window_bytes);
   return options;
 }

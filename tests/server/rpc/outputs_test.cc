@@ -16,12 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/tensor/stream_order.h"
-#include "client/verify/compare.h"
-#include "client/verify/reference_model.h"
 #include "google/protobuf/text_format.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "kernels/reference.h"
 #include "tests/server/rpc/infer_requests.h"
+#include "tests/server/rpc/judged_outputs.h"
 #include "tests/server/rpc/stream_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/support/temp_repository.h"
@@ -31,10 +30,13 @@ namespace normd {
 namespace {
 
 using testing::AsyncCall;
+using testing::CopyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::JudgeOutputs;
 using testing::MakeRequest;
 using testing::NormalizeInChunks;
+using testing::SpecOf;
 using testing::StreamClient;
 using testing::StreamResult;
 using testing::TestServer;
@@ -180,43 +182,9 @@ Names NamesOf(const v1::NormalizeResponse& response) {
   return names;
 }
 
-client::TensorSpec SpecOf(const v1::Tensor& tensor) {
-  return {tensor.name(), static_cast<norm::DType>(tensor.dtype()),
-          Shape::Create(tensor.shape()).value()};
-}
-
-client::Tensor Copy(const v1::Tensor& tensor) {
-  const client::TensorSpec spec = SpecOf(tensor);
-  client::Tensor copy = client::Tensor::Allocate(spec.dtype, spec.shape).value();
-  EXPECT_EQ(copy.bytes().size(), tensor.data().size());
-  std::copy_n(tensor.data().data(), tensor.data().size(),
-              reinterpret_cast<char*>(copy.mutable_bytes().data()));
-  return copy;
-}
-
 void ExpectRight(TestServer& server, const v1::NormalizeRequest& request,
                  const v1::NormalizeResponse& response) {
-  const auto reference = client::ReferenceModel::Load(server.repository(), request.model(), 1);
-  ASSERT_TRUE(reference.ok()) << reference.status();
-  std::vector<client::NamedTensor> inputs;
-  for (const v1::Tensor& input : request.inputs()) {
-    inputs.push_back(Copy(input).named(input.name()));
-  }
-  Names wanted;
-  for (const v1::WantedOutput& output : request.outputs()) wanted.push_back(output.name());
-  const auto expected = reference->Compute(inputs, wanted);
-  ASSERT_TRUE(expected.ok()) << expected.status();
-  std::vector<client::TensorSpec> specs;
-  std::vector<client::Tensor> outputs;
-  for (const v1::Tensor& output : response.outputs()) {
-    specs.push_back(SpecOf(output));
-    outputs.push_back(Copy(output));
-  }
-  const auto comparison =
-      client::CompareOutputs(client::AnsweredTensors(specs, outputs).tensors(), *expected);
-  ASSERT_TRUE(comparison.ok()) << comparison.status();
-  EXPECT_TRUE(comparison->ok()) << client::Describe(*comparison);
-  EXPECT_GT(comparison->elements, 0);
+  EXPECT_EQ(JudgeOutputs(server, request, response).status(), absl::OkStatus());
 }
 
 class OutputsTest : public ::testing::Test {
@@ -294,7 +262,7 @@ TEST_F(OutputsTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
         ASSERT_TRUE(split.ok()) << split.status();
         for (int i = 0; i < wanted.outputs_size(); ++i) {
           EXPECT_EQ(specs[static_cast<std::size_t>(i)].name, wanted.outputs(i).name());
-          const client::Tensor whole = Copy(wanted.outputs(i));
+          const client::Tensor whole = CopyOf(wanted.outputs(i));
           EXPECT_TRUE(split->at(static_cast<std::size_t>(i)).bytes() == whole.bytes()) << i;
         }
       }
