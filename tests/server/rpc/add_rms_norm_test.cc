@@ -24,8 +24,8 @@
 namespace normd {
 namespace {
 
-using ::testing::ElementsAre;
 using testing::CopyOf;
+using ::testing::ElementsAre;
 using testing::JudgeOutputs;
 using testing::MakeRequest;
 using testing::NormalizeInChunks;

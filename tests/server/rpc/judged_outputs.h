@@ -20,8 +20,7 @@ client::Tensor CopyOf(const v1::Tensor& tensor);
 // The outputs that the model's reference computes for the request, where the response has the same
 // within the reference's bounds; DataLoss with the difference where it has not.
 absl::StatusOr<std::vector<client::ReferenceOutput>> JudgeOutputs(
-    TestServer& server, const v1::NormalizeRequest& request,
-    const v1::NormalizeResponse& response);
+    TestServer& server, const v1::NormalizeRequest& request, const v1::NormalizeResponse& response);
 
 }  // namespace normd::testing
 
