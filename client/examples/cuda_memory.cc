@@ -1,5 +1,5 @@
-// Normalizes a tensor in memory of a GPU that this process shares with a server on the same machine:
-// the server's kernels read it and write the result in place.
+// Normalizes a tensor in memory of a GPU that this process shares with a server on the same
+// machine: the server's kernels read it and write the result in place.
 //
 //   normd --shared_memory_cuda
 //   cuda_memory_example 127.0.0.1:8001
@@ -53,8 +53,8 @@ absl::Status Run(const std::string& server) {
 
   // The result lies on the device, where the host reads nothing: it is copied here.
   std::vector<float> y(kSide * kSide);
-  status = (*region)->Read(
-      kBytes, {reinterpret_cast<std::byte*>(y.data()), y.size() * sizeof(float)});
+  status =
+      (*region)->Read(kBytes, {reinterpret_cast<std::byte*>(y.data()), y.size() * sizeof(float)});
   if (!status.ok()) return status;
   double sum = 0;
   for (const float value : y) sum += value;
