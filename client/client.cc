@@ -14,6 +14,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
+#include "inference/grpc_service.grpc.pb.h"
 
 namespace normd::client {
 namespace {
@@ -142,6 +143,7 @@ struct NormalizeCall final : PendingCall {
 struct Client::Impl {
   std::shared_ptr<const Connection> connection;  // shared: with the calls in flight.
   std::unique_ptr<v1::NormService::Stub> stub;
+  std::unique_ptr<inference::GRPCInferenceService::Stub> inference_stub;
   std::unique_ptr<grpc::GenericStub> generic_stub;
 
   // Runs one of the stub's blocking functions.
@@ -192,6 +194,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target
       target, *credentials, arguments, *std::move(interceptors));
   impl->connection = std::make_shared<Connection>(Connection{target, channel});
   impl->stub = v1::NormService::NewStub(channel);
+  impl->inference_stub = inference::GRPCInferenceService::NewStub(channel);
   impl->generic_stub = std::make_unique<grpc::GenericStub>(channel);
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
@@ -319,6 +322,32 @@ absl::StatusOr<v1::GetServerInfoResponse> Client::GetServerInfo(Duration timeout
 absl::StatusOr<v1::ListSharedMemoryResponse> Client::ListSharedMemory(Duration timeout) {
   return impl_->Call(&v1::NormService::Stub::ListSharedMemory, v1::ListSharedMemoryRequest(),
                      timeout);
+}
+
+absl::Status Client::RegisterDeviceMemory(const DeviceMemoryName& memory, Duration timeout) {
+  inference::CudaSharedMemoryRegisterRequest request;
+  request.set_name(memory.name);
+  request.set_raw_handle(memory.handle);
+  request.set_device_id(memory.device);
+  request.set_byte_size(memory.bytes);
+  inference::CudaSharedMemoryRegisterResponse unused;
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  const grpc::Status status =
+      impl_->inference_stub->CudaSharedMemoryRegister(&context, request, &unused);
+  return status.ok() ? absl::OkStatus() : ToAbsl(status, impl_->connection->target);
+}
+
+absl::Status Client::UnregisterDeviceMemory(const std::string& name, Duration timeout) {
+  inference::CudaSharedMemoryUnregisterRequest request;
+  request.set_name(name);
+  inference::CudaSharedMemoryUnregisterResponse unused;
+  grpc::ClientContext context;
+  context.AddMetadata("normd-in-use", "wait");
+  SetTimeout(context, timeout);
+  const grpc::Status status =
+      impl_->inference_stub->CudaSharedMemoryUnregister(&context, request, &unused);
+  return status.ok() ? absl::OkStatus() : ToAbsl(status, impl_->connection->target);
 }
 
 absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Duration timeout) {

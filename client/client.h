@@ -97,6 +97,18 @@ class Client final : public Caller {
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(Duration timeout = kNoTimeout);
   absl::StatusOr<v1::ListSharedMemoryResponse> ListSharedMemory(Duration timeout = kNoTimeout);
 
+  // Memory of a device under a name of the caller's choice, by CudaSharedMemoryRegister of the Open
+  // Inference Protocol; DeviceRegion does it. Blocking.
+  struct DeviceMemoryName {
+    std::string name;
+    std::string handle;  // The bytes of a cudaIpcMemHandle_t.
+    int device = 0;      // As the server counts them.
+    std::uint64_t bytes = 0;
+  };
+  absl::Status RegisterDeviceMemory(const DeviceMemoryName& memory, Duration timeout = kNoTimeout);
+  // Waits until no request uses it any more.
+  absl::Status UnregisterDeviceMemory(const std::string& name, Duration timeout = kNoTimeout);
+
   // grpc.health.v1.Health/Check; blocking. `service` "" is the server as a whole. NOT_FOUND: the
   // server does not know the service.
   absl::StatusOr<HealthStatus> CheckHealth(const std::string& service,

@@ -90,11 +90,6 @@ absl::StatusOr<std::string> Register(int socket, int file, absl::string_view tok
 
 }  // namespace
 
-std::size_t WholePages(std::size_t bytes) {
-  constexpr std::size_t kPage = 4096;
-  return (bytes + kPage - 1) / kPage * kPage;
-}
-
 absl::StatusOr<std::shared_ptr<SharedRegion>> SharedRegion::Create(const std::string& address,
                                                                    std::size_t bytes,
                                                                    absl::string_view token) {
@@ -113,37 +108,18 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> SharedRegion::Create(const std::st
 
 SharedRegion::SharedRegion(Descriptor connection, std::string name, std::byte* data,
                            std::size_t size)
-    : connection_(std::move(connection)), name_(std::move(name)), data_(data), size_(size) {}
+    : Region(std::move(name), data, size), connection_(std::move(connection)) {}
 
-SharedRegion::~SharedRegion() { munmap(data_, size_); }
+SharedRegion::~SharedRegion() { munmap(address(), size()); }
 
-absl::Status SharedRegion::Check(std::size_t offset, std::size_t bytes) const {
-  if (offset <= size_ && bytes <= size_ - offset) return absl::OkStatus();
-  return absl::OutOfRangeError(absl::StrCat("shared memory: ", bytes, " bytes from ", offset,
-                                            " on, wanted a part of the region's ", size_));
+absl::Status SharedRegion::CopyIn(std::byte* to, absl::Span<const std::byte> from) const {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  return absl::OkStatus();
 }
 
-absl::StatusOr<NamedTensor> SharedRegion::Input(std::string name, norm::DType dtype, Shape shape,
-                                                std::size_t offset) const {
-  const absl::StatusOr<std::int64_t> size = TensorBytes(dtype, shape);
-  if (!size.ok()) return size.status();
-  const auto bytes = static_cast<std::size_t>(*size);
-  if (absl::Status status = Check(offset, bytes); !status.ok()) return status;
-  return NamedTensor{std::move(name),
-                     {dtype, std::move(shape), {data_ + offset, bytes}},
-                     shared_from_this(),
-                     name_,
-                     static_cast<std::int64_t>(offset)};
-}
-
-absl::StatusOr<SharedOutput> SharedRegion::Output(std::string name, std::size_t offset,
-                                                  std::size_t bytes) const {
-  if (absl::Status status = Check(offset, bytes); !status.ok()) return status;
-  return SharedOutput{std::move(name),
-                      name_,
-                      static_cast<std::int64_t>(offset),
-                      {data_ + offset, bytes},
-                      shared_from_this()};
+absl::Status SharedRegion::CopyOut(absl::Span<std::byte> to, const std::byte* from) const {
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  return absl::OkStatus();
 }
 
 }  // namespace normd::client

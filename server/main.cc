@@ -105,12 +105,17 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
 }
 
 // Null without shared memory.
-std::unique_ptr<RegionRegistry> RegionsOf(const ServerConfig& config, Metrics& metrics,
-                                          const Clock& clock) {
-  if (config.shared_memory == "off") return nullptr;
+std::unique_ptr<RegionRegistry> RegionsOf(const ServerConfig& config, Backend& backend,
+                                          Metrics& metrics, const Clock& clock) {
+  if (config.shared_memory == "off" && !config.shared_memory_cuda) return nullptr;
   RegionRegistryOptions options;
   options.named = config.shared_memory == "named";
   options.prefix = config.shared_memory_prefix;
+  options.device = config.shared_memory_cuda;
+  options.device_memory = backend.shared_device_memory();
+  if (options.device && options.device_memory == nullptr) {
+    spdlog::warn("--shared_memory_cuda: the server computes on no device and takes no such memory");
+  }
   options.limits = {config.max_shared_regions, config.max_shared_bytes,
                     config.max_identity_shared_regions, config.max_identity_shared_bytes};
   return std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
@@ -263,7 +268,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  const std::unique_ptr<RegionRegistry> regions = RegionsOf(config, *metrics, clock);
+  const std::unique_ptr<RegionRegistry> regions = RegionsOf(config, **backend, *metrics, clock);
   AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission,    queue, *metrics, clock,
                            request_log.get(),        nullptr,  regions.get()};
   const auto access = AccessOf(config, accept.callers, *metrics);

@@ -55,6 +55,7 @@ BackendOptions BackendOf(const ServerConfig& config) {
   options.pinned_pool_bytes = config.pinned_pool_bytes;
   options.device_staging_bytes = config.device_staging_bytes;
   options.device_batch_bytes = std::max(config.max_batch_bytes, config.max_request_bytes);
+  options.device_shared_memory = config.shared_memory_cuda;
   return options;
 }
 

@@ -173,6 +173,9 @@ void PrintRegions(const v1::ListSharedMemoryResponse& regions, std::ostream& out
     if (!region.writable()) notes.push_back("for inputs alone");
     if (region.in_use()) notes.push_back("in use");
     if (region.broken()) notes.push_back("broken");
+    if (region.kind() == v1::SharedMemoryInfo::DEVICE) {
+      notes.push_back(absl::StrCat("device ", region.device()));
+    }
     out << absl::StreamFormat(
         "%-10s %-16s %-24s %14d %10s  %s\n", v1::SharedMemoryInfo::Kind_Name(region.kind()),
         region.owner().empty() ? "-" : region.owner(), region.name().empty() ? "-" : region.name(),

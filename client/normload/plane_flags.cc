@@ -11,12 +11,8 @@ absl::Status Wrong(const char* flag, const std::string& got, const char* wanted)
 }
 
 // What the calls of shared memory cannot be.
-absl::Status CheckShared(const std::string& address, const PlannedCalls& calls) {
-  if (address.empty()) {
-    return Wrong("shared_memory", "empty",
-                 "the server's --shared_memory_listen, such as unix:///run/normd/regions");
-  }
-  if (calls.balanced) return Wrong("plane", "shm", "one server: a region is one server's");
+absl::Status CheckShared(Plane plane, const PlannedCalls& calls) {
+  if (calls.balanced) return Wrong("plane", Name(plane), "one server: a region is one server's");
   if (calls.cancel_share > 0) {
     return Wrong("cancel_share", absl::StrCat(calls.cancel_share),
                  "0 with shared memory: the server may still write what a cancelled call names");
@@ -25,7 +21,7 @@ absl::Status CheckShared(const std::string& address, const PlannedCalls& calls) 
     return Wrong("max_sending", "0", "1 or more with shared memory: each call has its own");
   }
   if (calls.stream.empty()) return absl::OkStatus();
-  return Wrong("plane", "shm", absl::StrCat("grpc or uds for ", calls.stream).c_str());
+  return Wrong("plane", Name(plane), absl::StrCat("grpc or uds for ", calls.stream).c_str());
 }
 
 }  // namespace
@@ -34,12 +30,13 @@ const char* Name(Plane plane) {
   switch (plane) {
     case Plane::kUnixSocket: return "uds";
     case Plane::kShared: return "shm";
+    case Plane::kDevice: return "cuda";
     default: return "grpc";
   }
 }
 
 Plane PlaneOf(const std::string& name) {
-  for (const Plane plane : {Plane::kUnixSocket, Plane::kShared}) {
+  for (const Plane plane : {Plane::kUnixSocket, Plane::kShared, Plane::kDevice}) {
     if (name == Name(plane)) return plane;
   }
   return Plane::kGrpc;
@@ -48,20 +45,17 @@ Plane PlaneOf(const std::string& name) {
 void PlaneFlags::AddTo(FlagSet& flags) {
   flags.Add("plane", &name, "NAME",
             "How tensors travel: grpc (in messages over TCP), uds (in messages over a unix socket, "
-            "the --server), shm (in memory shared with a server on this machine). Empty: as "
-            "--server and --shared_memory say.");
+            "the --server), shm (in memory shared with a server on this machine), cuda (in memory "
+            "of a CUDA device, shared likewise). Empty: as --server and --shared_memory say.");
   flags.Add("shared_memory", &address, "ADDRESS",
             "For --plane=shm: the server's --shared_memory_listen, such as "
             "unix:///run/normd/regions.");
+  flags.Add("cuda_device", &device, "N",
+            "For --plane=cuda: the device, by the number that client and server have for it.");
 }
 
 absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
   const bool is_unix = absl::StartsWith(calls.server, "unix:");
-  if (name == "cuda") {
-    return Wrong("plane", name,
-                 "grpc, uds or shm: a server has no way yet to map memory of a device "
-                 "(CudaSharedMemoryRegister is UNIMPLEMENTED)");
-  }
   if (!name.empty() && name != Name(PlaneOf(name))) {
     return Wrong("plane", name, "grpc, uds, shm or cuda");
   }
@@ -74,9 +68,21 @@ absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
   if (!name.empty() && name != "shm" && !address.empty()) {
     return Wrong("shared_memory", address, absl::StrCat("nothing with --plane=", name).c_str());
   }
+  if (name == "cuda") return DevicePlane(calls);
   if (name != "shm" && address.empty()) return is_unix ? Plane::kUnixSocket : Plane::kGrpc;
-  if (absl::Status status = CheckShared(address, calls); !status.ok()) return status;
+  if (address.empty()) {
+    return Wrong("shared_memory", "empty",
+                 "the server's --shared_memory_listen, such as unix:///run/normd/regions");
+  }
+  if (absl::Status status = CheckShared(Plane::kShared, calls); !status.ok()) return status;
   return Plane::kShared;
+}
+
+absl::StatusOr<Plane> PlaneFlags::DevicePlane(const PlannedCalls& calls) const {
+  if (device < 0) return Wrong("cuda_device", absl::StrCat(device), "0 or more");
+  if (calls.verify) return Wrong("verify", "true", "no --verify with memory of a device");
+  if (absl::Status status = CheckShared(Plane::kDevice, calls); !status.ok()) return status;
+  return Plane::kDevice;
 }
 
 }  // namespace normd::load

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/channel_security.h"
+#include "client/device_region.h"
 #include "client/output_specs.h"
+#include "client/shared_region.h"
 #include "client/tensor/stream_order.h"
 #include "client/verify/compare.h"
 #include "client/verify/default_inputs.h"
@@ -125,6 +127,26 @@ std::size_t CallsAtOnce(const ProgramOptions& options) {
   return options.open_loop() ? most : std::min(most, static_cast<std::size_t>(options.concurrency));
 }
 
+using MadeRegion = absl::StatusOr<std::shared_ptr<const client::Region>>;
+
+// The memory of the plane that the options name.
+MadeRegion MakeRegion(const ProgramOptions& options, std::size_t bytes) {
+  if (options.plane == Plane::kDevice) {
+    client::ClientOptions connection;  // The region's own, because it outlives the others.
+    options.connection.Set(connection);
+    auto client = client::Client::Create(options.server, connection);
+    if (!client.ok()) return client.status();
+    return client::DeviceRegion::Allocate(*std::move(client), options.plane_flags.device, bytes);
+  }
+  std::string token;
+  if (!options.connection.token_file.empty()) {
+    absl::StatusOr<std::string> read = client::ReadToken(options.connection.token_file);
+    if (!read.ok()) return read.status();
+    token = *std::move(read);
+  }
+  return client::SharedRegion::Create(options.plane_flags.address, bytes, token);
+}
+
 // Shared memory for the item, of which one call was answered.
 absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, const Item& item,
                                                        const ProgramOptions& options) {
@@ -134,13 +156,8 @@ absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, c
   const auto outputs = client::OutputSpecs(*model, item.Specs(), item.entry.outputs);
   if (!outputs.ok()) return outputs.status();
   SharedSlotsOptions shared;
-  shared.address = options.plane_flags.address;
+  shared.make = [&](std::size_t bytes) { return MakeRegion(options, bytes); };
   shared.slots = CallsAtOnce(options);
-  if (!options.connection.token_file.empty()) {
-    absl::StatusOr<std::string> token = client::ReadToken(options.connection.token_file);
-    if (!token.ok()) return token.status();
-    shared.token = *std::move(token);
-  }
   client::NormalizeRequest request;
   request.protocol = options.protocol;
   request.model = item.entry.model;

@@ -254,7 +254,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
   sender_options.max_sending = options.max_sending * static_cast<int>(connected->servers);
   sender_options.stream_samples = std::move(preflight->stream_samples);
-  if (options.plane == Plane::kShared) {
+  if (options.plane == Plane::kShared || options.plane == Plane::kDevice) {
     auto slots = ShareTensors(client, *session->workload_, session->options_);
     if (!slots.ok()) return WithHint(slots.status());
     sender_options.slots = *std::move(slots);

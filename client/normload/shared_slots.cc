@@ -1,7 +1,6 @@
 #include "client/normload/shared_slots.h"
 
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,16 +31,14 @@ absl::StatusOr<Layout> LayoutOf(const client::NormalizeRequest& request,
 }
 
 // Copies the inputs into the region, and makes the request name them there.
-absl::Status PlaceInputs(const client::SharedRegion& region, client::NormalizeRequest& request) {
+absl::Status PlaceInputs(const client::Region& region, client::NormalizeRequest& request) {
   std::size_t at = 0;
   for (client::NamedTensor& input : request.inputs) {
     const auto& tensor = input.tensor;
     absl::StatusOr<client::NamedTensor> placed =
         region.Input(input.name, tensor.dtype, tensor.shape, at);
     if (!placed.ok()) return placed.status();
-    if (!tensor.bytes.empty()) {
-      std::memcpy(region.data() + at, tensor.bytes.data(), tensor.bytes.size());
-    }
+    if (absl::Status status = region.Write(at, tensor.bytes); !status.ok()) return status;
     at += client::WholePages(tensor.bytes.size());
     input = *std::move(placed);
   }
@@ -49,7 +46,7 @@ absl::Status PlaceInputs(const client::SharedRegion& region, client::NormalizeRe
 }
 
 // The same request with its outputs in the slot that begins at `at`.
-absl::StatusOr<client::NormalizeRequest> InSlot(const client::SharedRegion& region,
+absl::StatusOr<client::NormalizeRequest> InSlot(const client::Region& region,
                                                 client::NormalizeRequest request,
                                                 absl::Span<const client::TensorSpec> outputs,
                                                 const Layout& layout, std::size_t at) {
@@ -71,10 +68,10 @@ absl::StatusOr<std::unique_ptr<SharedSlots>> SharedSlots::Create(
   const absl::StatusOr<Layout> layout = LayoutOf(request, outputs);
   if (!layout.ok()) return layout.status();
   const std::size_t bytes = layout->inputs + options.slots * layout->slot;
-  const auto region = client::SharedRegion::Create(options.address, bytes, options.token);
+  const auto region = options.make(bytes);
   if (!region.ok()) {
     return absl::Status(region.status().code(),
-                        absl::StrCat("--shared_memory: ", bytes, " bytes for ", options.slots,
+                        absl::StrCat("--plane: ", bytes, " bytes for ", options.slots,
                                      " calls at once: ", region.status().message()));
   }
   client::NormalizeRequest placed = request;

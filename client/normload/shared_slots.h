@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,15 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/mutex.h"
+#include "client/region.h"
 #include "client/request.h"
-#include "client/shared_region.h"
 #include "client/tensor/tensor.h"
 
 namespace normd::load {
 
 struct SharedSlotsOptions {
-  std::string address;  // See SharedRegion::Create.
-  std::string token;
+  // Makes the memory, of so many bytes: of the host, or of a device.
+  std::function<absl::StatusOr<std::shared_ptr<const client::Region>>(std::size_t)> make;
   std::size_t slots = 1;  // Calls at once.
 };
 
@@ -30,7 +31,7 @@ struct SharedSlotsOptions {
 class SharedSlots {
  public:
   // `request` has its inputs in memory of this process, which are copied, and has the outputs of
-  // these types and shapes. SharedRegion::Create's errors, and EncodedRequest's.
+  // these types and shapes. The errors of options.make, and EncodedRequest's.
   static absl::StatusOr<std::unique_ptr<SharedSlots>> Create(
       const client::NormalizeRequest& request, absl::Span<const client::TensorSpec> outputs,
       const SharedSlotsOptions& options);

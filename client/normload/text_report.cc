@@ -114,6 +114,7 @@ const char* PlaneText(Plane plane) {
   switch (plane) {
     case Plane::kUnixSocket: return ", over a unix socket";
     case Plane::kShared: return ", in shared memory";
+    case Plane::kDevice: return ", in memory of a device";
     default: return "";
   }
 }

@@ -159,7 +159,7 @@ ROWS = [
         ("graph", 8, "Bytes by plane", "Bps",
          "In messages, the messages' own bytes among them; in regions, the tensors'.",
          [(total("normd_payload_bytes_total", SERVER, "direction"), "messages {{direction}}"),
-          (total("normd_shared_tensor_bytes_total", SERVER, "direction"), "regions {{direction}}")]),
+          (total("normd_shared_tensor_bytes_total", SERVER, "direction, memory"), "regions {{memory}} {{direction}}")]),
         ("graph", 8, "Regions, mapped", "bytes", "",
          [(f"sum by (kind) (normd_shared_region_bytes{{{SERVER}}})", "{{kind}}")]),
         ("graph", 8, "Regions: count, refused and broken", "short",

@@ -1,6 +1,7 @@
 #include "server/accept/accept.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,17 +42,24 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext
                          const RequestDescription& request, AcceptedRequest& accepted) {
   const Model& model = *call.model();
   const std::int64_t max_bytes = environment.limits.max_request_bytes;
+  const bool names_regions = NamesRegions(request);
   absl::StatusOr<PlacedOutputs> outputs = PlaceOutputs(model, request, accepted.inputs);
   if (!outputs.ok()) return outputs.status();
   accepted.outputs = *std::move(outputs);
   if (!request.in_chunks) {
-    absl::Status status = CheckData(model, request.inputs, accepted.inputs, max_bytes);
+    // What lies in memory of a device is bounded by its region: no lane holds it.
+    absl::Status status =
+        CheckData(model, request.inputs, accepted.inputs,
+                  names_regions ? std::numeric_limits<std::int64_t>::max() : max_bytes);
     if (!status.ok()) return status;
     absl::StatusOr<RegionTensors> in_regions = FindRegionTensors(
         {environment.regions, call.owner()}, model, request, accepted.inputs, accepted.outputs);
     if (!in_regions.ok()) return in_regions.status();
     accepted.in_regions = *std::move(in_regions);
-    return absl::OkStatus();
+    const RegionTensors::Sum& on_device = accepted.in_regions.on_device;
+    return CheckSize({accepted.geometry().InputBytes() - on_device.input_bytes,
+                      accepted.geometry().OutputBytes() - on_device.output_bytes},
+                     max_bytes);
   }
   if (absl::Status status = CheckNoData(request); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;
@@ -71,8 +79,8 @@ std::int64_t HeldBytes(const AcceptedRequest& accepted) {
     const TensorSize& input = geometry.inputs[k];
     const auto& shared = accepted.in_regions.inputs;
     const bool in_place =
-        !shared.empty() && !shared[k].empty() &&
-        reinterpret_cast<std::uintptr_t>(shared[k].data()) % norm::SizeOf(input.dtype) == 0;
+        !shared.empty() && !shared[k].bytes.empty() &&
+        reinterpret_cast<std::uintptr_t>(shared[k].bytes.data()) % norm::SizeOf(input.dtype) == 0;
     if (!in_place) held += input.bytes;
   }
   for (std::size_t k = 0; k < geometry.outputs.size(); ++k) {
@@ -140,8 +148,9 @@ void MoveInputs(RequestDescription& description, const AcceptedRequest& accepted
   const auto& shared = accepted.in_regions.inputs;
   for (std::size_t k = 0; k < accepted.inputs.places.size(); ++k) {
     InputMemory& input = request.inputs.emplace_back();
-    if (!shared.empty() && !shared[k].empty()) {
-      input.views.push_back(shared[k]);
+    if (!shared.empty() && !shared[k].bytes.empty()) {
+      input.views.push_back(shared[k].bytes);
+      input.place = shared[k].place;
     } else {
       input = std::move(description.inputs[accepted.inputs.places[k]].data);
     }

@@ -130,6 +130,13 @@ absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> 
   return absl::OkStatus();
 }
 
+absl::Status CheckSize(const HostBytes& bytes, std::int64_t max_bytes) {
+  const std::int64_t larger = std::max(bytes.inputs, bytes.outputs);
+  if (larger <= max_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("data: ", larger, " bytes, wanted at most ", max_bytes, " in one request"));
+}
+
 absl::Status CheckData(const Model& model, absl::Span<const InputDescription> tensors,
                        const CheckedInputs& inputs, std::int64_t max_bytes) {
   const Geometry& geometry = inputs.geometry;
@@ -139,10 +146,8 @@ absl::Status CheckData(const Model& model, absl::Span<const InputDescription> te
         CheckBytes(tensors[inputs.places[k]], inputs.types[k], geometry.inputs[k].bytes);
     if (!status.ok()) return For(wanted, k, status);
   }
-  if (geometry.LargerBytes() > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "data: ", geometry.LargerBytes(), " bytes, wanted at most ", max_bytes, " in one request"));
-  }
+  absl::Status fits = CheckSize({geometry.InputBytes(), geometry.OutputBytes()}, max_bytes);
+  if (!fits.ok()) return fits;
   for (std::size_t k = 0; k < wanted.size(); ++k) {
     const InputMemory& memory = tensors[inputs.places[k]].data;
     // What the host cannot read, the device's kernels check.

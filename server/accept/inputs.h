@@ -35,6 +35,14 @@ struct CheckedInputs {
 absl::Status CheckInputs(const Model& model, absl::Span<const InputDescription> tensors,
                          CheckedInputs& checked);
 
+// What a request has beside the tensors that lie in memory of a device.
+struct HostBytes {
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+};
+// InvalidArgument when the inputs together, or the outputs, have more than `max_bytes`.
+absl::Status CheckSize(const HostBytes& bytes, std::int64_t max_bytes);
+
 // Checks each input's bytes, be they in a region, against its shape, and the values of indexes
 // that are not in one. InvalidArgument also when the inputs together, or the outputs, have more
 // than `max_bytes`.

@@ -57,6 +57,17 @@ absl::StatusOr<Part> Find(const RegionScope& scope, const RegionReference& refer
   return Part{*std::move(region), *bytes, file};
 }
 
+// Of an input or an output.
+absl::Status CheckAligned(const RegionReference& reference, const Part& part, norm::DType dtype,
+                          const char* what) {
+  if (reinterpret_cast<std::uintptr_t>(part.bytes.data()) % norm::SizeOf(dtype) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(Quoted(reference.region), ": offset ",
+                                                 reference.offset, ", wanted the ", what,
+                                                 " aligned to ", norm::SizeOf(dtype), " bytes"));
+}
+
 absl::Status CheckOutput(const RegionReference& reference, const Part& part,
                          const TensorSize& wanted) {
   if (!part.region->facts().writable) {
@@ -70,12 +81,7 @@ absl::Status CheckOutput(const RegionReference& reference, const Part& part,
                                                    reference.bytes, ", wanted at least the ",
                                                    wanted.bytes, " of the output"));
   }
-  if (reinterpret_cast<std::uintptr_t>(part.bytes.data()) % norm::SizeOf(wanted.dtype) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Quoted(reference.region), ": offset ", reference.offset,
-                   ", wanted the output aligned to ", norm::SizeOf(wanted.dtype), " bytes"));
+  return CheckAligned(reference, part, wanted.dtype, "output");
 }
 
 // Finds one request's tensors.
@@ -90,10 +96,11 @@ class Search {
       if (!reference.has_value()) continue;
       absl::StatusOr<Part> part = Find(scope_, *reference);
       if (!part.ok()) return Of("inputs", checked.places[k], part.status());
+      absl::Status status = TakeInput(*reference, k, checked.geometry.inputs[k].dtype, *part);
+      if (!status.ok()) return Of("inputs", checked.places[k], status);
       found_.inputs.resize(checked.places.size());
-      found_.inputs[k] = part->bytes;
-      found_.input_bytes += reference->bytes;
-      if (absl::Status status = TakeIndexes(k); !status.ok()) return status;
+      found_.inputs[k] = {part->bytes, part->region->facts().place};
+      if (status = TakeIndexes(k); !status.ok()) return status;
       inputs_.emplace_back(k, *std::move(part));
     }
     return absl::OkStatus();
@@ -108,11 +115,11 @@ class Search {
       absl::StatusOr<Part> part = TakeOutput(*reference, k, checked.geometry.outputs[k]);
       if (!part.ok()) return Of("outputs", i, part.status());
       placed.memory.resize(count);
-      placed.memory[k].bytes = part->bytes;
+      placed.memory[k] = {part->bytes, part->region->facts().place};
       found_.outputs.resize(count);
       found_.outputs[k] = *reference;
       found_.outputs[k]->bytes = static_cast<std::int64_t>(part->bytes.size());
-      found_.output_bytes += found_.outputs[k]->bytes;
+      SumOf(*part).output_bytes += found_.outputs[k]->bytes;
       outputs_.push_back(*std::move(part));
     }
     return absl::OkStatus();
@@ -125,17 +132,51 @@ class Search {
   }
 
  private:
+  RegionTensors::Sum& SumOf(const Part& part) {
+    return part.region->facts().place.OnHost() ? found_.on_host : found_.on_device;
+  }
+
+  // What the host would mend by a copy, it cannot mend on a device.
+  absl::Status TakeInput(const RegionReference& reference, std::size_t k, norm::DType dtype,
+                         const Part& part) {
+    SumOf(part).input_bytes += reference.bytes;
+    if (part.region->facts().place.OnHost()) return absl::OkStatus();
+    if (model_.inputs()[k].values != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quoted(reference.region),
+                       ": memory of a device, wanted indexes in memory "
+                       "of the host, where they can be checked"));
+    }
+    if (absl::Status status = CheckAligned(reference, part, dtype, "input"); !status.ok()) {
+      return status;
+    }
+    return TakeDevice(part);
+  }
+
+  // One device computes a request.
+  absl::Status TakeDevice(const Part& part) {
+    const MemoryPlace& place = part.region->facts().place;
+    if (place.OnHost()) return absl::OkStatus();
+    if (device_.value_or(place.device) == place.device) {
+      device_ = place.device;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(part.region->facts().name), ": ",
+                                                   place.ToString(), ", wanted that of device ",
+                                                   *device_, ", where another tensor lies"));
+  }
+
   // Replaces the input, if it holds indexes, by a copy, and checks that.
   absl::Status TakeIndexes(std::size_t k) {
     const TensorSignature& input = model_.inputs()[k];
     if (input.values == 0) return absl::OkStatus();
-    const ConstBytes shared = found_.inputs[k];
+    const ConstBytes shared = found_.inputs[k].bytes;
     auto copy = std::make_unique_for_overwrite<std::byte[]>(shared.size());
     std::copy(shared.begin(), shared.end(), copy.get());
-    found_.inputs[k] = MutableBytes(copy.get(), shared.size());
+    found_.inputs[k].bytes = MutableBytes(copy.get(), shared.size());
     found_.copied_bytes += static_cast<std::int64_t>(shared.size());
     found_.copies.push_back(std::move(copy));
-    const ConstBytes views[] = {found_.inputs[k]};
+    const ConstBytes views[] = {found_.inputs[k].bytes};
     return CheckIndexes(input, views, 0);
   }
 
@@ -150,6 +191,7 @@ class Search {
     absl::StatusOr<Part> part = Find(scope_, reference);
     if (!part.ok()) return part.status();
     if (absl::Status status = CheckOutput(reference, *part, wanted); !status.ok()) return status;
+    if (absl::Status status = TakeDevice(*part); !status.ok()) return status;
     part->bytes = part->bytes.first(static_cast<std::size_t>(wanted.bytes));
     part->file.end = part->file.begin + wanted.bytes;
     if (absl::Status status = CheckAlone(*part, k); !status.ok()) return status;
@@ -178,11 +220,14 @@ class Search {
   const Model& model_;
   const RequestDescription& request_;
   RegionTensors found_;
+  std::optional<int> device_;  // Where tensors of the request lie.
   absl::InlinedVector<std::pair<std::size_t, Part>, kInlinedInputs> inputs_;
   absl::InlinedVector<Part, kInlinedOutputs> outputs_;
 };
 
-bool NamesAny(const RequestDescription& request) {
+}  // namespace
+
+bool NamesRegions(const RequestDescription& request) {
   for (const InputDescription& input : request.inputs) {
     if (input.region.has_value()) return true;
   }
@@ -191,8 +236,6 @@ bool NamesAny(const RequestDescription& request) {
   }
   return false;
 }
-
-}  // namespace
 
 absl::Status RegionTensors::CheckWhole() const {
   for (const auto& region : regions) {
@@ -205,7 +248,7 @@ absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const 
                                                 const RequestDescription& request,
                                                 const CheckedInputs& inputs,
                                                 PlacedOutputs& outputs) {
-  if (!NamesAny(request)) return RegionTensors();
+  if (!NamesRegions(request)) return RegionTensors();
   Search search(scope, model, request);
   if (absl::Status status = search.TakeInputs(inputs); !status.ok()) return status;
   if (absl::Status status = search.TakeOutputs(inputs, outputs); !status.ok()) return status;

@@ -25,17 +25,25 @@ struct RegionScope {
   absl::string_view owner;
 };
 
+// Whether any tensor of the request is to be in a region.
+bool NamesRegions(const RequestDescription& request);
+
 struct RegionTensors {
   // What the references are to; as long as they are here, the memory is mapped.
   absl::InlinedVector<std::shared_ptr<const Region>, 2> regions;
-  // Empty, or one for each of the model's; empty bytes, and nullopt, for what lies elsewhere.
-  absl::InlinedVector<MutableBytes, kInlinedInputs> inputs;
+  // Empty, or one for each of the model's; no bytes, and nullopt, for what lies elsewhere.
+  absl::InlinedVector<OutputMemory, kInlinedInputs> inputs;
   absl::InlinedVector<std::optional<RegionReference>, kInlinedOutputs> outputs;
   // Inputs whose values are checked: what the client writes later does not reach them.
   absl::InlinedVector<std::unique_ptr<std::byte[]>, 1> copies;
   std::int64_t copied_bytes = 0;
-  std::int64_t input_bytes = 0;  // Of those that lie in regions.
-  std::int64_t output_bytes = 0;
+  // Of those that lie in regions.
+  struct Sum {
+    std::int64_t input_bytes = 0;
+    std::int64_t output_bytes = 0;
+  };
+  Sum on_host;
+  Sum on_device;
 
   bool any() const { return !regions.empty(); }
   // FailedPrecondition when the client has taken memory of a region away, so that what was computed
@@ -50,7 +58,8 @@ struct RegionTensors {
 // OutOfRange for a part that does not lie in its region; InvalidArgument for an output's part that
 // is too small, not aligned to its element, of a region that the server may only read, or that
 // overlaps an input or another output, unless it is exactly the input that the model may overwrite,
-// and for an index that is none;
+// for an index that is none, for indexes and inputs that are not aligned in memory of a device, and
+// for tensors on several devices;
 // FailedPrecondition as CheckWhole. Never blocks.
 absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const Model& model,
                                                 const RequestDescription& request,

@@ -35,6 +35,7 @@ struct ServerConfig {
   std::string shared_memory;
   std::string shared_memory_prefix;
   std::string shared_memory_listen;
+  bool shared_memory_cuda = false;
   std::int64_t max_shared_regions = 0;
   std::int64_t max_shared_bytes = 0;
   std::int64_t max_identity_shared_regions = 0;

@@ -121,6 +121,9 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
             BeAUnixSocketOrNone);
   flags.Add("shared_memory_prefix", &c.shared_memory_prefix, "", "NAME",
             "What the names of these files begin with; empty: anything.", BeAFileName);
+  flags.Add("shared_memory_cuda", &c.shared_memory_cuda, false, "",
+            "Take memory of the server's devices by the handles of CUDA IPC, which who may make "
+            "admin calls registers.");
   flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
             "Regions that are mapped at once.", From(1, 65536));
   flags.Add("max_shared_bytes", &c.max_shared_bytes, 64 * kGiB, "BYTES",

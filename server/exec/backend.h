@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/shared_device_memory.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"
 #include "server/model/model.h"
@@ -48,6 +49,7 @@ struct BackendOptions {
   std::int64_t pinned_pool_bytes = std::int64_t{512} << 20;  // Host memory for responses.
   // Pinned memory of each through which its lanes gather; 0: what suits the number of devices.
   std::int64_t device_staging_bytes = 0;
+  bool device_shared_memory = false;  // Whether clients may share memory of the devices.
   std::int64_t device_batch_bytes = std::int64_t{80} << 20;  // Tensors' bytes in one lane at once.
 };
 
@@ -62,6 +64,8 @@ class Backend : public ModelBackend {
   virtual std::vector<std::unique_ptr<Lane>> MakeInlineLanes() { return {}; }
   // For BatchQueue::StageWith; null where it does not pay. Lives as long as the backend.
   virtual InputStager* stager() { return nullptr; }
+  // The memory that clients may share with its devices; null where it has none. Lives as long.
+  virtual SharedDeviceMemory* shared_device_memory() { return nullptr; }
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"
 };
 

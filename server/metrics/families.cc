@@ -145,7 +145,8 @@ constexpr Description kDescriptions[] = {
     {"normd_shared_regions",
      MetricType::Gauge,
      {"kind"},
-     "Regions of clients' memory that are mapped: named ones and passed descriptors."},
+     "Regions of clients' memory that are mapped: named ones, passed descriptors, memory of "
+     "devices."},
     {"normd_shared_region_bytes", MetricType::Gauge, {"kind"}, "Their bytes."},
     {"normd_shared_regions_refused_total",
      MetricType::Counter,
@@ -157,7 +158,7 @@ constexpr Description kDescriptions[] = {
      "Requests that failed because their client took the memory of a region away."},
     {"normd_shared_tensor_bytes_total",
      MetricType::Counter,
-     {"direction"},
+     {"direction", "memory"},
      "Bytes of tensors that were read (in) and written (out) in regions, beside those of messages "
      "(normd_payload_bytes_total)."},
     {"normd_log_lines_lost_total",

@@ -157,17 +157,22 @@ class ConnectionMetrics {
 };
 
 // The label `kind` of normd_shared_regions.
-enum class RegionPlane { kNamed, kDescriptor };
-inline constexpr std::size_t kRegionPlanes = 2;
+enum class RegionPlane { kNamed, kDescriptor, kDevice };
+inline constexpr std::size_t kRegionPlanes = 3;
 
 // The label `reason` of normd_shared_regions_refused_total.
 enum class RegionRefusal {
-  kOff,    // Not switched on.
-  kName,   // No name for a region, or taken.
-  kFile,   // No file that the server takes, or without these bytes.
-  kLimit,  // Beyond a limit.
+  kOff,     // Not switched on.
+  kName,    // No name for a region, or taken.
+  kFile,    // No file that the server takes, or without these bytes.
+  kDevice,  // No handle of memory on a device of the server's, or not of these bytes.
+  kLimit,   // Beyond a limit.
 };
-inline constexpr std::size_t kRegionRefusals = 4;
+inline constexpr std::size_t kRegionRefusals = 5;
+
+// The label `memory` of normd_shared_tensor_bytes_total.
+enum class RegionMemory { kHost, kDevice };
+inline constexpr std::size_t kRegionMemories = 2;
 
 // Memory that clients share.
 class RegionMetrics {
@@ -179,7 +184,7 @@ class RegionMetrics {
   // A request whose memory its client has taken away.
   virtual void RecordBroken() = 0;
   // Bytes of tensors that were read and written where they lie.
-  virtual void AddTensors(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
+  virtual void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) = 0;
 };
 
 // Of all models.

@@ -124,10 +124,12 @@ class TlsSeries final : public TlsMetrics {
   std::atomic<std::int64_t> refused_{0};
 };
 
-constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor"};
+constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor", "device"};
 static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
-constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "limit"};
+constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "device", "limit"};
 static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
+constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
+static_assert(std::size(kRegionMemoryNames) == kRegionMemories);
 
 // Relaxed: nothing else is published with these. The bytes are counted for each request and
 // sharded, the others are rare.
@@ -142,9 +144,10 @@ class RegionSeries final : public RegionMetrics {
     refused_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
   void RecordBroken() override { broken_.fetch_add(1, std::memory_order_relaxed); }
-  void AddTensors(std::int64_t in_bytes, std::int64_t out_bytes) override {
-    tensor_bytes_.Add(0, in_bytes);
-    tensor_bytes_.Add(1, out_bytes);
+  void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) override {
+    const std::size_t first = 2 * static_cast<std::size_t>(memory);
+    tensor_bytes_.Add(first, in_bytes);
+    tensor_bytes_.Add(first + 1, out_bytes);
   }
 
   void Collect(FamilyList& out) const {
@@ -156,8 +159,13 @@ class RegionSeries final : public RegionMetrics {
       out.Add(Family::kSharedRegionsRefused, {kRegionRefusalNames[i]}, Get(refused_[i]));
     }
     out.Add(Family::kSharedRegionsBroken, {}, Get(broken_));
-    out.Add(Family::kSharedTensorBytes, {"in"}, static_cast<double>(tensor_bytes_.Sum(0)));
-    out.Add(Family::kSharedTensorBytes, {"out"}, static_cast<double>(tensor_bytes_.Sum(1)));
+    for (std::size_t i = 0; i < kRegionMemories; ++i) {
+      const absl::string_view memory = kRegionMemoryNames[i];
+      out.Add(Family::kSharedTensorBytes, {"in", memory},
+              static_cast<double>(tensor_bytes_.Sum(2 * i)));
+      out.Add(Family::kSharedTensorBytes, {"out", memory},
+              static_cast<double>(tensor_bytes_.Sum(2 * i + 1)));
+    }
   }
 
  private:
@@ -170,7 +178,7 @@ class RegionSeries final : public RegionMetrics {
   std::array<Number, kRegionPlanes> bytes_{};
   std::array<Number, kRegionRefusals> refused_{};
   Number broken_{0};
-  ShardedCells tensor_bytes_{2};  // In, out.
+  ShardedCells tensor_bytes_{2 * kRegionMemories};  // Of each memory in, out.
 };
 
 // A pool that is read at each scrape, until Stop. The mutex is held while `read` runs, unlike

@@ -14,12 +14,15 @@
 namespace normd {
 namespace {
 
+absl::Status CheckNotEmpty(const RegionFacts& facts) {
+  if (facts.bytes >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("byte_size: ", facts.bytes, ", wanted at least 1"));
+}
+
 // What the file has to have: the region's end in it.
 absl::StatusOr<std::int64_t> EndOf(const RegionFacts& facts) {
-  if (facts.bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("byte_size: ", facts.bytes, ", wanted at least 1"));
-  }
+  if (absl::Status status = CheckNotEmpty(facts); !status.ok()) return status;
   if (facts.offset < 0) {
     return absl::InvalidArgumentError(absl::StrCat("offset: ", facts.offset, ", wanted 0 or more"));
   }
@@ -55,11 +58,35 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts 
     return absl::ResourceExhaustedError(absl::StrCat(
         "byte_size: ", facts.bytes, " bytes cannot be mapped: ", strerrordesc_np(errno)));
   }
-  const FileRange range = {found.st_dev, found.st_ino, facts.offset, *end};
+  const FileRange range = {false, found.st_dev, found.st_ino, facts.offset, *end};
   std::shared_ptr<const Region> region(new Region(
       std::move(facts), {static_cast<std::byte*>(at), pages * page}, range, std::move(keep)));
-  if (region->guard_.active()) return region;
+  if (region->guard_->active()) return region;
   return absl::ResourceExhaustedError("regions: the server cannot guard more of them");
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> Region::OpenDevice(SharedDeviceMemory& driver,
+                                                                 ConstBytes handle,
+                                                                 RegionFacts facts,
+                                                                 std::shared_ptr<void> keep) {
+  if (absl::Status status = CheckNotEmpty(facts); !status.ok()) return status;
+  const int device = facts.place.device;
+  const absl::StatusOr<std::byte*> data = driver.Open(device, handle);
+  if (!data.ok()) return data.status();
+  auto opened = std::make_unique<OpenedDeviceMemory>(driver, device, *data);
+  const absl::StatusOr<DeviceAllocation> allocation = driver.AllocationOf(device, *data);
+  if (!allocation.ok()) return allocation.status();
+  if (allocation->device != device) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device_id: ", device, ", wanted the device of the handle's memory, ", allocation->device));
+  }
+  const std::int64_t has = allocation->bytes - (*data - allocation->begin);
+  if (has < facts.bytes) {
+    return absl::OutOfRangeError(absl::StrCat("byte_size: ", facts.bytes, ", wanted at most the ",
+                                              has, " bytes that the handle's allocation has"));
+  }
+  return std::shared_ptr<const Region>(
+      new Region(std::move(facts), std::move(opened), std::move(keep)));
 }
 
 Region::Mapping::~Mapping() { munmap(begin, bytes); }
@@ -71,10 +98,21 @@ Region::Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& 
     : facts_(std::move(facts)),
       range_(range),
       keep_(std::move(keep)),
-      mapping_(pages.data(), pages.size()),
+      mapping_(std::in_place, pages.data(), pages.size()),
       first_(pages.data() + static_cast<std::uint64_t>(facts_.offset) %
                                 static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))),
-      guard_(pages.data(), pages.size()) {}
+      guard_(std::in_place, pages.data(), pages.size()) {}
+
+Region::Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened,
+               std::shared_ptr<void> keep)
+    : facts_(std::move(facts)),
+      range_{true, static_cast<dev_t>(facts_.place.device), 0,
+             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(opened->data())),
+             static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(opened->data())) +
+                 facts_.bytes},
+      keep_(std::move(keep)),
+      opened_(std::move(opened)),
+      first_(opened_->data()) {}
 
 void Region::Keep(std::shared_ptr<void> what) const {
   MutexLock lock(mutex_);

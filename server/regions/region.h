@@ -1,4 +1,5 @@
-// Memory that a client shares with the server: a mapped part of a file of its.
+// Memory that a client shares with the server: a mapped part of a file of its, or memory that it
+// has taken on a device.
 
 #ifndef NORMD_SERVER_REGIONS_REGION_H_
 #define NORMD_SERVER_REGIONS_REGION_H_
@@ -15,7 +16,9 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/mutex.h"
+#include "base/shared_device_memory.h"
 #include "server/regions/fault_guard.h"
 
 namespace normd {
@@ -24,6 +27,7 @@ namespace normd {
 enum class RegionKind {
   kNamed,       // A POSIX shared memory object, until it is unregistered.
   kDescriptor,  // A descriptor that a client has passed, as long as its connection.
+  kDevice,      // Memory of a device, by the driver's handle, until it is unregistered.
 };
 
 struct RegionFacts {
@@ -34,18 +38,22 @@ struct RegionFacts {
   std::int64_t offset = 0;  // Where it begins in its file.
   std::int64_t bytes = 0;   // At least 1.
   bool writable = false;
+  MemoryPlace place;  // On the host, or on which device.
   TimePoint registered{};
 };
 
-// Which bytes of which file: what is shared under two names has two addresses.
+// Which bytes of which file: what is shared under two names has two addresses. Memory of a device
+// has one address however often its handle is opened, and counts as the file 0 of the device.
 struct FileRange {
+  bool on_device = false;
   dev_t device = 0;
   ino_t file = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 
   bool Overlaps(const FileRange& other) const {
-    return device == other.device && file == other.file && begin < other.end && other.begin < end;
+    return on_device == other.on_device && device == other.device && file == other.file &&
+           begin < other.end && other.begin < end;
   }
 };
 
@@ -58,13 +66,21 @@ class Region {
   // ResourceExhausted when the process can map no more. `keep` lives as long as the mapping.
   static absl::StatusOr<std::shared_ptr<const Region>> Map(int file, RegionFacts facts,
                                                            std::shared_ptr<void> keep);
+  // The first facts.bytes of the memory that a handle is of, on the device of facts.place.
+  // InvalidArgument for a handle that is none and for memory of another device, OutOfRange for more
+  // bytes than its allocation has. `driver` outlives the region.
+  static absl::StatusOr<std::shared_ptr<const Region>> OpenDevice(SharedDeviceMemory& driver,
+                                                                  ConstBytes handle,
+                                                                  RegionFacts facts,
+                                                                  std::shared_ptr<void> keep);
   ~Region();
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   const RegionFacts& facts() const { return facts_; }
 
-  // The bytes of a part, which lies in it; nullopt for any other, negative numbers among them.
+  // The bytes of a part, which lies in it; nullopt for any other, negative numbers among them. They
+  // are where facts().place says: the host does not touch those of a device.
   std::optional<MutableBytes> Part(std::int64_t offset, std::int64_t bytes) const;
   // The same part in its file.
   FileRange PartOfFile(std::int64_t offset, std::int64_t bytes) const;
@@ -75,7 +91,7 @@ class Region {
 
   // Whether the client has taken the memory away: what was computed from it, or written to it,
   // is lost.
-  bool broken() const { return guard_.broken(); }
+  bool broken() const { return guard_.has_value() && guard_->broken(); }
 
  private:
   // Whole pages, which it unmaps.
@@ -90,15 +106,18 @@ class Region {
   };
   Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& range,
          std::shared_ptr<void> keep);
+  Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened, std::shared_ptr<void> keep);
 
   const RegionFacts facts_;
   const FileRange range_;
   const std::shared_ptr<void> keep_;  // shared: whatever it is.
   mutable Mutex mutex_;
   mutable std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);  // shared: likewise.
-  const Mapping mapping_;
-  std::byte* const first_;  // In the first page.
-  const FaultGuard guard_;  // After the mapping: what is unmapped may be another's at once.
+  const std::optional<Mapping> mapping_;              // Of the host's memory.
+  const std::unique_ptr<OpenedDeviceMemory> opened_;  // Or of a device's.
+  std::byte* const first_;                            // Of the host's, in the first page.
+  // After the mapping: what is unmapped may be another's at once.
+  std::optional<FaultGuard> guard_;
 };
 
 }  // namespace normd

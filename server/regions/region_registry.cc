@@ -22,6 +22,15 @@ absl::Status BeyondLimit(const char* what, std::int64_t asked, std::int64_t free
       absl::StrCat(what, ": ", asked, ", wanted at most the ", free, " that are free of ", whose));
 }
 
+RegionPlane PlaneOf(RegionKind kind) {
+  switch (kind) {
+    case RegionKind::kNamed: return RegionPlane::kNamed;
+    case RegionKind::kDescriptor: return RegionPlane::kDescriptor;
+    case RegionKind::kDevice: break;
+  }
+  return RegionPlane::kDevice;
+}
+
 // Whether anybody but the registry has it. A request that is just looking it up may come late, and
 // then has it until its end.
 bool IsInUse(const std::shared_ptr<const Region>& region) { return region.use_count() > 1; }
@@ -83,9 +92,7 @@ class RegionRegistry::Counts : public std::enable_shared_from_this<Counts> {
       amount->regions += sign;
       amount->bytes += sign * facts.bytes;
     }
-    metrics_.AddMapped(
-        facts.kind == RegionKind::kNamed ? RegionPlane::kNamed : RegionPlane::kDescriptor, sign,
-        sign * facts.bytes);
+    metrics_.AddMapped(PlaneOf(facts.kind), sign, sign * facts.bytes);
   }
 
   void Return(const RegionFacts& facts) {
@@ -142,24 +149,68 @@ absl::Status RegionRegistry::RegisterNamed(RegionFacts facts) {
   if (!file.ok()) return Refused(RegionRefusal::kFile, file.status());
   facts.kind = RegionKind::kNamed;
   facts.writable = file->writable;
-  return Insert(file->descriptor.get(), std::move(facts));
+  return Insert(std::move(facts), RegionRefusal::kFile, [&](RegionFacts mapped, auto keep) {
+    return Region::Map(file->descriptor.get(), std::move(mapped), std::move(keep));
+  });
 }
 
 absl::Status RegionRegistry::RegisterFile(int file, RegionFacts facts) {
   if (absl::Status status = Check(facts); !status.ok()) {
     return Refused(RegionRefusal::kName, std::move(status));
   }
-  return Insert(file, std::move(facts));
+  return Insert(std::move(facts), RegionRefusal::kFile, [file](RegionFacts mapped, auto keep) {
+    return Region::Map(file, std::move(mapped), std::move(keep));
+  });
 }
 
-absl::Status RegionRegistry::Insert(int file, RegionFacts facts) {
+absl::Status RegionRegistry::CheckDevice(const RegionFacts& facts, ConstBytes handle) const {
+  if (options_.device_memory == nullptr) {
+    return absl::FailedPreconditionError(
+        "device_id: this server has no device, it computes on the CPU; wanted memory of the host");
+  }
+  const int device = facts.place.device;
+  const int count = options_.device_memory->device_count();
+  if (device < 0 || device >= count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_id: ", device, ", wanted one of the ", count, " devices from 0 on"));
+  }
+  if (!options_.device_memory->Uses(device)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "device_id: ", device, ", wanted a device that the server computes on (--device)"));
+  }
+  if (handle.size() == kDeviceHandleBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("raw_handle: ", handle.size(), " bytes, wanted ",
+                                                 kDeviceHandleBytes, ", a cudaIpcMemHandle_t"));
+}
+
+absl::Status RegionRegistry::RegisterDevice(RegionFacts facts, ConstBytes handle) {
+  if (!options_.device) {
+    return Refused(RegionRefusal::kOff,
+                   absl::UnimplementedError("shared memory of devices is switched off on this "
+                                            "server (--shared_memory_cuda switches it on)"));
+  }
+  if (absl::Status status = Check(facts); !status.ok()) {
+    return Refused(RegionRefusal::kName, std::move(status));
+  }
+  if (absl::Status status = CheckDevice(facts, handle); !status.ok()) {
+    return Refused(RegionRefusal::kDevice, std::move(status));
+  }
+  facts.kind = RegionKind::kDevice;
+  facts.place.kind = MemoryKind::kDevice;
+  facts.writable = true;
+  return Insert(std::move(facts), RegionRefusal::kDevice, [&](RegionFacts mapped, auto keep) {
+    return Region::OpenDevice(*options_.device_memory, handle, std::move(mapped), std::move(keep));
+  });
+}
+
+absl::Status RegionRegistry::Insert(RegionFacts facts, RegionRefusal reason, Map map) {
   facts.registered = clock_.Now();
   absl::StatusOr<std::shared_ptr<void>> counted = counts_->Take(facts);
   if (!counted.ok()) return Refused(RegionRefusal::kLimit, counted.status());
   Key key(facts.owner, facts.name);
-  absl::StatusOr<std::shared_ptr<const Region>> region =
-      Region::Map(file, std::move(facts), *std::move(counted));
-  if (!region.ok()) return Refused(RegionRefusal::kFile, region.status());
+  const absl::StatusOr<std::shared_ptr<const Region>> region =
+      map(std::move(facts), *std::move(counted));
+  if (!region.ok()) return Refused(reason, region.status());
   bool inserted = false;
   {
     MutexLock lock(mutex_);
@@ -224,12 +275,12 @@ absl::Status RegionRegistry::Unregister(absl::string_view owner, absl::string_vi
   return absl::OkStatus();
 }
 
-absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, InUse in_use,
+absl::Status RegionRegistry::UnregisterAll(absl::string_view owner, RegionKind kind, InUse in_use,
                                            const std::shared_ptr<void>& until_gone) {
   std::vector<std::shared_ptr<const Region>> gone;
   // Those of descriptors are their connections', whoever asks.
-  const auto is_meant = [owner](const Key& key, const Region& region) {
-    return key.first == owner && region.facts().kind == RegionKind::kNamed;
+  const auto is_meant = [owner, kind](const Key& key, const Region& region) {
+    return key.first == owner && region.facts().kind == kind;
   };
   MutexLock lock(mutex_);
   for (const auto& [key, region] : regions_) {

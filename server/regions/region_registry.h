@@ -10,11 +10,14 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/shared_device_memory.h"
 #include "server/metrics/handles.h"
 #include "server/regions/region.h"
 
@@ -35,6 +38,9 @@ struct RegionRegistryOptions {
   bool named = false;               // Whether clients may name files.
   std::string prefix = {};          // With which their names begin.
   std::string folder = "/dev/shm";  // Where they are; another in tests.
+  bool device = false;              // Whether clients may register memory of devices.
+  // Of the devices that the server computes on; null: it computes on none. Outlives all regions.
+  SharedDeviceMemory* device_memory = nullptr;
 };
 
 // Whether a region may be taken away from requests that use it.
@@ -63,6 +69,10 @@ class RegionRegistry {
   absl::Status RegisterNamed(RegionFacts facts);
   // The same for an open file, which is the caller's.
   absl::Status RegisterFile(int file, RegionFacts facts);
+  // Likewise opens memory of device facts.place.device by its handle. Beyond Region::OpenDevice's
+  // errors: FailedPrecondition where the server computes on no device, InvalidArgument for a device
+  // that is not one of its, and for a handle that is not of kDeviceHandleBytes.
+  absl::Status RegisterDevice(RegionFacts facts, ConstBytes handle);
 
   // NotFound; a region may be broken.
   absl::StatusOr<std::shared_ptr<const Region>> Find(absl::string_view owner,
@@ -75,8 +85,8 @@ class RegionRegistry {
   // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).
   absl::Status Unregister(absl::string_view owner, absl::string_view name, InUse in_use,
                           const std::shared_ptr<void>& until_gone = nullptr);
-  // All named ones of the owner's.
-  absl::Status UnregisterAll(absl::string_view owner, InUse in_use,
+  // All of the owner's that are of this kind, kNamed or kDevice.
+  absl::Status UnregisterAll(absl::string_view owner, RegionKind kind, InUse in_use,
                              const std::shared_ptr<void>& until_gone = nullptr);
 
  private:
@@ -85,8 +95,13 @@ class RegionRegistry {
   using Key = std::pair<std::string, std::string>;  // Owner, name.
   using Regions = absl::flat_hash_map<Key, std::shared_ptr<const Region>>;
 
+  // Makes a region that keeps the second as long as its memory is mapped.
+  using Map = absl::FunctionRef<absl::StatusOr<std::shared_ptr<const Region>>(
+      RegionFacts, std::shared_ptr<void>)>;
+
   absl::Status Check(const RegionFacts& facts) const;
-  absl::Status Insert(int file, RegionFacts facts);
+  absl::Status CheckDevice(const RegionFacts& facts, ConstBytes handle) const;
+  absl::Status Insert(RegionFacts facts, RegionRefusal reason, Map map);
   absl::Status Refused(RegionRefusal reason, absl::Status status) const;
 
   const RegionRegistryOptions options_;

@@ -54,7 +54,12 @@ absl::Status Exchange::Answer(Completion& completion, grpc::ByteBuffer& response
       metrics.RecordBroken();
       return status;
     }
-    metrics.AddTensors(in_regions.input_bytes, in_regions.output_bytes);
+    const auto count = [&metrics](RegionMemory memory, const RegionTensors::Sum& sum) {
+      if (sum.input_bytes + sum.output_bytes == 0) return;
+      metrics.AddTensors(memory, sum.input_bytes, sum.output_bytes);
+    };
+    count(RegionMemory::kHost, in_regions.on_host);
+    count(RegionMemory::kDevice, in_regions.on_device);
   }
   absl::StatusOr<ResponseDescription> description = MakeResponse(call_, accepted_, completion);
   if (!description.ok()) return description.status();

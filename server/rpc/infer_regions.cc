@@ -14,9 +14,12 @@ namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-absl::Status SwitchedOff() {
+absl::Status SwitchedOff(RegionKind kind = RegionKind::kNamed) {
   return absl::UnimplementedError(
-      "shared memory is switched off on this server (--shared_memory=named switches it on)");
+      kind == RegionKind::kDevice
+          ? "shared memory of devices is switched off on this server (--shared_memory_cuda "
+            "switches it on)"
+          : "shared memory is switched off on this server (--shared_memory=named switches it on)");
 }
 
 absl::Status CheckFits(const char* field, std::uint64_t value) {
@@ -24,13 +27,30 @@ absl::Status CheckFits(const char* field, std::uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", wanted at most ", kMost));
 }
 
-// A region of another kind is not there for these calls: its name is known to its client alone.
-absl::StatusOr<std::shared_ptr<const Region>> FindNamed(const RegionRegistry& registry,
-                                                        absl::string_view owner,
-                                                        absl::string_view name) {
-  auto region = registry.Find(owner, name);
-  if (!region.ok() || (*region)->facts().kind == RegionKind::kNamed) return region;
-  return absl::NotFoundError("region: not one that was registered by name");
+// A region of another kind is not there for these calls: the name of one that came as a descriptor
+// is known to its client alone.
+absl::StatusOr<std::shared_ptr<const Region>> FindOne(const RegionRegistry& registry,
+                                                      const WantedRegions& wanted) {
+  auto region = registry.Find(wanted.owner, wanted.name);
+  if (!region.ok() || (*region)->facts().kind == wanted.kind) return region;
+  return absl::NotFoundError(wanted.kind == RegionKind::kDevice
+                                 ? "region: not one of a device's memory"
+                                 : "region: not one that was registered by name");
+}
+
+// Calls `add` with each of them.
+template <typename Add>
+absl::Status ForEach(const RegionRegistry& registry, const WantedRegions& wanted, const Add& add) {
+  if (wanted.name.empty()) {
+    for (const auto& region : registry.List(wanted.owner)) {
+      if (region->facts().kind == wanted.kind) add(region->facts());
+    }
+    return absl::OkStatus();
+  }
+  const auto region = FindOne(registry, wanted);
+  if (!region.ok()) return region.status();
+  add((*region)->facts());
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -50,39 +70,57 @@ absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
   return registry->RegisterNamed(std::move(facts));
 }
 
-absl::Status UnregisterRegions(RegionRegistry* registry, absl::string_view owner,
-                               absl::string_view name, Unregistering how,
-                               const std::shared_ptr<void>& until_gone) {
-  if (registry == nullptr) return SwitchedOff();
-  const InUse in_use = how == Unregistering::kRefuse ? InUse::kRefuse : InUse::kFinish;
-  if (name.empty()) return registry->UnregisterAll(owner, in_use, until_gone);
-  if (absl::Status status = FindNamed(*registry, owner, name).status(); !status.ok()) {
-    return status;
+absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
+                            const inference::CudaSharedMemoryRegisterRequest& request) {
+  if (registry == nullptr) return SwitchedOff(RegionKind::kDevice);
+  absl::Status status = CheckFits("byte_size", request.byte_size());
+  if (!status.ok()) return status;
+  if (request.device_id() < 0 || request.device_id() > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device_id: ", request.device_id(), ", wanted a device's number from 0 on"));
   }
-  return registry->Unregister(owner, name, in_use, until_gone);
+  RegionFacts facts;
+  facts.owner = std::string(owner);
+  facts.name = request.name();
+  facts.place.device = static_cast<int>(request.device_id());
+  facts.bytes = static_cast<std::int64_t>(request.byte_size());
+  const std::string& handle = request.raw_handle();
+  return registry->RegisterDevice(
+      std::move(facts), {reinterpret_cast<const std::byte*>(handle.data()), handle.size()});
+}
+
+absl::Status UnregisterRegions(RegionRegistry* registry, const WantedRegions& wanted,
+                               Unregistering how, const std::shared_ptr<void>& until_gone) {
+  if (registry == nullptr) return SwitchedOff(wanted.kind);
+  const InUse in_use = how == Unregistering::kRefuse ? InUse::kRefuse : InUse::kFinish;
+  if (wanted.name.empty()) {
+    return registry->UnregisterAll(wanted.owner, wanted.kind, in_use, until_gone);
+  }
+  if (absl::Status status = FindOne(*registry, wanted).status(); !status.ok()) return status;
+  return registry->Unregister(wanted.owner, wanted.name, in_use, until_gone);
 }
 
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
                         inference::SystemSharedMemoryStatusResponse& response) {
   if (registry == nullptr) return SwitchedOff();
-  const auto add = [&response](const Region& region) {
-    const RegionFacts& facts = region.facts();
+  return ForEach(*registry, {owner, name, RegionKind::kNamed}, [&](const RegionFacts& facts) {
     auto& out = (*response.mutable_regions())[facts.name];
     out.set_name(facts.name);
     out.set_key(facts.key);
     out.set_offset(static_cast<std::uint64_t>(facts.offset));
     out.set_byte_size(static_cast<std::uint64_t>(facts.bytes));
-  };
-  if (name.empty()) {
-    for (const auto& region : registry->List(owner)) {
-      if (region->facts().kind == RegionKind::kNamed) add(*region);
-    }
-    return absl::OkStatus();
-  }
-  const auto region = FindNamed(*registry, owner, name);
-  if (!region.ok()) return region.status();
-  add(**region);
-  return absl::OkStatus();
+  });
+}
+
+absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
+                        inference::CudaSharedMemoryStatusResponse& response) {
+  if (registry == nullptr) return SwitchedOff(RegionKind::kDevice);
+  return ForEach(*registry, {owner, name, RegionKind::kDevice}, [&](const RegionFacts& facts) {
+    auto& out = (*response.mutable_regions())[facts.name];
+    out.set_name(facts.name);
+    out.set_device_id(static_cast<std::uint64_t>(facts.place.device));
+    out.set_byte_size(static_cast<std::uint64_t>(facts.bytes));
+  });
 }
 
 absl::StatusOr<Unregistering> UnregisteringOf(const grpc::CallbackServerContext& context) {

@@ -18,6 +18,9 @@ namespace normd {
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
                             const inference::SystemSharedMemoryRegisterRequest& request);
+absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
+                            const inference::CudaSharedMemoryRegisterRequest& request);
+
 // What the call does about requests that use a region.
 enum class Unregistering {
   kFinish,  // They keep it; the call ends at once.
@@ -25,13 +28,20 @@ enum class Unregistering {
   kWait,    // They keep it, and the call ends when it is unmapped.
 };
 
-// One region of the owner's, or all where `name` is empty. With kWait `until_gone` is kept as long
-// as any of them is mapped.
-absl::Status UnregisterRegions(RegionRegistry* registry, absl::string_view owner,
-                               absl::string_view name, Unregistering how,
-                               const std::shared_ptr<void>& until_gone);
+// Regions of one kind, kNamed or kDevice, that the owner has: one, or all where `name` is empty.
+struct WantedRegions {
+  absl::string_view owner;
+  absl::string_view name;
+  RegionKind kind = RegionKind::kNamed;
+};
+
+// With kWait `until_gone` is kept as long as any of them is mapped.
+absl::Status UnregisterRegions(RegionRegistry* registry, const WantedRegions& wanted,
+                               Unregistering how, const std::shared_ptr<void>& until_gone);
 absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
                         inference::SystemSharedMemoryStatusResponse& response);
+absl::Status AddRegions(RegionRegistry* registry, absl::string_view owner, absl::string_view name,
+                        inference::CudaSharedMemoryStatusResponse& response);
 
 // What a call asks for with the metadata `normd-in-use`: "finish", which is the default, "refuse"
 // or "wait". InvalidArgument for anything else.

@@ -277,47 +277,62 @@ class EndsWithIt {
 
 }  // namespace
 
-InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context,
-                                                                const Bytes* request,
-                                                                Bytes* response) {
-  return Control<inference::SystemSharedMemoryUnregisterRequest,
-                 inference::SystemSharedMemoryUnregisterResponse>(
-      context, Method::kSharedMemoryUnregister, request, response,
-      [this, context](const inference::SystemSharedMemoryUnregisterRequest& wanted, auto&, About&,
-                      ControlCall& call) {
+// Of either kind of region: their messages have the same fields.
+template <typename Request, typename Response>
+InferService::Unary* InferService::UnregisterKind(Context* context, const Bytes* request,
+                                                  Bytes* response, RegionKind kind) {
+  const Method method =
+      kind == RegionKind::kDevice ? Method::kCudaSharedMemory : Method::kSharedMemoryUnregister;
+  return Control<Request, Response>(
+      context, method, request, response,
+      [this, context, kind](const Request& wanted, auto&, About&, ControlCall& call) {
         const absl::StatusOr<Unregistering> how = UnregisteringOf(*context);
         if (!how.ok()) return how.status();
         std::shared_ptr<void> until_gone;
         if (*how == Unregistering::kWait) {
           until_gone = std::make_shared<EndsWithIt>(call.EndLater());
         }
-        return UnregisterRegions(environment_.accept.regions, call.owner(), wanted.name(), *how,
-                                 until_gone);
+        return UnregisterRegions(environment_.accept.regions, {call.owner(), wanted.name(), kind},
+                                 *how, until_gone);
       });
 }
 
-InferService::Unary* InferService::NoDeviceMemory(Context* context, const Bytes* request,
-                                                  Bytes* response) {
-  // Any message would do: nothing of it is looked at.
-  return Control<inference::ServerLiveRequest, inference::ServerLiveResponse>(
-      context, Method::kCudaSharedMemory, request, response, [](const auto&, auto&, About&) {
-        return absl::UnimplementedError(
-            "shared memory of a device: this server takes that of the host alone");
-      });
+InferService::Unary* InferService::SystemSharedMemoryUnregister(Context* context,
+                                                                const Bytes* request,
+                                                                Bytes* response) {
+  return UnregisterKind<inference::SystemSharedMemoryUnregisterRequest,
+                        inference::SystemSharedMemoryUnregisterResponse>(context, request, response,
+                                                                         RegionKind::kNamed);
 }
 
 InferService::Unary* InferService::CudaSharedMemoryStatus(Context* context, const Bytes* request,
                                                           Bytes* response) {
-  return NoDeviceMemory(context, request, response);
+  return Control<inference::CudaSharedMemoryStatusRequest,
+                 inference::CudaSharedMemoryStatusResponse>(
+      context, Method::kCudaSharedMemory, request, response,
+      [this](const inference::CudaSharedMemoryStatusRequest& wanted,
+             inference::CudaSharedMemoryStatusResponse& answer, About&, const ControlCall& call) {
+        return AddRegions(environment_.accept.regions, call.owner(), wanted.name(), answer);
+      });
 }
+
 InferService::Unary* InferService::CudaSharedMemoryRegister(Context* context, const Bytes* request,
                                                             Bytes* response) {
-  return NoDeviceMemory(context, request, response);
+  return Control<inference::CudaSharedMemoryRegisterRequest,
+                 inference::CudaSharedMemoryRegisterResponse>(
+      context, Method::kCudaSharedMemory, request, response,
+      [this](const inference::CudaSharedMemoryRegisterRequest& wanted, auto&, About&,
+             const ControlCall& call) {
+        return RegisterRegion(environment_.accept.regions, call.owner(), wanted);
+      });
 }
+
 InferService::Unary* InferService::CudaSharedMemoryUnregister(Context* context,
                                                               const Bytes* request,
                                                               Bytes* response) {
-  return NoDeviceMemory(context, request, response);
+  return UnregisterKind<inference::CudaSharedMemoryUnregisterRequest,
+                        inference::CudaSharedMemoryUnregisterResponse>(context, request, response,
+                                                                       RegionKind::kDevice);
 }
 
 InferService::Unary* InferService::TraceSetting(Context* context, const Bytes* request,

@@ -84,7 +84,8 @@ class InferService final : public InferServiceBase {
   template <typename Request, typename Response, typename Body>
   Unary* Control(Context* context, Method method, const Bytes* request, Bytes* response, Body body,
                  TaskThread* thread = nullptr);
-  Unary* NoDeviceMemory(Context* context, const Bytes* request, Bytes* response);
+  template <typename Request, typename Response>
+  Unary* UnregisterKind(Context* context, const Bytes* request, Bytes* response, RegionKind kind);
 
   CallEnvironment& environment_;
   const Readiness& readiness_;

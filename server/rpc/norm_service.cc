@@ -48,16 +48,25 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   return info;
 }
 
+v1::SharedMemoryInfo::Kind ToKind(RegionKind kind) {
+  switch (kind) {
+    case RegionKind::kNamed: return v1::SharedMemoryInfo::NAMED;
+    case RegionKind::kDescriptor: return v1::SharedMemoryInfo::DESCRIPTOR;
+    case RegionKind::kDevice: return v1::SharedMemoryInfo::DEVICE;
+  }
+  return v1::SharedMemoryInfo::KIND_UNSPECIFIED;
+}
+
 v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
   const RegionFacts& facts = listed.region->facts();
-  const bool named = facts.kind == RegionKind::kNamed;
   v1::SharedMemoryInfo info;
-  info.set_kind(named ? v1::SharedMemoryInfo::NAMED : v1::SharedMemoryInfo::DESCRIPTOR);
+  info.set_kind(ToKind(facts.kind));
   info.set_owner(facts.owner);
-  if (named) {
+  if (facts.kind != RegionKind::kDescriptor) {
     info.set_name(facts.name);
     info.set_key(facts.key);
   }
+  if (!facts.place.OnHost()) info.set_device(facts.place.device);
   info.set_offset(facts.offset);
   info.set_byte_size(facts.bytes);
   info.set_writable(facts.writable);

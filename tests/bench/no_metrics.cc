@@ -48,7 +48,7 @@ class NoRegionMetrics final : public RegionMetrics {
   void AddMapped(RegionPlane, std::int64_t, std::int64_t) override {}
   void RecordRefused(RegionRefusal) override {}
   void RecordBroken() override {}
-  void AddTensors(std::int64_t, std::int64_t) override {}
+  void AddTensors(RegionMemory, std::int64_t, std::int64_t) override {}
 };
 
 class NoRepositoryMetrics final : public RepositoryMetrics {

@@ -107,7 +107,7 @@ class CountingRegionMetrics final : public RegionMetrics {
   }
   void RecordRefused(RegionRefusal reason) override { ++refused[static_cast<std::size_t>(reason)]; }
   void RecordBroken() override { ++broken; }
-  void AddTensors(std::int64_t more_in, std::int64_t more_out) override {
+  void AddTensors(RegionMemory, std::int64_t more_in, std::int64_t more_out) override {
     in_bytes += more_in;
     out_bytes += more_out;
   }

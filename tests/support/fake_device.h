@@ -29,6 +29,10 @@ class FakeDevice final : public Device {
   }
   std::int64_t calls(DeviceCall call) const { return faults_.calls(call); }
   std::int64_t allocated_bytes() const;
+  // From now on its streams take launches of any size, as tensors in memory that clients share are;
+  // until then one that is too large for its stream fails.
+  void LetLaunchesGrow() { launches_may_grow_ = true; }
+  bool launches_may_grow() const { return launches_may_grow_; }
 
   const std::string& name() const override { return name_; }
   // What follows the name's colon.
@@ -51,6 +55,7 @@ class FakeDevice final : public Device {
   const int ordinal_;
   const std::int64_t memory_bytes_;
   CallFaults faults_;
+  std::atomic<bool> launches_may_grow_{false};
   // shared: memory that was given out returns to it, also after the device has gone.
   const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };

@@ -59,7 +59,7 @@ class SharingServer(Server):
 
     def received(self) -> float:
         """Bytes of inputs in regions."""
-        return self.count('normd_shared_tensor_bytes_total{direction="in"}')
+        return self.count('normd_shared_tensor_bytes_total{direction="in",memory="host"}')
 
 
 @pytest.fixture(scope="module")

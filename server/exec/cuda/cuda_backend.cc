@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_device.h"
+#include "server/exec/cuda/cuda_shared_memory.h"
 #include "server/exec/device/device_backend.h"
 
 namespace normd {
@@ -26,6 +27,7 @@ DeviceBackendOptions ToDeviceOptions(const BackendOptions& options, std::size_t 
   device.lane.mapped_bytes = static_cast<std::size_t>(options.device_mapped_bytes);
   device.min_staged_bytes = options.min_staged_bytes;
   device.max_staged_bytes = options.max_staged_bytes;
+  device.shared_memory = options.device_shared_memory;
   device.inline_bytes = static_cast<std::size_t>(options.max_inline_bytes);
   if (options.max_inline_bytes > 0) {
     device.inline_lanes_per_device = std::max(1u, std::thread::hardware_concurrency());
@@ -51,7 +53,12 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
     devices.push_back(*std::move(device));
   }
   const DeviceBackendOptions device_options = ToDeviceOptions(options, devices.size());
-  return DeviceBackend::Create(std::move(devices), device_options, metrics, clock);
+  auto backend = DeviceBackend::Create(std::move(devices), device_options, metrics, clock);
+  if (!backend.ok() || !options.device_shared_memory) return backend;
+  auto shared = CreateCudaSharedMemory(std::move(chosen));
+  if (!shared.ok()) return shared.status();
+  (*backend)->SetSharedMemory(*std::move(shared));
+  return backend;
 }
 
 }  // namespace normd

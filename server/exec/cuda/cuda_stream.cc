@@ -62,7 +62,10 @@ class CudaStream final : public DeviceStream {
   static constexpr std::chrono::microseconds kNap{10};
   static constexpr std::chrono::milliseconds kAskForErrors{2};
 
+  absl::Status TakeWorkspace(std::size_t bytes);
+
   const std::shared_ptr<CudaContext> context_;  // shared with the device and its other streams
+  CudaMemory* memory_ = nullptr;                // The device's.
   Buffer workspace_;
   Buffer word_;               // Pinned; holds what `reached_` points to.
   Point* reached_ = nullptr;  // The last point that the device has come to.
@@ -80,8 +83,14 @@ absl::Status CudaStream::Initialize(CudaMemory& memory, std::size_t largest_laun
   if (!word.ok()) return word.status();
   word_ = *std::move(word);
   reached_ = ::new (word_.data()) Point(0);
+  memory_ = &memory;
   if (largest_launch_bytes == 0) return absl::OkStatus();
-  absl::StatusOr<Buffer> workspace = memory.AllocateDevice(WorkspaceFor(largest_launch_bytes));
+  return TakeWorkspace(WorkspaceFor(largest_launch_bytes));
+}
+
+// What the stream has instead of it, if any, is used by nothing that is enqueued.
+absl::Status CudaStream::TakeWorkspace(std::size_t bytes) {
+  absl::StatusOr<Buffer> workspace = memory_->AllocateDevice(bytes);
   if (!workspace.ok()) return workspace.status();
   workspace_ = *std::move(workspace);
   absl::Status status = context_->Check(
@@ -107,6 +116,17 @@ absl::Status CudaStream::Normalize(const norm::NormSpec& spec, const norm::NormP
   if (absl::Status status = context_->Enter(); !status.ok()) return status;
   norm::cuda::LaunchOptions options;
   options.stream = stream_.get();
+  options.workspace = workspace_.data();
+  options.workspace_bytes = workspace_.size();
+  const norm::Status launched =
+      norm::cuda::Normalize(spec, params, segments, count, context_->limits(), options);
+  if (launched.code() != norm::StatusCode::kOutOfMemory) return context_->Check(launched);
+  // Tensors that lie on the device may be larger than what the lane was made for. It keeps the
+  // workspace for the next ones.
+  const std::size_t wanted = norm::cuda::WorkspaceBytes(spec, segments, count, context_->limits());
+  absl::Status status = Wait();
+  if (status.ok()) status = TakeWorkspace(wanted);
+  if (!status.ok()) return status;
   options.workspace = workspace_.data();
   options.workspace_bytes = workspace_.size();
   return context_->Check(

@@ -37,7 +37,8 @@ class DeviceStream {
   // `host` may be pageable: the call then blocks until the copy is done.
   virtual absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) = 0;
   // `params` and the segments' pointers are addressable by the device: kDevice or kPinned memory.
-  // The segments have no more bytes than the stream was created for.
+  // For segments of more bytes than the stream was created for it may take more device memory, and
+  // then waits for what was enqueued; ResourceExhausted where there is none.
   virtual absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
                                  const norm::Segment* segments, std::size_t count) = 0;
 

@@ -39,10 +39,15 @@ absl::StatusOr<std::unique_ptr<DeviceBackend>> DeviceBackend::Create(
     std::vector<std::unique_ptr<Device>> devices, const DeviceBackendOptions& options,
     Metrics& metrics, const Clock& clock) {
   std::unique_ptr<DeviceBackend> backend(new DeviceBackend());
-  backend->lanes_per_device_ = options.lanes_per_device;
+  const bool routes = options.shared_memory && devices.size() > 1;
+  backend->lanes_per_device_ =
+      options.lanes_per_device + (routes ? options.routed_lanes_per_device : 0);
   for (std::unique_ptr<Device>& device : devices) {
     const std::string name = device->name();
-    const absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
+    absl::Status status = backend->AddDevice(std::move(device), options, metrics, clock);
+    if (status.ok() && routes) {
+      status = backend->AddRoutedLanes(*backend->devices_.back(), options, metrics, clock);
+    }
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
     }
@@ -109,14 +114,42 @@ absl::Status DeviceBackend::AddInlineLanes(Device& device, const DeviceBackendOp
   return absl::OkStatus();
 }
 
+absl::Status DeviceBackend::AddRoutedLanes(Device& device, const DeviceBackendOptions& options,
+                                           Metrics& metrics, const Clock& clock) {
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (int i = 0; i < options.routed_lanes_per_device; ++i) {
+    DeviceLaneOptions lane_options = options.lane;
+    lane_options.device_index = devices_.size() - 1;
+    lane_options.lane_index = options.lanes_per_device + i;
+    lane_options.name = absl::StrCat(device.name(), ":routed/", i);
+    absl::StatusOr<std::unique_ptr<DeviceLane>> lane = DeviceLane::Create(
+        device, *pools_.back(),
+        metrics.ForLane(absl::StrCat(device.name(), ":routed"), lane_options.name), clock,
+        lane_options);
+    if (!lane.ok()) return lane.status();
+    lanes.push_back(*std::move(lane));
+  }
+  routes_.emplace(device.ordinal(), std::make_unique<LanePool>(std::move(lanes)));
+  return absl::OkStatus();
+}
+
+std::vector<std::unique_ptr<Lane>> DeviceBackend::Routed(
+    std::vector<std::unique_ptr<Lane>> lanes) const {
+  if (routes_.empty()) return lanes;
+  for (std::unique_ptr<Lane>& lane : lanes) {
+    lane = std::make_unique<RoutedLane>(std::move(lane), routes_);
+  }
+  return lanes;
+}
+
 absl::StatusOr<std::unique_ptr<BackendState>> DeviceBackend::Prepare(const Model& model) {
   return MakeDeviceProgram(model, device_list_, lanes_per_device_);
 }
 
-std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return std::move(lanes_); }
+std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeLanes() { return Routed(std::move(lanes_)); }
 
 std::vector<std::unique_ptr<Lane>> DeviceBackend::MakeInlineLanes() {
-  return std::move(inline_lanes_);
+  return Routed(std::move(inline_lanes_));
 }
 
 std::string DeviceBackend::Description() const {

@@ -17,6 +17,7 @@
 #include "server/exec/device/device_lane.h"
 #include "server/exec/device/pinned_pool.h"
 #include "server/exec/device/pinned_stager.h"
+#include "server/exec/device/routed_lane.h"
 #include "server/metrics/metrics.h"
 
 namespace normd {
@@ -37,6 +38,10 @@ struct DeviceBackendOptions {
   std::int64_t max_staged_bytes = 0;
   std::size_t pool_bytes = std::size_t{512} << 20;  // Pinned, for responses; of each device.
   DeviceLaneOptions lane;
+  // Whether requests may name memory of the devices. With several devices each has so many more
+  // lanes for what lies on it and is taken by a lane of another.
+  bool shared_memory = false;
+  int routed_lanes_per_device = 2;
 };
 
 // Thread-safe after Create. Destroyed after its lanes and after every model that it prepared.
@@ -54,6 +59,11 @@ class DeviceBackend final : public Backend {
   std::vector<std::unique_ptr<Lane>> MakeLanes() override;
   std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override;
   InputStager* stager() override { return stager_.get(); }
+  SharedDeviceMemory* shared_device_memory() override { return shared_memory_.get(); }
+  // Before the lanes run.
+  void SetSharedMemory(std::unique_ptr<SharedDeviceMemory> memory) {
+    shared_memory_ = std::move(memory);
+  }
   std::string Description() const override;
 
  private:
@@ -62,12 +72,17 @@ class DeviceBackend final : public Backend {
                          Metrics& metrics, const Clock& clock);
   absl::Status AddInlineLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
                               const Clock& clock);
+  absl::Status AddRoutedLanes(Device& device, const DeviceBackendOptions& options, Metrics& metrics,
+                              const Clock& clock);
+  std::vector<std::unique_ptr<Lane>> Routed(std::vector<std::unique_ptr<Lane>> lanes) const;
 
-  int lanes_per_device_ = 0;
+  int lanes_per_device_ = 0;  // For whose batches a model has workspaces.
+  std::unique_ptr<SharedDeviceMemory> shared_memory_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;
   std::unique_ptr<PinnedStager> stager_;
+  LanePools routes_;  // Empty with one device.
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::unique_ptr<Lane>> inline_lanes_;
   std::vector<std::shared_ptr<void>> watches_;  // Destroyed before what they read.

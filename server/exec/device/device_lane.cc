@@ -27,6 +27,13 @@ std::optional<Buffer> TakePageable(std::size_t bytes) {
   return Buffer(data, bytes, [data] { ::operator delete(data, kAlignment); });
 }
 
+// Whether a tensor is to be read or written on a device.
+bool NamesDevice(const Request& request) {
+  const auto on_device = [](const auto& memory) { return !memory.place.OnHost(); };
+  return std::any_of(request.inputs.begin(), request.inputs.end(), on_device) ||
+         std::any_of(request.outputs.begin(), request.outputs.end(), on_device);
+}
+
 const DeviceProgram& ProgramOf(const Batch& batch) {
   assert(batch.model->backend_state() != nullptr && "the model was not prepared");
   return static_cast<const DeviceProgram&>(*batch.model->backend_state());
@@ -122,6 +129,10 @@ absl::Status DeviceLane::Execute(std::unique_ptr<Batch> batch) {
 absl::Status DeviceLane::ExecuteLive(Batch& batch, const BatchInfo& info) {
   absl::Status status;
   std::size_t next = 0;
+  if (!IsSmall(batch)) {
+    std::stable_partition(batch.requests.begin(), batch.requests.end(),
+                          [](const auto& request) { return NamesDevice(*request); });
+  }
   while (next < batch.requests.size() && status.ok()) {
     DeviceWave wave;
     next = FillWave(batch, next, wave);
@@ -169,7 +180,10 @@ std::size_t DeviceLane::FillWave(Batch& batch, std::size_t next, DeviceWave& wav
       Fail(std::move(item.request), std::move(status));
       continue;
     }
-    if (wave.arena_bytes + item.arena_bytes > arena_.size()) {
+    // What lies on the device is one launch: it waits for no copies and is not cut into pieces.
+    const bool is_alone = !wave.items.empty() && !IsSmall(batch) &&
+                          wave.items.front().all_on_device != item.all_on_device;
+    if (is_alone || wave.arena_bytes + item.arena_bytes > arena_.size()) {
       request = std::move(item.request);
       break;
     }
@@ -231,7 +245,7 @@ void DeviceLane::ReturnLent(Request& request, DeviceWave::Output& output) {
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
   TakeOutputs(ProgramOf(batch), wave);
   const bool mapped = IsMapped(wave);
-  if (!mapped) LargeBatch();
+  if (!mapped || wave.bytes > options_.mapped_bytes) LargeBatch();
   return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
 }
 

@@ -10,8 +10,9 @@
 // overwrite them, or into a chunk of staging, and the kernels read and write through the link, with
 // no copies to enqueue and one wait.
 //
-// Tensors in pinned memory, or in the device's own, are read and written where they lie. The block
-// of a staged input is the response's, where the kernels may overwrite the input.
+// Tensors in pinned memory, or in the device's own, are read and written where they lie: requests
+// with all of theirs on the device are one launch, of any size. The block of a staged input is the
+// response's, where the kernels may overwrite the input.
 //
 // Errors: what goes wrong ends this batch with INTERNAL and retires the lane; when the device is no
 // longer usable its other lanes retire at their next batch. Such an INTERNAL says that another
@@ -93,6 +94,9 @@ class DeviceLane final : public Lane {
   void ReturnLent(Request& request, DeviceWave::Output& output);
   absl::Status Run(const Batch& batch, DeviceWave& wave);
   bool IsMapped(const DeviceWave& wave) const;
+  bool IsSmall(const Batch& batch) const {
+    return static_cast<std::size_t>(batch.bytes) <= options_.mapped_bytes;
+  }
 
   absl::Status RunMapped(const Batch& batch, DeviceWave& wave);
   // An input where the device can read it: where it lies, or gathered to its output's memory or to

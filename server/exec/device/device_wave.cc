@@ -1,5 +1,6 @@
 #include "server/exec/device/device_wave.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "server/exec/gather.h"
@@ -43,6 +44,16 @@ DeviceWave::Item::Item(std::unique_ptr<Request> request_in, absl::Span<const int
     outputs[o].offset =
         shared != nullptr && !shared->on_device ? shared->offset : Place(outputs[o].bytes);
   }
+  CountLink();
+}
+
+void DeviceWave::Item::CountLink() {
+  std::size_t in = 0;
+  std::size_t out = 0;
+  for (const Input& input : inputs) in += input.on_device ? 0 : input.bytes;
+  for (const Output& output : outputs) out += output.on_device ? 0 : output.bytes;
+  link_bytes = std::max(in, out);
+  all_on_device = link_bytes == 0;
 }
 
 bool DeviceWave::Item::IsOverwritten(const Input& input) const {
@@ -63,7 +74,8 @@ void DeviceWave::Add(Item item) {
   for (Output& output : item.outputs) output.offset += arena_bytes;
   arena_bytes += item.arena_bytes;
   front_bytes += item.front_bytes;
-  link_bytes += static_cast<std::size_t>(item.request->geometry.LargerBytes());
+  link_bytes += item.link_bytes;
+  bytes += static_cast<std::size_t>(item.request->geometry.LargerBytes());
   items.push_back(std::move(item));
 }
 

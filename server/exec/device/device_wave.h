@@ -56,16 +56,20 @@ class DeviceWave {
     absl::InlinedVector<Input, kInlinedInputs> inputs;
     absl::InlinedVector<Output, kInlinedOutputs> outputs;
     bool reads_there = false;      // Some input is read where it lies, and so kept to the end.
+    bool all_on_device = true;     // No tensor is copied or passes the link.
     int places = 0;                // In the arena,
     std::size_t tensor_bytes = 0;  // their bytes,
     std::size_t arena_bytes = 0;   // and those with each rounded up.
     std::size_t front_bytes = 0;   // Of the inputs that are gathered and not overwritten.
+    // Of the inputs that are not on the device, or of the outputs, whichever are more.
+    std::size_t link_bytes = 0;
 
     // Whether an output takes its place in the lane's memory, or in its block's.
     bool IsOverwritten(const Input& input) const;
 
    private:
     std::size_t Place(std::size_t bytes);
+    void CountLink();
   };
 
   // The item goes behind what is there.
@@ -74,8 +78,8 @@ class DeviceWave {
   std::vector<Item> items;
   std::size_t arena_bytes = 0;
   std::size_t front_bytes = 0;
-  // Of each request's inputs or of its outputs, whichever are more.
   std::size_t link_bytes = 0;
+  std::size_t bytes = 0;  // Of each request's inputs or of its outputs, whichever are more.
   std::size_t copied_in_bytes = 0;
   std::size_t copied_out_bytes = 0;
   StageTimes times;

@@ -203,7 +203,8 @@ TEST(OptionsTest, ThePlaneIsWhatTheAddressesSayOrTheFlag) {
   EXPECT_EQ(plane({"--server=unix:///s", "--plane=uds"}), Plane::kUnixSocket);
   EXPECT_EQ(plane({regions}), Plane::kShared);
   EXPECT_EQ(plane({"--server=unix:///s", regions, "--plane=shm"}), Plane::kShared);
-  for (const Plane one : {Plane::kGrpc, Plane::kUnixSocket, Plane::kShared}) {
+  EXPECT_EQ(plane({"--plane=cuda"}), Plane::kDevice);
+  for (const Plane one : {Plane::kGrpc, Plane::kUnixSocket, Plane::kShared, Plane::kDevice}) {
     EXPECT_EQ(PlaneOf(Name(one)), one);
   }
 }
@@ -215,7 +216,12 @@ TEST(OptionsTest, APlaneThatCannotBeIsRefusedWithWhatIsMissing) {
   };
   const std::string regions = "--shared_memory=unix:///r";
   EXPECT_THAT(error({"--plane=rdma"}), HasSubstr("--plane: rdma, wanted grpc, uds, shm or cuda"));
-  EXPECT_THAT(error({"--plane=cuda"}), HasSubstr("CudaSharedMemoryRegister is UNIMPLEMENTED"));
+  EXPECT_THAT(error({"--plane=cuda", regions}),
+              HasSubstr("--shared_memory: unix:///r, wanted nothing with --plane=cuda"));
+  EXPECT_THAT(error({"--plane=cuda", "--cuda_device=-1"}),
+              HasSubstr("--cuda_device: -1, wanted 0 or more"));
+  EXPECT_THAT(error({"--plane=cuda", "--stream"}),
+              HasSubstr("--plane: cuda, wanted grpc or uds for m"));
   EXPECT_THAT(error({"--plane=uds"}),
               HasSubstr("wanted --server=unix:///path, not 127.0.0.1:8001"));
   EXPECT_THAT(error({"--plane=grpc", "--server=unix:///s"}), HasSubstr("wanted uds for unix:///s"));

@@ -377,16 +377,20 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   regions.AddMapped(RegionPlane::kNamed, -1, -4096);
   regions.RecordRefused(RegionRefusal::kLimit);
   regions.RecordBroken();
-  regions.AddTensors(64, 32);
+  regions.AddTensors(RegionMemory::kHost, 64, 32);
+  regions.AddTensors(RegionMemory::kDevice, 16, 8);
   const std::string text = metrics_->Scrape();
-  for (const char* line : {"normd_shared_regions{kind=\"named\"} 1\n",
-                           "normd_shared_region_bytes{kind=\"named\"} 4096\n",
-                           "normd_shared_regions{kind=\"descriptor\"} 1\n",
-                           "normd_shared_regions_refused_total{reason=\"limit\"} 1\n",
-                           "normd_shared_regions_refused_total{reason=\"off\"} 0\n",
-                           "normd_shared_regions_broken_total 1\n",
-                           "normd_shared_tensor_bytes_total{direction=\"in\"} 64\n",
-                           "normd_shared_tensor_bytes_total{direction=\"out\"} 32\n"}) {
+  for (const char* line :
+       {"normd_shared_regions{kind=\"named\"} 1\n",
+        "normd_shared_region_bytes{kind=\"named\"} 4096\n",
+        "normd_shared_regions{kind=\"descriptor\"} 1\n",
+        "normd_shared_regions_refused_total{reason=\"limit\"} 1\n",
+        "normd_shared_regions_refused_total{reason=\"off\"} 0\n",
+        "normd_shared_regions_broken_total 1\n",
+        "normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"} 64\n",
+        "normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"} 32\n",
+        "normd_shared_tensor_bytes_total{direction=\"in\",memory=\"device\"} 16\n",
+        "normd_shared_tensor_bytes_total{direction=\"out\",memory=\"device\"} 8\n"}) {
     EXPECT_THAT(text, ::testing::HasSubstr(line));
   }
 }

@@ -77,8 +77,10 @@ class SharedMemoryProcessTest : public ::testing::Test {
 
 TEST_F(SharedMemoryProcessTest, TheExampleNormalizesInPlace) {
   EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), regions_}), 0);
-  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 64 * 128 * 128 * 4);
-  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), 64 * 128 * 128 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"}"),
+            64 * 128 * 128 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}"),
+            64 * 128 * 128 * 4);
   std::string error;
   EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), "unix:///nowhere"}, &error), 1);
   EXPECT_THAT(error, HasSubstr("unix:///nowhere"));
@@ -107,10 +109,12 @@ TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
     ASSERT_EQ(Run(arguments), 0);
   };
   normalize("message", {});
-  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 0);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"}"), 0);
   normalize("shared", {"--shared_memory=" + regions_});
-  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), 2 * 3 * 4096 * 4);
-  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), 2 * 3 * 4096 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"}"),
+            2 * 3 * 4096 * 4);
+  EXPECT_EQ(Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}"),
+            2 * 3 * 4096 * 4);
   for (const char* output : {".y.npy", ".r.npy"}) {
     const auto read = [&](const char* name) {
       std::ifstream file(absl::StrCat(folder_, "/", name, output), std::ios::binary);
@@ -133,7 +137,7 @@ TEST_F(SharedMemoryProcessTest, NormloadLoadsThroughSharedMemoryAndVerifies) {
     EXPECT_EQ(report["result"]["wrong"], 0);
     EXPECT_EQ(report["result"]["ok"], 300);
   }
-  const double in = Metric("normd_shared_tensor_bytes_total{direction=\"in\"}");
+  const double in = Metric("normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"}");
   EXPECT_GT(in, 600 * 2 * 64 * 81);
   EXPECT_EQ(Metric("normd_shared_regions{kind=\"descriptor\"}"), 0) << "they go with the client";
 }
@@ -159,7 +163,8 @@ TEST_F(SharedMemoryProcessTest, AKilledLoadLeavesNothing) {
     ChildProcess load({NORMLOAD_BINARY, "--quiet", "--server=" + server_.grpc_address(),
                        "--plane=shm", "--shared_memory=" + regions_, "--duration=1h",
                        "--model=instance_norm_64", "--shape=8x64x128x128"});
-    while (Metric("normd_shared_tensor_bytes_total{direction=\"out\"}") == 0) usleep(1000);
+    while (Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}") == 0)
+      usleep(1000);
     EXPECT_EQ(Metric("normd_shared_regions{kind=\"descriptor\"}"), 1);
     load.Signal(SIGKILL);
     EXPECT_EQ(load.Wait(), -SIGKILL);

@@ -69,7 +69,7 @@ TEST_F(RegionRegistryTest, FindsWhatIsRegisteredUntilItIsUnregistered) {
   EXPECT_TRUE(registry_.Unregister("", "a", InUse::kFinish).ok());
   EXPECT_EQ(registry_.Find("", "a").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(registry_.Unregister("", "a", InUse::kFinish).code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(registry_.UnregisterAll("", InUse::kFinish).ok());
+  EXPECT_TRUE(registry_.UnregisterAll("", RegionKind::kNamed, InUse::kFinish).ok());
   EXPECT_TRUE(registry_.List("").empty());
 }
 
@@ -83,7 +83,7 @@ TEST_F(RegionRegistryTest, AnotherIdentitysRegionIsNotThere) {
                                     : "region \"r\" is not registered");
     EXPECT_TRUE(registry_.List(other).empty());
     EXPECT_EQ(registry_.Unregister(other, "r", InUse::kFinish).code(), absl::StatusCode::kNotFound);
-    EXPECT_TRUE(registry_.UnregisterAll(other, InUse::kFinish).ok());
+    EXPECT_TRUE(registry_.UnregisterAll(other, RegionKind::kNamed, InUse::kFinish).ok());
   }
   EXPECT_TRUE(registry_.Find("alice", "r").ok());
   // The name is everybody's.
@@ -111,7 +111,7 @@ TEST_F(RegionRegistryTest, UnregisteredWhileInUseStaysForWhoeverUsesIt) {
   const absl::Status refusal = registry_.Unregister("", "r", InUse::kRefuse);
   EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refusal.message()), HasSubstr("in use"));
-  EXPECT_EQ(registry_.UnregisterAll("", InUse::kRefuse).code(),
+  EXPECT_EQ(registry_.UnregisterAll("", RegionKind::kNamed, InUse::kRefuse).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(registry_.Find("", "r").ok()) << "a refusal changes nothing";
   ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish).ok());
@@ -173,12 +173,12 @@ TEST_F(RegionRegistryTest, AHundredThousandRegistrationsLeaveNothing) {
     registry_.RegisterNamed(facts).IgnoreError();
     registry_.RegisterNamed(facts).IgnoreError();
     if (i % 5 == 0) {
-      registry_.UnregisterAll(facts.owner, InUse::kFinish).IgnoreError();
+      registry_.UnregisterAll(facts.owner, RegionKind::kNamed, InUse::kFinish).IgnoreError();
     }
   }
   EXPECT_LE(metrics_.regions.mapped, limits_.max_regions);
-  EXPECT_TRUE(registry_.UnregisterAll("alice", InUse::kFinish).ok());
-  EXPECT_TRUE(registry_.UnregisterAll("bob", InUse::kFinish).ok());
+  EXPECT_TRUE(registry_.UnregisterAll("alice", RegionKind::kNamed, InUse::kFinish).ok());
+  EXPECT_TRUE(registry_.UnregisterAll("bob", RegionKind::kNamed, InUse::kFinish).ok());
   EXPECT_EQ(metrics_.regions.mapped, 0);
   EXPECT_EQ(metrics_.regions.mapped_bytes, 0);
   EXPECT_LE(MappingsOfTheProcess(), mappings + 4) << "the allocator may have taken one";
@@ -202,7 +202,7 @@ TEST_F(RegionRegistryTest, ThreadsRegisterUseAndUnregisterTheSameNames) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(used, 0);
-  EXPECT_TRUE(registry_.UnregisterAll("", InUse::kRefuse).ok());
+  EXPECT_TRUE(registry_.UnregisterAll("", RegionKind::kNamed, InUse::kRefuse).ok());
   EXPECT_EQ(metrics_.regions.mapped, 0);
 }
 

@@ -384,8 +384,8 @@ TEST_F(RegionAttackTest, TheCallsForNamedRegionsKnowNoDescriptors) {
   EXPECT_TRUE(AddRegions(&registry, "", "", response).ok());
   EXPECT_EQ(response.regions_size(), 0);
   EXPECT_FALSE(AddRegions(&registry, "", "fd-0", response).ok());
-  EXPECT_FALSE(UnregisterRegions(&registry, "", "fd-0", Unregistering::kFinish, nullptr).ok());
-  EXPECT_TRUE(UnregisterRegions(&registry, "", "", Unregistering::kFinish, nullptr).ok());
+  EXPECT_FALSE(UnregisterRegions(&registry, {"", "fd-0"}, Unregistering::kFinish, nullptr).ok());
+  EXPECT_TRUE(UnregisterRegions(&registry, {"", ""}, Unregistering::kFinish, nullptr).ok());
   EXPECT_TRUE(registry.Find("", "fd-0").ok());
 }
 

@@ -41,8 +41,10 @@ TEST_F(RegionServiceTest, GivesTheBitsOfNormalizeAndTheResponseHasNoData) {
   EXPECT_EQ(parameters.at("shared_memory_byte_size").int64_param(), kTensorBytes);
   ASSERT_EQ(response.raw_output_contents_size(), 1);
   EXPECT_EQ(response.raw_output_contents(0), "");
-  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"in\"}"), kTensorBytes);
-  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"out\"}"), kTensorBytes);
+  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"}"),
+            kTensorBytes);
+  EXPECT_EQ(server_.Metric("normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}"),
+            kTensorBytes);
   EXPECT_EQ(server_.Metric("normd_shared_regions{kind=\"named\"}"), 1);
 }
 

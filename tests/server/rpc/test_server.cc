@@ -12,6 +12,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "server/exec/device/device_backend.h"
+#include "tests/support/fake_device.h"
 
 namespace normd::testing {
 namespace {
@@ -31,8 +33,27 @@ T ValueOrDie(absl::StatusOr<T> result) {
   return std::move(result).value();
 }
 
+std::unique_ptr<Backend> MakeFakeDevices(const TestServerOptions& options, Metrics& metrics,
+                                         const Clock& clock) {
+  DeviceBackendOptions backend;
+  backend.lanes_per_device = 1;
+  backend.pool_bytes = 4 << 20;
+  backend.lane.arena_bytes = 4 << 20;
+  backend.lane.chunk_bytes = 64 << 10;
+  backend.lane.mapped_bytes = 32 << 10;
+  backend.shared_memory = options.device_memory != nullptr;
+  std::vector<std::unique_ptr<Device>> devices;
+  for (int i = 0; i < options.fake_devices; ++i) {
+    auto device = std::make_unique<FakeDevice>(absl::StrCat("fake:", i));
+    device->LetLaunchesGrow();
+    devices.push_back(std::move(device));
+  }
+  return ValueOrDie(DeviceBackend::Create(std::move(devices), backend, metrics, clock));
+}
+
 std::unique_ptr<Backend> MakeBackend(const TestServerOptions& options, Metrics& metrics,
                                      const Clock& clock) {
+  if (options.fake_devices > 0) return MakeFakeDevices(options, metrics, clock);
   BackendOptions backend;
   backend.device = options.device;
   backend.cpu_lanes = options.cpu_lanes;
@@ -85,7 +106,11 @@ TestServer::TestServer(TestServerOptions options)
       queue_(options.queue, clock_),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
                 backend_->MakeInlineLanes()),
-      regions_({options.region_limits, true}, metrics_->ForRegions(), clock_),
+      regions_({.limits = options.region_limits,
+                .named = true,
+                .device = options.fake_devices > 0 || options.device_memory != nullptr,
+                .device_memory = options.device_memory},
+               metrics_->ForRegions(), clock_),
       accept_{options.accept, registry_, admission_,         queue_,
               *metrics_,      clock_,    options.request_log},
       access_(MakeAccess(options.access, accept_.callers, *metrics_)),

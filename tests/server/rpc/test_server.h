@@ -58,6 +58,10 @@ struct TestServerOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   bool shared_memory = false;  // Whether clients may name files of /dev/shm.
   RegionLimits region_limits;
+  // Fake devices to compute on, instead of `device`; and the memory that clients share with them,
+  // which outlives the server. Null: none.
+  int fake_devices = 0;
+  SharedDeviceMemory* device_memory = nullptr;
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
   absl::Status lane_error = absl::InternalError("device 7 at 0xdeadbeef is gone");  // With this.
 };

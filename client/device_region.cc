@@ -1,0 +1,88 @@
+#include "client/device_region.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+
+namespace normd::client {
+namespace {
+
+// No other client of the server's has the same.
+std::string NewName() {
+  absl::BitGen random;
+  return absl::StrCat("cuda-", absl::Hex(absl::Uniform<std::uint64_t>(random), absl::kZeroPad16));
+}
+
+std::byte* PointerTo(DeviceAddress address) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+}
+
+DeviceAddress AddressOf(const std::byte* pointer) {
+  return static_cast<DeviceAddress>(reinterpret_cast<std::uintptr_t>(pointer));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<DeviceRegion>> DeviceRegion::Register(std::shared_ptr<Client> client,
+                                                                     const DeviceMemory& memory) {
+  std::string name = NewName();
+  absl::Status status = client->RegisterDeviceMemory(
+      {name, memory.handle, memory.device, static_cast<std::uint64_t>(memory.bytes)});
+  if (!status.ok()) return status;
+  return std::shared_ptr<DeviceRegion>(
+      new DeviceRegion(std::move(name), std::move(client), memory, /*owned=*/false));
+}
+
+absl::StatusOr<std::shared_ptr<DeviceRegion>> DeviceRegion::Allocate(std::shared_ptr<Client> client,
+                                                                     int device,
+                                                                     std::size_t bytes) {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Load();
+  if (!driver.ok()) return driver.status();
+  const absl::StatusOr<DeviceAddress> address = (*driver)->Allocate(device, bytes);
+  if (!address.ok()) return address.status();
+  absl::Cleanup free = [&] { (*driver)->Free(device, *address); };
+  if (absl::Status status = (*driver)->Fill(device, *address, 0, bytes); !status.ok()) {
+    return status;
+  }
+  absl::StatusOr<std::string> handle = (*driver)->HandleOf(device, *address);
+  if (!handle.ok()) return handle.status();
+  const DeviceMemory memory = {*std::move(handle), device, *address, bytes};
+  std::string name = NewName();
+  absl::Status status = client->RegisterDeviceMemory(
+      {name, memory.handle, device, static_cast<std::uint64_t>(bytes)});
+  if (!status.ok()) return status;
+  std::move(free).Cancel();
+  return std::shared_ptr<DeviceRegion>(
+      new DeviceRegion(std::move(name), std::move(client), memory, /*owned=*/true));
+}
+
+DeviceRegion::DeviceRegion(std::string name, std::shared_ptr<Client> client,
+                           const DeviceMemory& memory, bool owned)
+    : Region(std::move(name), PointerTo(memory.address), memory.bytes),
+      client_(std::move(client)),
+      memory_(memory),
+      owned_(owned) {}
+
+DeviceRegion::~DeviceRegion() {
+  // A server that has gone has let it go too.
+  static_cast<void>(client_->UnregisterDeviceMemory(name()));
+  if (!owned_) return;
+  if (const auto driver = CudaDriver::Load(); driver.ok()) {
+    (*driver)->Free(memory_.device, memory_.address);
+  }
+}
+
+absl::Status DeviceRegion::CopyIn(std::byte* to, absl::Span<const std::byte> from) const {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Load();
+  return driver.ok() ? (*driver)->CopyIn(memory_.device, AddressOf(to), from) : driver.status();
+}
+
+absl::Status DeviceRegion::CopyOut(absl::Span<std::byte> to, const std::byte* from) const {
+  const absl::StatusOr<const CudaDriver*> driver = CudaDriver::Load();
+  return driver.ok() ? (*driver)->CopyOut(memory_.device, to, AddressOf(from)) : driver.status();
+}
+
+}  // namespace normd::client

@@ -1,0 +1,58 @@
+// Memory of a CUDA device that this process shares with a server on the same machine
+// (docs/shared_memory.md).
+
+#ifndef NORMD_CLIENT_DEVICE_REGION_H_
+#define NORMD_CLIENT_DEVICE_REGION_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/client.h"
+#include "client/cuda_driver.h"
+#include "client/region.h"
+
+namespace normd::client {
+
+// The caller's own memory, as cudaIpcGetMemHandle tells of it.
+struct DeviceMemory {
+  std::string handle;  // The bytes of a cudaIpcMemHandle_t.
+  int device = 0;      // As the server counts devices.
+  DeviceAddress address = 0;
+  std::size_t bytes = 0;
+};
+
+// Memory that the server reads and writes where it lies, on its device. It is the server's too
+// until the last holder lets it go. The server orders nothing with the client's streams: what
+// writes an input is done before the request, and whoever reads an output waits for the response.
+class DeviceRegion final : public Region {
+ public:
+  // Registers the caller's memory, which outlives the region. `client` makes the calls, for which
+  // the server wants the right to make admin calls. The server's errors.
+  static absl::StatusOr<std::shared_ptr<DeviceRegion>> Register(std::shared_ptr<Client> client,
+                                                                const DeviceMemory& memory);
+  // The same with memory of the region's own, zeroed. CudaDriver's errors too.
+  static absl::StatusOr<std::shared_ptr<DeviceRegion>> Allocate(std::shared_ptr<Client> client,
+                                                                int device, std::size_t bytes);
+  ~DeviceRegion() override;
+
+  DeviceAddress data() const { return memory_.address; }
+  int device() const { return memory_.device; }
+
+ private:
+  DeviceRegion(std::string name, std::shared_ptr<Client> client, const DeviceMemory& memory,
+               bool owned);
+  absl::Status CopyIn(std::byte* to, absl::Span<const std::byte> from) const override;
+  absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) const override;
+
+  const std::shared_ptr<Client> client_;  // shared: with the caller.
+  const DeviceMemory memory_;
+  const bool owned_;
+};
+
+}  // namespace normd::client
+
+#endif  // NORMD_CLIENT_DEVICE_REGION_H_
