@@ -51,7 +51,7 @@ absl::Status ToAbsl(const grpc::Status& status, const std::string& target) {
     return absl::Status(code, absl::StrCat("cannot reach ", target, ": ", message));
   }
   if (code == absl::StatusCode::kDeadlineExceeded && message == "Deadline Exceeded") {
-    return absl::Status(code, absl::StrCat("no answer from ", target, " in time"));
+    return absl::Status(code, absl::StrCat("no response from ", target, " in time"));
   }
   return absl::Status(code, message);
 }
@@ -61,7 +61,7 @@ absl::StatusOr<StreamResult> EndOfStream(const absl::Status& status, const grpc:
                                          StreamResult result, const std::string& target) {
   if (!status.ok()) return status;
   if (!ended.ok()) return ToAbsl(ended, target);
-  if (!result.complete) return BrokenAnswer("ends without a trailer");
+  if (!result.complete) return BrokenResponse("ends without a trailer");
   return result;
 }
 
@@ -241,21 +241,21 @@ absl::StatusOr<std::shared_ptr<PendingCall>> Client::NormalizeAsync(const Normal
 }
 
 absl::StatusOr<NormalizeResponse> Client::Normalize(const NormalizeRequest& request) {
-  struct Answer {
+  struct Reply {
     Mutex mutex;
     CondVar arrived;
     std::optional<absl::StatusOr<NormalizeResponse>> response ABSL_GUARDED_BY(mutex);
-  } answer;
-  const auto call = NormalizeAsync(request, [&answer](absl::StatusOr<NormalizeResponse> response) {
+  } reply;
+  const auto call = NormalizeAsync(request, [&reply](absl::StatusOr<NormalizeResponse> response) {
     // Signalled under the lock: without it the waiter could be gone before the signal.
-    MutexLock lock(answer.mutex);
-    answer.response.emplace(std::move(response));
-    answer.arrived.SignalAll();
+    MutexLock lock(reply.mutex);
+    reply.response.emplace(std::move(response));
+    reply.arrived.SignalAll();
   });
   if (!call.ok()) return call.status();
-  MutexLock lock(answer.mutex);
-  while (!answer.response.has_value()) answer.arrived.Wait(answer.mutex);
-  return *std::move(answer.response);
+  MutexLock lock(reply.mutex);
+  while (!reply.response.has_value()) reply.arrived.Wait(reply.mutex);
+  return *std::move(reply.response);
 }
 
 absl::StatusOr<StreamResult> Client::NormalizeStream(const StreamRequest& request,

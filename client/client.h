@@ -32,7 +32,7 @@ struct ClientOptions {
   // gRPC sends a call again by itself if its connection ended before the server had seen it. Load
   // tests do not want it: each such call is to be counted, and being ready for it costs every call.
   bool retries = true;
-  // How long a connection may be silent before it is pinged, with ten seconds for the answer; 0:
+  // How long a connection may be silent before it is pinged, with ten seconds for the response; 0:
   // never. Servers end connections that ping more often than they allow (normd: every 10 s).
   Duration keepalive_time{0};
   std::optional<TlsOptions> tls = std::nullopt;  // Without it, calls go in the clear.

@@ -50,7 +50,7 @@ bool DecodeResponse(grpc::ByteBuffer* buffer, HealthStatus* status) {
 
 grpc::Status Malformed() {
   return grpc::Status(grpc::StatusCode::INTERNAL,
-                      "the server's answer is not a HealthCheckResponse");
+                      "the server's response is not a HealthCheckResponse");
 }
 
 // Waits for the one operation that is under way; false: the stream has ended.

@@ -16,7 +16,7 @@ namespace normd::client {
 namespace {
 
 absl::Status NotAResponse(absl::string_view wanted, absl::string_view why) {
-  return absl::InternalError(absl::StrCat("the server's answer is not a ", wanted, ": ", why));
+  return absl::InternalError(absl::StrCat("the server's response is not a ", wanted, ": ", why));
 }
 
 // The part of shared memory that an output of ModelInfer names; nullopt: none. What has not its
@@ -34,7 +34,7 @@ absl::StatusOr<OutputTensor> TakeOutput(const DataTypeNames& type, Received& rec
   if (!shape.ok()) return absl::InternalError(shape.status().message());
   const absl::StatusOr<std::int64_t> bytes = TensorBytes(type.dtype, *shape);
   if (!bytes.ok() || *bytes != received.data_bytes) {
-    return absl::InternalError(absl::StrCat("the server's answer has ", received.data_bytes,
+    return absl::InternalError(absl::StrCat("the server's response has ", received.data_bytes,
                                             " bytes of data for ", type.name, " ",
                                             shape->ToString()));
   }
@@ -77,7 +77,7 @@ absl::StatusOr<NormalizeResponse> NormalizeResponse::Decode(
   absl::Status status = normd ? response.DecodeFromNormd() : response.DecodeFromOpenInference();
   if (!status.ok()) return status;
   if (response.outputs_.empty()) {
-    return absl::InternalError("the server's answer has 0 outputs, wanted 1 or more");
+    return absl::InternalError("the server's response has 0 outputs, wanted 1 or more");
   }
   return response;
 }
@@ -92,7 +92,7 @@ absl::StatusOr<ConstBytes> NormalizeResponse::Find(const ReceivedSharedPart& par
       return output.bytes.first(static_cast<std::size_t>(part.byte_size));
     }
   }
-  return absl::InternalError(absl::StrCat("the server's answer has ", part.byte_size,
+  return absl::InternalError(absl::StrCat("the server's response has ", part.byte_size,
                                           " bytes of shared memory, from ", part.offset,
                                           " on, that the request does not name"));
 }
@@ -152,7 +152,7 @@ absl::Status NormalizeResponse::Add(absl::StatusOr<OutputTensor> output, std::si
   if (!output.ok()) return output.status();
   for (const OutputTensor& other : outputs_) {
     if (other.name() != output->name()) continue;
-    return absl::InternalError(absl::StrCat("the server's answer has ", count,
+    return absl::InternalError(absl::StrCat("the server's response has ", count,
                                             " outputs, wanted 1 named \"", output->name(), "\""));
   }
   outputs_.push_back(*std::move(output));

@@ -19,10 +19,10 @@ using Kind = StreamPartView::Kind;
 // The part of `buffer`, whose views are of `slices`.
 absl::StatusOr<StreamPartView> DecodePart(const grpc::ByteBuffer& buffer,
                                           std::vector<grpc::Slice>& slices) {
-  if (!buffer.Dump(&slices).ok()) return BrokenAnswer("cannot be decompressed");
+  if (!buffer.Dump(&slices).ok()) return BrokenResponse("cannot be decompressed");
   absl::StatusOr<StreamPartView> part = DecodeStreamResponse(ViewsOf(slices));
   if (!part.ok()) {
-    return BrokenAnswer(absl::StrCat("not a NormalizeStreamResponse: ", part.status().message()));
+    return BrokenResponse(absl::StrCat("not a NormalizeStreamResponse: ", part.status().message()));
   }
   return part;
 }
@@ -53,10 +53,10 @@ absl::StatusOr<TensorSpec> TakeOutput(const v1::Tensor& output, const StreamRequ
       FindDataType(&DataTypeNames::protocol, static_cast<int>(output.dtype()));
   if (type == nullptr || request.inputs.empty() ||
       !HasTheSamplesOf(request.inputs.front().shape.dims(), output.shape())) {
-    return BrokenAnswer("an output of another type or shape than the input's");
+    return BrokenResponse("an output of another type or shape than the input's");
   }
   absl::StatusOr<Shape> shape = Shape::Create(output.shape());
-  if (!shape.ok()) return BrokenAnswer(shape.status().message());
+  if (!shape.ok()) return BrokenResponse(shape.status().message());
   return TensorSpec{output.name(), type->dtype, *std::move(shape)};
 }
 
@@ -86,8 +86,8 @@ grpc::ByteBuffer EncodeStreamChunk(const grpc::Slice& data) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-absl::Status BrokenAnswer(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("the server's answer: ", what));
+absl::Status BrokenResponse(absl::string_view what) {
+  return absl::InternalError(absl::StrCat("the server's response: ", what));
 }
 
 absl::StatusOr<std::int64_t> StreamBytes(const StreamRequest& request) {
@@ -119,27 +119,28 @@ absl::StatusOr<AcceptedStream> TakeStreamHeader(const grpc::ByteBuffer& buffer,
   const absl::StatusOr<StreamPartView> part = DecodePart(buffer, slices);
   if (!part.ok()) return part.status();
   v1::NormalizeStreamHeader header;
-  if (part->kind != Kind::kHeader || !Parse(*part, header)) return BrokenAnswer("no header first");
-  if (header.outputs().empty()) return BrokenAnswer("no output");
+  if (part->kind != Kind::kHeader || !Parse(*part, header))
+    return BrokenResponse("no header first");
+  if (header.outputs().empty()) return BrokenResponse("no output");
   AcceptedStream accepted;
   std::vector<TensorSpec> outputs;
   for (const v1::Tensor& tensor : header.outputs()) {
     absl::StatusOr<TensorSpec> output = TakeOutput(tensor, request);
     if (!output.ok()) return output.status();
     const absl::StatusOr<std::int64_t> bytes = TensorBytes(output->dtype, output->shape);
-    if (!bytes.ok()) return BrokenAnswer(bytes.status().message());
+    if (!bytes.ok()) return BrokenResponse(bytes.status().message());
     if (*bytes > std::numeric_limits<std::int64_t>::max() - accepted.output_bytes) {
-      return BrokenAnswer("outputs of more than 2^63 bytes in all");
+      return BrokenResponse("outputs of more than 2^63 bytes in all");
     }
     accepted.output_bytes += *bytes;
     outputs.push_back(*std::move(output));
   }
   if (!AreOf(header.samples(), request.inputs) || !AreOf(header.samples(), outputs)) {
-    return BrokenAnswer(
+    return BrokenResponse(
         absl::StrCat("samples: ", header.samples(), ", of which the tensors do not consist"));
   }
   accepted.max_chunk_bytes = header.max_chunk_bytes();
-  if (accepted.max_chunk_bytes <= 0) return BrokenAnswer("max_chunk_bytes: not above 0");
+  if (accepted.max_chunk_bytes <= 0) return BrokenResponse("max_chunk_bytes: not above 0");
   result.model = header.model();
   result.version = header.version();
   result.outputs = std::move(outputs);
@@ -152,12 +153,12 @@ absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamChunk& 
                                    StreamResult& result) {
   absl::StatusOr<StreamPartView> part = DecodePart(buffer, chunk.slices);
   if (!part.ok()) return part.status();
-  if (result.complete) return BrokenAnswer("a message after the trailer");
+  if (result.complete) return BrokenResponse("a message after the trailer");
   switch (part->kind) {
-    case Kind::kHeader: return BrokenAnswer("a second header");
+    case Kind::kHeader: return BrokenResponse("a second header");
     case Kind::kTrailer:
-      if (received_bytes_ < total_bytes_) return BrokenAnswer("the trailer too early");
-      if (!Parse(*part, result.trailer)) return BrokenAnswer("a trailer that cannot be read");
+      if (received_bytes_ < total_bytes_) return BrokenResponse("the trailer too early");
+      if (!Parse(*part, result.trailer)) return BrokenResponse("a trailer that cannot be read");
       result.complete = true;
       return absl::OkStatus();
     case Kind::kNone:
@@ -165,7 +166,7 @@ absl::Status StreamReception::Take(const grpc::ByteBuffer& buffer, StreamChunk& 
     case Kind::kChunk: break;
   }
   if (part->size > total_bytes_ - received_bytes_) {
-    return BrokenAnswer("more bytes than the tensor has");
+    return BrokenResponse("more bytes than the tensor has");
   }
   received_bytes_ += part->size;
   chunk.pieces = std::move(part->bytes);

@@ -58,7 +58,7 @@ class StreamReception {
 };
 
 // What a response does that breaks the protocol.
-absl::Status BrokenAnswer(absl::string_view what);
+absl::Status BrokenResponse(absl::string_view what);
 
 }  // namespace normd::client
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole service in one run: installs what is missing, builds, serves the demo models, normalizes
-# a tensor on two of them and checks the answers against float64, shows the latencies that
+# a tensor on two of them and checks the responses against float64, shows the latencies that
 # Prometheus would scrape, runs a short load test and stops the server. Needs Debian 12 or
 # Ubuntu 24.04 and no GPU.
 #

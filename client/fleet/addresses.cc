@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<ServerAddress>> Resolve(const ServerName& server) {
     if (one->ai_family != AF_INET && one->ai_family != AF_INET6) continue;
     found.push_back({TargetOf(one->ai_addr, server.port), server.host});
   }
-  // Resolvers turn the order from one answer to the next.
+  // Resolvers turn the order from one response to the next.
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.target < b.target; });
   return found;

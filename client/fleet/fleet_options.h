@@ -25,7 +25,7 @@ struct FleetOptions {
   // budget; the first response counts. 0: never. Every call of this class may be repeated: a
   // normalization changes nothing.
   Duration hedge_after{0};
-  // How often each server's health is asked for, how long the answer may take, and how many in a
+  // How often each server's health is asked for, how long the response may take, and how many in a
   // row may be missed before its calls are taken elsewhere.
   Duration health_interval = std::chrono::milliseconds(500);
   Duration health_timeout = std::chrono::seconds(1);

@@ -18,7 +18,7 @@ constexpr Duration kLeastResolve = std::chrono::seconds(1);
 
 struct HealthProber::Checks {
   Mutex mutex;
-  // Until when each answer may take.
+  // Until when each response may take.
   std::map<const Server*, TimePoint> asked ABSL_GUARDED_BY(mutex);
 };
 
@@ -61,7 +61,7 @@ bool HealthProber::IsDue(const std::shared_ptr<Server>& server) {
     if (now < at->second) return false;
     at->second = deadline;
   }
-  servers_->Observe(*server, absl::DeadlineExceededError("no answer in time"));
+  servers_->Observe(*server, absl::DeadlineExceededError("no response in time"));
   return false;
 }
 
@@ -69,7 +69,7 @@ void HealthProber::Probe() {
   for (;;) {
     for (const std::shared_ptr<Server>& server : servers_->servers()) {
       if (!IsDue(server)) continue;
-      // The set takes the answer though the prober may be gone.
+      // The set takes the response though the prober may be gone.
       server->client->CheckHealthAsync(
           "", options_.timeout,
           [set = servers_, checks = checks_, server](const absl::StatusOr<HealthStatus>& health) {

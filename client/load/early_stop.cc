@@ -21,7 +21,7 @@ bool EarlyStop::Stable(const LoadResult& result) {
   constexpr std::size_t kWindows = 3;
   const Histogram& now = result.measured.response_time;
   if (result.elapsed - window_begin_ < options_.window ||
-      now.count() - before_.count() < options_.least_answers_per_window) {
+      now.count() - before_.count() < options_.least_responses_per_window) {
     return false;
   }
   p99_.push_back(now.Since(before_).Percentile(99));

@@ -16,7 +16,7 @@ struct EarlyStopOptions {
   double stable_band = 0;
   // A window lasts so long, and longer where it takes more time for a p99 to mean something.
   Duration window = std::chrono::seconds(2);
-  std::int64_t least_answers_per_window = 500;
+  std::int64_t least_responses_per_window = 500;
 
   // Stops when more than this share of the requests failed; not before so many were answered. 1:
   // never.

@@ -67,7 +67,7 @@ struct LoadRun::Impl {
     leaving.fetch_sub(1, std::memory_order_release);
   }
   // Waits for every response, and for the threads that brought them to be done with this object.
-  void WaitForAnswers() {
+  void WaitForResponses() {
     while (inflight.load(std::memory_order_acquire) > 0) pacer.WaitUntil(kNever);
     while (leaving.load(std::memory_order_acquire) > 0) std::this_thread::yield();
   }
@@ -113,7 +113,7 @@ void LoadRun::Run() {
   } else {
     impl_->RunClosed();
   }
-  impl_->WaitForAnswers();
+  impl_->WaitForResponses();
 }
 
 void LoadRun::Impl::RunClosed() {

@@ -48,7 +48,8 @@ void PrintHelp(std::ostream& out) {
   common.AddTo(flags);
   out << "\nFlags of every command (`normctl COMMAND --help` shows its own):\n"
       << flags.Help()
-      << "\nExit codes: 0 done; 1 the call failed, the answer is wrong, or health is not SERVING;\n"
+      << "\nExit codes: 0 done; 1 the call failed, the response is wrong, or health is not "
+         "SERVING;\n"
          "2 the command line is wrong.\n";
 }
 

@@ -245,15 +245,15 @@ class NormalizeCommand final : public Command {
     const absl::StatusOr<std::vector<ReferenceOutput>> expected =
         reference->Compute(request.inputs, request.outputs);
     if (!expected.ok()) return expected.status();
-    std::vector<AnsweredTensor> answer;
+    std::vector<ReceivedTensor> received;
     for (const OutputTensor& output : response.outputs()) {
       // Older servers send what is not wanted too.
       const auto& wanted = request.outputs;
       const bool named = std::find(wanted.begin(), wanted.end(), output.name()) != wanted.end();
       if (!wanted.empty() && !output.name().empty() && !named) continue;
-      answer.push_back({&output.spec(), output.pieces()});
+      received.push_back({&output.spec(), output.pieces()});
     }
-    return CompareOutputs(answer, *expected);
+    return CompareOutputs(received, *expected);
   }
 
   // None: those that come unasked.

@@ -182,7 +182,7 @@ absl::StatusOr<Comparison> CompareSamples(const ReferenceModel& reference,
   for (std::size_t i = 0; i < outputs->size(); ++i) {
     specs.push_back((*outputs)[i].spec(output_files[i].name));
   }
-  return CompareOutputs(AnsweredTensors(specs, *outputs).tensors(), *expected);
+  return CompareOutputs(ReceivedTensors(specs, *outputs).tensors(), *expected);
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ namespace {
 
 // Sets the verdict, and the message of a wrong response, which is of the expectation's version.
 void Verify(const Item& item, const Expectation& expectation,
-            absl::Span<const client::AnsweredTensor> answer, Outcome& outcome) {
+            absl::Span<const client::ReceivedTensor> received, Outcome& outcome) {
   const absl::StatusOr<client::Comparison> comparison =
-      client::CompareOutputs(answer, expectation.outputs);
+      client::CompareOutputs(received, expectation.outputs);
   if (comparison.ok() && comparison->ok()) {
     outcome.verdict = Verdict::kRight;
     return;
@@ -37,7 +37,7 @@ void VerifyStream(const Item& item, const Expectation& expectation,
     outcome.message = absl::StrCat(item.entry.ToString(), ": ", outputs.status().message());
     return;
   }
-  Verify(item, expectation, client::AnsweredTensors(result.outputs, *outputs).tensors(), outcome);
+  Verify(item, expectation, client::ReceivedTensors(result.outputs, *outputs).tensors(), outcome);
 }
 
 void SetError(const absl::Status& status, Outcome& outcome) {
@@ -63,11 +63,11 @@ Outcome ToOutcome(const absl::StatusOr<client::NormalizeResponse>& response, con
   SetStages(response->stages(), outcome);
   outcome.batch_requests = response->batch().requests();
   if (expectation != nullptr && response->version() == expectation->version) {
-    absl::InlinedVector<client::AnsweredTensor, 2> answer;
+    absl::InlinedVector<client::ReceivedTensor, 2> received;
     for (const client::OutputTensor& output : response->outputs()) {
-      answer.push_back({&output.spec(), output.pieces()});
+      received.push_back({&output.spec(), output.pieces()});
     }
-    Verify(item, *expectation, answer, outcome);
+    Verify(item, *expectation, received, outcome);
   }
   return outcome;
 }

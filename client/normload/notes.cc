@@ -43,14 +43,15 @@ std::vector<std::string> Notes(const Report& report) {
   const auto& objective = report.options.objective;
   if (objective && measured.ok() > 0 && LateAllowed(*objective, measured.ok()) < kEnoughLate) {
     notes.push_back(absl::StrFormat(
-        "of %d answers, the slowest %d decide whether p%g is within the objective: run for longer "
+        "of %d responses, the slowest %d decide whether p%g is within the objective: run for "
+        "longer "
         "to be sure",
         measured.ok(), LateAllowed(*objective, measured.ok()) + 1, objective->percent));
   }
   constexpr std::int64_t kForP999 = 1000;
   if (measured.ok() > 0 && measured.ok() < kForP999) {
     notes.push_back(absl::StrCat("of ", measured.ok(),
-                                 " answers, p99.9 is the longest: run for longer for the tail"));
+                                 " responses, p99.9 is the longest: run for longer for the tail"));
   }
   return notes;
 }

@@ -186,12 +186,12 @@ absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
       reference->Compute(item.NamedInputs(), item.entry.outputs);
   if (!outputs.ok()) return outputs.status();
   expectation.outputs = *std::move(outputs);
-  const client::AnsweredTensors answered(reply.specs, reply.outputs);
+  const client::ReceivedTensors answered(reply.specs, reply.outputs);
   const absl::StatusOr<client::Comparison> comparison =
       client::CompareOutputs(answered.tensors(), expectation.outputs);
   if (!comparison.ok()) return comparison.status();
   if (!comparison->ok()) {
-    return absl::DataLossError(absl::StrCat("wrong answer: ", client::Describe(*comparison)));
+    return absl::DataLossError(absl::StrCat("wrong response: ", client::Describe(*comparison)));
   }
   return expectation;
 }

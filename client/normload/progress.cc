@@ -68,7 +68,8 @@ void Progress::Look(const LoadResult& result) {
     return Draw(terminal_ ? View(result) : Line(intervals_.back(), result));
   }
   if (out_ == nullptr || result.measured.requests() > 0) return;
-  Draw(absl::StrCat("warm-up: ", result.measured.warmup_requests, " answers\n"));
+  Draw(absl::StrCat("warm-up: ", result.measured.warmup_requests, " responses
+"));
 }
 
 void Progress::Finish(const LoadResult& result) {
@@ -109,7 +110,7 @@ std::string Progress::Line(const Interval& interval, const LoadResult& result) c
   const double share = Share(result);
   const std::string times =
       interval.ok == 0
-          ? "no answer with OK"
+          ? "no response with OK"
           : absl::StrFormat("p50 %9.3f ms  p99 %9.3f ms  max %9.3f ms", Milliseconds(interval.p50),
                             Milliseconds(interval.p99), Milliseconds(interval.max));
   return absl::StrCat(

@@ -188,11 +188,12 @@ EarlyStopOptions EarlyOptions(const ProgramOptions& options, double load) {
 }
 
 // What makes a finished run a failure, whatever else is asked of it.
-absl::Status JudgeAnswers(const LoadResult& result, const ProgramOptions& options) {
+absl::Status JudgeResponses(const LoadResult& result, const ProgramOptions& options) {
   const Measurement& measured = result.measured;
   if (measured.wrong > 0) {
-    return absl::DataLossError(absl::StrCat(measured.wrong, " of ", measured.verified,
-                                            " verified answers are wrong: ", measured.first_wrong));
+    return absl::DataLossError(
+        absl::StrCat(measured.wrong, " of ", measured.verified,
+                     " verified responses are wrong: ", measured.first_wrong));
   }
   if (result.reason == StopReason::kServerGone) {
     const auto code = static_cast<std::size_t>(absl::StatusCode::kUnavailable);
@@ -337,7 +338,7 @@ absl::Status Session::RunOnce(double load, const Attention& attention, Report& r
   if (!fleets_.empty()) one.fleet = Since(before, Sum(fleets_));
   report.chosen = report.runs.size();
   report.runs.push_back(std::move(one));
-  return JudgeAnswers(report.runs.back().result, options_);
+  return JudgeResponses(report.runs.back().result, options_);
 }
 
 absl::Status Session::RunSweep(const Attention& attention, Report& report) {

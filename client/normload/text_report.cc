@@ -102,7 +102,7 @@ std::string RunText(const LoadResult& result, const ProgramOptions& options) {
   if (options.objective) text += ObjectiveText(result, options);
   if (measured.ok() > 0) text += Times(result, options);
   if (options.verify) {
-    absl::StrAppendFormat(&text, "  verified       %d answers, %d wrong%s%s\n", measured.verified,
+    absl::StrAppendFormat(&text, "  verified       %d responses, %d wrong%s%s\n", measured.verified,
                           measured.wrong, measured.wrong > 0 ? ", the first: " : "",
                           measured.first_wrong);
   }

@@ -31,23 +31,23 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
 constexpr unsigned kHttp10 = 10;
 
 absl::Status Unavailable(absl::string_view what, const error_code& error) {
-  if (error == beast::error::timeout) return absl::DeadlineExceededError("no answer in time");
+  if (error == beast::error::timeout) return absl::DeadlineExceededError("no response in time");
   return absl::UnavailableError(absl::StrCat(what, ": ", error.message()));
 }
 
 // What went wrong while the response was read.
-absl::Status BadAnswer(const error_code& error) {
+absl::Status BadResponse(const error_code& error) {
   if (error == http::error::body_limit) {
-    return absl::InternalError(absl::StrCat("the answer has more than ", kMaxBytes, " bytes"));
+    return absl::InternalError(absl::StrCat("the response has more than ", kMaxBytes, " bytes"));
   }
   if (error == http::error::partial_message) {
-    return absl::UnavailableError("the answer broke off");
+    return absl::UnavailableError("the response broke off");
   }
   // The parser's own errors, which also say that nothing came at all.
   if (error.category() == make_error_code(http::error::end_of_stream).category()) {
-    return absl::InternalError("the answer is not HTTP");
+    return absl::InternalError("the response is not HTTP");
   }
-  return Unavailable("the answer broke off", error);
+  return Unavailable("the response broke off", error);
 }
 
 using PlainStream = beast::tcp_stream;
@@ -81,7 +81,7 @@ class Exchange {
     if (!token.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", token));
     http::async_write(stream_, request, Ended());
     if (error = Wait(); error) return Unavailable("cannot send", error);
-    return ReadAnswer();
+    return ReadResponse();
   }
 
  private:
@@ -104,24 +104,24 @@ class Exchange {
     return error_;
   }
 
-  absl::StatusOr<std::string> ReadAnswer() {
+  absl::StatusOr<std::string> ReadResponse() {
     beast::flat_buffer buffer;
     http::response_parser<http::string_body> parser;
     parser.body_limit(kMaxBytes);
     http::async_read_header(stream_, buffer, parser, Ended());
-    if (const error_code error = Wait(); error) return BadAnswer(error);
-    const auto& answer = parser.get();
-    if (answer.result() != http::status::ok) {
-      return absl::InternalError(absl::StrCat("the answer is HTTP/", answer.version() / 10, ".",
-                                              answer.version() % 10, " ", answer.result_int(), " ",
-                                              std::string(answer.reason())));
+    if (const error_code error = Wait(); error) return BadResponse(error);
+    const auto& response = parser.get();
+    if (response.result() != http::status::ok) {
+      return absl::InternalError(absl::StrCat("the response is HTTP/", response.version() / 10, ".",
+                                              response.version() % 10, " ", response.result_int(),
+                                              " ", std::string(response.reason())));
     }
     // A server that answers HTTP/1.0 with it breaks the protocol.
     if (parser.chunked()) {
-      return absl::InternalError("the answer is in chunks, which HTTP/1.0 has not");
+      return absl::InternalError("the response is in chunks, which HTTP/1.0 has not");
     }
     http::async_read(stream_, buffer, parser, Ended());
-    if (const error_code error = Wait(); error) return BadAnswer(error);
+    if (const error_code error = Wait(); error) return BadResponse(error);
     return std::move(parser.get().body());
   }
 

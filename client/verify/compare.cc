@@ -130,7 +130,7 @@ void Add(const Comparison& part, Comparison& whole) {
   whole.wrong += part.wrong;
 }
 
-AnsweredTensors::AnsweredTensors(absl::Span<const TensorSpec> specs,
+ReceivedTensors::ReceivedTensors(absl::Span<const TensorSpec> specs,
                                  absl::Span<const Tensor> tensors) {
   for (const Tensor& tensor : tensors) bytes_.push_back(tensor.bytes());
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -138,23 +138,23 @@ AnsweredTensors::AnsweredTensors(absl::Span<const TensorSpec> specs,
   }
 }
 
-absl::StatusOr<Comparison> CompareOutputs(absl::Span<const AnsweredTensor> answer,
+absl::StatusOr<Comparison> CompareOutputs(absl::Span<const ReceivedTensor> received,
                                           absl::Span<const ReferenceOutput> expected) {
-  if (answer.size() != expected.size()) {
+  if (received.size() != expected.size()) {
     return absl::DataLossError(
-        absl::StrCat("the answer has ", answer.size(), " outputs, wanted ", expected.size()));
+        absl::StrCat("the response has ", received.size(), " outputs, wanted ", expected.size()));
   }
   Comparison whole;
-  for (std::size_t i = 0; i < answer.size(); ++i) {
-    const TensorSpec& got = *answer[i].spec;
+  for (std::size_t i = 0; i < received.size(); ++i) {
+    const TensorSpec& got = *received[i].spec;
     const TensorSpec& wanted = expected[i].spec;
-    const bool is_named = answer.size() == 1 || got.name == wanted.name;
+    const bool is_named = received.size() == 1 || got.name == wanted.name;
     if (!is_named || got.dtype != wanted.dtype || !(got.shape == wanted.shape)) {
-      return absl::DataLossError(absl::StrCat("the answer is ", got.name,
+      return absl::DataLossError(absl::StrCat("the response is ", got.name,
                                               got.name.empty() ? "" : " ", norm::Name(got.dtype),
                                               " ", got.shape.ToString()));
     }
-    Add(Compare(got.dtype, answer[i].pieces, expected[i].elements), whole);
+    Add(Compare(got.dtype, received[i].pieces, expected[i].elements), whole);
   }
   return whole;
 }

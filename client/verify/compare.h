@@ -45,26 +45,26 @@ Comparison Compare(norm::DType dtype, absl::Span<const absl::Span<const std::byt
 void Add(const Comparison& part, Comparison& whole);
 
 // One output of a response; borrows.
-struct AnsweredTensor {
+struct ReceivedTensor {
   const TensorSpec* spec = nullptr;
   absl::Span<const ConstBytes> pieces;
 };
 
 // A response that lies in `tensors`; borrows both.
-class AnsweredTensors {
+class ReceivedTensors {
  public:
-  AnsweredTensors(absl::Span<const TensorSpec> specs, absl::Span<const Tensor> tensors);
-  absl::Span<const AnsweredTensor> tensors() const { return tensors_; }
+  ReceivedTensors(absl::Span<const TensorSpec> specs, absl::Span<const Tensor> tensors);
+  absl::Span<const ReceivedTensor> tensors() const { return tensors_; }
 
  private:
   std::vector<ConstBytes> bytes_;
-  std::vector<AnsweredTensor> tensors_;
+  std::vector<ReceivedTensor> tensors_;
 };
 
 // Compares all outputs of a response, which come in the reference's order, as Compare does. An only
 // one's name does not matter. DataLoss, saying what the response is, for outputs of other number,
 // name, type or shape.
-absl::StatusOr<Comparison> CompareOutputs(absl::Span<const AnsweredTensor> answer,
+absl::StatusOr<Comparison> CompareOutputs(absl::Span<const ReceivedTensor> received,
                                           absl::Span<const ReferenceOutput> expected);
 
 // "max error 2.4e-07 over 33554432 elements", and what is wrong if anything is.

@@ -62,7 +62,7 @@ ROWS = [
         ("graph", 12, "Requests by code", "reqps", "Normalize requests.",
          [(total(REQUESTS, NORMALIZE, "code"), "{{code}}")]),
         ("graph", 12, "Response time", "s",
-         "From the arrival of a request to the hand-over of its answer.",
+         "From the arrival of a request to the hand-over of its response.",
          [(quantile(q, DURATION, NORMALIZE), f"p{q * 100:g}") for q in (0.5, 0.9, 0.99, 0.999)]),
         ("table", 24, "Builds and devices", "none", "What runs where.",
          [(f"normd_build_info{{{SERVER}}}", ""), (f"normd_device_info{{{SERVER}}}", "")]),

@@ -159,7 +159,7 @@ void AddConnections(FlagSet& flags, ServerConfig& c) {
             "0: never.",
             UpTo(absl::Hours(24)));
   flags.Add("keepalive_timeout", &c.keepalive_timeout, absl::Seconds(20), "DURATION",
-            "How long the answer to that ping may take before the connection is ended, such as "
+            "How long the response to that ping may take before the connection is ended, such as "
             "10s.",
             UpTo(absl::Hours(1)));
   flags.Add("min_ping_interval", &c.min_ping_interval, absl::Seconds(10), "DURATION",

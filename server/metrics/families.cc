@@ -29,7 +29,7 @@ constexpr Description kDescriptions[] = {
     {"normd_request_duration_seconds",
      MetricType::Histogram,
      {"model", "method"},
-     "Time from the arrival of a request to the hand-over of its answer, failures included."},
+     "Time from the arrival of a request to the hand-over of its response, failures included."},
     {"normd_stage_duration_seconds",
      MetricType::Histogram,
      {"model", "stage"},

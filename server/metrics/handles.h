@@ -78,7 +78,7 @@ struct ModelTotals {
     std::int64_t compute_ns = 0;
     std::int64_t output_ns = 0;
   };
-  DurationTotal succeeded;  // From arrival to the answer's hand-over.
+  DurationTotal succeeded;  // From arrival to the response's hand-over.
   DurationTotal failed;
   // Of those that succeeded. A batch's time counts for each of its requests.
   std::int64_t queue_ns = 0;
@@ -95,7 +95,7 @@ class ModelMetrics {
  public:
   virtual ~ModelMetrics() = default;
 
-  // One finished request: its code, and the time from arrival to the answer's hand-over.
+  // One finished request: its code, and the time from arrival to the response's hand-over.
   virtual void RecordRequest(Method method, absl::StatusCode code, Duration duration) = 0;
   // A completed request, or a stream's piece, in a batch of so many; stages that did not happen are
   // left out.

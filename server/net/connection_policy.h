@@ -28,7 +28,7 @@ Taking DecideTaking(const ConnectionLimits& limits, std::int64_t connections,
                     std::int64_t peer_connections);
 
 // Whether a new client finds room. Once there was none there is room again only below nine tenths
-// of the limit, so that the answer does not flicker.
+// of the limit, so that the response does not flicker.
 bool DecideRoom(const ConnectionLimits& limits, std::int64_t connections, bool had_room);
 
 }  // namespace normd

@@ -25,7 +25,7 @@ class ReflectionService final
   // `environment` outlives it.
   ReflectionService(AcceptEnvironment& environment, std::vector<std::string> services);
 
-  // One question after the other is read and answered; a client that does not take the answer is
+  // One question after the other is read and answered; a client that does not take the response is
   // not read.
   grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
       grpc::CallbackServerContext* context) override;

@@ -91,7 +91,7 @@ void StreamCall::OnWriteDone(bool ok) {
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     writing_ = false;
     patience_.OnTaken(accept_.clock.Now());
-    inside_bytes_ -= std::exchange(answering_bytes_, 0);
+    inside_bytes_ -= std::exchange(response_bytes_, 0);
     overdraft_over_ = overdraws_ && first_piece_ > overdrawn_piece_;
     if (!ok) Fail(absl::CancelledError("the client left while it was answered"));
   });

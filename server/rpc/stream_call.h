@@ -141,7 +141,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool NextOfLease(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextRead(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool NextWrite(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  static std::int64_t AnsweredBytes(const Piece& piece);
+  static std::int64_t ResponseBytes(const Piece& piece);
   void WriteChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteTrailer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetOutgoing(std::initializer_list<grpc::Slice> slices);
@@ -186,7 +186,7 @@ class StreamCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool header_sent_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::int64_t answering_bytes_ ABSL_GUARDED_BY(mutex_) =
+  std::int64_t response_bytes_ ABSL_GUARDED_BY(mutex_) =
       0;                                            // The inputs' bytes that the write answers.
   Duration decode_time_ ABSL_GUARDED_BY(mutex_){};  // Since a piece took it over.
   std::int64_t inside_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -186,7 +186,7 @@ bool StreamCall::NextWrite(Step& step) {
 }
 
 // The inputs' share of what of the piece has been sent.
-std::int64_t StreamCall::AnsweredBytes(const Piece& piece) {
+std::int64_t StreamCall::ResponseBytes(const Piece& piece) {
   const std::int64_t bytes = piece.output->bytes();
   if (piece.sent_bytes == bytes) return piece.geometry.InputBytes();
   // In 128 bits: a piece may have as much as a window, 2^40 bytes.
@@ -200,10 +200,10 @@ void StreamCall::WriteChunk() {
   const std::int64_t size = std::min(left, kChunkBytes);
   const grpc::Slice data = piece.output->Next(size);
   SetOutgoing({grpc::Slice(EncodeStreamChunkHead(static_cast<std::size_t>(size))), data});
-  const std::int64_t answered = AnsweredBytes(piece);
+  const std::int64_t answered = ResponseBytes(piece);
   piece.sent_bytes += size;
   sent_bytes_ += size;
-  answering_bytes_ = AnsweredBytes(piece) - answered;
+  response_bytes_ = ResponseBytes(piece) - answered;
   if (size < left) return;
   if (std::exchange(last_batch_, piece.batch_id) != piece.batch_id) ++batches_;
   pieces_.pop_front();

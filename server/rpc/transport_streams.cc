@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr std::size_t kLeastMost = 1024;
 constexpr Duration kFullInterval = std::chrono::seconds(1);
 
-// gRPC's answers; discarded where there is none.
+// gRPC's responses; discarded where there is none.
 json Parse(char* text) {
   const std::unique_ptr<char, decltype(&gpr_free)> owned(text, gpr_free);
   return text == nullptr ? json(json::value_t::discarded)

@@ -88,7 +88,7 @@ def streams_without_data(context):
 @scenario("7", "a stream's client that stops taking at any byte is given up")
 def streams_untaken(context):
     with context.normd(*FLAGS) as server, server.unharmed():
-        # The answer to 1 KiB: header, chunk and trailer have some 1,200 bytes together.
+        # The response to 1 KiB: header, chunk and trailer have some 1,200 bytes together.
         windows = range(0, 1300, 100 if context.short else 13)
         before = ended(server, "NormalizeStream")
         clients = []

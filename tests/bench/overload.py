@@ -6,7 +6,7 @@ that it sustains, in turns, as medians of the rounds.
 
 The load that it sustains is the closed loop's rate at the same number of callers. "send" is
 the latency from the actual send; of it a client may spend much on its own side, waiting for the server
-to take the call. "server" is the time from the call's arrival to its answer's hand-over. Processor time and
+to take the call. "server" is the time from the call's arrival to its response's hand-over. Processor time and
 page faults of the server, and the client's processor time, are for one call that the server ended.
 Further arguments go to normd.
 

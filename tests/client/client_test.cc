@@ -167,7 +167,7 @@ TEST_F(ClientTest, LetsGoOfTheInputAfterTheCall) {
   released.Wait();
 }
 
-TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirAnswer) {
+TEST_F(ClientTest, ManyCallsFromCallbacksEachGetTheirResponse) {
   constexpr int kChains = 16;
   constexpr int kCalls = 50;
   struct Chain {

@@ -149,7 +149,7 @@ TEST_F(StreamTest, AnEmptyTensorReadsNothing) {
   EXPECT_TRUE(output_.empty());
 }
 
-// A fused layer, whose second input has another size and whose answer has that size.
+// A fused layer, whose second input has another size and whose response has that size.
 class FusedStreamTest : public StreamTest {
  protected:
   FusedStreamTest() {

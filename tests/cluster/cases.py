@@ -62,8 +62,8 @@ def require(truth, *what):
 
 
 def require_right(result):
-    require(result.wrong == 0, "wrong answers:", result.wrong)
-    require(result.verified > 0, "no answer was verified")
+    require(result.wrong == 0, "wrong responses:", result.wrong)
+    require(result.verified > 0, "no response was verified")
 
 
 def require_nothing_lost(result):

@@ -74,14 +74,14 @@ class Replica:
             if found and all(label in found.group(1) for label in labels):
                 yield found.group(1), float(found.group(2))
 
-    def answered_by_version(self):
+    def responses_by_version(self):
         counts = collections.Counter()
         for labels, value in self.series("normd_requests_total", 'method="Normalize"', 'code="OK"'):
             counts[re.search(r'version="(\d*)"', labels).group(1)] += value
         return counts
 
     def answered(self):
-        return sum(self.answered_by_version().values())
+        return sum(self.responses_by_version().values())
 
     def signal(self, number):
         self._process.send_signal(number)

@@ -5,7 +5,7 @@
     sudo tests/cluster/run.py --bin=build/dev/bin --short          # what the test suite runs
     sudo tests/cluster/run.py --bin=build/release/bin --only=kill  # those whose name has this
 
-Prints a line for each scenario: requests sent, answered, retried, lost, the answers verified against float64,
+Prints a line for each scenario: requests sent, answered, retried, lost, the responses verified against float64,
 and the p99. Exits with 77, which ctest shows as skipped, where no network namespaces can be made.
 """
 

@@ -81,7 +81,7 @@ def poisoned_model(setup):
                 await_version(replica, last)
             result = load.result()
             for replica in fleet.replicas:
-                counts = replica.answered_by_version()
+                counts = replica.responses_by_version()
                 require(set(counts) <= {"1", str(last)} and counts[str(last)] > 0,
                         "versions that answered:", counts)
                 # Each version once, and with each change of the config once more.

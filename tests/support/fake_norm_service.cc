@@ -92,7 +92,7 @@ class Service final : public v1::NormService::Service {
       grpc::ServerContext*,
       grpc::ServerReaderWriter<v1::NormalizeStreamResponse, v1::NormalizeStreamRequest>* stream)
       override {
-    constexpr std::size_t kAnswerBytes = 1001;
+    constexpr std::size_t kResponseBytes = 1001;
     v1::NormalizeStreamRequest message;
     if (!stream->Read(&message) || !message.has_header()) {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "part: wanted the header");
@@ -128,8 +128,8 @@ class Service final : public v1::NormService::Service {
     const grpc::Status status = Compute(*model, request, wrong, &response);
     if (!status.ok()) return status;
     const std::string data = Interleaved(response, samples);
-    for (std::size_t at = 0; at < data.size(); at += kAnswerBytes) {
-      answer.set_chunk(data.substr(at, kAnswerBytes));
+    for (std::size_t at = 0; at < data.size(); at += kResponseBytes) {
+      answer.set_chunk(data.substr(at, kResponseBytes));
       stream->Write(answer);
     }
     answer.mutable_trailer()->set_pieces(1);

@@ -1,6 +1,6 @@
 // A NormService, and ModelInfer of the Open Inference Protocol, for tests of the clients: a real
 // gRPC server on a loopback port of its own, which computes with kernels/reference.h and can fail,
-// hold its answers, answer wrongly and die.
+// hold its responses, answer wrongly and die.
 
 #ifndef NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_
 #define NORMD_TESTS_SUPPORT_FAKE_NORM_SERVICE_H_

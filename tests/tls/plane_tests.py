@@ -53,7 +53,7 @@ def methods():
 
 
 def ask(connection, path, metadata, message=b""):
-    """(code, message) of a call's end, or OK with its first answer: a watch has no end."""
+    """(code, message) of a call's end, or OK with its first response: a watch has no end."""
     stream = connection.start(path, metadata=metadata)
     connection.send(stream, framed(message), end=True)
     while True:

@@ -95,7 +95,7 @@ function distribution() {
   for (const s of series) s.points = s.points.map(([p, us]) => [p, Math.max(us, 0.1)]);
   const node = card(charts, 'Latency by percentile', ofRun() + (open ?
       'Response time counts from the moment a request was meant to leave, service time from the moment it left.' :
-      'From the send to the answer, of the answers with OK.'));
+      'From the send to the response, of the responses with OK.'));
   const last = series[0].points[series[0].points.length - 1][0];
   lines(node, {series, limit, noDots: true, x: nines(Math.max(last, 90)), y: timeScale(series, true),
                xName: 'percentile', yName: '', xText: t => `${t}`, yText: time,
@@ -154,7 +154,7 @@ function sweep() {
 }
 
 // Where the mean response time went, outermost part first. The server's own means come from its
-// /metrics if they were scraped, else from the answers. Of a model that was streamed to, only the
+// /metrics if they were scraped, else from the responses. Of a model that was streamed to, only the
 // stages are told: they are those of pieces, of which a stream has many.
 const streamed = model => model ? (model.stream || {count: 0}).count > 0 : options.mix.some(m => m.stream_chunk_bytes);
 function parts(model) {
@@ -171,7 +171,7 @@ function parts(model) {
   const outside = Math.max(0, result.service_time.mean_us - inServer);
   list.push({name: model ? 'network, gRPC, client' : 'network, gRPC, client, rest of the server', us: outside, tint: colour(8), outside: true});
   list.push(...stages);
-  if (inServer - inStages > 0) list.push({name: 'rest of the server: gRPC sends the answer', us: inServer - inStages, tint: colour(9)});
+  if (inServer - inStages > 0) list.push({name: 'rest of the server: gRPC sends the response', us: inServer - inStages, tint: colour(9)});
   return list;
 }
 function breakdown() {
@@ -184,8 +184,8 @@ function breakdown() {
     if (!shown.length) continue;
     const sum = shown.reduce((s, p) => s + p.us, 0);
     const node = card(tables, several ? `Where the time went in the server: ${model.model}` : 'Where the time went',
-        (server ? 'Means; the server\'s own from /metrics, scraped at the end of the warm-up and after the last answer.' :
-                  'Means; the server\'s own as it reports them with each answer.') +
+        (server ? 'Means; the server\'s own from /metrics, scraped at the end of the warm-up and after the last response.' :
+                  'Means; the server\'s own as it reports them with each response.') +
         ' Gather, copies and compute are of the whole batch.' +
         (!streamed(model) ? '' : model ? ' A stream counts as its pieces, each a request of its own here.' :
          ' Of a stream they are the sums over its pieces, which overlap.'), true);
@@ -239,7 +239,7 @@ function entryTable() {
   if (!result.by_entry) return;
   const seconds = result.elapsed_s || 1, streams = result.by_entry.some(e => e.first_bytes);
   const rate = bytes => `${round(bytes / seconds / 1e6)} MB/s`;
-  card(tables, 'Entries of the mix', streams ? 'First bytes: from the intended send of a stream to the first bytes of its answer.' : '', true).append(table(
+  card(tables, 'Entries of the mix', streams ? 'First bytes: from the intended send of a stream to the first bytes of its response.' : '', true).append(table(
       ['', 'weight', 'ok', 'errors', 'out', 'back', 'p50', 'p99', 'longest', ...(streams ? ['first bytes p50', 'p99'] : [])],
       result.by_entry.map((e, i) => {
         const t = e.response_time, f = e.first_bytes, of = (h, key) => h && h.count ? time(h[key]) : '';
@@ -262,7 +262,7 @@ function numbers() {
   answers.append(element('p', {class: 'note'},
       `Tensors: ${round(result.sent_bytes / seconds / 1e6)} MB/s out, ${round(result.received_bytes / seconds / 1e6)} MB/s back. ` +
       (result.batch_requests.max ? `Batches: ${round(result.batch_requests.mean)} requests on average, ${amount(result.batch_requests.max)} at most.` : '') +
-      (result.verified ? ` Verified: ${amount(result.verified)} answers, ${amount(result.wrong)} wrong.` : '')));
+      (result.verified ? ` Verified: ${amount(result.verified)} responses, ${amount(result.wrong)} wrong.` : '')));
   const e = data.environment, server = result.server_metrics;
   const rowsOfRun = [
     ['server', `normd ${e.server_version}, ${e.server_lanes.join(', ')}, ${e.server_simd}${e.server_cuda ? `, CUDA ${e.server_cuda}` : ''}`],

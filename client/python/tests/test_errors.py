@@ -326,7 +326,7 @@ def test_retry_is_checked(keep):
         b"\x00\x00",
     ],
 )
-def test_answer_that_breaks_the_protocol(make_client, fake_server, answer):
+def test_response_that_breaks_the_protocol(make_client, fake_server, answer):
     client = make_client(fake_server(Normalize=lambda request, context: answer).address)
     with pytest.raises(normd.ProtocolError):
         client.normalize("m", np.ones(1, "f4"))

@@ -34,7 +34,7 @@ class ServerSetTest : public ::testing::Test {
 };
 
 TEST_F(ServerSetTest, ServerThatMissesTwoChecksInARowLosesItsCalls) {
-  const absl::Status missed = absl::DeadlineExceededError("no answer");
+  const absl::Status missed = absl::DeadlineExceededError("no response");
   set_.Observe(At(0), HealthStatus::kServing);
   set_.Observe(At(1), HealthStatus::kNotServing);
   const auto server = set_.Begin(nullptr);

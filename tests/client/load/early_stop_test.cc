@@ -11,7 +11,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A run that goes on for a second, with so many answers after `time` each, between two looks.
+// A run that goes on for a second, with so many responses after `time` each, between two looks.
 class Load {
  public:
   const LoadResult& Second(int answers, Duration time) {
@@ -33,7 +33,7 @@ EarlyStopOptions WithinTenPercent() {
   EarlyStopOptions options;
   options.stable_band = 0.1;
   options.window = seconds(1);
-  options.least_answers_per_window = 10;
+  options.least_responses_per_window = 10;
   return options;
 }
 
@@ -56,7 +56,7 @@ TEST(EarlyStopTest, ADriftIsNotStableThoughEachStepIsSmall) {
   }
 }
 
-TEST(EarlyStopTest, AWindowWaitsForEnoughAnswers) {
+TEST(EarlyStopTest, AWindowWaitsForEnoughResponses) {
   EarlyStop stop(WithinTenPercent());
   Load run;
   for (int i = 0; i < 5; ++i) {
@@ -85,7 +85,7 @@ TEST(EarlyStopTest, NeverStopsByDefault) {
   }
 }
 
-TEST(EarlyStopTest, StopsWhenMoreAnswersAreLateThanTheObjectiveAllows) {
+TEST(EarlyStopTest, StopsWhenMoreResponsesAreLateThanTheObjectiveAllows) {
   EarlyStopOptions options;
   options.most_late = 2;
   options.limit = milliseconds(5);

@@ -222,7 +222,7 @@ TEST_F(LoadRunTest, CancelledCallsAreAShareAndCountApart) {
   EXPECT_EQ(result.measured.response_time.min(), milliseconds(1));
 }
 
-TEST_F(LoadRunTest, ACancellationAfterTheAnswerChangesNothing) {
+TEST_F(LoadRunTest, ACancellationAfterTheResponseChangesNothing) {
   LoadOptions options = Open(100, seconds(10));
   options.cancel_share = 1;
   options.cancel_after = milliseconds(2);

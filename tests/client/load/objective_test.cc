@@ -42,7 +42,7 @@ TEST(ObjectiveTest, IsMetWhenThePercentileIsWithinTheLimit) {
   EXPECT_FALSE(Judge({90, milliseconds(89)}, result, 0).met);
 }
 
-TEST(ObjectiveTest, GoodputCountsAnswersWithinTheLimitOnly) {
+TEST(ObjectiveTest, GoodputCountsResponsesWithinTheLimitOnly) {
   LoadResult result = Answers(100);
   result.measured.codes[8] = 50;
   result.unsent = 50;

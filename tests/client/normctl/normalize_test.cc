@@ -221,7 +221,7 @@ TEST_F(NormctlTest, AWrongStreamFailsItsVerification) {
   EXPECT_THAT(ran.out, HasSubstr("FAILED"));
 }
 
-TEST_F(NormctlTest, VerifyFailsOnAWrongAnswer) {
+TEST_F(NormctlTest, VerifyFailsOnAWrongResponse) {
   server_.AnswerWronglyFrom(0);
   const Ran ran = Call({"normalize", folder_.File("x.npy"), "--model=group", "--verify",
                         "--model_repository=" + folder_.path()});

@@ -52,14 +52,14 @@ TEST_F(NormloadTest, ATightDeadlineIsNotThatOfTheCallsBeforeTheRun) {
   EXPECT_EQ(report_["result"]["codes"], (Json{{"DEADLINE_EXCEEDED", 5}}));
 }
 
-TEST_F(NormloadTest, AWrongAnswerFailsTheRun) {
+TEST_F(NormloadTest, AWrongResponseFailsTheRun) {
   server_.AnswerWronglyFrom(50);
   Run({"--model=norm", "--shape=1x4x5", "--requests=100", "--concurrency=1", "--verify",
        "--verify_every=1", "--model_repository=" + folder_.path()});
   EXPECT_EQ(code_, kExitFailed);
   EXPECT_EQ(report_["result"]["verified"], 100);
   EXPECT_EQ(report_["result"]["wrong"], 51);  // The call before the run was number 0.
-  EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified answers are wrong"));
+  EXPECT_THAT(err_, HasSubstr("DATA_LOSS: 51 of 100 verified responses are wrong"));
 }
 
 TEST_F(NormloadTest, ErrorsFailTheRunBeyondTheirShare) {

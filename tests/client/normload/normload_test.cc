@@ -35,7 +35,7 @@ TEST_F(NormloadTest, ClosedLoopCountsTimesAndVerifies) {
   EXPECT_EQ(result["response_time"]["count"], 400);
   EXPECT_EQ(server_.calls(), 402);  // One of each kind before the run.
   EXPECT_THAT(out_, AllOf(HasSubstr("closed loop, 4 callers, 2 connections"),
-                          HasSubstr("400 answers, 0 wrong")));
+                          HasSubstr("400 responses, 0 wrong")));
 }
 
 TEST_F(NormloadTest, TheOpenInferenceProtocolCountsTimesAndVerifiesLikewise) {

@@ -55,7 +55,7 @@ TEST(ProgressTest, DrawsItsViewOverAndOverOnATerminal) {
   goal.duration = seconds(4);
   Progress progress(&out, true, goal);
   progress.Look(LoadResult());
-  EXPECT_EQ(out.str(), "\r\x1b[Jwarm-up: 0 answers\n");
+  EXPECT_EQ(out.str(), "\r\x1b[Jwarm-up: 0 responses\n");
   progress.Look(After(seconds(1), 1000, milliseconds(2)));
   out.str("");
   progress.Look(After(seconds(2), 3000, milliseconds(2)));
@@ -76,21 +76,21 @@ TEST(ProgressTest, PrintsLinesElsewhere) {
   progress.Look(LoadResult());
   progress.Look(After(seconds(1), 1000, milliseconds(2)));
   progress.Finish(After(seconds(2), 3000, milliseconds(2)));
-  EXPECT_THAT(out.str(), StartsWith("warm-up: 0 answers\n"));
+  EXPECT_THAT(out.str(), StartsWith("warm-up: 0 responses\n"));
   EXPECT_THAT(out.str(), HasSubstr("2000/s"));
   EXPECT_THAT(out.str(), HasSubstr("p50     2.000 ms"));
   EXPECT_EQ(LinesOf(out.str()), 3);
   for (const char no : {'\r', '\x1b', '%'}) EXPECT_EQ(out.str().find(no), std::string::npos);
 }
 
-TEST(ProgressTest, ASecondWithoutAnAnswerHasNoTimes) {
+TEST(ProgressTest, ASecondWithoutAResponseHasNoTimes) {
   std::ostringstream out;
   Progress progress(&out, false);
   LoadResult result;
   result.elapsed = seconds(1);
   result.measured.codes[14] = 5;
   progress.Look(result);
-  EXPECT_THAT(out.str(), HasSubstr("0/s  no answer with OK  errors 5"));
+  EXPECT_THAT(out.str(), HasSubstr("0/s  no response with OK  errors 5"));
 }
 
 TEST(ProgressTest, TellsHowMuchOfTheRunIsOver) {

@@ -94,7 +94,7 @@ TEST(TextReportTest, TellsOfAStream) {
 TEST(NotesTest, WarnsOfNumbersThatSayLess) {
   Report report = ReportOf({"--rate=50"}, {RunOf(50, 100)});
   EXPECT_THAT(TextReport(report), HasSubstr("note: 3 requests were still waiting to leave"));
-  EXPECT_THAT(TextReport(report), HasSubstr("note: of 100 answers, p99.9 is the longest"));
+  EXPECT_THAT(TextReport(report), HasSubstr("note: of 100 responses, p99.9 is the longest"));
   report.runs[0].result.unsent = 0;
   // The lag is a tenth of the response time.
   EXPECT_THAT(TextReport(report), Not(HasSubstr("the client itself was late")));
@@ -107,9 +107,10 @@ TEST(NotesTest, WarnsOfNumbersThatSayLess) {
                                     "lag is 60.0 ms")));
 }
 
-TEST(NotesTest, WarnsOfAnObjectiveThatAFewAnswersDecide) {
+TEST(NotesTest, WarnsOfAnObjectiveThatAFewResponsesDecide) {
   const Report few = ReportOf({"--rate=50", "--slo=p99=1s"}, {RunOf(50, 250)});
-  EXPECT_THAT(TextReport(few), HasSubstr("note: of 250 answers, the slowest 3 decide whether p99"));
+  EXPECT_THAT(TextReport(few),
+              HasSubstr("note: of 250 responses, the slowest 3 decide whether p99"));
   const Report enough = ReportOf({"--rate=50", "--slo=p99=1s"}, {RunOf(50, 1000)});
   EXPECT_THAT(TextReport(enough), Not(HasSubstr("decide whether")));
 }
@@ -211,7 +212,7 @@ TEST(MergeReportsTest, AddsWhatProcessesDidTogether) {
   const Interval& interval = merged->run().intervals[1];
   EXPECT_EQ(interval.ok, 400);
   EXPECT_EQ(interval.errors, 4);
-  // 100 answers of 50.5 ms on average, and 300 of 150.5 ms.
+  // 100 responses of 50.5 ms on average, and 300 of 150.5 ms.
   EXPECT_EQ(interval.mean, microseconds(125500));
   EXPECT_EQ(interval.p99, WholeRun(RunOf(70, 300).result).p99);
 }
@@ -245,7 +246,7 @@ TEST(CsvReportTest, HasARowForEachIntervalAndEachRun) {
 
 TEST(TextReportTest, TellsOfTheObjectiveAndOfEachEntry) {
   const std::string text = TextReport(ReportOf({"--rate=50", "--slo=p90=40ms"}, {RunOf(50, 100)}));
-  // 40 of the 100 answers, 2 errors and 3 that could not be sent.
+  // 40 of the 100 responses, 2 errors and 3 that could not be sent.
   EXPECT_THAT(text, HasSubstr("p90 <= 40ms: missed; 38.095 % within it, goodput 4/s"));
   EXPECT_THAT(text, HasSubstr("a:1x4:float16:timeout=20ms: 50 ok, 0 errors"));
   EXPECT_THAT(text, HasSubstr("b:2x8:float32:priority=low:queue_timeout=1s: 50 ok, 2 errors"));

@@ -32,9 +32,9 @@ HttpUrl ListenOn(int fd) {
 }
 
 // Answers one connection on loopback with fixed bytes, whatever it is asked, and closes it.
-class OneAnswer {
+class OneResponse {
  public:
-  explicit OneAnswer(std::string answer)
+  explicit OneResponse(std::string answer)
       : fd_(::socket(AF_INET, SOCK_STREAM, 0)), url_(ListenOn(fd_)) {
     thread_ = std::thread([this, answer = std::move(answer)] {
       const int connection = ::accept(fd_, nullptr, nullptr);
@@ -46,7 +46,7 @@ class OneAnswer {
       ::close(connection);
     });
   }
-  ~OneAnswer() { Join(); }
+  ~OneResponse() { Join(); }
 
   const HttpUrl& url() const { return url_; }
   // What was asked.
@@ -66,21 +66,21 @@ class OneAnswer {
 };
 
 absl::StatusOr<std::string> Get(const std::string& answer) {
-  OneAnswer server(answer);
+  OneResponse server(answer);
   return HttpGet(server.url(), std::chrono::seconds(60));
 }
 
 TEST(HttpGetTest, ReturnsTheBody) {
-  OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na 1\r\n");
+  OneResponse server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na 1\r\n");
   const auto body = HttpGet(server.url(), std::chrono::seconds(60));
   ASSERT_TRUE(body.ok()) << body.status();
   EXPECT_EQ(*body, "a 1\r\n");
   EXPECT_THAT(server.Join(), StartsWith("GET /metrics HTTP/1.0\r\nHost: 127.0.0.1:"));
 }
 
-TEST(HttpGetTest, OtherAnswersAreErrors) {
+TEST(HttpGetTest, OtherResponsesAreErrors) {
   EXPECT_THAT(std::string(Get("HTTP/1.0 404 Not Found\r\n\r\nno").status().message()),
-              HasSubstr("/metrics: the answer is HTTP/1.0 404 Not Found"));
+              HasSubstr("/metrics: the response is HTTP/1.0 404 Not Found"));
   EXPECT_THAT(std::string(Get("SSH-2.0\r\n\r\n").status().message()), HasSubstr("not HTTP"));
   EXPECT_THAT(std::string(Get("").status().message()), HasSubstr("not HTTP"));
   const auto broken = Get("HTTP/1.0 200 OK\r\ncontent-length: 9\r\n\r\nhalf");
@@ -94,7 +94,7 @@ TEST(HttpGetTest, OtherAnswersAreErrors) {
 TEST(HttpGetTest, AServerThatIsNotThereIsUnavailable) {
   HttpUrl url;
   {
-    OneAnswer gone("HTTP/1.0 200 OK\r\n\r\n");
+    OneResponse gone("HTTP/1.0 200 OK\r\n\r\n");
     url = gone.url();
     EXPECT_TRUE(HttpGet(url, std::chrono::seconds(60)).ok());
   }
@@ -113,7 +113,7 @@ TEST(HttpGetTest, ASilentServerEndsWithTheTime) {
 }
 
 // Answers one connection with a byte now and then, for as long as it is listened to.
-TEST(HttpGetTest, AServerThatDripsBytesEndsWithTheTimeInEveryPartOfItsAnswer) {
+TEST(HttpGetTest, AServerThatDripsBytesEndsWithTheTimeInEveryPartOfItsResponse) {
   for (const std::string begin :
        {"", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n",
         "HTTP/1.1 200 OK\r\n\r\n"}) {
@@ -139,7 +139,7 @@ TEST(HttpGetTest, AServerThatDripsBytesEndsWithTheTimeInEveryPartOfItsAnswer) {
   }
 }
 
-TEST(HttpGetTest, RefusesAnAnswerOfMoreThanItTakes) {
+TEST(HttpGetTest, RefusesAResponseOfMoreThanItTakes) {
   const absl::Status status = Get("HTTP/1.1 200 OK\r\ncontent-length: 67108865\r\n\r\n").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("more than 67108864 bytes"));

@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<client::ReferenceOutput>> JudgeOutputs(
     outputs.push_back(CopyOf(output));
   }
   const auto comparison =
-      client::CompareOutputs(client::AnsweredTensors(specs, outputs).tensors(), *expected);
+      client::CompareOutputs(client::ReceivedTensors(specs, outputs).tensors(), *expected);
   if (!comparison.ok()) return comparison.status();
   if (comparison->elements == 0) return absl::DataLossError("no element was compared");
   if (!comparison->ok()) return absl::DataLossError(client::Describe(*comparison));

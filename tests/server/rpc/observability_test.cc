@@ -137,7 +137,7 @@ std::string Trailing(const grpc::ClientContext& context, const std::string& key)
   return found == metadata.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
-TEST(ObservabilityTest, EveryAnswerRepeatsTheIdsOfItsRequest) {
+TEST(ObservabilityTest, EveryResponseRepeatsTheIdsOfItsRequest) {
   TestServer server;
   for (const char* model : {"instance_norm_64", "no_such_model"}) {
     grpc::ClientContext context;

@@ -69,7 +69,7 @@ inline void ExpectNothingHeld(TestServer& server) {
   server.WaitIdle();
   EXPECT_EQ(server.Metric("normd_inflight_bytes"), 0);
   EXPECT_EQ(server.queue().waiting_requests(), 0);
-  // gRPC lets go of the last answer's bytes on a thread of its own, soon after the call's end.
+  // gRPC lets go of the last response's bytes on a thread of its own, soon after the call's end.
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   const std::string used = "normd_pool_bytes{pool=\"host\",state=\"used\"}";
   while (server.Metric(used) > 0 && std::chrono::steady_clock::now() < give_up) {

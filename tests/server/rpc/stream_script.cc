@@ -163,9 +163,9 @@ class Transport final : public grpc::ServerCallbackReaderWriter<ByteBuffer, Byte
   void Take(const ByteBuffer& message) {
     std::vector<grpc::Slice> slices;
     std::string wire;
-    if (!message.Dump(&slices).ok()) return Broken("an answer that is no message");
+    if (!message.Dump(&slices).ok()) return Broken("a response that is no message");
     for (const grpc::Slice& slice : slices) wire.append(slice.begin(), slice.end());
-    if (!answers.emplace_back().ParseFromString(wire)) Broken("an answer that does not parse");
+    if (!answers.emplace_back().ParseFromString(wire)) Broken("a response that does not parse");
   }
 
   StreamCall& call_;
@@ -506,7 +506,7 @@ class Play final : public BatchRunner {
   // What gRPC does once the call has done its last operation, then the verdict.
   void End() {
     if (std::exchange(transport_->reading, nullptr) != nullptr) call_->OnReadDone(false);
-    CheckAnswers();
+    CheckResponses();
     std::weak_ptr<StreamCall> gone = call_;
     call_.reset();
     if (const std::shared_ptr<StreamCall> call = gone.lock()) call->OnDone();
@@ -515,7 +515,7 @@ class Play final : public BatchRunner {
     CheckNothingHeld();
   }
 
-  void CheckAnswers() {
+  void CheckResponses() {
     const bool ok = transport_->status_code == 0;
     if (ok && must_fail_) transport_->Broken("OK after a fault");
     if (!ok && !must_fail_ && !may_fail_) {

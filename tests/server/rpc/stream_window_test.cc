@@ -74,7 +74,7 @@ TEST(StreamWindowTest, AClientThatNeverReadsHoldsNoMoreThanTheWindow) {
       open = client.SendChunk(left.substr(0, static_cast<std::size_t>(kMaxChunk)));
       left.remove_prefix(static_cast<std::size_t>(kMaxChunk));
     }
-    EXPECT_FALSE(open) << "the server took a tensor whose answer nobody read";
+    EXPECT_FALSE(open) << "the server took a tensor whose response nobody read";
   });
   // The window, and what the transport holds on its way.
   const std::string in = "normd_payload_bytes_total{direction=\"in\"}";
