@@ -71,10 +71,17 @@ const std::vector<Lines>& AllLines() {
        {"bf16"},
        {"first"},
        {"16384x4096", "8192x7168"}},
+      {{"rms_norm+residual", "rms_norm+e4m3:row"}, {"bf16"}, {"first"}, {"4096x65536"}},
+      {{"layer_norm+residual"}, {"f32"}, {"first"}, {"512x262144"}},
       {{"l2_norm"}, {"bf16"}, {"first"}, {"65536x768"}},
       {{"position_layer_norm", "position_rms_norm"}, {"f16"}, {"first"}, {"16x512x128x128"}},
       {{"position_rms_norm"}, {"f32"}, {"first"}, {"112x64x512x512"}},
-      {{"position_layer_norm+residual+gate+scale+shift"}, {"bf16"}, {"last"}, {"4x3072x4096"}},
+      {{"position_layer_norm+scale+shift", "position_layer_norm+residual+gate+scale+shift"},
+       {"bf16"},
+       {"last"},
+       {"4x3072x4096"}},
+      {{"instance_norm+residual", "group_norm:32+residual"}, {"f32", "bf16"}, {"first"},
+       {"16x64x512x512"}},
       {{"instance_norm", "instance_norm+styles:32"}, {"f32"}, {"first"}, {"16x64x512x512"}},
   };
   return *lines;

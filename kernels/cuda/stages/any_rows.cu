@@ -182,20 +182,6 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
           all.reference + all.mean};
 }
 
-template <typename A>
-__device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& row,
-                                       const Moments<A>& moments, const RowScale<A>& scale) {
-  const StageSegment& segment = *row.segment;
-  if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[row.number] = scale.mean;
-  if (segment.rstd_out == nullptr) return;
-  A value = scale.rstd;
-  if (batch.deviations) {
-    const A variance = moments.m2 / moments.count;
-    value = sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps));
-  }
-  static_cast<A*>(segment.rstd_out)[row.number] = value;
-}
-
 // The team's row, from what it is normalized by to its results.
 template <typename T>
 class RowOutput {
@@ -227,11 +213,12 @@ class RowOutput {
       MagnitudeBits<A> largest = 0;
       ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
         A values[kCount];
-        Results(at, values);
+        Results(at, values, false);
         largest = LargestMagnitude(values, at.present, largest);
       });
       largest = LargestOfTeam(largest, team_, partials);
-      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest));
+      const A remaining = batch_.scaled_first ? scale_.rstd : A(1);
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest) * remaining);
       factor = own.factor;
       if (team_.thread == 0 && elements_ > 0) row_.segment->scale_out[row_.number] = own.scale;
     }
@@ -281,8 +268,15 @@ class RowOutput {
   }
 
  private:
-  __device__ void Results(const StageElements& at, A (&values)[kCount]) const {
+  // With scaled_first and without `whole`, what remains to be multiplied with rstd.
+  __device__ void Results(const StageElements& at, A (&values)[kCount], bool whole = true) const {
     access_.Input(at, batch_.residual_out, values);
+    if (batch_.scaled_first) {
+      access_.ScaleFirst(at, values);
+#pragma unroll
+      for (A& value : values) value = whole ? value * scale_.rstd : value;
+      return;
+    }
     access_.Result(at, scale_, style_.deviation, style_.mean, values);
   }
 
