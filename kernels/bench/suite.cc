@@ -80,7 +80,9 @@ const std::vector<Lines>& AllLines() {
        {"bf16"},
        {"last"},
        {"4x3072x4096"}},
-      {{"instance_norm+residual", "group_norm:32+residual"}, {"f32", "bf16"}, {"first"},
+      {{"instance_norm+residual", "group_norm:32+residual"},
+       {"f32", "bf16"},
+       {"first"},
        {"16x64x512x512"}},
       {{"instance_norm", "instance_norm+styles:32"}, {"f32"}, {"first"}, {"16x64x512x512"}},
   };

@@ -137,11 +137,11 @@ TEST(PlanStagesTest, CutsLongRowsOverTheBlocksOfACluster) {
     return plan.blocks_per_row;
   };
   EXPECT_EQ(blocks(32768, LimitsOfHopper()), 1);
-  EXPECT_EQ(blocks(32769, LimitsOfHopper()), 2);
-  EXPECT_EQ(blocks(2 * 24576, LimitsOfHopper()), 2);
-  EXPECT_EQ(blocks(2 * 24576 + 1, LimitsOfHopper()), 4);
-  EXPECT_EQ(blocks(8 * 24576, LimitsOfHopper()), 8);
-  EXPECT_EQ(blocks(8 * 24576 + 1, LimitsOfHopper()), 16);
+  EXPECT_EQ(blocks(32769, LimitsOfHopper()), 4);
+  EXPECT_EQ(blocks(65536, LimitsOfHopper()), 4);
+  EXPECT_EQ(blocks(65537, LimitsOfHopper()), 8);
+  EXPECT_EQ(blocks(262144, LimitsOfHopper()), 8);
+  EXPECT_EQ(blocks(262145, LimitsOfHopper()), 16);
   EXPECT_EQ(blocks(1 << 30, LimitsOfHopper()), 16);
   DeviceLimits small = LimitsOfHopper();
   small.resident_clusters[16] = 0;

@@ -173,10 +173,10 @@ TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
   GTEST_SKIP() << "rows of a megabyte";
 #endif
   const auto element = static_cast<std::int64_t>(SizeOf(std::get<DType>(GetParam())));
-  for (const std::int64_t kib : {64, 96, 192, 384, 1600}) {
+  for (const std::int64_t kib : {64, 128, 256, 512, 1600}) {
     const std::int64_t length = kib * 1024 / element;
     for (const std::int64_t beside : {-16, 0, 1, 16}) {
-      if (kib > 192 && beside < 1) continue;
+      if (kib > 256 && beside < 1) continue;
       const StagedSpec staged = WithStages({static_cast<Stage>(random_.Draw(0, kStages - 1)),
                                             static_cast<Stage>(random_.Draw(0, kStages - 1))});
       if (staged.names.empty()) continue;

@@ -7,8 +7,9 @@
 // row has a scale of its own it first reads it once more for the largest of them.
 // Bytes: rows up to some 100 KiB come from the caches when they are read again. Elements are read
 // in 16-byte vectors where rows lie together at such addresses, and else one by one.
-// Determinism: the plan cuts rows for this kernel and for lean_rows.cu alike, and both add in the
-// same order, so that a row's bits are the same at addresses that only this kernel takes.
+// Determinism: the plan cuts rows for this kernel, lean_rows.cu and quantized_rows.cu alike, and
+// all add in the same order, so that a row's bits are the same at addresses that only this kernel
+// takes.
 
 #include <cuda_runtime.h>
 

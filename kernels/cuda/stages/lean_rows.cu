@@ -48,6 +48,12 @@ constexpr int WantedBlocks() {
   return Kind::kAffine ? 5 : 6;
 }
 
+// The same of the kernel of runs.
+template <typename Kind>
+constexpr int RunBlocks() {
+  return Kind::kQuantized && Kind::kVectors == kManyVectors ? 2 : 3;
+}
+
 // Fills in what the rows of a run share. All threads of the block call it together.
 template <typename Kind>
 __device__ inline void FillTable(const StageBatch& batch, const LeanRun& run, int vectors,
@@ -122,7 +128,7 @@ __device__ inline void PrefetchRow(const StageBatch& batch, const LeanTeam<Kind>
 
 // A run of rows for each block, whose teams take them in turn.
 template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads, Kind::kQuantized ? 2 : 3)
+__global__ void __launch_bounds__(kBlockThreads, RunBlocks<Kind>())
     LeanRuns(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   extern __shared__ float4 table_memory[];
   __shared__ WarpPartials<Moments<float>> partials[2];
@@ -248,6 +254,10 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
       return quantized ? EnqueueRuns<T, kVectors, true>(launch, runs, batch)
                        : EnqueueRuns<T, kVectors, false>(launch, runs, batch);
     }
+  } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
+    const RunCut runs = ChooseRuns(launch, batch, modulated);
+    using Kind = LeanKind<T, kVectors, false, false, true, true, LeanFactors::kTable, true>;
+    if (runs.rows > 0) return LaunchRuns<Kind>(launch, runs, batch);
   }
   if (modulated) {
     return EnqueueRows<LeanKind<T, kVectors, false, false, true, true>>(launch, batch);

@@ -40,7 +40,40 @@ __device__ inline WarpShare MergeShares(WarpShare own, const StageTeam<>& team, 
   return merge(team.lane < team.warps ? shares[team.lane] : WarpShare{0, 0}, kLanes);
 }
 
+// What a thread has of gamma, asked for together with the row. P: its type, or void if there is
+// none.
+template <typename T, typename P>
+struct HeldGamma {
+  static constexpr int kCount = kPerVector<T>;
+  static constexpr int kParts = kCount / kPerVector<P>;
+  Vector vectors[kFewVectors][kParts];
+
+  __device__ void Load(const void* gamma, int i, std::int64_t first, bool exists) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      vectors[i][k] = make_uint4(0, 0, 0, 0);
+      const P* const address = static_cast<const P*>(gamma) + first + k * kPerVector<P>;
+      if (exists) vectors[i][k] = __ldg(reinterpret_cast<const uint4*>(address));
+    }
+  }
+  __device__ void Scale(int i, float offset, float (&values)[kCount]) const {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      float factor[kPerVector<P>];
+      Unpack<P>(vectors[i][k], factor);
+#pragma unroll
+      for (int j = 0; j < kPerVector<P>; ++j) values[k * kPerVector<P> + j] *= factor[j] + offset;
+    }
+  }
+};
 template <typename T>
+struct HeldGamma<T, void> {
+  __device__ void Load(const void*, int, std::int64_t, bool) {}
+  __device__ void Scale(int, float, float (&)[kPerVector<T>]) const {}
+};
+
+// Vectors that do not exist are zeros, which change neither sums nor the largest.
+template <typename T, typename P>
 __global__ void __launch_bounds__(kMostThreads)
     QuantizedRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   using Kind = LeanKind<T, kFewVectors, false, false, false, true>;
@@ -54,35 +87,30 @@ __global__ void __launch_bounds__(kMostThreads)
   const LeanPlace place = PlaceLeanRow<Kind>(batch, team, row.segment, row.first);
   const StageSegment& segment = batch.segments[row.segment];
   const int vectors = exists ? static_cast<int>(segment.row_bytes) / kVectorBytes : 0;
-  const auto present = [&](int i) { return i * team.size() + team.thread < vectors ? kCount : 0; };
+  const auto vector_of = [&](int i) { return i * team.size() + team.thread; };
   AwaitPreviousKernel();
 
   Vector x[kFewVectors];
+  HeldGamma<T, P> gamma;
 #pragma unroll
   for (int i = 0; i < kFewVectors; ++i) {
+    const bool here = vector_of(i) < vectors;
     x[i] = make_uint4(0, 0, 0, 0);
-    if (present(i) > 0) x[i] = LoadVector(place.x + i * team.size() * kVectorBytes);
+    if (here) x[i] = LoadVector(place.x + i * team.size() * kVectorBytes);
+    gamma.Load(batch.gamma.data, i, place.first_channel + i * team.size() * kCount, here);
   }
-  const Moments<float> own = MomentsOfVectors<T, kFewVectors, false>(
-      Statistics::kMeanSquare, [&](int i, float(&values)[kCount]) { Unpack<T>(x[i], values); },
-      present);
   float scaled[kFewVectors][kCount];
+  float squares[2] = {0, 0};
   float largest = 0;
 #pragma unroll
   for (int i = 0; i < kFewVectors; ++i) {
     Unpack<T>(x[i], scaled[i]);
-    if (batch.gamma.data != nullptr && present(i) > 0) {
-      float factor[kCount];
-      LoadLeanParam<T>(batch.gamma, place.first_channel + i * team.size() * kCount, factor);
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) {
-        scaled[i][j] *= factor[j] + batch.weight_offset.narrow;
-      }
-    }
+    AddUncentered<T, false>(Statistics::kMeanSquare, scaled[i], kCount, squares, nullptr);
+    gamma.Scale(i, batch.weight_offset.narrow, scaled[i]);
 #pragma unroll
     for (const float value : scaled[i]) largest = LargerMagnitude(largest, value);
   }
-  const WarpShare all = MergeShares({own.m2, Magnitude(largest)}, team, shares);
+  const WarpShare all = MergeShares({squares[0] + squares[1], Magnitude(largest)}, team, shares);
   Moments<float> moments;
   moments.m2 = all.squares;
   moments.count = static_cast<float>(static_cast<int>(segment.elements));
@@ -102,7 +130,7 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 #pragma unroll
   for (int i = 0; i < kFewVectors; ++i) {
-    if (present(i) == 0) continue;
+    if (vector_of(i) >= vectors) break;
 #pragma unroll
     for (float& value : scaled[i]) value *= scale.rstd;
     StoreBytes<kCount>(place.y + i * team.size() * kCount,
@@ -121,11 +149,16 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
     return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
                              threads, batch, width, plan.warps);
   };
-  switch (launch.spec.dtype) {
-    case DType::kFloat16: return enqueue(QuantizedRows<Half>);
-    case DType::kBFloat16: return enqueue(QuantizedRows<BFloat>);
-    default: return enqueue(QuantizedRows<float>);
-  }
+  return WithElementType(launch.spec.dtype, [&](auto type) -> cudaError_t {
+    using T = typename decltype(type)::Type;
+    if constexpr (std::is_same_v<T, double>) {
+      return cudaErrorInvalidValue;  // TakesLeanRows says no.
+    } else {
+      if (batch.gamma.data == nullptr) return enqueue(QuantizedRows<T, void>);
+      return batch.gamma.dtype == batch.dtype ? enqueue(QuantizedRows<T, T>)
+                                              : enqueue(QuantizedRows<T, float>);
+    }
+  });
 }
 
 }  // namespace normd::norm::cuda

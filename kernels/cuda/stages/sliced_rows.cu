@@ -9,8 +9,8 @@
 // Bytes: each element of each tensor is read once and written once, as long as a slice fits into
 // its block's shared memory (100 KiB, so that two blocks share a multiprocessor); what does not fit
 // is read twice, or three times where a row has a scale.
-// Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, fewer where slices
-// are longer than 48 KiB.
+// Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, or 2 of 512 where
+// slices are longer than 32 KiB.
 // Determinism: the plan cuts rows. Addresses choose between two kernels that cut them alike and add
 // in one order.
 

@@ -9,6 +9,7 @@ namespace {
 constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kLanes = 32;
 constexpr std::int64_t kMostVectorsOfBlock = (64 << 10) / kVectorBytes;
+constexpr std::int64_t kVectorsOfShortSlice = (32 << 10) / kVectorBytes;
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -62,13 +63,14 @@ bool SlicesRow(const NormSpec& spec, const StageRows& rows) {
          rows.elements <= std::numeric_limits<std::int32_t>::max();
 }
 
-// Over how many blocks a row of so many vectors is cut: slices of up to 48 KiB leave room for four
-// on a multiprocessor. The longest rows take the largest clusters. 0: there are no clusters.
+// Over how many blocks a row of so many vectors is cut: slices of up to 32 KiB leave room for four
+// on a multiprocessor. Clusters of 16 are slower than slices of up to 64 KiB, so rows take them
+// from 512 KiB on. 0: there are no clusters.
 int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
-  constexpr std::int64_t kMostOfSlice = (48 << 10) / kVectorBytes;
   int blocks = 1;
   while (2 * blocks <= kMaxClusterBlocks && limits.resident_clusters[2 * blocks] > 0 &&
-         CeilDiv(vectors, blocks) > kMostOfSlice) {
+         CeilDiv(vectors, blocks) >
+             (blocks < 8 ? kVectorsOfShortSlice : 2 * kVectorsOfShortSlice)) {
     blocks *= 2;
   }
   return blocks > 1 ? blocks : 0;
@@ -154,7 +156,8 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
   if (vectors > kMostVectorsOfBlock) {
     plan->blocks_per_row = SlicesRow(spec, rows) ? SliceBlocks(vectors, limits) : 0;
     if (plan->blocks_per_row > 0) {
-      plan->warps = kSliceWarps;
+      plan->warps = CeilDiv(vectors, plan->blocks_per_row) > kVectorsOfShortSlice ? 2 * kSliceWarps
+                                                                                  : kSliceWarps;
       plan->vectors = kFewVectors;
       return;
     }

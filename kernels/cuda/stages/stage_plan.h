@@ -61,7 +61,8 @@ inline constexpr int kSomeVectors = 6;
 // The most warps that share a row.
 inline constexpr int kStageWarps = 32;
 
-// Warps of each block of a row that is cut into slices.
+// Warps of each block of a row that is cut into slices of up to 32 KiB; longer ones have twice as
+// many.
 inline constexpr int kSliceWarps = 8;
 
 // Whether rows that a block can take are multiplied with gamma before they are normalized, if there
