@@ -112,7 +112,8 @@ HostParams::HostParams(const NormSpec& spec, DType param_dtype, std::uint64_t se
   if (spec.statistics > Statistics::kGiven || spec.scale || spec.shift) {
     gamma.clear();
     beta.clear();
-  } else if (spec.statistics == Statistics::kMeanSquare && spec.residual) {
+  } else if (spec.statistics == Statistics::kMeanSquare &&
+             (spec.residual || spec.quantization != Quantization::kNone)) {
     beta.clear();  // As language models have it.
   }
   if (spec.statistics != Statistics::kGiven) return;

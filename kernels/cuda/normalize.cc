@@ -36,8 +36,9 @@ const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
 // Whether the kernels of stages can take two segments in one launch.
 bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
   if (a.lowering != Lowering::kStages) return true;
-  return RowsOfStages(a.spec, a.segments.front().spatial).groups ==
-         RowsOfStages(b.spec, b.segments.front().spatial).groups;
+  const StageRows first = RowsOfStages(a.spec, a.segments.front().spatial);
+  const StageRows second = RowsOfStages(b.spec, b.segments.front().spatial);
+  return first.groups == second.groups && (first.channel_run == 1) == (second.channel_run == 1);
 }
 
 // Appends to those that share a launch, or begins one.
@@ -195,7 +196,7 @@ Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const S
     wanted.mean_out = segment.mean_out;
     wanted.rstd_out = segment.rstd_out;
     Plan plan;
-    PlanStages(statistics_spec, segment.spatial, &plan);
+    PlanStages(statistics_spec, segment.spatial, limits, &plan);
     auto same = std::find_if(parts.begin(), parts.end(),
                              [&](const auto& part) { return part.first == plan; });
     if (same == parts.end()) same = parts.insert(same, {plan, {}});
@@ -286,7 +287,7 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   limits->cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
   const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
-  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareColumns(*limits);
+  if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareStages(*limits);
   if (error == cudaSuccess && clusters) error = CountResidentClusters(limits);
   if (error == cudaSuccess && clusters) error = PrepareClusterRows(*limits);
   if (error == cudaSuccess && limits->compute_capability == 90) error = PrepareTensorProduct();

@@ -19,7 +19,7 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
                        const DeviceLimits& limits, Strategy forced, Plan* plan) {
   *plan = Plan();
   if (lowering == Lowering::kStages) {
-    PlanStages(spec, spatial, plan);
+    PlanStages(spec, spatial, limits, plan);
   } else if (spec.statistics == Statistics::kGiven) {
     plan->strategy = Strategy::kElementwise;
   } else if (!RowsAreContiguous(spec, spatial)) {

@@ -60,6 +60,7 @@ std::string Describe(const Plan& plan) {
       constexpr const char* kPlaces[] = {"", ", columns", ", interleaved"};
       text += plan.warps == 0 ? ": " + number(plan.lanes_per_row) + " lanes"
                               : ": " + number(plan.warps) + " warps";
+      if (plan.blocks_per_row > 1) text += " of " + number(plan.blocks_per_row) + " blocks";
       return text + " x " + number(plan.vectors) + " vectors" +
              kPlaces[static_cast<int>(plan.places)];
     }

@@ -83,39 +83,88 @@ TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.residual = true;
   Plan plan;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.strategy, Strategy::kStages);
   EXPECT_EQ(plan.warps, 4);
   spec.channels = 1024;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 0);
   EXPECT_EQ(plan.lanes_per_row, 32);
   spec.channels = 33;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.lanes_per_row, 8);
   spec.channels = 1 << 20;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, kStageWarps);
+  EXPECT_EQ(plan.blocks_per_row, 0);
 }
 
 TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithoutASecondTensor) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.statistics = Statistics::kMeanVariance;
   spec.quantization = Quantization::kInt8;
   Plan plan;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 2);
   EXPECT_EQ(plan.vectors, kManyVectors);
   spec.channels = 2048;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 0);
   EXPECT_EQ(plan.lanes_per_row, 32);
   EXPECT_EQ(plan.vectors, kManyVectors);
   spec.channels = 1024;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.vectors, kFewVectors);
   spec.channels = 32768;
-  PlanStages(spec, 1, &plan);
+  PlanStages(spec, 1, DeviceLimits(), &plan);
   EXPECT_EQ(plan.warps, 16);
+}
+
+DeviceLimits LimitsOfHopper() {
+  DeviceLimits limits;
+  limits.compute_capability = 90;
+  for (const int blocks : {2, 4, 8, 16}) limits.resident_clusters[blocks] = 128 / blocks;
+  return limits;
+}
+
+TEST(PlanStagesTest, CutsLongRowsOverTheBlocksOfACluster) {
+  NormSpec spec = RmsNormSpec(32768, DType::kBFloat16);  // 64 KiB
+  spec.residual = true;
+  const auto blocks = [&](std::int64_t elements, const DeviceLimits& limits) {
+    spec.channels = elements;
+    Plan plan;
+    PlanStages(spec, 1, limits, &plan);
+    return plan.blocks_per_row;
+  };
+  EXPECT_EQ(blocks(32768, LimitsOfHopper()), 1);
+  EXPECT_EQ(blocks(32769, LimitsOfHopper()), 4);
+  EXPECT_EQ(blocks(65536, LimitsOfHopper()), 4);
+  EXPECT_EQ(blocks(65537, LimitsOfHopper()), 8);
+  EXPECT_EQ(blocks(262144, LimitsOfHopper()), 8);
+  EXPECT_EQ(blocks(262145, LimitsOfHopper()), 16);
+  EXPECT_EQ(blocks(1 << 30, LimitsOfHopper()), 16);
+  DeviceLimits small = LimitsOfHopper();
+  small.resident_clusters[16] = 0;
+  EXPECT_EQ(blocks(1 << 30, small), 8);
+  EXPECT_EQ(blocks(32768, DeviceLimits()), 1);
+  EXPECT_EQ(blocks(32769, DeviceLimits()), 0);
+  spec.dtype = DType::kFloat64;
+  EXPECT_EQ(blocks(32769, LimitsOfHopper()), 0);
+}
+
+TEST(PlanStagesTest, TakesTheVectorsThatLeaveTheFewestPlacesEmpty) {
+  NormSpec spec = LayerNormSpec(3072, DType::kBFloat16);
+  spec.scale = spec.shift = true;
+  Plan plan;
+  PlanStages(spec, 1, DeviceLimits(), &plan);
+  EXPECT_EQ(plan.vectors, kSomeVectors);
+  EXPECT_EQ(plan.warps, 2);
+  spec.channels = 4096;
+  PlanStages(spec, 1, DeviceLimits(), &plan);
+  EXPECT_EQ(plan.vectors, kManyVectors);
+  spec.channels = 17 * 192 * 8;
+  PlanStages(spec, 1, DeviceLimits(), &plan);
+  EXPECT_EQ(plan.vectors, kManyVectors);  // Too many warps for so few vectors each.
 }
 
 TEST(MakePlanTest, RefusesAForcedStrategyForStages) {

@@ -158,7 +158,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
 
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
   for (const std::int64_t length :
-       {1, 2, 7, 17, 33, 129, 257, 1023, 1025, 2049, 4097, 16383, 16385, 65537}) {
+       {1, 2, 7, 17, 33, 129, 257, 1023, 1025, 2049, 4097, 16383, 16385, 65537, 131088}) {
 #ifdef NORMD_SANITIZED
     if (length > 4097) continue;
     const int cases = 3;

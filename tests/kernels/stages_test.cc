@@ -167,6 +167,26 @@ TEST_P(StagesTest, LongRowsAgreeWithTheReference) {
   }
 }
 
+// Rows around the sizes at which a device cuts them over more blocks, or no longer holds them.
+TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
+#ifdef NORMD_SANITIZED
+  GTEST_SKIP() << "rows of a megabyte";
+#endif
+  const auto element = static_cast<std::int64_t>(SizeOf(std::get<DType>(GetParam())));
+  for (const std::int64_t kib : {64, 128, 256, 512, 1600}) {
+    const std::int64_t length = kib * 1024 / element;
+    for (const std::int64_t beside : {-16, 0, 1, 16}) {
+      if (kib > 256 && beside < 1) continue;
+      const StagedSpec staged = WithStages({static_cast<Stage>(random_.Draw(0, kStages - 1)),
+                                            static_cast<Stage>(random_.Draw(0, kStages - 1))});
+      if (staged.names.empty()) continue;
+      CheckBatch(staged, length + beside, 1);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  EXPECT_GT(checked_, 5);
+}
+
 // Many columns of few lines and of many, also where lines are a multiple of a page apart.
 TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
   const bool first = std::get<Layout>(GetParam()) == Layout::kChannelsFirst;

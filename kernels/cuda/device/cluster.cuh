@@ -64,6 +64,16 @@ namespace normd::norm::cuda {
 #endif
 }
 
+// The same without counting: a barrier of the cluster orders it.
+[[maybe_unused]] __device__ inline void StoreInBlock([[maybe_unused]] std::uint32_t to,
+                                                     [[maybe_unused]] const uint4& word) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.shared::cluster.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word.x),
+               "r"(word.y), "r"(word.z), "r"(word.w)
+               : "memory");
+#endif
+}
+
 // Arrives at the barrier in the same place of block `rank`.
 [[maybe_unused]] __device__ inline void ArriveInBlock(std::uint32_t barrier, int rank) {
 #if __CUDA_ARCH__ >= 900

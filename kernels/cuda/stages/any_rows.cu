@@ -7,8 +7,9 @@
 // row has a scale of its own it first reads it once more for the largest of them.
 // Bytes: rows up to some 100 KiB come from the caches when they are read again. Elements are read
 // in 16-byte vectors where rows lie together at such addresses, and else one by one.
-// Determinism: the plan cuts rows for this kernel and for lean_rows.cu alike, and both add in the
-// same order, so that a row's bits are the same at addresses that only this kernel takes.
+// Determinism: the plan cuts rows for this kernel, lean_rows.cu and quantized_rows.cu alike, and
+// all add in the same order, so that a row's bits are the same at addresses that only this kernel
+// takes.
 
 #include <cuda_runtime.h>
 
@@ -182,20 +183,6 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
           all.reference + all.mean};
 }
 
-template <typename A>
-__device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& row,
-                                       const Moments<A>& moments, const RowScale<A>& scale) {
-  const StageSegment& segment = *row.segment;
-  if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[row.number] = scale.mean;
-  if (segment.rstd_out == nullptr) return;
-  A value = scale.rstd;
-  if (batch.deviations) {
-    const A variance = moments.m2 / moments.count;
-    value = sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps));
-  }
-  static_cast<A*>(segment.rstd_out)[row.number] = value;
-}
-
 // The team's row, from what it is normalized by to its results.
 template <typename T>
 class RowOutput {
@@ -227,11 +214,12 @@ class RowOutput {
       MagnitudeBits<A> largest = 0;
       ForVectors<T>(team_, row_.segment->elements, elements_, [&](const StageElements& at) {
         A values[kCount];
-        Results(at, values);
+        Results(at, values, false);
         largest = LargestMagnitude(values, at.present, largest);
       });
       largest = LargestOfTeam(largest, team_, partials);
-      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest));
+      const A remaining = batch_.scaled_first ? scale_.rstd : A(1);
+      const QuantizationFactor<A> own(batch_.quantization, FromMagnitude(largest) * remaining);
       factor = own.factor;
       if (team_.thread == 0 && elements_ > 0) row_.segment->scale_out[row_.number] = own.scale;
     }
@@ -281,8 +269,15 @@ class RowOutput {
   }
 
  private:
-  __device__ void Results(const StageElements& at, A (&values)[kCount]) const {
+  // With scaled_first and without `whole`, what remains to be multiplied with rstd.
+  __device__ void Results(const StageElements& at, A (&values)[kCount], bool whole = true) const {
     access_.Input(at, batch_.residual_out, values);
+    if (batch_.scaled_first) {
+      access_.ScaleFirst(at, values);
+#pragma unroll
+      for (A& value : values) value = whole ? value * scale_.rstd : value;
+      return;
+    }
     access_.Result(at, scale_, style_.deviation, style_.mean, values);
   }
 

@@ -107,7 +107,7 @@ Status EnqueueDeviations(const FactorsLaunch& launch, void* offsets) {
   segment.rstd_out = launch.factors;
   const NormParams none;
   Plan plan;
-  PlanStages(spec, segment.spatial, &plan);
+  PlanStages(spec, segment.spatial, launch.limits, &plan);
   return LaunchDeviations(
       {spec, none, launch.limits, plan, &segment, 1, launch.stream, nullptr, nullptr});
 }

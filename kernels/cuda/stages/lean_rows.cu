@@ -35,9 +35,9 @@ constexpr std::size_t kUnaskedBytes = 40 << 10;
 
 template <typename Kind>
 constexpr int MostThreads() {
-  return Kind::kSecond                    ? kMostThreadsOfTwo
-         : Kind::kVectors == kManyVectors ? kMostThreadsOfOne
-                                          : kBlockThreads;
+  return Kind::kSecond                  ? kMostThreadsOfTwo
+         : Kind::kVectors > kFewVectors ? kMostThreadsOfOne
+                                        : kBlockThreads;
 }
 
 // Blocks of a multiprocessor that the compiler leaves registers for.
@@ -46,6 +46,12 @@ constexpr int WantedBlocks() {
   if (MostThreads<Kind>() != kBlockThreads) return 1;
   if (Kind::kQuantized || Kind::kModulated) return 4;
   return Kind::kAffine ? 5 : 6;
+}
+
+// The same of the kernel of runs.
+template <typename Kind>
+constexpr int RunBlocks() {
+  return Kind::kQuantized && Kind::kVectors == kManyVectors ? 2 : 3;
 }
 
 // Fills in what the rows of a run share. All threads of the block call it together.
@@ -122,7 +128,7 @@ __device__ inline void PrefetchRow(const StageBatch& batch, const LeanTeam<Kind>
 
 // A run of rows for each block, whose teams take them in turn.
 template <typename Kind>
-__global__ void __launch_bounds__(kBlockThreads, Kind::kQuantized ? 2 : 3)
+__global__ void __launch_bounds__(kBlockThreads, RunBlocks<Kind>())
     LeanRuns(const __grid_constant__ StageBatch batch, const int width, const int warps) {
   extern __shared__ float4 table_memory[];
   __shared__ WarpPartials<Moments<float>> partials[2];
@@ -226,13 +232,13 @@ cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batc
                            plan.warps);
 }
 
-template <typename T, bool kQuantized>
+template <typename T, int kVectors, bool kQuantized>
 cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
   constexpr LeanFactors kTable = LeanFactors::kTable;
   return launch.spec.statistics == Statistics::kMeanVariance
-             ? LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable>>(
+             ? LaunchRuns<LeanKind<T, kVectors, false, false, true, kQuantized, kTable>>(
                    launch, runs, batch)
-             : LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable, true>>(
+             : LaunchRuns<LeanKind<T, kVectors, false, false, true, kQuantized, kTable, true>>(
                    launch, runs, batch);
 }
 
@@ -245,9 +251,13 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
   if constexpr (kMany) {
     const RunCut runs = ChooseRuns(launch, batch, modulated);
     if (runs.rows > 0) {
-      return quantized ? EnqueueRuns<T, true>(launch, runs, batch)
-                       : EnqueueRuns<T, false>(launch, runs, batch);
+      return quantized ? EnqueueRuns<T, kVectors, true>(launch, runs, batch)
+                       : EnqueueRuns<T, kVectors, false>(launch, runs, batch);
     }
+  } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
+    const RunCut runs = ChooseRuns(launch, batch, modulated);
+    using Kind = LeanKind<T, kVectors, false, false, true, true, LeanFactors::kTable, true>;
+    if (runs.rows > 0) return LaunchRuns<Kind>(launch, runs, batch);
   }
   if (modulated) {
     return EnqueueRows<LeanKind<T, kVectors, false, false, true, true>>(launch, batch);
@@ -258,6 +268,14 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
   return kMany || batch.affine
              ? EnqueueRows<LeanKind<T, kVectors, false, false, false, false>>(launch, batch)
              : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch);
+}
+
+// Kinds of kSomeVectors.
+template <typename T>
+cudaError_t EnqueueSome(const Launch& launch, const StageBatch& batch) {
+  const RunCut runs = ChooseRuns(launch, batch, true);
+  if (runs.rows > 0) return EnqueueRuns<T, kSomeVectors, false>(launch, runs, batch);
+  return EnqueueRows<LeanKind<T, kSomeVectors, false, false, true, false>>(launch, batch);
 }
 
 // Kinds with a residual.
@@ -283,22 +301,9 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
     return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);
   }
   if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);
+  if (launch.plan.vectors == kSomeVectors) return EnqueueSome<T>(launch, batch);
   return launch.plan.vectors == kManyVectors ? EnqueueOne<T, kManyVectors>(launch, batch, modulated)
                                              : EnqueueOne<T, kFewVectors>(launch, batch, modulated);
-}
-
-bool IsAligned(const void* data, std::int64_t bytes) {
-  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(bytes)) %
-             kVectorBytes ==
-         0;
-}
-
-// Whether 16-byte loads can fetch gamma or beta from each row's first channel on.
-bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
-  if (param.data == nullptr) return true;
-  if (param.dtype != batch.dtype && param.dtype != DType::kFloat32) return false;
-  return IsAligned(param.data,
-                   batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
 }
 
 }  // namespace
@@ -313,8 +318,10 @@ bool TakesLeanRows(const Launch& launch, const StageBatch& batch) {
     return false;
   }
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const std::int64_t threads =
-      launch.plan.vectors == kManyVectors ? kMostThreadsOfOne : kMostThreadsOfTwo;
+  const bool two = spec.residual || spec.takes_other() || batch.scaled_first;
+  const std::int64_t threads = launch.plan.vectors > kFewVectors ? kMostThreadsOfOne
+                               : two                             ? kMostThreadsOfTwo
+                                                                 : kBlockThreads;
   const std::int64_t most = threads * launch.plan.vectors * kVectorBytes / element;
   for (int i = 0; i < batch.segment_count; ++i) {
     const StageSegment& segment = batch.segments[i];

@@ -31,6 +31,7 @@ struct StageSegment {
   std::int64_t elements;  // In a row.
   std::int64_t row_bytes;
   std::int64_t channel_run;
+  Divisor run;            // channel_run; valid if elements < 2^31.
   Divisor positions;      // Rows of a group of a sample.
   std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
   // With StageBatch::run_rows: rows that share factors, runs of them, and runs of the launch up to
@@ -80,6 +81,7 @@ struct StageBatch {
   bool scale;
   bool shift;
   bool affine;           // Anything scales or shifts what is normalized.
+  bool scaled_first;     // By gamma, before rstd: ScalesFirst of stage_plan.h.
   bool only_statistics;  // Of x; nothing else is computed.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
   StageSegment segments[kMaxStageSegments];
@@ -141,6 +143,7 @@ __device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& 
 // Its channel in the row's group.
 __device__ inline std::int64_t ChannelOf(const StageBatch& batch, const StageRow& row,
                                          std::int64_t element) {
+  if (batch.channels_per_group == 1) return 0;
   if (batch.places == RowPlaces::kInterleaved) return element % batch.channels_per_group;
   return row.segment->channel_run == 1 ? element : element / row.segment->channel_run;
 }

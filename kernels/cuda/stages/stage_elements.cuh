@@ -100,6 +100,18 @@ class StageAccess {
     RoundTo<T>(values);
   }
 
+  // With StageBatch::scaled_first: from what is normalized to what remains to be multiplied with
+  // rstd.
+  __device__ void ScaleFirst(const StageElements& at, A (&values)[kCount]) const {
+    if (batch_.gamma.data == nullptr) return;
+    A factor[kCount];
+    LoadOfChannels(batch_.gamma, 0, at, factor);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] *= factor[i] + batch_.weight_offset.template As<A>();
+    }
+  }
+
   // From what is normalized to what is written or quantized. With Style::kTensor the deviation and
   // the mean of the second tensor are given.
   __device__ void Result(const StageElements& at, const RowScale<A>& scale, A style_deviation,

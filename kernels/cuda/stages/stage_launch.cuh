@@ -15,11 +15,34 @@ cudaError_t LaunchAnyRows(const Launch& launch, const StageBatch& batch);
 // Rows that lie together in registers. TakesLeanRows: whether the batch's can.
 bool TakesLeanRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchLeanRows(const Launch& launch, const StageBatch& batch);
+// Those of them with StageBatch::scaled_first.
+cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
+
+// Rows in shared memory, over several blocks if they are long. TakesSlicedRows looks at the row and
+// the kind of stages alone: such rows are summed in this kernel's order alone.
+bool TakesSlicedRows(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch);
+cudaError_t PrepareSlicedRows(const DeviceLimits& limits);
+
+// Whether all addresses that follow one another by `bytes` are multiples of 16.
+inline bool IsAligned(const void* data, std::int64_t bytes) {
+  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(bytes)) %
+             kVectorBytes ==
+         0;
+}
+// Whether 16-byte loads can fetch gamma or beta from each row's first channel on.
+inline bool IsLeanParam(const StageBatch& batch, const ParamVector& param) {
+  if (param.data == nullptr) return true;
+  if (param.dtype != batch.dtype && param.dtype != DType::kFloat32) return false;
+  return IsAligned(param.data,
+                   batch.channels_per_group * static_cast<std::int64_t>(SizeOf(param.dtype)));
+}
 
 // Rows of positions, channels first, in tiles. TakesColumns does not look at addresses: the rows of
 // such specs are summed in this kernel's order alone.
 bool TakesColumns(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchColumns(const Launch& launch, StageBatch batch);
+cudaError_t PrepareColumns(const DeviceLimits& limits);
 
 }  // namespace normd::norm::cuda
 

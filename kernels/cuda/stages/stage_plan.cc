@@ -1,12 +1,15 @@
 #include "kernels/cuda/stages/stage_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kLanes = 32;
+constexpr std::int64_t kMostVectorsOfBlock = (64 << 10) / kVectorBytes;
+constexpr std::int64_t kVectorsOfShortSlice = (32 << 10) / kVectorBytes;
 
 constexpr std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -43,6 +46,34 @@ NormSpec PlainSpec(const NormSpec& spec) {
   plain.activation = spec.activation;
   plain.leaky_slope = spec.leaky_slope;
   return plain;
+}
+
+// Whether kSomeVectors for each lane leave fewer places empty than kManyVectors.
+bool WantsSomeVectors(const NormSpec& spec, std::int64_t vectors) {
+  const bool modulated = (spec.scale || spec.shift) && spec.statistics <= Statistics::kMeanSquare &&
+                         spec.quantization == Quantization::kNone;
+  const std::int64_t some = CeilDiv(vectors, kLanes * kSomeVectors);
+  const std::int64_t many = CeilDiv(vectors, kLanes * kManyVectors);
+  return modulated && some <= kStageWarps / 2 && some * kSomeVectors < many * kManyVectors;
+}
+
+// Whether sliced_rows.cu can compute a row.
+bool SlicesRow(const NormSpec& spec, const StageRows& rows) {
+  return SlicesRows(spec) && rows.places != RowPlaces::kColumns &&
+         rows.elements <= std::numeric_limits<std::int32_t>::max();
+}
+
+// Over how many blocks a row of so many vectors is cut: slices of up to 32 KiB leave room for four
+// on a multiprocessor. Clusters of 16 are slower than slices of up to 64 KiB, so rows take them
+// from 512 KiB on. 0: there are no clusters.
+int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
+  int blocks = 1;
+  while (2 * blocks <= kMaxClusterBlocks && limits.resident_clusters[2 * blocks] > 0 &&
+         CeilDiv(vectors, blocks) >
+             (blocks < 8 ? kVectorsOfShortSlice : 2 * kVectorsOfShortSlice)) {
+    blocks *= 2;
+  }
+  return blocks > 1 ? blocks : 0;
 }
 
 }  // namespace
@@ -101,14 +132,39 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial) {
   return rows;
 }
 
-void PlanStages(const NormSpec& spec, std::int64_t spatial, Plan* plan) {
+bool ScalesFirst(const NormSpec& spec) {
+  return spec.quantization != Quantization::kNone &&
+         spec.quantization_scale != QuantizationScale::kBlock &&
+         (spec.statistics == Statistics::kMeanSquare ||
+          spec.statistics == Statistics::kRootOfSquares) &&
+         !spec.residual && !spec.takes_other() && !spec.scale && !spec.shift &&
+         spec.style == Style::kNone && spec.activation == Activation::kNone;
+}
+
+bool SlicesRows(const NormSpec& spec) {
+  return spec.dtype != DType::kFloat64 && spec.statistics != Statistics::kGiven &&
+         spec.style != Style::kTensor;
+}
+
+void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+                Plan* plan) {
   const StageRows rows = RowsOfStages(spec, spatial);
   *plan = Plan();
   plan->strategy = Strategy::kStages;
   plan->places = rows.places;
   const std::int64_t vectors = CeilDiv(rows.elements, kVectorBytes / ElementBytes(spec));
-  const bool few = spec.residual || spec.takes_other() || vectors <= kLanes * kFewVectors;
-  plan->vectors = few ? kFewVectors : kManyVectors;
+  if (vectors > kMostVectorsOfBlock) {
+    plan->blocks_per_row = SlicesRow(spec, rows) ? SliceBlocks(vectors, limits) : 0;
+    if (plan->blocks_per_row > 0) {
+      plan->warps = CeilDiv(vectors, plan->blocks_per_row) > kVectorsOfShortSlice ? 2 * kSliceWarps
+                                                                                  : kSliceWarps;
+      plan->vectors = kFewVectors;
+      return;
+    }
+  }
+  const bool few =
+      spec.residual || spec.takes_other() || ScalesFirst(spec) || vectors <= kLanes * kFewVectors;
+  plan->vectors = few ? kFewVectors : WantsSomeVectors(spec, vectors) ? kSomeVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
   if (vectors <= of_warp) {
     plan->lanes_per_row = 1;

@@ -56,11 +56,25 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 // them and of short rows, many elsewhere, which spreads what a row costs over more elements.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
+// Of a row with scale and shift alone, where many would leave more of the lanes without a vector.
+inline constexpr int kSomeVectors = 6;
 // The most warps that share a row.
 inline constexpr int kStageWarps = 32;
 
-// Fills in a plan of Strategy::kStages.
-void PlanStages(const NormSpec& spec, std::int64_t spatial, Plan* plan);
+// Warps of each block of a row that is cut into slices of up to 32 KiB; longer ones have twice as
+// many.
+inline constexpr int kSliceWarps = 8;
+
+// Whether rows that a block can take are multiplied with gamma before they are normalized, if there
+// is no beta and no input bias: their largest results follow from the largest products.
+bool ScalesFirst(const NormSpec& spec);
+
+// Whether sliced_rows.cu knows the stages and types of a spec.
+bool SlicesRows(const NormSpec& spec);
+
+// Fills in a plan of Strategy::kStages. Rows over 64 KiB have several blocks, or none where
+// sliced_rows.cu cannot compute them: without clusters, say.
+void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits, Plan* plan);
 
 }  // namespace normd::norm::cuda
 

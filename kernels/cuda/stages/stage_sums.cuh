@@ -222,6 +222,21 @@ __device__ inline RowScale<A> FinishStatistics(Statistics statistics, const Mome
   return scale;
 }
 
+// mean_out and rstd_out of a row.
+template <typename A>
+__device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& row,
+                                       const Moments<A>& moments, const RowScale<A>& scale) {
+  const StageSegment& segment = *row.segment;
+  if (segment.mean_out != nullptr) static_cast<A*>(segment.mean_out)[row.number] = scale.mean;
+  if (segment.rstd_out == nullptr) return;
+  A value = scale.rstd;
+  if (batch.deviations) {
+    const A variance = moments.m2 / moments.count;
+    value = sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps));
+  }
+  static_cast<A*>(segment.rstd_out)[row.number] = value;
+}
+
 }  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_STAGES_STAGE_SUMS_CUH_

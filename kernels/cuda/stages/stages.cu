@@ -57,6 +57,8 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.gate = spec.gate;
   batch.scale = spec.scale;
   batch.shift = spec.shift;
+  batch.scaled_first = ScalesFirst(spec) && launch.params.beta.data == nullptr &&
+                       launch.params.input_bias.data == nullptr;
   batch.affine = launch.params.gamma.data != nullptr || launch.params.beta.data != nullptr ||
                  spec.scale || spec.shift || spec.style == Style::kTensor;
   return batch;
@@ -117,6 +119,7 @@ StageSegment EntryOf(const NormSpec& spec, const Segment& segment, const StageRo
   entry.elements = rows.elements;
   entry.row_bytes = rows.elements * element;
   entry.channel_run = rows.channel_run;
+  if (rows.elements <= kMaxRows) entry.run = Divisor(static_cast<std::uint32_t>(rows.channel_run));
   entry.positions = Divisor(static_cast<std::uint32_t>(rows.positions));
   return entry;
 }
@@ -177,12 +180,26 @@ Status ForEachStageBatch(const Launch& launch, const char* what, StageBatch batc
   return batch.rows == 0 ? Status() : flush();
 }
 
+cudaError_t LaunchStatisticsOf(const Launch& launch, const StageBatch& batch) {
+  return TakesSlicedRows(launch, batch) ? LaunchSlicedRows(launch, batch)
+                                        : LaunchAnyRows(launch, batch);
+}
+
 }  // namespace
+
+cudaError_t PrepareStages(const DeviceLimits& limits) {
+  const cudaError_t error = PrepareColumns(limits);
+  return error != cudaSuccess ? error : PrepareSlicedRows(limits);
+}
 
 Status LaunchStages(const Launch& launch) {
   return ForEachStageBatch(launch, "stages", EmptyStageBatch(launch), [&](const StageBatch& batch) {
     if (TakesColumns(launch, batch)) return LaunchColumns(launch, batch);
-    if (TakesLeanRows(launch, batch)) return LaunchLeanRows(launch, batch);
+    if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
+    if (TakesLeanRows(launch, batch)) {
+      return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
+                                : LaunchLeanRows(launch, batch);
+    }
     return LaunchAnyRows(launch, batch);
   });
 }
@@ -190,16 +207,18 @@ Status LaunchStages(const Launch& launch) {
 Status LaunchStatistics(const Launch& launch) {
   StageBatch batch = EmptyStageBatch(launch);
   batch.only_statistics = true;
-  return ForEachStageBatch(launch, "statistics", batch,
-                           [&](const StageBatch& part) { return LaunchAnyRows(launch, part); });
+  return ForEachStageBatch(launch, "statistics", batch, [&](const StageBatch& part) {
+    return LaunchStatisticsOf(launch, part);
+  });
 }
 
 Status LaunchDeviations(const Launch& launch) {
   StageBatch batch = EmptyStageBatch(launch);
   batch.only_statistics = true;
   batch.deviations = true;
-  return ForEachStageBatch(launch, "statistics of styles", batch,
-                           [&](const StageBatch& part) { return LaunchAnyRows(launch, part); });
+  return ForEachStageBatch(launch, "statistics of styles", batch, [&](const StageBatch& part) {
+    return LaunchStatisticsOf(launch, part);
+  });
 }
 
 }  // namespace normd::norm::cuda

@@ -8,8 +8,9 @@
 
 namespace normd::norm::cuda {
 
-// Lets kernels use the current device's shared memory, whose limits are given.
-cudaError_t PrepareColumns(const DeviceLimits& limits);
+// Lets kernels use the current device's shared memory, whose limits are given, and its clusters.
+// From 8.0 on.
+cudaError_t PrepareStages(const DeviceLimits& limits);
 
 // Segments of Lowering::kStages, whose plans are PlanStages'.
 Status LaunchStages(const Launch& launch);

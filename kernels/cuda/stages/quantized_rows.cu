@@ -1,0 +1,164 @@
+// Rows that are scaled by their squares and quantized, and nothing else: RMSNorm and the 2-norm to
+// 8 bits, of rows up to 64 KiB that lie together, one channel for each element or a norm alone.
+//
+// The largest result of a row is known before what it is normalized by: the row is first multiplied
+// with gamma, and the largest of that times the reciprocal root is the largest result. So sums and
+// largest are merged at one barrier, and no result is worked out twice.
+// Bytes: each element is read once and written once; gamma comes from the L1 cache.
+// Occupancy: 64 registers, 32 warps on a multiprocessor, 2 KiB of a row in each.
+// Determinism: the order of any_rows.cu.
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/stages/lean_factors.cuh"
+#include "kernels/cuda/stages/stage_launch.cuh"
+
+namespace normd::norm::cuda {
+namespace {
+
+constexpr int kThreads = 256;  // Of blocks of short rows.
+constexpr int kMostThreads = kStageWarps * kLanes;
+
+// What a warp knows of its row.
+struct WarpShare {
+  float squares;
+  std::uint32_t largest;
+};
+
+// Merged over a team; every thread gets the result.
+__device__ inline WarpShare MergeShares(WarpShare own, const StageTeam<>& team, WarpShare* shares) {
+  const auto merge = [](const WarpShare& share, int width) {
+    return WarpShare{GroupSum(share.squares, width), LargestOfLanes(share.largest, width)};
+  };
+  if (team.warps == 0) {
+    return team.width == kLanes ? merge(own, kLanes) : merge(own, team.width);
+  }
+  own = merge(own, kLanes);
+  if (team.lane == 0) shares[team.warp] = own;
+  team.Sync();
+  return merge(team.lane < team.warps ? shares[team.lane] : WarpShare{0, 0}, kLanes);
+}
+
+// What a thread has of gamma, asked for together with the row. P: its type, or void if there is
+// none.
+template <typename T, typename P>
+struct HeldGamma {
+  static constexpr int kCount = kPerVector<T>;
+  static constexpr int kParts = kCount / kPerVector<P>;
+  Vector vectors[kFewVectors][kParts];
+
+  __device__ void Load(const void* gamma, int i, std::int64_t first, bool exists) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      vectors[i][k] = make_uint4(0, 0, 0, 0);
+      const P* const address = static_cast<const P*>(gamma) + first + k * kPerVector<P>;
+      if (exists) vectors[i][k] = __ldg(reinterpret_cast<const uint4*>(address));
+    }
+  }
+  __device__ void Scale(int i, float offset, float (&values)[kCount]) const {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      float factor[kPerVector<P>];
+      Unpack<P>(vectors[i][k], factor);
+#pragma unroll
+      for (int j = 0; j < kPerVector<P>; ++j) values[k * kPerVector<P> + j] *= factor[j] + offset;
+    }
+  }
+};
+template <typename T>
+struct HeldGamma<T, void> {
+  __device__ void Load(const void*, int, std::int64_t, bool) {}
+  __device__ void Scale(int, float, float (&)[kPerVector<T>]) const {}
+};
+
+// Vectors that do not exist are zeros, which change neither sums nor the largest.
+template <typename T, typename P>
+__global__ void __launch_bounds__(kMostThreads)
+    QuantizedRows(const __grid_constant__ StageBatch batch, const int width, const int warps) {
+  using Kind = LeanKind<T, kFewVectors, false, false, false, true>;
+  constexpr int kCount = kPerVector<T>;
+  __shared__ WarpShare shares[kStageWarps];
+  const StageTeam<> team(width, warps, kFewVectors);
+  const std::uint32_t index =
+      warps == 0 ? blockIdx.x * (kThreads / width) + team.number : blockIdx.x;
+  const bool exists = index < batch.rows;
+  const LeanRun row = FindLeanRow(batch, exists ? index : batch.rows - 1);
+  const LeanPlace place = PlaceLeanRow<Kind>(batch, team, row.segment, row.first);
+  const StageSegment& segment = batch.segments[row.segment];
+  const int vectors = exists ? static_cast<int>(segment.row_bytes) / kVectorBytes : 0;
+  const auto vector_of = [&](int i) { return i * team.size() + team.thread; };
+  AwaitPreviousKernel();
+
+  Vector x[kFewVectors];
+  HeldGamma<T, P> gamma;
+#pragma unroll
+  for (int i = 0; i < kFewVectors; ++i) {
+    const bool here = vector_of(i) < vectors;
+    x[i] = make_uint4(0, 0, 0, 0);
+    if (here) x[i] = LoadVector(place.x + i * team.size() * kVectorBytes);
+    gamma.Load(batch.gamma.data, i, place.first_channel + i * team.size() * kCount, here);
+  }
+  float scaled[kFewVectors][kCount];
+  float squares[2] = {0, 0};
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kFewVectors; ++i) {
+    Unpack<T>(x[i], scaled[i]);
+    AddUncentered<T, false>(Statistics::kMeanSquare, scaled[i], kCount, squares, nullptr);
+    gamma.Scale(i, batch.weight_offset.narrow, scaled[i]);
+#pragma unroll
+    for (const float value : scaled[i]) largest = LargerMagnitude(largest, value);
+  }
+  const WarpShare all = MergeShares({squares[0] + squares[1], Magnitude(largest)}, team, shares);
+  Moments<float> moments;
+  moments.m2 = all.squares;
+  moments.count = static_cast<float>(static_cast<int>(segment.elements));
+  const RowScale<float> scale = FinishStatistics(batch.statistics, moments, batch.eps);
+  const bool writes = team.thread == 0 && exists;
+  float factor = batch.quantization_factor.narrow;
+  if (batch.quantization_scale == QuantizationScale::kRow) {
+    const QuantizationFactor<float> of_row(batch.quantization,
+                                           FromMagnitude(all.largest) * scale.rstd);
+    factor = of_row.factor;
+    if (writes) segment.scale_out[NumberOf(batch, place)] = of_row.scale;
+  }
+  if (writes && (segment.mean_out != nullptr || segment.rstd_out != nullptr)) {
+    const std::int64_t number = NumberOf(batch, place);
+    if (segment.mean_out != nullptr) static_cast<float*>(segment.mean_out)[number] = scale.mean;
+    if (segment.rstd_out != nullptr) static_cast<float*>(segment.rstd_out)[number] = scale.rstd;
+  }
+#pragma unroll
+  for (int i = 0; i < kFewVectors; ++i) {
+    if (vector_of(i) >= vectors) break;
+#pragma unroll
+    for (float& value : scaled[i]) value *= scale.rstd;
+    StoreBytes<kCount>(place.y + i * team.size() * kCount,
+                       Quantize(batch.quantization, scaled[i], factor));
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch) {
+  const Plan& plan = launch.plan;
+  const int width = plan.warps == 0 ? plan.lanes_per_row : kLanes;
+  const auto rows = static_cast<unsigned>(plan.warps == 0 ? kThreads / width : 1);
+  const auto threads = static_cast<unsigned>(plan.warps == 0 ? kThreads : plan.warps * kLanes);
+  const auto enqueue = [&](auto kernel) {
+    return LaunchOverlapping(launch.limits, launch.stream, kernel, (batch.rows + rows - 1) / rows,
+                             threads, batch, width, plan.warps);
+  };
+  return WithElementType(launch.spec.dtype, [&](auto type) -> cudaError_t {
+    using T = typename decltype(type)::Type;
+    if constexpr (std::is_same_v<T, double>) {
+      return cudaErrorInvalidValue;  // TakesLeanRows says no.
+    } else {
+      if (batch.gamma.data == nullptr) return enqueue(QuantizedRows<T, void>);
+      return batch.gamma.dtype == batch.dtype ? enqueue(QuantizedRows<T, T>)
+                                              : enqueue(QuantizedRows<T, float>);
+    }
+  });
+}
+
+}  // namespace normd::norm::cuda
