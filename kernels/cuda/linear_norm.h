@@ -1,6 +1,6 @@
-// The fused layer on CUDA: see kernels/linear_norm.h for what it computes and kernels/README.md for
-// how. All calls are thread-safe; none allocates device memory or synchronises, so all can be
-// captured into a CUDA graph.
+// The fused layer on CUDA: see kernels/linear_norm.h for what it computes and
+// kernels/cuda/README.md for how. All calls are thread-safe; none allocates device memory or
+// synchronises, so all can be captured into a CUDA graph.
 
 #ifndef NORMD_KERNELS_CUDA_LINEAR_NORM_H_
 #define NORMD_KERNELS_CUDA_LINEAR_NORM_H_
@@ -47,7 +47,7 @@ std::size_t LinearWorkspaceBytes(const LinearNormSpec& spec, std::int64_t sample
 // `prepared` comes from PrepareLinearWeights with the same spec but for dtype, eps and epilogue.
 // `segments` themselves are host memory and are not needed after the call returns.
 // Accumulation: float32. Errors of z relative to the sum of its products' magnitudes, as
-// kernels/README.md derives them: kFloat32 about that of a float32 sum; kTf32 2^-10; kBFloat16
+// kernels/cuda/README.md derives them: kFloat32 about that of a float32 sum; kTf32 2^-10; kBFloat16
 // 2^-7. A sample's bits are the same in every batch and at every place, on every launch and
 // alignment. Errors, all before anything is enqueued: InvalidArgument as ValidateLinearNorm and
 // ValidateLinearNormSegments say; Unsupported and OutOfMemory as above, the latter for the

@@ -2,8 +2,8 @@
 //
 // The plan depends on the spec, on a segment's spatial size and on the device's limits, and on
 // nothing else: not on the number of samples, not on the other segments, not on addresses. So a
-// sample meets the same kernel, cut in the same way, in every batch. kernels/README.md explains the
-// strategies and shows what each costs.
+// sample meets the same kernel, cut in the same way, in every batch. kernels/cuda/README.md
+// explains the strategies and shows what each costs.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 

@@ -1,5 +1,5 @@
-// The error that kernels/README.md promises for the fused layer's products on tensor cores, on a
-// model of them: products of float16 are exact; the 16 products of an instruction and the sum are
+// The error that kernels/cuda/README.md promises for the fused layer's products on tensor cores, on
+// a model of them: products of float16 are exact; the 16 products of an instruction and the sum are
 // cut to the place of two bits below the last one of the largest, added, and cut to float32 (Fasi,
 // Higham, Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021; the number of
 // bits of 9.0 follows Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores", 2025, and is

@@ -10,7 +10,7 @@ namespace {
 constexpr int kTensorCapability = 90;  // Its matrix instructions exist nowhere else.
 constexpr std::size_t kAlignment = 256;
 // Truncation grows with the number of additions to one sum on the tensor cores, the cost of moving
-// it with their inverse: kernels/README.md.
+// it with their inverse: kernels/cuda/README.md.
 constexpr int kStepsPerSum = 2;
 constexpr int kSplitColumns = 128;  // At most; two sets of sums leave no registers for more.
 constexpr int kColumns = 256;       // At most.

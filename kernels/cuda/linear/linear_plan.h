@@ -2,7 +2,7 @@
 //
 // What decides a sample's bits (path, operands, the order of the sums) depends on the spec and on
 // the device alone. Only how much of the product one block takes depends on the number of samples,
-// and that changes no sum. kernels/README.md explains the paths.
+// and that changes no sum. kernels/cuda/README.md explains the paths.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
