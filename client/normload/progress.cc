@@ -68,8 +68,7 @@ void Progress::Look(const LoadResult& result) {
     return Draw(terminal_ ? View(result) : Line(intervals_.back(), result));
   }
   if (out_ == nullptr || result.measured.requests() > 0) return;
-  Draw(absl::StrCat("warm-up: ", result.measured.warmup_requests, " responses
-"));
+  Draw(absl::StrCat("warm-up: ", result.measured.warmup_requests, " responses\n"));
 }
 
 void Progress::Finish(const LoadResult& result) {
