@@ -146,22 +146,22 @@ class Columns {
     }
   }
 
-  // Asks for the thread's part of the tile, in the thread's own part of shared memory: `landing` is
+  // Asks for the thread's part of the tile, in the thread's own part of shared memory: `staging` is
   // its first vector there.
-  __device__ void Request(std::uint32_t landing) const {
+  __device__ void Request(std::uint32_t staging) const {
     const std::uint64_t policy = KeepPolicy();
     const char* from = place_.segment->x + begin_;
 #pragma unroll
     for (int i = 0; i < kColumnChannels; ++i, from += step_) {
-      if (Exists(i)) CopyToShared(landing + i * kColumnThreads * kVectorBytes, from, policy);
+      if (Exists(i)) CopyToShared(staging + i * kColumnThreads * kVectorBytes, from, policy);
     }
   }
   // Takes what Request has asked for and the caller has awaited.
-  __device__ void Take(const Vector* landing) {
+  __device__ void Take(const Vector* staging) {
 #pragma unroll
     for (int i = 0; i < kColumnChannels; ++i) {
       x_[i] = make_uint4(0, 0, 0, 0);
-      if (Exists(i)) x_[i] = landing[i * kColumnThreads];
+      if (Exists(i)) x_[i] = staging[i * kColumnThreads];
     }
   }
 

@@ -60,11 +60,11 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
 }
 
 // What a block of ColumnStream keeps in shared memory, beside the next tile and the partials.
-constexpr std::size_t kLandingBytes = std::size_t{kColumnChannels} * kColumnThreads * kVectorBytes;
+constexpr std::size_t kStagingBytes = std::size_t{kColumnChannels} * kColumnThreads * kVectorBytes;
 std::size_t StreamBytes(int splits, int per_vector) {
   const std::size_t positions = static_cast<std::size_t>(kColumnThreads / splits * per_vector);
   const auto parts = static_cast<std::size_t>(std::min(splits, kColumnWarps));
-  return kLandingBytes + (parts + 1) * positions * sizeof(PositionSlot) +
+  return kStagingBytes + (parts + 1) * positions * sizeof(PositionSlot) +
          kMaxColumnChannels * sizeof(ChannelFactors<float>);
 }
 
@@ -76,11 +76,11 @@ __global__ void __launch_bounds__(kColumnThreads, kBlocksOfMultiprocessor)
     ColumnStream(const __grid_constant__ StageBatch batch, const int splits) {
 #if __CUDA_ARCH__ >= 800
   constexpr int kCount = kPerVector<T>;
-  extern __shared__ Vector landing[];
-  const Vector* const own = landing + threadIdx.x;
+  extern __shared__ Vector staging[];
+  const Vector* const own = staging + threadIdx.x;
   ColumnPlace place = FindColumns<T>(batch, splits, blockIdx.x);
   const ColumnMerge merge(place, kCount);
-  auto* const slots = reinterpret_cast<PositionSlot*>(landing + kColumnChannels * kColumnThreads);
+  auto* const slots = reinterpret_cast<PositionSlot*>(staging + kColumnChannels * kColumnThreads);
   PositionSlot* const scales = slots + merge.parts * merge.positions;
   auto& channels =
       *reinterpret_cast<ChannelFactors<float>(*)[kMaxColumnChannels]>(scales + merge.positions);
