@@ -70,7 +70,7 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
   options.max_inline_bytes =
       on_cpu ? config.max_inline_bytes : std::min(config.max_inline_bytes, kMaxDeviceInlineBytes);
   options.priority_aging = absl::ToChronoNanoseconds(config.priority_aging);
-  if (!on_cpu) options.look_out = absl::ToChronoNanoseconds(config.device_look_out);
+  if (!on_cpu) options.spin_wait = absl::ToChronoNanoseconds(config.device_spin_wait);
   return options;
 }
 

@@ -39,7 +39,7 @@ void FailExpired(std::vector<std::unique_ptr<Request>> requests) {
 // which is just timing out is not lost.
 struct BatchQueue::Impl {
   Impl(BatchQueueOptions options, const Clock& clock_in)
-      : clock(clock_in), look_out(options.look_out), waiting(options, clock_in) {}
+      : clock(clock_in), spin_wait(options.spin_wait), waiting(options, clock_in) {}
 
   struct Wake {
     bool one_idle = false;
@@ -78,7 +78,7 @@ struct BatchQueue::Impl {
   }
 
   const Clock& clock;
-  const Duration look_out;
+  const Duration spin_wait;
   mutable Mutex mutex;
   WaitingSet waiting ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
@@ -116,7 +116,7 @@ BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Requ
 BatchQueue::Impl::Wake BatchQueue::Impl::PlanSpin(TimePoint now) {
   Wake wake;
   // As soon after the last one, the next is likely to come while somebody spins.
-  if (now - std::exchange(last_inline, now) < look_out && !taker_spins && !taker_called) {
+  if (now - std::exchange(last_inline, now) < spin_wait && !taker_spins && !taker_called) {
     wake.one_idle = taker_called = idle_takers > 0;
   }
   return wake;
@@ -186,7 +186,7 @@ void BatchQueue::Impl::Spin() {
   taker_spins = true;
   call.store(false, std::memory_order_relaxed);
   mutex.Unlock();
-  const auto end = std::chrono::steady_clock::now() + look_out;
+  const auto end = std::chrono::steady_clock::now() + spin_wait;
   while (!call.load(std::memory_order_relaxed) && std::chrono::steady_clock::now() < end) {
     std::this_thread::yield();
   }
@@ -275,7 +275,7 @@ BatchQueue::Poll BatchQueue::TryTake() {
 }
 
 std::unique_ptr<Batch> BatchQueue::Take() {
-  bool has_spun = impl_->look_out <= Duration::zero();
+  bool has_spun = impl_->spin_wait <= Duration::zero();
   for (;;) {
     std::unique_ptr<Batch> batch;
     bool finished = false;
@@ -295,7 +295,7 @@ std::unique_ptr<Batch> BatchQueue::Take() {
           impl_->Spin();
         } else {
           impl_->WaitForBatch();
-          has_spun = impl_->look_out <= Duration::zero();
+          has_spun = impl_->spin_wait <= Duration::zero();
         }
       }
       wake = impl_->Plan();

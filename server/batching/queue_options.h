@@ -24,7 +24,7 @@ struct BatchQueueOptions {
   // little longer than a thread takes to wake. It is then given what could run inline, because its
   // core's caches are warm; requests that run inline sooner after each other than this wake a taker
   // to spin.
-  Duration look_out{};
+  Duration spin_wait{};
 };
 
 }  // namespace normd

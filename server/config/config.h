@@ -73,7 +73,7 @@ struct ServerConfig {
   int device_lanes = 0;
   int device_small_lanes = 0;
   std::int64_t device_staging_bytes = 0;
-  absl::Duration device_look_out;
+  absl::Duration device_spin_wait;
   std::int64_t pinned_pool_bytes = 0;
   std::int64_t max_parameter_bytes = 0;
   std::int64_t max_models = 0;

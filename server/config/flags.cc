@@ -241,7 +241,7 @@ void AddDevices(FlagSet& flags, ServerConfig& c) {
             "Page-locked host memory through which the lanes of each device gather large inputs; "
             "0: 16 MiB for each lane, with several devices 6 MiB.",
             From(0));
-  flags.Add("device_look_out", &c.device_look_out, absl::Milliseconds(2), "DURATION",
+  flags.Add("device_spin_wait", &c.device_spin_wait, absl::Milliseconds(2), "DURATION",
             "How long one lane of the devices spins for more work before it sleeps, such as 500us; "
             "0: every lane sleeps at once.",
             UpTo(absl::Seconds(1)));

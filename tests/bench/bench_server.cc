@@ -52,7 +52,7 @@ DeviceDefaults::DeviceDefaults(const std::string& device) {
   max_inline_bytes = on_cpu ? std::int64_t{1} << 20 : kMaxDeviceInlineBytes;
   stream_piece_bytes = on_cpu ? StreamLimits().piece_bytes : std::int64_t{4} << 20;
   small_lanes = on_cpu ? 0 : kDeviceSmallLanes;
-  look_out = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
+  spin_wait = on_cpu ? Duration(0) : std::chrono::milliseconds(2);
 }
 
 EchoServer::EchoServer(grpc::Service& service,

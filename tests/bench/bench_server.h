@@ -75,7 +75,7 @@ struct DeviceDefaults {
   std::int64_t max_batch_bytes;
   std::int64_t max_inline_bytes;
   std::int64_t stream_piece_bytes;
-  Duration look_out;
+  Duration spin_wait;
   int small_lanes;
 };
 

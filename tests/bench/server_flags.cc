@@ -17,8 +17,8 @@ ABSL_FLAG(std::int64_t, mapped_bytes, normd::BackendOptions().device_mapped_byte
 ABSL_FLAG(int, device_lanes, normd::BackendOptions().device_lanes, "as normd's flag");
 ABSL_FLAG(std::int64_t, staging_bytes, 0, "as normd's --device_staging_bytes");
 ABSL_FLAG(int, small_lanes, -1, "of them compute small batches at once; 0: all, -1: as normd");
-ABSL_FLAG(absl::Duration, look_out, absl::InfiniteDuration(),
-          "as normd's --device_look_out; infinite: its default");
+ABSL_FLAG(absl::Duration, spin_wait, absl::InfiniteDuration(),
+          "as normd's --device_spin_wait; infinite: its default");
 ABSL_FLAG(std::int64_t, max_batch_bytes, -1, "as normd's flag; -1: its default");
 ABSL_FLAG(std::int64_t, max_inline_bytes, -1, "as normd's flag; -1: its default");
 
@@ -42,10 +42,10 @@ BenchServerOptions OptionsFromFlags() {
   options.backend.max_inline_bytes = options.queue.max_inline_bytes;
   options.small_lanes = absl::GetFlag(FLAGS_small_lanes) < 0 ? defaults.small_lanes
                                                              : absl::GetFlag(FLAGS_small_lanes);
-  const absl::Duration look_out = absl::GetFlag(FLAGS_look_out);
-  options.queue.look_out = look_out == absl::InfiniteDuration()
-                               ? defaults.look_out
-                               : Duration(absl::ToChronoNanoseconds(look_out));
+  const absl::Duration spin_wait = absl::GetFlag(FLAGS_spin_wait);
+  options.queue.spin_wait = spin_wait == absl::InfiniteDuration()
+                                ? defaults.spin_wait
+                                : Duration(absl::ToChronoNanoseconds(spin_wait));
   return options;
 }
 

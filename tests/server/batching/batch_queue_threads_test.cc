@@ -86,7 +86,7 @@ TEST_F(BatchQueueThreadsTest, ATakerThatLooksOutIsCalledByAPushADelayAndTheEnd) 
   for (const Duration delay : {Duration(0), Duration(microseconds(100))}) {
     for (const int count : {1, 3}) {
       BatchQueueOptions options;
-      options.look_out = hours(1);
+      options.spin_wait = hours(1);
       options.limits.max_queue_delay = delay;
       BatchQueue queue(options, clock_);
       Takers takers(queue, count);
@@ -101,7 +101,7 @@ TEST_F(BatchQueueThreadsTest, ATakerThatLooksOutIsCalledByAPushADelayAndTheEnd) 
 
 TEST_F(BatchQueueThreadsTest, ATakerThatHasLookedOutSleepsAndIsWoken) {
   BatchQueueOptions options;
-  options.look_out = microseconds(20);
+  options.spin_wait = microseconds(20);
   BatchQueue queue(options, clock_);
   Takers takers(queue, 2);
   for (int i = 0; i < 200; ++i) {
@@ -249,9 +249,9 @@ class InlineHandover : public BatchQueueThreadsTest {
     }
   };
 
-  static BatchQueueOptions Options(Duration look_out) {
+  static BatchQueueOptions Options(Duration spin_wait) {
     BatchQueueOptions options;
-    options.look_out = look_out;
+    options.spin_wait = spin_wait;
     options.max_inline_bytes = 8;
     return options;
   }
@@ -276,14 +276,14 @@ TEST_F(InlineHandover, ATakerThatLooksOutGetsWhatWouldRunInline) {
   for (int i = 0; i < 20; ++i) PushUntilATakerGetsOne(queue);
 }
 
-TEST_F(InlineHandover, RequestsThatRunInlineSoonAfterEachOtherWakeATakerToLookOut) {
-  const Duration look_out = microseconds(100);
-  BatchQueue queue(Options(look_out), clock_);
+TEST_F(InlineHandover, RequestsThatRunInlineSoonAfterEachOtherWakeATakerToSpin) {
+  const Duration spin_wait = microseconds(100);
+  BatchQueue queue(Options(spin_wait), clock_);
   queue.RunInlineOn({&runner_});
   Takers takers(queue, 2);
   for (int i = 0; i < 20; ++i) {
     PushUntilATakerGetsOne(queue);
-    const TimePoint asleep = In(3 * look_out);  // As far as the scheduler lets them be.
+    const TimePoint asleep = In(3 * spin_wait);  // As far as the scheduler lets them be.
     while (clock_.Now() < asleep) std::this_thread::yield();
   }
 }
@@ -302,7 +302,7 @@ struct StressOptions {
   bool close_in_the_middle = false;
   bool abort_at_the_end = false;
   int inline_runners = 0;
-  Duration look_out{};
+  Duration spin_wait{};
 };
 
 // Fails the test when two threads are in it at once.
@@ -374,7 +374,7 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
   options.max_queue_requests = 64;
   options.limits.max_rows = 16;
   options.max_inline_bytes = 8;
-  options.look_out = GetParam().look_out;
+  options.spin_wait = GetParam().spin_wait;
   std::vector<CompletingRunner> inline_runners(static_cast<std::size_t>(GetParam().inline_runners));
   BatchQueue queue(options, clock_);
   std::vector<BatchRunner*> runners;
@@ -413,9 +413,9 @@ TEST_P(BatchQueueStressTest, EveryAcceptedRequestEndsExactlyOnce) {
 INSTANTIATE_TEST_SUITE_P(
     Runs, BatchQueueStressTest,
     testing::Values(StressOptions{}, StressOptions{.takers = 1}, StressOptions{.inline_runners = 2},
-                    StressOptions{.look_out = microseconds(20)},
-                    StressOptions{.inline_runners = 2, .look_out = microseconds(20)},
-                    StressOptions{.close_in_the_middle = true, .look_out = hours(1)},
+                    StressOptions{.spin_wait = microseconds(20)},
+                    StressOptions{.inline_runners = 2, .spin_wait = microseconds(20)},
+                    StressOptions{.close_in_the_middle = true, .spin_wait = hours(1)},
                     StressOptions{.close_in_the_middle = true},
                     StressOptions{.close_in_the_middle = true, .abort_at_the_end = true}));
 

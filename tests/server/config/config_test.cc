@@ -92,7 +92,7 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--max_queue_delay=inf", "--max_queue_delay: inf"},
            {"--priority_aging=2h", "--priority_aging: 2h, wanted from 0 to 1h"},
            {"--cpu_lanes=-1", "--cpu_lanes: -1, wanted from 0 to 1024"},
-           {"--device_look_out=2s", "--device_look_out: 2s, wanted from 0 to 1s"},
+           {"--device_spin_wait=2s", "--device_spin_wait: 2s, wanted from 0 to 1s"},
            {"--pool_bytes=-1", "--pool_bytes: -1, wanted at least 0"},
            {"--lame_duck=2h", "--lame_duck: 2h, wanted from 0 to 1h"},
            {"--log_level=loud", "--log_level: \"loud\", wanted trace"},
