@@ -107,7 +107,7 @@ TEST_F(BatchQueueThreadsTest, ATakerThatHasLookedOutSleepsAndIsWoken) {
   for (int i = 0; i < 200; ++i) {
     const auto probe = Push(queue, model_);
     probe->Wait();
-    // About as long as it looks out, so that some pushes meet it awake, asleep and in between.
+    // About as long as it spins, so that some pushes meet it awake, asleep and in between.
     const TimePoint until = In(microseconds(i % 40));
     while (clock_.Now() < until) std::this_thread::yield();
   }
