@@ -157,6 +157,7 @@ absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, c
   if (!outputs.ok()) return outputs.status();
   SharedSlotsOptions shared;
   shared.make = [&](std::size_t bytes) { return MakeRegion(options, bytes); };
+  shared.flag = options.plane == Plane::kDevice ? "cuda_device" : "shared_memory";
   shared.slots = CallsAtOnce(options);
   client::NormalizeRequest request;
   request.protocol = options.protocol;

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<SharedSlots>> SharedSlots::Create(
   const auto region = options.make(bytes);
   if (!region.ok()) {
     return absl::Status(region.status().code(),
-                        absl::StrCat("--plane: ", bytes, " bytes for ", options.slots,
+                        absl::StrCat("--", options.flag, ": ", bytes, " bytes for ", options.slots,
                                      " calls at once: ", region.status().message()));
   }
   client::NormalizeRequest placed = request;

@@ -23,6 +23,7 @@ namespace normd::load {
 struct SharedSlotsOptions {
   // Makes the memory, of so many bytes: of the host, or of a device.
   std::function<absl::StatusOr<std::shared_ptr<const client::Region>>(std::size_t)> make;
+  std::string flag;       // The one that says where; errors begin with it.
   std::size_t slots = 1;  // Calls at once.
 };
 

@@ -135,7 +135,9 @@ std::vector<std::string> AllFlags() {
   return names;
 }
 
-bool IsBool(const std::string& name) { return name == "insecure" || name == "metrics_tls"; }
+bool IsBool(const std::string& name) {
+  return name == "insecure" || name == "metrics_tls" || name == "shared_memory_cuda";
+}
 
 bool IsTlsFile(const std::string& name) {
   return name == "tls_cert" || name == "tls_key" || name == "tls_client_ca";
@@ -152,7 +154,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 68U);
+  EXPECT_EQ(names.size(), 69U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are

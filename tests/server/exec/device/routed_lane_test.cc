@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/retry_after.h"
 #include "tests/server/exec/device/device_lane_fixture.h"
 
 namespace normd {
@@ -71,6 +72,28 @@ TEST_F(RoutedLaneTest, EachLaneHasEveryRequestComputedOnItsDevice) {
     ExpectRightThere(first + 3);
     EXPECT_GT(devices_[0]->calls(DeviceCall::kNormalize), before[0]);
     EXPECT_GT(devices_[1]->calls(DeviceCall::kNormalize), before[1]);
+  }
+}
+
+TEST_F(RoutedLaneTest, AFaultOfAnotherDeviceEndsTheRequestsThereAlone) {
+  // Once each lane that device 1 has for the others has met the fault, it has none left.
+  std::vector<std::unique_ptr<Batch>> batches;
+  for (int i = 0; i < 4; ++i) {
+    batches.push_back(std::make_unique<Batch>());
+    AddOn(1, *batches.back());
+    AddOn(0, *batches.back());
+    Add(*batches.back(), 3, 4);
+  }
+  devices_[1]->FailCall(DeviceCall::kNormalize, 1, absl::InternalError("lost"), /*sticky=*/true);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    ASSERT_TRUE(lanes_[0]->Execute(std::move(batches[i])).ok());
+    lanes_[0]->Flush();
+    const Sent& lost = sent_[3 * i];
+    ASSERT_EQ(lost.done, 1);
+    EXPECT_EQ(lost.completion.status.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(RetryAfterOf(lost.completion.status), Duration(0));
+    ExpectRightThere(3 * i + 1);
+    ExpectRight(sent_[3 * i + 2]);
   }
 }
 
