@@ -9,6 +9,7 @@ other bit by bit. Runs itself again in a virtual environment that it makes below
 
 import argparse
 import asyncio
+import base64
 import os
 import pathlib
 import queue
@@ -147,7 +148,8 @@ def tests(options):
                                                       model_version="new"),
                 "no shared memory object": lambda: client.register_system_shared_memory(
                     "r", "/normd_nothing", 64),
-                "UNIMPLEMENTED": lambda: client.get_cuda_shared_memory_status(),
+                "--shared_memory_cuda": lambda: client.register_cuda_shared_memory(
+                    "r", base64.b64encode(bytes(64)), 0, 64),
         }.items():
             got = refusal(call)
             expect(text in got, f"{text!r} is not in {got!r}")
