@@ -15,7 +15,7 @@
 namespace normd {
 namespace {
 
-constexpr int kAtOnce = 64;
+constexpr int kConnectionsAtOnce = 64;
 // How long to leave the listening sockets alone when the system has nothing for a connection.
 constexpr Duration kPause = std::chrono::milliseconds(100);
 
@@ -51,7 +51,7 @@ void Acceptor::Resume(TimePoint now) {
 int Acceptor::Accept(std::uint64_t id, const Admit& admit) {
   const std::size_t index = id - first_id_;
   const Descriptor& listener = listener_.sockets[index];
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kConnectionsAtOnce; ++i) {
     sockaddr_storage address = {};
     socklen_t size = sizeof(address);
     Descriptor socket(accept4(listener.get(), reinterpret_cast<sockaddr*>(&address), &size,
