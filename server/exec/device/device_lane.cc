@@ -245,7 +245,7 @@ void DeviceLane::ReturnLent(Request& request, DeviceWave::Output& output) {
 absl::Status DeviceLane::Run(const Batch& batch, DeviceWave& wave) {
   TakeOutputs(ProgramOf(batch), wave);
   const bool mapped = IsMapped(wave);
-  if (!mapped || wave.bytes > options_.mapped_bytes) LargeBatch();
+  if (!mapped || wave.request_bytes > options_.mapped_bytes) LargeBatch();
   return mapped ? RunMapped(batch, wave) : RunPieces(batch, wave);
 }
 

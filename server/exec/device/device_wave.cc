@@ -75,7 +75,7 @@ void DeviceWave::Add(Item item) {
   arena_bytes += item.arena_bytes;
   front_bytes += item.front_bytes;
   link_bytes += item.link_bytes;
-  bytes += static_cast<std::size_t>(item.request->geometry.LargerBytes());
+  request_bytes += static_cast<std::size_t>(item.request->geometry.LargerBytes());
   items.push_back(std::move(item));
 }
 

@@ -79,7 +79,7 @@ class DeviceWave {
   std::size_t arena_bytes = 0;
   std::size_t front_bytes = 0;
   std::size_t link_bytes = 0;
-  std::size_t bytes = 0;  // Of each request's inputs or of its outputs, whichever are more.
+  std::size_t request_bytes = 0;  // Of each request's inputs or of its outputs, whichever are more.
   std::size_t copied_in_bytes = 0;
   std::size_t copied_out_bytes = 0;
   StageTimes times;
