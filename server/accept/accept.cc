@@ -47,19 +47,18 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext
   if (!outputs.ok()) return outputs.status();
   accepted.outputs = *std::move(outputs);
   if (!request.in_chunks) {
-    // What lies in memory of a device is bounded by its region: no lane holds it.
+    // Where tensors lie in regions, FindRegionTensors checks the size: what is on a device is
+    // bounded by its region alone.
     absl::Status status =
         CheckData(model, request.inputs, accepted.inputs,
                   names_regions ? std::numeric_limits<std::int64_t>::max() : max_bytes);
     if (!status.ok()) return status;
-    absl::StatusOr<RegionTensors> in_regions = FindRegionTensors(
-        {environment.regions, call.owner()}, model, request, accepted.inputs, accepted.outputs);
+    absl::StatusOr<RegionTensors> in_regions =
+        FindRegionTensors({environment.regions, call.owner(), max_bytes}, model, request,
+                          accepted.inputs, accepted.outputs);
     if (!in_regions.ok()) return in_regions.status();
     accepted.in_regions = *std::move(in_regions);
-    const RegionTensors::Sum& on_device = accepted.in_regions.on_device;
-    return CheckSize({accepted.geometry().InputBytes() - on_device.input_bytes,
-                      accepted.geometry().OutputBytes() - on_device.output_bytes},
-                     max_bytes);
+    return absl::OkStatus();
   }
   if (absl::Status status = CheckNoData(request); !status.ok()) return status;
   StreamLimits limits = environment.limits.stream;

@@ -100,7 +100,6 @@ class Search {
       if (!status.ok()) return Of("inputs", checked.places[k], status);
       found_.inputs.resize(checked.places.size());
       found_.inputs[k] = {part->bytes, part->region->facts().place};
-      if (status = TakeIndexes(k); !status.ok()) return status;
       inputs_.emplace_back(k, *std::move(part));
     }
     return absl::OkStatus();
@@ -121,6 +120,20 @@ class Search {
       found_.outputs[k]->bytes = static_cast<std::int64_t>(part->bytes.size());
       SumOf(*part).output_bytes += found_.outputs[k]->bytes;
       outputs_.push_back(*std::move(part));
+    }
+    return absl::OkStatus();
+  }
+
+  // Beside what lies on a device, which no lane holds.
+  absl::Status CheckHostBytes(const Geometry& geometry) const {
+    return CheckSize({geometry.InputBytes() - found_.on_device.input_bytes,
+                      geometry.OutputBytes() - found_.on_device.output_bytes},
+                     scope_.max_host_bytes);
+  }
+
+  absl::Status TakeIndexes() {
+    for (const auto& [k, part] : inputs_) {
+      if (absl::Status status = TakeIndexes(k); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -252,6 +265,9 @@ absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const 
   Search search(scope, model, request);
   if (absl::Status status = search.TakeInputs(inputs); !status.ok()) return status;
   if (absl::Status status = search.TakeOutputs(inputs, outputs); !status.ok()) return status;
+  if (absl::Status status = search.CheckHostBytes(inputs.geometry); !status.ok()) return status;
+  // They are copied: their bytes are bounded by now.
+  if (absl::Status status = search.TakeIndexes(); !status.ok()) return status;
   return std::move(search).Found();
 }
 

@@ -23,6 +23,7 @@ namespace normd {
 struct RegionScope {
   const RegionRegistry* registry = nullptr;  // Null: the server has no shared memory.
   absl::string_view owner;
+  std::int64_t max_host_bytes = 0;  // Of a request's inputs, or outputs, that lie on no device.
 };
 
 // Whether any tensor of the request is to be in a region.

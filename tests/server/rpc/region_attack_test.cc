@@ -16,10 +16,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/infer_regions.h"
 #include "tests/server/rpc/region_fixture.h"
+#include "tests/support/temp_repository.h"
 
 namespace normd {
 namespace {
@@ -123,6 +125,50 @@ TEST_F(RegionAttackTest, RegionShorterThanItSays) {
   ExpectRefused(InRegions({"r", 0, kTensorBytes - 1}, {}), Code::INVALID_ARGUMENT,
                 "shared_memory: byte_size 16895, wanted 16896 for shape [2, 64, 33] of float32");
   ExpectRefused(InRegions({"r", 0, kTensorBytes - 1}, {}), Code::INVALID_ARGUMENT, "byte_size");
+}
+
+class BoundedRequestTest : public RegionAttackTest {
+ protected:
+  BoundedRequestTest() : RegionAttackTest(Bounded()) {}
+  static TestServerOptions Bounded() {
+    TestServerOptions options = WithSharedMemory();
+    options.accept.max_request_bytes = 16'000;
+    return options;
+  }
+};
+
+// Indexes are copied out of a region: no more of them than a request may have. Here they are wrong,
+// too, which nobody has looked at.
+TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
+  v1::ModelConfig config;
+  config.mutable_conditional_instance_norm()->set_channels(64);
+  config.mutable_conditional_instance_norm()->set_styles(2);
+  config.mutable_conditional_instance_norm()->set_by_index(true);
+  const client::Tensor weight =
+      *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
+  test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
+  grpc::ClientContext context;
+  v1::LoadModelRequest load;
+  load.set_model("styles");
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+  RegisterOk(file_, kFileBytes);
+  v1::NormalizeRequest request;
+  request.set_model("styles");
+  const auto add = [&](const char* name, v1::DataType dtype, std::vector<std::int64_t> shape,
+                       std::int64_t bytes) {
+    v1::Tensor& input = *request.add_inputs();
+    input.set_name(name);
+    input.set_dtype(dtype);
+    input.mutable_shape()->Add(shape.begin(), shape.end());
+    input.mutable_shared_memory()->set_region("r");
+    input.mutable_shared_memory()->set_byte_size(bytes);
+  };
+  add("x", v1::FLOAT32, {2, 64, 33}, kTensorBytes);
+  add("style_index", v1::INT64, {2}, 16);
+  const grpc::Status status = Normalize(request);
+  EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("data: 16912 bytes, wanted at most 16000"));
 }
 
 // No SIGBUS ends the server, and the client hears that its request means nothing.
