@@ -17,6 +17,7 @@ class HttpPeer {
   HttpPeer(HttpPeer&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   HttpPeer& operator=(HttpPeer&&) = delete;
 
+  bool connected() const { return fd_ >= 0; }
   // False when the server has closed the connection.
   bool Send(absl::string_view bytes);
   // Nothing more is sent.
