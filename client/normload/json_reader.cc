@@ -9,7 +9,7 @@
 namespace normd::load {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // No time limit is Duration::max(), which a double cannot hold.
 Duration FromSeconds(double seconds) {

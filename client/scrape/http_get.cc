@@ -13,11 +13,13 @@
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/ip/tcp.hpp"
 #include "boost/asio/ssl/context.hpp"
+#include "boost/asio/ssl/stream.hpp"
+#include "boost/asio/write.hpp"
 #include "boost/beast/core/error.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
-#include "boost/beast/http.hpp"
-#include "boost/beast/ssl/ssl_stream.hpp"
+#include "boost/beast/http/parser.hpp"
+#include "boost/beast/http/string_body.hpp"
 
 namespace normd::client {
 namespace {
@@ -28,7 +30,7 @@ namespace http = beast::http;
 using boost::system::error_code;
 
 constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
-constexpr unsigned kHttp10 = 10;
+constexpr std::size_t kReadBytes = 65536;
 
 absl::Status Unavailable(absl::string_view what, const error_code& error) {
   if (error == beast::error::timeout) return absl::DeadlineExceededError("no response in time");
@@ -51,7 +53,7 @@ absl::Status BadResponse(const error_code& error) {
 }
 
 using PlainStream = beast::tcp_stream;
-using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+using TlsStream = asio::ssl::stream<beast::tcp_stream>;
 
 // One exchange. Its deadline is the stream's, which holds for all operations together: a server
 // that sends a byte now and then does not put it off. Each is begun, and then run to its end.
@@ -75,11 +77,11 @@ class Exchange {
       stream_.async_handshake(asio::ssl::stream_base::client, Ended());
       if (error = Wait(); error) return NoTls(error);
     }
-    http::request<http::empty_body> request(http::verb::get, url.path, kHttp10);
-    request.set(http::field::host, absl::StrCat(url.host, ":", url.port));
-    request.set(http::field::accept, "text/plain");
-    if (!token.empty()) request.set(http::field::authorization, absl::StrCat("Bearer ", token));
-    http::async_write(stream_, request, Ended());
+    const std::string request = absl::StrCat(
+        "GET ", url.path, " HTTP/1.0\r\nHost: ", url.host, ":", url.port,
+        "\r\nAccept: text/plain\r\n",
+        token.empty() ? "" : absl::StrCat("Authorization: Bearer ", token, "\r\n"), "\r\n");
+    asio::async_write(stream_, asio::buffer(request), Ended());
     if (error = Wait(); error) return Unavailable("cannot send", error);
     return ReadResponse();
   }
@@ -105,11 +107,42 @@ class Exchange {
   }
 
   absl::StatusOr<std::string> ReadResponse() {
-    beast::flat_buffer buffer;
     http::response_parser<http::string_body> parser;
     parser.body_limit(kMaxBytes);
-    http::async_read_header(stream_, buffer, parser, Ended());
-    if (const error_code error = Wait(); error) return BadResponse(error);
+    parser.eager(true);
+    beast::flat_buffer buffer;
+    while (!parser.is_done()) {
+      if (const error_code error = ReadMore(buffer, parser); error) return BadResponse(error);
+      if (!parser.is_header_done()) continue;
+      if (absl::Status status = CheckHead(parser); !status.ok()) return status;
+    }
+    return std::move(parser.get().body());
+  }
+
+  // Gives the parser what comes next, the connection's end too.
+  template <typename Parser>
+  error_code ReadMore(beast::flat_buffer& buffer, Parser& parser) {
+    stream_.async_read_some(buffer.prepare(kReadBytes),
+                            [this, &buffer](const error_code& error, std::size_t bytes) {
+                              error_ = error;
+                              buffer.commit(bytes);
+                            });
+    error_code error = Wait();
+    if (error == asio::error::eof) {
+      error = {};
+      if (parser.got_some())
+        parser.put_eof(error);
+      else
+        error = http::error::end_of_stream;
+      return error;
+    }
+    if (error) return error;
+    buffer.consume(parser.put(buffer.data(), error));
+    return error == http::error::need_more ? error_code() : error;
+  }
+
+  template <typename Parser>
+  static absl::Status CheckHead(const Parser& parser) {
     const auto& response = parser.get();
     if (response.result() != http::status::ok) {
       return absl::InternalError(absl::StrCat("the response is HTTP/", response.version() / 10, ".",
@@ -120,9 +153,7 @@ class Exchange {
     if (parser.chunked()) {
       return absl::InternalError("the response is in chunks, which HTTP/1.0 has not");
     }
-    http::async_read(stream_, buffer, parser, Ended());
-    if (const error_code error = Wait(); error) return BadResponse(error);
-    return std::move(parser.get().body());
+    return absl::OkStatus();
   }
 
   const Duration timeout_;

@@ -12,10 +12,11 @@
 #include "boost/asio/buffer.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/asio/ssl/context.hpp"
+#include "boost/asio/ssl/stream.hpp"
 #include "boost/asio/steady_timer.hpp"
+#include "boost/asio/write.hpp"
 #include "boost/beast/core/tcp_stream.hpp"
-#include "boost/beast/http.hpp"
-#include "boost/beast/ssl/ssl_stream.hpp"
+#include "boost/beast/http/status.hpp"
 #include "server/http/request_head.h"
 
 namespace normd {
@@ -26,7 +27,6 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using tcp = boost::asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
-using Body = http::span_body<const char>;
 
 // Between two looks at what a client that has ended its side has acknowledged.
 constexpr auto kDeliveryCheck = std::chrono::milliseconds(5);
@@ -42,8 +42,17 @@ std::string RemoteAddress(const tcp::socket& socket) {
                                     : absl::StrCat(host, ":", endpoint.port());
 }
 
+std::string HeadOf(const HttpResponse& response, absl::string_view reason) {
+  return absl::StrCat("HTTP/1.1 ", response.status, " ", reason,
+                      "\r\nContent-Type: ", response.content_type, "\r\nConnection: close\r\n",
+                      response.gzip ? "Content-Encoding: gzip\r\n" : "",
+                      response.status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
+                      response.status == 405 ? "Allow: GET, HEAD\r\n" : "",
+                      "Content-Length: ", response.body->size(), "\r\n\r\n");
+}
+
 using PlainStream = beast::tcp_stream;
-using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+using TlsStream = asio::ssl::stream<beast::tcp_stream>;
 
 // One request and its response, on the server's thread. shared: the operation under way holds it,
 // or it holds itself while the handler is at work.
@@ -106,15 +115,21 @@ class ConnectionOver final : public HttpConnection,
   }
 
   void ReadRequest() {
-    http::async_read_header(
-        stream_, head_.buffer(), head_.parser(),
-        [self = Self()](ErrorCode error, std::size_t bytes) { self->HaveRequest(error, bytes); });
+    stream_.async_read_some(head_.room(), [self = Self()](ErrorCode error, std::size_t bytes) {
+      self->HaveBytes(error, bytes);
+    });
   }
 
-  void HaveRequest(ErrorCode error, std::size_t bytes) {
+  void HaveBytes(ErrorCode error, std::size_t bytes) {
     if (dropped_) return;
     if (error == beast::error::timeout) return CountTimeout();
-    RequestHead::Outcome outcome = head_.Read(error, bytes);
+    if (error && error != asio::error::eof) return;
+    std::optional<RequestHead::Outcome> outcome = error ? head_.End() : head_.Take(bytes);
+    if (!outcome.has_value()) return ReadRequest();
+    HaveRequest(*std::move(outcome));
+  }
+
+  void HaveRequest(RequestHead::Outcome outcome) {
     head_only_ = outcome.head_only;
     if (outcome.refusal != 0) {
       return Send({outcome.refusal, "text/plain; charset=utf-8", false, nullptr});
@@ -141,33 +156,21 @@ class ConnectionOver final : public HttpConnection,
     if (dropped_) return;
     held_.phase = ConnectionPhase::kResponding;
     response_ = std::move(response);
-    const auto status = static_cast<http::status>(response_.status);
+    const std::string reason(http::obsolete_reason(static_cast<http::status>(response_.status)));
     if (response_.body == nullptr) {
-      const auto reason = http::obsolete_reason(status);
-      response_.body =
-          std::make_shared<std::string>(std::string(reason.data(), reason.size()) + "\n");
+      response_.body = std::make_shared<std::string>(reason + "\n");
     } else if (make_room_for_body) {
       make_room_for_body(*this);
     }
     counters_.CountResponse(response_.status);
-    message_.emplace();
-    message_->result(status);
-    message_->set(http::field::content_type, response_.content_type);
-    message_->set(http::field::connection, "close");
-    if (response_.gzip) message_->set(http::field::content_encoding, "gzip");
-    if (response_.status == 401) message_->set(http::field::www_authenticate, "Bearer");
-    if (response_.status == 405) message_->set(http::field::allow, "GET, HEAD");
-    message_->content_length(response_.body->size());
-    if (!head_only_) message_->body() = {response_.body->data(), response_.body->size()};
+    response_head_ = HeadOf(response_, reason);
     tcp_stream().expires_after(options_.timeout);
     give_up_ = Now() + options_.timeout;
-    serializer_.emplace(*message_);
-    auto done = [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); };
-    if (head_only_) {
-      http::async_write_header(stream_, *serializer_, std::move(done));
-    } else {
-      http::async_write(stream_, *serializer_, std::move(done));
-    }
+    const std::size_t body_bytes = head_only_ ? 0 : response_.body->size();
+    const std::array<asio::const_buffer, 2> parts = {
+        asio::buffer(response_head_), asio::buffer(response_.body->data(), body_bytes)};
+    asio::async_write(stream_, parts,
+                      [self = Self()](ErrorCode error, std::size_t) { self->Sent(error); });
   }
 
   void Sent(ErrorCode error) {
@@ -230,8 +233,7 @@ class ConnectionOver final : public HttpConnection,
   bool dropped_ = false;
   std::shared_ptr<ConnectionOver> at_handler_;  // This, until the response comes or it is dropped.
   HttpResponse response_;
-  std::optional<http::response<Body>> message_;
-  std::optional<http::response_serializer<Body>> serializer_;
+  std::string response_head_;
 };
 
 }  // namespace

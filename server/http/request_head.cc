@@ -1,5 +1,6 @@
 #include "server/http/request_head.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <string>
@@ -12,7 +13,7 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// What is read at once, beyond the head.
+// What is read at once, of which some may lie beyond the head.
 constexpr std::size_t kReadBytes = 4096;
 
 std::optional<std::string> Authorization(const http::fields& fields) {
@@ -29,21 +30,42 @@ RequestHead::RequestHead(std::size_t max_bytes)
   parser_.header_limit(static_cast<std::uint32_t>(max_bytes));
 }
 
-RequestHead::Outcome RequestHead::Read(boost::system::error_code error, std::size_t bytes) const {
+boost::asio::mutable_buffer RequestHead::room() {
+  return buffer_.prepare(std::min(kReadBytes, buffer_.max_size() - buffer_.size()));
+}
+
+std::optional<RequestHead::Outcome> RequestHead::Take(std::size_t bytes) {
+  buffer_.commit(bytes);
+  boost::system::error_code error;
+  const std::size_t parsed = parser_.put(buffer_.data(), error);
+  buffer_.consume(parsed);
+  parsed_ += parsed;
+  if (error == http::error::need_more && buffer_.size() < buffer_.max_size()) return std::nullopt;
+  // The parser holds a head that comes at once to no limit.
+  if (!error && parsed_ > max_bytes_) error = http::error::header_limit;
+  if (error) return Refuse(error);
+  if (!parser_.is_header_done()) return std::nullopt;
+  return Accept();
+}
+
+RequestHead::Outcome RequestHead::End() {
+  boost::system::error_code error;
+  if (parser_.got_some()) parser_.put_eof(error);
+  return error ? Refuse(error) : Outcome();
+}
+
+RequestHead::Outcome RequestHead::Refuse(const boost::system::error_code& error) {
   Outcome outcome;
-  // Beast holds a head that comes at once to no limit but the buffer's.
-  if (error == http::error::header_limit || error == http::error::buffer_overflow ||
-      (!error && bytes > max_bytes_)) {
+  if (error == http::error::header_limit || error == http::error::need_more) {
     outcome.refusal = 431;
-    return outcome;
+  } else if (error != http::error::partial_message) {
+    outcome.refusal = 400;
   }
-  if (error) {
-    const bool is_syntax =
-        error.category() == http::make_error_code(http::error::bad_method).category() &&
-        error != http::error::end_of_stream && error != http::error::partial_message;
-    if (is_syntax) outcome.refusal = 400;
-    return outcome;
-  }
+  return outcome;
+}
+
+RequestHead::Outcome RequestHead::Accept() const {
+  Outcome outcome;
   const auto& request = parser_.get();
   outcome.head_only = request.method() == http::verb::head;
   if (!outcome.head_only && request.method() != http::verb::get) {

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <optional>
 
+#include "boost/asio/buffer.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
-#include "boost/beast/http.hpp"
+#include "boost/beast/http/empty_body.hpp"
+#include "boost/beast/http/parser.hpp"
 #include "server/http/http_message.h"
 
 namespace normd {
@@ -15,28 +17,31 @@ namespace normd {
 // Reads one head of at most `max_bytes`, and nothing of what follows it.
 class RequestHead {
  public:
-  using Parser = boost::beast::http::request_parser<boost::beast::http::empty_body>;
-
   explicit RequestHead(std::size_t max_bytes);
 
-  // For Beast's read_header and async_read_header.
-  boost::beast::flat_buffer& buffer() { return buffer_; }
-  Parser& parser() { return parser_; }
-
-  // What the read of a head came to.
+  // What the head came to.
   struct Outcome {
     int refusal = 0;         // The status of the response to what is no request for us.
     bool head_only = false;  // The response has no body.
     // Without the peer and its certificate. Neither this nor a refusal: the client has left.
     std::optional<HttpRequest> request;
   };
-  // `error` is what the read ended with, `bytes` what Beast says that it took.
-  Outcome Read(boost::system::error_code error, std::size_t bytes) const;
+
+  // Where the connection's next bytes go.
+  boost::asio::mutable_buffer room();
+  // So many of them have come. Nothing while the head is not whole.
+  std::optional<Outcome> Take(std::size_t bytes);
+  // The client has ended its side.
+  Outcome End();
 
  private:
+  static Outcome Refuse(const boost::system::error_code& error);
+  Outcome Accept() const;
+
   const std::size_t max_bytes_;
+  std::size_t parsed_ = 0;
   boost::beast::flat_buffer buffer_;
-  Parser parser_;
+  boost::beast::http::request_parser<boost::beast::http::empty_body> parser_;
 };
 
 }  // namespace normd

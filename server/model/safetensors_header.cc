@@ -18,7 +18,7 @@
 namespace normd {
 namespace {
 
-std::string Quoted(absl::string_view name) {
+std::string NamedTensor(absl::string_view name) {
   return absl::StrCat("tensor \"", Printable(name, 64), "\"");
 }
 
@@ -122,12 +122,12 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& value) override {
     if (level_ == Level::kMetadata) return true;
     if (level_ == Level::kHeader) {
-      if (!names_.insert(value).second) return Stop(absl::StrCat(Quoted(value), ": twice"));
+      if (!names_.insert(value).second) return Stop(absl::StrCat(NamedTensor(value), ": twice"));
     } else if (value == "dtype" ? !tensor_.dtype.empty()
                                 : (value == "shape" ? has_shape_ : has_offsets_)) {
-      return Stop(absl::StrCat(Quoted(tensor_.name), ": ", Printable(value, 32), " twice"));
+      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": ", Printable(value, 32), " twice"));
     } else if (value != "dtype" && value != "shape" && value != "data_offsets") {
-      return Stop(absl::StrCat(Quoted(tensor_.name), ": unknown field \"", Printable(value, 32),
+      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": unknown field \"", Printable(value, 32),
                                "\", wanted dtype, shape and data_offsets"));
     }
     field_ = std::move(value);
@@ -170,14 +170,14 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     switch (level_) {
       case Level::kFile: return "";
       case Level::kMetadata: return "__metadata__: ";
-      case Level::kHeader: return absl::StrCat(Quoted(field_), ": ");
-      default: return absl::StrCat(Quoted(tensor_.name), ": ", field_, ": ");
+      case Level::kHeader: return absl::StrCat(NamedTensor(field_), ": ");
+      default: return absl::StrCat(NamedTensor(tensor_.name), ": ", field_, ": ");
     }
   }
 
   // Checks what one entry says in itself: type, shape and offsets agree.
   bool EndTensor() {
-    const std::string where = Quoted(tensor_.name);
+    const std::string where = NamedTensor(tensor_.name);
     if (tensor_.dtype.empty() || !has_shape_ || !has_offsets_) {
       return Stop(absl::StrCat(where, ": ",
                                tensor_.dtype.empty() ? "dtype"
@@ -251,13 +251,13 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(absl::string_vie
   for (const TensorEntry& tensor : *tensors) {
     if (tensor.begin != covered) {
       return absl::InvalidArgumentError(
-          absl::StrCat("header: ", Quoted(tensor.name), ": data_offsets begin at ", tensor.begin,
+          absl::StrCat("header: ", NamedTensor(tensor.name), ": data_offsets begin at ", tensor.begin,
                        tensor.begin < covered ? ", inside another tensor" : ", after a hole",
                        ", wanted ", covered));
     }
     if (tensor.end > data_bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("header: ", Quoted(tensor.name), ": data_offsets end at ", tensor.end,
+          absl::StrCat("header: ", NamedTensor(tensor.name), ": data_offsets end at ", tensor.end,
                        ", but the file holds ", data_bytes, " bytes of data"));
     }
     covered = tensor.end;

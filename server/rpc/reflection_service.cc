@@ -17,15 +17,12 @@
 namespace normd {
 namespace {
 
-using google::protobuf::Descriptor;
-using google::protobuf::DescriptorPool;
-using google::protobuf::FieldDescriptor;
-using google::protobuf::FileDescriptor;
+namespace pb = google::protobuf;
 using Response = ReflectionService::Response;
 
 constexpr std::size_t kMaxShown = 64;
 
-const DescriptorPool& Pool() { return *DescriptorPool::generated_pool(); }
+const pb::DescriptorPool& Pool() { return *pb::DescriptorPool::generated_pool(); }
 
 void SetError(grpc::StatusCode code, const std::string& message, Response& response) {
   response.mutable_error_response()->set_error_code(code);
@@ -39,7 +36,7 @@ void SetNotFound(absl::string_view what, absl::string_view name, Response& respo
 }
 
 // A file with all that it imports, so that its reader needs ask for nothing more.
-void AddFile(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
+void AddFile(const pb::FileDescriptor& file, std::set<const pb::FileDescriptor*>& added,
              Response& response) {
   if (!added.insert(&file).second) return;
   google::protobuf::FileDescriptorProto proto;
@@ -48,28 +45,28 @@ void AddFile(const FileDescriptor& file, std::set<const FileDescriptor*>& added,
   for (int i = 0; i < file.dependency_count(); ++i) AddFile(*file.dependency(i), added, response);
 }
 
-void SetFile(const FileDescriptor* file, absl::string_view what, absl::string_view name,
+void SetFile(const pb::FileDescriptor* file, absl::string_view what, absl::string_view name,
              Response& response) {
   if (file == nullptr) return SetNotFound(what, name, response);
-  std::set<const FileDescriptor*> added;
+  std::set<const pb::FileDescriptor*> added;
   AddFile(*file, added, response);
 }
 
 void SetExtensionNumbers(const std::string& type, Response& response) {
-  const Descriptor* const message = Pool().FindMessageTypeByName(type);
+  const pb::Descriptor* const message = Pool().FindMessageTypeByName(type);
   if (message == nullptr) return SetNotFound("type", type, response);
   auto& numbers = *response.mutable_all_extension_numbers_response();
   numbers.set_base_type_name(type);
-  std::vector<const FieldDescriptor*> extensions;
+  std::vector<const pb::FieldDescriptor*> extensions;
   Pool().FindAllExtensions(message, &extensions);
-  for (const FieldDescriptor* extension : extensions) {
+  for (const pb::FieldDescriptor* extension : extensions) {
     numbers.add_extension_number(extension->number());
   }
 }
 
 void SetExtension(const grpc::reflection::v1alpha::ExtensionRequest& wanted, Response& response) {
-  const Descriptor* const message = Pool().FindMessageTypeByName(wanted.containing_type());
-  const FieldDescriptor* const extension =
+  const pb::Descriptor* const message = Pool().FindMessageTypeByName(wanted.containing_type());
+  const pb::FieldDescriptor* const extension =
       message == nullptr ? nullptr
                          : Pool().FindExtensionByNumber(message, wanted.extension_number());
   SetFile(extension == nullptr ? nullptr : extension->file(), "extension",

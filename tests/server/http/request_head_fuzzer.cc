@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "boost/asio/buffer.hpp"
-#include "boost/asio/error.hpp"
-#include "boost/beast/http.hpp"
 #include "server/http/request_head.h"
 #include "tests/fuzz/expect.h"
 #include "tests/server/http/check_request.h"
@@ -20,44 +17,21 @@ namespace normd {
 namespace {
 
 using testing::Expect;
-using ErrorCode = boost::system::error_code;
 
 constexpr std::size_t kMaxHeadBytes = 512;
 
-// A connection whose client sends two parts and then ends its side.
-class Parts {
- public:
-  Parts(absl::string_view first, absl::string_view second) : first_(first), second_(second) {}
-
-  template <class Buffers>
-  std::size_t read_some(const Buffers& buffers, ErrorCode& error) {
-    if (first_.empty()) first_ = std::exchange(second_, {});
-    if (first_.empty()) error = boost::asio::error::eof;
-    const std::size_t taken =
-        boost::asio::buffer_copy(buffers, boost::asio::buffer(first_.data(), first_.size()));
-    first_.remove_prefix(taken);
-    return taken;
-  }
-  template <class Buffers>
-  std::size_t read_some(const Buffers& buffers) {
-    ErrorCode error;
-    const std::size_t taken = read_some(buffers, error);
-    if (error) throw boost::system::system_error(error);
-    return taken;
-  }
-
- private:
-  absl::string_view first_;
-  absl::string_view second_;
-};
-
 RequestHead::Outcome Read(absl::string_view first, absl::string_view second) {
   RequestHead head(kMaxHeadBytes);
-  Parts parts(first, second);
-  ErrorCode error;
-  const std::size_t read =
-      boost::beast::http::read_header(parts, head.buffer(), head.parser(), error);
-  return head.Read(error, read);
+  for (absl::string_view part : {first, second}) {
+    while (!part.empty()) {
+      const std::size_t taken =
+          boost::asio::buffer_copy(head.room(), boost::asio::buffer(part.data(), part.size()));
+      Expect(taken > 0, "there is room while the head is not whole", part);
+      part.remove_prefix(taken);
+      if (auto outcome = head.Take(taken)) return *std::move(outcome);
+    }
+  }
+  return head.End();
 }
 
 void Try(absl::string_view bytes, std::size_t meet) {
