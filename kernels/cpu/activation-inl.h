@@ -140,23 +140,93 @@ HWY_INLINE V GeluTanh(D d, V v) {
                                   hn::Mul(hn::Set(d, static_cast<T>(1.5957691216057307)), inner));
 }
 
+// Calls `use` with an activation that has an exponential, a function of one vector.
+template <Precision kPrecision, class D, class Use>
+HWY_INLINE void WithExponential(D d, Activation activation, const Use& use) {
+  using V = hn::Vec<D>;
+  switch (activation) {
+    case Activation::kNone:
+    case Activation::kRelu:
+    case Activation::kLeakyRelu: return;
+    case Activation::kSilu:
+      return use([=](V v) HWY_ATTR { return TimesSigmoid<kPrecision>(d, v, v); });
+    case Activation::kGeluErf: return use([=](V v) HWY_ATTR { return GeluErf<kPrecision>(d, v); });
+    case Activation::kGeluTanh:
+      return use([=](V v) HWY_ATTR { return GeluTanh<kPrecision>(d, v); });
+  }
+}
+
+// Not inlined: these are long, and many loops have them.
+template <Precision kPrecision, class T>
+HWY_NOINLINE void ActivateOne(T* HWY_RESTRICT values, Activation activation) {
+  const hn::ScalableTag<T> d;
+  WithExponential<kPrecision>(
+      d, activation, [=](const auto& f) HWY_ATTR { hn::Store(f(hn::Load(d, values)), d, values); });
+}
+
+template <Precision kPrecision, class T>
+HWY_NOINLINE void ActivateFour(T* HWY_RESTRICT values, Activation activation) {
+  const hn::ScalableTag<T> d;
+  const std::size_t n = hn::Lanes(d);
+  WithExponential<kPrecision>(d, activation, [=](const auto& f) HWY_ATTR {
+    const auto v0 = f(hn::Load(d, values));
+    const auto v1 = f(hn::Load(d, values + n));
+    const auto v2 = f(hn::Load(d, values + 2 * n));
+    const auto v3 = f(hn::Load(d, values + 3 * n));
+    hn::Store(v0, d, values);
+    hn::Store(v1, d, values + n);
+    hn::Store(v2, d, values + 2 * n);
+    hn::Store(v3, d, values + 3 * n);
+  });
+}
+
+inline bool HasExponential(Activation activation) {
+  return activation != Activation::kNone && activation != Activation::kRelu &&
+         activation != Activation::kLeakyRelu;
+}
+
+// The others. A comparison with a NaN is false, so that it passes.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Rectify(D d, V v, const Epilogue& epilogue) {
+  const V zero = hn::Zero(d);
+  if (epilogue.activation == Activation::kRelu) return hn::IfThenZeroElse(hn::Lt(v, zero), v);
+  if (epilogue.activation == Activation::kNone) return v;
+  const V slope = hn::Set(d, static_cast<hn::TFromD<D>>(epilogue.leaky_slope));
+  return hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, slope), v);
+}
+
 template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
 HWY_INLINE V Activate(D d, V v, const Epilogue& epilogue) {
   using T = hn::TFromD<D>;
-  const V zero = hn::Zero(d);
-  switch (epilogue.activation) {
-    case Activation::kNone: return v;
-    // A comparison with a NaN is false, so that it passes.
-    case Activation::kRelu: return hn::IfThenZeroElse(hn::Lt(v, zero), v);
-    case Activation::kLeakyRelu: {
-      const V slope = hn::Set(d, static_cast<T>(epilogue.leaky_slope));
-      return hn::IfThenElse(hn::Lt(v, zero), hn::Mul(v, slope), v);
-    }
-    case Activation::kSilu: return TimesSigmoid<kPrecision>(d, v, v);
-    case Activation::kGeluErf: return GeluErf<kPrecision>(d, v);
-    case Activation::kGeluTanh: return GeluTanh<kPrecision>(d, v);
+  if (!HasExponential(epilogue.activation)) return Rectify(d, v, epilogue);
+  HWY_ALIGN T values[hn::MaxLanes(hn::ScalableTag<T>())];
+  hn::Store(v, d, values);
+  ActivateOne<kPrecision>(values, epilogue.activation);
+  return hn::Load(d, values);
+}
+
+// Four vectors, which wait less for one another than one by one.
+template <Precision kPrecision = Precision::kFloat32, class D, class V = hn::Vec<D>>
+HWY_INLINE void Activate(D d, V& v0, V& v1, V& v2, V& v3, const Epilogue& epilogue) {
+  using T = hn::TFromD<D>;
+  if (!HasExponential(epilogue.activation)) {
+    v0 = Rectify(d, v0, epilogue);
+    v1 = Rectify(d, v1, epilogue);
+    v2 = Rectify(d, v2, epilogue);
+    v3 = Rectify(d, v3, epilogue);
+    return;
   }
-  return v;
+  const std::size_t n = hn::Lanes(d);
+  HWY_ALIGN T values[4 * hn::MaxLanes(hn::ScalableTag<T>())];
+  hn::Store(v0, d, values);
+  hn::Store(v1, d, values + n);
+  hn::Store(v2, d, values + 2 * n);
+  hn::Store(v3, d, values + 3 * n);
+  ActivateFour<kPrecision>(values, epilogue.activation);
+  v0 = hn::Load(d, values);
+  v1 = hn::Load(d, values + n);
+  v2 = hn::Load(d, values + 2 * n);
+  v3 = hn::Load(d, values + 3 * n);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -154,6 +154,7 @@ struct NothingAfter {
   using V = hn::Vec<AccTag<Format>>;
 
   HWY_INLINE explicit NothingAfter(const Run&) {}
+  HWY_INLINE void Four(V&, V&, V&, V&, std::int64_t) const {}
   HWY_INLINE V Full(V v, std::int64_t) const { return v; }
   HWY_INLINE V Part(V v, std::int64_t, std::size_t) const { return v; }
 };
@@ -164,6 +165,9 @@ class ActivationAfter {
   using V = hn::Vec<AccTag<Format>>;
 
   HWY_INLINE explicit ActivationAfter(const Run& run) : epilogue_(run.epilogue) {}
+  HWY_INLINE void Four(V& v0, V& v1, V& v2, V& v3, std::int64_t) const {
+    Activate<PrecisionFor<Format>>(AccTag<Format>(), v0, v1, v2, v3, epilogue_);
+  }
   HWY_INLINE V Full(V v, std::int64_t) const {
     return Activate<PrecisionFor<Format>>(AccTag<Format>(), v, epilogue_);
   }
@@ -231,16 +235,15 @@ class Transform {
     return std::min(head, count_);
   }
 
-  HWY_INLINE V Full(std::int64_t i) {
-    return after_.Full(map_.Full(Load(Source(), D(), x_ + i), i), i);
-  }
+  HWY_INLINE V Mapped(std::int64_t i) { return map_.Full(Load(Source(), D(), x_ + i), i); }
 
   HWY_INLINE void TakeFour() {
     const D d;
-    const V v0 = Full(at_);
-    const V v1 = Full(at_ + Lanes());
-    const V v2 = Full(at_ + 2 * Lanes());
-    const V v3 = Full(at_ + 3 * Lanes());
+    V v0 = Mapped(at_);
+    V v1 = Mapped(at_ + Lanes());
+    V v2 = Mapped(at_ + 2 * Lanes());
+    V v3 = Mapped(at_ + 3 * Lanes());
+    after_.Four(v0, v1, v2, v3, at_);
     Lane* y = y_ + at_;
     if (stream_) {
       StreamPair(Format(), d, v0, v1, y);
@@ -254,7 +257,9 @@ class Transform {
 
   // Up to element `end`, without streaming.
   HWY_INLINE void TakeSome(std::int64_t end) {
-    for (; at_ + Lanes() <= end; at_ += Lanes()) Store(Format(), D(), Full(at_), y_ + at_);
+    for (; at_ + Lanes() <= end; at_ += Lanes()) {
+      Store(Format(), D(), after_.Full(Mapped(at_), at_), y_ + at_);
+    }
     if (at_ >= end) return;
     const std::size_t left = static_cast<std::size_t>(end - at_);
     const V v = map_.Part(LoadPart(Source(), D(), x_ + at_, left), at_, left);

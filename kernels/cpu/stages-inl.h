@@ -210,23 +210,30 @@ class LineMap {
 template <class Format>
 class JoinAfter {
  public:
-  using V = hn::Vec<AccTag<Format>>;
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
 
   HWY_INLINE explicit JoinAfter(const StageRun& run)
       : epilogue_(run.epilogue),
         combine_(run.combine),
         other_(static_cast<const typename Format::Lane*>(run.other)) {}
-  HWY_INLINE V Full(V v, std::int64_t i) const {
-    return Joined(v, Load(Format(), AccTag<Format>(), other_ + i));
+  HWY_INLINE void Four(V& v0, V& v1, V& v2, V& v3, std::int64_t i) const {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+    Activate(D(), v0, v1, v2, v3, epilogue_);
+    v0 = Joined(v0, i);
+    v1 = Joined(v1, i + lanes);
+    v2 = Joined(v2, i + 2 * lanes);
+    v3 = Joined(v3, i + 3 * lanes);
   }
+  HWY_INLINE V Full(V v, std::int64_t i) const { return Joined(Activate(D(), v, epilogue_), i); }
   HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) const {
-    return Joined(v, LoadPart(Format(), AccTag<Format>(), other_ + i, n));
+    const V other = LoadPart(Format(), D(), other_ + i, n);
+    return CombineWith(D(), combine_, Activate(D(), v, epilogue_), other);
   }
 
  private:
-  HWY_INLINE V Joined(V v, V other) const {
-    const AccTag<Format> d;
-    return CombineWith(d, combine_, Activate(d, v, epilogue_), other);
+  HWY_INLINE V Joined(V v, std::int64_t i) const {
+    return CombineWith(D(), combine_, v, Load(Format(), D(), other_ + i));
   }
 
   const Epilogue epilogue_;

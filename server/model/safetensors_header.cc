@@ -127,8 +127,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
                                 : (value == "shape" ? has_shape_ : has_offsets_)) {
       return Stop(absl::StrCat(NamedTensor(tensor_.name), ": ", Printable(value, 32), " twice"));
     } else if (value != "dtype" && value != "shape" && value != "data_offsets") {
-      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": unknown field \"", Printable(value, 32),
-                               "\", wanted dtype, shape and data_offsets"));
+      return Stop(absl::StrCat(NamedTensor(tensor_.name), ": unknown field \"",
+                               Printable(value, 32), "\", wanted dtype, shape and data_offsets"));
     }
     field_ = std::move(value);
     return true;
@@ -250,10 +250,10 @@ absl::StatusOr<std::vector<TensorEntry>> ParseSafetensorsHeader(absl::string_vie
   std::int64_t covered = 0;
   for (const TensorEntry& tensor : *tensors) {
     if (tensor.begin != covered) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("header: ", NamedTensor(tensor.name), ": data_offsets begin at ", tensor.begin,
-                       tensor.begin < covered ? ", inside another tensor" : ", after a hole",
-                       ", wanted ", covered));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "header: ", NamedTensor(tensor.name), ": data_offsets begin at ", tensor.begin,
+          tensor.begin < covered ? ", inside another tensor" : ", after a hole", ", wanted ",
+          covered));
     }
     if (tensor.end > data_bytes) {
       return absl::InvalidArgumentError(
