@@ -12,7 +12,7 @@ namespace normd {
 namespace {
 
 using Request = inference::ModelInferRequest;
-using Output = inference::ModelInferRequest_InferRequestedOutputTensor;
+using Wanted = inference::ModelInferRequest_InferRequestedOutputTensor;
 
 absl::Status ReadRequestParameter(MessageReader& reader, InferRequestView& request) {
   std::string key;
@@ -26,9 +26,9 @@ absl::Status ReadRequestParameter(MessageReader& reader, InferRequestView& reque
 absl::Status ReadOutputField(MessageReader& reader, std::uint32_t tag,
                              ReceivedInferOutput& output) {
   switch (tag) {
-    case DelimitedTag(Output::kNameFieldNumber):
+    case DelimitedTag(Wanted::kNameFieldNumber):
       return reader.ReadText(".name", kMaxNameBytes, output.name);
-    case DelimitedTag(Output::kParametersFieldNumber): {
+    case DelimitedTag(Wanted::kParametersFieldNumber): {
       std::string key;
       ReceivedParameter value;
       absl::Status status = ReadTensorParameter(reader, key, value, output.shared_memory);

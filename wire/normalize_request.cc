@@ -8,8 +8,6 @@
 
 namespace normd {
 
-using Request = v1::NormalizeRequest;
-
 namespace {
 
 absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
@@ -30,19 +28,19 @@ absl::Status ReadOutput(MessageReader& reader, NormalizeRequestView& request) {
   });
 }
 
-std::size_t SizeOf(const WantedOutputHeader& output) {
+std::size_t OutputBytes(const WantedOutputHeader& output) {
   return BytesFieldSize(output.name.size()) + SharedPartSize(output.shared_memory);
 }
 
 std::size_t OutputsSize(absl::Span<const WantedOutputHeader> outputs) {
   std::size_t size = 0;
-  for (const WantedOutputHeader& output : outputs) size += SubmessageSize(SizeOf(output));
+  for (const WantedOutputHeader& output : outputs) size += SubmessageSize(OutputBytes(output));
   return size;
 }
 
 void WriteOutputs(absl::Span<const WantedOutputHeader> outputs, MessageWriter& writer) {
   for (const WantedOutputHeader& output : outputs) {
-    writer.WriteLength(Request::kOutputsFieldNumber, SizeOf(output));
+    writer.WriteLength(v1::NormalizeRequest::kOutputsFieldNumber, OutputBytes(output));
     writer.WriteText(v1::WantedOutput::kNameFieldNumber, output.name);
     WriteSharedPart(v1::WantedOutput::kSharedMemoryFieldNumber, output.shared_memory, writer);
   }
@@ -55,20 +53,21 @@ absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const Con
   NormalizeRequestView request;
   absl::Status status = reader.ReadMessage([&](std::uint32_t tag) {
     switch (tag) {
-      case DelimitedTag(Request::kModelFieldNumber):
+      case DelimitedTag(v1::NormalizeRequest::kModelFieldNumber):
         return reader.ReadText("model", kMaxNameBytes, request.model);
-      case VarintTag(Request::kVersionFieldNumber):
+      case VarintTag(v1::NormalizeRequest::kVersionFieldNumber):
         return reader.ReadInt("version", request.version);
-      case DelimitedTag(Request::kInputsFieldNumber):
+      case DelimitedTag(v1::NormalizeRequest::kInputsFieldNumber):
         return ReadTensor(reader, "inputs", request.inputs);
-      case VarintTag(Request::kPriorityFieldNumber):
+      case VarintTag(v1::NormalizeRequest::kPriorityFieldNumber):
         return reader.ReadEnum("priority", request.priority);
-      case VarintTag(Request::kQueueTimeoutNsFieldNumber):
+      case VarintTag(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber):
         return reader.ReadInt("queue_timeout_ns", request.queue_timeout_ns);
-      case VarintTag(Request::kPrecisionFieldNumber):
+      case VarintTag(v1::NormalizeRequest::kPrecisionFieldNumber):
         return reader.ReadEnum("precision", request.precision);
-      case DelimitedTag(Request::kOutputsFieldNumber): return ReadOutput(reader, request);
-      case VarintTag(Request::kUnnamedOutputsFieldNumber):
+      case DelimitedTag(v1::NormalizeRequest::kOutputsFieldNumber):
+        return ReadOutput(reader, request);
+      case VarintTag(v1::NormalizeRequest::kUnnamedOutputsFieldNumber):
         return reader.ReadBool("unnamed_outputs", request.unnamed_outputs);
       default: return reader.SkipUnknown(tag);
     }
@@ -104,14 +103,14 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   EncodedMessage message;
   message.bytes.resize(fields + tensors.total - tensors.data_bytes);
   MessageWriter writer(message.bytes.data());
-  writer.WriteText(Request::kModelFieldNumber, head.model);
-  writer.WriteInt(Request::kVersionFieldNumber, head.version);
-  writer.WriteInt(Request::kPriorityFieldNumber, head.priority);
-  writer.WriteInt(Request::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
-  writer.WriteInt(Request::kPrecisionFieldNumber, head.precision);
+  writer.WriteText(v1::NormalizeRequest::kModelFieldNumber, head.model);
+  writer.WriteInt(v1::NormalizeRequest::kVersionFieldNumber, head.version);
+  writer.WriteInt(v1::NormalizeRequest::kPriorityFieldNumber, head.priority);
+  writer.WriteInt(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
+  writer.WriteInt(v1::NormalizeRequest::kPrecisionFieldNumber, head.precision);
   WriteOutputs(head.outputs, writer);
   // Out of their number's order, which readers do not mind, so that data ends the message.
-  WriteTensors(Request::kInputsFieldNumber, head.inputs, message.bytes.data(), writer,
+  WriteTensors(v1::NormalizeRequest::kInputsFieldNumber, head.inputs, message.bytes.data(), writer,
                message.ends);
   return message;
 }

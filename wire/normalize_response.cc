@@ -5,8 +5,6 @@
 
 namespace normd {
 
-using Response = v1::NormalizeResponse;
-
 EncodedMessage EncodeNormalizeResponse(const NormalizeResponseHead& head) {
   std::size_t stages = 0;
   for (const std::int64_t ns : head.stage_ns) stages += IntFieldSize(ns);
@@ -19,19 +17,19 @@ EncodedMessage EncodeNormalizeResponse(const NormalizeResponseHead& head) {
   EncodedMessage message;
   message.bytes.resize(fields + tensors.total - tensors.data_bytes);
   MessageWriter writer(message.bytes.data());
-  writer.WriteText(Response::kModelFieldNumber, head.model);
-  writer.WriteInt(Response::kVersionFieldNumber, head.version);
-  writer.WriteLength(Response::kStagesFieldNumber, stages);
+  writer.WriteText(v1::NormalizeResponse::kModelFieldNumber, head.model);
+  writer.WriteInt(v1::NormalizeResponse::kVersionFieldNumber, head.version);
+  writer.WriteLength(v1::NormalizeResponse::kStagesFieldNumber, stages);
   for (std::size_t i = 0; i < head.stage_ns.size(); ++i) {
     writer.WriteInt(static_cast<int>(i) + v1::StageTimes::kDecodeNsFieldNumber, head.stage_ns[i]);
   }
-  writer.WriteLength(Response::kBatchFieldNumber, batch);
+  writer.WriteLength(v1::NormalizeResponse::kBatchFieldNumber, batch);
   writer.WriteInt(v1::BatchInfo::kIdFieldNumber, head.batch_id);
   writer.WriteInt(v1::BatchInfo::kRequestsFieldNumber, head.batch_requests);
   writer.WriteInt(v1::BatchInfo::kBytesFieldNumber, head.batch_bytes);
   writer.WriteText(v1::BatchInfo::kLaneFieldNumber, head.lane);
-  WriteTensors(Response::kOutputsFieldNumber, head.outputs, message.bytes.data(), writer,
-               message.ends);
+  WriteTensors(v1::NormalizeResponse::kOutputsFieldNumber, head.outputs, message.bytes.data(),
+               writer, message.ends);
   return message;
 }
 
@@ -40,15 +38,15 @@ absl::StatusOr<NormalizeResponseView> DecodeNormalizeResponse(absl::Span<const C
   NormalizeResponseView response;
   absl::Status status = reader.ReadMessage([&](std::uint32_t tag) {
     switch (tag) {
-      case DelimitedTag(Response::kModelFieldNumber):
+      case DelimitedTag(v1::NormalizeResponse::kModelFieldNumber):
         return reader.ReadText("model", kMaxNameBytes, response.model);
-      case VarintTag(Response::kVersionFieldNumber):
+      case VarintTag(v1::NormalizeResponse::kVersionFieldNumber):
         return reader.ReadInt("version", response.version);
-      case DelimitedTag(Response::kStagesFieldNumber):
+      case DelimitedTag(v1::NormalizeResponse::kStagesFieldNumber):
         return reader.MergeInto("stages", response.stages);
-      case DelimitedTag(Response::kBatchFieldNumber):
+      case DelimitedTag(v1::NormalizeResponse::kBatchFieldNumber):
         return reader.MergeInto("batch", response.batch);
-      case DelimitedTag(Response::kOutputsFieldNumber):
+      case DelimitedTag(v1::NormalizeResponse::kOutputsFieldNumber):
         return ReadTensor(reader, "outputs", response.outputs);
       default: return reader.SkipUnknown(tag);
     }

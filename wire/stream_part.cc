@@ -9,23 +9,24 @@ namespace normd {
 namespace {
 
 using Kind = StreamPartView::Kind;
-using Request = v1::NormalizeStreamRequest;
-using Response = v1::NormalizeStreamResponse;
 
 // Two enumerations.
-static_assert(int{Request::kHeaderFieldNumber} == int{Response::kHeaderFieldNumber});
-static_assert(int{Request::kChunkFieldNumber} == int{Response::kChunkFieldNumber});
+static_assert(int{v1::NormalizeStreamRequest::kHeaderFieldNumber} ==
+              int{v1::NormalizeStreamResponse::kHeaderFieldNumber});
+static_assert(int{v1::NormalizeStreamRequest::kChunkFieldNumber} ==
+              int{v1::NormalizeStreamResponse::kChunkFieldNumber});
 
 Kind RequestPart(std::uint32_t tag) {
   switch (tag) {
-    case DelimitedTag(Request::kHeaderFieldNumber): return Kind::kHeader;
-    case DelimitedTag(Request::kChunkFieldNumber): return Kind::kChunk;
+    case DelimitedTag(v1::NormalizeStreamRequest::kHeaderFieldNumber): return Kind::kHeader;
+    case DelimitedTag(v1::NormalizeStreamRequest::kChunkFieldNumber): return Kind::kChunk;
     default: return Kind::kNone;
   }
 }
 
 Kind ResponsePart(std::uint32_t tag) {
-  return tag == DelimitedTag(Response::kTrailerFieldNumber) ? Kind::kTrailer : RequestPart(tag);
+  return tag == DelimitedTag(v1::NormalizeStreamResponse::kTrailerFieldNumber) ? Kind::kTrailer
+                                                                               : RequestPart(tag);
 }
 
 absl::StatusOr<StreamPartView> Decode(absl::string_view message, Kind (*part_of)(std::uint32_t),
@@ -58,7 +59,7 @@ absl::StatusOr<StreamPartView> DecodeStreamResponse(absl::Span<const ConstBytes>
 std::string EncodeStreamChunkHead(std::size_t size) {
   char head[16];
   MessageWriter writer(head);
-  writer.WriteLength(Request::kChunkFieldNumber, size);
+  writer.WriteLength(v1::NormalizeStreamRequest::kChunkFieldNumber, size);
   return std::string(head, static_cast<std::size_t>(writer.position() - head));
 }
 

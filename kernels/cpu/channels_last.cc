@@ -13,8 +13,6 @@
 namespace normd::norm::cpu {
 namespace {
 
-constexpr std::int64_t kTaskElements = 64 << 10;
-
 // center, scale and shift of every channel, as CyclicAffine wants them.
 template <class Acc>
 class CyclicTable {

@@ -16,7 +16,6 @@
 namespace normd::norm::cpu {
 namespace {
 
-constexpr std::int64_t kPartElements = 4 * kChunkElements;
 // Shorter runs of one channel are not worth going along with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
 // Elementwise rows bring gamma and beta along: four arrays that must fit a first-level cache
@@ -25,9 +24,9 @@ constexpr std::int64_t kMaxElementwiseElements = 2048;
 // A task is worth this many bytes at least.
 constexpr std::int64_t kTaskBytes = 128 << 10;
 
-class Rows {
+class ContiguousRows {
  public:
-  Rows(const Batch& batch, const Segment& segment)
+  ContiguousRows(const Batch& batch, const Segment& segment)
       : batch_(batch),
         segment_(segment),
         given_(batch.spec.statistics == Statistics::kGiven),
@@ -169,7 +168,7 @@ class Rows {
 
 // Rows over cores leave cores idle at the end of few rows, and need a place in the shared cache for
 // as many rows as there are cores.
-bool SplitsRows(const Batch& batch, const Rows& rows) {
+bool SplitsRows(const Batch& batch, const ContiguousRows& rows) {
   const std::int64_t threads = batch.parallel.threads();
   if (threads == 1 || rows.parts() == 1) return false;
   if (rows.count() < 4 * threads) return true;
@@ -179,7 +178,7 @@ bool SplitsRows(const Batch& batch, const Rows& rows) {
          row_bytes > batch.caches.last_level_bytes / (2 * threads);
 }
 
-void NormalizeSplit(const Batch& batch, const Rows& rows) {
+void NormalizeSplit(const Batch& batch, const ContiguousRows& rows) {
   const bool along = rows.HasTwoAtATime();
   std::vector<Moments> parts(rows.given() ? 0 : static_cast<std::size_t>(rows.parts()));
   // Runs visit(part) for every part, over the cores; moments that it returns go to their slots.
@@ -210,7 +209,7 @@ void NormalizeSplit(const Batch& batch, const Rows& rows) {
 }  // namespace
 
 void NormalizeContiguous(const Batch& batch, const Segment& segment) {
-  const Rows rows(batch, segment);
+  const ContiguousRows rows(batch, segment);
   if (SplitsRows(batch, rows)) {
     NormalizeSplit(batch, rows);
     return;

@@ -12,6 +12,8 @@ namespace normd::norm::cpu {
 
 // Moments are summed over chunks of so many elements and merged in order.
 constexpr std::int64_t kChunkElements = 16384;
+// Of a long row, over parts of so many, whoever computes them.
+constexpr std::int64_t kPartElements = 4 * kChunkElements;
 
 struct Epilogue {
   Activation activation = Activation::kNone;

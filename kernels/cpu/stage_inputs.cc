@@ -10,7 +10,6 @@
 namespace normd::norm::cpu {
 namespace {
 
-constexpr std::int64_t kTaskElements = 64 << 10;
 // Channels that are worked out together.
 constexpr std::int64_t kRunChannels = 4096;
 

@@ -10,9 +10,7 @@
 namespace normd::norm::cpu {
 namespace {
 
-// Sums are merged over parts of so many elements, whoever computes them.
-constexpr std::int64_t kPartElements = 4 * kChunkElements;
-constexpr std::int64_t kTaskElements = 32 << 10;
+constexpr std::int64_t kStagedTaskElements = 32 << 10;
 
 template <class Acc>
 class StagedRows {
@@ -241,7 +239,7 @@ void NormalizeStagedRows(const Stages<Acc>& stages) {
   const bool split =
       parallel.threads() > 1 && rows.parts() > 1 && rows.count() < 4 * parallel.threads();
   if (split) return rows.Normalize(0, rows.count(), parallel);
-  const std::int64_t grain = std::max<std::int64_t>(1, kTaskElements / rows.length());
+  const std::int64_t grain = std::max<std::int64_t>(1, kStagedTaskElements / rows.length());
   parallel.For(rows.count(), grain, [&](std::int64_t begin, std::int64_t end) {
     rows.Normalize(begin, end, Parallel(1));
     FlushStreams();
