@@ -9,7 +9,11 @@
 
 namespace normd {
 
+namespace {
+
 using Response = inference::ModelInferResponse;
+
+}  // namespace
 
 absl::StatusOr<InferResponseView> DecodeInferResponse(absl::Span<const ConstBytes> slices) {
   MessageReader reader("response", slices);

@@ -80,13 +80,13 @@ absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const Con
 }
 
 absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead& head) {
-  constexpr std::size_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
+  constexpr std::size_t kMaxBytes = std::numeric_limits<std::int32_t>::max();
   std::size_t before = 0;
   for (const TensorHeader& input : head.inputs) {
     const auto bytes = static_cast<std::size_t>(input.data_bytes);
-    if (bytes > kMaxMessageBytes - before) {
+    if (bytes > kMaxBytes - before) {
       return absl::InvalidArgumentError(absl::StrCat("input: ", bytes, " bytes after ", before,
-                                                     ", wanted at most ", kMaxMessageBytes,
+                                                     ", wanted at most ", kMaxBytes,
                                                      " in all, which is what one message carries"));
     }
     before += bytes;
@@ -95,9 +95,9 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   const std::size_t fields = BytesFieldSize(head.model.size()) + IntFieldSize(head.version) +
                              IntFieldSize(head.priority) + IntFieldSize(head.queue_timeout_ns) +
                              IntFieldSize(head.precision) + OutputsSize(head.outputs);
-  if (fields + tensors.total > kMaxMessageBytes) {
+  if (fields + tensors.total > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: ", fields + tensors.total,
-                                                   " bytes, wanted at most ", kMaxMessageBytes,
+                                                   " bytes, wanted at most ", kMaxBytes,
                                                    ", which is what one message carries"));
   }
   EncodedMessage message;
