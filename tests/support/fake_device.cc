@@ -71,11 +71,17 @@ class FakeStream final : public DeviceStream {
   ~FakeStream() override { RunUntil(work_added_); }
 
   absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    return Enqueue(DeviceCall::kCopyIn, [=] { std::memcpy(device, host, bytes); });
+    return Enqueue(DeviceCall::kCopyIn, [=, this] {
+      device_.Copied(host, bytes);
+      std::memcpy(device, host, bytes);
+    });
   }
 
   absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    return Enqueue(DeviceCall::kCopyOut, [=] { std::memcpy(host, device, bytes); });
+    return Enqueue(DeviceCall::kCopyOut, [=, this] {
+      device_.Copied(host, bytes);
+      std::memcpy(host, device, bytes);
+    });
   }
 
   absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
