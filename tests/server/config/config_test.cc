@@ -356,6 +356,10 @@ TEST(ParseCommandLineTest, SharedMemoryAndItsSocketGoTogether) {
               HasSubstr("wanted unix:///path"));
   EXPECT_THAT(ErrorOf({"--shared_memory=named", "--shared_memory_prefix=a/b"}),
               HasSubstr("without a slash"));
+  for (const char* flag : {"--max_locked_shared_bytes", "--max_identity_locked_shared_bytes"}) {
+    EXPECT_EQ(ErrorOf({absl::StrCat(flag, "=0").c_str()}), "");
+    EXPECT_THAT(ErrorOf({absl::StrCat(flag, "=-1").c_str()}), HasSubstr(flag));
+  }
 }
 
 }  // namespace
