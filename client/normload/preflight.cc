@@ -66,8 +66,10 @@ client::NormalizeRequest RequestFor(const Item& item, const ProgramOptions& opti
   return request;
 }
 
-absl::StatusOr<Reply> CallOnce(client::Client& client, const client::NormalizeRequest& request,
+// However long it waits in the queue, for the reason that CallTimeout has.
+absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest request,
                                const ProgramOptions& options) {
+  request.queue_timeout = Duration{0};
   const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
   Reply reply;
