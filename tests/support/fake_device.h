@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "server/exec/device/device.h"
 #include "tests/support/call_faults.h"
 
@@ -33,7 +35,7 @@ class FakeDevice final : public Device {
   // until then one that is too large for its stream fails.
   void LetLaunchesGrow() { launches_may_grow_ = true; }
   // From now on `watch` hears of the host's memory in each copy, when it is made, on the lane's
-  // thread. Before there are streams.
+  // thread, but for what the device has allocated as pinned. Before anything is allocated.
   using CopyWatch = std::function<void(const std::byte* host, std::size_t bytes)>;
   void WatchCopies(CopyWatch watch) { copy_watch_ = std::move(watch); }
   bool launches_may_grow() const { return launches_may_grow_; }
@@ -53,9 +55,7 @@ class FakeDevice final : public Device {
 
   // For its streams.
   absl::Status Count(DeviceCall call) { return faults_.Count(call); }
-  void Copied(const std::byte* host, std::size_t bytes) const {
-    if (copy_watch_) copy_watch_(host, bytes);
-  }
+  void Copied(const std::byte* host, std::size_t bytes) const;
 
  private:
   const std::string name_;
@@ -64,6 +64,9 @@ class FakeDevice final : public Device {
   CallFaults faults_;
   std::atomic<bool> launches_may_grow_{false};
   CopyWatch copy_watch_;
+  mutable Mutex mutex_;
+  // With a watch: where each begins, and its size. What has gone stays, until it is allocated anew.
+  std::map<const std::byte*, std::size_t> pinned_ ABSL_GUARDED_BY(mutex_);
   // shared: memory that was given out returns to it, also after the device has gone.
   const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };

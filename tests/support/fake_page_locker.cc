@@ -51,15 +51,21 @@ bool FakePageLocker::writable_all() const {
 void FakePageLocker::Touch(const std::byte* data, std::size_t bytes) {
   MutexLock lock(mutex_);
   for (const auto& [begin, size] : ranges_) {
-    if (data >= begin && data + bytes <= begin + size) {
-      touched_bytes_ += static_cast<std::int64_t>(bytes);
-    }
+    if (data < begin || data + bytes > begin + size) continue;
+    touched_bytes_ += static_cast<std::int64_t>(bytes);
+    return;
   }
+  touched_pageable_bytes_ += static_cast<std::int64_t>(bytes);
 }
 
 std::int64_t FakePageLocker::touched_bytes() const {
   MutexLock lock(mutex_);
   return touched_bytes_;
+}
+
+std::int64_t FakePageLocker::touched_pageable_bytes() const {
+  MutexLock lock(mutex_);
+  return touched_pageable_bytes_;
 }
 
 absl::Status FakePageLocker::Lock(std::byte* begin, std::size_t bytes, bool writable) {

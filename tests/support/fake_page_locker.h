@@ -31,9 +31,10 @@ class FakePageLocker final : public PageLocker {
   int locked() const;         // Ranges at present.
   int unlocks() const;        // Calls so far.
   bool writable_all() const;  // Whether all calls of Lock were for writing.
-  // Notes that a device touches these bytes, if they are locked.
+  // Notes that a device touches these bytes, locked or not.
   void Touch(const std::byte* data, std::size_t bytes);
-  std::int64_t touched_bytes() const;
+  std::int64_t touched_bytes() const;           // Locked ones,
+  std::int64_t touched_pageable_bytes() const;  // and others.
 
   absl::Status Lock(std::byte* begin, std::size_t bytes, bool writable) override;
   void Unlock(std::byte* begin) override;
@@ -48,6 +49,7 @@ class FakePageLocker final : public PageLocker {
   int unlocks_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writable_all_ ABSL_GUARDED_BY(mutex_) = true;
   std::int64_t touched_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t touched_pageable_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::byte*, std::size_t> ranges_ ABSL_GUARDED_BY(mutex_);
 };
 

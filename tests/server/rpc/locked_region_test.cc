@@ -47,6 +47,14 @@ class LockedRegionTest : public WithPageLocker,
     return options;
   }
   bool copies() const { return GetParam() == 0; }
+  // What `call` has the devices copy from or to memory that is neither locked nor the server's
+  // pinned. Models are loaded from such memory.
+  template <typename Call>
+  std::int64_t PageableBytesOf(const Call& call) {
+    const std::int64_t before = locker_.touched_pageable_bytes();
+    call();
+    return locker_.touched_pageable_bytes() - before;
+  }
 
   double LockedBytes() const { return server_.Metric("normd_shared_locked_bytes"); }
   void RegisterAndLock(const SharedFile& file, const std::string& name = "r") {
@@ -69,7 +77,8 @@ TEST_P(LockedRegionTest, DevicesReadAndWriteItWithTheBitsOfMessages) {
   RegisterAndLock(file_);
   EXPECT_TRUE(Listed().page_locked());
   EXPECT_EQ(locker_.touched_bytes(), 0);
-  ASSERT_TRUE(Infer(InRegions({}, {"r", kY})).ok());
+  const auto infer = [&] { EXPECT_TRUE(Infer(InRegions({}, {"r", kY})).ok()); };
+  EXPECT_EQ(PageableBytesOf(infer), 0);
   EXPECT_EQ(OutputIn(file_, kY), expected);
   if (copies()) {
     EXPECT_EQ(locker_.touched_bytes(), 2 * kTensorBytes) << "both tensors, without staging";
@@ -118,7 +127,8 @@ TEST_P(LockedRegionTest, WhatCannotBeLockedWorksWithoutIt) {
   const char* const kRefused = "normd_shared_regions_not_locked_total{reason=\"driver\"}";
   while (server_.Metric(kRefused) == 0) std::this_thread::yield();
   EXPECT_FALSE(Listed().page_locked());
-  ASSERT_TRUE(Infer(InRegions({}, {"r", kY})).ok());
+  const auto infer = [&] { EXPECT_TRUE(Infer(InRegions({}, {"r", kY})).ok()); };
+  EXPECT_EQ(PageableBytesOf(infer), kTensorBytes) << "x is gathered, y is not";
   EXPECT_EQ(OutputIn(file_, kY), expected);
   EXPECT_EQ(locker_.touched_bytes(), 0);
 }
@@ -209,11 +219,14 @@ TEST_P(LockedRegionTest, IndexesThatChangeWhileInUse) {
   server_.gate().Close();
   v1::NormalizeResponse response;
   grpc::Status status;
-  std::thread call([&] { status = Normalize(request, &response); });
-  server_.gate().WaitForStalled(1);
-  std::memset(file_.data() + kIndexes, 0x7f, sizeof(styles));
-  server_.gate().Open();
-  call.join();
+  const std::int64_t pageable_bytes = PageableBytesOf([&] {
+    std::thread call([&] { status = Normalize(request, &response); });
+    server_.gate().WaitForStalled(1);
+    std::memset(file_.data() + kIndexes, 0x7f, sizeof(styles));
+    server_.gate().Open();
+    call.join();
+  });
+  EXPECT_EQ(pageable_bytes, 0) << "a copy that is taken for locked memory";
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response.outputs(0).data(), expected);
 }
