@@ -43,6 +43,7 @@
 #include "server/net/process_limits.h"
 #include "server/net/service_manager.h"
 #include "server/part_options.h"
+#include "server/regions/page_locks.h"
 #include "server/regions/region_registry.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/graceful_stop.h"
@@ -104,21 +105,43 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   return info;
 }
 
-// Null without shared memory.
-std::unique_ptr<RegionRegistry> RegionsOf(const ServerConfig& config, Backend& backend,
-                                          Metrics& metrics, const Clock& clock) {
-  if (config.shared_memory == "off" && !config.shared_memory_cuda) return nullptr;
+// Null without shared memory of the host, and where no device could use it.
+std::unique_ptr<PageLocks> PageLocksOf(const ServerConfig& config, Backend& backend,
+                                       Metrics& metrics) {
+  PageLocker* const locker = backend.page_locker();
+  if (config.shared_memory == "off" || config.max_locked_shared_bytes == 0 || locker == nullptr) {
+    return nullptr;
+  }
+  const PageLockLimits limits = {config.max_locked_shared_bytes,
+                                 config.max_identity_locked_shared_bytes};
+  return std::make_unique<PageLocks>(*locker, limits, metrics.ForRegions());
+}
+
+// Both null without shared memory.
+struct SharedMemory {
+  std::unique_ptr<PageLocks> page_locks;
+  std::unique_ptr<RegionRegistry> regions;
+};
+
+SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metrics& metrics,
+                            const Clock& clock) {
+  if (config.shared_memory == "off" && !config.shared_memory_cuda) return {};
+  SharedMemory shared;
+  shared.page_locks = PageLocksOf(config, backend, metrics);
   RegionRegistryOptions options;
   options.named = config.shared_memory == "named";
   options.prefix = config.shared_memory_prefix;
   options.device = config.shared_memory_cuda;
   options.device_memory = backend.shared_device_memory();
+  options.page_locks = shared.page_locks.get();
   if (options.device && options.device_memory == nullptr) {
     spdlog::warn("--shared_memory_cuda: the server computes on no device and takes no such memory");
   }
   options.limits = {config.max_shared_regions, config.max_shared_bytes,
                     config.max_identity_shared_regions, config.max_identity_shared_bytes};
-  return std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
+  shared.regions =
+      std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
+  return shared;
 }
 
 // Whose regions those are that somebody hands over: of an identity that may infer with some model.
@@ -268,7 +291,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  const std::unique_ptr<RegionRegistry> regions = RegionsOf(config, **backend, *metrics, clock);
+  const auto [page_locks, regions] = SharedMemoryOf(config, **backend, *metrics, clock);
   AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission,    queue, *metrics, clock,
                            request_log.get(),        nullptr,  regions.get()};
   const auto access = AccessOf(config, accept.callers, *metrics);

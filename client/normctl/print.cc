@@ -173,6 +173,7 @@ void PrintRegions(const v1::ListSharedMemoryResponse& regions, std::ostream& out
     if (!region.writable()) notes.push_back("for inputs alone");
     if (region.in_use()) notes.push_back("in use");
     if (region.broken()) notes.push_back("broken");
+    if (region.page_locked()) notes.push_back("page-locked");
     if (region.kind() == v1::SharedMemoryInfo::DEVICE) {
       notes.push_back(absl::StrCat("device ", region.device()));
     }

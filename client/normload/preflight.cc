@@ -53,15 +53,23 @@ struct Reply {
   std::vector<client::Tensor> outputs;
 };
 
-absl::StatusOr<Reply> CallOnce(client::Client& client, const Item& item,
-                               const ProgramOptions& options) {
+client::NormalizeRequest RequestFor(const Item& item, const ProgramOptions& options) {
   client::NormalizeRequest request;
   request.protocol = options.protocol;
   request.model = item.entry.model;
   request.version = options.version;
   request.inputs = item.NamedInputs();
   request.outputs = item.entry.outputs;
+  request.priority = static_cast<v1::Priority>(item.entry.priority);
+  request.queue_timeout = item.entry.queue_timeout;
   request.timeout = CallTimeout(options);
+  return request;
+}
+
+// However long it waits in the queue, for the reason that CallTimeout has.
+absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest request,
+                               const ProgramOptions& options) {
+  request.queue_timeout = Duration{0};
   const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
   Reply reply;
@@ -147,7 +155,7 @@ MadeRegion MakeRegion(const ProgramOptions& options, std::size_t bytes) {
   return client::SharedRegion::Create(options.plane_flags.address, bytes, token);
 }
 
-// Shared memory for the item, of which one call was answered.
+// Shared memory for the item.
 absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, const Item& item,
                                                        const ProgramOptions& options) {
   const Duration timeout = CallTimeout(options);
@@ -159,21 +167,24 @@ absl::StatusOr<std::shared_ptr<SharedSlots>> ShareItem(client::Client& client, c
   shared.make = [&](std::size_t bytes) { return MakeRegion(options, bytes); };
   shared.flag = options.plane == Plane::kDevice ? "cuda_device" : "shared_memory";
   shared.slots = CallsAtOnce(options);
-  client::NormalizeRequest request;
-  request.protocol = options.protocol;
-  request.model = item.entry.model;
-  request.version = options.version;
-  request.inputs = item.NamedInputs();
-  request.outputs = item.entry.outputs;
-  request.priority = static_cast<v1::Priority>(item.entry.priority);
-  request.queue_timeout = item.entry.queue_timeout;
-  request.timeout = timeout;
   absl::StatusOr<std::unique_ptr<SharedSlots>> slots =
-      SharedSlots::Create(request, *outputs, shared);
+      SharedSlots::Create(RequestFor(item, options), *outputs, shared);
   if (!slots.ok()) return slots.status();
-  const absl::Status called = client.Normalize((*slots)->first()).status();
-  if (!called.ok()) return called;
   return std::shared_ptr<SharedSlots>(*std::move(slots));
+}
+
+// One call on the way that the run's calls take; `slots` are added to for shared memory.
+absl::StatusOr<Reply> CallItem(client::Client& client, const Item& item,
+                               const ProgramOptions& options,
+                               std::vector<std::shared_ptr<SharedSlots>>& slots) {
+  if (item.entry.streamed()) return StreamOnce(client, item, options);
+  if (options.plane != Plane::kShared && options.plane != Plane::kDevice) {
+    return CallOnce(client, RequestFor(item, options), options);
+  }
+  absl::StatusOr<std::shared_ptr<SharedSlots>> shared = ShareItem(client, item, options);
+  if (!shared.ok()) return shared.status();
+  slots.push_back(*std::move(shared));
+  return CallOnce(client, slots.back()->first(), options);
 }
 
 absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,
@@ -253,8 +264,7 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
   if (!server.ok()) return server.status();
   preflight.server = *std::move(server);
   for (const Item& item : workload.items()) {
-    const absl::StatusOr<Reply> reply =
-        item.entry.streamed() ? StreamOnce(client, item, options) : CallOnce(client, item, options);
+    const absl::StatusOr<Reply> reply = CallItem(client, item, options, preflight.slots);
     if (!reply.ok()) return For(item, WithLoadedModels(client, reply.status()));
     preflight.stream_samples.push_back(reply->samples);
     if (!options.verify) continue;
@@ -263,17 +273,6 @@ absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& w
     preflight.expectations.push_back(*std::move(expectation));
   }
   return preflight;
-}
-
-absl::StatusOr<std::vector<std::shared_ptr<SharedSlots>>> ShareTensors(
-    client::Client& client, const Workload& workload, const ProgramOptions& options) {
-  std::vector<std::shared_ptr<SharedSlots>> slots;
-  for (const Item& item : workload.items()) {
-    auto shared = ShareItem(client, item, options);
-    if (!shared.ok()) return For(item, shared.status());
-    slots.push_back(*std::move(shared));
-  }
-  return slots;
 }
 
 }  // namespace normd::load

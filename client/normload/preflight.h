@@ -22,6 +22,9 @@ struct Preflight {
   // One an item: the samples of its tensors; 0 for one that is not streamed.
   std::vector<std::int64_t> stream_samples;
   std::vector<Expectation> expectations;  // One an item with --verify; empty without.
+  // One an item: the memory that it shares with the server, through which its request went; empty
+  // where tensors travel in messages. shared: with the calls under way.
+  std::vector<std::shared_ptr<SharedSlots>> slots;
 };
 
 // Gives each entry of the mix that has none the shape that suits its model; and several inputs
@@ -33,11 +36,6 @@ absl::Status ChooseShapes(client::Client& client, ProgramOptions& options);
 // a response is wrong.
 absl::StatusOr<Preflight> RunPreflight(client::Client& client, const Workload& workload,
                                        const ProgramOptions& options);
-
-// Memory shared with the server for each item, in which one call of each has been answered. Blocks.
-// The first error, which names the item.
-absl::StatusOr<std::vector<std::shared_ptr<SharedSlots>>> ShareTensors(
-    client::Client& client, const Workload& workload, const ProgramOptions& options);
 
 }  // namespace normd::load
 

@@ -255,11 +255,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const ProgramOptions& opt
   sender_options.timeout = absl::ToChronoNanoseconds(options.timeout);
   sender_options.max_sending = options.max_sending * static_cast<int>(connected->servers);
   sender_options.stream_samples = std::move(preflight->stream_samples);
-  if (options.plane == Plane::kShared || options.plane == Plane::kDevice) {
-    auto slots = ShareTensors(client, *session->workload_, session->options_);
-    if (!slots.ok()) return WithHint(slots.status());
-    sender_options.slots = *std::move(slots);
-  }
+  sender_options.slots = std::move(preflight->slots);
   auto sender =
       GrpcSender::Create(std::move(connected->callers), *session->workload_,
                          std::move(preflight->expectations), sender_options, session->pacer_);

@@ -19,6 +19,7 @@ constexpr std::size_t kMaxShown = 64;  // Bytes of a region's name that an error
 struct Part {
   std::shared_ptr<const Region> region;
   MutableBytes bytes;
+  MemoryPlace place;
   FileRange file;
 };
 
@@ -54,7 +55,8 @@ absl::StatusOr<Part> Find(const RegionScope& scope, const RegionReference& refer
         reference.offset, ", wanted a part of its ", (*region)->facts().bytes, " bytes"));
   }
   FileRange file = (*region)->PartOfFile(reference.offset, reference.bytes);
-  return Part{*std::move(region), *bytes, file};
+  const MemoryPlace place = (*region)->place();
+  return Part{*std::move(region), *bytes, place, file};
 }
 
 // Of an input or an output.
@@ -99,7 +101,7 @@ class Search {
       absl::Status status = TakeInput(*reference, k, checked.geometry.inputs[k].dtype, *part);
       if (!status.ok()) return Of("inputs", checked.places[k], status);
       found_.inputs.resize(checked.places.size());
-      found_.inputs[k] = {part->bytes, part->region->facts().place};
+      found_.inputs[k] = {part->bytes, part->place};
       inputs_.emplace_back(k, *std::move(part));
     }
     return absl::OkStatus();
@@ -114,7 +116,7 @@ class Search {
       absl::StatusOr<Part> part = TakeOutput(*reference, k, checked.geometry.outputs[k]);
       if (!part.ok()) return Of("outputs", i, part.status());
       placed.memory.resize(count);
-      placed.memory[k] = {part->bytes, part->region->facts().place};
+      placed.memory[k] = {part->bytes, part->place};
       found_.outputs.resize(count);
       found_.outputs[k] = *reference;
       found_.outputs[k]->bytes = static_cast<std::int64_t>(part->bytes.size());
@@ -146,14 +148,14 @@ class Search {
 
  private:
   RegionTensors::Sum& SumOf(const Part& part) {
-    return part.region->facts().place.OnHost() ? found_.on_host : found_.on_device;
+    return part.place.OnHost() ? found_.on_host : found_.on_device;
   }
 
   // What the host would mend by a copy, it cannot mend on a device.
   absl::Status TakeInput(const RegionReference& reference, std::size_t k, norm::DType dtype,
                          const Part& part) {
     SumOf(part).input_bytes += reference.bytes;
-    if (part.region->facts().place.OnHost()) return absl::OkStatus();
+    if (part.place.OnHost()) return absl::OkStatus();
     if (model_.inputs()[k].values != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(Quoted(reference.region),
@@ -168,7 +170,7 @@ class Search {
 
   // One device computes a request.
   absl::Status TakeDevice(const Part& part) {
-    const MemoryPlace& place = part.region->facts().place;
+    const MemoryPlace& place = part.place;
     if (place.OnHost()) return absl::OkStatus();
     if (device_.value_or(place.device) == place.device) {
       device_ = place.device;
@@ -186,7 +188,7 @@ class Search {
     const ConstBytes shared = found_.inputs[k].bytes;
     auto copy = std::make_unique_for_overwrite<std::byte[]>(shared.size());
     std::copy(shared.begin(), shared.end(), copy.get());
-    found_.inputs[k].bytes = MutableBytes(copy.get(), shared.size());
+    found_.inputs[k] = {MutableBytes(copy.get(), shared.size()), MemoryPlace()};
     found_.copied_bytes += static_cast<std::int64_t>(shared.size());
     found_.copies.push_back(std::move(copy));
     const ConstBytes views[] = {found_.inputs[k].bytes};
@@ -211,13 +213,17 @@ class Search {
     return part;
   }
 
-  // By file, not by address: one file may be mapped twice.
-  absl::Status CheckAlone(const Part& output, std::size_t k) const {
+  // By file, not by address: one file may be mapped twice. What overwrites an input is where that
+  // was found: the region's pages may have been locked since.
+  absl::Status CheckAlone(Part& output, std::size_t k) const {
     for (const auto& [input, part] : inputs_) {
       if (!part.file.Overlaps(output.file)) continue;
       const bool same =
           part.bytes.data() == output.bytes.data() && part.bytes.size() == output.bytes.size();
-      if (same && OverwritableInput(model_.program(), k) == input) continue;
+      if (same && OverwritableInput(model_.program(), k) == input) {
+        output.place = part.place;
+        continue;
+      }
       return absl::InvalidArgumentError(absl::StrCat(
           "overlaps input \"", model_.inputs()[input].name,
           "\", wanted memory of its own or exactly that of the input it may overwrite"));

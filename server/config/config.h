@@ -40,6 +40,8 @@ struct ServerConfig {
   std::int64_t max_shared_bytes = 0;
   std::int64_t max_identity_shared_regions = 0;
   std::int64_t max_identity_shared_bytes = 0;
+  std::int64_t max_locked_shared_bytes = 0;
+  std::int64_t max_identity_locked_shared_bytes = 0;
   std::int64_t max_request_bytes = 0;
   std::int64_t max_inflight_bytes = 0;
   std::int64_t max_inflight_requests = 0;

@@ -134,6 +134,14 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
             "Those of one identity, or of all clients without a policy_file.", From(1, 65536));
   flags.Add("max_identity_shared_bytes", &c.max_identity_shared_bytes, 32 * kGiB, "BYTES",
             "Their bytes.", From(1, 1024 * kTiB));
+  flags.Add(
+      "max_locked_shared_bytes", &c.max_locked_shared_bytes, 8 * kGiB, "BYTES",
+      "Bytes of regions whose pages are locked, so that devices read and write them directly; "
+      "the rest is copied. 0: none.",
+      From(0, 1024 * kTiB));
+  flags.Add("max_identity_locked_shared_bytes", &c.max_identity_locked_shared_bytes, 4 * kGiB,
+            "BYTES", "Those of one identity, or of all clients without a policy_file.",
+            From(0, 1024 * kTiB));
 }
 
 void AddConnections(FlagSet& flags, ServerConfig& c) {

@@ -47,6 +47,8 @@ enum class Family {
   kSharedRegions,
   kSharedRegionBytes,
   kSharedRegionsRefused,
+  kSharedLockedBytes,
+  kSharedRegionsNotLocked,
   kSharedRegionsBroken,
   kSharedTensorBytes,
   kLostLogLines,

@@ -174,6 +174,13 @@ inline constexpr std::size_t kRegionRefusals = 5;
 enum class RegionMemory { kHost, kDevice };
 inline constexpr std::size_t kRegionMemories = 2;
 
+// The label `reason` of normd_shared_regions_not_locked_total.
+enum class PageLockRefusal {
+  kLimit,   // Beyond a limit.
+  kDriver,  // The driver has refused.
+};
+inline constexpr std::size_t kPageLockRefusals = 2;
+
 // Memory that clients share.
 class RegionMetrics {
  public:
@@ -181,6 +188,10 @@ class RegionMetrics {
   // Negative when they are unmapped.
   virtual void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) = 0;
   virtual void RecordRefused(RegionRefusal reason) = 0;
+  // Bytes of pages that are locked for devices; negative when they are unlocked.
+  virtual void AddLocked(std::int64_t bytes) = 0;
+  // A region that works without that.
+  virtual void RecordNotLocked(PageLockRefusal reason) = 0;
   // A request whose memory its client has taken away.
   virtual void RecordBroken() = 0;
   // Bytes of tensors that were read and written where they lie.

@@ -128,6 +128,8 @@ constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor", "devic
 static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
 constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "device", "limit"};
 static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
+constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver"};
+static_assert(std::size(kPageLockRefusalNames) == kPageLockRefusals);
 constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
 static_assert(std::size(kRegionMemoryNames) == kRegionMemories);
 
@@ -143,6 +145,12 @@ class RegionSeries final : public RegionMetrics {
   void RecordRefused(RegionRefusal reason) override {
     refused_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
+  void AddLocked(std::int64_t bytes) override {
+    locked_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  void RecordNotLocked(PageLockRefusal reason) override {
+    not_locked_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
   void RecordBroken() override { broken_.fetch_add(1, std::memory_order_relaxed); }
   void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) override {
     const std::size_t first = 2 * static_cast<std::size_t>(memory);
@@ -157,6 +165,10 @@ class RegionSeries final : public RegionMetrics {
     }
     for (std::size_t i = 0; i < kRegionRefusals; ++i) {
       out.Add(Family::kSharedRegionsRefused, {kRegionRefusalNames[i]}, Get(refused_[i]));
+    }
+    out.Add(Family::kSharedLockedBytes, {}, Get(locked_bytes_));
+    for (std::size_t i = 0; i < kPageLockRefusals; ++i) {
+      out.Add(Family::kSharedRegionsNotLocked, {kPageLockRefusalNames[i]}, Get(not_locked_[i]));
     }
     out.Add(Family::kSharedRegionsBroken, {}, Get(broken_));
     for (std::size_t i = 0; i < kRegionMemories; ++i) {
@@ -177,6 +189,8 @@ class RegionSeries final : public RegionMetrics {
   std::array<Number, kRegionPlanes> regions_{};
   std::array<Number, kRegionPlanes> bytes_{};
   std::array<Number, kRegionRefusals> refused_{};
+  Number locked_bytes_{0};
+  std::array<Number, kPageLockRefusals> not_locked_{};
   Number broken_{0};
   ShardedCells tensor_bytes_{2 * kRegionMemories};  // Of each memory in, out.
 };

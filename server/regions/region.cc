@@ -1,5 +1,6 @@
 #include "server/regions/region.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,10 +34,16 @@ absl::StatusOr<std::int64_t> EndOf(const RegionFacts& facts) {
       "offset: ", facts.offset, " and byte_size: ", facts.bytes, " exceed 63 bits together"));
 }
 
+bool HasBytes(int file, std::int64_t bytes) {
+  struct stat found = {};
+  return fstat(file, &found) == 0 && found.st_size >= bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts facts,
-                                                          std::shared_ptr<void> keep) {
+                                                          std::shared_ptr<void> keep,
+                                                          PageLocks* locks) {
   const absl::StatusOr<std::int64_t> end = EndOf(facts);
   if (!end.ok()) return end.status();
   struct stat found = {};
@@ -59,10 +66,24 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts 
         "byte_size: ", facts.bytes, " bytes cannot be mapped: ", strerrordesc_np(errno)));
   }
   const FileRange range = {false, found.st_dev, found.st_ino, facts.offset, *end};
-  std::shared_ptr<const Region> region(new Region(
-      std::move(facts), {static_cast<std::byte*>(at), pages * page}, range, std::move(keep)));
-  if (region->guard_->active()) return region;
-  return absl::ResourceExhaustedError("regions: the server cannot guard more of them");
+  auto mapped =
+      std::make_shared<MappedPages>(static_cast<std::byte*>(at), pages * page, facts.writable);
+  std::shared_ptr<Region> region(
+      new Region(std::move(facts), std::move(mapped), range, std::move(keep)));
+  if (!region->guard_->active()) {
+    return absl::ResourceExhaustedError("regions: the server cannot guard more of them");
+  }
+  if (locks != nullptr) region->LockPages(*locks, file);
+  return region;
+}
+
+void Region::LockPages(PageLocks& locks, int file) {
+  // A passed descriptor is sealed.
+  if (facts_.kind != RegionKind::kDescriptor) {
+    file_ = Descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0));
+    if (!file_.valid()) return;
+  }
+  if (locks.Add(pages_, facts_.owner)) locks_ = &locks;
 }
 
 absl::StatusOr<std::shared_ptr<const Region>> Region::OpenDevice(SharedDeviceMemory& driver,
@@ -89,19 +110,26 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::OpenDevice(SharedDeviceMem
       new Region(std::move(facts), std::move(opened), std::move(keep)));
 }
 
-Region::Mapping::~Mapping() { munmap(begin, bytes); }
+Region::~Region() {
+  guard_.reset();
+  if (locks_ == nullptr) return;
+  PageLocks::KeptThings kept;
+  {
+    MutexLock lock(mutex_);
+    kept.swap(kept_);
+  }
+  locks_->Release(std::move(pages_), facts_.owner, std::move(kept));
+}
 
-Region::~Region() = default;
-
-Region::Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& range,
+Region::Region(RegionFacts facts, std::shared_ptr<MappedPages> pages, const FileRange& range,
                std::shared_ptr<void> keep)
     : facts_(std::move(facts)),
       range_(range),
-      keep_(std::move(keep)),
-      mapping_(std::in_place, pages.data(), pages.size()),
-      first_(pages.data() + static_cast<std::uint64_t>(facts_.offset) %
-                                static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))),
-      guard_(std::in_place, pages.data(), pages.size()) {}
+      kept_({std::move(keep)}),
+      pages_(std::move(pages)),
+      first_(pages_->begin() + static_cast<std::uint64_t>(facts_.offset) %
+                                   static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE))),
+      guard_(std::in_place, pages_->begin(), pages_->bytes()) {}
 
 Region::Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened,
                std::shared_ptr<void> keep)
@@ -110,13 +138,28 @@ Region::Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened,
              static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(opened->data())),
              static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(opened->data())) +
                  facts_.bytes},
-      keep_(std::move(keep)),
+      kept_({std::move(keep)}),
       opened_(std::move(opened)),
       first_(opened_->data()) {}
 
 void Region::Keep(std::shared_ptr<void> what) const {
   MutexLock lock(mutex_);
   kept_.push_back(std::move(what));
+}
+
+MemoryPlace Region::place() const {
+  if (pages_ == nullptr || !pages_->locked()) return facts_.place;
+  return {MemoryKind::kPinned};
+}
+
+// What devices do to pages that the file has no more raises no fault.
+bool Region::broken() const {
+  if (!guard_.has_value()) return false;
+  if (guard_->broken() || shorter_.load(std::memory_order_relaxed)) return true;
+  if (!file_.valid() || !pages_->locked() || HasBytes(file_.get(), range_.end)) return false;
+  // Its pages stay gone when the file is as long again.
+  shorter_.store(true, std::memory_order_relaxed);
+  return true;
 }
 
 std::optional<MutableBytes> Region::Part(std::int64_t offset, std::int64_t bytes) const {

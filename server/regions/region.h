@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,10 +17,12 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/memory.h"
 #include "base/mutex.h"
 #include "base/shared_device_memory.h"
 #include "server/regions/fault_guard.h"
+#include "server/regions/page_locks.h"
 
 namespace normd {
 
@@ -64,8 +67,10 @@ class Region {
  public:
   // Maps facts.bytes from facts.offset of the open file. OutOfRange unless the file has them;
   // ResourceExhausted when the process can map no more. `keep` lives as long as the mapping.
+  // `locks`, which may be null and outlives the region, lock its pages for devices when they can.
   static absl::StatusOr<std::shared_ptr<const Region>> Map(int file, RegionFacts facts,
-                                                           std::shared_ptr<void> keep);
+                                                           std::shared_ptr<void> keep,
+                                                           PageLocks* locks = nullptr);
   // The first facts.bytes of the memory that a handle is of, on the device of facts.place.
   // InvalidArgument for a handle that is none and for memory of another device, OutOfRange for more
   // bytes than its allocation has. `driver` outlives the region.
@@ -79,41 +84,40 @@ class Region {
 
   const RegionFacts& facts() const { return facts_; }
 
+  // facts().place, or pinned memory once its pages are locked, from then on for as long as whoever
+  // asks holds the region.
+  MemoryPlace place() const;
+
   // The bytes of a part, which lies in it; nullopt for any other, negative numbers among them. They
-  // are where facts().place says: the host does not touch those of a device.
+  // are where place() says: the host does not touch those of a device.
   std::optional<MutableBytes> Part(std::int64_t offset, std::int64_t bytes) const;
   // The same part in its file.
   FileRange PartOfFile(std::int64_t offset, std::int64_t bytes) const;
 
   // Keeps `what` until the memory is unmapped: whoever waits for that learns of it by its end,
-  // which is on the thread that lets the region go last.
+  // which is on the thread that lets the region go last, or that of the locks.
   void Keep(std::shared_ptr<void> what) const;
 
   // Whether the client has taken the memory away: what was computed from it, or written to it,
-  // is lost.
-  bool broken() const { return guard_.has_value() && guard_->broken(); }
+  // is lost. Asks the system where a file may become shorter without a fault, because devices use
+  // its pages.
+  bool broken() const;
 
  private:
-  // Whole pages, which it unmaps.
-  struct Mapping {
-    Mapping(std::byte* begin_in, std::size_t bytes_in) : begin(begin_in), bytes(bytes_in) {}
-    ~Mapping();
-    Mapping(const Mapping&) = delete;
-    Mapping& operator=(const Mapping&) = delete;
-
-    std::byte* const begin;
-    const std::size_t bytes;
-  };
-  Region(RegionFacts facts, absl::Span<std::byte> pages, const FileRange& range,
+  Region(RegionFacts facts, std::shared_ptr<MappedPages> pages, const FileRange& range,
          std::shared_ptr<void> keep);
   Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened, std::shared_ptr<void> keep);
+  // Before anybody else has the region.
+  void LockPages(PageLocks& locks, int file);
 
   const RegionFacts facts_;
   const FileRange range_;
-  const std::shared_ptr<void> keep_;  // shared: whatever it is.
   mutable Mutex mutex_;
-  mutable std::vector<std::shared_ptr<void>> kept_ ABSL_GUARDED_BY(mutex_);  // shared: likewise.
-  const std::optional<Mapping> mapping_;              // Of the host's memory.
+  mutable PageLocks::KeptThings kept_ ABSL_GUARDED_BY(mutex_);  // shared: whatever they are.
+  std::shared_ptr<MappedPages> pages_;  // Of the host's memory. shared: with the locks.
+  PageLocks* locks_ = nullptr;          // That have taken the pages, and get them back.
+  Descriptor file_;                     // Of a file that may become shorter while it is locked.
+  mutable std::atomic<bool> shorter_{false};  // Relaxed: who finds the file shorter has seen it.
   const std::unique_ptr<OpenedDeviceMemory> opened_;  // Or of a device's.
   std::byte* const first_;                            // Of the host's, in the first page.
   // After the mapping: what is unmapped may be another's at once.

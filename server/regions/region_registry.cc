@@ -150,7 +150,8 @@ absl::Status RegionRegistry::RegisterNamed(RegionFacts facts) {
   facts.kind = RegionKind::kNamed;
   facts.writable = file->writable;
   return Insert(std::move(facts), RegionRefusal::kFile, [&](RegionFacts mapped, auto keep) {
-    return Region::Map(file->descriptor.get(), std::move(mapped), std::move(keep));
+    return Region::Map(file->descriptor.get(), std::move(mapped), std::move(keep),
+                       options_.page_locks);
   });
 }
 
@@ -158,8 +159,8 @@ absl::Status RegionRegistry::RegisterFile(int file, RegionFacts facts) {
   if (absl::Status status = Check(facts); !status.ok()) {
     return Refused(RegionRefusal::kName, std::move(status));
   }
-  return Insert(std::move(facts), RegionRefusal::kFile, [file](RegionFacts mapped, auto keep) {
-    return Region::Map(file, std::move(mapped), std::move(keep));
+  return Insert(std::move(facts), RegionRefusal::kFile, [&](RegionFacts mapped, auto keep) {
+    return Region::Map(file, std::move(mapped), std::move(keep), options_.page_locks);
   });
 }
 

@@ -19,6 +19,7 @@
 #include "base/mutex.h"
 #include "base/shared_device_memory.h"
 #include "server/metrics/handles.h"
+#include "server/regions/page_locks.h"
 #include "server/regions/region.h"
 
 namespace normd {
@@ -41,6 +42,8 @@ struct RegionRegistryOptions {
   bool device = false;              // Whether clients may register memory of devices.
   // Of the devices that the server computes on; null: it computes on none. Outlives all regions.
   SharedDeviceMemory* device_memory = nullptr;
+  // For the devices that the server computes on; null: pages are not locked. Outlives all regions.
+  PageLocks* page_locks = nullptr;
 };
 
 // Whether a region may be taken away from requests that use it.

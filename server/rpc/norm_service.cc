@@ -73,6 +73,7 @@ v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
   info.set_age_ns((now - facts.registered).count());
   info.set_in_use(listed.in_use);
   info.set_broken(listed.region->broken());
+  info.set_page_locked(listed.region->place().kind == MemoryKind::kPinned);
   return info;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/bench/no_metrics.h"
 
@@ -56,17 +57,20 @@ DeviceDefaults::DeviceDefaults(const std::string& device) {
 }
 
 EchoServer::EchoServer(grpc::Service& service,
-                       const std::shared_ptr<grpc::ServerCredentials>& credentials)
-    : credentials_(credentials) {
+                       const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                       const std::string& listen)
+    : listen_(listen), credentials_(credentials) {
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("127.0.0.1:0", credentials, &port_);
+  builder.AddListeningPort(listen, credentials, &port_);
   builder.RegisterService(&service);
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   server_ = builder.BuildAndStart();
 }
 
-std::string EchoServer::address() const { return absl::StrCat("127.0.0.1:", port_); }
+std::string EchoServer::address() const {
+  return absl::StartsWith(listen_, "unix:") ? listen_ : absl::StrCat("127.0.0.1:", port_);
+}
 
 BenchTls::BenchTls() : metrics_(CreateNoMetrics()) {
   CertificateStoreOptions options;

@@ -25,15 +25,18 @@
 
 namespace normd {
 
-// Serves `service`, which outlives it, without bounds on messages.
+// Serves `service`, which outlives it, without bounds on messages: on a free loopback port, or at
+// `listen`, the address of a unix socket.
 class EchoServer {
  public:
   explicit EchoServer(grpc::Service& service,
                       const std::shared_ptr<grpc::ServerCredentials>& credentials =
-                          grpc::InsecureServerCredentials());
+                          grpc::InsecureServerCredentials(),
+                      const std::string& listen = "127.0.0.1:0");
   std::string address() const;
 
  private:
+  const std::string listen_;
   int port_ = 0;
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // Used as long as it serves.
   std::unique_ptr<grpc::Server> server_;

@@ -1,11 +1,13 @@
 // What a tensor in shared memory costs beside the same tensor in messages, in turns: ModelInfer
 // with its tensors in messages (encoded once; nothing is decoded), over TCP and over a unix socket;
-// ModelInfer with its tensors in a region of /dev/shm, likewise; and the kernels alone, called in
-// this process. normd runs in this process, too, so that "cpu us" is the processor time of client
-// and server together for one call. The rates are the machine's; the ratios, medians over the
-// turns, are the numbers.
+// ModelInfer with its tensors in a region of /dev/shm, likewise; a gRPC server that echoes over
+// another unix socket what these calls send; and the kernels alone, called in this process. normd
+// runs in this process, too, so that "cpu us" is the processor time of client and server together
+// for one call. The rates are the machine's; the ratios, medians over the turns, are the numbers.
+// "- echo" is the p50's excess over that of the echo of a message that names a region.
 //
 //   shm_bench --sizes=262144,1048576,67108864 --connections=8
+//   shm_bench --sizes=65536 --connections=1 --only=unix      # latencies
 
 #include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -31,6 +33,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "inference/grpc_service.grpc.pb.h"
@@ -50,6 +53,7 @@ namespace normd {
 namespace {
 
 constexpr std::int64_t kRowElements = 4096;
+constexpr char kEcho[] = "echo, unix";  // Of a message that names a region.
 constexpr char kPath[] = "/inference.GRPCInferenceService/ModelInfer";
 
 [[noreturn]] void Exit(const std::string& why) {
@@ -146,21 +150,43 @@ void Call(grpc::GenericStub& stub, const std::string& wire) {
   if (!status.ok()) Exit(status.error_message());
 }
 
+// Hands each message back as it came, with gRPC's cheapest reactor.
+class EchoService final : public inference::GRPCInferenceService::WithRawCallbackMethod_ModelInfer<
+                              inference::GRPCInferenceService::Service> {
+ public:
+  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    *response = *request;
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+};
+
+// Where the servers listen.
+struct Addresses {
+  std::string tcp;
+  std::string unix_socket;
+  std::string echo;
+};
+
 // One client, with each way to have its tensor normalized.
 struct Client {
-  Client(const std::string& address, const std::string& unix_address, int number,
-         std::int64_t bytes)
+  Client(const Addresses& servers, int number, std::int64_t bytes)
       : tensors(absl::StrCat("shm_bench_", getpid(), "_", bytes, "_", number), bytes),
-        stub(ConnectAlone(address)),
-        unix_stub(ConnectAlone(unix_address)),
+        stub(ConnectAlone(servers.tcp)),
+        unix_stub(ConnectAlone(servers.unix_socket)),
+        echo_stub(ConnectAlone(servers.echo)),
         in_message(InMessage(tensors)),
         in_region(InRegion(tensors)) {
-    Register(address, tensors);
+    Register(servers.tcp, tensors);
   }
 
   const SharedTensors tensors;
   const std::unique_ptr<grpc::GenericStub> stub;
   const std::unique_ptr<grpc::GenericStub> unix_stub;
+  const std::unique_ptr<grpc::GenericStub> echo_stub;
   const std::string in_message;
   const std::string in_region;
 };
@@ -170,6 +196,7 @@ using Way = std::function<void(Client&)>;
 struct Sample {
   double calls_per_second = 0;
   double cpu_us = 0;
+  double p50_us = 0;
 };
 
 double CpuMicroseconds() {
@@ -181,18 +208,28 @@ double CpuMicroseconds() {
   return us(use.ru_utime) + us(use.ru_stime);
 }
 
+using Microseconds = std::chrono::duration<double, std::micro>;
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 // All clients go this way until the turn ends.
 Sample Turn(const Clients& clients, const Way& way) {
   std::atomic<bool> stop{false};
-  std::atomic<std::int64_t> calls{0};
+  std::vector<std::vector<double>> latencies(clients.size());
   const double cpu_before = CpuMicroseconds();
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::thread> threads;
-  for (const auto& client : clients) {
-    threads.emplace_back([&, one = client.get()] {
+  for (std::size_t i = 0; i < clients.size(); ++i) {
+    threads.emplace_back([&, i] {
+      auto sent = std::chrono::steady_clock::now();
       do {
-        way(*one);
-        ++calls;
+        way(*clients[i]);
+        const auto answered = std::chrono::steady_clock::now();
+        latencies[i].push_back(Microseconds(answered - sent).count());
+        sent = answered;
       } while (!stop);
     });
   }
@@ -200,22 +237,22 @@ Sample Turn(const Clients& clients, const Way& way) {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const auto count = static_cast<double>(calls.load());
-  return {count / took.count(), (CpuMicroseconds() - cpu_before) / count};
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  const double cpu_us = CpuMicroseconds() - cpu_before;
+  std::vector<double> all;
+  for (const auto& one : latencies) all.insert(all.end(), one.begin(), one.end());
+  const auto count = static_cast<double>(all.size());
+  return {count / took.count(), cpu_us / count, Median(std::move(all))};
 }
 
 // The numbers of one way, a turn each.
 struct Column {
   std::vector<double> rates;
   std::vector<double> cpu_us;
+  std::vector<double> p50_us;
   void Add(const Sample& sample) {
     rates.push_back(sample.calls_per_second);
     cpu_us.push_back(sample.cpu_us);
+    p50_us.push_back(sample.p50_us);
   }
 };
 
@@ -223,6 +260,12 @@ double RatioOf(const Column& a, const Column& b) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < a.rates.size(); ++i) ratios.push_back(a.rates[i] / b.rates[i]);
   return Median(ratios);
+}
+
+double ExcessOver(const Column& a, const Column& b) {
+  std::vector<double> excess;
+  for (std::size_t i = 0; i < a.p50_us.size(); ++i) excess.push_back(a.p50_us[i] - b.p50_us[i]);
+  return Median(excess);
 }
 
 void CheckSameBits(Client& client, const Way& kernel, const Way& region) {
@@ -236,8 +279,33 @@ void CheckSameBits(Client& client, const Way& kernel, const Way& region) {
                     ", the kernels give ", reinterpret_cast<const float*>(expected.data())[0]));
 }
 
-// One size. Prints a line for each way.
-void Measure(const std::string& address, const std::string& unix_address, std::int64_t bytes) {
+using Ways = std::vector<std::pair<std::string, Way>>;
+
+// The ways take turns. Prints a line for each.
+void MeasureWays(const Clients& clients, const Ways& ways, std::int64_t bytes) {
+  std::vector<Column> columns(ways.size());
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      columns[i].Add(Turn(clients, ways[i].second));
+    }
+  }
+  const Column* echo = nullptr;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    if (ways[i].first == kEcho) echo = &columns[i];
+  }
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const Column& column = columns[i];
+    std::printf("%9ld %-17s %10.0f %10.2f %10.2f %10.0f %10.2f %10.0f %10s\n",
+                static_cast<long>(bytes), ways[i].first.c_str(), Median(column.rates),
+                RatioOf(column, columns[0]), RatioOf(column, columns.back()), Median(column.cpu_us),
+                Median(columns[0].cpu_us) / Median(column.cpu_us), Median(column.p50_us),
+                echo == nullptr ? "" : absl::StrFormat("%+.1f", ExcessOver(column, *echo)).c_str());
+  }
+  std::fflush(stdout);
+}
+
+// One size.
+void Measure(const Addresses& servers, std::int64_t bytes) {
   const norm::cpu::Executor executor;
   norm::NormSpec spec = norm::RmsNormSpec(kRowElements, norm::DType::kFloat32);
   spec.eps = 1e-5;  // As the model's.
@@ -251,32 +319,22 @@ void Measure(const std::string& address, const std::string& unix_address, std::i
   };
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
-    clients.push_back(std::make_unique<Client>(address, unix_address, i, bytes));
+    clients.push_back(std::make_unique<Client>(servers, i, bytes));
   }
   for (const auto& client : clients) CheckSameBits(*client, kernel, region);
-  std::vector<std::pair<std::string, Way>> ways = {
+  Ways ways = {
       {"message, tcp", [](Client& client) { Call(*client.stub, client.in_message); }},
       {"message, unix", [](Client& client) { Call(*client.unix_stub, client.in_message); }},
       {"region, tcp", region},
       {"region, unix", [](Client& client) { Call(*client.unix_stub, client.in_region); }},
+      {kEcho, [](Client& client) { Call(*client.echo_stub, client.in_region); }},
+      {"tensor echo, unix", [](Client& client) { Call(*client.echo_stub, client.in_message); }},
       {"kernels", kernel}};
   std::erase_if(ways, [](const auto& way) {
     return way.first.find(absl::GetFlag(FLAGS_only)) == std::string::npos;
   });
   if (ways.empty()) Exit("--only: no way has this in its name");
-  std::vector<Column> columns(ways.size());
-  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      columns[i].Add(Turn(clients, ways[i].second));
-    }
-  }
-  for (std::size_t i = 0; i < ways.size(); ++i) {
-    std::printf("%9ld %-14s %10.0f %10.2f %10.2f %10.0f %10.2f\n", static_cast<long>(bytes),
-                ways[i].first.c_str(), Median(columns[i].rates), RatioOf(columns[i], columns[0]),
-                RatioOf(columns[i], columns.back()), Median(columns[i].cpu_us),
-                Median(columns[0].cpu_us) / Median(columns[i].cpu_us));
-  }
-  std::fflush(stdout);
+  MeasureWays(clients, ways, bytes);
 }
 
 void Run() {
@@ -293,17 +351,21 @@ void Run() {
   const std::string socket = absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".sock");
   options.listen = absl::StrCat(options.listen, ",", socket);
   const BenchServer server(options);
-  const std::string tcp = server.address().substr(0, server.address().find(','));
+  EchoService echo_service;
+  const EchoServer echo(echo_service, grpc::InsecureServerCredentials(),
+                        absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".echo"));
+  const Addresses servers = {server.address().substr(0, server.address().find(',')), socket,
+                             echo.address()};
   std::printf("%s, %d connections\n", server.description().c_str(),
               absl::GetFlag(FLAGS_connections));
-  std::printf("%9s %-14s %10s %10s %10s %10s %10s\n", "bytes", "way", "calls/s", "x message",
-              "x kernels", "cpu us", "x cpu");
+  std::printf("%9s %-17s %10s %10s %10s %10s %10s %10s %10s\n", "bytes", "way", "calls/s",
+              "x message", "x kernels", "cpu us", "x cpu", "p50 us", "- echo");
   for (const std::string& size : absl::GetFlag(FLAGS_sizes)) {
     std::int64_t bytes = 0;
     if (!absl::SimpleAtoi(size, &bytes) || bytes <= 0 || bytes % (kRowElements * 4) != 0) {
       Exit("--sizes: wanted multiples of 16384");
     }
-    Measure(tcp, socket, bytes);
+    Measure(servers, bytes);
   }
 }
 

@@ -106,6 +106,10 @@ class CountingRegionMetrics final : public RegionMetrics {
     mapped_bytes += more_bytes;
   }
   void RecordRefused(RegionRefusal reason) override { ++refused[static_cast<std::size_t>(reason)]; }
+  void AddLocked(std::int64_t more) override { locked_bytes += more; }
+  void RecordNotLocked(PageLockRefusal reason) override {
+    ++not_locked[static_cast<std::size_t>(reason)];
+  }
   void RecordBroken() override { ++broken; }
   void AddTensors(RegionMemory, std::int64_t more_in, std::int64_t more_out) override {
     in_bytes += more_in;
@@ -115,6 +119,8 @@ class CountingRegionMetrics final : public RegionMetrics {
   std::atomic<std::int64_t> mapped{0};
   std::atomic<std::int64_t> mapped_bytes{0};
   std::array<std::atomic<std::int64_t>, kRegionRefusals> refused{};  // By reason.
+  std::atomic<std::int64_t> locked_bytes{0};
+  std::array<std::atomic<std::int64_t>, kPageLockRefusals> not_locked{};  // By reason.
   std::atomic<std::int64_t> broken{0};
   std::atomic<std::int64_t> in_bytes{0};
   std::atomic<std::int64_t> out_bytes{0};

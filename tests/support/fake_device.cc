@@ -71,11 +71,17 @@ class FakeStream final : public DeviceStream {
   ~FakeStream() override { RunUntil(work_added_); }
 
   absl::Status CopyIn(std::byte* device, const std::byte* host, std::size_t bytes) override {
-    return Enqueue(DeviceCall::kCopyIn, [=] { std::memcpy(device, host, bytes); });
+    return Enqueue(DeviceCall::kCopyIn, [=, this] {
+      device_.Copied(host, bytes);
+      std::memcpy(device, host, bytes);
+    });
   }
 
   absl::Status CopyOut(std::byte* host, const std::byte* device, std::size_t bytes) override {
-    return Enqueue(DeviceCall::kCopyOut, [=] { std::memcpy(host, device, bytes); });
+    return Enqueue(DeviceCall::kCopyOut, [=, this] {
+      device_.Copied(host, bytes);
+      std::memcpy(host, device, bytes);
+    });
   }
 
   absl::Status Normalize(const norm::NormSpec& spec, const norm::NormParams& params,
@@ -253,10 +259,24 @@ absl::StatusOr<Buffer> FakeDevice::Allocate(MemoryKind kind, std::size_t bytes) 
   }
   auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
   *allocated_bytes_ += size;
+  if (kind == MemoryKind::kPinned && copy_watch_) {
+    MutexLock lock(mutex_);
+    pinned_[data] = bytes;
+  }
   return Buffer(data, bytes, [data, size, allocated = allocated_bytes_] {
     *allocated -= size;
     ::operator delete(data, kAlignment);
   });
+}
+
+void FakeDevice::Copied(const std::byte* host, std::size_t bytes) const {
+  if (!copy_watch_) return;
+  {
+    MutexLock lock(mutex_);
+    auto block = pinned_.upper_bound(host);
+    if (block != pinned_.begin() && host + bytes <= (--block)->first + block->second) return;
+  }
+  copy_watch_(host, bytes);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceStream>> FakeDevice::CreateStream(

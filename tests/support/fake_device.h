@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "server/exec/device/device.h"
 #include "tests/support/call_faults.h"
 
@@ -32,6 +34,10 @@ class FakeDevice final : public Device {
   // From now on its streams take launches of any size, as tensors in memory that clients share are;
   // until then one that is too large for its stream fails.
   void LetLaunchesGrow() { launches_may_grow_ = true; }
+  // From now on `watch` hears of the host's memory in each copy, when it is made, on the lane's
+  // thread, but for what the device has allocated as pinned. Before anything is allocated.
+  using CopyWatch = std::function<void(const std::byte* host, std::size_t bytes)>;
+  void WatchCopies(CopyWatch watch) { copy_watch_ = std::move(watch); }
   bool launches_may_grow() const { return launches_may_grow_; }
 
   const std::string& name() const override { return name_; }
@@ -49,6 +55,7 @@ class FakeDevice final : public Device {
 
   // For its streams.
   absl::Status Count(DeviceCall call) { return faults_.Count(call); }
+  void Copied(const std::byte* host, std::size_t bytes) const;
 
  private:
   const std::string name_;
@@ -56,6 +63,10 @@ class FakeDevice final : public Device {
   const std::int64_t memory_bytes_;
   CallFaults faults_;
   std::atomic<bool> launches_may_grow_{false};
+  CopyWatch copy_watch_;
+  mutable Mutex mutex_;
+  // With a watch: where each begins, and its size. What has gone stays, until it is allocated anew.
+  std::map<const std::byte*, std::size_t> pinned_ ABSL_GUARDED_BY(mutex_);
   // shared: memory that was given out returns to it, also after the device has gone.
   const std::shared_ptr<std::atomic<std::int64_t>> allocated_bytes_;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_device.h"
+#include "server/exec/cuda/cuda_page_locker.h"
 #include "server/exec/cuda/cuda_shared_memory.h"
 #include "server/exec/device/device_backend.h"
 
@@ -54,7 +55,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
   }
   const DeviceBackendOptions device_options = ToDeviceOptions(options, devices.size());
   auto backend = DeviceBackend::Create(std::move(devices), device_options, metrics, clock);
-  if (!backend.ok() || !options.device_shared_memory) return backend;
+  if (!backend.ok()) return backend;
+  (*backend)->SetPageLocker(CreateCudaPageLocker(chosen));
+  if (!options.device_shared_memory) return backend;
   auto shared = CreateCudaSharedMemory(std::move(chosen));
   if (!shared.ok()) return shared.status();
   (*backend)->SetSharedMemory(*std::move(shared));

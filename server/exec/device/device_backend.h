@@ -12,6 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/page_locker.h"
+#include "base/shared_device_memory.h"
 #include "server/exec/backend.h"
 #include "server/exec/device/device.h"
 #include "server/exec/device/device_lane.h"
@@ -60,10 +62,12 @@ class DeviceBackend final : public Backend {
   std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override;
   InputStager* stager() override { return stager_.get(); }
   SharedDeviceMemory* shared_device_memory() override { return shared_memory_.get(); }
-  // Before the lanes run.
+  PageLocker* page_locker() override { return page_locker_.get(); }
+  // Both before the lanes run.
   void SetSharedMemory(std::unique_ptr<SharedDeviceMemory> memory) {
     shared_memory_ = std::move(memory);
   }
+  void SetPageLocker(std::unique_ptr<PageLocker> locker) { page_locker_ = std::move(locker); }
   std::string Description() const override;
 
  private:
@@ -78,6 +82,7 @@ class DeviceBackend final : public Backend {
 
   int lanes_per_device_ = 0;  // For whose batches a model has workspaces.
   std::unique_ptr<SharedDeviceMemory> shared_memory_;
+  std::unique_ptr<PageLocker> page_locker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;
   std::vector<std::unique_ptr<PinnedPool>> pools_;

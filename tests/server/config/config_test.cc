@@ -154,7 +154,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 69U);
+  EXPECT_EQ(names.size(), 71U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
@@ -356,6 +356,10 @@ TEST(ParseCommandLineTest, SharedMemoryAndItsSocketGoTogether) {
               HasSubstr("wanted unix:///path"));
   EXPECT_THAT(ErrorOf({"--shared_memory=named", "--shared_memory_prefix=a/b"}),
               HasSubstr("without a slash"));
+  for (const char* flag : {"--max_locked_shared_bytes", "--max_identity_locked_shared_bytes"}) {
+    EXPECT_EQ(ErrorOf({absl::StrCat(flag, "=0").c_str()}), "");
+    EXPECT_THAT(ErrorOf({absl::StrCat(flag, "=-1").c_str()}), HasSubstr(flag));
+  }
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include "client/shared_region.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_page_locker.h"
 
 namespace normd {
 namespace {
@@ -49,7 +50,13 @@ Descriptor Memory(std::int64_t bytes, int seals, unsigned flags = 0) {
 
 class RegionListenerTest : public ::testing::Test {
  protected:
-  RegionListenerTest() { Start(); }
+  RegionListenerTest() : RegionListenerTest(nullptr) {}
+  explicit RegionListenerTest(PageLocks* page_locks)
+      : registry_(
+            {.limits = {.max_regions = 64, .max_owner_regions = 64}, .page_locks = page_locks},
+            metrics_.regions, clock_) {
+    Start();
+  }
   ~RegionListenerTest() override {
     listener_.reset();
     std::filesystem::remove_all(folder_);
@@ -128,8 +135,7 @@ class RegionListenerTest : public ::testing::Test {
   const std::string address_ = "unix://" + path_;
   CountingMetrics metrics_;
   FakeClock clock_;
-  RegionRegistry registry_{
-      {{.max_regions = 64, .max_owner_regions = 64}}, metrics_.regions, clock_};
+  RegionRegistry registry_;
   std::unique_ptr<RegionListener> listener_;
 };
 
@@ -196,6 +202,50 @@ TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   AwaitMapped(0);
+}
+
+// Before the registry, so that it outlives its regions.
+struct WithPageLocks {
+  testing::FakePageLocker locker_;
+  CountingMetrics lock_metrics_;
+  PageLocks page_locks_{locker_, {}, lock_metrics_.regions};
+};
+
+class LockedRegionListenerTest : public WithPageLocks, public RegionListenerTest {
+ protected:
+  LockedRegionListenerTest() : RegionListenerTest(&page_locks_) {}
+};
+
+// FakePageLocker ends the test when what is locked is unmapped.
+TEST_F(LockedRegionListenerTest, AKilledClientsRegionIsUnlockedBehindItsLastRequest) {
+  int names[2];
+  ASSERT_EQ(pipe(names), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto region = SharedRegion::Create(address_, kPage);
+    if (region.ok()) {
+      const std::string& name = (*region)->name();
+      if (write(names[1], name.data(), name.size()) > 0) pause();
+    }
+    _exit(1);
+  }
+  char name[64];
+  const ssize_t bytes = read(names[0], name, sizeof(name));
+  ASSERT_GT(bytes, 0);
+  const absl::string_view sent(name, static_cast<std::size_t>(bytes));
+  locker_.WaitForCalls(1);
+  auto used = registry_.Find("", sent);
+  ASSERT_TRUE(used.ok()) << used.status();
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  while (registry_.Find("", sent).ok()) std::this_thread::yield();
+  EXPECT_EQ(locker_.locked(), 1);
+  std::memset((*used)->Part(0, kPage)->data(), 1, kPage);
+  used = absl::NotFoundError("");
+  AwaitMapped(0);
+  EXPECT_EQ(locker_.locked(), 0);
+  EXPECT_EQ(lock_metrics_.regions.locked_bytes, 0);
+  for (const int end : names) close(end);
 }
 
 TEST_F(RegionListenerTest, MemoryThatCanShrinkIsRefused) {

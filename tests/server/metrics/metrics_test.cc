@@ -81,6 +81,8 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_shared_regions", "gauge"},
       {"normd_shared_region_bytes", "gauge"},
       {"normd_shared_regions_refused_total", "counter"},
+      {"normd_shared_locked_bytes", "gauge"},
+      {"normd_shared_regions_not_locked_total", "counter"},
       {"normd_shared_regions_broken_total", "counter"},
       {"normd_shared_tensor_bytes_total", "counter"},
       {"normd_ready", "gauge"},
@@ -376,6 +378,9 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   regions.AddMapped(RegionPlane::kDescriptor, 1, 4096);
   regions.AddMapped(RegionPlane::kNamed, -1, -4096);
   regions.RecordRefused(RegionRefusal::kLimit);
+  regions.AddLocked(12288);
+  regions.AddLocked(-4096);
+  regions.RecordNotLocked(PageLockRefusal::kDriver);
   regions.RecordBroken();
   regions.AddTensors(RegionMemory::kHost, 64, 32);
   regions.AddTensors(RegionMemory::kDevice, 16, 8);
@@ -386,6 +391,9 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
         "normd_shared_regions{kind=\"descriptor\"} 1\n",
         "normd_shared_regions_refused_total{reason=\"limit\"} 1\n",
         "normd_shared_regions_refused_total{reason=\"off\"} 0\n",
+        "normd_shared_locked_bytes 8192\n",
+        "normd_shared_regions_not_locked_total{reason=\"driver\"} 1\n",
+        "normd_shared_regions_not_locked_total{reason=\"limit\"} 0\n",
         "normd_shared_regions_broken_total 1\n",
         "normd_shared_tensor_bytes_total{direction=\"in\",memory=\"host\"} 64\n",
         "normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"} 32\n",

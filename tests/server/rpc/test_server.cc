@@ -40,12 +40,17 @@ std::unique_ptr<Backend> MakeFakeDevices(const TestServerOptions& options, Metri
   backend.pool_bytes = 4 << 20;
   backend.lane.arena_bytes = 4 << 20;
   backend.lane.chunk_bytes = 64 << 10;
-  backend.lane.mapped_bytes = 32 << 10;
+  backend.lane.mapped_bytes = options.fake_mapped_bytes;
   backend.shared_memory = options.device_memory != nullptr;
   std::vector<std::unique_ptr<Device>> devices;
   for (int i = 0; i < options.fake_devices; ++i) {
     auto device = std::make_unique<FakeDevice>(absl::StrCat("fake:", i));
     device->LetLaunchesGrow();
+    if (options.page_locker != nullptr) {
+      device->WatchCopies([locker = options.page_locker](const std::byte* host, std::size_t bytes) {
+        locker->Touch(host, bytes);
+      });
+    }
     devices.push_back(std::move(device));
   }
   return ValueOrDie(DeviceBackend::Create(std::move(devices), backend, metrics, clock));
@@ -71,6 +76,12 @@ std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int 
     lanes.push_back(std::make_unique<PausingLane>(std::move(lane), gate));
   }
   return lanes;
+}
+
+std::unique_ptr<PageLocks> MakePageLocks(const TestServerOptions& options, Metrics& metrics) {
+  if (options.page_locker == nullptr) return nullptr;
+  return std::make_unique<PageLocks>(*options.page_locker, options.page_lock_limits,
+                                     metrics.ForRegions());
 }
 
 std::unique_ptr<Access> MakeAccess(const AccessFiles& files, Callers& callers, Metrics& metrics) {
@@ -106,10 +117,12 @@ TestServer::TestServer(TestServerOptions options)
       queue_(options.queue, clock_),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
                 backend_->MakeInlineLanes()),
+      page_locks_(MakePageLocks(options, *metrics_)),
       regions_({.limits = options.region_limits,
                 .named = true,
                 .device = options.fake_devices > 0 || options.device_memory != nullptr,
-                .device_memory = options.device_memory},
+                .device_memory = options.device_memory,
+                .page_locks = page_locks_.get()},
                metrics_->ForRegions(), clock_),
       accept_{options.accept, registry_, admission_,         queue_,
               *metrics_,      clock_,    options.request_log},

@@ -27,6 +27,7 @@
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/server.h"
+#include "tests/support/fake_page_locker.h"
 #include "tests/support/test_lanes.h"
 
 namespace normd::testing {
@@ -62,6 +63,10 @@ struct TestServerOptions {
   // which outlives the server. Null: none.
   int fake_devices = 0;
   SharedDeviceMemory* device_memory = nullptr;
+  // Locks regions of the host for them; outlives the server. Null: none are locked.
+  FakePageLocker* page_locker = nullptr;
+  PageLockLimits page_lock_limits;
+  std::size_t fake_mapped_bytes = 32 << 10;  // Up to which their kernels address the host's memory.
   int fail_at_batch = -1;  // Each lane fails at its batch of that number; -1: never.
   absl::Status lane_error = absl::InternalError("device 7 at 0xdeadbeef is gone");  // With this.
 };
@@ -108,6 +113,7 @@ class TestServer {
   BatchQueue queue_;
   Gate gate_;
   Executor executor_;
+  std::unique_ptr<PageLocks> page_locks_;
   RegionRegistry regions_;
   AcceptEnvironment accept_;
   const std::unique_ptr<Access> access_;

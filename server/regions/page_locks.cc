@@ -1,0 +1,102 @@
+#include "server/regions/page_locks.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace normd {
+
+MappedPages::~MappedPages() { munmap(begin_, bytes_); }
+
+PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics)
+    : locker_(locker), limits_(limits), metrics_(metrics), thread_([this] { Loop(); }) {
+  pthread_setname_np(thread_.native_handle(), "page_locks");
+}
+
+PageLocks::~PageLocks() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.SignalOne();
+  }
+  thread_.join();
+}
+
+bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner) {
+  const auto bytes = static_cast<std::int64_t>(pages->bytes());
+  {
+    MutexLock lock(mutex_);
+    const auto found = owner_bytes_.find(owner);
+    const std::int64_t owned = found == owner_bytes_.end() ? 0 : found->second;
+    if (bytes <= limits_.max_bytes - bytes_ && bytes <= limits_.max_owner_bytes - owned) {
+      waiting_.push_back(pages);
+      bytes_ += bytes;
+      owner_bytes_[owner] += bytes;
+      changed_.SignalOne();
+      return true;
+    }
+  }
+  metrics_.RecordNotLocked(PageLockRefusal::kLimit);
+  return false;
+}
+
+void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& owner,
+                        KeptThings kept) {
+  MutexLock lock(mutex_);
+  released_.push_back({std::move(pages), owner, std::move(kept)});
+  changed_.SignalOne();
+}
+
+// What is released goes first: somebody may wait for its end, and what it counts is wanted.
+void PageLocks::Loop() {
+  for (;;) {
+    std::optional<Released> released;
+    std::shared_ptr<MappedPages> pages;
+    {
+      MutexLock lock(mutex_);
+      while (!closed_ && released_.empty() && waiting_.empty()) changed_.Wait(mutex_);
+      if (!released_.empty()) {
+        released = std::move(released_.front());
+        released_.pop_front();
+      } else if (!waiting_.empty()) {
+        pages = waiting_.front().lock();
+        waiting_.pop_front();
+      } else {
+        return;
+      }
+    }
+    if (released.has_value()) End(*std::move(released));
+    if (pages != nullptr) Lock(*pages);
+  }
+}
+
+void PageLocks::Lock(MappedPages& pages) {
+  if (!locker_.Lock(pages.begin(), pages.bytes(), pages.writable()).ok()) {
+    return metrics_.RecordNotLocked(PageLockRefusal::kDriver);
+  }
+  pages.locked_.store(true, std::memory_order_release);
+  metrics_.AddLocked(static_cast<std::int64_t>(pages.bytes()));
+}
+
+void PageLocks::End(Released released) {
+  const auto bytes = static_cast<std::int64_t>(released.pages->bytes());
+  if (released.pages->locked()) {
+    locker_.Unlock(released.pages->begin());
+    metrics_.AddLocked(-bytes);
+  }
+  released.pages.reset();
+  {
+    MutexLock lock(mutex_);
+    bytes_ -= bytes;
+    const auto owned = owner_bytes_.find(released.owner);
+    owned->second -= bytes;
+    if (owned->second == 0) owner_bytes_.erase(owned);
+  }
+  released.kept.clear();
+}
+
+}  // namespace normd

@@ -1,0 +1,244 @@
+#include "server/regions/page_locks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/regions/region_registry.h"
+#include "tests/server/regions/shared_file.h"
+#include "tests/support/counting_metrics.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/fake_page_locker.h"
+
+namespace normd {
+namespace {
+
+using testing::FakePageLocker;
+using testing::SharedFile;
+
+constexpr std::int64_t kPage = 4096;
+
+std::ptrdiff_t MappingsOfTheProcess() {
+  std::ifstream maps("/proc/self/maps");
+  return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+}
+
+// Sees when the last region has gone: what Region::Keep keeps.
+class Ending {
+ public:
+  std::shared_ptr<void> kept() {
+    return std::shared_ptr<void>(this, [](void* ending) { static_cast<Ending*>(ending)->End(); });
+  }
+  bool ended() {
+    MutexLock lock(mutex_);
+    return ended_;
+  }
+  void Wait() {
+    MutexLock lock(mutex_);
+    while (!ended_) changed_.Wait(mutex_);
+  }
+
+ private:
+  void End() {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    changed_.SignalAll();
+  }
+  Mutex mutex_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class PageLocksTest : public ::testing::Test {
+ protected:
+  absl::Status Register(const std::string& name, std::int64_t bytes = kPage,
+                        const std::string& owner = "") {
+    RegionFacts facts;
+    facts.owner = owner;
+    facts.name = name;
+    facts.key = file_.key();
+    facts.bytes = bytes;
+    return registry_.RegisterNamed(std::move(facts));
+  }
+  std::shared_ptr<const Region> Find(const std::string& name, const std::string& owner = "") {
+    return registry_.Find(owner, name).value_or(nullptr);
+  }
+  MemoryKind KindOf(const std::string& name, const std::string& owner = "") {
+    return Find(name, owner)->place().kind;
+  }
+  // Until its memory is unmapped.
+  void UnregisterAndWait(const std::string& name, const std::string& owner = "") {
+    Ending ending;
+    ASSERT_TRUE(registry_.Unregister(owner, name, InUse::kFinish, ending.kept()).ok());
+    ending.Wait();
+  }
+  std::int64_t not_locked(PageLockRefusal reason) const {
+    return metrics_.regions.not_locked[static_cast<std::size_t>(reason)];
+  }
+
+  CountingMetrics metrics_;
+  FakeClock clock_;
+  FakePageLocker locker_;
+  const PageLockLimits limits_{8 * kPage, 6 * kPage};
+  PageLocks locks_{locker_, limits_, metrics_.regions};
+  RegionRegistry registry_{
+      {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.regions, clock_};
+  SharedFile file_{16 * kPage};
+};
+
+TEST_F(PageLocksTest, ARegionIsLockedUntilItIsUnmapped) {
+  ASSERT_TRUE(Register("r", 2 * kPage).ok());
+  locker_.WaitForCalls(1);
+  while (KindOf("r") != MemoryKind::kPinned) std::this_thread::yield();
+  EXPECT_EQ(Find("r")->facts().place.kind, MemoryKind::kHost) << "what was registered";
+  EXPECT_TRUE(locker_.writable_all());
+  EXPECT_EQ(metrics_.regions.locked_bytes, 2 * kPage);
+  UnregisterAndWait("r");
+  EXPECT_EQ(locker_.locked(), 0);
+  EXPECT_EQ(locker_.unlocks(), 1);
+  EXPECT_EQ(metrics_.regions.locked_bytes, 0);
+}
+
+TEST_F(PageLocksTest, WhatIsInUseStaysLockedWhenItIsUnregistered) {
+  ASSERT_TRUE(Register("r").ok());
+  locker_.WaitForCalls(1);
+  std::shared_ptr<const Region> used = Find("r");
+  Ending ending;
+  ASSERT_TRUE(registry_.Unregister("", "r", InUse::kFinish, ending.kept()).ok());
+  EXPECT_EQ(locker_.locked(), 1);
+  EXPECT_FALSE(ending.ended());
+  // Were it unlocked, this would end the test.
+  std::memset(used->Part(0, kPage)->data(), 1, kPage);
+  used.reset();
+  ending.Wait();
+  EXPECT_EQ(locker_.locked(), 0);
+}
+
+TEST_F(PageLocksTest, WhatTheDriverRefusesWorksUnlocked) {
+  locker_.Fail(absl::FailedPreconditionError("no more pages"));
+  ASSERT_TRUE(Register("r").ok());
+  locker_.WaitForCalls(1);
+  while (not_locked(PageLockRefusal::kDriver) == 0) std::this_thread::yield();
+  EXPECT_EQ(KindOf("r"), MemoryKind::kHost);
+  EXPECT_FALSE(Find("r")->broken());
+  UnregisterAndWait("r");
+  EXPECT_EQ(locker_.unlocks(), 0);
+  // What could not be locked does not count any more.
+  locker_.Fail(absl::OkStatus());
+  ASSERT_TRUE(Register("large", 6 * kPage).ok());
+  locker_.WaitForCalls(2);
+}
+
+TEST_F(PageLocksTest, WhatIsBeyondALimitWorksUnlocked) {
+  ASSERT_TRUE(Register("a", 5 * kPage, "alice").ok());
+  ASSERT_TRUE(Register("b", 2 * kPage, "alice").ok());  // 7 of her 6.
+  ASSERT_TRUE(Register("c", 4 * kPage, "bob").ok());    // 9 of all 8.
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 2);
+  ASSERT_TRUE(Register("d", 3 * kPage, "bob").ok());
+  locker_.WaitForCalls(2);
+  EXPECT_EQ(KindOf("b", "alice"), MemoryKind::kHost);
+  EXPECT_EQ(KindOf("c", "bob"), MemoryKind::kHost);
+  // What is gone makes room, and what was not counted does not.
+  UnregisterAndWait("b", "alice");
+  UnregisterAndWait("c", "bob");
+  ASSERT_TRUE(Register("e", kPage, "alice").ok());
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 3);
+  UnregisterAndWait("a", "alice");
+  ASSERT_TRUE(Register("f", 5 * kPage, "alice").ok());
+  locker_.WaitForCalls(3);
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 3);
+}
+
+TEST_F(PageLocksTest, NobodyWaitsForTheDriver) {
+  locker_.Hold();
+  ASSERT_TRUE(Register("first").ok());
+  locker_.WaitForHeld();
+  ASSERT_TRUE(Register("second").ok());
+  EXPECT_EQ(KindOf("first"), MemoryKind::kHost);
+  EXPECT_EQ(KindOf("second"), MemoryKind::kHost);
+  // Nor does the thread's work count as use.
+  Ending first;
+  Ending second;
+  EXPECT_TRUE(registry_.Unregister("", "first", InUse::kRefuse, first.kept()).ok());
+  EXPECT_TRUE(registry_.Unregister("", "second", InUse::kRefuse, second.kept()).ok());
+  EXPECT_FALSE(first.ended());
+  locker_.Release();
+  first.Wait();
+  second.Wait();
+  EXPECT_EQ(locker_.unlocks(), 1) << "the second was gone before its turn";
+  EXPECT_EQ(locker_.locked(), 0);
+}
+
+TEST_F(PageLocksTest, AReadOnlyRegionIsLockedForReading) {
+  RegionFacts facts;
+  facts.kind = RegionKind::kDescriptor;
+  facts.name = "r";
+  facts.bytes = kPage;
+  facts.writable = false;
+  ASSERT_TRUE(registry_.RegisterFile(file_.descriptor(), std::move(facts)).ok());
+  locker_.WaitForCalls(1);
+  EXPECT_FALSE(locker_.writable_all());
+}
+
+// Devices write to pages that the file has no more, without a fault.
+TEST_F(PageLocksTest, AFileThatWasMadeShorterBreaksALockedRegion) {
+  ASSERT_TRUE(Register("r", 2 * kPage).ok());
+  locker_.WaitForCalls(1);
+  while (KindOf("r") != MemoryKind::kPinned) std::this_thread::yield();
+  EXPECT_FALSE(Find("r")->broken());
+  file_.Resize(2 * kPage);
+  EXPECT_FALSE(Find("r")->broken());
+  file_.Resize(2 * kPage - 1);
+  EXPECT_TRUE(Find("r")->broken());
+  file_.Resize(16 * kPage);
+  EXPECT_TRUE(Find("r")->broken()) << "its pages are gone";
+}
+
+// Regions come, are used and go, in any order, beside those of others and a driver that fails now
+// and then. FakePageLocker ends the test when one is unmapped while it is locked.
+TEST_F(PageLocksTest, WhatComesAndGoesLeavesNothing) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  const std::ptrdiff_t mappings = MappingsOfTheProcess();
+  std::vector<std::thread> clients;
+  for (unsigned client = 0; client < 4; ++client) {
+    clients.emplace_back([this, client, seed] {
+      std::mt19937 random(seed + client);
+      const std::string owner(1, static_cast<char>('a' + client));
+      std::vector<std::shared_ptr<const Region>> used;
+      for (int i = 0; i < 400; ++i) {
+        if (random() % 16 == 0) locker_.Fail(absl::InternalError("now and then"));
+        const std::string name = std::to_string(i);
+        const std::int64_t bytes = 1 + random() % (3 * kPage);
+        ASSERT_TRUE(Register(name, bytes, owner).ok());
+        used.push_back(Find(name, owner));
+        if (random() % 2 == 0) std::this_thread::yield();
+        std::memset(used.back()->Part(0, bytes)->data(), 1, static_cast<std::size_t>(bytes));
+        if (random() % 16 == 0) locker_.Fail(absl::OkStatus());
+        ASSERT_TRUE(registry_.Unregister(owner, name, InUse::kFinish).ok());
+        if (random() % 3 == 0) used.clear();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  while (metrics_.regions.mapped != 0) std::this_thread::yield();
+  EXPECT_EQ(locker_.locked(), 0);
+  EXPECT_EQ(metrics_.regions.locked_bytes, 0);
+  EXPECT_NEAR(static_cast<double>(MappingsOfTheProcess()), static_cast<double>(mappings), 8);
+  const std::int64_t refused = not_locked(PageLockRefusal::kLimit);
+  ASSERT_TRUE(Register("all", limits_.max_owner_bytes, "a").ok());
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), refused) << "all of it is free again";
+}
+
+}  // namespace
+}  // namespace normd
