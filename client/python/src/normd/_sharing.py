@@ -24,7 +24,7 @@ from normd import _control, _request, _response
 from normd._pool import Lease, Pool
 from normd._request import Options
 from normd._response import Received
-from normd._shapes import output_bytes
+from normd._sizes import OutputSizes
 from normd._steps import Pause, Send, Steps
 from normd._tensors import Array, Input, Part, bytes_of
 from normd.errors import (
@@ -34,7 +34,6 @@ from normd.errors import (
     NotFoundError,
     UnimplementedError,
 )
-from normd.models import ModelInfo
 from normd.retry import Attempts
 from normd.shared_memory import SharedRegion, whole_pages
 
@@ -63,7 +62,7 @@ class _Room(NamedTuple):
 class Sharing:
     """What one client shares with its server. Thread-safe."""
 
-    def __init__(self, target: str, mode: str, token: str | None) -> None:
+    def __init__(self, target: str, mode: str, token: str | None, sizes: OutputSizes) -> None:
         """`mode`: "auto", "off", or the server's --shared_memory_listen."""
         if mode not in (AUTO, OFF) and not mode.startswith("unix:"):
             raise InvalidArgumentError(
@@ -76,7 +75,7 @@ class Sharing:
         self._regions: weakref.WeakSet[SharedRegion] = weakref.WeakSet()  # The caller's.
         self._pool = Pool()
         self._pool_from = 0.0 if mode != OFF and is_local(target) else math.inf  # When.
-        self._models: dict[tuple[str, int], ModelInfo] = {}
+        self._sizes = sizes
 
     def close(self) -> None:
         """Has the server let all regions go."""
@@ -168,7 +167,7 @@ class Sharing:
         except Error as error:
             lease.drop()
             self._forget(model, options)
-            if not _may_be_the_regions(error):
+            if not may_be_the_regions(error):
                 yield Pause(attempts.wait_after(error))
             return None
         except BaseException:  # The caller has gone, and the server may still compute.
@@ -178,28 +177,16 @@ class Sharing:
 
     def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
         """None where the server takes no regions, or there is no telling what comes of the call."""
-        key = (model, options.version)
         try:
             if not (yield from self._find_address()):
                 self._pause()
                 return None
-        except Error:  # Of a call that the caller has not made, like the next.
+            specs = [each.spec for each in inputs]
+            outputs = yield from self._sizes.find(model, options, specs)
+        except Error:  # Of calls that the caller has not made.
             self._pause()
             return None
-        try:
-            if key not in self._models:
-                self._models[key] = yield _control.get_model(model, options.version)
-        except (NotFoundError, InvalidArgumentError):  # Which the caller's own call will tell.
-            return None
-        except Error:
-            self._pause()
-            return None
-        info = self._models.get(key)  # Another thread may have forgotten it.
-        specs = [each.spec for each in inputs]
-        outputs = None if info is None else output_bytes(info, specs, options.outputs)
-        if info is None or outputs is None:
-            return None
-        return _Room([each.data.nbytes for each in inputs], outputs)
+        return None if outputs is None else _Room([each.nbytes for each in inputs], outputs)
 
     def _lease(self, room: _Room) -> Steps[Lease | None]:
         """A free region, or a new one. None: the server takes no more."""
@@ -222,7 +209,7 @@ class Sharing:
 
     def _forget(self, model: str, options: Options) -> None:
         """After a failure, of which a new server or version may be the cause."""
-        self._models.pop((model, options.version), None)
+        self._sizes.forget(model, options)
         self._pool.clear()
         self._pause(_PAUSE_AFTER_CALL_S)
 
@@ -268,7 +255,7 @@ def _fill(
     return _request.encode(model, options, found, placed, unnamed_outputs=not options.outputs)
 
 
-def _may_be_the_regions(error: Error) -> bool:
+def may_be_the_regions(error: Error) -> bool:
     """Whether the same call with messages may succeed at once."""
     kinds = (NotFoundError, InvalidArgumentError, FailedPreconditionError, UnimplementedError)
     return isinstance(error, kinds) or error.code.name == "OUT_OF_RANGE"
