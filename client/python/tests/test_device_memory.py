@@ -425,12 +425,15 @@ def test_a_server_that_was_started_anew(cuda, device_server, make_client, far):
     assert same(client.normalize(MODEL, there, out=out.zero_()), expected)
     strict = make_client(device_server.address, device_memory="require")
     before = len(device_server.inputs)
-    assert same(strict.normalize(MODEL, cuda.tensor(x)), expected)
+    large = values((16, 64, 64, 32))
+    for each in (x, large):
+        strict.normalize(MODEL, cuda.tensor(each))
     device_server.restart()
     with pytest.raises(normd.NotFoundError, match="shared_memory"):
         strict.normalize(MODEL, cuda.tensor(x))
-    assert same(strict.normalize(MODEL, cuda.tensor(x)), expected), "memory of its own anew"
-    assert len(device_server.inputs) == before + 2
+    for each in (large, x):  # In memory of its own anew, also where others were.
+        assert same(strict.normalize(MODEL, cuda.tensor(each)), far.normalize(MODEL, each))
+    assert len(device_server.inputs) == before + 4
 
 
 def test_a_full_server_is_asked_again(cuda, device_server, make_client, far, monkeypatch):
