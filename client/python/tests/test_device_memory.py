@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -194,6 +195,111 @@ def test_indexes_go_in_the_message(cuda, binaries, make_client, tmp_path):
         assert device_server.breaches == []
 
 
+def test_in_inference_mode_and_out_of_it(cuda, near, far):
+    x = values()
+    expected = far.normalize(MODEL, x)
+    with torch.inference_mode():
+        region = near.share(2 * x.nbytes, device=0)
+        made = [region.tensor(SHAPE)]
+        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
+    made.append(region.tensor(SHAPE))
+    assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
+    for there in made:
+        there.copy_(x)
+        near.normalize(MODEL, there, out=there)
+        assert same(there, expected)
+
+
+def test_empty_tensors(cuda, device_server, near, far):
+    x = values((0, 64, 5))
+    assert same(near.normalize(MODEL, cuda.tensor(x)), far.normalize(MODEL, x))
+    assert device_server.inputs == []
+
+
+DRIVER = r"""
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+typedef uint64_t u64;
+static int pushed, pushes, fail;
+int set_fail(int code) { fail = code; return 0; }
+int depth(void) { return pushed; }
+int pushed_in_all(void) { return pushes; }
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGet(int* device, int at) { *device = 40 + at; return at < 2 ? 0 : 101; }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = (void*)(u64)device;
+  return 0;
+}
+int cuCtxPushCurrent_v2(void* context) { ++pushes; ++pushed; return (u64)context == 41 ? 0 : 201; }
+int cuCtxPopCurrent_v2(void** context) { --pushed; return context == 0; }
+int cuMemAlloc_v2(u64* address, size_t bytes) {
+  *address = (u64)(uintptr_t)malloc(bytes);
+  return pushed == 1 ? 0 : 201;
+}
+int cuMemsetD8_v2(u64 at, unsigned char value, size_t bytes) {
+  memset((void*)at, value, bytes);
+  return 0;
+}
+int cuCtxSynchronize(void) { return 0; }
+int cuIpcGetMemHandle(char* handle, u64 address) {
+  memset(handle, 0, 64);
+  memcpy(handle + 56, &address, 8);
+  return fail;
+}
+static u64 freed;
+static int frees;
+u64 last_freed(void) { return freed; }
+int freed_in_all(void) { return frees; }
+int cuMemFree_v2(u64 address) {
+  ++frees;
+  freed = address;
+  free((void*)address);
+  return 0;
+}
+int cuGetErrorName(int code, const char** name) {
+  *name = code == 801 ? "NOT_SUPPORTED" : "OTHER";
+  return 0;
+}
+"""
+
+
+def test_the_drivers_calls(tmp_path):
+    """Against a driver of the host's memory, by its real interface."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "driver.c", tmp_path / "libdriver.so"
+    source.write_text(DRIVER)
+    subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", library, source], check=True)
+    fake = ctypes.CDLL(str(library))
+    fake.last_freed.restype = ctypes.c_uint64
+    driver = _cuda.Driver(str(library))
+    nbytes = 1 << 20
+    address, handle = driver.allocate(1, nbytes)
+    assert handle == bytes(56) + address.to_bytes(8, sys.byteorder)
+    assert ctypes.string_at(address, nbytes) == bytes(nbytes)
+    memory = _cuda.DeviceMemory(driver, 1, nbytes)
+    interface = memory.__cuda_array_interface__
+    assert interface["data"] == (memory.address, False)
+    assert interface["shape"] == (nbytes,)
+    at = memory.address
+    del memory
+    gc.collect()
+    assert fake.last_freed() == at
+    driver.free(1, address)
+    assert fake.last_freed() == address
+    assert (fake.depth(), fake.pushed_in_all()) == (0, 4)
+    fake.set_fail(801)
+    with pytest.raises(normd.UnavailableError, match="CUDA: cuIpcGetMemHandle: NOT_SUPPORTED"):
+        driver.allocate(1, nbytes)
+    assert fake.freed_in_all() == 3, "what cannot be shared is freed"
+    assert fake.depth() == 0
+    with pytest.raises(normd.UnavailableError, match="cuDeviceGet: OTHER"):
+        driver.allocate(2, nbytes)
+    with pytest.raises(normd.UnavailableError, match=r"CUDA: .*no_such"):
+        _cuda.Driver("libno_such.so")
+
+
 def test_quantized_outputs(cuda, near, far):
     x = values((32, 4096))
     expected = far.call("rms_norm_4096_float8", x).outputs
@@ -208,6 +314,18 @@ def test_larger_tensors_than_messages_take_are_no_streams(cuda, device_server, m
     assert same(client.normalize(MODEL, cuda.tensor(x)), far.normalize(MODEL, x))
     assert client.call(MODEL, cuda.tensor(x)).batch is not None, "a stream has none"
     assert len(device_server.inputs) == 2
+
+
+def test_streams_of_chunks_wait_for_streams_of_work(cuda, device_server, make_client, far):
+    """Where another thread than the caller's reads the tensor."""
+    client = make_client(device_server.address)
+    x, out = cuda.tensor(values()), cuda.tensor(torch.zeros(SHAPE))
+    with cuda.on(cuda.current):  # What the caller does before.
+        pass
+    assert client.normalize_stream(MODEL, x, out=out).output is out
+    assert same(out, far.normalize(MODEL, values()))
+    if isinstance(client, Blocking):
+        assert cuda.current.done == cuda.current.given
 
 
 def test_requests_wait_for_streams(cuda, device_server, near, far):

@@ -19,7 +19,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from normd import _torch
@@ -47,10 +47,10 @@ class _Handle(ctypes.Structure):
 class Driver:
     """The calls of the driver. Thread-safe; each uses the device's primary context, as PyTorch."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = "libcuda.so.1") -> None:
         """UnavailableError where there is no driver."""
         try:
-            self._library = ctypes.CDLL("libcuda.so.1")
+            self._library = ctypes.CDLL(library)
         except OSError as error:
             raise UnavailableError(f"CUDA: {error}") from None
         self._contexts: dict[int, ctypes.c_void_p] = {}
@@ -164,10 +164,28 @@ class Cuda:
         return stream.record_event()
 
 
+def bytes_over(memory: DeviceMemory) -> Any:
+    """A tensor of its bytes, for calls in inference mode and others."""
+    with sys.modules["torch"].inference_mode(False):
+        return CUDA.over(memory)
+
+
 def view(flat: Any, at: int, shape: tuple[int, ...], dtype: DataType) -> Any:
     """A tensor in the bytes of another, from `at` on."""
     end = at + math.prod(shape) * dtype.itemsize
     return flat[at:end].view(_torch.type_of(dtype)).view(shape)
+
+
+def record_all(*groups: object) -> list[Any]:
+    """Events behind the work on devices of the tensors in these, each a tensor, or several by name,
+    or something else."""
+    values = [each for group in groups for each in _each_of(group)]
+    devices = {CUDA.device_of(each) for each in values if _torch.is_tensor(each)}
+    return [CUDA.record(CUDA.stream(each)) for each in devices if each is not None]
+
+
+def _each_of(group: object) -> list[object]:
+    return list(group.values()) if isinstance(group, Mapping) else [group]
 
 
 @functools.lru_cache(maxsize=1)

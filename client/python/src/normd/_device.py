@@ -119,6 +119,8 @@ class DevicePlane:
         """Whether such a call may leave tensors on their device."""
         if self._mode == OFF or not any(each.tensor is not None for each in inputs):
             return False
+        if not all(each.nbytes for each in inputs):  # No region has a part without bytes.
+            return False
         if self._mode == REQUIRE or self._regions:
             return True
         return self._is_local and self._may_copy(inputs)
@@ -302,7 +304,7 @@ class DevicePlane:
         size = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
         try:
             memory = DeviceMemory(_cuda.CUDA.driver(), device, size)
-            flat = _cuda.CUDA.over(memory)
+            flat = _cuda.bytes_over(memory)
             return memory, self._register(memory), flat
         except Error as error:
             raise _Elsewhere(error, _PAUSE_S) from None

@@ -49,7 +49,7 @@ OFF = "off"
 
 
 class _Room(NamedTuple):
-    """What the tensors of a call take in a region, each in pages of its own."""
+    """What the tensors of a call take in a region of the pool, each in pages of its own."""
 
     inputs: list[int]
     outputs: dict[str, int]
@@ -57,6 +57,14 @@ class _Room(NamedTuple):
     @property
     def nbytes(self) -> int:
         return sum(map(whole_pages, [*self.inputs, *self.outputs.values()]))
+
+
+class _Places(NamedTuple):
+    """A call's inputs, with where they are in regions of the caller's, and its outputs there."""
+
+    inputs: list[Input]
+    placed: dict[str, Part | None]  # All that are wanted; empty: none lies there.
+    memory: dict[str, Array]
 
 
 class Sharing:
@@ -114,17 +122,19 @@ class Sharing:
         attempts: Attempts,
     ) -> Steps[Received]:
         """The call, with tensors in regions as far as that can be."""
-        received = yield from self._with_callers_regions(model, options, inputs, out)
-        if received is None and self._may_pool(inputs):
-            received = yield from self._with_pool(model, options, inputs, attempts)
+        places = self._find_places(inputs, out)
+        placed = places.placed
+        received = None
+        if not placed and self._may_pool(inputs):
+            received = yield from self._with_pool(model, options, places, attempts)
         if received is None:
-            received = _response.decode((yield Send(_request.encode(model, options, inputs))))
+            unnamed = bool(placed) and not options.outputs
+            request = _request.encode(model, options, places.inputs, placed, unnamed)
+            received = _response.decode((yield Send(request)), places.memory)
         return received
 
-    def _with_callers_regions(
-        self, model: str, options: Options, inputs: Sequence[Input], out: object
-    ) -> Steps[Received | None]:
-        """None: no tensor lies in one."""
+    def _find_places(self, inputs: Sequence[Input], out: object) -> _Places:
+        """What of a call lies in regions of the caller's."""
         regions = [region for region in list(self._regions) if not region.closed]
         memory: dict[str, Array] = {}
 
@@ -139,13 +149,7 @@ class Sharing:
         given = out if isinstance(out, Mapping) else {"": out}
         placed = {name: _place(each, part_of) for name, each in given.items()}
         found = [each._replace(part=part_of(each.data)) for each in inputs]
-        if not memory:
-            return None
-        wanted = placed if any(placed.values()) else {}
-        return _response.decode(
-            (yield Send(_request.encode(model, options, found, wanted, not options.outputs))),
-            memory,
-        )
+        return _Places(found, placed if any(placed.values()) else {}, memory)
 
     def _may_pool(self, inputs: Sequence[Input]) -> bool:
         if self._pool_from == math.inf or _request.total_bytes(inputs) < _POOL_FROM_BYTES:
@@ -153,16 +157,17 @@ class Sharing:
         return time.monotonic() >= self._pool_from
 
     def _with_pool(
-        self, model: str, options: Options, inputs: Sequence[Input], attempts: Attempts
+        self, model: str, options: Options, places: _Places, attempts: Attempts
     ) -> Steps[Received | None]:
-        """One attempt. None: the call is one for messages."""
-        room = yield from self._room(model, options, inputs)
+        """One attempt, its outputs and what lies in no region in one of the pool's. None: that
+        goes in messages."""
+        room = yield from self._room(model, options, places.inputs)
         lease = None if room is None else (yield from self._lease(room))
         if room is None or lease is None:
             return None
-        memory = {lease.region.name: lease.memory}
+        memory = {**places.memory, lease.region.name: lease.memory}
         try:
-            request = _fill(lease, room, model, options, inputs)
+            request = _fill(lease, room, model, options, places.inputs)
             received = _response.decode((yield Send(request, repeatable=False)), memory)
         except Error as error:
             lease.drop()
@@ -186,7 +191,11 @@ class Sharing:
         except Error:  # Of calls that the caller has not made.
             self._pause()
             return None
-        return None if outputs is None else _Room([each.nbytes for each in inputs], outputs)
+        return (
+            None
+            if outputs is None
+            else _Room([each.nbytes for each in inputs if each.part is None], outputs)
+        )
 
     def _lease(self, room: _Room) -> Steps[Lease | None]:
         """A free region, or a new one. None: the server takes no more."""
@@ -244,6 +253,9 @@ def _fill(
     at = 0
     found = []
     for each in inputs:
+        if each.part is not None:
+            found.append(each)
+            continue
         end = at + each.data.nbytes
         np.copyto(lease.memory[at:end], np.frombuffer(each.data, np.uint8))
         found.append(each._replace(part=Part(name, at, each.data.nbytes)))

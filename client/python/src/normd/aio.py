@@ -15,7 +15,7 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _control, _request, _response, _sharing, _steps, client
+from normd import _call, _channel, _control, _cuda, _request, _response, _sharing, _steps, client
 from normd._control import ControlCall, Result
 from normd._device import DevicePlane
 from normd._request import Options, Precision, Priority
@@ -384,7 +384,15 @@ class Client:
         if self._streams is None:
             self._streams = self._make_streams()
         run = self._streams._stream_run(request)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, run.run)
+        # What this thread's streams do with the tensors, the other's would not wait for.
+        events = _cuda.record_all(request.inputs, request.out)
+
+        def run_on_thread() -> Response:
+            for event in events:
+                event.synchronize()
+            return run.run()
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, run_on_thread)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

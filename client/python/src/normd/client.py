@@ -282,7 +282,7 @@ class Client(Closing):
             x_there, y_there = region.array(x.shape), region.array(x.shape)
             client.normalize("instance_norm_64", x_there, out=y_there)
 
-        Without an `out` in a region, the result of inputs in one comes in a message.
+        Without an `out` in a region, the result of inputs in one comes as that of others does.
 
         Args:
           device: a CUDA device, as torch.device takes it: the memory is the device's, for PyTorch's

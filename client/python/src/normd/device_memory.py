@@ -105,7 +105,8 @@ class DeviceRegion(Closing):
                     f"{self.nbytes}"
                 )
             self._end = max(self._end, begin + size)
-        return _cuda.view(self._flat, begin, dims, of_tensor)
+        with torch.inference_mode(False):  # For calls in it and others.
+            return _cuda.view(self._flat, begin, dims, of_tensor)
 
     def find(self, tensor: Any) -> int | None:
         """Where a tensor begins in the region; None: it is elsewhere, or the region is closed."""
