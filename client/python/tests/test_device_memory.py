@@ -636,6 +636,24 @@ def test_a_client_that_is_forgotten_leaves_nothing(cuda, device_server):
     assert_nothing_lives(cuda)
 
 
+def test_a_process_that_ends_leaves_nothing(cuda, device_server):
+    """Without a close, with a client that lives to the end."""
+    handle = cuda.fake_driver.allocate(0, 2 << 20).handle
+    program = f"""
+import types, normd
+client = normd.Client("{device_server.address}")
+handle = bytes.fromhex("{handle.hex()}")
+memory = types.SimpleNamespace(handle=handle, nbytes=2 << 20, device=0)
+print(client._devices._register(memory))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert ran.stdout.startswith("cuda-")
+    assert device_server.registered == 1
+    assert device_server.regions == {}
+
+
 def test_a_server_that_hangs_holds_nobody_up(cuda, device_server, make_client):
     client = make_client(device_server.address, device_memory="require")
     client.normalize(MODEL, cuda.tensor(values()))
