@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import gc
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -167,7 +169,15 @@ def test_several_inputs_and_outputs(cuda, device_server, near, far):
         got = near.call("add_rms_norm_4096", given).outputs
         assert list(got) == list(expected)
         assert all(same(got[name], expected[name]) for name in got)
+    # Results are of the first input's kind.
+    arrays = {"x": x.numpy(), "residual": cuda.tensor(residual)}
+    for name, each in near.call("add_rms_norm_4096", arrays).outputs.items():
+        assert isinstance(each, np.ndarray)
+        assert same(torch.from_numpy(each), expected[name])
     there = {name: cuda.tensor(each) for name, each in inputs.items()}
+    into = {name: np.zeros_like(each.numpy()) for name, each in expected.items()}
+    near.call("add_rms_norm_4096", there, out=into)
+    assert all(same(torch.from_numpy(into[name]), each) for name, each in expected.items())
     out = {"rstd": None, "residual_out": cuda.tensor(torch.zeros_like(x))}
     wanted = far.call("add_rms_norm_4096", inputs, out={"rstd": None, "residual_out": None})
     some = near.call("add_rms_norm_4096", there, out=out).outputs
@@ -558,6 +568,31 @@ def test_memory_of_a_call_that_was_given_up_is_nobody_elses(cuda, device_server,
     assert name not in device_server.regions
     gc.collect()
     assert given_up.memory.freed
+
+
+def test_a_call_that_is_cancelled_while_memory_is_made(cuda, device_server):
+    register, entered, gate = device_server._register, threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> bytes:
+        entered.set()
+        gate.wait(30)
+        return bytes(register(*arguments))
+
+    device_server.handlers["CudaSharedMemoryRegister"] = slowly
+    client = Blocking(device_server.address, device_memory="require")
+    try:
+        call = client.client.normalize(MODEL, cuda.tensor(values()))
+        future = asyncio.run_coroutine_threadsafe(call, client._loop)
+        assert entered.wait(30)
+        future.cancel()
+        gate.set()
+        region = client.share(1, device=0)
+        client.normalize(MODEL, cuda.tensor(values()))
+        assert device_server.registered == 2, "the call's memory is the next one's"
+        assert region.name in device_server.regions
+    finally:
+        close(client)
+    assert device_server.regions == {}
 
 
 def test_close_leaves_nothing(cuda, device_server, make_client):

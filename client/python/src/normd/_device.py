@@ -108,10 +108,9 @@ class DevicePlane:
             raise InvalidArgumentError(f"nbytes: {nbytes!r}, wanted an int of at least 1")
         try:
             yield from self._find_server_devices()
-            made = yield functools.partial(self._make, number, nbytes)
+            region: DeviceRegion = yield functools.partial(self._new_region, number, nbytes)
         except _Elsewhere as why:
             raise why.error from None
-        region = DeviceRegion(self._registrar, *made)
         self._regions.add(region)
         return region
 
@@ -260,21 +259,27 @@ class DevicePlane:
     def _slot(self, device: int, nbytes: int) -> Steps[Slot]:
         """A free one, or a new one."""
         size = max(BLOCK_BYTES, 1 << (nbytes - 1).bit_length())
-        with self._lock:
-            for slot in self._free:
-                if slot.memory.device == device and slot.memory.nbytes == size:
-                    self._free.remove(slot)
-                    return slot
-        made: Slot = yield functools.partial(self._new_slot, device, size)
-        return made
+        while True:
+            with self._lock:
+                for slot in self._free:
+                    if slot.memory.device == device and slot.memory.nbytes == size:
+                        self._free.remove(slot)
+                        return slot
+            # Which is free until it is taken: of a call that is cancelled meanwhile nobody does.
+            yield functools.partial(self._new_slot, device, size)
 
-    def _new_slot(self, device: int, size: int) -> Slot:
+    def _new_slot(self, device: int, size: int) -> None:
         self._make_room(size)
         try:
-            return Slot(*self._make(device, size))
+            slot = Slot(*self._make(device, size))
         except BaseException:
             self._count(-size)
             raise
+        with self._lock:
+            self._free.append(slot)
+
+    def _new_region(self, device: int, nbytes: int) -> DeviceRegion:
+        return DeviceRegion(self._registrar, *self._make(device, nbytes))
 
     def _make_room(self, size: int) -> None:
         """Counts a slot of this size, for which free ones may have to go."""

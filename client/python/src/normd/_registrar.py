@@ -22,6 +22,15 @@ _REFUSE: _Metadata = (("normd-in-use", "refuse"),)
 _WAIT: _Metadata = (("normd-in-use", "wait"),)
 
 
+# After which the server may have taken the memory or not.
+_UNKNOWN = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNKNOWN,
+)
+
+
 class Registrar:
     """Registers memory, and holds it until the server has let it go. Thread-safe; calls block.
 
@@ -54,13 +63,13 @@ class Registrar:
         try:
             self._call("CudaSharedMemoryRegister", request, _TIMEOUT_S)
         except Error as error:
-            if error.code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-                self.give_up(name)  # Perhaps the server has it.
-            else:
+            if isinstance(error, ClosedError) or error.code not in _UNKNOWN:
                 self._forget(name)
+            else:
+                self._keep(name, memory)
             raise
         except BaseException:
-            self.give_up(name)
+            self._keep(name, memory)
             raise
         return name
 
@@ -102,6 +111,13 @@ class Registrar:
             return error.code
         self._forget(name)
         return grpc.StatusCode.OK
+
+    def _keep(self, name: str, memory: DeviceMemory) -> None:
+        """Perhaps the server has it: until that is known, and if `end` has been, to the end."""
+        self.give_up(name)
+        with self._lock:
+            if self._closed:
+                _KEPT.append(memory)
 
     def _forget(self, name: str) -> None:
         self._given_up.discard(name)

@@ -157,19 +157,9 @@ class DeviceBytes:
         self.flat = flat
         self.nbytes = int(flat.numel())
 
-    def result(self, spec: TensorSpec, at: int, out: Any) -> Any:
-        """An output that lies there: copied to `out`, or a tensor of its own memory."""
-        there = _cuda.view(self.flat, at, spec.shape, spec.dtype)
-        if out is None:
-            return there.clone()
-        if not _torch.is_tensor(out):
-            array = check_out(out, spec)
-            np.copyto(array, _torch.on_host(there, spec.dtype).view(array.dtype))
-            return array
-        _torch.check_out(out, spec.dtype, spec.shape, "out")
-        if out.data_ptr() != there.data_ptr():
-            out.copy_(there)
-        return out
+    def tensor(self, spec: TensorSpec, at: int) -> Any:
+        """An output that lies there."""
+        return _cuda.view(self.flat, at, spec.shape, spec.dtype)
 
 
 Memory = Array | DeviceBytes
@@ -210,7 +200,8 @@ class Received(NamedTuple):
             target = given[spec.name] if given is not None else None
             memory = None if tensor.part is None else self.memory[tensor.part.region]
             if tensor.part is not None and isinstance(memory, DeviceBytes):
-                results[spec.name] = memory.result(spec, tensor.part.offset, target)
+                there = memory.tensor(spec, tensor.part.offset)
+                results[spec.name] = _from_device(there, spec, inputs[0], target)
                 continue
             array = self._array(tensor)
             if target is None:
@@ -229,6 +220,21 @@ class Received(NamedTuple):
         array = np.ndarray(tensor.spec.shape, dtype, memory, tensor.part.offset)
         array.flags.writeable = False
         return array
+
+
+def _from_device(there: Any, spec: TensorSpec, first: Input, out: Any) -> Any:
+    """An output on a device, copied to `out`, or to memory of its own of the first input's kind."""
+    if out is None and first.tensor is not None:
+        return there.clone()
+    if _torch.is_tensor(out):
+        _torch.check_out(out, spec.dtype, spec.shape, "out")
+        if out.data_ptr() != there.data_ptr():
+            out.copy_(there)
+        return out
+    array = _torch.on_host(there.clone(), spec.dtype).view(_dtypes.to_numpy(spec.dtype))
+    if out is None:
+        return first.make_result(array, spec.dtype)
+    return _fill(out, array, spec)
 
 
 def _fill(out: Any, array: Array, spec: TensorSpec) -> Any:
