@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -67,13 +68,14 @@ def far(make_client, server):
     ],
 )
 def test_where_it_cannot_be_the_result_is_the_same(
-    cuda, make_device_server, make_client, far, break_it, kind, match
+    cuda, make_device_server, make_client, far, caplog, break_it, kind, match
 ):
     server = make_device_server()
     break_it(server, cuda)
     x = values()
     expected = far.normalize(MODEL, x)
     out = cuda.tensor(torch.zeros_like(x))
+    caplog.set_level("INFO", "normd")
     for options in ({}, {"stream_above": 1 << 16}):
         client = make_client(server.address, **options)
         for _ in range(3):
@@ -90,6 +92,9 @@ def test_where_it_cannot_be_the_result_is_the_same(
                 call()
     assert server.inputs == []
     assert server.regions == {}
+    told = [each for each in caplog.messages if "through the host's memory" in each]
+    assert len(told) == 2, "once for each client that goes on"
+    assert re.search(match, told[0])
     assert_nothing_lives(cuda)
 
 
@@ -118,7 +123,8 @@ def test_off_and_elsewhere(cuda, device_server, make_client, far):
     assert same(strict.normalize(MODEL, x), expected)
 
 
-def test_a_client_holds_so_much(cuda, device_server, make_client, far, monkeypatch):
+def test_a_client_holds_so_much(cuda, device_server, make_client, far, monkeypatch, caplog):
+    caplog.set_level("INFO", "normd")
     monkeypatch.setattr(_device, "_MAX_BYTES", 4 << 20)
     client = make_client(device_server.address)
     for shape in ((2, 64, 16, 16), (8, 64, 32, 32), (8, 64, 33, 32), (2, 64, 16, 16)):
@@ -127,6 +133,9 @@ def test_a_client_holds_so_much(cuda, device_server, make_client, far, monkeypat
         held = sum(each.nbytes for each in device_server.regions.values())
         assert held <= 4 << 20
     assert [at for _, at in device_server.inputs] == [0, 0, 0], "the third is too large"
+    (told,) = caplog.messages
+    assert "through the host's memory" in told
+    assert "wanted at most 4194304" in told
     strict = make_client(device_server.address, device_memory="require")
     with pytest.raises(normd.ResourceExhaustedError, match="wanted at most 4194304"):
         strict.normalize(MODEL, cuda.tensor(values((8, 64, 33, 32))))

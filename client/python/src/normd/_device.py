@@ -62,10 +62,11 @@ _LOG = logging.getLogger("normd")
 class _Elsewhere(Exception):  # noqa: N818 The call goes another way.
     """Why a call cannot leave its tensors on their device."""
 
-    def __init__(self, error: Error, pause: float = 0.0) -> None:
+    def __init__(self, error: Error, pause: float = 0.0, quiet: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
         self.pause = pause
+        self.quiet = quiet  # What is as it should be, or has been told.
 
 
 class DevicePlane:
@@ -140,7 +141,9 @@ class DevicePlane:
                 raise why.error from None
             if why.pause:
                 self._from = time.monotonic() + why.pause
-                _LOG.info("CUDA tensors go through the host's memory: %s", why.error)
+            if not why.quiet:
+                # As text: who keeps an error keeps its frames, and with them the memory.
+                _LOG.info("CUDA tensors go through the host's memory: %s", str(why.error))
             return None
 
     def _may_copy(self, inputs: Sequence[Input]) -> bool:
@@ -167,7 +170,8 @@ class DevicePlane:
         outputs: dict[str, int] = {}
         if not plan.in_place:
             if not self._may_copy(inputs):
-                raise _Elsewhere(UnimplementedError("device_memory: too little to copy, or paused"))
+                error = UnimplementedError("device_memory: too little to copy, or paused")
+                raise _Elsewhere(error, quiet=True)
             outputs = yield from self._outputs(plan, model, options)
             slot = yield from self._slot(device, plan.nbytes(outputs))
         try:
