@@ -49,9 +49,10 @@ with contextlib.suppress(ImportError):
 Call = Callable[[], object]
 
 
-def start(folder: Path, sockets: str) -> tuple[subprocess.Popen[str], str]:
-    """A normd on a free port, and its address."""
-    flags = ["--device=cpu", "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"]
+def start(folder: Path, sockets: str, *flags_of_device: str) -> tuple[subprocess.Popen[str], str]:
+    """A normd on a free port, by default on the CPU, and its address."""
+    flags = ["--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0"]
+    flags += flags_of_device or ["--device=cpu"]
     flags += ["--shared_memory=fd", f"--shared_memory_listen=unix://{sockets}/regions"]
     server = subprocess.Popen(
         [folder / "normd", f"--model_repository={REPOSITORY}", *flags, "--lame_duck=0s"],

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""normd.torch on one GPU, beside PyTorch: the host's cost of a call, and replays beside the C ABI.
+"""normd.torch beside PyTorch: the host's cost of a call, and on a GPU replays beside the C ABI.
 
     python3 bench/torch_operators.py --library=.../libnorm_kernels.so [--only=host,graphs]
+    python3 bench/torch_operators.py --device=cpu
 
-`host` enqueues calls on small tensors, in turns, and gives the medians of the host's microseconds
-of one call: of PyTorch's built-in, of normd.torch's for the same work, and their difference.
+`host` makes calls on small tensors, in turns, and gives the medians of the host's microseconds of
+one call: of PyTorch's built-in, of normd.torch's for the same work, and their difference. On the
+CPU it is the processor time of one thread, the work on some hundred elements included. Its last
+line has one built-in in both columns, called by its binding and by torch.ops, as ours are.
 `graphs` replays 16 captured calls: of normd.torch, of the kernels' C ABI on the same tensors, and
 of PyTorch. Headline tensors and blocks: examples/kernelbench_run.py and examples/blocks.py.
 """
@@ -33,19 +36,20 @@ ROUNDS, CALLS = 41, 200
 Pair = tuple[Callable[[], object], Callable[[], object]]
 
 
-def host_pairs() -> dict[str, Pair]:
+def host_pairs(device: str) -> dict[str, Pair]:
     """{name: (the built-in, normd.torch's)}"""
-    x, weight = torch.randn(8, 1024, device="cuda"), torch.randn(1024, device="cuda")
-    image, scale = torch.randn(2, 32, 8, 8, device="cuda"), torch.randn(32, device="cuda")
-    mean, variance = torch.zeros(32, device="cuda"), torch.ones(32, device="cuda")
+    rows, features, side = (8, 1024, 8) if device == "cuda" else (4, 64, 4)
+    x, weight = torch.randn(rows, features, device=device), torch.randn(features, device=device)
+    image, scale = torch.randn(2, 32, side, side, device=device), torch.randn(32, device=device)
+    mean, variance = torch.zeros(32, device=device), torch.ones(32, device=device)
     pairs: dict[str, Pair] = {
         "layer_norm": (
-            lambda: functional.layer_norm(x, (1024,), weight, weight),
-            lambda: normd.torch.layer_norm(x, 1024, weight, weight),
+            lambda: functional.layer_norm(x, (features,), weight, weight),
+            lambda: normd.torch.layer_norm(x, features, weight, weight),
         ),
         "rms_norm": (
-            lambda: functional.rms_norm(x, (1024,), weight, 1e-6),
-            lambda: normd.torch.rms_norm(x, 1024, weight, eps=1e-6),
+            lambda: functional.rms_norm(x, (features,), weight, 1e-6),
+            lambda: normd.torch.rms_norm(x, features, weight, eps=1e-6),
         ),
         "group_norm": (
             lambda: functional.group_norm(image, 4, scale, scale),
@@ -61,29 +65,37 @@ def host_pairs() -> dict[str, Pair]:
         ),
     }
     layers = (
-        ("nn.LayerNorm", nn.LayerNorm(1024), normd.torch.LayerNorm(1024), x),
+        ("nn.LayerNorm", nn.LayerNorm(features), normd.torch.LayerNorm(features), x),
         ("nn.GroupNorm", nn.GroupNorm(4, 32), normd.torch.GroupNorm(4, 32), image),
     )
     for name, theirs, ours, tensor in layers:
-        on_device = theirs.cuda(), ours.cuda()
+        on_device = theirs.to(device), ours.to(device)
         pairs[name] = tuple(  # type: ignore[assignment]
             lambda layer=each, tensor=tensor: layer(tensor) for each in on_device
         )
+    by_torch_ops = torch.ops.aten.native_layer_norm.default
+    pairs["torch.native_layer_norm"] = (
+        lambda: torch.native_layer_norm(x, (features,), weight, weight, 1e-5),
+        lambda: by_torch_ops(x, (features,), weight, weight, 1e-5),
+    )
     return pairs
 
 
-def host_microseconds(call: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
+def host_microseconds(call: Callable[[], object], device: str) -> float:
+    clock = time.process_time
+    if device == "cuda":
+        torch.cuda.synchronize()
+        clock = time.perf_counter
+    begin = clock()
     for _ in range(CALLS):
         call()
-    return (time.perf_counter() - begin) / CALLS * 1e6
+    return (clock() - begin) / CALLS * 1e6
 
 
-def host() -> None:
+def host(device: str) -> None:
     print("host, us a call          built-in  normd.torch  difference")
-    for name, pair in host_pairs().items():
-        times = [[host_microseconds(call) for call in pair] for _ in range(ROUNDS)]
+    for name, pair in host_pairs(device).items():
+        times = [[host_microseconds(call, device) for call in pair] for _ in range(ROUNDS)]
         theirs, ours = (statistics.median(each) for each in zip(*times[3:], strict=True))
         print(f"{name:<24} {theirs:8.2f} {ours:12.2f} {ours - theirs:11.2f}")
 
@@ -133,14 +145,20 @@ def graphs(library_path: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", required=True)
+    parser.add_argument("--library")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", default="host,graphs")
     options = parser.parse_args()
-    print(torch.__version__, torch.cuda.get_device_name())
+    on_cpu = options.device == "cpu"
+    if not on_cpu and "graphs" in options.only and options.library is None:
+        parser.error("--library: missing, wanted libnorm_kernels.so")
+    if on_cpu:
+        torch.set_num_threads(1)
+    print(torch.__version__, "cpu" if on_cpu else torch.cuda.get_device_name())
     with torch.no_grad():
         if "host" in options.only:
-            host()
-        if "graphs" in options.only:
+            host(options.device)
+        if "graphs" in options.only and not on_cpu:
             graphs(options.library)
 
 

@@ -136,14 +136,20 @@ void CheckKernels(const char* name, norm_result result) {
 const norm_cpu_executor* CpuExecutor() {
   static std::mutex mutex;
   static auto* const executors = new std::map<std::uint32_t, norm_cpu_executor*>;
+  // The thread's last: executors are never destroyed.
+  thread_local std::uint32_t last_threads = 0;
+  thread_local const norm_cpu_executor* last = nullptr;
   std::uint32_t threads = 1;
   CheckTorch(Torch().get_num_threads(&threads), "get_num_threads");
+  if (last != nullptr && last_threads == threads) return last;
   const std::lock_guard<std::mutex> lock(mutex);
   norm_cpu_executor*& executor = (*executors)[threads];
   if (executor == nullptr) {
     CheckKernels("executor",
                  norm_cpu_executor_create(static_cast<std::int32_t>(threads), &executor));
   }
+  last_threads = threads;
+  last = executor;
   return executor;
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
 import os
 import re
@@ -23,6 +24,7 @@ import grpc
 import pytest
 
 import normd
+from normd import _cuda
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "deploy" / "models"
 LIMIT_S = 60
@@ -223,3 +225,36 @@ def fake_server() -> Iterator[Any]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CUDA in the host's memory, in the place of PyTorch's."""
+    fake_cuda = pytest.importorskip("fake_cuda", exc_type=ImportError)
+    fake = fake_cuda.FakeCuda()
+    monkeypatch.setattr(_cuda, "CUDA", fake)
+    return fake
+
+
+@pytest.fixture
+def make_device_server(server: Server, cuda: Any) -> Iterator[Any]:
+    """Makes servers before `server` that take memory of `cuda`, and looks for breaches."""
+    from fake_cuda import DeviceServer
+
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        made.append(DeviceServer(server.address, cuda, **options))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    for each in made:
+        each.close()
+        assert each.breaches == []
+    assert cuda.fake_driver.breaches == []
+
+
+@pytest.fixture
+def device_server(make_device_server: Any) -> Any:
+    return make_device_server()

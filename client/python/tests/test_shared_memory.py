@@ -144,8 +144,16 @@ def test_a_callers_region_is_used_in_place(sharing, near, far):
         # One tensor there, the other here.
         assert near.normalize("instance_norm_64", x, out=y_there).tobytes() == expected.tobytes()
         x_there[...] = x
+        sent = sharing.count('normd_payload_bytes_total{direction="out"}')
         result = near.normalize("instance_norm_64", x_there)
         assert result.tobytes() == expected.tobytes()
+        assert sharing.count('normd_payload_bytes_total{direction="out"}') < sent + 1000
+        residual = random((16, 4096), seed=2)
+        inputs = {"x": region.array(residual.shape, offset=0), "residual": residual}
+        both = near.call("add_rms_norm_4096", inputs).outputs
+        there = {name: np.array(each) for name, each in inputs.items()}
+        for name, each in far.call("add_rms_norm_4096", there).outputs.items():
+            assert both[name].tobytes() == each.tobytes()
         # Small ones, and parts of arrays, too.
         small = region.array((1, 64, 2), offset=8)
         small[...] = random((1, 64, 2))

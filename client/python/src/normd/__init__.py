@@ -12,6 +12,7 @@ from normd import aio
 from normd._request import Precision, Priority
 from normd._response import BatchInfo, Response, StageTimes
 from normd.client import Client
+from normd.device_memory import DeviceRegion
 from normd.errors import (
     AbortedError,
     CancelledError,
@@ -49,6 +50,7 @@ __all__ = [
     "ClosedError",
     "DataLossError",
     "DeadlineExceededError",
+    "DeviceRegion",
     "Error",
     "FailedPreconditionError",
     "HealthStatus",

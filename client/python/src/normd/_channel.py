@@ -67,6 +67,13 @@ def configure(
     return ChannelConfig(joined, credentials, [*all_options, *options])
 
 
+def make(config: ChannelConfig) -> grpc.Channel:
+    """A channel of gRPC's synchronous interface."""
+    if config.credentials is None:
+        return grpc.insecure_channel(config.target, config.options)
+    return grpc.secure_channel(config.target, config.credentials, config.options)
+
+
 def _join(addresses: Sequence[str]) -> str:
     """One of gRPC's names for a list of addresses. Hosts that are names are looked up now."""
     found = [_resolve(address) for address in addresses]

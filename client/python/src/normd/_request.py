@@ -148,7 +148,7 @@ def encode_without_data(model: str, options: Options, specs: Sequence[TensorSpec
 
 def total_bytes(inputs: Sequence[Input]) -> int:
     """Of the inputs' elements."""
-    return sum(each.data.nbytes for each in inputs)
+    return sum(each.nbytes for each in inputs)
 
 
 def inputs_of(values: object) -> list[Input]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normd import _dtypes, _wire
+from normd import _cuda, _dtypes, _torch, _wire
 from normd._tensors import Array, Input, Part, TensorSpec, check_out
 from normd.errors import InvalidArgumentError, ProtocolError
 
@@ -150,6 +150,21 @@ def decode_tensor(data: bytes, at: int, end: int) -> ReceivedTensor:
     return ReceivedTensor(TensorSpec(name, dtype, tuple(shape)), begin, stop, part)
 
 
+class DeviceBytes:
+    """A region of a device's memory, as a tensor of its bytes."""
+
+    def __init__(self, flat: Any) -> None:
+        self.flat = flat
+        self.nbytes = int(flat.numel())
+
+    def tensor(self, spec: TensorSpec, at: int) -> Any:
+        """An output that lies there."""
+        return _cuda.view(self.flat, at, spec.shape, spec.dtype)
+
+
+Memory = Array | DeviceBytes
+
+
 class Received(NamedTuple):
     """A NormalizeResponse, whose tensors stay in the message, or where they were written."""
 
@@ -159,7 +174,8 @@ class Received(NamedTuple):
     tensors: list[ReceivedTensor]
     stages: tuple[int, int]
     batch: tuple[int, int]
-    memory: Mapping[str, Array]  # The regions that outputs are in, by name.
+    memory: Mapping[str, Memory]  # The regions that outputs are in, by name.
+    made: dict[str, Any] | None = None  # The outputs, where they are there already.
 
     def response(self, inputs: Sequence[Input], out: object) -> Response:
         """What the caller gets, its outputs as `outputs` makes them."""
@@ -173,14 +189,21 @@ class Received(NamedTuple):
 
     def outputs(self, inputs: Sequence[Input], out: object) -> dict[str, Any]:
         """The results, of the kind of the first input, or in the arrays of `out`."""
+        if self.made is not None:
+            return self.made
         given = named_outputs(out, [each.spec.name for each in self.tensors])
         results = {}
         for tensor in self.tensors:
             spec = tensor.spec
             if given is not None and spec.name not in given:
                 continue
-            array = self._array(tensor)
             target = given[spec.name] if given is not None else None
+            memory = None if tensor.part is None else self.memory[tensor.part.region]
+            if tensor.part is not None and isinstance(memory, DeviceBytes):
+                there = memory.tensor(spec, tensor.part.offset)
+                results[spec.name] = _from_device(there, spec, inputs[0], target)
+                continue
+            array = self._array(tensor)
             if target is None:
                 results[spec.name] = inputs[0].make_result(array, spec.dtype)
             else:
@@ -190,16 +213,35 @@ class Received(NamedTuple):
     def _array(self, tensor: ReceivedTensor) -> Array:
         """A read-only view of its bytes."""
         dtype = _dtypes.to_numpy(tensor.spec.dtype)
-        if tensor.part is None:
+        memory = None if tensor.part is None else self.memory[tensor.part.region]
+        if tensor.part is None or not isinstance(memory, np.ndarray):
             array: Array = np.ndarray(tensor.spec.shape, dtype, self.message, tensor.begin)
             return array
-        memory = self.memory[tensor.part.region]
         array = np.ndarray(tensor.spec.shape, dtype, memory, tensor.part.offset)
         array.flags.writeable = False
         return array
 
 
-def _fill(out: object, array: Array, spec: TensorSpec) -> Array:
+def _from_device(there: Any, spec: TensorSpec, first: Input, out: Any) -> Any:
+    """An output on a device, copied to `out`, or to memory of its own of the first input's kind."""
+    if out is None and first.tensor is not None:
+        return there.clone()
+    if _torch.is_tensor(out):
+        _torch.check_out(out, spec.dtype, spec.shape, "out")
+        if out.data_ptr() != there.data_ptr():
+            out.copy_(there)
+        return out
+    array = _torch.on_host(there.clone(), spec.dtype).view(_dtypes.to_numpy(spec.dtype))
+    if out is None:
+        return first.make_result(array, spec.dtype)
+    return _fill(out, array, spec)
+
+
+def _fill(out: Any, array: Array, spec: TensorSpec) -> Any:
+    if _torch.is_tensor(out):
+        _torch.check_out(out, spec.dtype, spec.shape, "out")
+        _torch.fill(out, array, spec.dtype)
+        return out
     checked = check_out(out, spec)
     if checked.__array_interface__["data"][0] != array.__array_interface__["data"][0]:
         np.copyto(checked, array.view(checked.dtype))
@@ -223,7 +265,7 @@ def named_outputs(out: object, names: Sequence[str]) -> dict[str, object] | None
     return dict(out)
 
 
-def decode(message: bytes, memory: Mapping[str, Array] = {}) -> Received:
+def decode(message: bytes, memory: Mapping[str, Memory] = {}) -> Received:
     """Reads a NormalizeResponse. ProtocolError unless it has outputs whose bytes fit them.
 
     `memory` are the regions in which the request placed outputs, by name.
@@ -254,7 +296,7 @@ def decode(message: bytes, memory: Mapping[str, Array] = {}) -> Received:
     return Received(message, model, version, tensors, stages, batch, memory)
 
 
-def _check_part(part: Part | None, memory: Mapping[str, Array]) -> None:
+def _check_part(part: Part | None, memory: Mapping[str, Memory]) -> None:
     """ProtocolError for a part that is not in the request's regions."""
     if part is None:
         return

@@ -24,7 +24,7 @@ from normd import _control, _request, _response
 from normd._pool import Lease, Pool
 from normd._request import Options
 from normd._response import Received
-from normd._shapes import output_bytes
+from normd._sizes import OutputSizes
 from normd._steps import Pause, Send, Steps
 from normd._tensors import Array, Input, Part, bytes_of
 from normd.errors import (
@@ -34,7 +34,6 @@ from normd.errors import (
     NotFoundError,
     UnimplementedError,
 )
-from normd.models import ModelInfo
 from normd.retry import Attempts
 from normd.shared_memory import SharedRegion, whole_pages
 
@@ -50,7 +49,7 @@ OFF = "off"
 
 
 class _Room(NamedTuple):
-    """What the tensors of a call take in a region, each in pages of its own."""
+    """What the tensors of a call take in a region of the pool, each in pages of its own."""
 
     inputs: list[int]
     outputs: dict[str, int]
@@ -60,10 +59,18 @@ class _Room(NamedTuple):
         return sum(map(whole_pages, [*self.inputs, *self.outputs.values()]))
 
 
+class _Places(NamedTuple):
+    """A call's inputs, with where they are in regions of the caller's, and its outputs there."""
+
+    inputs: list[Input]
+    placed: dict[str, Part | None]  # All that are wanted; empty: none lies there.
+    memory: dict[str, Array]
+
+
 class Sharing:
     """What one client shares with its server. Thread-safe."""
 
-    def __init__(self, target: str, mode: str, token: str | None) -> None:
+    def __init__(self, target: str, mode: str, token: str | None, sizes: OutputSizes) -> None:
         """`mode`: "auto", "off", or the server's --shared_memory_listen."""
         if mode not in (AUTO, OFF) and not mode.startswith("unix:"):
             raise InvalidArgumentError(
@@ -76,7 +83,7 @@ class Sharing:
         self._regions: weakref.WeakSet[SharedRegion] = weakref.WeakSet()  # The caller's.
         self._pool = Pool()
         self._pool_from = 0.0 if mode != OFF and is_local(target) else math.inf  # When.
-        self._models: dict[tuple[str, int], ModelInfo] = {}
+        self._sizes = sizes
 
     def close(self) -> None:
         """Has the server let all regions go."""
@@ -115,17 +122,19 @@ class Sharing:
         attempts: Attempts,
     ) -> Steps[Received]:
         """The call, with tensors in regions as far as that can be."""
-        received = yield from self._with_callers_regions(model, options, inputs, out)
-        if received is None and self._may_pool(inputs):
-            received = yield from self._with_pool(model, options, inputs, attempts)
+        places = self._find_places(inputs, out)
+        placed = places.placed
+        received = None
+        if not placed and self._may_pool(inputs):
+            received = yield from self._with_pool(model, options, places, attempts)
         if received is None:
-            received = _response.decode((yield Send(_request.encode(model, options, inputs))))
+            unnamed = bool(placed) and not options.outputs
+            request = _request.encode(model, options, places.inputs, placed, unnamed)
+            received = _response.decode((yield Send(request)), places.memory)
         return received
 
-    def _with_callers_regions(
-        self, model: str, options: Options, inputs: Sequence[Input], out: object
-    ) -> Steps[Received | None]:
-        """None: no tensor lies in one."""
+    def _find_places(self, inputs: Sequence[Input], out: object) -> _Places:
+        """What of a call lies in regions of the caller's."""
         regions = [region for region in list(self._regions) if not region.closed]
         memory: dict[str, Array] = {}
 
@@ -140,13 +149,7 @@ class Sharing:
         given = out if isinstance(out, Mapping) else {"": out}
         placed = {name: _place(each, part_of) for name, each in given.items()}
         found = [each._replace(part=part_of(each.data)) for each in inputs]
-        if not memory:
-            return None
-        wanted = placed if any(placed.values()) else {}
-        return _response.decode(
-            (yield Send(_request.encode(model, options, found, wanted, not options.outputs))),
-            memory,
-        )
+        return _Places(found, placed if any(placed.values()) else {}, memory)
 
     def _may_pool(self, inputs: Sequence[Input]) -> bool:
         if self._pool_from == math.inf or _request.total_bytes(inputs) < _POOL_FROM_BYTES:
@@ -154,21 +157,22 @@ class Sharing:
         return time.monotonic() >= self._pool_from
 
     def _with_pool(
-        self, model: str, options: Options, inputs: Sequence[Input], attempts: Attempts
+        self, model: str, options: Options, places: _Places, attempts: Attempts
     ) -> Steps[Received | None]:
-        """One attempt. None: the call is one for messages."""
-        room = yield from self._room(model, options, inputs)
+        """One attempt, its outputs and what lies in no region in one of the pool's. None: that
+        goes in messages."""
+        room = yield from self._room(model, options, places.inputs)
         lease = None if room is None else (yield from self._lease(room))
         if room is None or lease is None:
             return None
-        memory = {lease.region.name: lease.memory}
+        memory = {**places.memory, lease.region.name: lease.memory}
         try:
-            request = _fill(lease, room, model, options, inputs)
+            request = _fill(lease, room, model, options, places.inputs)
             received = _response.decode((yield Send(request, repeatable=False)), memory)
         except Error as error:
             lease.drop()
             self._forget(model, options)
-            if not _may_be_the_regions(error):
+            if not may_be_the_regions(error):
                 yield Pause(attempts.wait_after(error))
             return None
         except BaseException:  # The caller has gone, and the server may still compute.
@@ -178,28 +182,20 @@ class Sharing:
 
     def _room(self, model: str, options: Options, inputs: Sequence[Input]) -> Steps[_Room | None]:
         """None where the server takes no regions, or there is no telling what comes of the call."""
-        key = (model, options.version)
         try:
             if not (yield from self._find_address()):
                 self._pause()
                 return None
-        except Error:  # Of a call that the caller has not made, like the next.
+            specs = [each.spec for each in inputs]
+            outputs = yield from self._sizes.find(model, options, specs)
+        except Error:  # Of calls that the caller has not made.
             self._pause()
             return None
-        try:
-            if key not in self._models:
-                self._models[key] = yield _control.get_model(model, options.version)
-        except (NotFoundError, InvalidArgumentError):  # Which the caller's own call will tell.
-            return None
-        except Error:
-            self._pause()
-            return None
-        info = self._models.get(key)  # Another thread may have forgotten it.
-        specs = [each.spec for each in inputs]
-        outputs = None if info is None else output_bytes(info, specs, options.outputs)
-        if info is None or outputs is None:
-            return None
-        return _Room([each.data.nbytes for each in inputs], outputs)
+        return (
+            None
+            if outputs is None
+            else _Room([each.nbytes for each in inputs if each.part is None], outputs)
+        )
 
     def _lease(self, room: _Room) -> Steps[Lease | None]:
         """A free region, or a new one. None: the server takes no more."""
@@ -222,7 +218,7 @@ class Sharing:
 
     def _forget(self, model: str, options: Options) -> None:
         """After a failure, of which a new server or version may be the cause."""
-        self._models.pop((model, options.version), None)
+        self._sizes.forget(model, options)
         self._pool.clear()
         self._pause(_PAUSE_AFTER_CALL_S)
 
@@ -257,6 +253,9 @@ def _fill(
     at = 0
     found = []
     for each in inputs:
+        if each.part is not None:
+            found.append(each)
+            continue
         end = at + each.data.nbytes
         np.copyto(lease.memory[at:end], np.frombuffer(each.data, np.uint8))
         found.append(each._replace(part=Part(name, at, each.data.nbytes)))
@@ -268,7 +267,7 @@ def _fill(
     return _request.encode(model, options, found, placed, unnamed_outputs=not options.outputs)
 
 
-def _may_be_the_regions(error: Error) -> bool:
+def may_be_the_regions(error: Error) -> bool:
     """Whether the same call with messages may succeed at once."""
     kinds = (NotFoundError, InvalidArgumentError, FailedPreconditionError, UnimplementedError)
     return isinstance(error, kinds) or error.code.name == "OUT_OF_RANGE"

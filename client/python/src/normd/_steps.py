@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from normd._control import ControlCall
-from normd.errors import Error
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def follow(steps: Steps[Result], do: Callable[[Step], Any]) -> Result:
             while True:
                 try:
                     done = do(step)
-                except Error as error:
+                except Exception as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(done)
@@ -58,7 +57,7 @@ async def follow_async(steps: Steps[Result], do: Callable[[Step], Awaitable[Any]
             while True:
                 try:
                     done = await do(step)
-                except Error as error:
+                except Exception as error:
                     step = steps.throw(error)
                 else:
                     step = steps.send(done)

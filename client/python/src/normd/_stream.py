@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from normd import _dtypes, _wire
+from normd import _dtypes, _torch, _wire
 from normd._closing import Closing
 from normd._npy import NpySink, NpySource
 from normd._request import Options, encode_without_data
@@ -198,7 +198,7 @@ class Sources(Closing):
 def _source(name: str, value: object) -> Source:
     if _is_path(value):
         return NpySource(name, value)  # type: ignore[arg-type]
-    return ArraySource(to_input(name, value))
+    return ArraySource(to_input(name, value).on_host())
 
 
 def checked_chunk_bytes(chunk_bytes: int) -> int:
@@ -292,6 +292,8 @@ class Reception:
             return ArraySink(array, lambda filled: self.sources.result_of(filled, spec))
         if _is_path(out):
             return NpySink(out, spec)  # type: ignore[arg-type]
+        if _torch.is_tensor(out):
+            return _tensor_sink(out, spec)
         return ArraySink(check_out(out, spec), lambda filled: filled)
 
     def _write(self, data: memoryview) -> None:
@@ -318,6 +320,17 @@ class Reception:
         """The call has failed: removes half-written files."""
         for sink in self._sinks.values():
             sink.abort()
+
+
+def _tensor_sink(out: Any, spec: TensorSpec) -> Sink:
+    """Fills memory of the host's, and at the end the tensor from that."""
+    _torch.check_out(out, spec.dtype, spec.shape, "out")
+
+    def result(filled: Array) -> Any:
+        _torch.fill(out, filled, spec.dtype)
+        return out
+
+    return ArraySink(np.empty(spec.shape, _dtypes.to_numpy(spec.dtype)), result)
 
 
 class ProgressBar(Closing):
@@ -358,7 +371,9 @@ def checked_outputs(out: object) -> None:
     """Refuses what no output can go to before a call is made. InvalidArgumentError."""
     values = out.values() if isinstance(out, Mapping) else [out]
     for value in values:
-        if value is not None and not _is_path(value) and not isinstance(value, np.ndarray):
+        if value is None or _is_path(value) or isinstance(value, np.ndarray):
+            continue
+        if not _torch.is_tensor(value):
             raise InvalidArgumentError(
-                f"out: {type(value).__name__}, wanted a NumPy array or a path"
+                f"out: {type(value).__name__}, wanted a NumPy array, a PyTorch tensor or a path"
             )

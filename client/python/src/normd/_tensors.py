@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normd import _dtypes, _torch
+from normd import _cuda, _dtypes, _torch
 from normd._dtypes import DataType
 from normd.errors import InvalidArgumentError
 
@@ -40,12 +40,28 @@ class Part(NamedTuple):
 
 
 class Input(NamedTuple):
-    """An input of a call, in the host's memory: dense, row-major, little-endian."""
+    """An input of a call: dense, row-major, little-endian in the host's memory, or on a device."""
 
     spec: TensorSpec
     data: memoryview  # Its bytes; of the caller's memory wherever that has this form.
     make_result: MakeResult
     part: Part | None = None  # Where the server finds them too; else they are sent.
+    tensor: Any = None  # PyTorch's, of a CUDA device, as the caller has it; then `data` is empty.
+
+    @property
+    def nbytes(self) -> int:
+        """Of its elements."""
+        return self.data.nbytes if self.tensor is None else self.spec.nbytes
+
+    def on_host(self) -> Input:
+        """The same in the host's memory, to which this copies it."""
+        if self.tensor is None:
+            return self
+        array = _torch.on_host(self.tensor, self.spec.dtype)
+        return self._replace(data=bytes_of(array), tensor=None)
+
+
+_NO_BYTES = memoryview(b"")
 
 
 def bytes_of(array: Array) -> memoryview:
@@ -84,14 +100,15 @@ def _as_array(value: object, where: str) -> Array:
 def to_input(name: str, value: object) -> Input:
     """An input from an array or tensor of the caller's; InvalidArgumentError names what is wrong.
 
-    Copies only what is not dense, row-major and little-endian in the host's memory.
+    Copies only what is not dense, row-major and little-endian in the host's memory; a tensor of a
+    CUDA device stays there.
     """
     where = f'input "{name}": ' if name else ""
     if _torch.is_tensor(value):
-        dtype, array = _torch.to_host(value, where)
-        return Input(
-            TensorSpec(name, dtype, tuple(array.shape)), bytes_of(array), _torch.result_like(value)
-        )
+        dtype, tensor = _torch.checked(value, where)
+        spec = TensorSpec(name, dtype, tuple(tensor.shape))
+        there = Input(spec, _NO_BYTES, _torch.result_like(value), tensor=tensor)
+        return there if _cuda.CUDA.device_of(tensor) is not None else there.on_host()
     array = _as_array(value, where)
     dtype = _dtypes.of_numpy(array.dtype, where)
     make_result = _numpy_result(array.dtype)
@@ -117,7 +134,9 @@ def named(values: object) -> dict[str, object]:
 def check_out(out: object, spec: TensorSpec, where: str = "out") -> Array:
     """The array that takes a result in place; InvalidArgumentError unless it fits exactly."""
     if not isinstance(out, np.ndarray):
-        raise InvalidArgumentError(f"{where}: {type(out).__name__}, wanted a NumPy array")
+        raise InvalidArgumentError(
+            f"{where}: {type(out).__name__}, wanted a NumPy array or a PyTorch tensor"
+        )
     of_out = _dtypes.of_numpy(out.dtype, f"{where}.")
     if of_out is not spec.dtype or not _dtypes.is_little_endian(out.dtype):
         raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {spec.dtype.name}")

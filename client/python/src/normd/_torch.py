@@ -21,12 +21,11 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def to_host(tensor: Any, where: str) -> tuple[DataType, Array]:
-    """The tensor's type and its elements, as a NumPy array of that type or of integers.
+def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
+    """The tensor's type, and itself without autograd's part.
 
-    A dense CPU tensor is referred to in place; one of another device, or with other strides, is
-    copied. InvalidArgumentError, with `where` before the field, for other types and for tensors
-    that autograd follows: a call has no gradient.
+    InvalidArgumentError, with `where` before the field, for other types and for tensors that
+    autograd follows: a call has no gradient.
     """
     torch: Any = sys.modules["torch"]
     if tensor.requires_grad and torch.is_grad_enabled():
@@ -34,14 +33,29 @@ def to_host(tensor: Any, where: str) -> tuple[DataType, Array]:
             f"{where}requires_grad: True, wanted x.detach() or torch.no_grad(): "
             "a call to the service has no gradient"
         )
-    dtype = _dtypes.BY_NAME.get(str(tensor.dtype).removeprefix("torch."))
-    if dtype is None:
-        raise InvalidArgumentError(f"{where}dtype: {tensor.dtype}, wanted {_dtypes.WANTED}")
-    host = tensor.detach().cpu().contiguous()
+    return data_type(tensor.dtype, where), tensor.detach()
+
+
+def data_type(dtype: Any, where: str) -> DataType:
+    """What a type of PyTorch's is here; InvalidArgumentError for another."""
+    found = _dtypes.BY_NAME.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise InvalidArgumentError(f"{where}dtype: {dtype}, wanted {_dtypes.WANTED}")
+    return found
+
+
+def on_host(tensor: Any, dtype: DataType) -> Array:
+    """The elements, as a NumPy array of their type or of integers.
+
+    A dense CPU tensor is referred to in place; one of another device, or with other strides, is
+    copied.
+    """
+    host = tensor.cpu().contiguous()
     bits = _bits_of(dtype)
     if bits is not None:
-        host = host.view(getattr(torch, bits))
-    return dtype, host.numpy()
+        host = host.view(getattr(sys.modules["torch"], bits))
+    array: Array = host.numpy()
+    return array
 
 
 def _bits_of(dtype: DataType) -> str | None:
@@ -49,7 +63,8 @@ def _bits_of(dtype: DataType) -> str | None:
     return {_dtypes.BFLOAT16: "int16", _dtypes.FLOAT8_E4M3: "int8"}.get(dtype)
 
 
-def _type_of(dtype: DataType) -> Any:
+def type_of(dtype: DataType) -> Any:
+    """PyTorch's type of this one."""
     name = "float8_e4m3fn" if dtype is _dtypes.FLOAT8_E4M3 else dtype.name
     return getattr(sys.modules["torch"], name)
 
@@ -60,12 +75,41 @@ def result_like(tensor: Any) -> Callable[[Array, DataType], Any]:
     device = tensor.device
 
     def make(array: Array, dtype: DataType) -> Any:
-        result = torch.empty(array.shape, dtype=_type_of(dtype))
-        bits = _bits_of(dtype)
-        if bits is None:
-            np.copyto(result.numpy(), array)
-        else:
-            np.copyto(result.view(getattr(torch, bits)).numpy(), array.view(bits))
+        result = torch.empty(array.shape, dtype=type_of(dtype))
+        _copy(result, array, dtype)
         return result.to(device)
 
     return make
+
+
+def fill(out: Any, array: Array, dtype: DataType) -> None:
+    """Copies elements into a tensor of this type and their shape, on whatever device."""
+    torch: Any = sys.modules["torch"]
+    if out.device.type == "cpu":
+        if out.data_ptr() != array.__array_interface__["data"][0]:
+            _copy(out, array, dtype)
+        return
+    host = torch.empty(array.shape, dtype=out.dtype)
+    _copy(host, array, dtype)
+    out.copy_(host)
+
+
+def check_out(out: Any, dtype: DataType, shape: tuple[int, ...], where: str) -> None:
+    """InvalidArgumentError unless the tensor can take such a result."""
+    if data_type(out.dtype, f"{where}.") is not dtype:
+        raise InvalidArgumentError(f"{where}.dtype: {out.dtype}, wanted {dtype.name}")
+    if tuple(out.shape) != shape:
+        raise InvalidArgumentError(f"{where}.shape: {list(out.shape)}, wanted {list(shape)}")
+    if out.requires_grad:
+        raise InvalidArgumentError(f"{where}.requires_grad: True, wanted a tensor without")
+    if not out.is_contiguous():
+        raise InvalidArgumentError(f"{where}: strided, wanted a contiguous tensor")
+
+
+def _copy(to: Any, array: Array, dtype: DataType) -> None:
+    """Into a tensor of the host's memory."""
+    bits = _bits_of(dtype)
+    if bits is None:
+        np.copyto(to.numpy(), array)
+    else:
+        np.copyto(to.view(getattr(sys.modules["torch"], bits)).numpy(), array.view(bits))

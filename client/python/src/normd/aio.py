@@ -15,14 +15,17 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from normd import _call, _channel, _control, _request, _response, _sharing, _steps, client
+from normd import _call, _channel, _control, _cuda, _request, _response, _sharing, _steps, client
 from normd._control import ControlCall, Result
+from normd._device import DevicePlane
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
+from normd._sizes import OutputSizes
 from normd._steps import Step, Steps
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest
 from normd._tensors import Input
+from normd.device_memory import DeviceRegion
 from normd.errors import ClosedError, Error, from_rpc
 from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Attempts, Retry
@@ -53,6 +56,7 @@ class Client:
         retry: Retry | None = Retry(),  # noqa: B008 Immutable.
         stream_above: int = _call.DEFAULT_STREAM_ABOVE,
         shared_memory: str = _sharing.AUTO,
+        device_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
         """Does not connect. As normd.Client; to be called in a running event loop."""
@@ -61,7 +65,9 @@ class Client:
         self._timeout = _call.checked_timeout(timeout)
         self._retry = retry
         self._stream_above = stream_above
-        self._sharing = _sharing.Sharing(config.target, shared_memory, token)
+        sizes = OutputSizes()
+        self._sharing = _sharing.Sharing(config.target, shared_memory, token, sizes)
+        self._devices = DevicePlane(config, device_memory, sizes)
         self._closed = False
         self._make_streams = functools.partial(
             client.Client,
@@ -112,6 +118,8 @@ class Client:
         self._threads.shutdown(wait=False)
         await self._channel.close()
         self._sharing.close()
+        # On a thread: it waits for the server.
+        await asyncio.get_running_loop().run_in_executor(None, self._devices.close)
 
     @overload
     async def normalize(
@@ -133,7 +141,7 @@ class Client:
         model: str,
         inputs: Any,
         *,
-        out: npt.NDArray[Any] | None = ...,
+        out: Any = ...,
         version: int = ...,
         priority: Priority | None = ...,
         queue_timeout: float | None = ...,
@@ -146,7 +154,7 @@ class Client:
         model: str,
         inputs: object,
         *,
-        out: npt.NDArray[Any] | None = None,
+        out: Any = None,
         version: int = 0,
         priority: Priority | None = None,
         queue_timeout: float | None = None,
@@ -156,10 +164,10 @@ class Client:
         """As normd.Client.normalize."""
         options = _call.options_of(version, priority, queue_timeout, precision)
         prepared = _request.inputs_of(inputs)
-        if _request.total_bytes(prepared) > self._stream_above:
+        received = await self._send(model, prepared, out, options, timeout)
+        if received is None:
             request = StreamRequest(model, inputs, out, options, timeout)
             return only((await self._stream_of(request)).outputs)
-        received = await self._send(model, prepared, out, options, timeout)
         return only(received.outputs(prepared, out))
 
     async def call(
@@ -167,7 +175,7 @@ class Client:
         model: str,
         inputs: object,
         *,
-        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        out: Any = None,
         version: int = 0,
         priority: Priority | None = None,
         queue_timeout: float | None = None,
@@ -177,9 +185,9 @@ class Client:
         """As normd.Client.call."""
         options = _call.options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
-        if _request.total_bytes(prepared) > self._stream_above:
-            return await self._stream_of(StreamRequest(model, inputs, out, options, timeout))
         received = await self._send(model, prepared, out, options, timeout)
+        if received is None:
+            return await self._stream_of(StreamRequest(model, inputs, out, options, timeout))
         return received.response(prepared, out)
 
     async def normalize_stream(
@@ -202,9 +210,21 @@ class Client:
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         )
 
-    async def share(self, nbytes: int, *, timeout: float | None = None) -> SharedRegion:
+    @overload
+    async def share(self, nbytes: int, *, timeout: float | None = ...) -> SharedRegion: ...
+
+    @overload
+    async def share(
+        self, nbytes: int, *, device: object, timeout: float | None = ...
+    ) -> DeviceRegion: ...
+
+    async def share(
+        self, nbytes: int, *, device: object = None, timeout: float | None = None
+    ) -> SharedRegion | DeviceRegion:
         """As normd.Client.share."""
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if device is not None:
+            return await self._follow(self._devices.share(nbytes, device), attempts)
         return await self._follow(self._sharing.share(nbytes), attempts)
 
     async def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
@@ -318,8 +338,17 @@ class Client:
         out: object,
         options: Options,
         timeout: float | None,
-    ) -> _response.Received:
+    ) -> _response.Received | None:
+        """None: the inputs are to go as a stream."""
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if self._devices.may_take(prepared):
+            on_device = self._devices.normalize(model, options, prepared, out, attempts)
+            received = await self._follow(on_device, attempts)
+            if received is not None:
+                return received
+        if _request.total_bytes(prepared) > self._stream_above:
+            return None
+        prepared = [each.on_host() for each in prepared]
         if self._sharing.may_share(prepared):
             steps = self._sharing.normalize(model, options, prepared, out, attempts)
             return await self._follow(steps, attempts)
@@ -355,7 +384,15 @@ class Client:
         if self._streams is None:
             self._streams = self._make_streams()
         run = self._streams._stream_run(request)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, run.run)
+        # What this thread's streams do with the tensors, the other's would not wait for.
+        events = _cuda.record_all(request.inputs, request.out)
+
+        def run_on_thread() -> Response:
+            for event in events:
+                event.synchronize()
+            return run.run()
+
+        future = asyncio.get_running_loop().run_in_executor(self._threads, run_on_thread)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:

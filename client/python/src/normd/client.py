@@ -14,12 +14,15 @@ import numpy.typing as npt
 from normd import _call, _channel, _control, _request, _response, _sharing, _steps
 from normd._closing import Closing
 from normd._control import ControlCall, Result
+from normd._device import DevicePlane
 from normd._request import Options, Precision, Priority
 from normd._response import Response, only
+from normd._sizes import OutputSizes
 from normd._steps import Step, Steps
 from normd._stream import DEFAULT_CHUNK_BYTES, Progress
 from normd._stream_run import StreamRequest, StreamRun
 from normd._tensors import Input
+from normd.device_memory import DeviceRegion
 from normd.errors import ClosedError, Error, from_rpc
 from normd.models import HealthStatus, ModelInfo, ServerInfo, SharedMemoryInfo
 from normd.retry import Attempts, Retry
@@ -51,6 +54,7 @@ class Client(Closing):
         retry: Retry | None = Retry(),  # noqa: B008 Immutable.
         stream_above: int = _call.DEFAULT_STREAM_ABOVE,
         shared_memory: str = _sharing.AUTO,
+        device_memory: str = _sharing.AUTO,
         options: _channel.Options = (),
     ) -> None:
         """Does not connect.
@@ -70,6 +74,11 @@ class Client(Closing):
             server tells its --shared_memory_listen; up to 1 GiB, results that are still referred to
             counted in. Where anything about that fails, they are sent. unix:///path: the same, with
             this for the address. "off": never.
+          device_memory: "auto": PyTorch's tensors on a CUDA device, of 64 KiB and more together,
+            stay on it, where `target` is one address of this machine and the server computes on
+            that device and takes its memory (--shared_memory_cuda); up to 1 GiB. Where anything
+            about that fails, they go through the host's memory. "require": the call fails then,
+            with the reason. "off": never.
           options: further channel options of gRPC's.
 
         Raises:
@@ -80,13 +89,11 @@ class Client(Closing):
         self._timeout = _call.checked_timeout(timeout)
         self._retry = retry
         self._stream_above = stream_above
-        self._sharing = _sharing.Sharing(config.target, shared_memory, token)
+        sizes = OutputSizes()
+        self._sharing = _sharing.Sharing(config.target, shared_memory, token, sizes)
+        self._devices = DevicePlane(config, device_memory, sizes)
         self._closed = False
-        self._channel = (
-            grpc.insecure_channel(config.target, config.options)
-            if config.credentials is None
-            else grpc.secure_channel(config.target, config.credentials, config.options)
-        )
+        self._channel = _channel.make(config)
         # Messages are bytes here: what encodes and decodes them may raise, which gRPC would hide.
         self._normalize: _Stub = self._channel.unary_unary(_call.NORMALIZE, b"".join)
         self._stream: _Stub = self._channel.stream_stream(_call.NORMALIZE_STREAM, b"".join)
@@ -111,6 +118,7 @@ class Client(Closing):
         self._closed = True
         self._channel.close()
         self._sharing.close()
+        self._devices.close()
 
     @overload
     def normalize(
@@ -132,7 +140,7 @@ class Client(Closing):
         model: str,
         inputs: Any,
         *,
-        out: npt.NDArray[Any] | None = ...,
+        out: Any = ...,
         version: int = ...,
         priority: Priority | None = ...,
         queue_timeout: float | None = ...,
@@ -145,7 +153,7 @@ class Client(Closing):
         model: str,
         inputs: object,
         *,
-        out: npt.NDArray[Any] | None = None,
+        out: Any = None,
         version: int = 0,
         priority: Priority | None = None,
         queue_timeout: float | None = None,
@@ -161,8 +169,8 @@ class Client(Closing):
             such as [N, C, *]. PyTorch tensors of any device are taken too, and what has
             __array__ or __dlpack__. Indexes are int64. C-contiguous ones in the host's memory are
             not copied before they are put into the message.
-          out: an array of the output's type and shape that takes the result. With `inputs` and
-            `out` in a region of `share`, nothing is copied.
+          out: an array or a PyTorch tensor of the output's type and shape that takes the result.
+            With `inputs` and `out` in a region of `share`, nothing is copied.
           version: 0: the highest that is loaded.
           priority: among requests for this model; NORMAL by default.
           queue_timeout: how long it may wait on the server until it is computed.
@@ -185,17 +193,18 @@ class Client(Closing):
         """
         options = _call.options_of(version, priority, queue_timeout, precision)
         prepared = _request.inputs_of(inputs)
-        if _request.total_bytes(prepared) > self._stream_above:
+        received = self._send(model, prepared, out, options, timeout)
+        if received is None:
             request = StreamRequest(model, inputs, out, options, timeout)
             return only(self._stream_run(request).run().outputs)
-        return only(self._send(model, prepared, out, options, timeout).outputs(prepared, out))
+        return only(received.outputs(prepared, out))
 
     def call(
         self,
         model: str,
         inputs: object,
         *,
-        out: npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]] | None = None,
+        out: Any = None,
         version: int = 0,
         priority: Priority | None = None,
         queue_timeout: float | None = None,
@@ -205,16 +214,17 @@ class Client(Closing):
         """As `normalize`, for all outputs by name, with the stages' times and the batch.
 
         Args:
-          out: an array for an only output, or a mapping of the outputs' names, which alone are then
-            returned, to arrays, or to None for a result of its own memory. Outputs on request, such
-            as "mean", come if it names them.
+          out: as `normalize`'s for an only output, or a mapping of the outputs' names, which alone
+            are then returned, to these, or to None for a result of its own memory. Outputs on
+            request, such as "mean", come if it names them.
         """
         options = _call.options_of(version, priority, queue_timeout, precision, out)
         prepared = _request.inputs_of(inputs)
-        if _request.total_bytes(prepared) > self._stream_above:
+        received = self._send(model, prepared, out, options, timeout)
+        if received is None:
             request = StreamRequest(model, inputs, out, options, timeout)
             return self._stream_run(request).run()
-        return self._send(model, prepared, out, options, timeout).response(prepared, out)
+        return received.response(prepared, out)
 
     def normalize_stream(
         self,
@@ -255,22 +265,42 @@ class Client(Closing):
             StreamRequest(model, inputs, out, options, timeout, progress, chunk_bytes)
         ).run()
 
-    def share(self, nbytes: int, *, timeout: float | None = None) -> SharedRegion:
+    @overload
+    def share(self, nbytes: int, *, timeout: float | None = ...) -> SharedRegion: ...
+
+    @overload
+    def share(
+        self, nbytes: int, *, device: object, timeout: float | None = ...
+    ) -> DeviceRegion: ...
+
+    def share(
+        self, nbytes: int, *, device: object = None, timeout: float | None = None
+    ) -> SharedRegion | DeviceRegion:
         """Memory for tensors that are not to be sent, of a server on this machine.
 
             region = client.share(2 * x.nbytes)
             x_there, y_there = region.array(x.shape), region.array(x.shape)
             client.normalize("instance_norm_64", x_there, out=y_there)
 
-        Without an `out` in a region, the result of inputs in one comes in a message.
+        Without an `out` in a region, the result of inputs in one comes as that of others does.
+
+        Args:
+          device: a CUDA device, as torch.device takes it: the memory is the device's, for PyTorch's
+            tensors (DeviceRegion.tensor).
 
         Raises:
-          UnimplementedError: the server takes none (--shared_memory=fd, --shared_memory_listen), is
-            elsewhere as far as `target` says, or several; or the client's `shared_memory` is "off".
-          UnavailableError: nobody takes it at the server's address: it is another user's, say.
+          UnimplementedError: the server takes none (--shared_memory=fd, --shared_memory_listen; of
+            a device --shared_memory_cuda), is elsewhere as far as `target` says, or several; or the
+            client's `shared_memory` or `device_memory` is "off".
+          UnavailableError: nobody takes it at the server's address: it is another user's, say. The
+            device has no memory left, or has none that can be shared.
+          InvalidArgumentError: no such device; or the server computes on others.
+          PermissionDeniedError: of a device: the token's identity may not make admin calls.
           ResourceExhaustedError: the server has enough regions.
         """
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if device is not None:
+            return self._follow(self._devices.share(nbytes, device), attempts)
         return self._follow(self._sharing.share(nbytes), attempts)
 
     def list_models(self, *, timeout: float | None = None) -> list[ModelInfo]:
@@ -390,8 +420,17 @@ class Client(Closing):
         out: object,
         options: Options,
         timeout: float | None,
-    ) -> _response.Received:
+    ) -> _response.Received | None:
+        """None: the inputs are to go as a stream."""
         attempts = Attempts(self._retry, _call.checked_timeout(timeout, self._timeout))
+        if self._devices.may_take(prepared):
+            on_device = self._devices.normalize(model, options, prepared, out, attempts)
+            received = self._follow(on_device, attempts)
+            if received is not None:
+                return received
+        if _request.total_bytes(prepared) > self._stream_above:
+            return None
+        prepared = [each.on_host() for each in prepared]
         if self._sharing.may_share(prepared):
             steps = self._sharing.normalize(model, options, prepared, out, attempts)
             return self._follow(steps, attempts)

@@ -112,7 +112,8 @@ class SharedMemoryInfo:
     """A region that a client shares with the server.
 
     Attributes:
-      kind: "NAMED", until it is unregistered, or "DESCRIPTOR", as long as its client's connection.
+      kind: "NAMED", until it is unregistered; "DESCRIPTOR", as long as its client's connection; or
+        "DEVICE", memory of a device, until it is unregistered.
       owner: the identity whose it is; empty without a policy.
       name, key: of a named one, what it is called, and its file in /dev/shm; else empty.
       offset: where it begins in its file.

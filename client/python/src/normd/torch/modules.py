@@ -44,6 +44,8 @@ class GroupNorm(Activated, nn.GroupNorm):
     def forward(self, x: Tensor) -> Tensor:
         if is_grad_enabled():
             refuse_gradient("GroupNorm", x, self.weight, self.bias)
+        if not self._code:  # What has its default costs a call time.
+            return _group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         return _group_norm(
             x, self.num_groups, self.weight, self.bias, self.eps, self._code, self._slope
         )
@@ -60,6 +62,8 @@ class LayerNorm(Activated, nn.LayerNorm):
         if is_grad_enabled():
             refuse_gradient("LayerNorm", x, self.weight, self.bias)
         axis, axes = axes_of("LayerNorm", x, self.normalized_shape)
+        if not self._code:
+            return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps)
         return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps, self._code, self._slope)
 
 
@@ -84,6 +88,8 @@ class RMSNorm(Activated, nn.RMSNorm):
             refuse_gradient("RMSNorm", x, self.weight)
         axis, axes = axes_of("RMSNorm", x, self.normalized_shape)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        if not self._code and not self.weight_offset:
+            return _rms_norm(x, axis, axes, self.weight, eps)
         return _rms_norm(
             x, axis, axes, self.weight, eps, self.weight_offset, self._code, self._slope
         )
@@ -104,6 +110,8 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
                 f"normd.torch.BatchNorm: {came}, wanted eval() with running statistics"
             )
         self._check_input_dim(x)
+        if not self._code:
+            return _batch_norm(x, mean, variance, self.weight, self.bias, self.eps)
         return _batch_norm(
             x, mean, variance, self.weight, self.bias, self.eps, self._code, self._slope
         )

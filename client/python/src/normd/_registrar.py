@@ -1,0 +1,149 @@
+"""Tells a server of memory of devices, by the calls of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable
+
+import grpc
+
+from normd import _channel, _protocol, _wire
+from normd._cuda import DeviceMemory
+from normd.errors import ClosedError, Error, NotFoundError, from_rpc
+
+_SERVICE = "inference.GRPCInferenceService"
+# The server replies at once, unless it hangs.
+_TIMEOUT_S = 2.0
+# Of a region that a request still uses: it stays registered, or the call ends with the request.
+_Metadata = tuple[tuple[str, str], ...]
+_REFUSE: _Metadata = (("normd-in-use", "refuse"),)
+_WAIT: _Metadata = (("normd-in-use", "wait"),)
+
+
+# After which the server may have taken the memory or not.
+_UNKNOWN = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.UNKNOWN,
+)
+
+
+class Registrar:
+    """Registers memory, and holds it until the server has let it go. Thread-safe; calls block.
+
+    Its connection is its own, so that memory can be unregistered when that of the client's calls
+    has been closed, and by whichever thread.
+    """
+
+    def __init__(self, config: _channel.ChannelConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None  # Made when it is first needed.
+        self._held: dict[str, DeviceMemory] = {}  # By the region's name.
+        self._given_up: set[str] = set()  # Of these, those that are to be unregistered.
+        self._closed = False
+
+    def register(self, memory: DeviceMemory, device: int) -> str:
+        """The name of the region that the memory now is. `device`: as the server counts.
+
+        Raises the server's errors.
+        """
+        name = f"cuda-{secrets.token_hex(16)}"
+        request = (
+            _wire.bytes_field(1, name.encode())
+            + _wire.bytes_field(2, memory.handle)
+            + _wire.int_field(3, device)
+            + _wire.int_field(4, memory.nbytes)
+        )
+        with self._lock:
+            self._held[name] = memory  # Before the server may have it.
+        try:
+            self._call("CudaSharedMemoryRegister", request, _TIMEOUT_S)
+        except Error as error:
+            if isinstance(error, ClosedError) or error.code not in _UNKNOWN:
+                self._forget(name)
+            else:
+                self._keep(name, memory)
+            raise
+        except BaseException:
+            self._keep(name, memory)
+            raise
+        return name
+
+    def give_up(self, name: str) -> None:
+        """Has `sweep` unregister the region. Does not block."""
+        self._given_up.add(name)  # One step, for finalizers call this at any time.
+
+    def given_up_bytes(self) -> int:
+        """Of what is still to be unregistered."""
+        with self._lock:
+            return sum(self._held[each].nbytes for each in self._given_up if each in self._held)
+
+    def sweep(self) -> None:
+        """Unregisters what was given up, as far as no request uses it; the rest the next time."""
+        for name in list(self._given_up):
+            code = self._unregister(name, _TIMEOUT_S, _REFUSE)
+            if code not in (grpc.StatusCode.OK, grpc.StatusCode.FAILED_PRECONDITION):
+                return  # Nobody replies; nor would they to the next.
+
+    def end(self) -> None:
+        """Unregisters everything. What a server does not let go is kept until the process ends."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        for name in list(self._held):
+            self._unregister(name, max(0.1, deadline - time.monotonic()), _WAIT)
+        with self._lock:
+            self._closed = True
+            _KEPT.extend(self._held.values())
+            self._held.clear()
+            if self._channel is not None:
+                self._channel.close()
+
+    def _unregister(self, name: str, timeout: float, in_use: _Metadata) -> grpc.StatusCode:
+        request = _wire.bytes_field(1, name.encode())
+        try:
+            self._call("CudaSharedMemoryUnregister", request, timeout, in_use)
+        except NotFoundError:  # Of a server that was started anew.
+            pass
+        except Error as error:
+            return error.code
+        self._forget(name)
+        return grpc.StatusCode.OK
+
+    def _keep(self, name: str, memory: DeviceMemory) -> None:
+        """Perhaps the server has it: until that is known, and if `end` has been, to the end."""
+        self.give_up(name)
+        with self._lock:
+            if self._closed:
+                _KEPT.append(memory)
+
+    def _forget(self, name: str) -> None:
+        self._given_up.discard(name)
+        with self._lock:
+            memory = self._held.pop(name, None)
+        del memory  # Its end may block, so not under the lock.
+
+    def _call(self, method: str, request: bytes, timeout: float, metadata: _Metadata = ()) -> None:
+        try:
+            self._stub(method)(request, timeout, metadata=metadata)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._config.target) from None
+        except ValueError:  # How gRPC says that the channel was closed meanwhile.
+            raise ClosedError("client: closed") from None
+
+    def _stub(self, method: str) -> Callable[..., object]:
+        with self._lock:
+            if self._closed:
+                raise ClosedError("client: closed")
+            if self._channel is None:
+                self._channel = _channel.make(self._config)
+            stub: Callable[..., object] = self._channel.unary_unary(
+                _protocol.method(method, _SERVICE)
+            )
+        return stub
+
+
+# Memory that a server which does not reply may write to.
+_KEPT: list[DeviceMemory] = []

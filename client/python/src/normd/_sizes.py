@@ -1,0 +1,40 @@
+"""How large the outputs of a call are, before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normd import _control
+from normd._request import Options
+from normd._shapes import output_bytes
+from normd._steps import Steps
+from normd._tensors import TensorSpec
+from normd.errors import InvalidArgumentError, NotFoundError
+from normd.models import ModelInfo
+
+
+class OutputSizes:
+    """What the server has told of its models. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, int], ModelInfo] = {}
+
+    def find(
+        self, model: str, options: Options, inputs: Sequence[TensorSpec]
+    ) -> Steps[dict[str, int] | None]:
+        """The bytes of each output by name. None where there is no telling: the call will say why.
+
+        Raises the errors of asking the server.
+        """
+        key = (model, options.version)
+        try:
+            if key not in self._models:
+                self._models[key] = yield _control.get_model(model, options.version)
+        except (NotFoundError, InvalidArgumentError):
+            return None
+        info = self._models.get(key)  # Another thread may have forgotten it.
+        return None if info is None else output_bytes(info, inputs, options.outputs)
+
+    def forget(self, model: str, options: Options) -> None:
+        """After a failure, of which a new server or version may be the cause."""
+        self._models.pop((model, options.version), None)

@@ -1,0 +1,131 @@
+"""Memory of a CUDA device that a client shares with a server on the same machine.
+
+The server's kernels read and write it where it lies (docs/shared_memory.md of the project).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import Any
+
+from normd import _cuda, _torch
+from normd._closing import Closing
+from normd._cuda import DeviceMemory
+from normd._registrar import Registrar
+from normd._tensors import TensorSpec
+from normd.errors import InvalidArgumentError
+from normd.shared_memory import whole_pages
+
+
+class DeviceRegion(Closing):
+    """Zeroed memory of a CUDA device that a server has opened too. Made by `Client.share`.
+
+    PyTorch tensors in it are inputs, and `out`, of calls of that client, and are then copied
+    nowhere. Others, and those with other strides, are copied into memory of the client's own on the
+    device.
+
+    Before a request is sent, the client waits for what PyTorch's current stream of the device has
+    to do, in the calling thread; work on other streams is the caller's to wait for. When a call
+    returns, its result is there. The server has the memory until `close`; its tensors stay valid,
+    as memory of this process alone. Thread-safe but for its bytes, which must not change while a
+    call uses them.
+    """
+
+    def __init__(self, registrar: Registrar, memory: DeviceMemory, name: str, flat: Any) -> None:
+        self._registrar = registrar
+        self._memory = memory
+        self._name = name
+        self._lock = threading.Lock()
+        self._end = 0  # Of the tensors made so far; of the lock.
+        self._flat = flat
+        # The registrar holds the memory until the server has let it go.
+        self._given_up = weakref.finalize(self, registrar.give_up, name)
+        self._given_up.atexit = False
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed else ""
+        return f"<normd.DeviceRegion of {self.nbytes} bytes on cuda:{self.device}{closed}>"
+
+    @property
+    def name(self) -> str:
+        """As it is registered."""
+        return self._name
+
+    @property
+    def nbytes(self) -> int:
+        """Its size: what was asked for, in whole blocks of 2 MiB."""
+        return self._memory.nbytes
+
+    @property
+    def device(self) -> int:
+        """The device's number, as PyTorch counts."""
+        return self._memory.device
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._given_up.alive
+
+    @property
+    def bytes(self) -> Any:
+        """All of it: a tensor of uint8."""
+        return self._flat
+
+    def tensor(
+        self, shape: int | tuple[int, ...], dtype: Any = None, *, offset: int | None = None
+    ) -> Any:
+        """A contiguous PyTorch tensor in the region; zeros in memory that nobody has used.
+
+        Args:
+          shape, dtype: as torch.empty's; one of the types that calls take or return, float32 by
+            default.
+          offset: where it begins, in bytes, a multiple of the element; None: at the next whole page
+            behind all tensors made so far.
+
+        Raises:
+          InvalidArgumentError: it does not fit, or has another type.
+        """
+        torch: Any = sys.modules["torch"]
+        of_tensor = _torch.data_type(torch.float32 if dtype is None else dtype, "")
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(size < 0 for size in dims):
+            raise InvalidArgumentError(f"shape: {list(dims)}, wanted no negative size")
+        size = TensorSpec("", of_tensor, dims).nbytes
+        with self._lock:
+            begin = whole_pages(self._end) if offset is None else offset
+            if begin < 0 or begin % of_tensor.itemsize:
+                raise InvalidArgumentError(
+                    f"offset: {begin}, wanted a multiple of {of_tensor.itemsize} from 0 on"
+                )
+            if begin + size > self.nbytes:
+                raise InvalidArgumentError(
+                    f"shape: {size} bytes from {begin} on, wanted a part of the region's "
+                    f"{self.nbytes}"
+                )
+            self._end = max(self._end, begin + size)
+        with torch.inference_mode(False):  # For calls in it and others.
+            return _cuda.view(self._flat, begin, dims, of_tensor)
+
+    def find(self, tensor: Any) -> int | None:
+        """Where a tensor begins in the region; None: it is elsewhere, or the region is closed."""
+        if self.closed or not tensor.is_contiguous() or not tensor.numel():
+            return None
+        at = int(tensor.data_ptr()) - self._memory.address
+        nbytes = int(tensor.numel() * tensor.element_size())
+        return at if 0 <= at <= self.nbytes - nbytes else None
+
+    def give_up(self) -> None:
+        """As `close`, with no wait: the client unregisters it later."""
+        self._given_up()
+
+    def close(self) -> None:
+        """Has the server let it go, when the calls that use it have ended. Waits for its reply.
+
+        May be called again. What a server does not let go now, as one that hangs, the client asks
+        for again when it is closed.
+        """
+        if self._given_up.alive:
+            self.give_up()
+            self._registrar.sweep()
