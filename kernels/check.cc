@@ -5,6 +5,14 @@
 
 namespace normd::norm {
 
+std::int64_t ProductOf(const RunSizes& sizes) {
+  std::int64_t product = 1;
+  for (const std::int64_t size : sizes) {
+    if (size < 0 || !MultiplyFits(product, size, &product)) return 0;
+  }
+  return product;
+}
+
 Status CheckParam(const char* name, const ParamVector& param) {
   if (param.data == nullptr) return Status();
   if (!IsNormalized(param.dtype)) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/run_sizes.h"
 #include "kernels/status.h"
 #include "kernels/types.h"
 
@@ -21,6 +22,9 @@ inline bool MultiplyFits(std::int64_t a, std::int64_t b, std::int64_t* product) 
   *product = a * b;
   return true;
 }
+
+// The product of the sizes; 0 if one is negative or the product overflows 63 bits.
+std::int64_t ProductOf(const RunSizes& sizes);
 
 // InvalidArgument with the field, what came and what was wanted.
 Status CheckParam(const char* name, const ParamVector& param);  // Accepts an absent one.

@@ -130,6 +130,37 @@ Status CheckQuantization(const NormSpec& spec) {
   return Status();
 }
 
+std::string RunsText(const RunSizes& runs) {
+  std::string text;
+  for (const std::int64_t run : runs) text += (text.empty() ? "[" : ", ") + std::to_string(run);
+  return text + "]";
+}
+
+// Where the elements lie.
+Status CheckLayout(const NormSpec& spec) {
+  if (Status status = CheckValue("layout", spec.layout, Layout::kInterleaved); !status.ok()) {
+    return status;
+  }
+  if (spec.layout != Layout::kInterleaved) {
+    if (spec.channel_runs == RunSizes{}) return Status();
+    return InvalidArgument("channel_runs: " + RunsText(spec.channel_runs) +
+                           ", wanted zeros: channels are not interleaved");
+  }
+  if (ProductOf(spec.channel_runs) != spec.channels) {
+    return InvalidArgument("channel_runs: " + RunsText(spec.channel_runs) +
+                           ", wanted sizes whose product is " + std::to_string(spec.channels) +
+                           " channels");
+  }
+  if (spec.rows != Rows::kPosition) {
+    return InvalidArgument("rows: of groups, wanted positions with an interleaved layout");
+  }
+  if (spec.groups != 1) {
+    return InvalidArgument("groups: " + std::to_string(spec.groups) +
+                           ", wanted 1 with an interleaved layout");
+  }
+  return Status();
+}
+
 }  // namespace
 
 NormSpec InstanceNormSpec(std::int64_t channels, DType dtype) {
@@ -168,8 +199,8 @@ Status ValidateSpec(const NormSpec& spec, const NormParams& params) {
   if (Status status = CheckEps(spec.eps); !status.ok()) return status;
   for (const Status& status :
        {CheckValue("statistics", spec.statistics, Statistics::kLargestAbsolute),
-        CheckValue("layout", spec.layout, Layout::kChannelsLast), CheckActivation(spec.activation),
-        CheckInput(spec, params), CheckStyle(spec, params), CheckQuantization(spec)}) {
+        CheckActivation(spec.activation), CheckInput(spec, params), CheckLayout(spec),
+        CheckStyle(spec, params), CheckQuantization(spec)}) {
     if (!status.ok()) return status;
   }
   const bool given = spec.statistics == Statistics::kGiven;
@@ -249,6 +280,19 @@ Status CheckStatisticsOut(const NormSpec& spec, const Segment& segment, std::siz
   return Status();
 }
 
+Status CheckRuns(const NormSpec& spec, const Segment& segment, std::size_t index) {
+  if (spec.layout != Layout::kInterleaved) {
+    if (segment.spatial_runs == RunSizes{}) return Status();
+    return RefuseSegment(
+        index, "spatial_runs",
+        RunsText(segment.spatial_runs) + ", wanted zeros: the spec's channels are not interleaved");
+  }
+  if (ProductOf(segment.spatial_runs) == segment.spatial) return Status();
+  return RefuseSegment(index, "spatial_runs",
+                       RunsText(segment.spatial_runs) + ", wanted sizes whose product is " +
+                           std::to_string(segment.spatial));
+}
+
 // InvalidArgument unless the sizes are right that x's shape does not say.
 Status CheckSizes(const NormSpec& spec, const Segment& segment, std::size_t index) {
   if ((spec.style == Style::kTensor) != (segment.style_spatial > 0) || segment.style_spatial < 0) {
@@ -306,8 +350,8 @@ Status ValidateSegments(const NormSpec& spec, const Segment* segments, std::size
       limit /= factor;
     }
     for (const Status& status :
-         {CheckTensors(spec, segment, i, input), CheckStatisticsOut(spec, segment, i),
-          CheckSizes(spec, segment, i)}) {
+         {CheckRuns(spec, segment, i), CheckTensors(spec, segment, i, input),
+          CheckStatisticsOut(spec, segment, i), CheckSizes(spec, segment, i)}) {
       if (!status.ok()) return status;
     }
     if (segment.params == nullptr) continue;

@@ -1,10 +1,10 @@
 // The contract that every backend keeps: what a normalization computes, and on what.
 //
 // A tensor is a list of samples, each a matrix of `channels` x `spatial` elements (channels first)
-// or `spatial` x `channels` (channels last). The channels of a sample fall into `groups` equal
-// groups. The elements of one (sample, group) are one *row*: they share one mean and one variance,
-// and rows never mix. gamma and beta hold one element per channel. Every operation is a case of
-// this:
+// or `spatial` x `channels` (channels last), or with channels and positions in turn. The channels
+// of a sample fall into `groups` equal groups. The elements of one (sample, group) are one *row*:
+// they share one mean and one variance, and rows never mix. gamma and beta hold one element per
+// channel. Every operation is a case of this:
 //
 //   operation      channels C            groups   spatial S                   statistics
 //   InstanceNorm   C                     C        product of trailing dims    row's own, or given
@@ -47,13 +47,22 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/run_sizes.h"
 #include "kernels/stages.h"
 #include "kernels/status.h"
 #include "kernels/types.h"
 
 namespace normd::norm {
 
-enum class Layout : std::uint8_t { kChannelsFirst = 0, kChannelsLast = 1 };
+enum class Layout : std::uint8_t {
+  kChannelsFirst = 0,
+  kChannelsLast = 1,
+  // Runs of channels and of positions take turns: a sample has the dimensions [channel_runs[0],
+  // spatial_runs[0], channel_runs[1], spatial_runs[1], ...]. Channels are numbered in the order of
+  // channel_runs, positions in that of spatial_runs. Only with rows of positions and one group:
+  // LayerNorm over axes that are not adjacent.
+  kInterleaved = 2,
+};
 
 // What a row is normalized by. The variance is the population variance (divided by the count).
 enum class Statistics : std::uint8_t {
@@ -92,7 +101,8 @@ struct NormSpec {
   Combine combine_output = Combine::kNone;  // Not with combine_input.
   Quantization quantization = Quantization::kNone;
   QuantizationScale quantization_scale = QuantizationScale::kStatic;
-  double output_scale = 0;  // With kStatic: a normal float > 0.
+  double output_scale = 0;     // With kStatic: a normal float > 0.
+  RunSizes channel_runs = {};  // With Layout::kInterleaved: > 0, their product `channels`; else 0.
 
   bool takes_other() const {
     return combine_input != Combine::kNone || combine_output != Combine::kNone;
@@ -152,6 +162,7 @@ struct Segment {
   // The scales, which quantized values are to be multiplied with: [rows], or [rows, blocks of a
   // row]. With QuantizationScale::kRow and kBlock, and only then.
   float* scale_out = nullptr;
+  RunSizes spatial_runs = {};  // With Layout::kInterleaved: their product is `spatial`; else 0.
 };
 
 // The length of a row. The spec and the product must be valid.

@@ -28,7 +28,7 @@ extern "C" {
 #define NORM_C_API __attribute__((visibility("default")))
 
 /* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 7
+#define NORM_C_ABI_VERSION 8
 
 typedef int32_t norm_result;
 enum {
@@ -40,7 +40,11 @@ enum {
 };
 
 enum { NORM_FLOAT32 = 1, NORM_FLOAT64 = 2, NORM_FLOAT16 = 3, NORM_BFLOAT16 = 4 };
-enum { NORM_CHANNELS_FIRST = 0, NORM_CHANNELS_LAST = 1 };
+enum {
+  NORM_CHANNELS_FIRST = 0,
+  NORM_CHANNELS_LAST = 1,
+  NORM_INTERLEAVED = 2 /* From version 8 on. */
+};
 enum {
   NORM_MEAN_VARIANCE = 0,
   NORM_MEAN_SQUARE = 1,
@@ -107,6 +111,9 @@ typedef struct norm_spec {
    * zeros has 0, which makes `scale` the factor itself. Adaptive norms want 1. */
   double scale_offset;
   double output_scale; /* With NORM_SCALE_STATIC and a quantization. */
+  /* From version 8 on. With NORM_INTERLEAVED: > 0, their product channels; else 0. A sample is
+   * channel_runs[0] x spatial_runs[0] x channel_runs[1] x spatial_runs[1] x ... */
+  int64_t channel_runs[4];
 } norm_spec;
 
 /* One element per channel, gamma and beta `styles` times as many with a table of styles; data ==
@@ -127,7 +134,8 @@ typedef struct norm_params {
   norm_vector input_bias; /* From version 6 on. */
 } norm_params;
 
-/* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels. */
+/* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels; not of
+ * NORM_INTERLEAVED. */
 typedef struct norm_segment {
   const void* x;
   void* y;
@@ -157,6 +165,8 @@ typedef struct norm_tensors {
   void* mean_out;
   void* rstd_out;
   float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
+  /* From version 8 on. With NORM_INTERLEAVED: their product is spatial; else 0. */
+  int64_t spatial_runs[4];
 } norm_tensors;
 
 typedef struct norm_batch {

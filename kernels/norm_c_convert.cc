@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace normd::norm::c {
 namespace {
@@ -47,6 +48,7 @@ Segment ToSegment(const norm_tensors& in) {
   out.mean_out = in.mean_out;
   out.rstd_out = in.rstd_out;
   out.scale_out = in.scale_out;
+  std::copy(std::begin(in.spatial_runs), std::end(in.spatial_runs), out.spatial_runs.begin());
   return out;
 }
 
@@ -55,7 +57,10 @@ template <typename Enum>
 constexpr bool Equal(int in_c, Enum value) {
   return in_c == static_cast<int>(value);
 }
-static_assert(Equal(NORM_LARGEST_ABSOLUTE, Statistics::kLargestAbsolute) &&
+static_assert(std::size(norm_spec{}.channel_runs) == kMostRuns &&
+              std::size(norm_tensors{}.spatial_runs) == kMostRuns);
+static_assert(Equal(NORM_INTERLEAVED, Layout::kInterleaved) &&
+              Equal(NORM_LARGEST_ABSOLUTE, Statistics::kLargestAbsolute) &&
               Equal(NORM_GELU_TANH, Activation::kGeluTanh) &&
               Equal(NORM_ROWS_POSITION, Rows::kPosition) &&
               Equal(NORM_COMBINE_MULTIPLY_SIGMOID, Combine::kMultiplySigmoid) &&
@@ -117,6 +122,7 @@ Status ToSpec(const norm_spec* in, NormSpec* out) {
   out->quantization = static_cast<Quantization>(spec.quantization);
   out->quantization_scale = static_cast<QuantizationScale>(spec.quantization_scale);
   out->output_scale = spec.output_scale;
+  std::copy(std::begin(spec.channel_runs), std::end(spec.channel_runs), out->channel_runs.begin());
   return Status();
 }
 

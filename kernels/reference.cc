@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/interleaved.h"
+
 namespace normd::norm {
 namespace {
 
@@ -49,12 +51,18 @@ double CombineWith(Combine combine, double v, double other) {
 class ReferenceTensor {
  public:
   ReferenceTensor(const NormSpec& spec, const NormParams& params, const Segment& segment)
-      : spec_(spec), params_(params), segment_(segment) {}
+      : spec_(spec),
+        params_(params),
+        segment_(segment),
+        places_{spec.channel_runs, segment.spatial_runs} {}
 
   std::int64_t Index(std::int64_t n, std::int64_t c, std::int64_t s) const {
     return Index(n, c, s, segment_.spatial);
   }
   std::int64_t Channel(std::int64_t index) const {
+    if (spec_.layout == Layout::kInterleaved) {
+      return places_.ChannelAt(index % (spec_.channels * segment_.spatial));
+    }
     return spec_.layout == Layout::kChannelsFirst ? index / segment_.spatial % spec_.channels
                                                   : index % spec_.channels;
   }
@@ -107,6 +115,9 @@ class ReferenceTensor {
   }
 
   std::int64_t Index(std::int64_t n, std::int64_t c, std::int64_t s, std::int64_t spatial) const {
+    if (spec_.layout == Layout::kInterleaved) {
+      return n * spec_.channels * spatial + places_.OfChannel(c) + places_.OfPosition(s);
+    }
     return spec_.layout == Layout::kChannelsFirst ? (n * spec_.channels + c) * spatial + s
                                                   : (n * spatial + s) * spec_.channels + c;
   }
@@ -154,6 +165,7 @@ class ReferenceTensor {
   const NormSpec& spec_;
   const NormParams& params_;
   const Segment& segment_;
+  const InterleavedPlaces places_;  // With Layout::kInterleaved.
   // A channel's elements come together, and a style tensor's statistics take its whole channel.
   Affine cached_{};
   std::int64_t cached_sample_ = -1;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "client/verify/reference_axes.h"
+#include "kernels/interleaved.h"
 #include "kernels/reference.h"
 #include "kernels/segment_tensors.h"
 
@@ -47,7 +49,13 @@ std::int64_t ScalesOfRow(const norm::NormSpec& spec, std::int64_t spatial) {
 }
 
 // Of a segment's elements in x's layout, which scale is element i's.
-std::int64_t ScaleIndex(const norm::NormSpec& spec, std::int64_t spatial, std::int64_t i) {
+std::int64_t ScaleIndex(const norm::NormSpec& spec, const norm::Segment& segment, std::int64_t i) {
+  const std::int64_t spatial = segment.spatial;
+  if (spec.layout == norm::Layout::kInterleaved) {
+    const norm::InterleavedPlaces places = {spec.channel_runs, segment.spatial_runs};
+    const std::int64_t elements = spec.channels * spatial;
+    return i / elements * spatial + places.PositionAt(i % elements);
+  }
   const bool last = spec.layout == norm::Layout::kChannelsLast;
   const std::int64_t sample = i / (spec.channels * spatial);
   const std::int64_t at = i % (spec.channels * spatial);
@@ -132,10 +140,12 @@ absl::Status ReferenceNorm::Take(const ReferenceParameters& parameters) {
 Shape ReferenceNorm::RowShape(const Shape& x, std::int64_t scales) const {
   std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
   const auto count = static_cast<int>(norm_.normalized_shape.size());
-  if (count > 0) {
-    const int first = norm_.first_axis > 0 ? norm_.first_axis : x.rank() - count;
-    std::fill_n(dims.begin() + std::max(first, 0), std::min(count, x.rank()), 1);
-    if (norm_.first_axis == 0 && !dims.empty()) dims.back() = norm_.spec.groups;
+  if (!norm_.axes.empty()) {
+    dims = RowDimsOverAxes(norm_.axes, x);
+  } else if (count > 0) {
+    const int first = std::max(x.rank() - count, 0);
+    std::fill_n(dims.begin() + first, std::min(count, x.rank()), 1);
+    if (!dims.empty()) dims.back() = norm_.spec.groups;
   } else if (norm_.spec.rows == norm::Rows::kPosition) {
     if (!dims.empty()) dims.back() = 1;
   } else {
@@ -172,17 +182,14 @@ absl::StatusOr<norm::Segment> ReferenceNorm::SegmentOf(const TensorView& x) cons
   norm::Segment segment;
   const int rank = x.shape.rank();
   const std::vector<std::int64_t>& normalized = norm_.normalized_shape;
+  if (!norm_.axes.empty()) return SegmentOverAxes(norm_.axes, normalized, x.shape);
   if (!normalized.empty()) {
-    const auto count = static_cast<int>(normalized.size());
-    const int leading = norm_.first_axis > 0 ? norm_.first_axis : rank - count;
-    if (leading < 0 || leading + count > rank ||
+    const int leading = rank - static_cast<int>(normalized.size());
+    if (leading < 0 ||
         !std::equal(normalized.begin(), normalized.end(), x.shape.dims().begin() + leading)) {
-      return wrong(norm_.first_axis > 0
-                       ? absl::StrCat("the normalized dimensions from axis ", leading, " on")
-                       : "the normalized dimensions at the end");
+      return wrong("the normalized dimensions at the end");
     }
     segment.samples = x.shape.Product(0, leading);
-    segment.spatial = x.shape.Product(leading + count, rank);
     return segment;
   }
   const std::int64_t channels = norm_.spec.channels;
@@ -278,8 +285,8 @@ absl::StatusOr<std::vector<std::vector<double>>> ReferenceNorm::Elements(
   if (spec.quantization != norm::Quantization::kNone) {
     for (std::size_t i = 0; i < count; ++i) {
       y[i] /= scales.empty() ? spec.output_scale
-                             : scales[static_cast<std::size_t>(ScaleIndex(
-                                   spec, segment.spatial, static_cast<std::int64_t>(i)))];
+                             : scales[static_cast<std::size_t>(
+                                   ScaleIndex(spec, segment, static_cast<std::int64_t>(i)))];
     }
   }
   std::vector<std::vector<double>> elements;
@@ -343,7 +350,8 @@ absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::
   norm.spec.activation = ActivationOf(config.activation());
   norm.spec.leaky_slope = LeakySlopeOf(config);
   if (config.has_quantization()) SetQuantization(config.quantization(), norm.spec);
-  if (norm.first_axis > 0) norm.spec.rows = norm::Rows::kPosition;
+  absl::Status status = SetAxes(norm.axes, norm.normalized_shape, norm.spec);
+  if (!status.ok()) return status;
   if (config.layout() == v1::CHANNELS_LAST) norm.spec.layout = norm::Layout::kChannelsLast;
   return std::make_unique<ReferenceNorm>(std::move(norm));
 }

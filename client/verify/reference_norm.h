@@ -20,7 +20,7 @@ struct ReferenceNormCase {
   bool has_bias = false;
   // For operations over trailing dimensions, whose elements are then the spec's channels.
   std::vector<std::int64_t> normalized_shape;
-  int first_axis = 0;  // Where these begin, if it is not at the end.
+  std::vector<int> axes;  // Which dimensions these are, if they are not the last ones.
   // The name of the second tensor of x's shape, if the spec takes one.
   const char* other_name = "other";
 };

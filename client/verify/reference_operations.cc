@@ -66,9 +66,9 @@ void SetNormalized(const Message& message, ReferenceNormCase& norm) {
 template <typename Message>
 void SetNormalizedAxes(const Message& message, ReferenceNormCase& norm) {
   SetNormalized(message, norm);
-  if (!message.axes().empty() && message.axes(0) > 0) {
-    norm.first_axis = static_cast<int>(message.axes(0));
-  }
+  norm.axes = {message.axes().begin(), message.axes().end()};
+  const auto count = static_cast<int>(norm.axes.size());
+  if (count > 0 && norm.axes.front() == -count && norm.axes.back() == -1) norm.axes.clear();
 }
 
 template <typename Message>

@@ -130,6 +130,49 @@ Status ParseNorm(const std::string& text, std::int64_t channels, NormSpec* spec)
   return Status();
 }
 
+// Cuts a case's dimensions from 1 on into those of "1.3", which are normalized, and the others.
+Status CutAxes(const std::string& text, Case* c) {
+  RunSizes channels, positions;
+  channels.fill(1);
+  positions.fill(1);
+  std::size_t run = 0;
+  std::size_t before = 0;  // The axis before.
+  c->samples = 1;
+  const auto refuse = [&] {
+    return InvalidArgument("operation: axes \"" + text +
+                           "\", wanted ascending dimensions from 1 on, such as 1.3, of " +
+                           c->shape());
+  };
+  const auto skip_to = [&](std::size_t axis) {
+    for (std::size_t i = before == 0 ? 0 : before + 1; i < axis; ++i) {
+      (before == 0 ? c->samples : positions[run]) *= c->dims[i];
+    }
+  };
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('.', begin), text.size());
+    std::int64_t axis = 0;
+    if (!ParsePositive(text.substr(begin, end - begin), &axis)) return refuse();
+    const auto at = static_cast<std::size_t>(axis);
+    if (at <= before || at >= c->dims.size()) return refuse();
+    skip_to(at);
+    if (before > 0 && at > before + 1 && ++run == kMostRuns) return refuse();
+    channels[run] *= c->dims[at];
+    before = at;
+    begin = end + 1;
+  }
+  skip_to(c->dims.size());
+  c->spec.layout = Layout::kInterleaved;
+  c->spec.rows = Rows::kPosition;
+  c->spec.channels = c->spatial = 1;
+  for (std::size_t i = 0; i < kMostRuns; ++i) {
+    c->spec.channels *= channels[i];
+    c->spatial *= positions[i];
+  }
+  c->spec.channel_runs = channels;
+  c->spatial_runs = positions;
+  return Status();
+}
+
 bool IsRowNorm(const std::string& operation) {
   return operation.starts_with("layer_norm") || operation.starts_with("rms_norm") ||
          operation.starts_with("l2_norm");
@@ -137,7 +180,14 @@ bool IsRowNorm(const std::string& operation) {
 
 }  // namespace
 
-const char* Name(Layout layout) { return layout == Layout::kChannelsFirst ? "first" : "last"; }
+const char* Name(Layout layout) {
+  switch (layout) {
+    case Layout::kChannelsFirst: return "first";
+    case Layout::kChannelsLast: return "last";
+    case Layout::kInterleaved: break;
+  }
+  return "interleaved";
+}
 
 std::int64_t Case::moved_bytes() const {
   const int tensors =
@@ -176,10 +226,16 @@ Status MakeCase(const std::string& operation, const std::string& dtype, const st
     c.spatial = 1;
   }
   const std::size_t plus = operation.find('+');
-  if (Status status = ParseNorm(operation.substr(0, plus), channels, &c.spec); !status.ok()) {
-    return status;
-  }
+  const std::size_t colon = operation.substr(0, plus).find(':');
+  const bool over_axes = IsRowNorm(operation) && colon != std::string::npos;
+  const std::string norm = operation.substr(0, over_axes ? colon : plus);
+  if (Status status = ParseNorm(norm, channels, &c.spec); !status.ok()) return status;
   c.spec.layout = layout == "last" ? Layout::kChannelsLast : Layout::kChannelsFirst;
+  if (over_axes) {
+    const std::string axes =
+        operation.substr(colon + 1, plus == std::string::npos ? plus : plus - colon - 1);
+    if (Status status = CutAxes(axes, &c); !status.ok()) return status;
+  }
   for (std::size_t begin = plus; begin != std::string::npos;) {
     const std::size_t end = operation.find('+', begin + 1);
     const std::string stage = operation.substr(begin + 1, end - begin - 1);
@@ -253,8 +309,12 @@ std::vector<Case> DefaultSuite() {
 }
 
 void ScaleTo(std::int64_t max_bytes, Case* c) {
-  while (c->samples > 1 && c->tensor_bytes() > max_bytes) c->samples /= 2;
-  c->dims[0] = c->samples;
+  // Dimensions between the first and the axes count samples too.
+  const std::int64_t of_first = c->samples / c->dims[0];
+  while (c->dims[0] > 1 && c->tensor_bytes() > max_bytes) {
+    c->dims[0] /= 2;
+    c->samples = c->dims[0] * of_first;
+  }
 }
 
 }  // namespace normd::norm::bench

@@ -16,6 +16,7 @@ struct Case {
   NormSpec spec;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
+  RunSizes spatial_runs = {};
   std::vector<std::int64_t> dims;  // The tensor as the user names it, leading dimension = samples.
 
   std::int64_t elements() const { return samples * spec.channels * spatial; }
@@ -30,7 +31,8 @@ struct Case {
 
 // Makes a case from text.
 //   operation  instance_norm, batch_norm, group_norm:G, layer_norm, rms_norm, l2_norm, and at each
-//              position position_layer_norm, position_rms_norm; each with any of
+//              position position_layer_norm, position_rms_norm; layer_norm:1.3 and rms_norm:1.3
+//              over these dimensions, ascending, of which 0 is none; each with any of
 //              +relu, +leaky_relu, +silu, +gelu, +gelu_tanh  an activation
 //              +residual           a residual, and their sum as an output
 //              +gate, +scale, +shift  by sample and channel
@@ -53,7 +55,7 @@ std::vector<Case> FullSuite();
 // Halves the number of samples until the tensor has at most `max_bytes`, and keeps at least one.
 void ScaleTo(std::int64_t max_bytes, Case* c);
 
-const char* Name(Layout layout);  // "first", "last"
+const char* Name(Layout layout);  // "first", "last", "interleaved"
 
 }  // namespace normd::norm::bench
 

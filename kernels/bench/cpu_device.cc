@@ -34,6 +34,7 @@ struct Tensors {
     segment.y = y.get();
     segment.samples = c.samples;
     segment.spatial = c.spatial;
+    segment.spatial_runs = c.spatial_runs;
     if (c.spec.residual) segment.residual = second.get();
     if (c.spec.takes_other()) segment.other = second.get();
     segment.residual_out = sum.get();

@@ -114,6 +114,7 @@ class CudaDevice : public Device {
       segment.y = y[i].get();
       segment.samples = c.samples;
       segment.spatial = c.spatial;
+      segment.spatial_runs = c.spatial_runs;
       if (c.spec.residual) segment.residual = second[i].get();
       if (c.spec.takes_other()) segment.other = second[i].get();
       if (c.spec.residual_out) segment.residual_out = sum[i].get();

@@ -151,7 +151,10 @@ void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
 // Given statistics where channels are adjacent: channels last, and spatial == 1.
 void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
 
-// Whatever a valid spec asks for; batch.params is not used.
+// Layout::kInterleaved; batch.params is not used.
+void NormalizeInterleaved(const Batch& batch, const NormParams& params, const Segment& segment);
+
+// Whatever a valid spec of another layout asks for; batch.params is not used.
 void NormalizeStaged(const Batch& batch, const NormParams& params, const Segment& segment);
 
 }  // namespace normd::norm::cpu

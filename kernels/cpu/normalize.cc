@@ -55,6 +55,7 @@ bool IsSpecialised(const NormSpec& spec, const NormParams& params) {
 void NormalizeSegment(const Batch& batch, const NormParams& params, const Segment& segment) {
   if (segment.samples == 0 || segment.spatial == 0) return;
   const NormParams& own = segment.params != nullptr ? *segment.params : params;
+  if (batch.spec.layout == Layout::kInterleaved) return NormalizeInterleaved(batch, own, segment);
   if (!IsSpecialised(batch.spec, own)) return NormalizeStaged(batch, own, segment);
   if (segment.params == nullptr) return NormalizePlain(batch, segment);
   Params prepared(batch.spec, own);

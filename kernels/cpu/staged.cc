@@ -114,7 +114,8 @@ void NormalizeStages(const Batch& batch, const NormParams& params, const Segment
 // the accumulation type they may be larger than the tensors.
 constexpr std::int64_t kMostModulated = std::int64_t{256} << 10;
 
-// Samples [first, first + count) of a segment.
+}  // namespace
+
 Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
                   std::int64_t count) {
   const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
@@ -150,6 +151,8 @@ Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t fir
   move(part.scale_out, scales * static_cast<std::int64_t>(sizeof(float)));
   return part;
 }
+
+namespace {
 
 template <class Acc>
 void NormalizeParts(const Batch& batch, const NormParams& params, const Segment& segment) {

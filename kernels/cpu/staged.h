@@ -198,6 +198,10 @@ inline RowStatistics Finish(const RowSums& sums, const NormSpec& spec) {
   }
 }
 
+// Samples [first, first + count) of a segment.
+Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
+                  std::int64_t count);
+
 // Rows that lie together in memory.
 template <class Acc>
 void NormalizeStagedRows(const Stages<Acc>& stages);

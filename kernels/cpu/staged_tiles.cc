@@ -7,10 +7,13 @@
 //   groups, channels last      positions   channels    the columns of a group
 //   given statistics           positions   channels    (none: each column has its own statistics)
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "kernels/cpu/staged.h"
+#include "kernels/cpu/staged_columns.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -32,53 +35,6 @@ struct Tile {
   std::int64_t stride = 0;     // Elements from a line to the next.
   std::int64_t lines = 0;
   std::int64_t columns = 0;
-};
-
-// What the lines of a tile are normalized with, one element per column.
-template <class Acc>
-struct ColumnArrays {
-  explicit ColumnArrays(std::int64_t columns)
-      : center(static_cast<std::size_t>(columns)), scale(center), shift(center) {}
-
-  void Set(std::size_t column, const RowStatistics& statistics, double gamma, double beta) {
-    center[column] = static_cast<Acc>(statistics.mean);
-    // What the center loses in Acc comes back with the shift.
-    const double lost = static_cast<double>(center[column]) - statistics.mean;
-    const double its_scale = statistics.rstd * gamma;
-    scale[column] = static_cast<Acc>(its_scale);
-    shift[column] = static_cast<Acc>(beta + (std::isfinite(lost) ? lost * its_scale : 0.0));
-    largest_center = std::max(largest_center, std::fabs(statistics.mean));
-  }
-
-  // After every column is set.
-  void Finish() {
-    factor = CenterFactor<Acc>(largest_center);
-    if (factor == 1) return;
-    for (std::size_t i = 0; i < center.size(); ++i) {
-      center[i] *= static_cast<Acc>(factor);
-      scale[i] /= static_cast<Acc>(factor);
-    }
-  }
-
-  std::vector<Acc> center;
-  std::vector<Acc> scale;
-  std::vector<Acc> shift;
-  double largest_center = 0;
-  double factor = 1;
-};
-
-// Per block and column two numbers: mean and squared deviations, or a sum and nothing.
-class BlockSums {
- public:
-  BlockSums(std::int64_t blocks, std::int64_t columns)
-      : columns_(columns), values_(static_cast<std::size_t>(2 * blocks * columns)) {}
-
-  double* First(std::int64_t block) { return values_.data() + 2 * block * columns_; }
-  double* Second(std::int64_t block) { return First(block) + columns_; }
-
- private:
-  std::int64_t columns_;
-  std::vector<double> values_;
 };
 
 template <class Acc>

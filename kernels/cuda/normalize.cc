@@ -11,6 +11,7 @@
 #include "kernels/cuda/linear/linear_launch.h"
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/stages/stages.h"
+#include "kernels/interleaved.h"
 
 namespace normd::norm::cuda {
 namespace {
@@ -33,8 +34,12 @@ const NormParams& ParamsOf(const Segment& segment, const NormParams& params) {
   return segment.params != nullptr ? *segment.params : params;
 }
 
-// Whether the kernels of stages can take two segments in one launch.
+// Whether two segments of one plan can share a launch.
 bool ShareRows(const PlannedSegments& a, const PlannedSegments& b) {
+  if (a.spec.layout != b.spec.layout || a.spec.channel_runs != b.spec.channel_runs ||
+      a.segments.front().spatial_runs != b.segments.front().spatial_runs) {
+    return false;
+  }
   if (a.lowering != Lowering::kStages) return true;
   const StageRows first = RowsOfStages(a.spec, a.segments.front().spatial);
   const StageRows second = RowsOfStages(b.spec, b.segments.front().spatial);
@@ -83,22 +88,31 @@ Status RefuseRows(const char* field, std::int64_t rows) {
                 std::string(field) + ": " + std::to_string(rows) + ", wanted fewer than 2^31");
 }
 
-Status PlanSegments(const NormSpec& spec, const NormParams& params, const Segment* segments,
+// The layout that a segment is computed in.
+void TakeLayout(NormSpec* spec, Segment* segment) {
+  if (spec->layout == Layout::kInterleaved) ShortenRuns(spec, segment);
+}
+
+Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const Segment* segments,
                     std::size_t count, const DeviceLimits& limits, Strategy forced,
                     std::vector<PlannedSegments>* planned) {
   for (std::size_t i = 0; i < count; ++i) {
     if (segments[i].samples == 0 || segments[i].spatial == 0) continue;
     const bool input_bias = ParamsOf(segments[i], params).input_bias.data != nullptr;
-    const Lowering lowering = LowerSegment(spec, segments[i].spatial, input_bias);
-    const std::int64_t rows = RowsOfStages(spec, segments[i].spatial).rows_of_sample();
+    NormSpec spec = batch_spec;
+    Segment rest = segments[i];
+    TakeLayout(&spec, &rest);
+    const Lowering lowering = LowerSegment(spec, rest.spatial, input_bias);
+    const std::int64_t rows = RowsOfStages(spec, rest.spatial).rows_of_sample();
     if (lowering == Lowering::kStages && rows > kMaxRows) {
       return RefuseRows("spatial: rows of a sample", rows);
     }
-    if (lowering == Lowering::kFactors && spec.channels > kMaxRows) {
+    if ((lowering == Lowering::kFactors || spec.layout == Layout::kInterleaved) &&
+        spec.channels > kMaxRows) {
       return RefuseRows("channels", spec.channels);
     }
     // Factors make all samples' channels those of one sample, of which there is a most.
-    for (Segment rest = segments[i]; rest.samples > 0;) {
+    while (rest.samples > 0) {
       Segment piece = rest;
       if (lowering == Lowering::kFactors) {
         piece.samples = std::min(rest.samples, kMaxRows / spec.channels);
@@ -182,13 +196,21 @@ Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const S
   statistics_spec.eps = spec.eps;
   statistics_spec.rows = spec.rows;
   const NormParams none;
-  std::vector<std::pair<Plan, std::vector<Segment>>> parts;
+  struct Part {
+    Plan plan;
+    Layout layout;
+    std::vector<Segment> segments;
+  };
+  std::vector<Part> parts;
   for (std::size_t i = 0; i < count; ++i) {
-    const Segment& segment = segments[i];
+    Segment segment = segments[i];
     if (segment.samples == 0 || segment.spatial == 0) continue;
     if (segment.mean_out == nullptr && segment.rstd_out == nullptr) continue;
     const bool input_bias = ParamsOf(segment, params).input_bias.data != nullptr;
-    if (LowerSegment(spec, segment.spatial, input_bias) == Lowering::kStages) continue;
+    NormSpec own = spec;
+    TakeLayout(&own, &segment);
+    if (LowerSegment(own, segment.spatial, input_bias) == Lowering::kStages) continue;
+    statistics_spec.layout = own.layout;
     Segment wanted;
     wanted.x = segment.x;
     wanted.samples = segment.samples;
@@ -197,13 +219,16 @@ Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const S
     wanted.rstd_out = segment.rstd_out;
     Plan plan;
     PlanStages(statistics_spec, segment.spatial, limits, &plan);
-    auto same = std::find_if(parts.begin(), parts.end(),
-                             [&](const auto& part) { return part.first == plan; });
-    if (same == parts.end()) same = parts.insert(same, {plan, {}});
-    same->second.push_back(wanted);
+    auto same = std::find_if(parts.begin(), parts.end(), [&](const Part& part) {
+      return part.plan == plan && part.layout == own.layout;
+    });
+    if (same == parts.end()) same = parts.insert(same, {plan, own.layout, {}});
+    same->segments.push_back(wanted);
   }
-  for (const auto& [plan, wanted] : parts) {
-    const Launch launch = {statistics_spec, none,   limits,  plan,   wanted.data(),
+  for (const Part& part : parts) {
+    statistics_spec.layout = part.layout;
+    const std::vector<Segment>& wanted = part.segments;
+    const Launch launch = {statistics_spec, none,   limits,  part.plan, wanted.data(),
                            wanted.size(),   stream, nullptr, nullptr};
     if (Status status = LaunchStatistics(launch); !status.ok()) return status;
   }

@@ -32,6 +32,7 @@ enum class RowPlaces : std::uint8_t {
   kTogether = 0,     // One after the other.
   kColumns = 1,      // Those of a position, channels first: `spatial` apart.
   kInterleaved = 2,  // Those of a group, channels last: runs of the group's channels.
+  kScattered = 3,    // Those of a position, where runs of channels and positions take turns.
 };
 
 // "auto", "warp", "block", "cluster", "grid", "split", "channels_last", "elementwise", "stages".

@@ -71,6 +71,7 @@ absl::Status CpuNormRun::Place(CpuItem& item) {
   norm::Segment segment;
   segment.samples = geometry.samples;
   segment.spatial = geometry.spatial;
+  segment.spatial_runs = geometry.spatial_runs;
   for (std::size_t i = 0; i < norm_->inputs().size(); ++i) {
     const std::byte* const there = InPlaceInput(request, i);
     if (there == nullptr) return TakeInputs(item);
@@ -103,6 +104,7 @@ absl::Status CpuNormRun::TakeInputs(CpuItem& item) {
     norm::Segment segment;
     segment.samples = geometry.samples - sample;
     segment.spatial = geometry.spatial;
+    segment.spatial_runs = geometry.spatial_runs;
     for (Source& source : sources) {
       const auto piece = static_cast<std::int64_t>(source.reader.Piece().size());
       segment.samples = std::clamp<std::int64_t>(piece / source.sample_bytes, 1, segment.samples);

@@ -48,6 +48,8 @@ struct Geometry {
   // what scales and shifts a sample, in the accumulation type.
   std::int64_t workspace_bytes = 0;
 
+  norm::RunSizes spatial_runs = {};  // As norm::Segment has them.
+
   std::int64_t InputBytes() const { return Sum(inputs); }
   std::int64_t OutputBytes() const { return Sum(outputs); }
   // The bytes of all inputs or of all outputs, whichever is more: what limits of bytes count.

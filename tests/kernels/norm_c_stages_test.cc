@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -54,6 +55,26 @@ class NormCStagesTest : public testing::Test {
 };
 
 MATCHER(IsNear, "") { return std::fabs(std::get<0>(arg) - std::get<1>(arg)) < 1e-5f; }
+
+// Channels 0 and 1 are 1 and 3 at the first position, 7 and 3 at the second.
+TEST_F(NormCStagesTest, TakesRunsOfChannelsAndPositionsInTurn) {
+  spec_.rows = NORM_ROWS_POSITION;
+  spec_.layout = NORM_INTERLEAVED;
+  const int64_t runs[4] = {1, 2, 1, 1};
+  std::copy(runs + 1, runs + 4, spec_.channel_runs);
+  spec_.channel_runs[3] = 1;
+  std::copy(runs, runs + 4, tensors_.spatial_runs);
+  tensors_.spatial = 2;
+  ASSERT_EQ(Normalize(), NORM_OK) << norm_last_error();
+  const float first = std::sqrt(5.0f), second = std::sqrt(29.0f);
+  EXPECT_THAT(Y(4), Pointwise(IsNear(), {1 / first, 7 / second, 3 / first, 3 / second}));
+  tensors_.spatial_runs[3] = 3;
+  ExpectRefused("segments[0].spatial_runs: [1, 2, 1, 3], wanted sizes whose product is 2");
+  spec_.channel_runs[3] = 0;
+  ExpectRefused("channel_runs: [2, 1, 1, 0], wanted sizes whose product is 2 channels");
+  spec_.layout = NORM_CHANNELS_LAST;
+  ExpectRefused("channel_runs: [2, 1, 1, 0], wanted zeros");
+}
 
 TEST_F(NormCStagesTest, TakesTheInputsOfAnAdaptiveNorm) {
   // v = (x + bias) * gate + residual = {-2, 14}.

@@ -13,6 +13,9 @@ int call_as_version_4(const float* x, float* y, int64_t samples, int64_t element
 int call_as_version_5(const float* x, float* y, int64_t samples, int64_t elements, float slope);
 int call_batch_as_version_5(const float* x, const float* residual, float* y, float* sum,
                             int64_t elements);
+int call_as_version_7(const float* x, float* y, int64_t samples, int64_t elements, float slope);
+int call_batch_as_version_7(const float* x, const float* residual, float* y, float* sum,
+                            int64_t elements);
 }
 
 namespace {
@@ -156,26 +159,29 @@ TEST_F(NormCCpuTest, CallersOfEveryVersionGetTheirResults) {
   params.gamma = {gamma.data(), NORM_FLOAT32, 0};
   const norm_segment segment = {x.data(), expected.data(), 4, 1};
   ASSERT_EQ(norm_cpu_normalize(executor_, &spec, &params, &segment, 1), NORM_OK);
-  for (const auto call : {call_as_version_1, call_as_version_4, call_as_version_5}) {
+  for (const auto call :
+       {call_as_version_1, call_as_version_4, call_as_version_5, call_as_version_7}) {
     std::vector<float> y(16, NAN);
     EXPECT_EQ(call(x.data(), y.data(), 2, 4, 0.25f), NORM_OK) << norm_last_error();
     EXPECT_EQ(y, expected);
   }
 }
 
-TEST_F(NormCCpuTest, CallersOfVersionFiveGetTheirBatch) {
+TEST_F(NormCCpuTest, CallersOfEarlierVersionsGetTheirBatch) {
   const std::vector<float> x = {1, 2, 3, 4};
   const std::vector<float> residual = {2, 2, 1, 0};
-  std::vector<float> y(4, NAN);
-  std::vector<float> sum(4, NAN);
-  ASSERT_EQ(call_batch_as_version_5(x.data(), residual.data(), y.data(), sum.data(), 2), NORM_OK)
-      << norm_last_error();
-  EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
-  const double rms = std::sqrt(12.5);
-  EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
-  EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
-  EXPECT_NEAR(y[2], 3, 1e-6);
-  EXPECT_NEAR(y[3], 3, 1e-6);
+  for (const auto call : {call_batch_as_version_5, call_batch_as_version_7}) {
+    std::vector<float> y(4, NAN);
+    std::vector<float> sum(4, NAN);
+    ASSERT_EQ(call(x.data(), residual.data(), y.data(), sum.data(), 2), NORM_OK)
+        << norm_last_error();
+    EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
+    const double rms = std::sqrt(12.5);
+    EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
+    EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
+    EXPECT_NEAR(y[2], 3, 1e-6);
+    EXPECT_NEAR(y[3], 3, 1e-6);
+  }
 }
 
 TEST_F(NormCCpuTest, ABatchTakesResidualsAndParametersOfItsOwn) {

@@ -53,7 +53,7 @@ TEST(ValidateSpecTest, RefusesValuesOutsideTheEnums) {
   spec.statistics = static_cast<Statistics>(6);
   ExpectInvalid(ValidateSpec(spec, {}), "statistics");
   spec = InstanceNormSpec(3, DType::kFloat32);
-  spec.layout = static_cast<Layout>(2);
+  spec.layout = static_cast<Layout>(3);
   ExpectInvalid(ValidateSpec(spec, {}), "layout");
   spec = InstanceNormSpec(3, DType::kFloat32);
   spec.activation = static_cast<Activation>(6);

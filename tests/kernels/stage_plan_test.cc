@@ -79,6 +79,46 @@ TEST(RowsOfStagesTest, CountsEveryElementOnce) {
   }
 }
 
+NormSpec InterleavedNorm(std::int64_t channels, DType dtype) {
+  NormSpec spec = LayerNormSpec(channels, dtype);
+  spec.layout = Layout::kInterleaved;
+  spec.rows = Rows::kPosition;
+  spec.channel_runs = {channels, 1, 1, 1};
+  return spec;
+}
+
+TEST(RowsOfStagesTest, ScattersRowsOfChannelsThatInterleave) {
+  const NormSpec spec = InterleavedNorm(24, DType::kFloat16);
+  EXPECT_EQ(LowerSegment(spec, 49, false), Lowering::kStages);
+  const StageRows rows = RowsOfStages(spec, 49);
+  EXPECT_EQ(rows.places, RowPlaces::kScattered);
+  EXPECT_EQ(rows.elements, 24);
+  EXPECT_EQ(rows.rows_of_sample(), 49);
+}
+
+// So that a warp's rows, neighbours in memory, read whole sectors; long rows take more lanes, and
+// at last warps.
+TEST(PlanStagesTest, GivesScatteredRowsAsFewLanesAsFillASector) {
+  struct Wanted {
+    DType dtype;
+    std::int64_t channels;
+    int lanes;
+  };
+  for (const Wanted& wanted :
+       {Wanted{DType::kFloat32, 4, 1}, Wanted{DType::kFloat32, 9, 4},
+        Wanted{DType::kFloat32, 1024, 4}, Wanted{DType::kFloat32, 2049, 8},
+        Wanted{DType::kFloat16, 1024, 2}, Wanted{DType::kFloat64, 512, 8},
+        Wanted{DType::kFloat32, 16384, 32}, Wanted{DType::kFloat32, 16385, 0},
+        Wanted{DType::kFloat32, 1 << 20, 0}}) {
+    const NormSpec spec = InterleavedNorm(wanted.channels, wanted.dtype);
+    Plan plan;
+    PlanStages(spec, 49, DeviceLimits(), &plan);
+    EXPECT_EQ(plan.places, RowPlaces::kScattered);
+    EXPECT_EQ(plan.lanes_per_row, wanted.lanes) << wanted.channels;
+    EXPECT_EQ(plan.warps > 0, wanted.lanes == 0) << wanted.channels;
+  }
+}
+
 TEST(PlanStagesTest, CutsARowByItsLengthAlone) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.residual = true;

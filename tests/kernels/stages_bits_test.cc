@@ -138,6 +138,7 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
     NormSpec& spec = staged.spec;
     spec.channels = kChannels;
     spec.groups = spec.style == Style::kTensor ? kChannels : random_.OneOf(std::to_array({1, 3}));
+    staged.CutChannels(random_);
     if (spec.styles > 0) spec.styles = 3;
     SCOPED_TRACE(staged.names);
     const StagedParams params(spec, staged.input_bias, random_);
@@ -186,6 +187,7 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
     staged.spec.statistics = statistics;
     staged.spec.layout = layout;
     staged.spec.rows = rows;
+    staged.CutChannels(random_);
     return staged;
   };
   const std::int64_t vector = 16 / static_cast<std::int64_t>(SizeOf(dtype));
@@ -223,7 +225,10 @@ TEST_P(StagesBitsTest, ManySamplesHaveTheBitsOfFew) {
 
 std::string BitsTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
   const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
+  return std::string(Name(dtype)) +
+         (layout == Layout::kChannelsFirst  ? "_first"
+          : layout == Layout::kChannelsLast ? "_last"
+                                            : "_interleaved") +
          (rows == Rows::kGroup ? "_groups" : "_positions");
 }
 
@@ -233,6 +238,12 @@ INSTANTIATE_TEST_SUITE_P(All, StagesBitsTest,
                                             ::testing::Values(Layout::kChannelsFirst,
                                                               Layout::kChannelsLast),
                                             ::testing::Values(Rows::kGroup, Rows::kPosition)),
+                         BitsTestName);
+INSTANTIATE_TEST_SUITE_P(Interleaved, StagesBitsTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
+                                                              DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Layout::kInterleaved),
+                                            ::testing::Values(Rows::kPosition)),
                          BitsTestName);
 
 }  // namespace

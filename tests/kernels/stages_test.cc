@@ -206,6 +206,7 @@ TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
       staged.spec.channels = first ? lines : columns;
       const bool apart = staged.spec.style == Style::kTensor || random_.Chance(50);
       staged.spec.groups = apart ? staged.spec.channels : 1;
+      staged.CutChannels(random_);
       CheckSegments(staged, first ? columns : lines, 1, 1);
       if (HasFailure() || !unsupported_.empty()) return;
     }
@@ -215,7 +216,10 @@ TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
 
 std::string StagesTestName(const ::testing::TestParamInfo<std::tuple<DType, Layout, Rows>>& info) {
   const auto [dtype, layout, rows] = info.param;
-  return std::string(Name(dtype)) + (layout == Layout::kChannelsFirst ? "_first" : "_last") +
+  return std::string(Name(dtype)) +
+         (layout == Layout::kChannelsFirst  ? "_first"
+          : layout == Layout::kChannelsLast ? "_last"
+                                            : "_interleaved") +
          (rows == Rows::kGroup ? "_groups" : "_positions");
 }
 
@@ -225,6 +229,12 @@ INSTANTIATE_TEST_SUITE_P(All, StagesTest,
                                             ::testing::Values(Layout::kChannelsFirst,
                                                               Layout::kChannelsLast),
                                             ::testing::Values(Rows::kGroup, Rows::kPosition)),
+                         StagesTestName);
+INSTANTIATE_TEST_SUITE_P(Interleaved, StagesTest,
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64,
+                                                              DType::kFloat16, DType::kBFloat16),
+                                            ::testing::Values(Layout::kInterleaved),
+                                            ::testing::Values(Rows::kPosition)),
                          StagesTestName);
 
 }  // namespace

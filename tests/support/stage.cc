@@ -74,6 +74,12 @@ bool StagedSpec::IsValid() const {
   return true;
 }
 
+void StagedSpec::CutChannels(Random& random) {
+  if (spec.layout != Layout::kInterleaved) return;
+  spec.groups = 1;
+  spec.channel_runs = DrawRuns(spec.channels, random);
+}
+
 StagedSpec PlainSpec(DType dtype, Layout layout, Rows rows, Statistics statistics) {
   StagedSpec staged;
   staged.spec.dtype = dtype;
@@ -101,7 +107,8 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
     spatial = (length + row_channels - 1) / row_channels;
   }
   // Blocks want rows that lie together.
-  const bool together = (spec.rows == Rows::kGroup) == (spec.layout == Layout::kChannelsFirst);
+  const bool together = spec.layout != Layout::kInterleaved &&
+                        (spec.rows == Rows::kGroup) == (spec.layout == Layout::kChannelsFirst);
   if (spec.quantization_scale == QuantizationScale::kBlock && !together) {
     row_channels = length;
     spatial = 1;
@@ -109,6 +116,8 @@ std::int64_t ChooseShape(std::int64_t length, StagedSpec* staged, Random& random
   if (spec.style == Style::kTensor) row_channels = 1;
   spec.groups = length > 20000 ? 1 : length > 2000 ? random.Draw(1, 2) : random.Draw(1, 5);
   spec.channels = spec.groups * row_channels;
+  if (spec.layout == Layout::kInterleaved) spec.channels = row_channels;
+  staged->CutChannels(random);
   if (spec.styles > 2 && spec.channels > 2000) spec.styles = 2;
   return spatial;
 }

@@ -42,6 +42,8 @@ struct StagedSpec {
   // IsValid.
   void Add(Stage stage, Random& random);
   bool IsValid() const;
+  // With an interleaved layout: cuts the channels, which are set, into runs of one group.
+  void CutChannels(Random& random);
 };
 
 // A spec without stages, whose channels and groups ChooseShape sets.

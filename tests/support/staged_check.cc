@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/interleaved.h"
 #include "kernels/reference.h"
 
 namespace normd::norm::testing {
@@ -96,11 +97,18 @@ class Check {
   bool rounds_twice() const { return spec_.gate || params_.input_bias.data != nullptr; }
   bool is_half() const { return SizeOf(spec_.dtype) == 2; }
 
+  bool is_interleaved() const { return spec_.layout == Layout::kInterleaved; }
+  InterleavedPlaces places() const { return {spec_.channel_runs, segment_.spatial_runs()}; }
+  std::int64_t PlaceInSample(std::int64_t i) const {
+    return i % (spec_.channels * segment_.spatial());
+  }
   std::int64_t Channel(std::int64_t i) const {
+    if (is_interleaved()) return places().ChannelAt(PlaceInSample(i));
     return spec_.layout == Layout::kChannelsFirst ? i / segment_.spatial() % spec_.channels
                                                   : i % spec_.channels;
   }
   std::int64_t Position(std::int64_t i) const {
+    if (is_interleaved()) return places().PositionAt(PlaceInSample(i));
     return spec_.layout == Layout::kChannelsFirst ? i % segment_.spatial()
                                                   : i / spec_.channels % segment_.spatial();
   }

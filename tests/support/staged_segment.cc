@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "kernels/reference.h"
@@ -92,12 +93,28 @@ NormParams StagedParams::View() const {
   return params;
 }
 
+RunSizes DrawRuns(std::int64_t product, Random& random) {
+  RunSizes runs = {product, 1, 1, 1};
+  for (std::size_t i = 1; i < runs.size() && product > 0; ++i) {
+    const std::int64_t wanted = random.Draw(1, 9);
+    const std::int64_t divisor = std::gcd(runs[0], wanted * random.Draw(1, 8));
+    runs[0] /= divisor;
+    runs[i] = divisor;
+  }
+  for (std::size_t i = runs.size(); i-- > 1;) {
+    std::swap(runs[i],
+              runs[static_cast<std::size_t>(random.Draw(0, static_cast<std::int64_t>(i)))]);
+  }
+  return runs;
+}
+
 StagedSegment::StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
                              std::int64_t style_spatial, Random& random)
     : spec_(spec),
       samples_(samples),
       spatial_(spatial),
       style_spatial_(spec.style == Style::kTensor ? style_spatial : 0) {
+  if (spec.layout == Layout::kInterleaved) spatial_runs_ = DrawRuns(spatial, random);
   SetSizes();
   for (int in = 0; in < kInputs; ++in) {
     Input& input = inputs_[static_cast<std::size_t>(in)];
@@ -119,7 +136,8 @@ StagedSegment::StagedSegment(const StagedSegment& whole, std::int64_t first, std
     : spec_(whole.spec_),
       samples_(samples),
       spatial_(whole.spatial_),
-      style_spatial_(whole.style_spatial_) {
+      style_spatial_(whole.style_spatial_),
+      spatial_runs_(whole.spatial_runs_) {
   SetSizes();
   for (std::size_t in = 0; in < kInputs; ++in) {
     const auto begin =
@@ -263,6 +281,7 @@ Segment StagedSegment::Prepare(const NormParams* own) {
   segment.mean_out = out(kMeanOut);
   segment.rstd_out = out(kRstdOut);
   segment.scale_out = static_cast<float*>(out(kScaleOut));
+  segment.spatial_runs = spatial_runs_;
   return segment;
 }
 
@@ -284,6 +303,7 @@ Segment StagedSegment::Reference() const {
   segment.style_weights = in(kStyleWeights);
   segment.style_tensor = in(kStyleTensor);
   segment.style_spatial = style_spatial_;
+  segment.spatial_runs = spatial_runs_;
   return segment;
 }
 

@@ -75,6 +75,9 @@ class StagedParams {
   Values input_bias_;
 };
 
+// Sizes in any order with this product, some of them 1.
+RunSizes DrawRuns(std::int64_t product, Random& random);
+
 class StagedSegment {
  public:
   enum In {
@@ -92,7 +95,7 @@ class StagedSegment {
   enum Out { kY, kResidualOut, kMeanOut, kRstdOut, kScaleOut, kOutputs };
 
   // Tensors for a spec, filled with normal numbers; outputs lie apart from inputs, and mean_out and
-  // rstd_out are not wanted.
+  // rstd_out are not wanted. With an interleaved layout the runs of positions are drawn.
   StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
                 std::int64_t style_spatial, Random& random);
 
@@ -101,6 +104,7 @@ class StagedSegment {
 
   std::int64_t samples() const { return samples_; }
   std::int64_t spatial() const { return spatial_; }
+  const RunSizes& spatial_runs() const { return spatial_runs_; }
   std::int64_t elements() const { return samples_ * spatial_ * spec_.channels; }
 
   // The input's own memory, which no computation writes to.
@@ -160,6 +164,7 @@ class StagedSegment {
   std::int64_t samples_;
   std::int64_t spatial_;
   std::int64_t style_spatial_;
+  RunSizes spatial_runs_ = {};
   std::array<Input, kInputs> inputs_;
   std::array<Output, kOutputs> outputs_;
 };

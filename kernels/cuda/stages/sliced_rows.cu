@@ -272,7 +272,8 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
   const Plan& plan = launch.plan;
   if (plan.blocks_per_row > 1) return true;
   if (plan.warps == 0 || plan.blocks_per_row == 0 || !SlicesRows(spec) ||
-      plan.places == RowPlaces::kColumns || launch.limits.compute_capability < 80) {
+      plan.places == RowPlaces::kColumns || plan.places == RowPlaces::kScattered ||
+      launch.limits.compute_capability < 80) {
     return false;
   }
   const bool of_channels = batch.affine || batch.gate;

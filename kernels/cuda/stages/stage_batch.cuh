@@ -41,6 +41,39 @@ struct StageSegment {
   std::uint32_t end_run;
 };
 
+// RowPlaces::kScattered: runs of channels and of positions in turn, as NormSpec and Segment have
+// them.
+struct ScatteredRuns {
+  static constexpr int kRuns = 4;
+  Divisor channels[kRuns];
+  Divisor positions[kRuns];
+
+  // Elements from a sample's first to that of the channel at the first position.
+  __device__ std::int64_t OfChannel(std::uint32_t channel) const { return Place<true>(channel); }
+  // To that of the first channel at the position.
+  __device__ std::int64_t OfPosition(std::uint32_t position) const {
+    return Place<false>(position);
+  }
+
+ private:
+  template <bool kChannels>
+  __device__ std::int64_t Place(std::uint32_t index) const {
+    std::int64_t place = 0;
+    std::int64_t stride = 1;
+#pragma unroll
+    for (int i = kRuns - 1; i >= 0; --i) {
+      if (kChannels) stride *= positions[i].value();
+      const Divisor& run = kChannels ? channels[i] : positions[i];
+      const std::uint32_t rest = run.Divide(index);
+      place += (index - rest * run.value()) * stride;
+      index = rest;
+      stride *= run.value();
+      if (!kChannels) stride *= channels[i].value();
+    }
+    return place;
+  }
+};
+
 inline constexpr int kMaxStageSegments = 20;
 
 // A kernel parameter. Rows are numbered as they lie in memory, or where they interleave through
@@ -84,6 +117,7 @@ struct StageBatch {
   bool scaled_first;     // By gamma, before rstd: ScalesFirst of stage_plan.h.
   bool only_statistics;  // Of x; nothing else is computed.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
+  ScatteredRuns runs;    // With RowPlaces::kScattered, of every segment.
   StageSegment segments[kMaxStageSegments];
 };
 static_assert(sizeof(StageBatch) <= 4000, "kernel parameters hold 4096 bytes");
@@ -127,6 +161,7 @@ __device__ inline StageRow FindStageRow(const StageBatch& batch, std::uint32_t i
     row.begin = (sample * batch.channels + row.first_channel) * segment.spatial + position;
   } else {
     row.begin = sample * segment.spatial * batch.channels + row.first_channel;
+    if (batch.places == RowPlaces::kScattered) row.begin += batch.runs.OfPosition(position);
   }
   return row;
 }
@@ -136,6 +171,9 @@ __device__ inline std::int64_t PlaceOf(const StageBatch& batch, const StageRow& 
                                        std::int64_t element) {
   if (batch.places == RowPlaces::kTogether) return row.begin + element;
   if (batch.places == RowPlaces::kColumns) return row.begin + element * row.segment->spatial;
+  if (batch.places == RowPlaces::kScattered) {
+    return row.begin + batch.runs.OfChannel(static_cast<std::uint32_t>(element));
+  }
   const std::int64_t position = element / batch.channels_per_group;
   return row.begin + position * batch.channels + (element - position * batch.channels_per_group);
 }

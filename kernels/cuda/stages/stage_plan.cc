@@ -60,6 +60,7 @@ bool WantsSomeVectors(const NormSpec& spec, std::int64_t vectors) {
 // Whether sliced_rows.cu can compute a row.
 bool SlicesRow(const NormSpec& spec, const StageRows& rows) {
   return SlicesRows(spec) && rows.places != RowPlaces::kColumns &&
+         rows.places != RowPlaces::kScattered &&
          rows.elements <= std::numeric_limits<std::int32_t>::max();
 }
 
@@ -74,6 +75,17 @@ int SliceBlocks(std::int64_t vectors, const DeviceLimits& limits) {
     blocks *= 2;
   }
   return blocks > 1 ? blocks : 0;
+}
+
+// Lanes for each row of RowPlaces::kScattered, of so many vectors: as few as make rows that are
+// neighbours in memory fill a sector of 32 bytes together, as long as a lane merges few chunks. 0:
+// a row takes warps of its own.
+int LanesOfScattered(std::int64_t element_bytes, std::int64_t vectors, int vectors_of_lane) {
+  constexpr std::int64_t kMostChunks = 16;
+  std::int64_t lanes = element_bytes;
+  while (lanes > 1 && lanes >= 2 * vectors) lanes /= 2;
+  while (lanes <= kLanes && vectors > kMostChunks * vectors_of_lane * lanes) lanes *= 2;
+  return lanes <= kLanes ? static_cast<int>(lanes) : 0;
 }
 
 }  // namespace
@@ -124,6 +136,7 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial) {
   if (spec.rows == Rows::kPosition) {
     rows.positions = spatial;
     if (spec.layout == Layout::kChannelsFirst && spatial > 1) rows.places = RowPlaces::kColumns;
+    if (spec.layout == Layout::kInterleaved) rows.places = RowPlaces::kScattered;
   } else if (first || spatial == 1) {
     rows.channel_run = spatial;
   } else {
@@ -166,6 +179,10 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
       spec.residual || spec.takes_other() || ScalesFirst(spec) || vectors <= kLanes * kFewVectors;
   plan->vectors = few ? kFewVectors : WantsSomeVectors(spec, vectors) ? kSomeVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
+  if (rows.places == RowPlaces::kScattered) {
+    plan->lanes_per_row = LanesOfScattered(ElementBytes(spec), vectors, plan->vectors);
+    if (plan->lanes_per_row > 0) return;
+  }
   if (vectors <= of_warp) {
     plan->lanes_per_row = 1;
     while (plan->lanes_per_row < std::min(vectors, kLanes)) plan->lanes_per_row *= 2;

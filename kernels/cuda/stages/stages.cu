@@ -52,6 +52,14 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   // Segments of one position may share the batch with others, and lie in either order.
   batch.positions_outside = rows.places == RowPlaces::kTogether &&
                             (spec.rows == Rows::kPosition || spec.statistics == Statistics::kGiven);
+  if (rows.places == RowPlaces::kScattered) {
+    static_assert(ScatteredRuns::kRuns == kMostRuns);
+    const RunSizes& positions = launch.segments[0].spatial_runs;
+    for (std::size_t i = 0; i < kMostRuns; ++i) {
+      batch.runs.channels[i] = Divisor(static_cast<std::uint32_t>(spec.channel_runs[i]));
+      batch.runs.positions[i] = Divisor(static_cast<std::uint32_t>(positions[i]));
+    }
+  }
   batch.residual = spec.residual;
   batch.residual_out = spec.residual_out;
   batch.gate = spec.gate;

@@ -282,6 +282,7 @@ absl::Status DeviceLane::RunMapped(const Batch& batch, DeviceWave& wave) {
       const Geometry& geometry = request.geometry;
       segment.samples = geometry.samples;
       segment.spatial = geometry.spatial;
+      segment.spatial_runs = geometry.spatial_runs;
       segment.channels = geometry.channels;
       segment.options = request.options;
       if (!item.reads_there) request.ReleaseInputs();
@@ -375,6 +376,7 @@ absl::Status DeviceLane::CopySegmentIn(DeviceWave::Item& item, const PieceSegmen
                                        DeviceSegment& to) {
   to.samples = from.samples;
   to.spatial = from.spatial;
+  to.spatial_runs = from.spatial_runs;
   to.options = item.request->options;
   for (const DeviceWave::Output& output : item.outputs) {
     std::byte* const base = output.on_device ? output.memory.data() : arena_.data() + output.offset;

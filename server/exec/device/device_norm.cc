@@ -102,6 +102,7 @@ norm::Segment DeviceNorm::SegmentOf(const norm::NormSpec& spec,
   norm::Segment result;
   result.samples = segment.samples;
   result.spatial = segment.spatial;
+  result.spatial_runs = segment.spatial_runs;
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     norm::SetInput(spec, inputs_[i], segment.inputs[i], segment.input_bytes[i], result);
   }

@@ -26,6 +26,7 @@ struct DeviceSegment {
   std::int64_t spatial = 1;
   ChannelRange channels{};
   RequestOptions options;
+  norm::RunSizes spatial_runs = {};
 };
 
 // Where a launch takes place.

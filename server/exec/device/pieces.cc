@@ -35,8 +35,8 @@ class Cutter {
         continue;
       }
       const std::int64_t samples = std::clamp<std::int64_t>(room, 1, geometry.samples - first);
-      open_.segments.push_back(
-          {request, first, samples, geometry.samples, samples, geometry.spatial});
+      open_.segments.push_back({request, first, samples, geometry.samples, samples,
+                                geometry.spatial, geometry.spatial_runs});
       open_.bytes += samples * sample_bytes;
       first += samples;
     }
@@ -55,8 +55,13 @@ class Cutter {
         piece.channels.first = geometry.channels.first + row * cut_.row_channels;
         piece.channels.count = rows * cut_.row_channels;
         piece.bytes = rows * row_bytes;
-        piece.segments.push_back({request, sample * sample_rows + row, rows,
-                                  geometry.samples * sample_rows, 1, geometry.spatial});
+        piece.segments.push_back({request,
+                                  sample * sample_rows + row,
+                                  rows,
+                                  geometry.samples * sample_rows,
+                                  1,
+                                  geometry.spatial,
+                                  {}});
         pieces_.push_back(std::move(piece));
       }
     }

@@ -22,6 +22,7 @@ struct PieceSegment {
   std::int64_t units = 1;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
+  norm::RunSizes spatial_runs = {};
 
   // Where the run begins in a tensor of the request that has `tensor_bytes`, and its part of them.
   std::size_t OffsetIn(std::size_t tensor_bytes) const {

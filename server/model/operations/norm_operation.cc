@@ -94,7 +94,7 @@ NormOperation::NormOperation(const v1::ModelConfig& config, const NormCase& norm
     : spec_(norm.spec), takes_machine_epsilon_(norm.takes_machine_epsilon) {
   const norm::Layout layout = spec_.layout;
   SetCommon(config, spec_);
-  if (layout == norm::Layout::kChannelsLast) spec_.layout = layout;
+  if (layout != norm::Layout::kChannelsFirst) spec_.layout = layout;
   inputs_ = norm::InputsOf(spec_);
   outputs_ = norm::OutputsOf(spec_);
   SetInputs(patterns.x, norm.other_name);
@@ -210,7 +210,7 @@ absl::StatusOr<Geometry> NormOperation::Check(absl::Span<const TensorType> input
   if (!status.ok()) return status;
   // The product fits: a sample has no more rows than elements, and Shape bounds all elements.
   geometry.rows = geometry.samples * norm::RowsOfSample(spec_, geometry.spatial);
-  geometry.workspace_bytes = WorkspaceBytes(geometry.samples, x.dtype);
+  geometry.workspace_bytes = WorkspaceBytes(geometry, x.dtype);
   for (const TensorType& input : inputs) {
     geometry.inputs.push_back({BytesOf(input), input.dtype});
   }
@@ -281,15 +281,32 @@ absl::InlinedVector<TensorType, kInlinedOutputs> NormOperation::Outputs(
   return types;
 }
 
+namespace {
+
+// The tiles of an interleaved x that threads copy (kernels/cpu/interleaved.cc), where rows are so
+// long that a tile exceeds what threads may hold anyway. Those of one sample are at most the
+// sample.
+std::int64_t TilesBytes(const norm::NormSpec& spec, const Geometry& geometry, norm::DType dtype) {
+  constexpr std::int64_t kTile = std::int64_t{256} << 10;
+  constexpr std::int64_t kLine = 64;
+  const auto element = static_cast<std::int64_t>(norm::SizeOf(dtype));
+  const std::int64_t row = spec.channels * element;
+  if (row * std::min(geometry.spatial, kLine / element) <= kTile) return 0;
+  return row * geometry.spatial * std::min<std::int64_t>(geometry.samples, 1);
+}
+
+}  // namespace
+
 // Factors, offsets and gates of the samples that are worked out together (kernels/cpu/staged.cc).
-std::int64_t NormOperation::WorkspaceBytes(std::int64_t samples, norm::DType dtype) const {
+std::int64_t NormOperation::WorkspaceBytes(const Geometry& geometry, norm::DType dtype) const {
+  if (spec_.layout == norm::Layout::kInterleaved) return TilesBytes(spec_, geometry, dtype);
   constexpr std::int64_t kTogether = std::int64_t{256} << 10;
   const bool modulated = spec_.style != norm::Style::kNone || spec_.scale || spec_.shift;
   std::int64_t element = dtype == norm::DType::kFloat64 ? 8 : 4;
   element *= (modulated ? 2 : 0) + (spec_.gate ? 1 : 0);
   if (spec_.style == norm::Style::kTensor) element += 2 * sizeof(double);
   const std::int64_t most = std::max<std::int64_t>(kTogether / spec_.channels, 1);
-  return element * spec_.channels * std::min(samples, most);
+  return element * spec_.channels * std::min(geometry.samples, most);
 }
 
 // Of an x that Divide accepts: there are no more rows, or scales, than elements.

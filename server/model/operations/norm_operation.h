@@ -90,7 +90,7 @@ class NormOperation : public Operation {
   virtual Dims RowDims(const Shape& x) const = 0;
   // What the last of these is to be multiplied with where a row has several scales.
   std::int64_t ScalesOfRow() const;
-  std::int64_t WorkspaceBytes(std::int64_t samples, norm::DType dtype) const;
+  std::int64_t WorkspaceBytes(const Geometry& geometry, norm::DType dtype) const;
   Shape ShapeOf(norm::SegmentOutput output, const Shape& x) const;
 
   void SetInputs(const ShapePattern& shape, absl::string_view other_name);

@@ -190,6 +190,20 @@ TEST(ReferenceModelTest, RmsNormSubtractsNoMean) {
   EXPECT_THAT(y, Pointwise(DoubleNear(1e-12), {0.2, 1.4}));
 }
 
+// The rows are {1, 2, 5, 6} and {3, 4, 7, 8}; the parameters are theirs in order.
+TEST(ReferenceModelTest, AxesThatAreApartMakeARowOfEachPosition) {
+  for (const std::string axes : {"[1, 3]", "[-3, -1]"}) {
+    const double first = 1 / std::sqrt(16.5);
+    const double second = 1 / std::sqrt(34.5);
+    EXPECT_THAT(
+        Outputs("rms_norm { normalized_shape: [2, 2] eps: 0 axes: " + axes + " }",
+                {{"weight", Of({2, 2}, {1, 10, 100, 1000})}},
+                Of({1, 2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8})),
+        Pointwise(DoubleNear(1e-9), {first, 20 * first, 3 * second, 40 * second, 500 * first,
+                                     6000 * first, 700 * second, 8000 * second}));
+  }
+}
+
 TEST(ReferenceModelTest, RmsNormWithoutEpsTakesTheMachineEpsilonOfTheInput) {
   const std::string config = "rms_norm { normalized_shape: 2 affine: false }";
   // PyTorch 2.11 gives 0.9999999998889777 for float64 and 0.94524479 for float32 and below.

@@ -38,6 +38,24 @@ struct Case {
   std::vector<std::vector<Dims>> requests;
 };
 
+std::vector<Case> CasesOfAxesApart() {
+  return {
+      {"LayerNormOfAxesApart",
+       "layer_norm { normalized_shape: [6, 5] axes: [1, 3] }",
+       {{6, 5}, {6, 5}},
+       {{{3, 6, 9, 5}}, {{1, 6, 1, 5}}, {{2, 6, 70, 5, 3}}, {{0, 6, 2, 5}}}},
+      {"RmsNormOfAxesFromTheEnd",
+       "rms_norm { normalized_shape: [6, 5] axes: [-4, -2] } activation: SILU",
+       {{6, 5}},
+       {{{2, 3, 6, 9, 5, 4}}, {{6, 40, 5, 17}}}},
+      {"LpNormalizeOfAxesApartQuantized",
+       "lp_normalize { normalized_shape: [6, 5] axes: [1, 3] } quantization { dtype: INT8 scales: "
+       "PER_ROW }",
+       {},
+       {{{3, 6, 9, 5}}, {{2, 6, 7, 5, 11}}}},
+  };
+}
+
 std::vector<Case> Cases() {
   return {
       {"RmsNormGemma", "rms_norm { normalized_shape: 40 weight_offset: 1 }", {{40}}, {{{7, 40}}}},
@@ -381,6 +399,8 @@ TEST_P(CpuOperationsTest, GathersLargeInputsInParts) {
 std::string NameOf(const ::testing::TestParamInfo<Case>& test) { return test.param.name; }
 
 INSTANTIATE_TEST_SUITE_P(All, CpuOperationsTest, ::testing::ValuesIn(Cases()), NameOf);
+INSTANTIATE_TEST_SUITE_P(AxesApart, CpuOperationsTest, ::testing::ValuesIn(CasesOfAxesApart()),
+                         NameOf);
 
 }  // namespace
 }  // namespace normd

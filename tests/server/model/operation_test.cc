@@ -71,6 +71,11 @@ std::vector<Case> Cases() {
         {norm + " { normalized_shape: [2, 3] axes: [2, 3] }", {{{1, 1, 2, 3}}, {{2, 3, 2, 3, 4}}}});
     cases.push_back(
         {norm + " { normalized_shape: [2, 3] axes: [-2, -1] }", {{{2, 3}}, {{5, 2, 2, 3}}}});
+    cases.push_back({norm + " { normalized_shape: [2, 3] axes: [1, 3] }",
+                     {{{0, 2, 4, 3}}, {{5, 2, 1, 3}}, {{2, 2, 4, 3, 5, 2}}}});
+    cases.push_back({norm + " { normalized_shape: [2, 3] axes: [-4, -2] }",
+                     {{{2, 4, 3, 5}}, {{0, 3, 2, 4, 3, 1}}}});
+    cases.push_back({norm + " { normalized_shape: 3 axes: -3 }", {{{3, 1, 2}}, {{4, 0, 3, 5, 2}}}});
   }
   cases.push_back(
       {"adaptive_layer_norm { features: 6 }",
@@ -166,6 +171,41 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
       }
     }
   }
+}
+
+TEST(OperationTest, AxesThatAreApartCutPositionsIntoRuns) {
+  const auto check = [](const std::string& axes, const std::vector<std::int64_t>& dims) {
+    const auto operation = MakeOperation(Parse("rms_norm { " + axes + " }"));
+    EXPECT_TRUE(operation.ok()) << operation.status();
+    EXPECT_EQ((*operation)->cut().at, CutRule::At::kSample);
+    return (*operation)->Check({{DType::kFloat32, *Shape::Create(dims)}});
+  };
+  const std::string axes = "normalized_shape: [2, 3] axes: [1, 3]";
+  const auto geometry = check(axes, {5, 2, 4, 3, 6, 7});
+  ASSERT_TRUE(geometry.ok()) << geometry.status();
+  EXPECT_EQ(geometry->samples, 5);
+  EXPECT_EQ(geometry->spatial, 4 * 6 * 7);
+  EXPECT_EQ(geometry->spatial_runs, (norm::RunSizes{4, 42, 1, 1}));
+  EXPECT_EQ(geometry->workspace_bytes, 0);
+  const auto from_end = check("normalized_shape: [2, 3] axes: [-4, -2]", {5, 8, 2, 4, 3, 6});
+  ASSERT_TRUE(from_end.ok()) << from_end.status();
+  EXPECT_EQ(from_end->samples, 40);
+  EXPECT_EQ(from_end->spatial_runs, (norm::RunSizes{4, 6, 1, 1}));
+  const auto pairs = check("normalized_shape: [2, 3, 4] axes: [2, 3, 6]", {5, 1, 2, 3, 7, 2, 4});
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  EXPECT_EQ(pairs->samples, 5);
+  EXPECT_EQ(pairs->spatial_runs, (norm::RunSizes{14, 1, 1, 1}));
+  // A row of 1 MiB: a sample is copied whole.
+  const auto large = check("normalized_shape: [4096, 64] axes: [1, 3]", {3, 4096, 2, 64});
+  ASSERT_TRUE(large.ok()) << large.status();
+  EXPECT_EQ(large->workspace_bytes, 2 << 20);
+
+  EXPECT_EQ(check(axes, {5, 2, 0, 3}).status().message(),
+            "shape[2]: 0 in [5, 2, 0, 3], wanted at least 1");
+  EXPECT_EQ(check(axes, {5, 2, 4, 4}).status().message(),
+            "shape[3]: 4 in [5, 2, 4, 4], wanted [?, 2, ?, 3, *]");
+  EXPECT_EQ(check(axes, {5, 2, 4}).status().message(),
+            "shape: [5, 2, 4] has 3 dimensions, wanted [?, 2, ?, 3, *]");
 }
 
 using Dims = std::vector<std::int64_t>;

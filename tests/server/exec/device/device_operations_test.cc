@@ -59,6 +59,10 @@ const Case kCases[] = {
      "layer_norm { normalized_shape: 3 axes: 1 affine: false }",
      {},
      {{1, 3, 11}}},
+    {"LayerNormOfAxesApart",
+     "layer_norm { normalized_shape: [3, 2] axes: [1, 3] affine: false }",
+     {},
+     {{1, 3, 5, 2, 4}}},
 };
 
 struct SeveralSent {
