@@ -21,8 +21,6 @@ constexpr std::int64_t kMinRunElements = 256;
 // Elementwise rows bring gamma and beta along: four arrays that must fit a first-level cache
 // together.
 constexpr std::int64_t kMaxElementwiseElements = 2048;
-// A task is worth this many bytes at least.
-constexpr std::int64_t kTaskBytes = 128 << 10;
 
 class ContiguousRows {
  public:

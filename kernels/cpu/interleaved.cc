@@ -24,8 +24,6 @@ namespace {
 constexpr std::int64_t kTileBytes = 256 << 10;
 // A line of a cache of positions at least, where these are innermost: what is read of it is used.
 constexpr std::int64_t kLineBytes = 64;
-// A task is worth this many bytes at least.
-constexpr std::int64_t kTaskBytes = 128 << 10;
 
 std::int64_t CeilDiv(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -130,9 +128,9 @@ class Tiling {
 };
 
 // A thread's buffers, and the tile in them.
-class Tile {
+class TileCopy {
  public:
-  Tile(const Batch& batch, const NormParams& params, const Tiling& tiling)
+  TileCopy(const Batch& batch, const NormParams& params, const Tiling& tiling)
       : batch_(batch),
         params_(params),
         tiling_(tiling),
@@ -242,7 +240,7 @@ void NormalizeInterleaved(const Batch& batch, const NormParams& params, const Se
   const std::int64_t grain = std::max<std::int64_t>(1, kTaskBytes / tile_bytes);
   batch.parallel.For(shorter.samples * tiling.tiles(), grain,
                      [&](std::int64_t begin, std::int64_t end) {
-                       Tile tile(own, params, tiling);
+                       TileCopy tile(own, params, tiling);
                        for (std::int64_t i = begin; i < end; ++i) {
                          const std::int64_t first = i % tiling.tiles() * tiling.positions();
                          tile.Normalize(SamplesOf(spec, shorter, i / tiling.tiles(), 1), first,

@@ -13,6 +13,7 @@ namespace normd::norm::cpu {
 
 // What is worth a task of its own.
 inline constexpr std::int64_t kTaskElements = 64 << 10;
+inline constexpr std::int64_t kTaskBytes = 128 << 10;
 
 // Loops in the task arena of the caller, or on its thread alone if `threads` is 1. Loops may nest.
 class Parallel {
