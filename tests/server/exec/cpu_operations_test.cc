@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/interleaved.h"
 #include "kernels/reference.h"
 #include "kernels/segment_tensors.h"
 #include "tests/server/exec/cpu_lane_fixture.h"
@@ -193,10 +194,10 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
       for (std::int64_t k = 0; k < count && values > 0; ++k) {
         tensor.Set(k, static_cast<double>((7 * k + 3) % values));
       }
+      const std::int64_t sample_bytes =
+          size.bytes / std::max<std::int64_t>(request->geometry.samples, 1);
       request->inputs.push_back(
-          {Lay(tensor, static_cast<std::size_t>(size.bytes / request->geometry.samples), splits[i],
-               (*memory)[i]),
-           {}});
+          {Lay(tensor, static_cast<std::size_t>(sample_bytes), splits[i], (*memory)[i]), {}});
     }
     request->input_owner = std::move(memory);
     request->done = [&sent](Completion completion) {
@@ -228,6 +229,7 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     norm::Segment segment;
     segment.samples = geometry.samples;
     segment.spatial = geometry.spatial;
+    segment.spatial_runs = geometry.spatial_runs;
     const auto roles = norm::InputsOf(spec);
     for (std::size_t i = 0; i < roles.size(); ++i) {
       norm::SetInput(spec, roles[i], sent.inputs[i].data(), geometry.inputs[i].bytes, segment);
@@ -273,20 +275,37 @@ class CpuOperationsTest : public CpuLaneFixture, public ::testing::WithParamInte
     }
   }
 
-  // Of rows that lie together; each value is at most a step from the exact one's.
+  // The row of element i of a tensor, and which of the row's it is.
+  static std::pair<std::size_t, std::size_t> PlaceOf(const norm::NormSpec& spec,
+                                                     const norm::Segment& segment, std::size_t i) {
+    if (spec.layout != norm::Layout::kInterleaved) {  // Rows that lie together.
+      const auto row = static_cast<std::size_t>(norm::RowLength(spec, segment.spatial));
+      return {i / row, i % row};
+    }
+    const norm::InterleavedPlaces places = {spec.channel_runs, segment.spatial_runs};
+    const std::int64_t sample_elements = spec.channels * segment.spatial;
+    const auto element = static_cast<std::int64_t>(i);
+    const std::int64_t row =
+        element / sample_elements * segment.spatial + places.PositionAt(element % sample_elements);
+    return {static_cast<std::size_t>(row),
+            static_cast<std::size_t>(places.ChannelAt(element % sample_elements))};
+  }
+
+  // Each value is at most a step from the exact one's.
   static void ExpectQuantized(const norm::NormSpec& spec, const norm::Segment& segment,
                               const std::vector<double>& y, const Tensor& got) {
-    std::vector<double> scales(1, spec.output_scale);
-    std::size_t length = y.size();  // Of what has a scale.
-    std::size_t row = y.size();
-    if (spec.quantization_scale != norm::QuantizationScale::kStatic) {
-      scales = norm::ReferenceScales(spec, segment, y.data());
-      length = row = static_cast<std::size_t>(norm::RowLength(spec, segment.spatial));
-      if (spec.quantization_scale == norm::QuantizationScale::kBlock) length = 128;
-    }
-    const std::size_t scales_of_row = (row + length - 1) / length;
+    const bool is_static = spec.quantization_scale == norm::QuantizationScale::kStatic;
+    const bool in_blocks = spec.quantization_scale == norm::QuantizationScale::kBlock;
+    const auto row_length = static_cast<std::size_t>(norm::RowLength(spec, segment.spatial));
+    const std::size_t length = in_blocks ? 128 : row_length;  // Of what has a scale.
+    const std::size_t scales_of_row = (row_length + length - 1) / length;
+    std::vector<double> scales;
+    if (!is_static) scales = norm::ReferenceScales(spec, segment, y.data());
     for (std::size_t i = 0; i < y.size(); ++i) {
-      const double exact = y[i] / scales[i / row * scales_of_row + i % row / length];
+      const auto [row, at] = PlaceOf(spec, segment, i);
+      const double scale =
+          is_static ? spec.output_scale : scales[row * scales_of_row + at / length];
+      const double exact = y[i] / scale;
       const bool int8 = spec.quantization == norm::Quantization::kInt8;
       const double step = int8 ? 1 : std::max(std::fabs(exact) / 8, 0x1p-9);
       const double held =

@@ -62,7 +62,7 @@ const Case kCases[] = {
     {"LayerNormOfAxesApart",
      "layer_norm { normalized_shape: [3, 2] axes: [1, 3] affine: false }",
      {},
-     {{1, 3, 5, 2, 4}}},
+     {{1, 3, 5, 2, 2}}},
 };
 
 struct SeveralSent {
@@ -166,6 +166,7 @@ class DeviceOperationsTest : public DeviceLaneTest, public ::testing::WithParamI
     norm::Segment segment;
     segment.samples = sent.geometry.samples;
     segment.spatial = sent.geometry.spatial;
+    segment.spatial_runs = sent.geometry.spatial_runs;
     const auto inputs = norm::InputsOf(spec);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       norm::SetInput(spec, inputs[i], sent.inputs[i].data(), sent.geometry.inputs[i].bytes,
