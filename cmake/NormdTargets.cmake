@@ -121,6 +121,11 @@ if(CMAKE_UNITY_BUILD)
   endif()
 endif()
 
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # g++ collects garbage whenever its heap has doubled, from 128 MiB on, which is a twelfth of its time.
+  add_compile_options($<${_cxx}:--param=ggc-min-heapsize=524288>)
+endif()
+
 # What asan and tsan build, which is less than everything: the tests that start no processes, and the
 # tests labelled threads.
 add_custom_target(tests_in_process)

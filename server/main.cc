@@ -27,6 +27,7 @@
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
+#include "server/batching/event_waits.h"
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
@@ -94,7 +95,7 @@ int StartFailed(const absl::Status& status) {
   return kStartFailed;
 }
 
-ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
+ServerInfo InfoOf(const ServerConfig& config, const Executor& executor, bool takes_events) {
   ServerInfo info;
   info.version = NORMD_VERSION;
   info.cuda = NORMD_CUDA_VERSION;
@@ -102,19 +103,20 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   info.lanes = executor.lane_names();
   info.max_inflight_bytes = config.max_inflight_bytes;
   info.shared_memory_listen = config.shared_memory_listen;
+  info.takes_events = takes_events;
   return info;
 }
 
 // Null without shared memory of the host, and where no device could use it.
 std::unique_ptr<PageLocks> PageLocksOf(const ServerConfig& config, Backend& backend,
-                                       Metrics& metrics) {
+                                       Metrics& metrics, const Clock& clock) {
   PageLocker* const locker = backend.page_locker();
   if (config.shared_memory == "off" || config.max_locked_shared_bytes == 0 || locker == nullptr) {
     return nullptr;
   }
   const PageLockLimits limits = {config.max_locked_shared_bytes,
                                  config.max_identity_locked_shared_bytes};
-  return std::make_unique<PageLocks>(*locker, limits, metrics.ForRegions());
+  return std::make_unique<PageLocks>(*locker, limits, metrics.ForRegions(), clock);
 }
 
 // Both null without shared memory.
@@ -127,7 +129,7 @@ SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metric
                             const Clock& clock) {
   if (config.shared_memory == "off" && !config.shared_memory_cuda) return {};
   SharedMemory shared;
-  shared.page_locks = PageLocksOf(config, backend, metrics);
+  shared.page_locks = PageLocksOf(config, backend, metrics, clock);
   RegionRegistryOptions options;
   options.named = config.shared_memory == "named";
   options.prefix = config.shared_memory_prefix;
@@ -142,6 +144,21 @@ SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metric
   shared.regions =
       std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
   return shared;
+}
+
+// Null unless clients may send events of devices that the server computes on.
+std::unique_ptr<EventWaits> EventWaitsOf(const ServerConfig& config, Backend& backend,
+                                         BatchQueue& queue, Metrics& metrics, const Clock& clock) {
+  SharedDeviceEvents* const events = backend.shared_device_events();
+  if (!config.shared_memory_cuda_events || events == nullptr) return nullptr;
+  EventWaitLimits limits;
+  limits.max_requests = config.max_event_waits;
+  limits.max_holder_requests = config.max_identity_event_waits;
+  limits.max_wait = absl::ToChronoNanoseconds(config.event_timeout);
+  auto waits = std::make_unique<EventWaits>(*events, limits, metrics.ForRegions(), clock);
+  queue.HoldWith(waits.get());
+  waits->Start();
+  return waits;
 }
 
 // Whose regions those are that somebody hands over: of an identity that may infer with some model.
@@ -280,8 +297,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   auto backend = CreateBackend(BackendOf(config), *metrics, clock);
   if (!backend.ok()) return StartFailed(backend.status());
   ModelRegistry registry(RegistryOf(config, readiness), **backend, *metrics, clock);
-  const absl::Status loaded = registry.LoadAll();
-  if (!loaded.ok()) return StartFailed(loaded);
+  if (absl::Status loaded = registry.LoadAll(); !loaded.ok()) return StartFailed(loaded);
 
   Admission admission(AdmissionOf(config), *metrics);
   std::vector<std::unique_ptr<Lane>> lanes = (*backend)->MakeLanes();
@@ -290,6 +306,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   queue.StageWith((*backend)->stager());
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
+  const auto event_waits = EventWaitsOf(config, **backend, queue, *metrics, clock);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
   const auto [page_locks, regions] = SharedMemoryOf(config, **backend, *metrics, clock);
   AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission,    queue, *metrics, clock,
@@ -304,7 +321,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   const auto handover = HandoverOf(config, regions.get(), authorizer);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
-  const ServerInfo info = InfoOf(config, executor);
+  const ServerInfo info = InfoOf(config, executor, queue.TakesEvents());
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
 

@@ -65,14 +65,14 @@ std::array<NumberParameter, 2> ParametersOf(const SharedPartHeader& part) {
            {kRegionBytesParameter, Parameter::kInt64ParamFieldNumber, part.byte_size}}};
 }
 
-std::size_t RegionSize(const SharedPartHeader& part) {
-  return BytesFieldSize(kRegionParameter.size()) +
-         SubmessageSize(BytesFieldSize(part.region.size()));
+// Of an entry whose value is a text.
+std::size_t ParameterSize(absl::string_view key, absl::string_view text) {
+  return BytesFieldSize(key.size()) + SubmessageSize(BytesFieldSize(text.size()));
 }
 
 std::size_t ParametersSize(const SharedPartHeader& part) {
   if (part.region.empty()) return 0;
-  std::size_t size = SubmessageSize(RegionSize(part));
+  std::size_t size = SubmessageSize(ParameterSize(kRegionParameter, part.region));
   for (const NumberParameter& parameter : ParametersOf(part)) {
     if (parameter.value == 0) continue;
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
@@ -97,6 +97,9 @@ std::size_t SizeOf(const InferMessageHead& head) {
     if (parameter.value == 0) continue;
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
   }
+  if (!head.event_handle.empty()) {
+    size += SubmessageSize(ParameterSize(kEventParameter, head.event_handle));
+  }
   for (const InferTensorHeader& tensor : head.tensors) size += SubmessageSize(SizeOf(tensor));
   for (const WantedOutputHeader& output : head.wanted_outputs) {
     size += SubmessageSize(SizeOf(output));
@@ -112,12 +115,18 @@ void WriteParameter(int map, const NumberParameter& parameter, MessageWriter& wr
   writer.WriteInt(parameter.field, parameter.value);
 }
 
+// Nothing for an empty text.
+void WriteParameter(int map, absl::string_view key, absl::string_view text, MessageWriter& writer) {
+  if (text.empty()) return;
+  writer.WriteLength(map, ParameterSize(key, text));
+  writer.WriteText(kMapKeyField, key);
+  writer.WriteLength(kMapValueField, BytesFieldSize(text.size()));
+  writer.WriteText(Parameter::kStringParamFieldNumber, text);
+}
+
 void WriteParameters(int map, const SharedPartHeader& part, MessageWriter& writer) {
   if (part.region.empty()) return;
-  writer.WriteLength(map, RegionSize(part));
-  writer.WriteText(kMapKeyField, kRegionParameter);
-  writer.WriteLength(kMapValueField, BytesFieldSize(part.region.size()));
-  writer.WriteText(Parameter::kStringParamFieldNumber, part.region);
+  WriteParameter(map, kRegionParameter, part.region, writer);
   for (const NumberParameter& parameter : ParametersOf(part)) {
     WriteParameter(map, parameter, writer);
   }
@@ -174,6 +183,7 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   for (const NumberParameter& parameter : ParametersOf(head)) {
     WriteParameter(Request::kParametersFieldNumber, parameter, writer);
   }
+  WriteParameter(Request::kParametersFieldNumber, kEventParameter, head.event_handle, writer);
   WriteTensors(head.tensors, writer);
   WriteWanted(head.wanted_outputs, writer);
   for (const InferTensorHeader& tensor : head.tensors) {

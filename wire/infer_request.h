@@ -29,6 +29,7 @@ struct InferRequestView {
   std::string id;
   ReceivedParameter priority;  // The parameters of these names. Others are read and dropped.
   ReceivedParameter timeout;
+  ReceivedParameter event_handle;
   ReceivedInferTensors inputs;  // At least one, at most kMaxTensors, each with its bytes.
   absl::InlinedVector<ReceivedInferOutput, 1> outputs;  // At most kMaxTensors; none: all.
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
@@ -28,6 +29,7 @@ struct AcceptedRequest {
   Duration queue_timeout = Duration::max();
   PlacedOutputs outputs;
   RegionTensors in_regions;
+  std::string event_handle;          // Empty: none.
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
   Admission::Lease lease;
 
@@ -47,6 +49,7 @@ struct AcceptedRequest {
 //      the data: each input's bytes, then the limit, InvalidArgument
 //      then indexes;
 //      then the regions                              see FindRegionTensors
+//      then the event                                InvalidArgument, FailedPrecondition
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone

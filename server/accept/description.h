@@ -64,6 +64,8 @@ struct RequestDescription {
   absl::StatusOr<Priority> priority = Priority::kNormal;
   std::int64_t queue_timeout_ns = 0;  // 0: none.
   AskedOptions options;
+  // The bytes of an event's handle; empty: none. InvalidArgument in the protocol's own words.
+  absl::StatusOr<std::string> event_handle = std::string();
   // The request's own id, for protocols whose responses repeat it. Of any text.
   std::string id;
   // Keeps memory of the decoder's own that `inputs` show; null where they show the message alone.

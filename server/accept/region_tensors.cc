@@ -172,13 +172,13 @@ class Search {
   absl::Status TakeDevice(const Part& part) {
     const MemoryPlace& place = part.place;
     if (place.OnHost()) return absl::OkStatus();
-    if (device_.value_or(place.device) == place.device) {
-      device_ = place.device;
+    if (found_.device.value_or(place.device) == place.device) {
+      found_.device = place.device;
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(Quoted(part.region->facts().name), ": ",
                                                    place.ToString(), ", wanted that of device ",
-                                                   *device_, ", where another tensor lies"));
+                                                   *found_.device, ", where another tensor lies"));
   }
 
   // Replaces the input, if it holds indexes, by a copy, and checks that.
@@ -239,7 +239,6 @@ class Search {
   const Model& model_;
   const RequestDescription& request_;
   RegionTensors found_;
-  std::optional<int> device_;  // Where tensors of the request lie.
   absl::InlinedVector<std::pair<std::size_t, Part>, kInlinedInputs> inputs_;
   absl::InlinedVector<Part, kInlinedOutputs> outputs_;
 };

@@ -45,6 +45,7 @@ struct RegionTensors {
   };
   Sum on_host;
   Sum on_device;
+  std::optional<int> device;  // On which tensors lie; nullopt: none do.
 
   bool any() const { return !regions.empty(); }
   // FailedPrecondition when the client has taken memory of a region away, so that what was computed

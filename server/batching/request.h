@@ -63,6 +63,12 @@ struct OutputMemory {
   MemoryPlace place;
 };
 
+// An event of the client's, behind which the inputs are written.
+struct AwaitedEvent {
+  int device = 0;      // Where it is asked for.
+  std::string handle;  // See SharedDeviceEvents.
+};
+
 // Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
 // `cancelled`.
 struct Request {
@@ -86,6 +92,9 @@ struct Request {
   // no input of any request, unless it is exactly the one of this request that the model's kernels
   // allow to be overwritten: a norm's x, a fused layer's y.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
+
+  // The queue takes the request in only when this is reached; null: at once. See EventWaits.
+  std::unique_ptr<AwaitedEvent> event;
 
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.

@@ -348,7 +348,7 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
     if (level.empty()) continue;
     line.totals.oldest = std::min(line.totals.oldest, level.front().facts.admitted);
   }
-  request->stages[Stage::kQueue] = now - request->admitted;
+  request->stages[Stage::kQueue] += now - request->admitted;  // To a wait for an event.
   request->model->metrics().AddQueued(-1);
   return request;
 }

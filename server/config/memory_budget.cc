@@ -42,6 +42,12 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left) {
   Lower("--max_request_bytes", config.max_request_bytes, request, text);
   Lower("--stream_window_bytes", config.stream_window_bytes,
         std::max(config.max_inflight_bytes / 2, kLeastWindowBytes), text);
+  // Pages of a file that nobody has written are the server's to pay for once it locks them.
+  if (config.shared_memory != "off") {
+    Lower("--max_locked_shared_bytes", config.max_locked_shared_bytes, budget / 4, text);
+    Lower("--max_identity_locked_shared_bytes", config.max_identity_locked_shared_bytes,
+          config.max_locked_shared_bytes, text);
+  }
   return text;
 }
 

@@ -11,9 +11,11 @@
 namespace normd {
 
 // Lowers max_transport_bytes, max_inflight_bytes, pool_bytes, max_request_bytes and
-// stream_window_bytes of a valid `config` to what fits into `memory_left` bytes beside threads and
-// heaps; it stays valid. Raises nothing. Returns what was lowered, for the log; empty when nothing
-// had to be. gRPC ends the process when it gets no memory, so its bound must be met before.
+// stream_window_bytes, and with shared memory max_locked_shared_bytes and
+// max_identity_locked_shared_bytes, of a valid `config` to what fits into `memory_left` bytes
+// beside threads and heaps; it stays valid. Raises nothing. Returns what was lowered, for the log;
+// empty when nothing had to be. gRPC ends the process when it gets no memory, so its bound must be
+// met before.
 std::string FitToMemory(ServerConfig& config, std::int64_t memory_left);
 
 }  // namespace normd

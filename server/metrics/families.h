@@ -51,6 +51,8 @@ enum class Family {
   kSharedRegionsNotLocked,
   kSharedRegionsBroken,
   kSharedTensorBytes,
+  kEventWaiting,
+  kEventWaits,
   kLostLogLines,
   kReady,
   kBuildInfo,

@@ -3,17 +3,27 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "spdlog/spdlog.h"
 
 namespace normd {
+namespace {
+
+constexpr Duration kLogInterval = std::chrono::seconds(10);
+
+}  // namespace
 
 MappedPages::~MappedPages() { munmap(begin_, bytes_); }
 
-PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics)
-    : locker_(locker), limits_(limits), metrics_(metrics), thread_([this] { Loop(); }) {
+PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
+                     const Clock& clock)
+    : locker_(locker), limits_(limits), metrics_(metrics), clock_(clock), thread_([this] {
+        Loop();
+      }) {
   pthread_setname_np(thread_.native_handle(), "page_locks");
 }
 
@@ -75,11 +85,25 @@ void PageLocks::Loop() {
 }
 
 void PageLocks::Lock(MappedPages& pages) {
-  if (!locker_.Lock(pages.begin(), pages.bytes(), pages.writable()).ok()) {
-    return metrics_.RecordNotLocked(PageLockRefusal::kDriver);
+  const absl::Status status = locker_.Lock(pages.begin(), pages.bytes(), pages.writable());
+  if (!status.ok()) {
+    metrics_.RecordNotLocked(PageLockRefusal::kDriver);
+    return LogRefused(pages, status);
   }
   pages.locked_.store(true, std::memory_order_release);
   metrics_.AddLocked(static_cast<std::int64_t>(pages.bytes()));
+}
+
+// Of the many regions that clients may bring, one in ten seconds.
+void PageLocks::LogRefused(const MappedPages& pages, const absl::Status& status) {
+  ++refused_;
+  const TimePoint now = clock_.Now();
+  if (now < next_line_) return;
+  next_line_ = now + kLogInterval;
+  spdlog::warn(
+      "shared memory: {} regions were not locked for the devices since the last such line, the "
+      "last, of {} bytes: {}",
+      std::exchange(refused_, 0), pages.bytes(), std::string(status.message()));
 }
 
 void PageLocks::End(Released released) {

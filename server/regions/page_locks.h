@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/page_locker.h"
 #include "server/metrics/handles.h"
@@ -58,8 +60,9 @@ class PageLocks {
  public:
   using KeptThings = std::vector<std::shared_ptr<void>>;
 
-  // `locker` and `metrics` outlive it.
-  PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics);
+  // `locker`, `metrics` and `clock`, which is for the log, outlive it.
+  PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
+            const Clock& clock);
   // All that was added is released by now. Waits until it is unmapped.
   ~PageLocks();
   PageLocks(const PageLocks&) = delete;
@@ -82,11 +85,15 @@ class PageLocks {
 
   void Loop();
   void Lock(MappedPages& pages);
+  void LogRefused(const MappedPages& pages, const absl::Status& status);
   void End(Released released);
 
   PageLocker& locker_;
   const PageLockLimits limits_;
   RegionMetrics& metrics_;
+  const Clock& clock_;
+  std::int64_t refused_ = 0;  // By the driver since the last line of the log; the thread's.
+  TimePoint next_line_{};
   Mutex mutex_;
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
@@ -57,6 +58,19 @@ absl::StatusOr<std::int64_t> TimeoutOf(const ReceivedParameter& parameter) {
     return ParameterError("timeout", absl::StrCat(*micros), kWanted);
   }
   return *micros * 1000;
+}
+
+absl::StatusOr<std::string> EventOf(const ReceivedParameter& parameter) {
+  if (parameter.kind == ReceivedParameter::Kind::kNone) return std::string();
+  constexpr absl::string_view kWanted = "the bytes of a cudaIpcEventHandle_t in base64";
+  std::string handle;
+  if (parameter.kind != ReceivedParameter::Kind::kText) {
+    return ParameterError(kEventParameter, "no text", kWanted);
+  }
+  if (!absl::Base64Unescape(parameter.text, &handle)) {
+    return ParameterError(kEventParameter, "not base64", kWanted);
+  }
+  return handle;
 }
 
 // The field of contents that has elements of the type, if one does.
@@ -209,6 +223,7 @@ absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstByte
   const absl::StatusOr<std::int64_t> timeout_ns = TimeoutOf(view->timeout);
   if (!timeout_ns.ok()) return timeout_ns.status();
   request.queue_timeout_ns = *timeout_ns;
+  request.event_handle = EventOf(view->event_handle);
   if (absl::Status status = TakeInputs(*view, request); !status.ok()) return status;
   if (absl::Status status = TakeOutputs(*view, request); !status.ok()) return status;
   return request;

@@ -18,7 +18,7 @@ using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
 // Fills `slices`, which own the bytes of `message`, and returns views of them in order.
 // Unimplemented or InvalidArgument for a message that says it is compressed (see
-// CheckUncompressed).
+// CheckUncompressed), Cancelled where none came.
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          std::vector<grpc::Slice>& slices);

@@ -1,9 +1,10 @@
 // What a tensor in shared memory costs beside the same tensor in messages, in turns: ModelInfer
 // with its tensors in messages (encoded once; nothing is decoded), over TCP and over a unix socket;
 // ModelInfer with its tensors in a region of /dev/shm, likewise; a gRPC server that echoes over
-// another unix socket what these calls send; and the kernels alone, called in this process. normd
-// runs in this process, too, so that "cpu us" is the processor time of client and server together
-// for one call. The rates are the machine's; the ratios, medians over the turns, are the numbers.
+// another unix socket what these calls send, and one that copies the tensor's bytes besides; and
+// the kernels alone, called in this process. normd runs in this process, too, so that "cpu us" is
+// the processor time of client and server together for one call. The rates are the machine's; the
+// ratios, medians over the turns, are the numbers.
 // "- echo" is the p50's excess over that of the echo of a message that names a region.
 //
 //   shm_bench --sizes=262144,1048576,67108864 --connections=8
@@ -46,7 +47,8 @@ ABSL_FLAG(std::vector<std::string>, sizes,
           "bytes of the tensor, multiples of 16384");
 ABSL_FLAG(int, connections, 2, "closed-loop clients, each with a connection and memory of its own");
 ABSL_FLAG(int, rounds, 7, "turns of each way; the ratio is the median of theirs");
-ABSL_FLAG(std::string, only, "", "ways with this in their name alone, such as \"region, tcp\"");
+ABSL_FLAG(std::string, only, "",
+          "the way of this name, such as \"echo, unix\", or else ways with this in their name");
 ABSL_FLAG(absl::Duration, round, absl::Milliseconds(700), "length of one turn");
 
 namespace normd {
@@ -151,8 +153,8 @@ void Call(grpc::GenericStub& stub, const std::string& wire) {
 }
 
 // Hands each message back as it came, with gRPC's cheapest reactor.
-class EchoService final : public inference::GRPCInferenceService::WithRawCallbackMethod_ModelInfer<
-                              inference::GRPCInferenceService::Service> {
+class EchoService : public inference::GRPCInferenceService::WithRawCallbackMethod_ModelInfer<
+                        inference::GRPCInferenceService::Service> {
  public:
   grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
@@ -164,11 +166,30 @@ class EchoService final : public inference::GRPCInferenceService::WithRawCallbac
   }
 };
 
+// Copies as many bytes as a tensor has, besides, from memory of its own to other memory of its own:
+// what no way can save, and what that does to the caches of all the rest.
+class CopyingEchoService final : public EchoService {
+ public:
+  explicit CopyingEchoService(std::size_t bytes) : bytes_(bytes) {}
+  grpc::ServerUnaryReactor* ModelInfer(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    thread_local std::vector<char> memory;
+    memory.resize(2 * bytes_);
+    std::memcpy(memory.data() + bytes_, memory.data(), bytes_);
+    return EchoService::ModelInfer(context, request, response);
+  }
+
+ private:
+  const std::size_t bytes_;
+};
+
 // Where the servers listen.
 struct Addresses {
   std::string tcp;
   std::string unix_socket;
   std::string echo;
+  std::string copying_echo;
 };
 
 // One client, with each way to have its tensor normalized.
@@ -178,6 +199,7 @@ struct Client {
         stub(ConnectAlone(servers.tcp)),
         unix_stub(ConnectAlone(servers.unix_socket)),
         echo_stub(ConnectAlone(servers.echo)),
+        copying_echo_stub(ConnectAlone(servers.copying_echo)),
         in_message(InMessage(tensors)),
         in_region(InRegion(tensors)) {
     Register(servers.tcp, tensors);
@@ -187,6 +209,7 @@ struct Client {
   const std::unique_ptr<grpc::GenericStub> stub;
   const std::unique_ptr<grpc::GenericStub> unix_stub;
   const std::unique_ptr<grpc::GenericStub> echo_stub;
+  const std::unique_ptr<grpc::GenericStub> copying_echo_stub;
   const std::string in_message;
   const std::string in_region;
 };
@@ -305,7 +328,11 @@ void MeasureWays(const Clients& clients, const Ways& ways, std::int64_t bytes) {
 }
 
 // One size.
-void Measure(const Addresses& servers, std::int64_t bytes) {
+void Measure(Addresses servers, std::int64_t bytes) {
+  CopyingEchoService copying_service(static_cast<std::size_t>(bytes));
+  const EchoServer copying_echo(copying_service, grpc::InsecureServerCredentials(),
+                                absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".copy"));
+  servers.copying_echo = copying_echo.address();
   const norm::cpu::Executor executor;
   norm::NormSpec spec = norm::RmsNormSpec(kRowElements, norm::DType::kFloat32);
   spec.eps = 1e-5;  // As the model's.
@@ -328,10 +355,15 @@ void Measure(const Addresses& servers, std::int64_t bytes) {
       {"region, tcp", region},
       {"region, unix", [](Client& client) { Call(*client.unix_stub, client.in_region); }},
       {kEcho, [](Client& client) { Call(*client.echo_stub, client.in_region); }},
+      {"copy, echo, unix",
+       [](Client& client) { Call(*client.copying_echo_stub, client.in_region); }},
       {"tensor echo, unix", [](Client& client) { Call(*client.echo_stub, client.in_message); }},
       {"kernels", kernel}};
-  std::erase_if(ways, [](const auto& way) {
-    return way.first.find(absl::GetFlag(FLAGS_only)) == std::string::npos;
+  const std::string only = absl::GetFlag(FLAGS_only);
+  const bool names_one =
+      std::any_of(ways.begin(), ways.end(), [&only](const auto& way) { return way.first == only; });
+  std::erase_if(ways, [&](const auto& way) {
+    return names_one ? way.first != only : way.first.find(only) == std::string::npos;
   });
   if (ways.empty()) Exit("--only: no way has this in its name");
   MeasureWays(clients, ways, bytes);
@@ -355,7 +387,7 @@ void Run() {
   const EchoServer echo(echo_service, grpc::InsecureServerCredentials(),
                         absl::StrCat("unix:///tmp/shm_bench_", getpid(), ".echo"));
   const Addresses servers = {server.address().substr(0, server.address().find(',')), socket,
-                             echo.address()};
+                             echo.address(), ""};
   std::printf("%s, %d connections\n", server.description().c_str(),
               absl::GetFlag(FLAGS_connections));
   std::printf("%9s %-17s %10s %10s %10s %10s %10s %10s %10s\n", "bytes", "way", "calls/s",

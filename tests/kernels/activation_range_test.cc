@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/reference.h"
@@ -47,6 +49,34 @@ std::uint16_t Bits(const Tensor& tensor, std::int64_t i) {
   return bits;
 }
 
+// Expects element i of y to be within one unit in the last place of the activation of values[i],
+// where that is finite: edge_values_test.cc has the others.
+void ExpectWithinOneUnit(const Tensor& y, Activation activation,
+                         const std::vector<double>& values) {
+  int beyond = 0;
+  int worst = 0;
+  double worst_at = 0;
+  for (std::int64_t i = 0; i < y.count(); ++i) {
+    const double v = values[static_cast<std::size_t>(i)];
+    if (!std::isfinite(v)) continue;
+    std::uint16_t want = 0;
+    StoreElement(y.dtype(), &want, 0, Exactly(activation, NormSpec().leaky_slope, v));
+    ASSERT_FALSE(std::isnan(y.Get(i))) << v;
+    const int distance = std::abs(Ordered(Bits(y, i)) - Ordered(want));
+    if (distance > 1) ++beyond;
+    if (distance > worst) {
+      worst = distance;
+      worst_at = v;
+    }
+  }
+  EXPECT_EQ(beyond, 0) << "activation " << static_cast<int>(activation) << ": up to " << worst
+                       << " units in the last place, at " << worst_at;
+}
+
+constexpr Activation kActivations[] = {Activation::kNone,      Activation::kRelu,
+                                       Activation::kLeakyRelu, Activation::kSilu,
+                                       Activation::kGeluErf,   Activation::kGeluTanh};
+
 // Given statistics make the value before the activation x itself, in three kinds of kernels:
 // channels first, channels last, and one run.
 enum class Kernel { kFirst, kColumns, kOneChannel };
@@ -86,28 +116,10 @@ class KernelActivationRangeTest : public ::testing::TestWithParam<std::tuple<DTy
 };
 
 TEST_P(KernelActivationRangeTest, IsWithinOneUnitInTheLastPlaceForEveryValue) {
-  for (const Activation activation :
-       {Activation::kNone, Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
-        Activation::kGeluErf, Activation::kGeluTanh}) {
-    const Tensor y = Activated(activation);
-    int beyond = 0;
-    int worst = 0;
-    double worst_at = 0;
-    for (std::int64_t i = 0; i < x_.count(); ++i) {
-      const double v = x_.Get(i);
-      if (!std::isfinite(v)) continue;  // edge_values_test.cc
-      std::uint16_t want = 0;
-      StoreElement(dtype(), &want, 0, Exactly(activation, NormSpec().leaky_slope, v));
-      ASSERT_FALSE(std::isnan(y.Get(i))) << v;
-      const int distance = std::abs(Ordered(Bits(y, i)) - Ordered(want));
-      if (distance > 1) ++beyond;
-      if (distance > worst) {
-        worst = distance;
-        worst_at = v;
-      }
-    }
-    EXPECT_EQ(beyond, 0) << backend_->Name() << ", activation " << static_cast<int>(activation)
-                         << ": up to " << worst << " units in the last place, at " << worst_at;
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < x_.count(); ++i) values.push_back(x_.Get(i));
+  for (const Activation activation : kActivations) {
+    ExpectWithinOneUnit(Activated(activation), activation, values);
   }
 }
 
@@ -122,6 +134,65 @@ INSTANTIATE_TEST_SUITE_P(All, KernelActivationRangeTest,
                                             ::testing::Values(Kernel::kFirst, Kernel::kColumns,
                                                               Kernel::kOneChannel)),
                          RangeName);
+
+// A row of 2 MiB with a mean square of its own, which a GPU spreads over several blocks. Each
+// channel has every value of the type up to kLargest, one gamma makes them the values before the
+// activation, the others what lies between these.
+class KernelActivationRowTest : public ::testing::TestWithParam<DType> {
+ protected:
+  static constexpr std::int64_t kChannels = 16, kSpatial = 65536;
+  static constexpr double kLargest = 128;
+
+  void SetUp() override {
+    if (!backend_->Available()) GTEST_SKIP() << backend_->Name() << " is not available";
+    spec_.statistics = Statistics::kMeanSquare;
+    double squares = 0;
+    for (std::int64_t i = 0; i < kSpatial; ++i) {
+      const std::uint16_t bits = static_cast<std::uint16_t>(i);
+      std::memcpy(static_cast<char*>(channel_.data()) + 2 * i, &bits, 2);
+      // Not NaN either.
+      if (!(std::abs(channel_.Get(i)) <= kLargest)) channel_.Set(i, 0);
+      squares += channel_.Get(i) * channel_.Get(i);
+    }
+    const double root = std::sqrt(squares / kSpatial + spec_.eps);
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      const double factor = c == 0 ? 1 : 0.5 + static_cast<double>(c) / 32 + 1.0 / 12345;
+      gamma_.push_back(factor * root);
+      for (std::int64_t i = 0; i < kSpatial; ++i) values_.push_back(factor * channel_.Get(i));
+    }
+  }
+
+  std::unique_ptr<KernelBackend> backend_ = MakeKernelBackend();
+  NormSpec spec_ = GroupNormSpec(kChannels, 1, GetParam());
+  Tensor channel_{GetParam(), kSpatial};
+  std::vector<double> gamma_, values_;
+};
+
+// Of rows at an odd address other code takes care.
+TEST_P(KernelActivationRowTest, IsWithinOneUnitInTheLastPlaceAtEveryAddress) {
+  NormParams params;
+  params.gamma = {gamma_.data(), DType::kFloat64};
+  for (const std::int64_t offset : {0, 1}) {
+    SCOPED_TRACE(offset);
+    Tensor x(GetParam(), kChannels * kSpatial, offset);
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      std::memcpy(static_cast<char*>(x.data()) + c * 2 * kSpatial, channel_.data(), 2 * kSpatial);
+    }
+    for (const Activation activation : kActivations) {
+      spec_.activation = activation;
+      Tensor y(GetParam(), x.count(), offset);
+      y.Poison();
+      const Segment segment{x.data(), y.data(), 1, kSpatial};
+      const Status status = backend_->Normalize(spec_, params, &segment, 1);
+      ASSERT_TRUE(status.ok()) << status.message();
+      ExpectWithinOneUnit(y, activation, values_);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, KernelActivationRowTest,
+                         ::testing::Values(DType::kFloat16, DType::kBFloat16),
+                         [](const auto& type) { return std::string(Name(type.param)); });
 
 }  // namespace
 }  // namespace normd::norm::testing

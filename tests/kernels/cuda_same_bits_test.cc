@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/cuda_memory.h"
@@ -14,15 +15,26 @@
 namespace normd::norm::cuda {
 namespace {
 
+// With SiLU so large a gamma that values lie on both sides of where its formula changes.
+void SpreadBeforeSilu(Problem* problem) {
+  if (problem->spec.activation != Activation::kSilu) return;
+  const DType dtype = problem->params.view.gamma.dtype;
+  problem->params.gamma =
+      Upload(bench::RandomElements(dtype, problem->spec.channels, 4, 8, kSeed + 5));
+  problem->params.view.gamma.data = problem->params.gamma.get();
+}
+
 // A row gives the same bits, and stays within its bounds, wherever it begins.
 void ExpectSameBitsAtEveryAddress(CudaStrategiesTest* test, const NormSpec& spec,
                                   std::int64_t spatial, Strategy strategy, DType param_dtype) {
   Problem aligned(spec, 6, spatial, 0, param_dtype);
+  SpreadBeforeSilu(&aligned);
   ASSERT_TRUE(test->Check(&aligned, strategy));
   EXPECT_TRUE(aligned.GuardsAreUntouched());
   for (const std::int64_t offset : {1, 3}) {
     SCOPED_TRACE(offset);
     Problem unaligned(spec, 6, spatial, offset, param_dtype);
+    SpreadBeforeSilu(&unaligned);
     ASSERT_EQ(cudaMemcpy(const_cast<void*>(unaligned.segment.x), aligned.segment.x, aligned.bytes,
                          cudaMemcpyDeviceToDevice),
               cudaSuccess);
@@ -44,6 +56,26 @@ TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
                                  DType::kFloat32);
     ExpectSameBitsAtEveryAddress(this, GroupNormSpec(8, 2, dtype), 50000, Strategy::kCluster,
                                  DType::kFloat32);
+  }
+}
+
+// Rows of two channels in a warp's run, of one, of many, and of vectors with two.
+TEST_F(CudaStrategiesTest, SiluHasTheSameBitsAtEveryAddressInEveryStrategy) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const auto& [group_channels, spatial] :
+         {std::pair<std::int64_t, std::int64_t>(4, 50000), {1, 200000}, {100, 2048}, {16, 12345}}) {
+      NormSpec spec = GroupNormSpec(2 * group_channels, 2, dtype);
+      spec.activation = Activation::kSilu;
+      for (const Strategy strategy : {Strategy::kCluster, Strategy::kGrid, Strategy::kSplit}) {
+        if (strategy == Strategy::kCluster && limits_.resident_clusters[16] == 0) continue;
+        ExpectSameBitsAtEveryAddress(this, spec, spatial, strategy, DType::kFloat32);
+      }
+    }
+    for (const std::int64_t spatial : {40, 1024, 4096}) {
+      NormSpec spec = GroupNormSpec(8, 2, dtype);
+      spec.activation = Activation::kSilu;
+      ExpectSameBitsAtEveryAddress(this, spec, spatial, Strategy::kAuto, DType::kFloat32);
+    }
   }
 }
 
@@ -126,23 +158,42 @@ TEST_F(CudaStrategiesTest, SeveralStreamsAtOnceGiveTheBitsOfOneAlone) {
   }
 }
 
+// The sample alone lies between aligned addresses, in the batch at one.
+void ExpectSameBitsInEveryBatch(CudaStrategiesTest* test, const NormSpec& spec,
+                                std::int64_t spatial, Strategy strategy) {
+  constexpr std::size_t kSamples = 9, kSample = 7;
+  Problem many(spec, kSamples, spatial);
+  ASSERT_TRUE(test->Check(&many, strategy));
+  const std::vector<char> batch = many.Result();
+  const std::size_t sample = many.bytes / kSamples;
+  Problem one(spec, 1, spatial, 1);
+  ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
+                       static_cast<const char*>(many.segment.x) + kSample * sample, sample,
+                       cudaMemcpyDeviceToDevice),
+            cudaSuccess);
+  ASSERT_TRUE(test->Check(&one, strategy));
+  const auto begin = batch.begin() + static_cast<std::ptrdiff_t>(kSample * sample);
+  EXPECT_EQ(one.Result(), std::vector<char>(begin, begin + static_cast<std::ptrdiff_t>(sample)));
+}
+
 TEST_F(CudaStrategiesTest, AChannelsLastSampleHasTheSameBitsInEveryBatch) {
   for (const std::int64_t spatial : {77, 4096, 16384}) {
     NormSpec spec = GroupNormSpec(320, 32, DType::kFloat16);
     spec.layout = Layout::kChannelsLast;
-    Problem many(spec, 9, spatial);
-    ASSERT_TRUE(Check(&many, Strategy::kAuto));
-    const std::vector<char> batch = many.Result();
-    const std::size_t sample = many.bytes / 9;
-    Problem one(spec, 1, spatial, 1);
-    ASSERT_EQ(cudaMemcpy(const_cast<void*>(one.segment.x),
-                         static_cast<const char*>(many.segment.x) + 7 * sample, sample,
-                         cudaMemcpyDeviceToDevice),
-              cudaSuccess);
-    ASSERT_TRUE(Check(&one, Strategy::kAuto));
-    EXPECT_EQ(one.Result(),
-              std::vector<char>(batch.begin() + 7 * sample, batch.begin() + 8 * sample))
-        << spatial;
+    ExpectSameBitsInEveryBatch(this, spec, spatial, Strategy::kAuto);
+  }
+}
+
+TEST_F(CudaStrategiesTest, AChannelsLastSampleThatIsReadTwiceHasTheSameBitsInEveryBatch) {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t group_channels : {1, 2, 4, 16}) {
+      for (const std::int64_t spatial : {77, 2048, 9001}) {
+        NormSpec spec = GroupNormSpec(32 * group_channels, 32, dtype);
+        spec.layout = Layout::kChannelsLast;
+        spec.activation = Activation::kSilu;
+        ExpectSameBitsInEveryBatch(this, spec, spatial, Strategy::kSplit);
+      }
+    }
   }
 }
 

@@ -264,6 +264,43 @@ TEST_F(CudaStrategiesTest, EveryChannelsLastStrategyAgreesWithReferenceWhereItAp
   }
 }
 
+NormSpec ChannelsLastSpec(std::int64_t channels, std::int64_t groups, DType dtype) {
+  NormSpec spec = GroupNormSpec(channels, groups, dtype);
+  spec.layout = Layout::kChannelsLast;
+  return spec;
+}
+
+// Columns of one group, of two and of one for each channel; whole vectors and others.
+TEST_F(CudaStrategiesTest, EveryActivationFollowsStripsThatAreReadTwice) {
+  for (const Activation activation :
+       {Activation::kNone, Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+        Activation::kGeluErf, Activation::kGeluTanh}) {
+    for (const DType dtype : kTypes) {
+      for (const std::int64_t group_channels : {1, 2, 4, 6, 16}) {
+        for (const std::int64_t offset : {0, 1}) {
+          NormSpec spec = ChannelsLastSpec(32 * group_channels, 32, dtype);
+          spec.activation = activation;
+          Problem problem(spec, 2, 3001, offset, dtype);
+          EXPECT_TRUE(Check(&problem, Strategy::kSplit));
+          EXPECT_TRUE(problem.GuardsAreUntouched());
+        }
+      }
+    }
+  }
+}
+
+// Tiles of more vectors to a thread than are summed at once, and more tiles than threads merge.
+TEST_F(CudaStrategiesTest, StripsOfManyTilesAgreeWithReference) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+    for (const std::int64_t groups : {129, 258}) {
+      for (const std::int64_t spatial : {16, 17, 4096 * 16, 4096 * 16 + 5, 4096 * 17 + 1}) {
+        Problem problem(ChannelsLastSpec(1032, groups, dtype), 1, spatial);
+        EXPECT_TRUE(Check(&problem, Strategy::kSplit));
+      }
+    }
+  }
+}
+
 TEST_F(CudaStrategiesTest, GivenStatisticsAgreeWithReferenceInBothLayouts) {
   for (const DType dtype : kTypes) {
     for (const std::int64_t spatial : {1, 2, 7, 49, 1000, 65537}) {

@@ -173,6 +173,24 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsInAnyCompany) {
   }
 }
 
+// Rows with a second tensor, some of them whole vectors, in kernels that addresses choose.
+TEST_P(StagesBitsTest, ASampleHasTheSameBitsAtAnyAddress) {
+  for (const std::int64_t length : {520, 1031, 1040, 3249, 4096, 16384, 40008}) {
+#ifdef NORMD_SANITIZED
+    if (length > 4097) continue;
+#endif
+    for (int i = 0; i < 6; ++i) {
+      StagedSpec staged = DrawSpec();
+      StagedSpec more = staged;
+      more.Add(random_.Chance(50) ? Stage::kResidual : Stage::kResidualOut, random_);
+      if (more.IsValid()) staged = more;
+      const std::int64_t spatial = ChooseShape(length, &staged, random_);
+      Check(staged, 2, spatial);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
 // Launches of thousands of rows take other ways than small ones: rows that share factors, and tiles
 // of positions, are handed out to blocks that stay.
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {

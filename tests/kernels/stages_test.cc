@@ -187,6 +187,25 @@ TEST_P(StagesTest, RowsOfManyBlocksAgreeWithTheReference) {
   EXPECT_GT(checked_, 5);
 }
 
+// Rows of a block or a cluster that begin and end in the middle of a vector, or lie at addresses
+// that do, with a second tensor.
+TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
+  constexpr Stage kBeside[] = {Stage::kResidualOut, Stage::kGate,       Stage::kScale,
+                               Stage::kActivation,  Stage::kStyleIndex, Stage::kRowScale};
+  for (const std::int64_t length : {517, 1031, 1040, 3249, 4097, 8191, 16383, 40001}) {
+#ifdef NORMD_SANITIZED
+    if (length > 2048) continue;
+#endif
+    for (const Stage beside : kBeside) {
+      const StagedSpec staged = WithStages({Stage::kResidual, beside});
+      if (staged.names.empty()) continue;
+      CheckBatch(staged, length, 3);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+  EXPECT_GT(checked_, 5);
+}
+
 // Many columns of few lines and of many, also where lines are a multiple of a page apart.
 TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
   const bool first = std::get<Layout>(GetParam()) == Layout::kChannelsFirst;

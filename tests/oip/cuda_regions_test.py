@@ -10,6 +10,7 @@ without them. The program is BIN/normd, the models are MODELS.
 """
 
 import argparse
+import base64
 import os
 import random
 import socket
@@ -43,7 +44,7 @@ def free_port():
 class Normd:
     """A server of its own, on loopback."""
 
-    def __init__(self):
+    def __init__(self, *flags):
         self.port, self.metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.process = subprocess.Popen(OPTIONS.under.split() + [
@@ -52,7 +53,7 @@ class Normd:
             "--shared_memory=named",
             f"--model_repository={OPTIONS.models}", "--max_identity_shared_bytes=70000000000",
             "--max_shared_bytes=70000000000", "--max_shared_regions=4096",
-            "--max_identity_shared_regions=4096"])
+            "--max_identity_shared_regions=4096", *flags])
         self.client = triton.InferenceServerClient(self.address)
         for _ in range(600):
             try:
@@ -94,14 +95,14 @@ def by_message(client, x):
     return client.infer(MODEL, [tensor]).as_numpy("y")
 
 
-def in_region(client, region, shape, x_offset, y_offset):
+def in_region(client, region, shape, x_offset, y_offset, **more):
     """Normalizes what lies at x_offset to y_offset."""
     size = int(np.prod(shape)) * 4
     tensor = triton.InferInput("x", shape, "FP32")
     tensor.set_shared_memory(region, size, offset=x_offset)
     wanted = triton.InferRequestedOutput("y")
     wanted.set_shared_memory(region, size, offset=y_offset)
-    return client.infer(MODEL, [tensor], outputs=[wanted])
+    return client.infer(MODEL, [tensor], outputs=[wanted], **more)
 
 
 def raw_request(shape, size):
@@ -119,7 +120,6 @@ def raw_request(shape, size):
 
 def raw_register(client, name, handle, device, size):
     """Triton's client decodes base64; what is no such text, it would refuse itself."""
-    import base64  # pylint: disable=import-outside-toplevel
     client.register_cuda_shared_memory(name, base64.b64encode(handle), device, size)
 
 
@@ -231,7 +231,6 @@ class CudaRegionsTest(unittest.TestCase):
     def test_garbage_handles(self):
         generator = random.Random(7)
         good = self.region("g", 1 << 21)
-        import base64  # pylint: disable=import-outside-toplevel
         good = bytearray(base64.b64decode(cuda_memory.get_raw_handle(good)))
         for i in range(300):
             if i % 2 == 0:
@@ -442,7 +441,9 @@ class LockedRegionsTest(unittest.TestCase):
         self.assertLess(took[0], 0.1)  # Nothing is gathered.
 
 
-if __name__ == "__main__":
+def main():
+    """Runs the tests of the program that calls it."""
+    global OPTIONS  # pylint: disable=global-statement
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", required=True)
     parser.add_argument("--models", required=True)
@@ -450,4 +451,8 @@ if __name__ == "__main__":
     parser.add_argument("--churn_seconds", type=float, default=5.0)
     parser.add_argument("--under", default="", help="a command before the server's")
     OPTIONS, rest = parser.parse_known_args()
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main("__main__", argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

@@ -41,7 +41,7 @@ def callers(address: str, size: int, stack: contextlib.ExitStack) -> dict[str, C
     near = client(device_memory="require")
     shared = client(device_memory="off", stream_above=1 << 31)
     sent = client(device_memory="off", shared_memory="off")
-    region = near.share(2 * x.nbytes + 4096, device=x.device)
+    region = stack.enter_context(near.share(2 * x.nbytes + 4096, device=x.device))
     x_there, y_there = region.tensor(tuple(x.shape)), region.tensor(tuple(x.shape))
     x_there.copy_(x)
     weight, bias = affine()

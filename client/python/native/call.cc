@@ -17,8 +17,14 @@ struct Geometry {
   Order order;
   std::int64_t samples = 0;
   std::int64_t spatial = 1;
-  std::int64_t trailing = 0;  // kAxes: the dimensions behind the axes.
+  std::int64_t trailing = 0;          // kAxes: the dimensions behind the axes.
+  std::int64_t spatial_runs[4] = {};  // With NORM_INTERLEAVED.
 };
+
+// Whether a dimension of x is normalized over, with Form::kAxes.
+bool IsAxis(const Call& call, std::int64_t dim) {
+  return (dim >= call.axis && dim < call.axis + call.axes) || (call.more_axes >> dim & 1) != 0;
+}
 
 std::string Text(std::int64_t value) { return std::to_string(value); }
 
@@ -43,6 +49,14 @@ void CheckX(Call& call) {
     Refuse(call.name, "x.shape", x.shape_text(),
            "at least " + Text(std::max<std::int64_t>(least, 1)) + " dimensions");
   }
+  if (call.more_axes == 0) return;
+  // Bits in front of the axes, or of them, are none of further axes.
+  const std::int64_t front = least < kMaxDims - 1 ? (std::int64_t{1} << least) - 1 : -1;
+  if (call.form != Form::kAxes || call.more_axes < 0 || (call.more_axes & front) != 0 ||
+      x.dims() >= kMaxDims || call.more_axes >> x.dims() != 0) {
+    Refuse(call.name, "more_axes", Text(call.more_axes),
+           "bits of dimensions from " + Text(least) + " to " + Text(x.dims() - 1));
+  }
 }
 
 // Channels innermost are a layout of their own.
@@ -58,8 +72,39 @@ Geometry DivideChannels(Call& call) {
   return geometry;
 }
 
+// Rows of positions, of which channels and others take turns. Dimensions of 1 make no turn.
+Geometry DivideAxesApart(Call& call) {
+  constexpr int kRuns = 4;
+  Geometry geometry;
+  const Tensor& x = call.x;
+  std::fill_n(call.spec.channel_runs, kRuns, 1);
+  std::fill_n(geometry.spatial_runs, kRuns, 1);
+  int run = 0;
+  bool in_channels = true;
+  for (std::int64_t dim = call.axis; dim < x.dims(); ++dim) {
+    if (x.size(dim) == 1) continue;
+    const bool is_axis = IsAxis(call, dim);
+    if (is_axis && !in_channels && ++run == kRuns) {
+      Refuse(call.name, "more_axes", Text(call.more_axes),
+             "at most " + Text(kRuns) + " runs of normalized dimensions");
+    }
+    in_channels = is_axis;
+    (is_axis ? call.spec.channel_runs : geometry.spatial_runs)[run] *= x.size(dim);
+  }
+  call.spec.layout = NORM_INTERLEAVED;
+  call.spec.rows = NORM_ROWS_POSITION;
+  call.spec.channels = 1;
+  for (int i = 0; i < kRuns; ++i) {
+    call.spec.channels *= call.spec.channel_runs[i];
+    geometry.spatial *= geometry.spatial_runs[i];
+  }
+  geometry.samples = x.Count(0, call.axis);
+  return geometry;
+}
+
 // Rows of consecutive elements where the axes are innermost, else rows of positions.
 Geometry DivideAxes(Call& call) {
+  if (call.more_axes != 0) return DivideAxesApart(call);
   Geometry geometry;
   const Tensor& x = call.x;
   const std::int64_t end = call.axis + call.axes;
@@ -289,10 +334,10 @@ std::int64_t RowSizes(const Call& call, std::int64_t columns, std::int64_t* size
     sizes[dims++] = x.size(0);
     sizes[dims++] = call.spec.groups;
   } else {
-    const std::int64_t end = call.form == Form::kAxes ? call.axis + call.axes : x.dims();
-    const std::int64_t begin = call.form == Form::kAxes ? call.axis : x.dims() - 1;
-    for (std::int64_t i = 0; i < begin; ++i) sizes[dims++] = x.size(i);
-    for (std::int64_t i = end; i < x.dims(); ++i) sizes[dims++] = x.size(i);
+    for (std::int64_t i = 0; i < x.dims(); ++i) {
+      const bool normalized = call.form == Form::kAxes ? IsAxis(call, i) : i + 1 == x.dims();
+      if (!normalized) sizes[dims++] = x.size(i);
+    }
     if (call.spec.groups > 1) sizes[dims++] = call.spec.groups;
   }
   if (columns > 0) sizes[dims++] = columns;
@@ -345,6 +390,7 @@ void Run(Call& call) {
   norm_tensors tensors{};
   tensors.samples = geometry.samples;
   tensors.spatial = geometry.spatial;
+  std::copy_n(geometry.spatial_runs, 4, tensors.spatial_runs);
   tensors.x = call.x.data();
   tensors.residual = Alike(call, "residual", call.residual, order);
   tensors.other = Alike(call, "gate", call.other, order);

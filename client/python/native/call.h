@@ -14,7 +14,7 @@ namespace normd::torch_ops {
 // Which dimensions of x are the channels of a sample.
 enum class Form : std::int64_t {
   kChannels = 0,  // x [N, C, *], normalized over groups of channels and all positions.
-  kAxes = 1,      // x [*, axes, *], normalized over the axes.
+  kAxes = 1,      // x [*, axes, *], normalized over the axes, which may have others between them.
   kFeatures = 2,  // x [N, *, F], normalized over F; scale, shift and gate are [N, F].
 };
 
@@ -28,8 +28,11 @@ struct Call {
 
   const char* name;
   Form form = Form::kChannels;
-  std::int64_t axis = 1;  // kAxes: the first axis and how many there are, one after the other.
+  // kAxes: the first axis and how many there are, one after the other; and a bit for each dimension
+  // behind these that is an axis as well.
+  std::int64_t axis = 1;
   std::int64_t axes = 1;
+  std::int64_t more_axes = 0;
   std::int64_t groups = 0;  // 0: as many as channels.
   norm_spec spec{};         // All but the type, the layout and the sizes.
   Tensor x, residual, other, gate, scale, shift, style_index, style_weights, style_tensor;

@@ -118,6 +118,7 @@ void LayerNorm(Arguments& arguments, Call& call) {
   ReadAffine(arguments, call);
   call.spec.eps = arguments.NextDouble();
   ReadActivation(arguments, call);
+  call.more_axes = arguments.NextInt();
 }
 
 void RmsNorm(Arguments& arguments, Call& call) {
@@ -127,6 +128,7 @@ void RmsNorm(Arguments& arguments, Call& call) {
   call.spec.eps = arguments.NextDouble();
   call.spec.weight_offset = arguments.NextDouble();
   ReadActivation(arguments, call);
+  call.more_axes = arguments.NextInt();
   call.spec.statistics = NORM_MEAN_SQUARE;
 }
 
@@ -170,6 +172,7 @@ void LpNormalize(Arguments& arguments, Call& call) {
   ReadAxes(arguments, call);
   call.spec.statistics = static_cast<std::uint8_t>(arguments.NextInt());
   call.spec.eps = arguments.NextDouble();
+  call.more_axes = arguments.NextInt();
 }
 
 void AdaptiveLayerNorm(Arguments& arguments, Call& call) {
@@ -253,6 +256,7 @@ void Normalize(Arguments& arguments, Call& call) {
   call.spec.quantization = static_cast<std::uint8_t>(arguments.NextInt());
   call.spec.quantization_scale = static_cast<std::uint8_t>(arguments.NextInt());
   call.spec.output_scale = arguments.NextDouble();
+  call.more_axes = arguments.NextInt();
   if (call.style_tensor) call.spec.style = NORM_STYLE_TENSOR;
   call.style_bank = call.style_index || call.style_weights;
 }

@@ -84,6 +84,14 @@ class FakeEvent:
             stream.done = max(stream.done, work)
 
 
+class FakeSharedEvent(FakeEvent):
+    """One that the server finds by its handle."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.handle = secrets.token_bytes(HANDLE_BYTES)
+
+
 class FakeStream:
     """Counts what it is given; what of that is done is known when an event was waited for."""
 
@@ -91,6 +99,7 @@ class FakeStream:
         self.given = 0
         self.done = 0
         self.waited: dict[FakeStream, int] = {}
+        self.device_index = 0
 
     def record_event(self) -> FakeEvent:
         return FakeEvent({**self.waited, self: self.given})
@@ -107,6 +116,7 @@ class FakeCuda(_cuda.Cuda):
         self.fake_driver = FakeDriver()
         self.streams = [FakeStream()]
         self.current = self.streams[0]
+        self.shared_events: dict[bytes, FakeSharedEvent] = {}
         self._devices: dict[int, tuple[int, Any]] = {}  # By a storage's address, which it keeps.
 
     def tensor(self, values: Any, device: int = 0) -> torch.Tensor:
@@ -136,6 +146,15 @@ class FakeCuda(_cuda.Cuda):
 
     def stream(self, device: int) -> FakeStream:
         return self.current
+
+    def shared_event(self) -> FakeSharedEvent:
+        event = FakeSharedEvent()
+        self.shared_events[event.handle] = event
+        return event
+
+    def record_shared(self, event: FakeSharedEvent, stream: FakeStream) -> bytes:
+        event.covered = stream.record_event().covered
+        return event.handle
 
     @contextlib.contextmanager
     def on(self, stream: FakeStream) -> Any:
@@ -179,6 +198,9 @@ class DeviceServer:
         self.inputs: list[tuple[str, int]] = []  # In regions: where each was.
         self.outputs: list[tuple[str, int]] = []
         self.requests = 0
+        self.takes_events = True
+        self.events = 0  # Requests that came with one.
+        self.refuse_events: Refusal | None = None
         self.refuse: dict[str, Refusal] = {}  # By method.
         self.handlers: dict[str, Any] = {}  # In the place of the server's own.
         self.hold = threading.Event()  # Cleared, requests wait when they have found their tensors.
@@ -261,6 +283,7 @@ class DeviceServer:
         )
         del info.lanes[:]
         info.lanes.extend(self.lanes)
+        info.takes_events = self.takes_events
         return bytes(info.SerializeToString())
 
     def _register(self, request: bytes, context: Any) -> bytes:
@@ -313,6 +336,8 @@ class DeviceServer:
     def _normalize(self, request: bytes, context: Any) -> bytes:
         self.requests += 1
         message = NormalizeRequest.FromString(request)
+        if message.event_handle:
+            self._await_event(message)
         with self.lock:
             used = self._find(message)
             for region in used.values():
@@ -325,6 +350,18 @@ class DeviceServer:
             with self.lock:
                 for region in used.values():
                     region.in_use -= 1
+
+    def _await_event(self, message: Any) -> None:
+        self.events += 1
+        if self.refuse_events is not None:
+            raise self.refuse_events
+        event = self.cuda.shared_events.get(message.event_handle)
+        if event is None or not self.takes_events:
+            raise Refusal("INVALID_ARGUMENT", "event_handle: opens nothing, wanted an event's")
+        if not any(each.HasField("shared_memory") for each in [*message.inputs, *message.outputs]):
+            raise Refusal("INVALID_ARGUMENT", "event_handle: nothing on a device, wanted none")
+        event.synchronize()
+        message.ClearField("event_handle")
 
     def _find(self, message: Any) -> dict[str, Region]:
         """The regions that a request names, all of its parts checked."""

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import REPOSITORY, Blocking, Server
 from device_cases import MODEL, SHAPE, same, values
-from fake_cuda import DeviceServer, FakeStream
+from fake_cuda import DeviceServer, FakeStream, Refusal
 
 import normd
 from normd import _cuda
@@ -249,6 +249,49 @@ def test_requests_wait_for_streams(cuda, device_server, near, far):
                     stream.done = stream.given
             near.normalize(MODEL, a, out=b)
             assert same(b, expected)
+
+
+def test_requests_come_with_events_where_the_server_takes_them(
+    cuda, device_server, make_device_server, make_client, near, far
+):
+    x = values()
+    expected = far.normalize(MODEL, x)
+    for _ in range(5):
+        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
+    assert device_server.events == 5
+    assert len(cuda.shared_events) == 1, "calls that follow each other have one"
+    with near.share(2 * x.nbytes, device=0) as region:
+        there = region.tensor(SHAPE)
+        there.copy_(x)
+        assert same(near.normalize(MODEL, there), expected)
+    assert device_server.events == 6
+    older = make_device_server()
+    older.takes_events = False
+    client = make_client(older.address, device_memory="require")
+    assert same(client.normalize(MODEL, cuda.tensor(x)), expected)
+    assert (older.events, len(older.inputs)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [
+        ("RESOURCE_EXHAUSTED", True),
+        ("DEADLINE_EXCEEDED", True),
+        ("INVALID_ARGUMENT", False),
+        ("FAILED_PRECONDITION", False),
+    ],
+)
+def test_where_an_event_is_refused_the_call_waits_itself(
+    cuda, device_server, near, far, code, again
+):
+    x = values()
+    expected = far.normalize(MODEL, x)
+    device_server.refuse_events = Refusal(code, "event_handle: 64 requests wait, wanted less")
+    for _ in range(3):
+        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
+    assert device_server.events == (3 if again else 1)
+    assert len(device_server.inputs) == 3
+    assert len(cuda.shared_events) == 1
 
 
 def test_memory_that_the_server_counts_otherwise(cuda, make_device_server, make_client, far):

@@ -22,16 +22,16 @@ import normd
 class DeviceNormd(Server):
     """A normd on the GPU."""
 
-    def __init__(self, binaries: Any) -> None:
-        super().__init__(binaries, "--device=cuda", "--shared_memory_cuda")
+    def __init__(self, binaries: Any, *flags: str) -> None:
+        super().__init__(binaries, "--device=cuda", "--shared_memory_cuda", *flags)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-@pytest.fixture(scope="module")
-def on_gpu(binaries):
-    with contextlib.closing(DeviceNormd(binaries)) as running:
+@pytest.fixture(scope="module", params=[(), ("--shared_memory_cuda_events",)], ids=["", "events"])
+def on_gpu(binaries, request):
+    with contextlib.closing(DeviceNormd(binaries, *request.param)) as running:
         yield running
 
 

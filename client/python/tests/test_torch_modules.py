@@ -278,13 +278,59 @@ def test_functions_refuse_gradients_and_bad_options():
     for bad, part in (
         (lambda: normd_torch.layer_norm(x, 5), "x.shape: [4, 6], wanted [5]"),
         (lambda: normd_torch.layer_norm(x, ()), "x.shape"),
+        (lambda: normd_torch.layer_norm(x, 6, axis=[2]), "axis: [2], wanted different dimensions"),
+        (lambda: normd_torch.rms_norm(x, (6, 4), axis=[1, 0]), "axis: [1, 0], wanted different"),
+        (lambda: normd_torch.rms_norm(x, (4, 5), axis=[0, 1]), "wanted [4, 5] as its dimensions"),
         (lambda: normd_torch.lp_normalize(x, 3), "p: 3"),
+        (lambda: normd_torch.lp_normalize(x, 2, (0, -2)), "axis: [0, 0], wanted different"),
         (lambda: normd_torch.gated_rms_norm(x, x, 6, group_size=4), "group_size: 4"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, dtype=torch.uint8), "dtype: torch.uint8"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, scale="column"), "scale: 'column'"),
     ):
         with pytest.raises(ValueError, match=re.escape(part)):
             bad()
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_axes_need_not_be_adjacent(activation):
+    x = torch.randn(2, 6, 5, 7)
+    shape = (6, 7)
+    weight, bias = torch.randn(shape), torch.randn(shape)
+    moved = x.movedim(2, 1)
+
+    def back(y):
+        y = functional.silu(y) if activation else y
+        return y.movedim(1, 2)
+
+    layer = normd_torch.LayerNorm(shape, axis=(1, 3), activation=activation)
+    rms = normd_torch.RMSNorm(shape, eps=1e-6, axis=(1, 3), activation=activation)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        layer.bias.copy_(bias)
+        rms.weight.copy_(weight)
+        wanted = back(functional.layer_norm(moved, shape, weight, bias))
+        y = normd_torch.layer_norm(x, shape, weight, bias, axis=(1, 3), activation=activation)
+        torch.testing.assert_close(y, wanted)
+        assert torch.equal(layer(x), y)
+        assert torch.equal(torch.compile(layer, fullgraph=True, backend="eager")(x), y)
+        wanted = back(functional.rms_norm(moved, shape, weight, 1e-6))
+        y = normd_torch.rms_norm(x, shape, weight, eps=1e-6, axis=(1, 3), activation=activation)
+        torch.testing.assert_close(y, wanted)
+        assert torch.equal(rms(x), y)
+        out = torch.empty_like(x)
+        options = {"eps": 1e-6, "axis": (1, 3), "activation": activation}
+        assert normd_torch.rms_norm(x, shape, weight, **options, out=out) is out
+        assert torch.equal(out, y)
+        # Of axes that are adjacent, the same as by the first of them.
+        assert torch.equal(
+            normd_torch.layer_norm(x, (6, 5), axis=(1, 2)),
+            normd_torch.layer_norm(x, (6, 5), axis=1),
+        )
+        one = normd_torch.LayerNorm(6, axis=1)
+        assert torch.equal(one(x), normd_torch.layer_norm(x, 6, one.weight, one.bias, axis=1))
+        torch.testing.assert_close(
+            normd_torch.lp_normalize(x, 2, (1, -1)), functional.normalize(x, dim=(1, 3))
+        )
 
 
 def test_functions_write_to_out():

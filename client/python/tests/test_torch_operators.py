@@ -107,16 +107,21 @@ def test_opcheck_of_every_stage_at_once(device):
     t = Maker(device, torch.float32)
     rows = (t(5, 300), 1, 1, 1, 1, 0, 1e-5, t(300), t(300))
     channels = (t(4, 6, 5, 7), 0, 1, 1, 0, 0, 1e-5)
+    apart = (t(2, 6, 5, 7, 3), 1, 1, 1, 1, 0, 1e-5, t(42), t(42))
     features = (t(2, 7, 64), 2, 0, 1, 1, 1, 1e-5)
     for arguments, options in (
         (rows, {"statistics_out": True, "residual": t(5, 300), "write_residual": True}),
         (rows, {"quantization": INT8, "quantization_scale": ROW, "input_bias": t(300)}),
         (rows, {"quantization": FLOAT8, "quantization_scale": BLOCK}),
+        (apart, {"statistics_out": True, "quantization": INT8, "quantization_scale": ROW}),
+        (apart, {"residual": t(2, 6, 5, 7, 3), "write_residual": True}),
         (rows, {"quantization": INT8, "output_scale": 0.1, "other": t(5, 300), "combine_input": 2}),
         (channels, {"statistics_out": True, "scale": t(4, 6), "shift": t(4, 6)}),
         (channels, {"weight": t(3, 6), "style_index": t.index(3, 4)}),
         (features, {"scale": t(2, 64), "statistics_out": True}),
     ):
+        if arguments is apart:
+            options["more_axes"] = 1 << 3
         operator = torch.ops.normd.normalize
         torch.library.opcheck(operator.default, arguments, options)
         results = operator.default(*arguments, **options)
@@ -164,6 +169,23 @@ def test_statistics_are_those_of_the_rows(device, bias):
     expected = (wide.var(-1, correction=0) + 1e-5).rsqrt()
     assert torch.allclose(rstd.double(), expected, rtol=1e-5)
     assert torch.equal(y, torch.ops.normd.layer_norm(x, 1, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_statistics_of_axes_apart_are_those_of_the_rows(device):
+    x = Maker(device, torch.float32)(2, 6, 5, 7, 3)
+    results = torch.ops.normd.normalize(
+        x, 1, 1, 1, 1, 0, 1e-5, statistics_out=True, more_axes=1 << 3
+    )
+    wide = x.double()
+    assert results[2].shape == results[3].shape == (2, 5, 3)
+    assert torch.allclose(results[2].double(), wide.mean((1, 3)), rtol=1e-6, atol=1e-6)
+    expected = (wide.var((1, 3), correction=0) + 1e-5).rsqrt()
+    assert torch.allclose(results[3].double(), expected, rtol=1e-5)
+    # Adjacent axes by bits have the bits of the same axes by their number.
+    assert torch.equal(
+        torch.ops.normd.rms_norm(x, 1, 1, more_axes=1 << 2), torch.ops.normd.rms_norm(x, 1, 2)
+    )
 
 
 @pytest.mark.parametrize("granularity", [0, ROW, BLOCK])
@@ -242,6 +264,17 @@ def test_threads_are_those_of_pytorch():
         (lambda o, x, w: o.instance_norm(x, running_mean=w), ["mean and variance: missing"]),
         (lambda o, x, w: o.layer_norm(x, 3, 2), ["x.shape", "at least 5 dimensions"]),
         (lambda o, x, w: o.layer_norm(x, -1, 1), ["x.shape"]),
+        (
+            lambda o, x, w: o.layer_norm(x, 1, 1, more_axes=1 << 4),
+            ["more_axes: 16", "bits of dimensions from 2 to 3"],
+        ),
+        (lambda o, x, w: o.rms_norm(x, 1, 2, more_axes=1 << 2), ["more_axes: 4"]),
+        (lambda o, x, w: o.rms_norm(x, 1, 1, more_axes=-8), ["more_axes: -8"]),
+        (lambda o, x, w: o.layer_norm(x, 1, 1, w, more_axes=1 << 3), ["weight.shape: [6]", "24"]),
+        (
+            lambda o, x, w: o.rms_norm(x.new_zeros([2] * 9), 0, 1, more_axes=0b101010100),
+            ["more_axes: 340", "at most 4 runs"],
+        ),
         (lambda o, x, w: o.rms_norm(x, 3, 1, activation=99), ["activation"]),
         (lambda o, x, w: o.add_rms_norm(x, x[:1], 3, 1), ["residual.shape: [1, 6, 4, 4]", "as x"]),
         (lambda o, x, w: o.add_rms_norm(x, x.double(), 3, 1), ["residual.dtype"]),

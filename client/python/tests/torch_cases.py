@@ -65,21 +65,24 @@ def per_sample(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return values.reshape(*values.shape, *[1] * (x.dim() - 2))
 
 
-def _layer(x, axis, axes, weight=None, bias=None, eps=1e-5, activation=0, slope=0.01):
-    last = tuple(range(x.dim() - axes, x.dim()))
-    first = tuple(range(axis, axis + axes))
-    moved = x.movedim(first, last)
-    shape = moved.shape[-axes:]
+def _axes_moved_last(x, axis, axes, more):
+    """x with its normalized dimensions behind the others, these dimensions, and where they are."""
+    first = (*range(axis, axis + axes), *(dim for dim in range(x.dim()) if more >> dim & 1))
+    last = tuple(range(x.dim() - len(first), x.dim()))
+    return x.movedim(first, last), first, last
+
+
+def _layer(x, axis, axes, weight=None, bias=None, eps=1e-5, activation=0, slope=0.01, more=0):
+    moved, first, last = _axes_moved_last(x, axis, axes, more)
+    shape = moved.shape[-len(first) :]
     weight, bias = (None if each is None else each.reshape(shape) for each in (weight, bias))
     y = functional.layer_norm(moved, shape, weight, bias, eps).movedim(last, first)
     return functional.silu(y) if activation == SILU else y
 
 
-def _rms(x, axis, axes, weight=None, eps=1e-5, offset=0.0, activation=0, slope=0.01):
-    last = tuple(range(x.dim() - axes, x.dim()))
-    first = tuple(range(axis, axis + axes))
-    moved = x.movedim(first, last)
-    shape = moved.shape[-axes:]
+def _rms(x, axis, axes, weight=None, eps=1e-5, offset=0.0, activation=0, slope=0.01, more=0):
+    moved, first, last = _axes_moved_last(x, axis, axes, more)
+    shape = moved.shape[-len(first) :]
     factor = None if weight is None else (weight + offset).reshape(shape)
     y = functional.rms_norm(moved, shape, factor, eps).movedim(last, first)
     return functional.silu(y) if activation == SILU else y
@@ -169,6 +172,16 @@ CASES = [
     Case("layer_norm", "channels_last",
          lambda t: (t.channels_last(2, 6, 5, 7), 1, 1, t(6), t(6), 1e-6, SILU), _layer),
     Case("layer_norm", "transposed", lambda t: (t(33, 5).t(), 1, 1, t(33)), _layer),
+    Case("layer_norm", "apart",
+         lambda t: (t(2, 6, 5, 7), 1, 1, t(6, 7), t(6, 7), 1e-5, SILU, 0.01, 1 << 3), _layer),
+    Case("layer_norm", "apart_strided",
+         lambda t: (t.strided(2, 3, 2, 5, 7), 1, 2, t(42), None, 1e-5, 0, 0.01, 1 << 4), _layer),
+    Case("layer_norm", "apart_by_1",
+         lambda t: (t(2, 6, 1, 7), 1, 1, t(42), None, 1e-5, 0, 0.01, 1 << 3), _layer),
+    Case("rms_norm", "apart",
+         lambda t: (t(3, 4, 2, 5, 2, 3), 0, 1, t(12), 1e-6, 1.0, 0, 0.01, 1 << 2 | 1 << 4), _rms),
+    Case("rms_norm", "apart_channels_last",
+         lambda t: (t.channels_last(2, 6, 5, 7), 1, 1, t(30), 1e-6, 0.0, 0, 0.01, 1 << 2), _rms),
     Case("rms_norm", "last", lambda t: (t(5, 130), 1, 1, t(130)), _rms),
     Case("rms_norm", "gemma_silu", lambda t: (t(5, 64), 1, 1, t(64), 1e-6, 1.0, SILU), _rms),
     Case("rms_norm", "channels", lambda t: (t(2, 6, 5), 1, 1, t(6)), _rms),
@@ -183,6 +196,8 @@ CASES = [
          lambda x, *_: functional.normalize(x)),
     Case("lp_normalize", "1_channels", lambda t: (t(5, 3, 4), 1, 1, 3, 1e-12),
          lambda x, *_: functional.normalize(x, p=1)),
+    Case("lp_normalize", "apart", lambda t: (t(5, 3, 4), 0, 1, 4, 1e-12, 1 << 2),
+         lambda x, *_: functional.normalize(x, dim=(0, 2))),
     Case("lp_normalize", "inf", lambda t: (t(5, 33), 1, 1, 5, 1e-12),
          lambda x, *_: functional.normalize(x, p=float("inf"))),
     Case("adaptive_layer_norm", "plain",

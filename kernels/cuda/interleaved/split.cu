@@ -1,10 +1,11 @@
-// Channels-last rows that no cluster holds: two passes over memory.
+// Channels-last rows that nothing on the chip holds: two passes over memory.
 //
-// Phases: blocks sum tiles of 128 bytes by a few thousand positions and leave one partial per tile
-// and group in the scratch memory; a warp per row merges the row's partials in the order of its
-// tiles; blocks scale the tiles, the last one first, since the cache still holds the end.
+// Phases: blocks sum tiles, which are as wide as a position where that is not more than a block's
+// threads, and leave one partial per tile and group in the scratch memory; a block per row merges
+// the row's partials in the order of its tiles; blocks scale the tiles, the last one first, since
+// the cache still holds the end.
 // Bytes: each element is read twice and written once, less what the second pass finds in the cache.
-// Occupancy: 256 threads with four vectors each on their way.
+// Occupancy: three blocks of 256 threads, each with eight vectors a thread on their way.
 // Determinism: fixed places, one writer per partial, a fixed merge order; no atomics.
 
 #include <cuda_runtime.h>
@@ -16,12 +17,14 @@
 namespace normd::norm::cuda {
 namespace {
 
-constexpr std::int64_t kTileColumns = 8;
-constexpr std::int64_t kMinTilePositions = 1024;
+constexpr int kMinBlocks = 3;  // Of a multiprocessor.
+constexpr int kUnroll = 8;     // Vectors of a thread that are on their way at once.
 // Scratch bytes are at most this part of the tensor's, a little more where a tile ends early.
-constexpr std::int64_t kScratchRatio = 320;
+constexpr std::int64_t kScratchRatio = 64;
 constexpr int kVectorsPerSum = 16;  // Longer columns are merged from sums of so many vectors.
-constexpr int kRowsPerBlock = 8;    // That the merging kernel takes, one per warp.
+constexpr std::int64_t kMostTiles = 4096;  // Of a sample and a column block, which a block merges.
+constexpr int kMergeThreads = 256;
+constexpr std::int64_t kMostMergeBlocks = 1 << 20;
 
 // How the partials of a launch lie in the scratch memory: [tile][slot] and [sample][group].
 struct SplitLayout {
@@ -47,32 +50,77 @@ __host__ __device__ inline GroupRange GroupsOf(std::int64_t first_channel,
   return {first_channel / group_channels, ((end < channels ? end : channels) - 1) / group_channels};
 }
 
-// Sums a thread's part of a tile, of which channels before `boundary` belong to its first group.
+// Whether a thread's vectors are whole and aligned, so that all it takes to move them is a load and
+// a store.
+template <typename T>
+__device__ inline bool IsWhole(const TileColumn& column) {
+  return column.present == kPerVector<T> && min(column.x_width, column.y_width) == kVectorBytes;
+}
+
+// Asks for vectors [begin, begin + kUnroll) of a thread's column, those that exist.
+__device__ inline void LoadWhole(const TileColumn& column, int begin, int end,
+                                 Vector (&vectors)[kUnroll]) {
+  const char* from = column.x + begin * column.step;
+#pragma unroll
+  for (int i = 0; i < kUnroll; ++i) {
+    if (begin + i < end) vectors[i] = LoadVector(from);
+    from += column.step;
+  }
+}
+
+// Sums vectors [begin, end) of a thread's column, which has the first, as SumColumn does.
+template <typename T, int kParts>
+__device__ inline ColumnSums<T, kParts> SumWhole(const TileColumn& column, int begin, int end,
+                                                 bool centered, int boundary) {
+  Vector vectors[kUnroll];
+  LoadWhole(column, begin, end, vectors);
+  ColumnSums<T, kParts> sums(centered, boundary, vectors[0]);
+  for (;;) {
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (begin + i < end) sums.Add(vectors[i]);
+    }
+    begin += kUnroll;
+    if (begin >= end) return sums;
+    LoadWhole(column, begin, end, vectors);
+  }
+}
+
+// The same, for any columns.
+template <typename T, int kParts>
+__device__ inline ColumnSums<T, kParts> SumAny(const TileColumn& column, int begin, int end,
+                                               bool centered, int boundary) {
+  const auto load = [&](int i) {
+    return LoadColumn<T>(column.x + i * column.step, column.present, column.x_width);
+  };
+  ColumnSums<T, kParts> sums(centered, boundary, load(begin));
+#pragma unroll 1
+  for (int i = begin; i < end; ++i) sums.Add(load(i));
+  return sums;
+}
+
+// Sums a thread's part of a tile, of which channels before `boundary` belong to its first group, to
+// kParts moments in shared memory, where they take no registers.
 template <typename T, int kParts>
 __device__ inline void SumColumn(const TileColumn& column, bool centered, int boundary,
-                                 Moments<Accumulator<T>> (&total)[kParts]) {
-  Vector vectors[kTileUnroll];
-  for (std::int64_t begin = 0; begin < column.count; begin += kVectorsPerSum) {
-    const std::int64_t end = min(begin + kVectorsPerSum, column.count);
-    LoadColumnPart<T>(column, begin, vectors);
-    ColumnSums<T, kParts> sums(centered, boundary, vectors[0]);
-    for (std::int64_t at = begin; at < end;) {
+                                 Moments<Accumulator<T>>* total) {
+  const auto count = static_cast<int>(column.count);
+  const bool whole = IsWhole<T>(column);
 #pragma unroll
-      for (int i = 0; i < kTileUnroll; ++i) {
-        if (at + i < end) sums.Add(vectors[i]);
-      }
-      at += kTileUnroll;
-      LoadColumnPart<T>(column, at, vectors);
-    }
+  for (int i = 0; i < kParts; ++i) total[i] = Moments<Accumulator<T>>();
+  for (int begin = 0; begin < count; begin += kVectorsPerSum) {
+    const int end = min(begin + kVectorsPerSum, count);
+    ColumnSums<T, kParts> sums = whole ? SumWhole<T, kParts>(column, begin, end, centered, boundary)
+                                       : SumAny<T, kParts>(column, begin, end, centered, boundary);
     Moments<Accumulator<T>> partials[kParts];
-    sums.Finish(static_cast<int>(end - begin), partials);
+    sums.Finish(end - begin, partials);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) total[i] = Merge(total[i], partials[i]);
   }
 }
 
 template <typename T, int kParts>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, kMinBlocks)
     SumTiles(const __grid_constant__ TileBatch batch, const SplitLayout layout,
              Moments<Accumulator<T>>* partials) {
   using A = Accumulator<T>;
@@ -80,10 +128,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const TileColumn column = FindTileColumn<T>(batch, blockIdx.x);
   const auto left_in_group =
       static_cast<int>(layout.group_channels - column.first_channel % layout.group_channels);
-  Moments<A> total[kParts];
-  SumColumn<T, kParts>(column, layout.centered, left_in_group, total);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) threads[threadIdx.x * kParts + i] = total[i];
+  SumColumn<T, kParts>(column, layout.centered, left_in_group, threads + threadIdx.x * kParts);
   __syncthreads();
 
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
@@ -107,69 +152,155 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
-// One warp merges the tiles of one row.
-template <typename A>
-__global__ void __launch_bounds__(kRowsPerBlock* kLanes)
-    MergeTiles(const __grid_constant__ TileBatch batch, const SplitLayout layout,
-               int vector_channels, const Moments<A>* partials, RowScale<A>* scales) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsPerBlock +
-                           static_cast<int>(threadIdx.x) / kLanes;
-  const auto sample = static_cast<std::uint32_t>(row / layout.groups);
-  const std::int64_t group = row % layout.groups;
-  if (sample >= batch.samples) return;
+// Where a row's partials are: of each of `chunks` tiles along its sample, in `blocks` column
+// blocks.
+struct RowParts {
+  std::int64_t first_tile;
+  std::int64_t first_block;
+  std::int64_t blocks;
+  std::int64_t chunks;
+  std::int64_t positions;  // Of the sample.
+};
+
+__device__ inline RowParts FindRowParts(const TileBatch& batch, const SplitLayout& layout,
+                                        int vector_channels, std::uint32_t sample,
+                                        std::int64_t group) {
   int index = 0;
   while (sample >= batch.segments[index].end_sample) ++index;
   const TileSegment& segment = batch.segments[index];
   const std::uint32_t first_sample = index == 0 ? 0 : batch.segments[index - 1].end_sample;
   const std::uint32_t first_tile = index == 0 ? 0 : batch.segments[index - 1].end_tile;
   const std::int64_t tiles_per_sample = segment.tiles_per_sample.value();
-  const std::int64_t tile = first_tile + (sample - first_sample) * tiles_per_sample;
   const std::int64_t block_channels = std::int64_t{batch.columns} * vector_channels;
-  const std::int64_t first_block = group * layout.group_channels / block_channels;
-  const std::int64_t blocks =
-      ((group + 1) * layout.group_channels - 1) / block_channels - first_block + 1;
-  const std::int64_t count = tiles_per_sample / batch.column_blocks * blocks;
+  RowParts parts;
+  parts.first_tile = first_tile + (sample - first_sample) * tiles_per_sample;
+  parts.first_block = group * layout.group_channels / block_channels;
+  parts.blocks = ((group + 1) * layout.group_channels - 1) / block_channels - parts.first_block + 1;
+  parts.chunks = tiles_per_sample / batch.column_blocks;
+  parts.positions = segment.positions;
+  return parts;
+}
+
+// What a thread merges of a row: every kMergeThreads-th of its partials.
+template <typename A>
+__device__ inline Moments<A> MergeShare(const TileBatch& batch, const SplitLayout& layout,
+                                        int vector_channels, std::int64_t group,
+                                        const RowParts& parts, const Moments<A>* partials) {
+  const std::int64_t block_channels = std::int64_t{batch.columns} * vector_channels;
   Moments<A> merged;
-  for (std::int64_t i = lane; i < count; i += kLanes) {
-    const std::int64_t chunk = i / blocks;
-    const std::int64_t block = first_block + (i - chunk * blocks);
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x; i < parts.chunks * parts.blocks; i += kMergeThreads) {
+    const std::int64_t chunk = i / parts.blocks;
+    const std::int64_t block = parts.first_block + (i - chunk * parts.blocks);
     const GroupRange range =
         GroupsOf(block * block_channels, block_channels, batch.channels, layout.group_channels);
-    merged = Merge(merged, partials[(tile + chunk * batch.column_blocks + block) * layout.slots +
-                                    (group - range.first)]);
+    const std::int64_t tile = parts.first_tile + chunk * batch.column_blocks + block;
+    merged = Merge(merged, partials[tile * layout.slots + (group - range.first)]);
   }
-  merged = MergeLanes(merged, static_cast<A>(layout.group_channels * segment.positions), kLanes);
-  if (lane == 0) scales[row] = FinishRow(merged, layout.eps);
+  return merged;
+}
+
+// A block merges the tiles of a row: each thread its share, then warps, then one.
+template <typename A>
+__global__ void __launch_bounds__(kMergeThreads)
+    MergeTiles(const __grid_constant__ TileBatch batch, const SplitLayout layout,
+               int vector_channels, const Moments<A>* partials, RowScale<A>* scales) {
+  constexpr int kWarps = kMergeThreads / kLanes;
+  __shared__ Moments<A> warps[kWarps];
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
+  const std::int64_t rows = std::int64_t{batch.samples} * layout.groups;
+  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const std::int64_t sample = row / layout.groups;
+    const std::int64_t group = row - sample * layout.groups;
+    const RowParts parts =
+        FindRowParts(batch, layout, vector_channels, static_cast<std::uint32_t>(sample), group);
+    Moments<A> merged = MergeShare(batch, layout, vector_channels, group, parts, partials);
+    merged = MergeLanes(merged, GroupSum(merged.count, kLanes), kLanes);
+    if (lane == 0) warps[warp] = merged;
+    __syncthreads();
+    if (warp == 0) {
+      merged = lane < kWarps ? warps[lane] : Moments<A>();
+      merged = MergeLanes(merged, static_cast<A>(layout.group_channels * parts.positions), kLanes);
+      if (lane == 0) scales[row] = FinishRow(merged, layout.eps);
+    }
+    __syncthreads();
+  }
+}
+
+// Scales and stores a column of whole vectors. `vectors` holds the first of them.
+template <Activation kActivation, typename T, int kParts>
+__device__ inline void ScaleWhole(const TileColumn& column, const ColumnScale<T, kParts>& scale,
+                                  Accumulator<T> leaky_slope, Vector (&vectors)[kUnroll]) {
+  const auto count = static_cast<int>(column.count);
+  const char* from = column.x + kUnroll * column.step;
+  char* to = column.y;
+  for (int at = 0; at < count; at += kUnroll) {
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      if (at + i < count) {
+        __stcs(reinterpret_cast<uint4*>(to),
+               scale.template Apply<kActivation>(vectors[i], leaky_slope));
+      }
+      if (at + i + kUnroll < count) vectors[i] = LoadVector(from);
+      from += column.step;
+      to += column.step;
+    }
+  }
 }
 
 template <typename T, int kParts>
-__global__ void __launch_bounds__(kTileThreads, 3)
+__global__ void __launch_bounds__(kTileThreads, kMinBlocks)
     ScaleTiles(const __grid_constant__ TileBatch batch, const SplitLayout layout,
                const __grid_constant__ NormParams params, const RowScale<Accumulator<T>>* scales) {
   using A = Accumulator<T>;
   const TileColumn column = FindTileColumn<T>(batch, gridDim.x - 1 - blockIdx.x);
   if (column.count == 0) return;
-  Vector vectors[kTileUnroll];
-  LoadColumnPart<T>(column, 0, vectors);
+  const bool whole = IsWhole<T>(column);
+  Vector vectors[kUnroll];
+  if (whole) LoadWhole(column, 0, static_cast<int>(column.count), vectors);
   ColumnScale<T, kParts> scale;
   LoadParams(params.gamma, column.first_channel, column.present, A(1), scale.factor);
   LoadParams(params.beta, column.first_channel, column.present, A(0), scale.offset);
+  const RowScale<A>* const rows = scales + static_cast<std::int64_t>(column.sample) * layout.groups;
+  std::int64_t group = column.first_channel / layout.group_channels;
+  std::int64_t left = (group + 1) * layout.group_channels - column.first_channel;
+  RowScale<A> row = rows[group];
 #pragma unroll
   for (int i = 0; i < kPerVector<T>; ++i) {
     if (i >= column.present) continue;
-    const std::int64_t group = (column.first_channel + i) / layout.group_channels;
-    scale.Set(i, scales[static_cast<std::int64_t>(column.sample) * layout.groups + group]);
+    scale.Set(i, row);
+    if (kParts > 1 && --left == 0 && i + 1 < column.present) {
+      row = rows[++group];
+      left = layout.group_channels;
+    }
   }
-  ScaleColumn(column, scale, layout.activation, layout.leaky_slope.As<A>(), vectors);
+  const A leaky_slope = layout.leaky_slope.As<A>();
+  if (whole) {
+    WithActivation(layout.activation, [&](auto activation) {
+      ScaleWhole<decltype(activation)::value>(column, scale, leaky_slope, vectors);
+    });
+    return;
+  }
+#pragma unroll 1
+  for (int i = 0; i < column.count; ++i) {
+    const Vector vector = LoadColumn<T>(column.x + i * column.step, column.present, column.x_width);
+    StoreColumn<T>(column.y + i * column.step, scale.Apply(vector, layout.activation, leaky_slope),
+                   column.present, column.y_width);
+  }
+}
+
+// As PartsOfColumn, and 2 where two groups make up a column.
+constexpr int PartsOfTile(std::int64_t group_channels, std::int64_t count) {
+  return 2 * group_channels == count ? 2 : PartsOfColumn(group_channels, count);
 }
 
 // What the cut depends on: the spec alone.
 struct SplitCut {
-  explicit SplitCut(const NormSpec& spec) : batch(EmptyTileBatch(spec, kTileColumns)) {
+  explicit SplitCut(const NormSpec& spec) : batch(EmptyTileBatch(spec, kTileThreads)) {
     const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
     group_channels = spec.channels / spec.groups;
-    parts = PartsOfColumn(group_channels, kVectorBytes / element);
+    parts = PartsOfTile(group_channels, kVectorBytes / element);
     moments_bytes =
         spec.dtype == DType::kFloat64 ? sizeof(Moments<double>) : sizeof(Moments<float>);
     scale_bytes =
@@ -178,12 +309,13 @@ struct SplitCut {
     slots = std::min(spec.groups, (tile_channels - 1) / group_channels + 2);
     const std::int64_t for_scratch =
         kScratchRatio * slots * moments_bytes / (batch.columns * kVectorBytes);
-    wanted_positions = std::max(kMinTilePositions, for_scratch);
+    wanted_positions = std::max(std::int64_t{batch.rows} * kVectorsPerSum, for_scratch);
   }
 
-  // Tiles of at least wanted_positions, all of about the same size.
+  // Tiles of about the same size: of at least wanted_positions if the sample has so many, and at
+  // most kMostTiles.
   std::int64_t TilePositions(std::int64_t spatial) const {
-    const std::int64_t tiles = std::max<std::int64_t>(1, spatial / wanted_positions);
+    const std::int64_t tiles = std::clamp<std::int64_t>(spatial / wanted_positions, 1, kMostTiles);
     return (spatial + tiles - 1) / tiles;
   }
 
@@ -212,10 +344,10 @@ cudaError_t Enqueue(const Launch& launch, const SplitCut& cut, const TileBatch& 
   auto* const partials = reinterpret_cast<Moments<A>*>(static_cast<char*>(launch.scratch) +
                                                        (scales_bytes + 255) / 256 * 256);
   SumTiles<T, kParts><<<batch.tiles, kTileThreads, 0, launch.stream>>>(batch, layout, partials);
-  const std::int64_t rows = batch.samples * launch.spec.groups;
-  const auto merge_blocks = static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
-  MergeTiles<A><<<merge_blocks, kRowsPerBlock * kLanes, 0, launch.stream>>>(
-      batch, layout, kPerVector<T>, partials, scales);
+  const std::int64_t rows = std::int64_t{batch.samples} * launch.spec.groups;
+  const auto merge_blocks = static_cast<unsigned>(std::min(rows, kMostMergeBlocks));
+  MergeTiles<A><<<merge_blocks, kMergeThreads, 0, launch.stream>>>(batch, layout, kPerVector<T>,
+                                                                   partials, scales);
   ScaleTiles<T, kParts>
       <<<batch.tiles, kTileThreads, 0, launch.stream>>>(batch, layout, launch.params, scales);
   return cudaGetLastError();

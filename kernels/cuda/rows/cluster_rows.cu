@@ -190,7 +190,7 @@ cudaError_t PrepareClusterRows(const DeviceLimits& limits) {
       if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<T>>);
       if (error == cudaSuccess) error = prepare(&ClusterRows<T, false, RunWords<float>>);
       if (error != cudaSuccess) return error;
-      return ForEachRunKind<T, true>([&](auto kind) {
+      return ForEachRunKind<T, true, PlainSilu>([&](auto kind) {
         using Params = typename ClusterKind<typename decltype(kind)::Type>::Type;
         return prepare(&ClusterRows<T, true, Params>);
       });
@@ -207,7 +207,7 @@ Status LaunchClusterRows(const Launch& launch) {
                            } else if constexpr (!decltype(aligned)::value) {
                              return EnqueueWords<T>(launch, batch);
                            } else {
-                             return WithRunKind<T, true>(launch, batch, [&](auto kind) {
+                             return WithRunKind<T, true, PlainSilu>(launch, batch, [&](auto kind) {
                                return EnqueueKind<T, ClusterKind<typename decltype(kind)::Type>>(
                                    launch, batch);
                              });

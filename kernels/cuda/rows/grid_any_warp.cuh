@@ -10,6 +10,7 @@
 #include "kernels/cuda/rows/chunk_moments.cuh"
 #include "kernels/cuda/rows/grid_warp.cuh"
 #include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/run_params.cuh"
 #include "kernels/cuda/rows/staging_ring.cuh"
 
 namespace normd::norm::cuda {
@@ -82,6 +83,7 @@ class GridWarp<T, kAligned, RunAny> {
 
  private:
   using Run = StagedRun<kAligned>;
+  using Channels = RunChannels<T, TanhSilu>;
 
   // function(vector, present) for the vectors of a lane's part of a chunk of which elements
   // exist; `rest` bytes do from the lane's first vector on.
@@ -107,6 +109,12 @@ class GridWarp<T, kAligned, RunAny> {
                             element + min(bytes, kChunkBytes) / static_cast<int>(sizeof(T)));
     const std::int64_t first = element + lane_ * kPerVector<T>;
     if (epilogue.few_channels()) {
+      if constexpr (Channels::kByTanh) {
+        if (batch_.activation == Activation::kSilu) {
+          ScaleByTanh(row, scale, index, bytes, chunk);
+          return;
+        }
+      }
       const int of_first = epilogue.VectorsOfFirst(first, kLanes * kPerVector<T>, kChunkVectors);
       WithActivation(batch_.activation, [&](auto activation) {
 #pragma unroll
@@ -122,6 +130,18 @@ class GridWarp<T, kAligned, RunAny> {
       chunk[i] = epilogue.Apply(chunk[i], first + i * kLanes * kPerVector<T>,
                                 ElementsPresent<T>(bytes, i * kStepBytes + lane_ * kVectorBytes));
     }
+  }
+
+  // SiLU in a chunk of few channels. All of a row that RunChannels serves in another batch or at
+  // another address have few, and must have the same bits here.
+  __device__ void ScaleByTanh(const Row& row, const RowScale<A>& scale, int index, int bytes,
+                              Vector (&chunk)[kChunkVectors]) const {
+    const int here = min(bytes, kChunkBytes);
+    Channels channels(batch_, {place_.begin + index * kChunkBytes, kChunkBytes}, 0);
+    const typename Channels::Place found = channels.Find(row, here);
+    channels.Load(found, here);
+    channels.Use(scale);
+    channels.ScaleEachByTanh(found.second - lane_ * kVectorBytes, chunk);
   }
 
   const RowBatch& batch_;

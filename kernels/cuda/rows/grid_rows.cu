@@ -159,7 +159,7 @@ cudaError_t PrepareGridRows(const DeviceLimits& limits) {
     using T = typename decltype(element)::Type;
     const cudaError_t error = AllowSharedBytes(&GridRows<T, false, RunAny>, limits);
     if (error != cudaSuccess) return error;
-    return ForEachRunKind<T, kActivatedElements<T>>([&](auto kind) {
+    return ForEachRunKind<T, kActivatedElements<T>, TanhSilu>([&](auto kind) {
       return AllowSharedBytes(&GridRows<T, true, typename decltype(kind)::Type>, limits);
     });
   });
@@ -172,7 +172,7 @@ Status LaunchGridRows(const Launch& launch) {
         if constexpr (!decltype(aligned)::value) {
           return Enqueue<T, RunAny>(launch, batch, false);
         } else {
-          return WithRunKind<T, kActivatedElements<T>>(launch, batch, [&](auto kind) {
+          return WithRunKind<T, kActivatedElements<T>, TanhSilu>(launch, batch, [&](auto kind) {
             return Enqueue<T, typename decltype(kind)::Type>(launch, batch, true);
           });
         }

@@ -7,8 +7,8 @@
 //   RunWords<P>                     the same in rows that are not aligned, by words;
 //   RunAny                          everything else.
 //
-// Activations is OneActivation<...>, whose code the compiler weaves into the rest, or
-// EachActivation, which branches once for each chunk.
+// Activations is OneActivation<...>, whose code the compiler weaves into the rest, its kind
+// TanhSilu, or EachActivation, which branches once for each chunk.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_RUN_PARAMS_CUH_
@@ -20,6 +20,7 @@
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/rows/row_plan.h"
+#include "kernels/cuda/rows/silu_by_tanh.cuh"
 #include "kernels/cuda/rows/staging_ring.cuh"
 #include "kernels/cuda/rows/vector_tile.cuh"
 
@@ -55,6 +56,9 @@ struct EachActivation {  // But kNone.
   }
 };
 using NoActivation = OneActivation<Activation::kNone>;
+using PlainSilu = OneActivation<Activation::kSilu>;
+// With RunChannels, float16 results take tanh where it is accurate.
+struct TanhSilu : PlainSilu {};
 
 // Each knows how many bytes of parameters a warp's run has that all rows share.
 struct RunAny {
@@ -80,6 +84,7 @@ template <typename T, typename Activations>
 class RunChannels {
  public:
   using A = Accumulator<T>;
+  static constexpr bool kByTanh = kHasSiluByTanh<T> && std::is_same_v<Activations, TanhSilu>;
 
   static int RunParamBytes(const Launch&) { return 0; }
 
@@ -117,31 +122,76 @@ class RunChannels {
     scale_ = RunScale<T>(scale);
     first_ = scale_.Factors(first_.factor, first_.offset);
     second_ = scale_.Factors(second_.factor, second_.offset);
+    if constexpr (kByTanh) {
+      first_ = {first_.factor * A(0.5), first_.offset * A(0.5)};
+      second_ = {second_.factor * A(0.5), second_.offset * A(0.5)};
+    }
   }
 
   // Turns a lane's part of chunk `index` into results.
   __device__ void Scale(const Place& found, int index, int, int lane,
                         Vector (&chunk)[kChunkVectors]) const {
-    Activations::With(batch_.activation, [&](auto activation) {
+    // Where the second channel begins, in bytes from the lane's first vector of the chunk on.
+    const int second = found.second - index * kChunkBytes - lane * kVectorBytes;
+    if constexpr (kByTanh) {
+      ScaleAllByTanh(second, chunk);
+    } else {
+      Activations::With(batch_.activation, [&](auto activation) {
 #pragma unroll
-      for (int i = 0; i < kChunkVectors; ++i) {
-        const int offset = index * kChunkBytes + i * kStepBytes + lane * kVectorBytes;
-        const bool beyond = offset >= found.second;
-        const ChannelFactors<A> factors = {beyond ? second_.factor : first_.factor,
-                                           beyond ? second_.offset : first_.offset};
-        A values[kPerVector<T>];
-        Unpack<T>(chunk[i], values);
+        for (int i = 0; i < kChunkVectors; ++i) {
+          A values[kPerVector<T>];
+          ScaleVector(chunk[i], second <= i * kStepBytes, values);
 #pragma unroll
-        for (A& value : values) {
-          value = Activate<T, decltype(activation)::value>(scale_.ByChannel(value, factors),
-                                                           batch_.leaky_slope.As<A>());
+          for (A& value : values) {
+            value = Activate<T, decltype(activation)::value>(value, batch_.leaky_slope.As<A>());
+          }
+          chunk[i] = Pack<T>(values);
         }
-        chunk[i] = Pack<T>(values);
-      }
-    });
+      });
+    }
+  }
+
+  // With kByTanh: the same vector by vector, which takes fewer registers. `second`
+  // is the byte where the next channel begins, from the lane's first vector on.
+  __device__ void ScaleEachByTanh(int second, Vector (&chunk)[kChunkVectors]) const {
+#pragma unroll
+    for (int i = 0; i < kChunkVectors; ++i) {
+      A halves[kPerVector<T>];
+      ScaleVector(chunk[i], second <= i * kStepBytes, halves);
+      SiluOfHalves<T>(halves);
+      chunk[i] = Pack<T>(halves);
+    }
   }
 
  private:
+  // Up to the activation; with kByTanh half of that.
+  __device__ void ScaleVector(const Vector& vector, bool is_second,
+                              A (&values)[kPerVector<T>]) const {
+    const ChannelFactors<A> factors = {is_second ? second_.factor : first_.factor,
+                                       is_second ? second_.offset : first_.offset};
+    Unpack<T>(vector, values);
+#pragma unroll
+    for (A& value : values) value = scale_.ByChannel(value, factors);
+  }
+
+  // One branch for the chunk lets its vectors overlap, which one for each does not.
+  __device__ void ScaleAllByTanh(int second, Vector (&chunk)[kChunkVectors]) const {
+    Vector results[kChunkVectors];
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < kChunkVectors; ++i) {
+      A halves[kPerVector<T>];
+      ScaleVector(chunk[i], second <= i * kStepBytes, halves);
+      all &= AllByTanh(halves);
+#pragma unroll
+      for (A& h : halves) h = SiluByTanh(h);
+      results[i] = Pack<T>(halves);
+    }
+    if (!all) return ScaleEachByTanh(second, chunk);
+#pragma unroll
+    for (int i = 0; i < kChunkVectors; ++i) chunk[i] = results[i];
+  }
+
   const RowBatch& batch_;
   const RunPlace place_;
   RunScale<T> scale_{RowScale<A>()};
@@ -336,8 +386,9 @@ struct RunKind {
 };
 
 // float64, which is not meant to be fast, has code of its own for the simplest kind only. So has
-// what is rare without kActivated: parameters of elements with an activation.
-template <typename T, bool kActivated, typename Function>
+// what is rare without kActivated: parameters of elements with an activation. Silu: PlainSilu or
+// TanhSilu.
+template <typename T, bool kActivated, typename Silu, typename Function>
 cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function function) {
   const bool plain = launch.spec.activation == Activation::kNone;
   const auto elements = [&](auto param) -> cudaError_t {
@@ -358,7 +409,7 @@ cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function fu
     if (plain) return function(RunKind<RunChannels<T, NoActivation>>());
     if constexpr (!std::is_same_v<T, double>) {
       return launch.spec.activation == Activation::kSilu
-                 ? function(RunKind<RunChannels<T, OneActivation<Activation::kSilu>>>())
+                 ? function(RunKind<RunChannels<T, Silu>>())
                  : function(RunKind<RunChannels<T, EachActivation>>());
     }
   }
@@ -366,7 +417,7 @@ cudaError_t WithRunKind(const Launch& launch, const RowBatch& batch, Function fu
 }
 
 // Calls function for every kind that WithRunKind knows, until one returns an error.
-template <typename T, bool kActivated, typename Function>
+template <typename T, bool kActivated, typename Silu, typename Function>
 cudaError_t ForEachRunKind(Function function) {
   cudaError_t error = function(RunKind<RunAny>());
   const auto next = [&](auto kind) {
@@ -379,7 +430,7 @@ cudaError_t ForEachRunKind(Function function) {
   };
   next(RunKind<RunChannels<T, NoActivation>>());
   if constexpr (!std::is_same_v<T, double>) {
-    next(RunKind<RunChannels<T, OneActivation<Activation::kSilu>>>());
+    next(RunKind<RunChannels<T, Silu>>());
     next(RunKind<RunChannels<T, EachActivation>>());
     elements(ElementType<T>());
   }

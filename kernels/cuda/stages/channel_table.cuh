@@ -43,6 +43,11 @@ class ChannelTable {
   // normalized, and the gate.
   __device__ float4 Of(int element) const { return memory_[EntryOf(element)]; }
 
+  // Whether the elements from `element` on that are present have one channel.
+  __device__ bool HasOneChannel(int element, int present) const {
+    return EntryOf(element) == EntryOf(element + present - 1);
+  }
+
   // Scales and shifts the elements from `element` on that are present. kOne: they have one channel.
   template <bool kOne, int N>
   __device__ void Modulate(int element, int present, float (&values)[N]) const {

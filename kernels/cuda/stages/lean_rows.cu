@@ -30,6 +30,7 @@ constexpr int kBlockThreads = 256;  // Of blocks that hold several teams.
 constexpr int kMostThreadsOfTwo = kStageWarps * kLanes;
 constexpr int kMostThreadsOfOne = kMostThreadsOfTwo * kFewVectors / kManyVectors;
 constexpr int kMostRunRows = 32;
+constexpr int kMostRowsOfOneWave = 64;
 // Dynamic shared memory that a kernel may have without asking, beside what it has anyway.
 constexpr std::size_t kUnaskedBytes = 40 << 10;
 
@@ -172,9 +173,29 @@ struct RunCut {
   int rows = 0;  // Of a run; 0: none.
 };
 
+// Rows of a run, a multiple of `teams` from `fewest` on, of which `shared` have the same factors:
+// so many that the last wave of the launch's blocks leaves the fewest of their places empty.
+std::int64_t RowsOfRun(const StageBatch& batch, int teams, std::int64_t fewest, std::int64_t shared,
+                       std::int64_t places) {
+  std::int64_t best = 0;
+  double most_busy = 0;
+  const std::int64_t most = std::min(std::max<std::int64_t>(fewest, kMostRowsOfOneWave), shared);
+  for (std::int64_t rows = fewest; rows <= most; rows += teams) {
+    const std::int64_t blocks = (shared + rows - 1) / rows * (batch.rows / shared);
+    const std::int64_t waves = (blocks + places - 1) / places;
+    const double busy =
+        static_cast<double>(batch.rows) / static_cast<double>(waves * places * rows);
+    if (busy < most_busy) continue;
+    most_busy = busy;
+    best = rows;
+  }
+  return best;
+}
+
 // Runs are worth their table where each team gets several rows and every multiprocessor several
 // runs.
-RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
+RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated,
+                  int blocks_per_multiprocessor) {
   const Plan& plan = launch.plan;
   const std::int64_t of_positions = batch.positions_outside ? launch.segments[0].spatial : 1;
   const int team_threads = plan.warps == 0 ? plan.lanes_per_row : plan.warps * kLanes;
@@ -192,11 +213,18 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated)
   runs.teams = kBlockThreads / team_threads;
   const std::int64_t shared = modulated ? of_positions : batch.rows;
   const std::int64_t fewest = 2 * runs.teams;
-  const std::int64_t wanted = std::max(
-      fewest,
-      std::min<std::int64_t>(batch.rows / (8 * launch.limits.multiprocessors), kMostRunRows));
+  const std::int64_t multiprocessors = launch.limits.multiprocessors;
+  if (shared < fewest || batch.rows < fewest * 2 * multiprocessors) return runs;
+  // Teams of several warps that write x's type are faster in more and shorter runs.
+  if (plan.warps == 0 || launch.spec.quantization != Quantization::kNone) {
+    runs.rows = static_cast<int>(
+        RowsOfRun(batch, runs.teams, fewest, shared, blocks_per_multiprocessor * multiprocessors));
+    return runs;
+  }
+  const std::int64_t wanted =
+      std::max(fewest, std::min<std::int64_t>(batch.rows / (8 * multiprocessors), kMostRunRows));
   const std::int64_t rows = std::min(wanted, shared) / runs.teams * runs.teams;
-  if (rows < fewest || batch.rows < rows * 2 * launch.limits.multiprocessors) return runs;
+  if (rows < fewest || batch.rows < rows * 2 * multiprocessors) return runs;
   runs.rows = static_cast<int>(rows);
   return runs;
 }
@@ -232,12 +260,20 @@ cudaError_t LaunchRuns(const Launch& launch, const RunCut& runs, StageBatch batc
                            plan.warps);
 }
 
+// The runs of a launch by the kernel of Kind, if it is to have any.
+template <typename Kind>
+RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated) {
+  return ChooseRuns(launch, batch, modulated, RunBlocks<Kind>());
+}
+
+template <typename T, int kVectors, bool kQuantized>
+using RunKind = LeanKind<T, kVectors, false, false, true, kQuantized, LeanFactors::kTable>;
+
 template <typename T, int kVectors, bool kQuantized>
 cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
   constexpr LeanFactors kTable = LeanFactors::kTable;
   return launch.spec.statistics == Statistics::kMeanVariance
-             ? LaunchRuns<LeanKind<T, kVectors, false, false, true, kQuantized, kTable>>(
-                   launch, runs, batch)
+             ? LaunchRuns<RunKind<T, kVectors, kQuantized>>(launch, runs, batch)
              : LaunchRuns<LeanKind<T, kVectors, false, false, true, kQuantized, kTable, true>>(
                    launch, runs, batch);
 }
@@ -249,14 +285,16 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
   constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
   if constexpr (kMany) {
-    const RunCut runs = ChooseRuns(launch, batch, modulated);
+    const RunCut runs = quantized
+                            ? ChooseRuns<RunKind<T, kVectors, true>>(launch, batch, modulated)
+                            : ChooseRuns<RunKind<T, kVectors, false>>(launch, batch, modulated);
     if (runs.rows > 0) {
       return quantized ? EnqueueRuns<T, kVectors, true>(launch, runs, batch)
                        : EnqueueRuns<T, kVectors, false>(launch, runs, batch);
     }
   } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
-    const RunCut runs = ChooseRuns(launch, batch, modulated);
     using Kind = LeanKind<T, kVectors, false, false, true, true, LeanFactors::kTable, true>;
+    const RunCut runs = ChooseRuns<Kind>(launch, batch, modulated);
     if (runs.rows > 0) return LaunchRuns<Kind>(launch, runs, batch);
   }
   if (modulated) {
@@ -273,7 +311,7 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
 // Kinds of kSomeVectors.
 template <typename T>
 cudaError_t EnqueueSome(const Launch& launch, const StageBatch& batch) {
-  const RunCut runs = ChooseRuns(launch, batch, true);
+  const RunCut runs = ChooseRuns<RunKind<T, kSomeVectors, false>>(launch, batch, true);
   if (runs.rows > 0) return EnqueueRuns<T, kSomeVectors, false>(launch, runs, batch);
   return EnqueueRows<LeanKind<T, kSomeVectors, false, false, true, false>>(launch, batch);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/stages/channel_table.cuh"
 #include "kernels/cuda/stages/lean_factors.cuh"
+#include "kernels/cuda/stages/ragged_run.cuh"
 #include "kernels/cuda/stages/stage_elements.cuh"
 
 namespace normd::norm::cuda {
@@ -15,6 +16,7 @@ struct SliceCut {
   int held;    // Vectors of a slice that stay in shared memory; the others are read again.
   int table;   // Entries of the ChannelTable; 0: there is none.
   bool wide;   // Elements are held in the accumulation type, as they are not rounded to their own.
+  bool whole;  // Nothing is read again.
 };
 
 // Vectors of each block's slice but the last. Blocks of quantized elements do not cross slices.
@@ -38,10 +40,23 @@ struct Slice {
   }
 };
 
-// kLean: the batch is aligned, and a vector has one channel in the table, or one for each element,
-// whose parameters 16-byte loads can fetch; Combine and input biases are for the other kernel.
-template <typename ElementT, bool kLean>
+// What a kernel can do: Combine, input biases and statistics of absolutes are for kAny alone.
+enum class SliceForm {
+  kAny,  // Elements move one by one.
+  // Rows lie together at any addresses and move in vectors, slices are held as a whole. Channels
+  // come from the table, or each element has one with gamma and beta at most. There are no gates.
+  kRagged,
+  // The batch is aligned, and a vector has one channel in the table, or one for each element, whose
+  // parameters 16-byte loads can fetch.
+  kAligned,
+};
+
+template <typename ElementT, SliceForm kForm>
 class SlicedRow {
+  static constexpr bool kLean = kForm == SliceForm::kAligned;
+  static constexpr bool kRagged = kForm == SliceForm::kRagged;
+  static constexpr bool kPacked = kLean || kRagged;  // Vectors are held as they are loaded.
+
  public:
   using T = ElementT;
   using Team = StageTeam<>;
@@ -71,10 +86,10 @@ class SlicedRow {
     for (int first = team_.thread; first < vectors(); first += kFewVectors * team_.size()) {
       Chunk chunk;
       Read(first, chunk);
-      const Moments<float> own = MomentsOfVectors<T, kFewVectors, !kLean>(
+      const Moments<float> own = MomentsOfVectors<T, kFewVectors, !kPacked>(
           batch_.statistics,
           [&](int i, float(&values)[kCount]) {
-            if constexpr (kLean) {
+            if constexpr (kPacked) {
               Unpack<T>(chunk[i], values);
             } else {
 #pragma unroll
@@ -99,7 +114,7 @@ class SlicedRow {
   // The results of a vector that exists, as StageAccess::Result.
   __device__ void Result(int vector, const RowScale<float>& scale, float (&values)[kCount]) const {
     Again(vector, values);
-    if (!kLean && !table_.exists()) {
+    if (kForm == SliceForm::kAny && !table_.exists()) {
       access_.Result(At(vector), scale, 1.0f, 0.0f, values);
       return;
     }
@@ -115,20 +130,42 @@ class SlicedRow {
     if (batch_.activation != Activation::kNone) {
       Activate<float>(batch_.activation, batch_.leaky_slope.narrow, values);
     }
-    if (!kLean && batch_.combine_output != Combine::kNone) {
+    if (kForm == SliceForm::kAny && batch_.combine_output != Combine::kNone) {
       float others[kCount];
       access_.Load(row_.segment->other, At(vector), others);
       CombineWith(batch_.combine_output, values, others);
     }
   }
 
+  // kRagged leaves it where it was held, for FinishStores.
   __device__ void Store(int vector, int present, const float (&values)[kCount]) const {
-    StoreTo(row_.segment->y, vector, present, Pack<T>(values), values);
+    if constexpr (kRagged) {
+      if (present > 0) WriteShared(PlaceOfHeld(vector), Pack<T>(values));
+    } else {
+      StoreTo(row_.segment->y, vector, present, Pack<T>(values), values);
+    }
+  }
+
+  // Of kRagged: residual_out after a barrier behind Sum. All threads of the block call it together.
+  __device__ void StoreSums() const {
+    if (!kRagged || !batch_.residual_out) return;
+    StoreRagged<T>(row_.segment->residual_out + bytes_, memory_, SliceBytes(), team_.thread,
+                   team_.size());
+    __syncthreads();
+  }
+  // Of kRagged: the results that Store has left. All threads of the block call it together.
+  __device__ void FinishStores() const {
+    if (!kRagged || batch_.quantization != Quantization::kNone) return;
+    __syncthreads();
+    StoreRagged<T>(row_.segment->y + bytes_, memory_, SliceBytes(), team_.thread, team_.size());
   }
 
   __device__ void StoreQuantized(int vector, int present, const float (&values)[kCount],
                                  float factor) const {
-    if (!kLean) {
+    if constexpr (kRagged) {
+      StoreBytesAnywhere(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
+                         Quantize(batch_.quantization, values, factor), present);
+    } else if (!kLean) {
       access_.StoreQuantized(At(vector), values, factor);
     } else if (present > 0) {
       StoreBytes<kCount>(row_.segment->y + row_.begin + slice_.begin + vector * kCount,
@@ -144,13 +181,24 @@ class SlicedRow {
   }
 
  private:
+  __device__ static void StoreBytesAnywhere(char* address, const uint2& bytes, int present) {
+    if (present == kCount && reinterpret_cast<std::uintptr_t>(address) % kCount == 0) {
+      StoreBytes<kCount>(address, bytes);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      if (i < present) address[i] = static_cast<char>((i < 4 ? bytes.x : bytes.y) >> (i % 4 * 8));
+    }
+  }
+
   struct Kind {  // For LoadFactors.
     using Type = T;
     static constexpr bool kModulated = true;
   };
 
   // Vectors of a thread that are summed together.
-  using Chunk = std::conditional_t<kLean, Vector[kFewVectors], float[kFewVectors][kCount]>;
+  using Chunk = std::conditional_t<kPacked, Vector[kFewVectors], float[kFewVectors][kCount]>;
 
   __device__ StageElements At(int vector) const {
     return {slice_.begin + vector * kCount, Present(vector)};
@@ -158,11 +206,21 @@ class SlicedRow {
   __device__ std::int64_t Offset(int vector) const {
     return bytes_ + std::int64_t{vector} * kVectorBytes;
   }
+  __device__ std::uint32_t PlaceOfHeld(int vector) const {
+    return memory_ + static_cast<std::uint32_t>(vector) * kVectorBytes;
+  }
+  __device__ int SliceBytes() const { return slice_.elements * static_cast<int>(sizeof(T)); }
+  // From the slice's begin to the tensor's end, where rows lie together.
+  __device__ std::int64_t BytesLeft() const {
+    const StageSegment* const segment = row_.segment;
+    const std::uint32_t before = segment == batch_.segments ? 0 : segment[-1].end_row;
+    return (segment->end_row - before) * segment->row_bytes - bytes_;
+  }
 
   // What is normalized of the thread's vectors `first`, first + team size and so on.
   __device__ void Read(int first, Chunk& chunk) const {
     float values[kCount];
-    if constexpr (kLean) {
+    if constexpr (kPacked) {
       Vector residual[kFewVectors];
       LoadAll(row_.segment->x, first, chunk);
       if (batch_.residual) LoadAll(row_.segment->residual, first, residual);
@@ -196,10 +254,12 @@ class SlicedRow {
   }
 
   __device__ void LoadAll(const char* tensor, int first, Vector (&vectors)[kFewVectors]) const {
+    const RaggedRun<T> run(tensor + bytes_, kRagged ? BytesLeft() : 0);
 #pragma unroll
     for (int i = 0; i < kFewVectors; ++i) {
       const int vector = first + i * team_.size();
-      if (Present(vector) > 0) vectors[i] = LoadVector(tensor + Offset(vector));
+      if (Present(vector) == 0) continue;
+      vectors[i] = kRagged ? run.Load(vector) : LoadVector(tensor + Offset(vector));
     }
   }
 
@@ -208,7 +268,7 @@ class SlicedRow {
                       float (&values)[kCount]) const {
     Unpack<T>(x, values);
     float others[kCount];
-    if (batch_.gate) {
+    if (!kRagged && batch_.gate) {
       if (table_.exists()) {
         const float gate = table_.Of(vector * kCount).z;
 #pragma unroll
@@ -235,12 +295,12 @@ class SlicedRow {
   }
 
   __device__ void Keep(int vector, const Vector& packed, const float (&values)[kCount]) const {
-    if (batch_.residual_out) {
+    if (!kRagged && batch_.residual_out) {
       StoreTo(row_.segment->residual_out, vector, Present(vector), packed, values);
     }
     if (vector >= held_) return;
-    const std::uint32_t place = memory_ + static_cast<std::uint32_t>(vector) * kVectorBytes;
-    if (kLean || !wide_) {
+    const std::uint32_t place = PlaceOfHeld(vector);
+    if (kPacked || !wide_) {
       WriteShared(place, packed);
     } else if constexpr (kCount == 8) {
       const float low[4] = {values[0], values[1], values[2], values[3]};
@@ -252,9 +312,9 @@ class SlicedRow {
 
   // What Keep was given.
   __device__ void Again(int vector, float (&values)[kCount]) const {
-    if (vector < held_) {
-      const std::uint32_t place = memory_ + static_cast<std::uint32_t>(vector) * kVectorBytes;
-      if (kLean || !wide_) {
+    if (kRagged || vector < held_) {
+      const std::uint32_t place = PlaceOfHeld(vector);
+      if (kPacked || !wide_) {
         Unpack<T>(ReadShared(place), values);
       } else if constexpr (kCount == 8) {
         float low[4], high[4];
@@ -266,7 +326,7 @@ class SlicedRow {
           values[4 + j] = high[j];
         }
       }
-    } else if (!kLean) {
+    } else if constexpr (kForm == SliceForm::kAny) {
       access_.Input(At(vector), batch_.residual_out, values);
     } else if (batch_.residual_out) {
       Unpack<T>(LoadVector(row_.segment->residual_out + Offset(vector)), values);
@@ -279,13 +339,42 @@ class SlicedRow {
     }
   }
 
+  // In T or float32 at any address.
+  __device__ static void LoadGammaOrBeta(const ParamVector& param, int channel, int present,
+                                         float absent, float (&values)[kCount]) {
+#pragma unroll
+    for (float& value : values) value = absent;
+    if (param.data == nullptr) return;
+    if (sizeof(T) == 4 || param.dtype == DType::kFloat32) {
+      LoadParamsOf<float>(param.data, channel, present, values);
+    } else {
+      LoadParamsOf<T>(param.data, channel, present, values);
+    }
+  }
+
   __device__ void Modulate(int vector, float (&values)[kCount]) const {
     if (table_.exists()) {
-      table_.Modulate<kLean>(vector * kCount, Present(vector), values);
+      if (kLean || (kRagged && table_.HasOneChannel(vector * kCount, Present(vector)))) {
+        table_.template Modulate<true>(vector * kCount, Present(vector), values);
+      } else {
+        table_.template Modulate<false>(vector * kCount, Present(vector), values);
+      }
       return;
     }
     float factor[kCount], offset[kCount];
     const int channel = static_cast<int>(row_.first_channel + At(vector).first);
+    if constexpr (kRagged) {
+      const int present = Present(vector);
+      LoadGammaOrBeta(batch_.gamma, channel, present, 1, factor);
+      if (batch_.gamma.data != nullptr) {
+#pragma unroll
+        for (float& value : factor) value += batch_.weight_offset.narrow;
+      }
+      LoadGammaOrBeta(batch_.beta, channel, present, 0, offset);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) values[j] = Fma(values[j], factor[j], offset[j]);
+      return;
+    }
     const std::int64_t of_sample =
         (row_.sample * batch_.channels + channel) * static_cast<int>(sizeof(T));
     const StageSegment& segment = *row_.segment;

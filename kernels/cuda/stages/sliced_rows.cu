@@ -5,14 +5,15 @@
 // writes residual_out, sums, and leaves what is normalized in shared memory, in places that it
 // alone uses. Warps merge, blocks merge, and every block sends its partial to the others' shared
 // memory. Then each thread scales what it has and stores it; where a row has a scale of its own,
-// after the largest result has gone the same way.
+// after the largest result has gone the same way. Rows at other than 16-byte addresses, and their
+// sums, are stored from shared memory by the block together (ragged_run.cuh).
 // Bytes: each element of each tensor is read once and written once, as long as a slice fits into
 // its block's shared memory (100 KiB, so that two blocks share a multiprocessor); what does not fit
 // is read twice, or three times where a row has a scale.
 // Occupancy: up to 64 registers; 4 blocks of 256 threads on a multiprocessor, or 2 of 512 where
 // slices are longer than 32 KiB.
-// Determinism: the plan cuts rows. Addresses choose between two kernels that cut them alike and add
-// in one order.
+// Determinism: the plan cuts rows. Addresses choose between kernels that cut them alike and add in
+// one order, which is that of lean_rows.cu for rows of a block with a second tensor.
 
 #include <cuda_runtime.h>
 
@@ -130,7 +131,7 @@ __device__ inline void WriteSlice(const StageBatch& batch, const StageRow& row,
   }
 }
 
-template <typename T, bool kLean>
+template <typename T, SliceForm kForm>
 __global__ void __launch_bounds__(kMostThreads)
     SlicedRows(const __grid_constant__ StageBatch batch, const __grid_constant__ SliceCut cut) {
   extern __shared__ float4 sliced_memory[];
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kMostThreads)
   const StageRow row =
       FindStageRow(batch, blocks == 1 ? blockIdx.x : blockIdx.x / static_cast<unsigned>(blocks));
   const Slice slice(row, kPerVector<T>, blocks, rank);
-  const SlicedRow<T, kLean> held(batch, row, team, slice, cut, sliced_memory);
+  const SlicedRow<T, kForm> held(batch, row, team, slice, cut, sliced_memory);
   AwaitPreviousKernel();
 
   held.FillTable();
@@ -154,28 +155,45 @@ __global__ void __launch_bounds__(kMostThreads)
   const Moments<float> all = MergeSlices(batch, row, of_slice, blocks, rank, &exchange);
   const RowScale<float> scale = FinishStatistics(batch.statistics, all, batch.eps);
   if (rank == 0 && team.thread == 0) WriteStatistics(batch, row, all, scale);
-  if (!batch.only_statistics) WriteSlice(batch, row, team, held, scale, blocks, rank, &exchange);
+  if (batch.only_statistics) return;
+  held.StoreSums();
+  WriteSlice(batch, row, team, held, scale, blocks, rank, &exchange);
+  held.FinishStores();
 }
 
 bool ConcernsChannels(const StageBatch& batch) {
   return batch.affine || batch.gate || batch.input_bias.data != nullptr;
 }
 
-// Whether the channels of rows come from a table, and whether the lean kernel takes the batch.
+// How many channels of rows come from a table, and which kernel takes the batch.
 struct SliceKind {
   int table = 0;
-  bool lean = false;
+  SliceForm form = SliceForm::kAny;
 };
+
+// Whether nothing but gamma and beta scales and shifts, of the batch's type or float32.
+bool HasPlainParams(const StageBatch& batch) {
+  const auto known = [&](const ParamVector& param) {
+    return param.data == nullptr || param.dtype == batch.dtype || param.dtype == DType::kFloat32;
+  };
+  return batch.style == Style::kNone && !batch.scale && !batch.shift && known(batch.gamma) &&
+         known(batch.beta);
+}
+
+// Whether kRagged and kAligned know the stages of a batch.
+bool MovesVectors(const StageBatch& batch) {
+  return batch.places == RowPlaces::kTogether && batch.combine_input == Combine::kNone &&
+         batch.combine_output == Combine::kNone && batch.input_bias.data == nullptr &&
+         batch.statistics != Statistics::kSumOfAbsolutes &&
+         batch.statistics != Statistics::kLargestAbsolute;
+}
 
 SliceKind ChooseKind(const StageBatch& batch, int blocks) {
   const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));
   const std::int64_t count = kVectorBytes / element;
   const bool in_turn = batch.places == RowPlaces::kInterleaved;
   SliceKind kind;
-  kind.lean = batch.aligned && batch.combine_input == Combine::kNone &&
-              batch.combine_output == Combine::kNone && batch.input_bias.data == nullptr &&
-              batch.statistics != Statistics::kSumOfAbsolutes &&
-              batch.statistics != Statistics::kLargestAbsolute;
+  if (MovesVectors(batch)) kind.form = batch.aligned ? SliceForm::kAligned : SliceForm::kRagged;
   if (!ConcernsChannels(batch)) return kind;
   bool shared = true, elements = true, whole_vectors = true, aligned = true;
   std::int64_t entries = 0;
@@ -195,7 +213,11 @@ SliceKind ChooseKind(const StageBatch& batch, int blocks) {
   if (shared && entries <= kMostTable) kind.table = static_cast<int>(entries);
   const bool of_elements = elements && aligned && batch.style == Style::kNone &&
                            IsLeanParam(batch, batch.gamma) && IsLeanParam(batch, batch.beta);
-  kind.lean = kind.lean && (kind.table > 0 ? whole_vectors : of_elements);
+  if (kind.form == SliceForm::kAligned && !(kind.table > 0 ? whole_vectors : of_elements)) {
+    kind.form = SliceForm::kRagged;
+  }
+  const bool ragged = kind.table > 0 || (elements && HasPlainParams(batch));
+  if (kind.form == SliceForm::kRagged && (batch.gate || !ragged)) kind.form = SliceForm::kAny;
   return kind;
 }
 
@@ -203,7 +225,7 @@ SliceCut CutRows(const Launch& launch, const StageBatch& batch, int table) {
   const auto element = static_cast<std::int64_t>(SizeOf(batch.dtype));
   const std::int64_t count = kVectorBytes / element;
   SliceCut cut = {launch.plan.blocks_per_row, 0, table,
-                  batch.combine_input != Combine::kNone && element == 2};
+                  batch.combine_input != Combine::kNone && element == 2, true};
   if (batch.only_statistics) return cut;
   std::int64_t vectors = 0;
   for (int i = 0; i < batch.segment_count; ++i) {
@@ -215,10 +237,11 @@ SliceCut CutRows(const Launch& launch, const StageBatch& batch, int table) {
                                                          2 * kReservedSharedBytes)) -
       table * static_cast<std::int64_t>(sizeof(float4));
   cut.held = static_cast<int>(std::min(vectors, room / (kVectorBytes * (cut.wide ? 2 : 1))));
+  cut.whole = cut.held == vectors;
   return cut;
 }
 
-template <typename T, bool kLean>
+template <typename T, SliceForm kForm>
 cudaError_t Enqueue(const Launch& launch, const StageBatch& batch, const SliceCut& cut) {
   cudaLaunchAttribute attributes[2] = {OverlapPrevious(true), {}};
   attributes[1].id = cudaLaunchAttributeClusterDimension;
@@ -233,7 +256,7 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch, const SliceCu
   config.stream = launch.stream;
   config.attrs = attributes;
   config.numAttrs = launch.limits.compute_capability < 90 ? 0 : cut.blocks > 1 ? 2 : 1;
-  const cudaError_t error = cudaLaunchKernelEx(&config, SlicedRows<T, kLean>, batch, cut);
+  const cudaError_t error = cudaLaunchKernelEx(&config, SlicedRows<T, kForm>, batch, cut);
   if (error != cudaSuccess) (void)cudaGetLastError();  // It is told here, and not again.
   return error;
 }
@@ -259,8 +282,10 @@ cudaError_t PrepareSlicedRows(const DeviceLimits& limits) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     const cudaError_t error = WithNarrowType(dtype, [&](auto type) {
       using T = typename decltype(type)::Type;
-      const cudaError_t lean = prepare(&SlicedRows<T, true>);
-      return lean != cudaSuccess ? lean : prepare(&SlicedRows<T, false>);
+      const cudaError_t any = prepare(&SlicedRows<T, SliceForm::kAny>);
+      if (any != cudaSuccess) return any;
+      const cudaError_t ragged = prepare(&SlicedRows<T, SliceForm::kRagged>);
+      return ragged != cudaSuccess ? ragged : prepare(&SlicedRows<T, SliceForm::kAligned>);
     });
     if (error != cudaSuccess) return error;
   }
@@ -284,12 +309,25 @@ bool TakesSlicedRows(const Launch& launch, const StageBatch& batch) {
          (of_channels && batch.segments[0].channel_run != 1);
 }
 
+bool TakesRaggedRows(const Launch& launch, const StageBatch& batch) {
+  const Plan& plan = launch.plan;
+  return plan.warps > 0 && plan.blocks_per_row == 1 && plan.vectors == kFewVectors &&
+         !batch.aligned && SlicesRows(launch.spec) && !ScalesFirst(launch.spec) &&
+         launch.limits.compute_capability >= 80 &&
+         ChooseKind(batch, plan.blocks_per_row).form == SliceForm::kRagged;
+}
+
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch) {
-  const SliceKind kind = ChooseKind(batch, launch.plan.blocks_per_row);
+  SliceKind kind = ChooseKind(batch, launch.plan.blocks_per_row);
   const SliceCut cut = CutRows(launch, batch, kind.table);
+  if (kind.form == SliceForm::kRagged && !cut.whole) kind.form = SliceForm::kAny;
   return WithNarrowType(launch.spec.dtype, [&](auto type) {
     using T = typename decltype(type)::Type;
-    return kind.lean ? Enqueue<T, true>(launch, batch, cut) : Enqueue<T, false>(launch, batch, cut);
+    switch (kind.form) {
+      case SliceForm::kAligned: return Enqueue<T, SliceForm::kAligned>(launch, batch, cut);
+      case SliceForm::kRagged: return Enqueue<T, SliceForm::kRagged>(launch, batch, cut);
+      default: return Enqueue<T, SliceForm::kAny>(launch, batch, cut);
+    }
   });
 }
 

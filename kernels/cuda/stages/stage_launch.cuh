@@ -22,6 +22,8 @@ cudaError_t LaunchQuantizedRows(const Launch& launch, const StageBatch& batch);
 // the kind of stages alone: such rows are summed in this kernel's order alone.
 bool TakesSlicedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchSlicedRows(const Launch& launch, const StageBatch& batch);
+// Rows of a block in the order of lean_rows.cu, at addresses that it does not take.
+bool TakesRaggedRows(const Launch& launch, const StageBatch& batch);
 cudaError_t PrepareSlicedRows(const DeviceLimits& limits);
 
 // Whether all addresses that follow one another by `bytes` are multiples of 16.

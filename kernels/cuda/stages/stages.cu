@@ -208,6 +208,7 @@ Status LaunchStages(const Launch& launch) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
                                 : LaunchLeanRows(launch, batch);
     }
+    if (TakesRaggedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     return LaunchAnyRows(launch, batch);
   });
 }

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace normd {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ServerConfig Defaults() { return ParseCommandLine({})->config; }
 
@@ -32,6 +35,27 @@ TEST(FitToMemoryTest, StaysValidAndWithinEveryLimit) {
       }
     }
   }
+}
+
+TEST(FitToMemoryTest, LockedPagesFitTooWhereThereIsSharedMemory) {
+  for (const std::int64_t left : {std::int64_t{1} << 20, std::int64_t{1} << 32}) {
+    ServerConfig config = Defaults();
+    config.shared_memory = "named";
+    const std::string text = FitToMemory(config, left);
+    EXPECT_THAT(text, HasSubstr("--max_locked_shared_bytes 8589934592 -> "));
+    EXPECT_THAT(text, HasSubstr("--max_identity_locked_shared_bytes 4294967296 -> "));
+    EXPECT_LE(config.max_locked_shared_bytes, std::max(left / 4, std::int64_t{4} << 20));
+    EXPECT_EQ(config.max_identity_locked_shared_bytes, config.max_locked_shared_bytes);
+  }
+  ServerConfig little = Defaults();
+  little.shared_memory = "named";
+  little.max_locked_shared_bytes = 0;
+  little.max_identity_locked_shared_bytes = 0;
+  EXPECT_THAT(FitToMemory(little, std::int64_t{1} << 32), Not(HasSubstr("locked")));
+  EXPECT_EQ(little.max_locked_shared_bytes, 0) << "nothing is raised";
+  ServerConfig off = Defaults();
+  FitToMemory(off, std::int64_t{1} << 32);
+  EXPECT_EQ(off.max_locked_shared_bytes, Defaults().max_locked_shared_bytes);
 }
 
 TEST(FitToMemoryTest, SaysWhatItLowers) {

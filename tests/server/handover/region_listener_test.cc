@@ -208,7 +208,8 @@ TEST_F(RegionListenerTest, AKilledClientLeavesNothing) {
 struct WithPageLocks {
   testing::FakePageLocker locker_;
   CountingMetrics lock_metrics_;
-  PageLocks page_locks_{locker_, {}, lock_metrics_.regions};
+  SteadyClock lock_clock_;
+  PageLocks page_locks_{locker_, {}, lock_metrics_.regions, lock_clock_};
 };
 
 class LockedRegionListenerTest : public WithPageLocks, public RegionListenerTest {

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +17,8 @@
 
 #include "absl/strings/match.h"
 #include "server/regions/region_registry.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/server/regions/shared_file.h"
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
@@ -23,6 +28,7 @@ namespace normd {
 namespace {
 
 using testing::FakePageLocker;
+using ::testing::HasSubstr;
 using testing::SharedFile;
 
 constexpr std::int64_t kPage = 4096;
@@ -92,7 +98,7 @@ class PageLocksTest : public ::testing::Test {
   FakeClock clock_;
   FakePageLocker locker_;
   const PageLockLimits limits_{8 * kPage, 6 * kPage};
-  PageLocks locks_{locker_, limits_, metrics_.regions};
+  PageLocks locks_{locker_, limits_, metrics_.regions, clock_};
   RegionRegistry registry_{
       {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.regions, clock_};
   SharedFile file_{16 * kPage};
@@ -124,6 +130,40 @@ TEST_F(PageLocksTest, WhatIsInUseStaysLockedWhenItIsUnregistered) {
   used.reset();
   ending.Wait();
   EXPECT_EQ(locker_.locked(), 0);
+}
+
+TEST_F(PageLocksTest, TheDriversWordsAreLoggedAndNotForEachRegion) {
+  std::ostringstream text;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  locker_.Fail(absl::FailedPreconditionError("the driver has no more pages"));
+  const auto refuse = [this](const std::string& name) {
+    ASSERT_TRUE(Register(name).ok());
+    UnregisterAndWait(name);  // Behind the line, on the same thread.
+  };
+  const auto lines = [&text] {
+    const std::string all = text.str();
+    return std::count(all.begin(), all.end(), '\n');
+  };
+  // Unless it was unregistered before its turn.
+  const auto refuse_so_many = [&](int count) {
+    for (const std::int64_t end = not_locked(PageLockRefusal::kDriver) + count;
+         not_locked(PageLockRefusal::kDriver) < end;) {
+      refuse("r");
+    }
+  };
+  refuse_so_many(1);
+  EXPECT_EQ(lines(), 1);
+  EXPECT_THAT(text.str(), HasSubstr("1 regions were not locked"));
+  EXPECT_THAT(text.str(), HasSubstr("the last, of 4096 bytes: the driver has no more pages"));
+  refuse_so_many(2);
+  EXPECT_EQ(lines(), 1);
+  clock_.Advance(std::chrono::seconds(10));
+  refuse_so_many(1);
+  EXPECT_EQ(lines(), 2);
+  EXPECT_THAT(text.str(), HasSubstr("3 regions were not locked"));
+  spdlog::set_default_logger(before);
 }
 
 TEST_F(PageLocksTest, WhatTheDriverRefusesWorksUnlocked) {

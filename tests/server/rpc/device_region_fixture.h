@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/server/rpc/region_fixture.h"
+#include "tests/support/fake_shared_device_events.h"
 #include "tests/support/fake_shared_device_memory.h"
 
 namespace normd::testing {
@@ -16,17 +17,19 @@ namespace normd::testing {
 // Before the server, so that it outlives it.
 struct WithDeviceMemory {
   FakeSharedDeviceMemory memory_{3};
+  FakeSharedDeviceEvents events_;
 };
 
 class DeviceRegionFixture : public WithDeviceMemory, public RegionFixture {
  protected:
   DeviceRegionFixture() : DeviceRegionFixture(WithSharedMemory()) {}
   explicit DeviceRegionFixture(TestServerOptions options)
-      : RegionFixture(WithDevices(std::move(options), memory_)) {}
+      : RegionFixture(WithDevices(std::move(options), *this)) {}
 
-  static TestServerOptions WithDevices(TestServerOptions options, FakeSharedDeviceMemory& memory) {
+  static TestServerOptions WithDevices(TestServerOptions options, WithDeviceMemory& shared) {
     options.fake_devices = 2;
-    options.device_memory = &memory;
+    options.device_memory = &shared.memory_;
+    options.device_events = &shared.events_;
     return options;
   }
 

@@ -1,6 +1,7 @@
 // What Normalize and the calls beside it refuse, whatever the load.
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -226,6 +227,27 @@ TEST(NormServiceRefusalTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   const grpc::Status far = Normalize(server, MakeRequest("instance_norm_64", {9, 64, 64}));
   EXPECT_EQ(far.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(far.error_message(), HasSubstr("larger than max"));
+  EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
+}
+
+// As of a client that goes, or is killed, when it has sent the head of its call.
+TEST(NormServiceRefusalTest, ACallWithoutAMessageIsTheClientsEndOfIt) {
+  TestServer server;
+  grpc::GenericStub stub(server.NewChannel());
+  grpc::CompletionQueue events;
+  grpc::ClientContext context;
+  const auto call = stub.PrepareCall(&context, kNormalize, &events);
+  grpc::Status status;
+  void* event = nullptr;
+  bool ok = false;
+  call->StartCall(&event);
+  ASSERT_TRUE(events.Next(&event, &ok) && ok);
+  call->WritesDone(&event);
+  ASSERT_TRUE(events.Next(&event, &ok) && ok);
+  call->Finish(&status, &event);
+  ASSERT_TRUE(events.Next(&event, &ok) && ok);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_THAT(status.error_message(), HasSubstr("request: no message came"));
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 

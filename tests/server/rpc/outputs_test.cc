@@ -279,6 +279,47 @@ TEST_F(OutputsTest, EveryChunkingOfAStreamGivesTheBitsOfTheUnaryCall) {
   EXPECT_EQ(server_.Metric("normd_inflight_bytes"), 0);
 }
 
+Case CaseOf(const std::string& name) {
+  const std::vector<Case> cases = Cases();
+  return *std::find_if(cases.begin(), cases.end(),
+                       [&](const Case& one) { return one.name == name; });
+}
+
+TEST_F(OutputsTest, AStreamOfAxesApartIsCutBetweenSamplesAlone) {
+  Case one = CaseOf("axes_apart");
+  one.shape = {7, 24, 5, 3};  // Samples of 1440 bytes, two of which fit a piece.
+  const v1::NormalizeRequest request = MakeRequestFor(one, {});
+  const StreamResult result =
+      NormalizeInChunks(server_.stub(), request, [] { return std::size_t{700}; });
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.trailer->pieces(), 4);
+  EXPECT_TRUE(result.data == Unary(server_, request).outputs(0).data());
+}
+
+TEST_F(OutputsTest, ASampleOfAxesApartThatTheWindowCannotHoldIsRefusedWithTheWindowItNeeds) {
+  Case one = CaseOf("axes_apart");
+  one.shape = {2, 24, 3000, 3};
+  const v1::NormalizeRequest request = MakeRequestFor(one, {});
+  const auto run = [&](TestServer& server) {
+    return NormalizeInChunks(server.stub(), request, [] { return std::size_t{50'000}; });
+  };
+  const grpc::Status refused = run(server_).status;
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  const std::string before =
+      "shape: a sample of [2, 24, 3000, 3] has 864000 bytes and needs a stream window of ";
+  const std::string message = refused.error_message();
+  ASSERT_THAT(message, HasSubstr(before));
+  TestServerOptions options;
+  options.accept.stream.window_bytes = std::stoll(message.substr(before.size()));
+  options.accept.stream.piece_bytes = 4'000;
+  TestServer server(options);
+  Load(server, one);
+  const StreamResult result = run(server);
+  ASSERT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.trailer->pieces(), 2);
+  EXPECT_TRUE(result.data == Unary(server, request).outputs(0).data());
+}
+
 // A batch of requests that ask for different outputs: each gets what it asked for, with the bits
 // that it gets alone.
 TEST_F(OutputsTest, RequestsThatAskForDifferentOutputsShareABatch) {

@@ -66,6 +66,18 @@ TEST(PieceSequenceTest, NeverCutsAChannelsLastSample) {
   EXPECT_EQ(pieces.Next().samples, 1);
 }
 
+TEST(PieceSequenceTest, NeverCutsASampleWhoseAxesAreApart) {
+  norm::NormSpec spec = norm::LayerNormSpec(12, norm::DType::kFloat32);
+  spec.layout = norm::Layout::kInterleaved;
+  spec.rows = norm::Rows::kPosition;
+  spec.channel_runs = {4, 3, 1, 1};
+  PieceSequence pieces(CutRuleOf(spec), MakeGeometry(spec, 5, 8), 800);
+  EXPECT_EQ(pieces.unit_bytes(), 384);
+  const Geometry piece = pieces.Next();
+  EXPECT_EQ(piece.samples, 2);
+  EXPECT_TRUE(piece.channels.all());
+}
+
 TEST(PieceSequenceTest, CoversEveryRowOnce) {
   std::mt19937_64 random(norm::testing::TestSeed());
   const auto pick = [&random](std::int64_t low, std::int64_t high) {

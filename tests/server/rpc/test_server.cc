@@ -78,10 +78,21 @@ std::vector<std::unique_ptr<Lane>> GatedLanes(Backend& backend, Gate& gate, int 
   return lanes;
 }
 
-std::unique_ptr<PageLocks> MakePageLocks(const TestServerOptions& options, Metrics& metrics) {
+std::unique_ptr<PageLocks> MakePageLocks(const TestServerOptions& options, Metrics& metrics,
+                                         const Clock& clock) {
   if (options.page_locker == nullptr) return nullptr;
   return std::make_unique<PageLocks>(*options.page_locker, options.page_lock_limits,
-                                     metrics.ForRegions());
+                                     metrics.ForRegions(), clock);
+}
+
+std::unique_ptr<EventWaits> MakeEventWaits(const TestServerOptions& options, BatchQueue& queue,
+                                           Metrics& metrics, const Clock& clock) {
+  if (options.device_events == nullptr) return nullptr;
+  auto waits = std::make_unique<EventWaits>(*options.device_events, options.event_limits,
+                                            metrics.ForRegions(), clock);
+  queue.HoldWith(waits.get());
+  waits->Start();
+  return waits;
 }
 
 std::unique_ptr<Access> MakeAccess(const AccessFiles& files, Callers& callers, Metrics& metrics) {
@@ -115,9 +126,10 @@ TestServer::TestServer(TestServerOptions options)
                 *backend_, *metrics_, clock_),
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
+      event_waits_(MakeEventWaits(options, queue_, *metrics_, clock_)),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
                 backend_->MakeInlineLanes()),
-      page_locks_(MakePageLocks(options, *metrics_)),
+      page_locks_(MakePageLocks(options, *metrics_, clock_)),
       regions_({.limits = options.region_limits,
                 .named = true,
                 .device = options.fake_devices > 0 || options.device_memory != nullptr,

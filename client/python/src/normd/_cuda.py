@@ -163,6 +163,15 @@ class Cuda:
         """An event behind the work that the stream has been given."""
         return stream.record_event()
 
+    def shared_event(self) -> Any:
+        """An event that another process may open."""
+        return sys.modules["torch"].cuda.Event(interprocess=True)
+
+    def record_shared(self, event: Any, stream: Any) -> bytes:
+        """Records such an event likewise. The bytes of its handle."""
+        event.record(stream)
+        return bytes(event.ipc_handle())
+
 
 def bytes_over(memory: DeviceMemory) -> Any:
     """A tensor of its bytes, for calls in inference mode and others."""

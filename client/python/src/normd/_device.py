@@ -5,8 +5,9 @@ copied on the device: inputs into memory of the client's own, which the server h
 results out of it. So the server sees nothing but what calls are about, and memory of PyTorch's is
 PyTorch's alone. Where anything about it fails, the call goes through the host's memory.
 
-The server knows nothing of streams. Inputs are copied on the caller's current stream, and the
-request is sent when that has done so. Results are copied on it too, behind which an event keeps
+The server knows nothing of streams. Inputs are copied on the caller's current stream. A server that
+takes events is sent the request at once, with an event behind these copies; to others it is sent
+when they are done. Results are copied on it too, behind which an event keeps
 the next call that takes the memory.
 
 As in _sharing, nothing here waits by itself.
@@ -14,6 +15,7 @@ As in _sharing, nothing here waits by itself.
 
 from __future__ import annotations
 
+import collections
 import functools
 import logging
 import re
@@ -24,7 +26,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from normd import _control, _cuda, _request, _response
+from normd import _control, _cuda, _request, _response, _wire
 from normd._channel import ChannelConfig
 from normd._cuda import BLOCK_BYTES, DeviceMemory
 from normd._device_plan import Plan, Slot
@@ -37,6 +39,7 @@ from normd._steps import Pause, Send, Steps
 from normd._tensors import Input
 from normd.device_memory import DeviceRegion
 from normd.errors import (
+    DeadlineExceededError,
     Error,
     InvalidArgumentError,
     NotFoundError,
@@ -56,6 +59,11 @@ _PAUSE_AFTER_CALL_S = 1.0
 _MAX_REGIONS = 64
 _MAX_BYTES = 1 << 30
 
+_EVENT_HANDLE = "event_handle"  # The request's field.
+_EVENT_HANDLE_NUMBER = 9
+# Events of calls that were given up, which the server may still ask for, are kept so many.
+_MAX_DOUBTFUL_EVENTS = 256
+
 _LOG = logging.getLogger("normd")
 
 
@@ -67,6 +75,10 @@ class _Elsewhere(Exception):  # noqa: N818 The call goes another way.
         self.error = error
         self.pause = pause
         self.quiet = quiet  # What is as it should be, or has been told.
+
+
+class _EventRefused(Exception):  # noqa: N818 The call is made again without an event.
+    """The server has ended a request because of its event."""
 
 
 class DevicePlane:
@@ -89,6 +101,9 @@ class DevicePlane:
         self._taken = 0  # Bytes of all slots; of the lock.
         self._slots = 0  # Of the lock.
         self._server_devices: tuple[int, ...] = ()  # As the server counts; none: not known.
+        self._takes_events = False  # The server, as far as is known.
+        self._events: dict[int, list[Any]] = {}  # Free ones of each device; of the lock.
+        self._doubtful: collections.deque[Any] = collections.deque(maxlen=_MAX_DOUBTFUL_EVENTS)
         self._numbers: dict[int, int] = {}  # From this process's to the server's.
         self._from = 0.0  # When slots are tried again.
         # Also at the end of the process: a server keeps what nobody unregisters.
@@ -101,6 +116,7 @@ class DevicePlane:
         with self._lock:
             self._free.clear()
         self._end()
+        self._doubtful.clear()
 
     def share(self, nbytes: int, device: object) -> Steps[DeviceRegion]:
         """Makes a region of the caller's."""
@@ -181,9 +197,7 @@ class DevicePlane:
                         stream.wait_event(slot.busy)
                     plan.lay_out(slot, outputs)
                 request = plan.request(model, options)
-            # Not before the stream has written the inputs.
-            yield _cuda.CUDA.record(stream).synchronize
-            received = yield from self._send(plan, request, model, options, attempts)
+            received = yield from self._send_behind(stream, plan, request, model, options, attempts)
             with _cuda.CUDA.on(stream):
                 made = received.outputs(inputs, out)
             if slot is not None:
@@ -193,6 +207,45 @@ class DevicePlane:
             raise
         self._give_back(slot)
         return received._replace(made=made)
+
+    def _send_behind(
+        self,
+        stream: Any,
+        plan: Plan,
+        request: list[bytes | memoryview],
+        model: str,
+        options: Options,
+        attempts: Attempts,
+    ) -> Steps[Received]:
+        """Sends what the server may read when the stream has written the inputs."""
+        if self._takes_events:
+            device = stream.device_index
+            event = self._take_event(device)
+            try:
+                handle = _cuda.CUDA.record_shared(event, stream)
+                behind = [*request, _wire.bytes_field(_EVENT_HANDLE_NUMBER, handle)]
+                received = yield from self._send(plan, behind, model, options, attempts)
+            except _EventRefused:
+                self._return_event(device, event)
+            except BaseException:  # The server may still ask for it.
+                self._doubtful.append(event)
+                raise
+            else:
+                self._return_event(device, event)
+                return received
+        yield _cuda.CUDA.record(stream).synchronize
+        return (yield from self._send(plan, request, model, options, attempts))
+
+    def _take_event(self, device: int) -> Any:
+        with self._lock:
+            free = self._events.get(device)
+            if free:
+                return free.pop()
+        return _cuda.CUDA.shared_event()
+
+    def _return_event(self, device: int, event: Any) -> None:
+        with self._lock:
+            self._events.setdefault(device, []).append(event)
 
     def _send(
         self,
@@ -206,9 +259,15 @@ class DevicePlane:
             try:
                 message = yield Send(request, repeatable=False)
                 return _response.decode(message, plan.memory)
-            except ResourceExhaustedError as error:  # It has not been begun.
-                yield Pause(attempts.wait_after(error))
             except Error as error:
+                if error.field == _EVENT_HANDLE:
+                    # For the moment, or for good.
+                    if not isinstance(error, (ResourceExhaustedError, DeadlineExceededError)):
+                        self._takes_events = False
+                    raise _EventRefused from None
+                if isinstance(error, ResourceExhaustedError):  # It has not been begun.
+                    yield Pause(attempts.wait_after(error))
+                    continue
                 self._sizes.forget(model, options)
                 if may_be_the_regions(error):  # Or the call is wrong, as the next attempt tells.
                     if isinstance(error, NotFoundError):  # Of a server that was started anew.
@@ -252,6 +311,7 @@ class DevicePlane:
         except Error as error:
             raise _Elsewhere(error, _PAUSE_S) from None
         found = [re.match(r"cuda:(\d+)", lane) for lane in info.lanes]
+        self._takes_events = info.takes_events
         self._server_devices = tuple(sorted({int(each[1]) for each in found if each}))
         if not self._server_devices:
             lanes = ", ".join(info.lanes)

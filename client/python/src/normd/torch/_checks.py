@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -51,6 +52,31 @@ def axes_of(
             + ("as its last dimensions" if axis is None else f"from dimension {axis} on")
         )
     return first, len(sizes)
+
+
+def axes_apart(
+    name: str, x: Tensor, shape: int | Sequence[int], axes: Sequence[int]
+) -> tuple[int, int, int]:
+    """The first of these dimensions of x, how many follow it at once, and a bit for each other one.
+
+    ValueError unless they ascend and x has that shape there.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    ascending = all(a < b for a, b in itertools.pairwise(axes))
+    if not axes or not ascending or axes[0] < 0 or axes[-1] >= x.dim():
+        raise ValueError(
+            f"normd.torch.{name}: axis: {list(axes)}, wanted different dimensions of {x.dim()}, in "
+            "ascending order and counted from the front"
+        )
+    if tuple(x.shape[axis] for axis in axes) != sizes:
+        raise ValueError(
+            f"normd.torch.{name}: x.shape: {list(x.shape)}, wanted {list(sizes)} as its dimensions "
+            f"{list(axes)}"
+        )
+    adjacent = 1
+    while adjacent < len(axes) and axes[adjacent] == axes[0] + adjacent:
+        adjacent += 1
+    return axes[0], adjacent, sum(1 << axis for axis in axes[adjacent:])
 
 
 def divided(name: str, field: str, elements: int, by: int) -> int:

@@ -63,8 +63,28 @@ def _like_channels(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
     return _like(x, 1, 1)
 
 
-def _like_axes(x: Tensor, axis: int, axes: int, *_arguments: Any, **_options: Any) -> Tensor:
-    return _like(x, axis, axes)
+# {operator: the place of its argument more_axes, its last}
+_MORE_AXES = {
+    name: arguments.count(",")
+    for name, (arguments, _) in _schemas.NORMS.items()
+    if arguments.endswith("int more_axes=0")
+}
+
+
+def _is_row_major(operator: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Whether a call's axes are apart, whose results are row-major."""
+    place = _MORE_AXES[operator]  # The dispatcher gives arguments by position, or by name.
+    more = arguments[place] if len(arguments) > place else options.get("more_axes", 0)
+    return bool(more)
+
+
+def _axes_fake(operator: str) -> Callable[..., Tensor]:
+    def like(*arguments: Any, **options: Any) -> Tensor:
+        x, axis, axes = arguments[:3]
+        apart = _is_row_major(operator, arguments, options)
+        return _like(x, 0, 0) if apart else _like(x, axis, axes)
+
+    return like
 
 
 def _like_features(x: Tensor, *_arguments: Any, **_options: Any) -> Tensor:
@@ -87,22 +107,30 @@ def _add_like_features(x: Tensor, *_arguments: Any, **_options: Any) -> tuple[Te
     return _like(x, 0, 0), _like(x, 0, 0)
 
 
-def _row_sizes(x: Tensor, form: int, axis: int, axes: int, groups: int) -> list[int]:
+def _row_sizes(
+    x: Tensor, form: int, axis: int, axes: int, groups: int, more_axes: int
+) -> list[int]:
     """The shape of what has one element a row."""
     if form == _CHANNELS:
         return [x.shape[0], groups or x.shape[1]]
     if form == _FEATURES:
         axis, axes = x.dim() - 1, 1
-    beside = [*x.shape[:axis], *x.shape[axis + axes :]]
+    normalized = {*range(axis, axis + axes), *_dims_of(more_axes)}
+    beside = [size for dim, size in enumerate(x.shape) if dim not in normalized]
     return beside + ([groups] if groups > 1 else [])
 
 
-def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int) -> int:
+def _dims_of(bits: int) -> list[int]:
+    return [dim for dim in range(bits.bit_length()) if bits >> dim & 1]
+
+
+def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_axes: int) -> int:
     if form == _CHANNELS:
         return x.shape[1] // (groups or x.shape[1]) * math.prod(x.shape[2:])
     if form == _FEATURES:
         return x.shape[-1] // (groups or 1)
-    return math.prod(x.shape[axis : axis + axes]) // (groups or 1)
+    more = math.prod(x.shape[dim] for dim in _dims_of(more_axes))
+    return math.prod(x.shape[axis : axis + axes]) * more // (groups or 1)
 
 
 # The general operator's arguments behind `statistics`, in order.
@@ -131,14 +159,17 @@ def _normalize(
     elif form == _FEATURES:
         axis, axes = 0, 0
     none = [0]
-    rows = _row_sizes(x, form, axis, axes, groups)
+    more = options.get("more_axes", 0)
+    rows = _row_sizes(x, form, axis, axes, groups, more)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     has_mean = statistics_out and statistics == _MEAN_VARIANCE
     scales: list[int] = none
     if quantization and quantization_scale:
-        length = _row_length(x, form, axis, axes, groups)
+        length = _row_length(x, form, axis, axes, groups, more)
         blocks = [-(-length // QUANTIZATION_BLOCK)] if quantization_scale == 2 else []
         scales = rows + blocks
+    if more:
+        axis, axes = 0, 0
     return (
         _like(x, axis, axes, QUANTIZED.get(quantization)),
         _like(x, axis, axes) if residual_out else x.new_empty(none),
@@ -161,9 +192,7 @@ def _linear_norm(
 
 
 _FAKES: dict[str, Callable[..., Any]] = {
-    "layer_norm": _like_axes,
-    "rms_norm": _like_axes,
-    "lp_normalize": _like_axes,
+    **{name: _axes_fake(name) for name in ("layer_norm", "rms_norm", "lp_normalize")},
     "add_layer_norm": _add_like_axes,
     "add_rms_norm": _add_like_axes,
     "gated_rms_norm": _gated_like_axes,

@@ -1,7 +1,8 @@
 """The operators' schemas, whose arguments the native kernels read in this order, and their results.
 
-`axis` and `axes` are the first of the normalized dimensions and their number. Activations,
-statistics and so on are the numbers of kernels/norm_c.h, which normd.torch.functional has by name.
+`axis` and `axes` are the first of the normalized dimensions and their number, as far as they are
+adjacent; `more_axes` has a bit for each further one, 1 << its number. Activations, statistics and
+so on are the numbers of kernels/norm_c.h, which normd.torch.functional has by name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ _AFFINE = "Tensor? weight=None, Tensor? bias=None"
 _ACTIVATION = "int activation=0, float slope=0.01"
 _EPS = "float eps=1e-05"
 _AXES = "int axis, int axes"
+_MORE = "int more_axes=0"
 _MODULATION = f"Tensor scale, Tensor shift, {_AFFINE}, {_EPS}, float scale_offset=1., {_ACTIVATION}"
 _LINEAR = "float eps, bool add, bool multiply, int activation, float slope, int precision"
 
@@ -25,9 +27,10 @@ NORMS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("out",),
     ),
     "group_norm": (f"Tensor x, int num_groups, {_AFFINE}, {_EPS}, {_ACTIVATION}", ("out",)),
-    "layer_norm": (f"Tensor x, {_AXES}, {_AFFINE}, {_EPS}, {_ACTIVATION}", ("out",)),
+    "layer_norm": (f"Tensor x, {_AXES}, {_AFFINE}, {_EPS}, {_ACTIVATION}, {_MORE}", ("out",)),
     "rms_norm": (
-        f"Tensor x, {_AXES}, Tensor? weight=None, {_EPS}, float weight_offset=0., {_ACTIVATION}",
+        f"Tensor x, {_AXES}, Tensor? weight=None, {_EPS}, float weight_offset=0., {_ACTIVATION}, "
+        f"{_MORE}",
         ("out",),
     ),
     "add_layer_norm": (
@@ -44,7 +47,7 @@ NORMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "bool norm_before_gate=False",
         ("out",),
     ),
-    "lp_normalize": (f"Tensor x, {_AXES}, int statistics=4, float eps=1e-12", ("out",)),
+    "lp_normalize": (f"Tensor x, {_AXES}, int statistics=4, float eps=1e-12, {_MORE}", ("out",)),
     "adaptive_layer_norm": (f"Tensor x, {_MODULATION}", ("out",)),
     "add_adaptive_layer_norm": (
         f"Tensor x, Tensor residual, Tensor gate, {_MODULATION}",
@@ -65,7 +68,7 @@ NORMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Tensor? style=None, int combine_input=0, int combine_output=0, float weight_offset=0., "
         f"float scale_offset=1., {_ACTIVATION}, bool write_residual=False, "
         "bool statistics_out=False, int quantization=0, int quantization_scale=0, "
-        "float output_scale=0.",
+        f"float output_scale=0., {_MORE}",
         ("out", "residual_out", "mean", "rstd", "scales"),
     ),
 }

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from normd.torch import _library
-from normd.torch._checks import activation_code, axes_of, divided, elements_of, refuse_gradient
+from normd.torch._checks import (
+    activation_code,
+    axes_apart,
+    axes_of,
+    divided,
+    elements_of,
+    refuse_gradient,
+)
 
 _ops = torch.ops.normd
 # Looked up once. Calls leave out what has its default: each argument costs some 0.1 us.
@@ -149,7 +156,7 @@ def layer_norm(
     bias: Tensor | None = None,
     *,
     eps: float = 1e-5,
-    axis: int | None = None,
+    axis: int | Sequence[int] | None = None,
     activation: str | None = None,
     slope: float = 0.01,
     out: Tensor | None = None,
@@ -157,18 +164,20 @@ def layer_norm(
     """torch.nn.functional.layer_norm, then an activation.
 
     normalized_shape is that of x's last dimensions, or of those from `axis` on: with axis=1 and the
-    channels of [N, C, H, W] it is ConvNeXt's LayerNorm2d. weight and bias have that shape.
+    channels of [N, C, H, W] it is ConvNeXt's LayerNorm2d. Several axes are these dimensions, which
+    need not be adjacent. weight and bias have that shape.
     """
     if is_grad_enabled():
         refuse_gradient("layer_norm", x, weight, bias)
-    first, axes = axes_of("layer_norm", x, normalized_shape, axis)
-    if out is None and activation is None:
-        return _layer_norm(x, first, axes, weight, bias, eps)
-    code = activation_code(activation)
-    if out is None:
-        return _layer_norm(x, first, axes, weight, bias, eps, code, slope)
-    _ops.layer_norm.out(x, first, axes, weight, bias, eps, code, slope, out=out)
-    return out
+    more = 0
+    if axis is None or isinstance(axis, int):
+        first, axes = axes_of("layer_norm", x, normalized_shape, axis)
+        if out is None and activation is None:
+            return _layer_norm(x, first, axes, weight, bias, eps)
+    else:
+        first, axes, more = axes_apart("layer_norm", x, normalized_shape, axis)
+    arguments = (x, first, axes, weight, bias, eps, activation_code(activation), slope, more)
+    return _one(_ops.layer_norm, arguments, out)
 
 
 def rms_norm(
@@ -178,7 +187,7 @@ def rms_norm(
     *,
     eps: float | None = None,
     weight_offset: float = 0.0,
-    axis: int | None = None,
+    axis: int | Sequence[int] | None = None,
     activation: str | None = None,
     slope: float = 0.01,
     out: Tensor | None = None,
@@ -189,16 +198,18 @@ def rms_norm(
     """
     if is_grad_enabled():
         refuse_gradient("rms_norm", x, weight)
-    first, axes = axes_of("rms_norm", x, normalized_shape, axis)
     if eps is None:
         eps = torch.finfo(x.dtype).eps
-    if out is None and activation is None and weight_offset == 0:
-        return _rms_norm(x, first, axes, weight, eps)
+    more = 0
+    if axis is None or isinstance(axis, int):
+        first, axes = axes_of("rms_norm", x, normalized_shape, axis)
+        if out is None and activation is None and weight_offset == 0:
+            return _rms_norm(x, first, axes, weight, eps)
+    else:
+        first, axes, more = axes_apart("rms_norm", x, normalized_shape, axis)
     code = activation_code(activation)
-    if out is None:
-        return _rms_norm(x, first, axes, weight, eps, weight_offset, code, slope)
-    _ops.rms_norm.out(x, first, axes, weight, eps, weight_offset, code, slope, out=out)
-    return out
+    arguments = (x, first, axes, weight, eps, weight_offset, code, slope, more)
+    return _one(_ops.rms_norm, arguments, out)
 
 
 def add_layer_norm(
@@ -271,16 +282,25 @@ def gated_rms_norm(
 
 
 def lp_normalize(
-    x: Tensor, p: float = 2.0, dim: int = -1, *, eps: float = 1e-12, out: Tensor | None = None
+    x: Tensor,
+    p: float = 2.0,
+    dim: int | Sequence[int] = -1,
+    *,
+    eps: float = 1e-12,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """torch.nn.functional.normalize, of p 1, 2 or infinity."""
+    """torch.nn.functional.normalize, of p 1, 2 or infinity; `dim` may be several dimensions."""
     if is_grad_enabled():
         refuse_gradient("lp_normalize", x)
     if p not in _LP_STATISTICS:
         raise ValueError(f"normd.torch.lp_normalize: p: {p}, wanted 1, 2 or inf")
-    if not -x.dim() <= dim < x.dim():
-        raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted one of {x.dim()}")
-    arguments = (x, dim % x.dim(), 1, _LP_STATISTICS[p], eps)
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    if not dims or not all(-x.dim() <= each < x.dim() for each in dims):
+        raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted some of {x.dim()}")
+    axes = sorted(each % x.dim() for each in dims)
+    shape = [x.shape[axis] for axis in axes]
+    first, adjacent, more = axes_apart("lp_normalize", x, shape, axes)
+    arguments = (x, first, adjacent, _LP_STATISTICS[p], eps, more)
     return _one(_ops.lp_normalize, arguments, out)
 
 

@@ -7,12 +7,13 @@ gradient.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
 
-from normd.torch._checks import activation_code, axes_of, refuse_gradient
+from normd.torch._checks import activation_code, axes_apart, axes_of, refuse_gradient
 
 _instance_norm = torch.ops.normd.instance_norm.default
 _batch_norm = torch.ops.normd.batch_norm.default
@@ -52,42 +53,63 @@ class GroupNorm(Activated, nn.GroupNorm):
 
 
 class LayerNorm(Activated, nn.LayerNorm):
-    """torch.nn.LayerNorm."""
+    """torch.nn.LayerNorm; `axis` as that of normd.torch.layer_norm."""
 
-    def __init__(self, *arguments: Any, activation: str | None = None, **options: Any) -> None:
+    axis: int | Sequence[int] | None = None
+
+    def __init__(
+        self,
+        *arguments: Any,
+        activation: str | None = None,
+        axis: int | Sequence[int] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
         self._init_activation(activation)
+        self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
         if is_grad_enabled():
             refuse_gradient("LayerNorm", x, self.weight, self.bias)
-        axis, axes = axes_of("LayerNorm", x, self.normalized_shape)
+        if self.axis is not None and not isinstance(self.axis, int):
+            first, count, more = axes_apart("LayerNorm", x, self.normalized_shape, self.axis)
+            return _layer_norm(
+                x, first, count, self.weight, self.bias, self.eps, self._code, self._slope, more
+            )
+        axis, axes = axes_of("LayerNorm", x, self.normalized_shape, self.axis)
         if not self._code:
             return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps)
         return _layer_norm(x, axis, axes, self.weight, self.bias, self.eps, self._code, self._slope)
 
 
 class RMSNorm(Activated, nn.RMSNorm):
-    """torch.nn.RMSNorm; `weight_offset` is added to the weight (Gemma: 1)."""
+    """torch.nn.RMSNorm; adds `weight_offset` to the weight (Gemma: 1); `axis` is LayerNorm's."""
 
     weight_offset = 0.0
+    axis: int | Sequence[int] | None = None
 
     def __init__(
         self,
         *arguments: Any,
         activation: str | None = None,
         weight_offset: float = 0.0,
+        axis: int | Sequence[int] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._init_activation(activation)
         self.weight_offset = weight_offset
+        self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
         if is_grad_enabled():
             refuse_gradient("RMSNorm", x, self.weight)
-        axis, axes = axes_of("RMSNorm", x, self.normalized_shape)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        if self.axis is not None and not isinstance(self.axis, int):
+            first, count, more = axes_apart("RMSNorm", x, self.normalized_shape, self.axis)
+            offset, code, slope = self.weight_offset, self._code, self._slope
+            return _rms_norm(x, first, count, self.weight, eps, offset, code, slope, more)
+        axis, axes = axes_of("RMSNorm", x, self.normalized_shape, self.axis)
         if not self._code and not self.weight_offset:
             return _rms_norm(x, axis, axes, self.weight, eps)
         return _rms_norm(
