@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -21,14 +22,34 @@ sockaddr_in Address(const char* host, int port) {
   return address;
 }
 
+// `call` until no signal interrupts it. libFuzzer's timer sends one every few seconds.
+template <class Call>
+auto Uninterrupted(const Call& call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+// A connect that a signal interrupts goes on by itself, and another one would be refused.
+bool Connect(int fd, const sockaddr_in& to) {
+  if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return true;
+  if (errno != EINTR) return false;
+  pollfd wait = {fd, POLLOUT, 0};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  return Uninterrupted([&] { return poll(&wait, 1, -1); }) == 1 &&
+         getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
+}
+
 }  // namespace
 
 HttpPeer::HttpPeer(int port, const char* source)
     : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   const sockaddr_in from = Address(source, 0);
   const sockaddr_in to = Address("127.0.0.1", port);
-  if (bind(fd_, reinterpret_cast<const sockaddr*>(&from), sizeof(from)) != 0 ||
-      connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) {
+  if (bind(fd_, reinterpret_cast<const sockaddr*>(&from), sizeof(from)) != 0 || !Connect(fd_, to)) {
     close(fd_);
     fd_ = -1;
   }
@@ -40,7 +61,8 @@ HttpPeer::~HttpPeer() {
 
 bool HttpPeer::Send(absl::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent =
+        Uninterrupted([&] { return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); });
     if (sent <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
@@ -52,7 +74,8 @@ void HttpPeer::EndSending() { shutdown(fd_, SHUT_WR); }
 std::string HttpPeer::ReadAll() {
   std::string all;
   char chunk[65536];
-  for (ssize_t got; (got = recv(fd_, chunk, sizeof(chunk), 0)) > 0;) {
+  const auto receive = [&] { return recv(fd_, chunk, sizeof(chunk), 0); };
+  for (ssize_t got; (got = Uninterrupted(receive)) > 0;) {
     all.append(chunk, static_cast<std::size_t>(got));
   }
   return all;
