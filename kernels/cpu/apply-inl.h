@@ -42,15 +42,19 @@ void Add(const void* x, const void* residual, void* out, std::int64_t count) {
   const auto* a = static_cast<const Lane*>(x);
   const auto* b = static_cast<const Lane*>(residual);
   auto* sum = static_cast<Lane*>(out);
-  std::int64_t at = 0;
-  for (; at + lanes <= count; at += lanes) {
-    Store(Format(), d, hn::Add(Load(Format(), d, a + at), Load(Format(), d, b + at)), sum + at);
+  const auto at = [&](std::int64_t i) HWY_ATTR {
+    return hn::Add(Load(Format(), d, a + i), Load(Format(), d, b + i));
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+    StorePair(Format(), d, at(i), at(i + lanes), sum + i);
   }
-  if (at == count) return;
-  const auto left = static_cast<std::size_t>(count - at);
+  for (; i + lanes <= count; i += lanes) Store(Format(), d, at(i), sum + i);
+  if (i == count) return;
+  const auto left = static_cast<std::size_t>(count - i);
   StorePart(Format(), d,
-            hn::Add(LoadPart(Format(), d, a + at, left), LoadPart(Format(), d, b + at, left)),
-            sum + at, left);
+            hn::Add(LoadPart(Format(), d, a + i, left), LoadPart(Format(), d, b + i, left)),
+            sum + i, left);
 }
 
 // Each Map below turns vector v of elements [i, i + Lanes) of a run into the value before the
@@ -84,7 +88,10 @@ class AffineMap {
   V shift_;
 };
 
-template <class Format>
+// What is known of a parameter when the loop is compiled.
+enum class Presence { kAbsent, kPresent, kEither };
+
+template <class Format, Presence kGamma = Presence::kEither, Presence kBeta = Presence::kEither>
 class ElementMap {
  public:
   using D = AccTag<Format>;
@@ -98,18 +105,23 @@ class ElementMap {
         beta_(static_cast<const Acc*>(a.beta)) {}
 
   HWY_INLINE V Full(V v, std::int64_t i) {
-    const V gamma = gamma_ == nullptr ? hn::Set(D(), Acc{1}) : hn::LoadU(D(), gamma_ + i);
-    const V beta = beta_ == nullptr ? hn::Zero(D()) : hn::LoadU(D(), beta_ + i);
+    const V gamma = Has<kGamma>(gamma_) ? hn::LoadU(D(), gamma_ + i) : hn::Set(D(), Acc{1});
+    const V beta = Has<kBeta>(beta_) ? hn::LoadU(D(), beta_ + i) : hn::Zero(D());
     return hn::MulAdd(row_.Full(v, i), gamma, beta);
   }
   HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) {
     const V gamma =
-        gamma_ == nullptr ? hn::Set(D(), Acc{1}) : LoadPart(AccFormat(), D(), gamma_ + i, n);
-    const V beta = beta_ == nullptr ? hn::Zero(D()) : LoadPart(AccFormat(), D(), beta_ + i, n);
+        Has<kGamma>(gamma_) ? LoadPart(AccFormat(), D(), gamma_ + i, n) : hn::Set(D(), Acc{1});
+    const V beta = Has<kBeta>(beta_) ? LoadPart(AccFormat(), D(), beta_ + i, n) : hn::Zero(D());
     return hn::MulAdd(row_.Full(v, i), gamma, beta);
   }
 
  private:
+  template <Presence kPresence>
+  static HWY_INLINE bool Has(const Acc* param) {
+    return kPresence == Presence::kEither ? param != nullptr : kPresence == Presence::kPresent;
+  }
+
   AffineMap<Format> row_;
   const Acc* gamma_;
   const Acc* beta_;
@@ -195,7 +207,7 @@ class Transform {
         y_(static_cast<Lane*>(run.y)),
         count_(run.count) {}
 
-  HWY_INLINE bool CanTakeEight() const { return at_ + 8 * Lanes() <= count_; }
+  HWY_INLINE bool CanTakeEights(int n) const { return at_ + n * 8 * Lanes() <= count_; }
 
   HWY_INLINE void TakeEight() {
     TakeFour();
@@ -296,9 +308,23 @@ void Apply(const Run& run, const Affine& affine) {
   TransformRun<Format, Format>(run, AffineMap<Format>(affine));
 }
 
+template <class Format, Presence kGamma, Presence kBeta>
+HWY_NOINLINE void ApplyKnownElements(const Run& run, const ElementAffine& affine) {
+  TransformAll<Format, Format, NothingAfter<Format>>(run,
+                                                     ElementMap<Format, kGamma, kBeta>(affine));
+}
+
 template <class Format>
 void ApplyElements(const Run& run, const ElementAffine& affine) {
-  TransformRun<Format, Format>(run, ElementMap<Format>(affine));
+  constexpr Presence kAbsent = Presence::kAbsent;
+  constexpr Presence kPresent = Presence::kPresent;
+  if (run.epilogue.activation != Activation::kNone || affine.gamma == nullptr) {
+    TransformRun<Format, Format>(run, ElementMap<Format>(affine));
+  } else if (affine.beta == nullptr) {
+    ApplyKnownElements<Format, kPresent, kAbsent>(run, affine);
+  } else {
+    ApplyKnownElements<Format, kPresent, kPresent>(run, affine);
+  }
 }
 
 template <class Format>
@@ -312,9 +338,10 @@ template <class Format, class Map>
 HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Format>* summer) {
   Transform<Format, Format, Map, NothingAfter<Format>> transform(run, map);
   transform.TakeHead();
-  while (transform.CanTakeEight() && summer->CanStep()) {
+  constexpr int kEights = ChunkSummer<Format>::kEights;
+  while (transform.CanTakeEights(kEights) && summer->CanStep()) {
     summer->Step();
-    transform.TakeEight();
+    for (int i = 0; i < kEights; ++i) transform.TakeEight();
   }
   transform.TakeRest();
 }

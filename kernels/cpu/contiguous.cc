@@ -4,8 +4,8 @@
 // and parts in the same order: rows over cores, where each core brings a row into its own cache
 // once; or, where rows are few or too long for that, each row's parts over cores.
 //
-// In both, a row is written while the next one is read: reading alone and writing alone each leave
-// half of the memory's capacity idle.
+// What exceeds the caches is written while the next row is read: reading alone and writing alone
+// each leave half of the memory's capacity idle. Short rows in the caches go by several at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +16,11 @@
 namespace normd::norm::cpu {
 namespace {
 
+// Rows that are computed together: their elements stay in a second-level cache, and the gamma and
+// beta of a tile in a first-level one.
+constexpr std::int64_t kMaxTogether = 4;
+constexpr std::int64_t kTogetherBytes = 32 << 10;
+constexpr std::int64_t kTileElements = 2048;
 // Shorter runs of one channel are not worth going along with the next row's sums.
 constexpr std::int64_t kMinRunElements = 256;
 // Elementwise rows bring gamma and beta along: four arrays that must fit a first-level cache
@@ -80,6 +85,13 @@ class ContiguousRows {
   }
 
   void Normalize(std::int64_t begin, std::int64_t end) const {
+    const std::int64_t together = RowsTogether();
+    if (together > 1) {
+      for (std::int64_t row = begin; row < end; row += together) {
+        NormalizeTogether(row, std::min(end, row + together));
+      }
+      return;
+    }
     const bool along = HasTwoAtATime();
     RowStatistics statistics;
     for (std::int64_t row = begin; row < end; ++row) {
@@ -96,6 +108,28 @@ class ContiguousRows {
   }
 
  private:
+  std::int64_t RowsTogether() const {
+    if (given_ || batch_.exceeds_caches || (segment_.spatial == 1 && HasTwoAtATime())) return 1;
+    const std::int64_t row_bytes = length_ * static_cast<std::int64_t>(SizeOf(batch_.spec.dtype));
+    return std::min(kMaxTogether, kTogetherBytes / row_bytes);
+  }
+
+  // The statistics of a row take a chain of dependent steps, during which the processor can sum the
+  // next one; gamma and beta are read once for all.
+  void NormalizeTogether(std::int64_t begin, std::int64_t end) const {
+    RowStatistics statistics[kMaxTogether];
+    for (std::int64_t row = begin; row < end; ++row) {
+      statistics[row - begin] =
+          MergeParts(row, [&](std::int64_t part) { return PartMoments(row, part); });
+    }
+    const std::int64_t tile = segment_.spatial == 1 ? kTileElements : length_;
+    for (std::int64_t at = 0; at < length_; at += tile) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        Apply(row, statistics[row - begin], at, std::min(at + tile, length_));
+      }
+    }
+  }
+
   std::int64_t FirstChannel(std::int64_t row) const { return row % groups_ * row_channels_; }
 
   const void* At(std::int64_t row, std::int64_t element) const {

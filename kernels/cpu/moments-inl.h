@@ -175,6 +175,9 @@ class ChunkSummer {
   using Lane = typename Format::Lane;
   using Acc = typename Format::Acc;
 
+  // How often Transform takes eight vectors while this takes a step.
+  static constexpr int kEights = 1;
+
   HWY_INLINE ChunkSummer(const Lane* x, std::int64_t count, bool centered)
       : x_(x), count_(count), centered_(centered) {
     constexpr std::int64_t kPivotElements = 128;

@@ -11,6 +11,7 @@
 // The above comes first: it includes this file once per target.
 #include "hwy/highway.h"
 #include "kernels/cpu/apply-inl.h"
+#include "kernels/cpu/bfloat16_instructions-inl.h"
 #include "kernels/cpu/channel_moments-inl.h"
 #include "kernels/cpu/moments-inl.h"
 
@@ -27,7 +28,12 @@ const SimdKernels& Table() {
   return kTable;
 }
 
-const SimdKernels* ChooseKernels(DType dtype) {
+const SimdKernels* ChooseKernels(DType dtype, [[maybe_unused]] bool native) {
+#if NORMD_BFLOAT16_INSTRUCTIONS
+  if (native && dtype == DType::kBFloat16 && HasBFloat16Instructions()) {
+    return &Table<NativeBFloat16>();
+  }
+#endif
   switch (dtype) {
     case DType::kFloat32: return &Table<Float32>();
     case DType::kFloat64: return &Table<Float64>();
@@ -49,7 +55,13 @@ namespace normd::norm::cpu {
 HWY_EXPORT(ChooseKernels);
 HWY_EXPORT(TargetName);
 
-const SimdKernels& KernelsFor(DType dtype) { return *HWY_DYNAMIC_DISPATCH(ChooseKernels)(dtype); }
+const SimdKernels& KernelsFor(DType dtype) {
+  return *HWY_DYNAMIC_DISPATCH(ChooseKernels)(dtype, true);
+}
+
+const SimdKernels& PortableKernelsFor(DType dtype) {
+  return *HWY_DYNAMIC_DISPATCH(ChooseKernels)(dtype, false);
+}
 
 void FlushStreams() { hwy::FlushStream(); }
 

@@ -37,6 +37,10 @@ struct SimdKernels {
 
 const SimdKernels& KernelsFor(DType dtype);
 
+// What KernelsFor gives on a machine that has InstructionSet() and no instructions for a dtype of
+// its own.
+const SimdKernels& PortableKernelsFor(DType dtype);
+
 // The name of the instruction set that KernelsFor chooses, such as "AVX3".
 const char* InstructionSet();
 

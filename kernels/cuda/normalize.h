@@ -33,7 +33,8 @@ struct LaunchOptions {
 // The workspace that Normalize needs for this batch; monotonic in samples and in segments. With
 // Strategy::kAuto and contiguous rows it stays under kWorkspaceBase plus 1/256 of the batch's bytes
 // from compute capability 8.0 on; interleaved rows of many channels and few positions, and factors
-// of each sample's channels, may need up to an eighth. Counts as in ValidateSegments; data pointers
+// of each sample's channels, need up to an eighth, and more where a sample has fewer positions than
+// partial statistics. Counts as in ValidateSegments; data pointers
 // are not looked at.
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced = Strategy::kAuto);

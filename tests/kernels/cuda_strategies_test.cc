@@ -299,6 +299,11 @@ TEST_F(CudaStrategiesTest, StripsOfManyTilesAgreeWithReference) {
       }
     }
   }
+  // As many tiles of a sample as there may be, and positions that would make one more.
+  for (const std::int64_t spatial : {4096 * 16, 4097 * 16, 4097 * 16 + 1}) {
+    Problem problem(ChannelsLastSpec(2048, 1, DType::kFloat16), 1, spatial);
+    EXPECT_TRUE(Check(&problem, Strategy::kSplit));
+  }
 }
 
 TEST_F(CudaStrategiesTest, GivenStatisticsAgreeWithReferenceInBothLayouts) {

@@ -86,38 +86,6 @@ __device__ inline TileColumn FindTileColumn(const TileBatch& batch, std::uint32_
 
 constexpr int kTileUnroll = 4;  // Vectors of a thread that are on their way at once.
 
-// Loads vectors [begin, begin + kTileUnroll) of a thread's column, those that exist.
-template <typename T>
-__device__ inline void LoadColumnPart(const TileColumn& column, std::int64_t begin,
-                                      Vector (&vectors)[kTileUnroll]) {
-#pragma unroll
-  for (int i = 0; i < kTileUnroll; ++i) {
-    if (begin + i >= column.count) continue;
-    vectors[i] =
-        LoadColumn<T>(column.x + (begin + i) * column.step, column.present, column.x_width);
-  }
-}
-
-// Scales and stores a thread's column. `vectors` holds the first part: the caller loads it before
-// what the scale needs.
-template <typename T, int kParts>
-__device__ inline void ScaleColumn(const TileColumn& column, const ColumnScale<T, kParts>& scale,
-                                   Activation activation, Accumulator<T> leaky_slope,
-                                   Vector (&vectors)[kTileUnroll]) {
-  for (std::int64_t begin = 0;;) {
-#pragma unroll
-    for (int i = 0; i < kTileUnroll; ++i) {
-      if (begin + i >= column.count) continue;
-      StoreColumn<T>(column.y + (begin + i) * column.step,
-                     scale.Apply(vectors[i], activation, leaky_slope), column.present,
-                     column.y_width);
-    }
-    begin += kTileUnroll;
-    if (begin >= column.count) break;
-    LoadColumnPart<T>(column, begin, vectors);
-  }
-}
-
 // Host side: an empty batch whose tiles are at most `max_columns` vectors wide.
 inline TileBatch EmptyTileBatch(const NormSpec& spec, std::int64_t max_columns) {
   const std::int64_t per_vector = kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype));

@@ -12,9 +12,11 @@
 namespace normd::norm::cuda {
 
 // PTX promises a relative error of 2^-11 for tanh, of which 1 + tanh(h) near -1 would make many
-// units in the last place. Compute capability 9.0 is better than that (docs/experiments.md); other
-// devices keep the exponential. So does bfloat16, whose exponential needs a shift of its own: both
-// formulas together spill registers.
+// units in the last place. Compute capability 9.0 is better than that (docs/experiments.md); code
+// for other devices keeps the exponential. A later device that is given the PTX of 9.0, in place of
+// code of its own, takes a tanh that nobody has measured there: the image has 9.0 as 90-real.
+// bfloat16 keeps the exponential too, since it needs a shift of its own and both formulas together
+// spill registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 inline constexpr bool kTanhIsAccurate = true;
 #else

@@ -177,6 +177,8 @@ struct RunCut {
 // so many that the last wave of the launch's blocks leaves the fewest of their places empty.
 std::int64_t RowsOfRun(const StageBatch& batch, int teams, std::int64_t fewest, std::int64_t shared,
                        std::int64_t places) {
+  // A later launch of the batch may have fewer than its first segment.
+  if (batch.rows < shared) return 0;
   std::int64_t best = 0;
   double most_busy = 0;
   const std::int64_t most = std::min(std::max<std::int64_t>(fewest, kMostRowsOfOneWave), shared);

@@ -366,7 +366,8 @@ class SlicedRow {
     if constexpr (kRagged) {
       const int present = Present(vector);
       LoadGammaOrBeta(batch_.gamma, channel, present, 1, factor);
-      if (batch_.gamma.data != nullptr) {
+      // A sum with 0 would lose the sign of -0.
+      if (batch_.gamma.data != nullptr && batch_.weight_offset.narrow != 0) {
 #pragma unroll
         for (float& value : factor) value += batch_.weight_offset.narrow;
       }

@@ -1,0 +1,220 @@
+// The loops with instructions for bfloat16 against those without, which every machine can run.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/cpu/simd_kernels.h"
+
+namespace normd::norm::cpu {
+namespace {
+
+using Bits = std::vector<std::uint16_t>;
+
+float ToFloat(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+std::uint16_t Truncated(float value) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+}
+
+Bits EveryValue() {
+  Bits all(1 << 16);
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  return all;
+}
+
+class CpuBFloat16Test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (&native_ == &portable_) GTEST_SKIP() << "no instructions for bfloat16 on this machine";
+  }
+
+  // Both at once: `use(kernels, y)` fills y.
+  template <class Use>
+  void ExpectSameBits(std::size_t count, const Use& use) {
+    Bits expected(count, 0x1234);
+    Bits actual(count, 0x4321);
+    use(portable_, expected.data());
+    use(native_, actual.data());
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(actual[i], expected[i]) << "element " << i << " of " << count;
+    }
+  }
+
+  const SimdKernels& native_ = KernelsFor(DType::kBFloat16);
+  const SimdKernels& portable_ = PortableKernelsFor(DType::kBFloat16);
+  std::mt19937 random_{20261124};
+};
+
+Run MakeRun(const Bits& x, std::uint16_t* y, std::int64_t count) {
+  Run run;
+  run.x = x.data();
+  run.y = y;
+  run.count = count;
+  return run;
+}
+
+// To and from subnormal numbers, ties, infinities and NaN among them.
+TEST_F(CpuBFloat16Test, RoundsEveryValueAlikeAtEveryScale) {
+  const Bits x = EveryValue();
+  for (const double scale : {1.0, -1.0, 1 + 0x1p-8, 1 + 0x1p-9, 1 + 3 * 0x1p-9, 0x1p-1, 0x1p-126,
+                             0x1p-133, 3 * 0x1p-133, 0x1p-140, 0x1p+120, 0.7}) {
+    for (const double shift : {0.0, 0x1p-127, 0x1p-133, -0x1p-134, 1.0}) {
+      SCOPED_TRACE(::testing::Message() << scale << " " << shift);
+      ExpectSameBits(x.size(), [&](const SimdKernels& kernels, std::uint16_t* y) {
+        kernels.apply(MakeRun(x, y, static_cast<std::int64_t>(x.size())), {0, scale, shift});
+      });
+    }
+  }
+}
+
+TEST_F(CpuBFloat16Test, AddsAnyTwoValuesAlike) {
+  const Bits x = EveryValue();
+  Bits residual = x;
+  for (int turn = 0; turn < 8; ++turn) {
+    std::shuffle(residual.begin(), residual.end(), random_);
+    ExpectSameBits(x.size(), [&](const SimdKernels& kernels, std::uint16_t* y) {
+      kernels.add(x.data(), residual.data(), y, static_cast<std::int64_t>(x.size()));
+    });
+  }
+}
+
+TEST_F(CpuBFloat16Test, AppliesElementsAlikeAtEveryLength) {
+  Bits x = EveryValue();
+  std::vector<float> gamma(x.size()), beta(x.size());
+  std::uniform_int_distribution<std::uint32_t> any_bits;
+  for (std::int64_t count = 1; count < 700; count += count < 140 ? 1 : 13) {
+    SCOPED_TRACE(count);
+    std::shuffle(x.begin(), x.end(), random_);
+    for (std::int64_t i = 0; i < count; ++i) {
+      gamma[static_cast<std::size_t>(i)] = std::bit_cast<float>(any_bits(random_));
+      beta[static_cast<std::size_t>(i)] =
+          i % 3 == 0 ? 0.0F : std::bit_cast<float>(any_bits(random_) & 0x81FF'FFFF);
+    }
+    for (const bool with_gamma : {true, false}) {
+      for (const bool with_beta : {true, false}) {
+        ExpectSameBits(static_cast<std::size_t>(count),
+                       [&](const SimdKernels& kernels, std::uint16_t* y) {
+                         kernels.apply_elements(MakeRun(x, y, count),
+                                                {0.25, 1.5, with_gamma ? gamma.data() : nullptr,
+                                                 with_beta ? beta.data() : nullptr});
+                       });
+      }
+    }
+  }
+}
+
+Moments InDouble(const Bits& x, std::int64_t begin, std::int64_t count, bool centered) {
+  Moments moments{static_cast<double>(count), 0, 0};
+  const auto at = [&](std::int64_t i) {
+    return static_cast<double>(ToFloat(x[static_cast<std::size_t>(begin + i)]));
+  };
+  for (std::int64_t i = 0; centered && i < count; ++i) moments.mean += at(i);
+  moments.mean /= moments.count;
+  for (std::int64_t i = 0; i < count; ++i) {
+    moments.m2 += (at(i) - moments.mean) * (at(i) - moments.mean);
+  }
+  return moments;
+}
+
+struct Data {
+  const char* name;
+  double center;
+  double deviation;
+  bool is_summed_around_zero;  // In any long chunk; otherwise chunks are the portable loops'.
+};
+constexpr Data kData[] = {{"Standard", 0, 1, true},
+                          {"OneDeviationAway", 1, 1, true},
+                          {"Small", 0, 1e-14, true},
+                          {"Large", 1e17, 1e17, true},
+                          {"FarAway", 100, 1, false},
+                          {"SubnormalSquares", 0, 1e-17, false},
+                          {"TinyAndFarAway", 1e-18, 1e-20, false},
+                          {"Subnormal", 0, 1e-39, false},
+                          {"Huge", 0, 1e25, false}};
+
+std::string DataName(const ::testing::TestParamInfo<Data>& info) { return info.param.name; }
+
+class CpuBFloat16MomentsTest : public CpuBFloat16Test,
+                               public ::testing::WithParamInterface<Data> {};
+
+TEST_P(CpuBFloat16MomentsTest, AreThoseOfDoubleOrPortableAtEveryLength) {
+  std::normal_distribution<double> normal(GetParam().center, GetParam().deviation);
+  Bits x(40000);
+  for (auto& bits : x) bits = Truncated(static_cast<float>(normal(random_)));
+  std::vector<std::int64_t> counts(600);
+  std::iota(counts.begin(), counts.end(), 1);
+  counts.insert(counts.end(), {4095, 16383, 16384, 16385, 33000});
+  for (const std::int64_t count : counts) {
+    for (const bool centered : {true, false}) {
+      const std::int64_t begin = count % 7;
+      const Moments moments = native_.moments(x.data() + begin, count, centered);
+      SCOPED_TRACE(::testing::Message() << count << (centered ? " centered" : ""));
+      if (!GetParam().is_summed_around_zero && count >= 100 &&
+          (centered || GetParam().center == 0)) {
+        const Moments expected = portable_.moments(x.data() + begin, count, centered);
+        EXPECT_EQ(moments.mean, expected.mean);
+        EXPECT_EQ(moments.m2, expected.m2);
+        continue;
+      }
+      if (!GetParam().is_summed_around_zero) continue;
+      const Moments expected = InDouble(x, begin, count, centered);
+      const double mean_square = InDouble(x, begin, count, false).m2 / moments.count;
+      EXPECT_EQ(moments.count, expected.count);
+      EXPECT_NEAR(moments.mean, expected.mean, 4e-7 * std::sqrt(mean_square));
+      EXPECT_NEAR(moments.m2, expected.m2,
+                  4e-6 * expected.m2 + 1e-13 * moments.count * mean_square);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Data, CpuBFloat16MomentsTest, ::testing::ValuesIn(kData), DataName);
+
+TEST_F(CpuBFloat16Test, MomentsOfSpecialValuesAreThePortableOnes) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float special : {inf, -inf, std::numeric_limits<float>::quiet_NaN(), 3e38F, 0.0F}) {
+    for (const std::size_t at : {0, 255, 256, 511, 512, 517}) {
+      Bits x(518, Truncated(special == 0 ? 0.0F : 1.0F));
+      x[at] = Truncated(special);
+      for (const bool centered : {true, false}) {
+        const Moments expected = portable_.moments(x.data(), 518, centered);
+        const Moments actual = native_.moments(x.data(), 518, centered);
+        EXPECT_EQ(std::isnan(actual.mean), std::isnan(expected.mean)) << special << " at " << at;
+        EXPECT_EQ(std::isnan(actual.m2), std::isnan(expected.m2)) << special << " at " << at;
+        if (!std::isnan(expected.m2)) {
+          EXPECT_EQ(actual.mean, expected.mean);
+          EXPECT_EQ(actual.m2, expected.m2);
+        }
+      }
+    }
+  }
+}
+
+// The bits of a row do not depend on whether another one is written meanwhile.
+TEST_F(CpuBFloat16Test, AlongWithARunTheMomentsAndResultsHaveTheSameBits) {
+  std::normal_distribution<float> normal(0, 1);
+  Bits x(20000), next(20000);
+  for (auto& bits : x) bits = Truncated(normal(random_));
+  for (auto& bits : next) bits = Truncated(normal(random_));
+  for (const std::int64_t count : {1, 31, 32, 255, 256, 257, 700, 2048, 16383, 16384}) {
+    SCOPED_TRACE(count);
+    Bits alone(static_cast<std::size_t>(count)), along(static_cast<std::size_t>(count));
+    const ElementAffine affine{0.5, 2, nullptr, nullptr};
+    native_.apply_elements(MakeRun(x, alone.data(), count), affine);
+    const Moments moments = native_.apply_elements_along(MakeRun(x, along.data(), count), affine,
+                                                         {next.data(), count, true});
+    const Moments expected = native_.moments(next.data(), count, true);
+    EXPECT_EQ(along, alone);
+    EXPECT_EQ(moments.mean, expected.mean);
+    EXPECT_EQ(moments.m2, expected.m2);
+  }
+}
+
+}  // namespace
+}  // namespace normd::norm::cpu
