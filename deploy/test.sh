@@ -30,6 +30,9 @@ if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; th
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 fi
 
+# CI builds dev once and from nothing: several sources of a library at a time, as the other presets.
+if [[ -n ${CI:-} ]]; then export NORMD_UNITY_BUILD=ON; fi
+
 # attribute FILE NAME: a count from the first element of ctest's JUnit report.
 attribute() { sed -n "1,/>/s/.*[[:space:]]$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }
 
