@@ -11,10 +11,13 @@
 #define NORMD_KERNELS_CPU_BFLOAT16_INSTRUCTIONS_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/cpu/channel_moments-inl.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/moments-inl.h"
 #include "kernels/cpu/moments.h"
@@ -74,6 +77,24 @@ HWY_INLINE VPair NarrowPair(NativeBFloat16, D d, VFloat v0, VFloat v1) {
   return NarrowPair(BFloat16(), d, v0, v1);
 }
 
+// What sums around 0 leave of moments.
+struct PlainSums {
+  double count;
+  double first;
+  double second;
+  bool centered;
+
+  HWY_INLINE double mean() const { return centered ? first / count : 0; }
+  HWY_INLINE double m2() const { return second - (centered ? first * mean() : 0); }
+  // Whether they lose little: squares are not rounded to 0 or infinity, and the mean is at most two
+  // deviations from 0.
+  HWY_INLINE bool Hold() const {
+    constexpr double kLeastSquare = 0x1p-100;
+    return second >= count * kLeastSquare && std::isfinite(second) &&
+           (!centered || first * mean() <= 4 * m2());
+  }
+};
+
 HWY_NOINLINE Moments CarefulMoments(const std::uint16_t* x, std::int64_t count, bool centered) {
   return ChunkSummer<BFloat16>(x, count, centered).Finish();
 }
@@ -117,19 +138,10 @@ class ChunkSummer<NativeBFloat16> {
 
   HWY_INLINE Moments Finish() {
     TakeRest();
-    constexpr double kLeastSquare = 0x1p-100;
-    const double n = static_cast<double>(count_);
-    const double second = second_.Total();
-    if (!(second >= n * kLeastSquare && std::isfinite(second))) {
-      return CarefulMoments(x_, count_, centered_);
-    }
-    if (!centered_) return {n, 0, second};
-    const double first = first_.Total();
-    const double mean = first / n;
-    const double correction = first * mean;
-    const double m2 = second - correction;
-    if (!(correction <= 4 * m2)) return CarefulMoments(x_, count_, centered_);
-    return {n, mean, m2};
+    const PlainSums sums{static_cast<double>(count_), centered_ ? first_.Total() : 0,
+                         second_.Total(), centered_};
+    if (!sums.Hold()) return CarefulMoments(x_, count_, centered_);
+    return {sums.count, sums.mean(), sums.m2()};
   }
 
  private:
@@ -163,6 +175,137 @@ class ChunkSummer<NativeBFloat16> {
   std::int64_t at_ = 0;
   WideSum<FloatTag> first_;
   WideSum<FloatTag> second_;
+};
+
+template <>
+inline constexpr std::size_t kMaxChannels<NativeBFloat16> = hn::MaxLanes(PairTag());
+
+// A vector of channels of two positions at a time: their elements in turn are pairs whose products
+// the instruction adds, which leaves the channels out of order.
+template <bool kPart>
+class ChannelPairs {
+ public:
+  HWY_INLINE ChannelPairs(const std::uint16_t* x, std::int64_t stride, std::size_t channels,
+                          bool centered)
+      : x_(x), stride_(stride), channels_(channels), centered_(centered) {}
+
+  HWY_INLINE void Accumulate(std::int64_t positions, Ahead ahead) {
+    std::int64_t i = 0;
+    for (; i + 8 <= positions; i += 8) {
+      ahead.FetchEight(kMaxChannels<NativeBFloat16> * sizeof(*x_));
+      Add<4>(i, [&](std::int64_t position) HWY_ATTR { return Row(position); });
+    }
+    const auto row_if_any = [&](std::int64_t position) HWY_ATTR {
+      return position < positions ? Row(position) : hn::Zero(PairTag());
+    };
+    for (; i < positions; i += 2) Add<1>(i, row_if_any);
+  }
+
+  // Those of each channel.
+  HWY_INLINE void Store(double* first, double* second) const {
+    StoreInOrder(first_, first);
+    StoreInOrder(second_, second);
+  }
+
+ private:
+  static constexpr std::size_t kLanes = hn::MaxLanes(FloatTag());
+
+  HWY_INLINE VPair Row(std::int64_t position) const {
+    const std::uint16_t* p = x_ + position * stride_;
+    if constexpr (kPart) return hn::MaskedLoad(hn::FirstN(PairTag(), channels_), PairTag(), p);
+    return hn::LoadU(PairTag(), p);
+  }
+
+  template <int kPairs, class RowAt>
+  HWY_INLINE void Add(std::int64_t position, const RowAt& row) {
+    const FloatTag d;
+    const VPair ones = hn::Set(PairTag(), std::uint16_t{0x3F80});
+    VFloat first[2] = {hn::Zero(d), hn::Zero(d)};
+    VFloat second[2] = {hn::Zero(d), hn::Zero(d)};
+    for (int k = 0; k < kPairs; ++k) {
+      const VPair even = row(position + 2 * k);
+      const VPair odd = row(position + 2 * k + 1);
+      const VPair lower = hn::InterleaveLower(PairTag(), even, odd);
+      const VPair upper = hn::InterleaveUpper(PairTag(), even, odd);
+      second[0] = AddProducts(second[0], lower, lower);
+      second[1] = AddProducts(second[1], upper, upper);
+      if (!centered_) continue;
+      first[0] = AddProducts(first[0], lower, ones);
+      first[1] = AddProducts(first[1], upper, ones);
+    }
+    for (int half = 0; half < 2; ++half) {
+      second_[half].Add(d, second[half]);
+      if (centered_) first_[half].Add(d, first[half]);
+    }
+  }
+
+  // Of each eight channels, which are a block of 128 bits, the first four are in the lower half.
+  static HWY_INLINE void StoreInOrder(const WideSum<FloatTag> (&sums)[2], double* to) {
+    HWY_ALIGN double halves[2][kLanes];
+    for (int half = 0; half < 2; ++half) StoreWide(FloatTag(), sums[half], halves[half]);
+    for (std::size_t c = 0; c < 2 * kLanes; ++c) to[c] = halves[c / 4 % 2][c / 8 * 4 + c % 4];
+  }
+
+  const std::uint16_t* x_;
+  std::int64_t stride_;
+  std::size_t channels_;
+  bool centered_;
+  WideSum<FloatTag> first_[2];
+  WideSum<FloatTag> second_[2];
+};
+
+template <>
+struct ChannelTiles<NativeBFloat16> {
+  using Result = TileResult<NativeBFloat16>;
+
+  // Half of a second-level cache: a tile has whole lines.
+  static constexpr std::int64_t kBlockElements = 1 << 17;
+
+  static HWY_INLINE std::int64_t Lanes() { return Result::kMaxLanes; }
+
+  static HWY_INLINE void Take(const std::uint16_t* x, std::int64_t stride, std::int64_t positions,
+                              bool centered, std::size_t channels, Ahead ahead, Result* result) {
+    if (channels == Result::kMaxLanes) {
+      TakePairs(ChannelPairs<false>(x, stride, channels, centered), x, stride, positions, centered,
+                channels, ahead, result);
+    } else {
+      TakePairs(ChannelPairs<true>(x, stride, channels, centered), x, stride, positions, centered,
+                channels, ahead, result);
+    }
+  }
+
+ private:
+  template <class Pairs>
+  static HWY_INLINE void TakePairs(Pairs pairs, const std::uint16_t* x, std::int64_t stride,
+                                   std::int64_t positions, bool centered, std::size_t channels,
+                                   Ahead ahead, Result* result) {
+    double first[Result::kMaxLanes];
+    double second[Result::kMaxLanes];
+    pairs.Accumulate(positions, ahead);
+    pairs.Store(first, second);
+    bool hold[Result::kMaxLanes];
+    bool all_hold = true;
+    for (std::size_t c = 0; c < channels; ++c) {
+      const PlainSums sums{static_cast<double>(positions), first[c], second[c], centered};
+      result->mean[c] = sums.mean();
+      result->m2[c] = sums.m2();
+      hold[c] = sums.Hold();
+      all_hold = all_hold && hold[c];
+    }
+    if (all_hold) return;
+    // The others are summed around pivots.
+    using Careful = ChannelTiles<BFloat16>;
+    for (std::size_t begin = 0; begin < channels; begin += kMaxChannels<BFloat16>) {
+      TileResult<BFloat16> careful;
+      const std::size_t count = std::min(kMaxChannels<BFloat16>, channels - begin);
+      Careful::Take(x + begin, stride, positions, centered, count, ahead, &careful);
+      for (std::size_t c = 0; c < count; ++c) {
+        if (hold[begin + c]) continue;
+        result->mean[begin + c] = careful.mean[c];
+        result->m2[begin + c] = careful.m2[c];
+      }
+    }
+  }
 };
 
 }  // namespace HWY_NAMESPACE

@@ -97,10 +97,14 @@ HWY_INLINE void StoreWide(D d, const WideSum<D>& sum, double* to) {
   (void)d;
 }
 
+// Channels of a tile.
+template <class Format>
+inline constexpr std::size_t kMaxChannels = hn::MaxLanes(AccTag<Format>());
+
 // The moments of one tile's channels over one block.
 template <class Format>
 struct TileResult {
-  static constexpr std::size_t kMaxLanes = hn::MaxLanes(AccTag<Format>());
+  static constexpr std::size_t kMaxLanes = kMaxChannels<Format>;
 
   double mean[kMaxLanes];
   double m2[kMaxLanes];
@@ -153,16 +157,39 @@ HWY_INLINE void MergeTile(const TileResult<Format>& tile, std::int64_t before,
   }
 }
 
+// How the moments of a tile are taken, and how many channels it has at most.
+template <class Format>
+struct ChannelTiles {
+  // About half of a first-level cache: a line that a tile has a part of is still there for the
+  // next.
+  static constexpr std::int64_t kBlockElements = 4096;
+
+  static HWY_INLINE std::int64_t Lanes() {
+    return static_cast<std::int64_t>(hn::Lanes(AccTag<Format>()));
+  }
+
+  // Of `channels` <= Lanes() channels from x on.
+  static HWY_INLINE void Take(const typename Format::Lane* x, std::int64_t stride,
+                              std::int64_t positions, bool centered, std::size_t channels,
+                              Ahead ahead, TileResult<Format>* result) {
+    if (static_cast<std::int64_t>(channels) == Lanes()) {
+      const ChannelTile<Format, false> tile(x, stride, 0);
+      TileMoments(tile, positions, centered, channels, ahead, result);
+    } else {
+      const ChannelTile<Format, true> tile(x, stride, channels);
+      TileMoments(tile, positions, centered, channels, ahead, result);
+    }
+  }
+};
+
 template <class Format>
 void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, double* m2) {
-  // About half of a first-level cache.
-  constexpr std::int64_t kBlockElements = 4096;
-  const AccTag<Format> d;
-  const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  using Tiles = ChannelTiles<Format>;
+  const std::int64_t lanes = Tiles::Lanes();
   const std::int64_t channels = block.channels;
   const std::int64_t stride = block.stride == 0 ? channels : block.stride;
   const auto* x = static_cast<const typename Format::Lane*>(block.x);
-  const std::int64_t step = std::clamp<std::int64_t>(kBlockElements / channels, 64, 512);
+  const std::int64_t step = std::clamp<std::int64_t>(Tiles::kBlockElements / channels, 64, 512);
   for (std::int64_t from = 0; from < block.positions; from += step) {
     const std::int64_t positions = std::min(step, block.positions - from);
     const auto* rows = x + from * stride;
@@ -180,13 +207,7 @@ void ChannelMoments(const ChannelBlock& block, bool centered, double* mean, doub
         ahead.address += static_cast<std::uintptr_t>(c) * sizeof(*x);
         ahead.stride = static_cast<std::uintptr_t>(stride) * sizeof(*x);
       }
-      if (c + lanes <= channels) {
-        const ChannelTile<Format, false> tile(rows + c, stride, 0);
-        TileMoments(tile, positions, centered, width, ahead, &result);
-      } else {
-        const ChannelTile<Format, true> tile(rows + c, stride, width);
-        TileMoments(tile, positions, centered, width, ahead, &result);
-      }
+      Tiles::Take(rows + c, stride, positions, centered, width, ahead, &result);
       MergeTile<Format>(result, from, positions, width, mean + c, m2 + c);
     }
   }

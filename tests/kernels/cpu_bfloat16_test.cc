@@ -174,6 +174,63 @@ TEST_P(CpuBFloat16MomentsTest, AreThoseOfDoubleOrPortableAtEveryLength) {
   }
 }
 
+// Each channel of a block whose lines are longer than the block, at every width and height.
+TEST_P(CpuBFloat16MomentsTest, OfChannelsAreThoseOfDoubleOrPortableAtEverySize) {
+  constexpr std::int64_t kStride = 103;
+  std::normal_distribution<double> normal(GetParam().center, GetParam().deviation);
+  Bits x(kStride * 700);
+  for (auto& bits : x) bits = Truncated(static_cast<float>(normal(random_)));
+  const auto moments_of = [&](const SimdKernels& kernels, std::int64_t from, std::int64_t channels,
+                              std::int64_t positions, bool centered) {
+    std::vector<double> mean(static_cast<std::size_t>(channels), -1.0);
+    std::vector<double> m2(mean);
+    kernels.channel_moments({x.data() + from, positions, channels, kStride}, centered, mean.data(),
+                            m2.data());
+    std::vector<Moments> all;
+    for (std::size_t c = 0; c < mean.size(); ++c) {
+      all.push_back({static_cast<double>(positions), mean[c], m2[c]});
+    }
+    return all;
+  };
+  for (const std::int64_t positions : {1, 2, 3, 7, 8, 9, 15, 64, 65, 130, 512, 513, 700}) {
+    for (const std::int64_t channels : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 97}) {
+      for (const bool centered : {true, false}) {
+        SCOPED_TRACE(::testing::Message() << positions << " x " << channels << " " << centered);
+        const std::vector<Moments> all = moments_of(native_, 3, channels, positions, centered);
+        const std::vector<Moments> portable =
+            moments_of(portable_, 3, channels, positions, centered);
+        for (std::int64_t c = 0; c < channels; ++c) {
+          const Moments& moments = all[static_cast<std::size_t>(c)];
+          Bits column;
+          for (std::int64_t i = 0; i < positions; ++i) {
+            column.push_back(x[static_cast<std::size_t>(3 + c + i * kStride)]);
+          }
+          if (GetParam().is_summed_around_zero) {
+            const Moments expected = InDouble(column, 0, positions, centered);
+            const double square = InDouble(column, 0, positions, false).m2 / moments.count;
+            EXPECT_NEAR(moments.mean, expected.mean, 4e-7 * std::sqrt(square)) << c;
+            EXPECT_NEAR(moments.m2, expected.m2,
+                        4e-6 * expected.m2 + 1e-13 * moments.count * square)
+                << c;
+          } else if (GetParam().center == 0 && positions <= 64) {
+            EXPECT_EQ(moments.mean, portable[static_cast<std::size_t>(c)].mean) << c;
+            EXPECT_EQ(moments.m2, portable[static_cast<std::size_t>(c)].m2) << c;
+          }
+        }
+        // Wherever a block begins, a channel that needs no pivot has the same bits.
+        if (!GetParam().is_summed_around_zero || GetParam().center != 0 || positions < 64) continue;
+        const std::int64_t cut = channels / 3;
+        const std::vector<Moments> part =
+            moments_of(native_, 3 + cut, channels - cut, positions, centered);
+        for (std::size_t c = 0; c < part.size(); ++c) {
+          EXPECT_EQ(part[c].mean, all[c + static_cast<std::size_t>(cut)].mean) << c;
+          EXPECT_EQ(part[c].m2, all[c + static_cast<std::size_t>(cut)].m2) << c;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Data, CpuBFloat16MomentsTest, ::testing::ValuesIn(kData), DataName);
 
 TEST_F(CpuBFloat16Test, MomentsOfSpecialValuesAreThePortableOnes) {
