@@ -42,7 +42,7 @@ inline bool HasBFloat16Instructions() {
   return has;
 }
 
-// Loads, stores and single vectors are BFloat16's.
+// Loads are BFloat16's.
 struct NativeBFloat16 : BFloat16 {};
 
 using FloatTag = hn::ScalableTag<float>;
@@ -64,10 +64,19 @@ HWY_INLINE VFloat AddProducts(VFloat sum, VPair a, VPair b) {
   return sum;
 }
 
-// The same bits as BFloat16's.
+// Whether a number is subnormal, for _mm512_fpclass_ps_mask.
+inline constexpr int kSubnormal = 0x20;
+
+// Both round to the same bits as BFloat16's.
+template <class D>
+HWY_INLINE hn::Vec<HalfTag<D>> Narrow(NativeBFloat16, D d, VFloat v) {
+  hn::Vec<HalfTag<D>> half;
+  asm("vcvtneps2bf16 %1, %0" : "=v"(half.raw) : "v"(v.raw));
+  if (HWY_LIKELY(_mm512_fpclass_ps_mask(v.raw, kSubnormal) == 0)) return half;
+  return Narrow(BFloat16(), d, v);
+}
 template <class D>
 HWY_INLINE VPair NarrowPair(NativeBFloat16, D d, VFloat v0, VFloat v1) {
-  constexpr int kSubnormal = 0x20;
   const VPair pair = RoundPair(v0, v1);
   if (HWY_LIKELY(_mm512_testn_epi16_mask(pair.raw, _mm512_set1_epi16(0x7FFF)) == 0)) return pair;
   if (HWY_LIKELY((_mm512_fpclass_ps_mask(v0.raw, kSubnormal) |
@@ -95,7 +104,8 @@ struct PlainSums {
   }
 };
 
-HWY_NOINLINE Moments CarefulMoments(const std::uint16_t* x, std::int64_t count, bool centered) {
+HWY_NOINLINE inline Moments CarefulMoments(const std::uint16_t* x, std::int64_t count,
+                                           bool centered) {
   return ChunkSummer<BFloat16>(x, count, centered).Finish();
 }
 

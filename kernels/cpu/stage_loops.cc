@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 // The above comes first: it includes this file once per target.
 #include "hwy/highway.h"
+#include "kernels/cpu/bfloat16_instructions-inl.h"
 #include "kernels/cpu/quantize-inl.h"
 #include "kernels/cpu/stages-inl.h"
 
@@ -26,7 +27,12 @@ const StageLoops& LoopsOf() {
   return kLoops;
 }
 
-const StageLoops* ChooseStageLoops(DType dtype) {
+const StageLoops* ChooseStageLoops(DType dtype, [[maybe_unused]] bool native) {
+#if NORMD_BFLOAT16_INSTRUCTIONS
+  if (native && dtype == DType::kBFloat16 && HasBFloat16Instructions()) {
+    return &LoopsOf<NativeBFloat16>();
+  }
+#endif
   switch (dtype) {
     case DType::kFloat32: return &LoopsOf<Float32>();
     case DType::kFloat64: return &LoopsOf<Float64>();
@@ -46,7 +52,11 @@ namespace normd::norm::cpu {
 HWY_EXPORT(ChooseStageLoops);
 
 const StageLoops& StageLoopsFor(DType dtype) {
-  return *HWY_DYNAMIC_DISPATCH(ChooseStageLoops)(dtype);
+  return *HWY_DYNAMIC_DISPATCH(ChooseStageLoops)(dtype, true);
+}
+
+const StageLoops& PortableStageLoopsFor(DType dtype) {
+  return *HWY_DYNAMIC_DISPATCH(ChooseStageLoops)(dtype, false);
 }
 
 }  // namespace normd::norm::cpu

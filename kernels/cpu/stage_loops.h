@@ -32,6 +32,9 @@ struct StageLoops {
 
 const StageLoops& StageLoopsFor(DType dtype);
 
+// As PortableKernelsFor.
+const StageLoops& PortableStageLoopsFor(DType dtype);
+
 }  // namespace normd::norm::cpu
 
 #endif  // NORMD_KERNELS_CPU_STAGE_LOOPS_H_

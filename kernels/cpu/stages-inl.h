@@ -42,7 +42,10 @@ HWY_INLINE V CombineWith(D d, Combine combine, V v, V other) {
 // v as memory would have it.
 template <class Format, class D, class V = hn::Vec<D>>
 HWY_INLINE V Round(Format format, D d, V v) {
-  if constexpr (kIsHalf<Format>) {
+  if constexpr (std::is_base_of_v<BFloat16, Format>) {
+    const hn::RebindToUnsigned<D> du;
+    return hn::BitCast(d, hn::And(RoundToUpperHalf(d, v), hn::Set(du, 0xFFFF0000u)));
+  } else if constexpr (kIsHalf<Format>) {
     return Widen(format, d, Narrow(format, d, v));
   } else {
     return v;

@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/simd_kernels.h"
+#include "kernels/cpu/stage_loops.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -81,6 +82,47 @@ TEST_F(CpuBFloat16Test, AddsAnyTwoValuesAlike) {
     std::shuffle(residual.begin(), residual.end(), random_);
     ExpectSameBits(x.size(), [&](const SimdKernels& kernels, std::uint16_t* y) {
       kernels.add(x.data(), residual.data(), y, static_cast<std::int64_t>(x.size()));
+    });
+  }
+}
+
+// What is written of a sum, and what is normalized of it.
+TEST_F(CpuBFloat16Test, StagesReadAndWriteAnyTwoValuesAlike) {
+  const StageLoops& native = StageLoopsFor(DType::kBFloat16);
+  const StageLoops& portable = PortableStageLoopsFor(DType::kBFloat16);
+  const Bits x = EveryValue();
+  Bits residual = x;
+  for (const std::int64_t count : {65536, 1, 15, 17, 33, 70}) {
+    SCOPED_TRACE(count);
+    std::shuffle(residual.begin(), residual.end(), random_);
+    const auto size = static_cast<std::size_t>(count);
+    std::vector<float> expected(size), actual(size);
+    const auto read = [&](const StageLoops& loops, std::uint16_t* sum, float* v) {
+      InputRun run;
+      run.x = x.data();
+      run.residual = residual.data();
+      run.sum = sum;
+      run.rounded = true;
+      run.count = count;
+      loops.read(run, v);
+    };
+    ExpectSameBits(size, [&](const SimdKernels& kernels, std::uint16_t* sum) {
+      const bool is_native = &kernels == &native_;
+      read(is_native ? native : portable, sum, is_native ? actual.data() : expected.data());
+    });
+    for (std::size_t i = 0; i < size; ++i) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(actual[i]), std::bit_cast<std::uint32_t>(expected[i]))
+          << i;
+    }
+    ExpectSameBits(size, [&](const SimdKernels& kernels, std::uint16_t* y) {
+      StageRun run;
+      run.x = actual.data();
+      run.y = y;
+      run.count = count;
+      run.from_buffer = true;
+      run.combine = Combine::kAdd;
+      run.other = residual.data();
+      (&kernels == &native_ ? native : portable).apply(run, {0, 0x1p-7, 0x1p-130});
     });
   }
 }
