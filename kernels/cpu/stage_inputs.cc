@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "kernels/cpu/stage_loops.h"
 
@@ -42,10 +43,11 @@ class Modulation {
     Acc* const offsets = shifts ? offset->Resize(segment_.samples, channels_, per_sample) : nullptr;
     if (!scales && !shifts) return;
     const std::int64_t samples = per_sample ? segment_.samples : 1;
+    const Bases shared = spec_.style == Style::kNone ? BasesOf(0, 0, channels_) : Bases();
     batch_.parallel.For(samples, 1 + kTaskElements / channels_,
                         [&](std::int64_t begin, std::int64_t end) {
                           for (std::int64_t n = begin; n < end; ++n) {
-                            MakeSample(n, At(factors, n), At(offsets, n));
+                            MakeSample(n, shared, At(factors, n), At(offsets, n));
                           }
                         });
   }
@@ -54,6 +56,12 @@ class Modulation {
   Acc* At(Acc* values, std::int64_t n) const {
     return values == nullptr ? nullptr : values + n * channels_;
   }
+
+  // Of a run of channels, before the sample's scale and shift.
+  struct Bases {
+    std::vector<double> factor;
+    std::vector<double> offset;
+  };
 
   // Elements [first, first + count) of an array, in the accumulation type; none of one that is
   // null.
@@ -67,29 +75,46 @@ class Modulation {
     return values;
   }
 
-  void MakeSample(std::int64_t n, Acc* factors, Acc* offsets) const {
+  // Those of sample n's channels [first, first + count), without a style tensor.
+  Bases BasesOf(std::int64_t n, std::int64_t first, std::int64_t count) const {
     const std::vector<Acc> weights = Read(segment_.style_weights, n * spec_.styles, spec_.styles);
-    std::vector<double> means;
-    std::vector<double> deviations;
-    if (spec_.style == Style::kTensor) TensorStyle(n, &means, &deviations);
+    Bases bases;
+    bases.factor.reserve(static_cast<std::size_t>(count));
+    bases.offset.reserve(static_cast<std::size_t>(count));
+    for (std::int64_t c = first; c < first + count; ++c) {
+      bases.factor.push_back(Gamma(n, c, weights));
+      bases.offset.push_back(Beta(n, c, weights));
+    }
+    return bases;
+  }
+
+  // `shared` are all samples' without a style.
+  void MakeSample(std::int64_t n, const Bases& shared, Acc* factors, Acc* offsets) const {
+    Bases own;
+    if (spec_.style == Style::kTensor) {
+      TensorStyle(n, &own.offset, &own.factor);
+    } else if (spec_.style != Style::kNone) {
+      own = BasesOf(n, 0, channels_);
+    }
+    const Bases& bases = spec_.style == Style::kNone ? shared : own;
     for (std::int64_t first = 0; first < channels_; first += kRunChannels) {
       const std::int64_t count = std::min(kRunChannels, channels_ - first);
       const std::vector<Acc> scale = Read(segment_.scale, n * channels_ + first, count);
       const std::vector<Acc> shift = Read(segment_.shift, n * channels_ + first, count);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t c = first + i;
-        const auto at = static_cast<std::size_t>(i);
-        const auto of_all = static_cast<std::size_t>(c);
-        double factor = means.empty() ? Gamma(n, c, weights) : deviations[of_all];
-        double offset = means.empty() ? Beta(n, c, weights) : means[of_all];
-        if (!scale.empty()) {
-          const double more = spec_.scale_offset + static_cast<double>(scale[at]);
-          factor *= more;
-          offset *= more;
-        }
-        if (!shift.empty()) offset += static_cast<double>(shift[at]);
-        if (factors != nullptr) factors[c] = static_cast<Acc>(factor);
-        if (offsets != nullptr) offsets[c] = static_cast<Acc>(offset);
+      const auto modulated = [&](const std::vector<double>& base, std::int64_t i) {
+        const double value = base[static_cast<std::size_t>(first + i)];
+        if (scale.empty()) return value;
+        return value *
+               (spec_.scale_offset + static_cast<double>(scale[static_cast<std::size_t>(i)]));
+      };
+      for (std::int64_t i = 0; factors != nullptr && i < count; ++i) {
+        factors[first + i] = static_cast<Acc>(modulated(bases.factor, i));
+      }
+      for (std::int64_t i = 0; offsets != nullptr && i < count; ++i) {
+        const double offset = modulated(bases.offset, i);
+        offsets[first + i] = static_cast<Acc>(
+            shift.empty() ? offset
+                          : offset + static_cast<double>(shift[static_cast<std::size_t>(i)]));
       }
     }
   }

@@ -4,8 +4,9 @@
 #ifndef NORMD_KERNELS_CPU_STAGE_INPUTS_H_
 #define NORMD_KERNELS_CPU_STAGE_INPUTS_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "kernels/cpu/batch.h"
 #include "kernels/norm.h"
@@ -16,13 +17,13 @@ namespace normd::norm::cpu {
 template <class Acc>
 class ChannelArray {
  public:
-  bool present() const { return !values_.empty(); }
+  bool present() const { return values_ != nullptr; }
   bool per_sample() const { return per_sample_; }
 
   // The channels of a sample; null if absent.
   const Acc* Of(std::int64_t sample) const {
     if (!present()) return nullptr;
-    return values_.data() + (per_sample_ ? sample * channels_ : 0);
+    return values_.get() + (per_sample_ ? sample * channels_ : 0);
   }
   // From a channel on.
   const Acc* Of(std::int64_t sample, std::int64_t channel) const {
@@ -36,12 +37,13 @@ class ChannelArray {
   Acc* Resize(std::int64_t samples, std::int64_t channels, bool per_sample) {
     channels_ = channels;
     per_sample_ = per_sample;
-    values_.resize(static_cast<std::size_t>((per_sample ? samples : 1) * channels));
-    return values_.data();
+    values_ = std::make_unique_for_overwrite<Acc[]>(
+        static_cast<std::size_t>((per_sample ? samples : 1) * channels));
+    return values_.get();
   }
 
  private:
-  std::vector<Acc> values_;
+  std::unique_ptr<Acc[]> values_;
   std::int64_t channels_ = 0;
   bool per_sample_ = false;
 };

@@ -110,9 +110,10 @@ void NormalizeStages(const Batch& batch, const NormParams& params, const Segment
   }
 }
 
-// Factors, offsets and gates are worked out for so many elements at a time, or for one sample: in
-// the accumulation type they may be larger than the tensors.
-constexpr std::int64_t kMostModulated = std::int64_t{256} << 10;
+// Factors, offsets and gates are worked out for so many elements at a time for each thread, or for
+// one sample: in the accumulation type they may be larger than the tensors, and a second-level
+// cache keeps them. Larger arrays the C library would give back to the system after each call.
+constexpr std::int64_t kMostModulated = 16 << 10;
 
 }  // namespace
 
@@ -157,7 +158,8 @@ namespace {
 template <class Acc>
 void NormalizeParts(const Batch& batch, const NormParams& params, const Segment& segment) {
   const NormSpec& spec = batch.spec;
-  const std::int64_t most = std::max<std::int64_t>(kMostModulated / spec.channels, 1);
+  const std::int64_t most =
+      batch.parallel.threads() * std::max<std::int64_t>(kMostModulated / spec.channels, 1);
   if ((!IsModulated(spec) && !spec.gate) || segment.samples <= most) {
     return NormalizeStages<Acc>(batch, params, segment);
   }
