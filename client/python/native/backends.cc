@@ -1,7 +1,9 @@
 #include "client/python/native/backends.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -24,6 +26,7 @@ norm_batch BatchOf(const norm_tensors& tensors) {
 struct Problem {
   norm_spec spec;
   std::int64_t samples, spatial, style_spatial;
+  std::int64_t spatial_runs[4];
   const norm_cuda_device* device;
   // Whether there are outputs and parameters that change how a batch is computed.
   bool mean_out, rstd_out, input_bias, same_params;
@@ -47,6 +50,8 @@ std::size_t WorkspaceBytes(const char* name, const norm_cuda_device* device, con
   problem.samples = tensors.samples;
   problem.spatial = tensors.spatial;
   problem.style_spatial = tensors.style_spatial;
+  std::copy(std::begin(tensors.spatial_runs), std::end(tensors.spatial_runs),
+            std::begin(problem.spatial_runs));
   problem.device = device;
   problem.mean_out = tensors.mean_out != nullptr;
   problem.rstd_out = tensors.rstd_out != nullptr;

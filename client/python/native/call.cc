@@ -44,16 +44,26 @@ void CheckX(Call& call) {
   call.spec.dtype = ToKernelDType(x.dtype());
   if (call.spec.dtype == 0) Refuse(call.name, "x.dtype", Text(x.dtype()), kDTypesWanted);
   if (x.dims() > kMaxDims) Refuse(call.name, "x.dim()", Text(x.dims()), "at most 64");
-  const std::int64_t least = call.form == Form::kAxes ? call.axis + call.axes : 2;
-  if (call.axis < 0 || call.axes < 1 || x.dims() < least) {
-    Refuse(call.name, "x.shape", x.shape_text(),
-           "at least " + Text(std::max<std::int64_t>(least, 1)) + " dimensions");
+  if (call.form != Form::kChannels && call.form != Form::kAxes && call.form != Form::kFeatures) {
+    Refuse(call.name, "form", Text(static_cast<std::int64_t>(call.form)), "0, 1 or 2");
+  }
+  const bool has_axes = call.form == Form::kAxes;
+  // Larger numbers may have no sum.
+  if (has_axes && (call.axis < 0 || call.axis >= kMaxDims)) {
+    Refuse(call.name, "axis", Text(call.axis), "from 0 to 63");
+  }
+  if (has_axes && (call.axes < 1 || call.axes > kMaxDims)) {
+    Refuse(call.name, "axes", Text(call.axes), "from 1 to 64");
+  }
+  const std::int64_t least = has_axes ? call.axis + call.axes : 2;
+  if (x.dims() < least) {
+    Refuse(call.name, "x.shape", x.shape_text(), "at least " + Text(least) + " dimensions");
   }
   if (call.more_axes == 0) return;
   // Bits in front of the axes, or of them, are none of further axes.
   const std::int64_t front = least < kMaxDims - 1 ? (std::int64_t{1} << least) - 1 : -1;
-  if (call.form != Form::kAxes || call.more_axes < 0 || (call.more_axes & front) != 0 ||
-      x.dims() >= kMaxDims || call.more_axes >> x.dims() != 0) {
+  if (!has_axes || call.more_axes < 0 || (call.more_axes & front) != 0 || x.dims() >= kMaxDims ||
+      call.more_axes >> x.dims() != 0) {
     Refuse(call.name, "more_axes", Text(call.more_axes),
            "bits of dimensions from " + Text(least) + " to " + Text(x.dims() - 1));
   }
@@ -102,6 +112,10 @@ Geometry DivideAxesApart(Call& call) {
   return geometry;
 }
 
+bool HasPerSample(const Call& call) {
+  return call.gate || call.scale || call.shift || call.style_index || call.style_weights;
+}
+
 // Rows of consecutive elements where the axes are innermost, else rows of positions.
 Geometry DivideAxes(Call& call) {
   if (call.more_axes != 0) return DivideAxesApart(call);
@@ -119,11 +133,15 @@ Geometry DivideAxes(Call& call) {
   const Order axes_last{call.axis, call.axes};
   if (!Order().Has(x) && axes_last.Has(x)) {
     geometry.order = axes_last;
-    geometry.samples *= geometry.spatial;
-    geometry.spatial = 1;
-  } else {
-    call.spec.rows = NORM_ROWS_POSITION;
+    if (!HasPerSample(call)) {
+      geometry.samples *= geometry.spatial;
+      geometry.spatial = 1;
+      return geometry;
+    }
+    // All positions of a sample have the same inputs, so they stay one sample.
+    call.spec.layout = NORM_CHANNELS_LAST;
   }
+  call.spec.rows = NORM_ROWS_POSITION;
   return geometry;
 }
 
@@ -162,12 +180,12 @@ const void* Alike(const Call& call, const char* argument, Tensor& tensor, const 
   return tensor.data();
 }
 
-// An input of `columns` values for each sample.
-const void* PerSample(const Call& call, const char* argument, Tensor& tensor,
+// An input of `columns` values for each of the samples.
+const void* PerSample(const Call& call, const char* argument, Tensor& tensor, std::int64_t samples,
                       std::int64_t columns) {
   if (!tensor) return nullptr;
   CheckInput(call, argument, tensor);
-  const std::int64_t wanted[] = {call.x.size(0), columns};
+  const std::int64_t wanted[] = {samples, columns};
   if (tensor.dims() != 2 || !std::equal(wanted, wanted + 2, tensor.sizes())) {
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(), ShapeText(wanted, 2));
   }
@@ -185,9 +203,9 @@ norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::
   if (dtype == 0) {
     Refuse(call.name, std::string(argument) + ".dtype", Text(tensor.dtype()), kDTypesWanted);
   }
-  if (tensor.elements() != elements) {
+  if (tensor.dims() > kMaxDims || tensor.elements() != elements) {
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
-           Text(elements) + " elements");
+           Text(elements) + " elements in at most 64 dimensions");
   }
   tensor = InOrder(std::move(tensor), Order());
   return {tensor.data(), dtype, 0};
@@ -206,6 +224,7 @@ norm_params Params(Call& call) {
   return params;
 }
 
+// After `tensors` has its samples.
 void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   if (call.style_index) {
     const Tensor& index = call.style_index;
@@ -213,17 +232,23 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
     if (index.dtype() != TorchDTypes().int64) {
       Refuse(call.name, "style_index.dtype", Text(index.dtype()), "int64");
     }
-    if (index.dims() != 1 || index.size(0) != call.x.size(0)) {
-      Refuse(call.name, "style_index.shape", index.shape_text(), "[" + Text(call.x.size(0)) + "]");
+    if (index.dims() != 1 || index.size(0) != tensors.samples) {
+      Refuse(call.name, "style_index.shape", index.shape_text(), "[" + Text(tensors.samples) + "]");
     }
     call.style_index = InOrder(std::move(call.style_index), Order());
     tensors.style_index = static_cast<const std::int64_t*>(call.style_index.data());
   }
-  tensors.style_weights = PerSample(call, "style_weights", call.style_weights, call.spec.styles);
+  tensors.style_weights =
+      PerSample(call, "style_weights", call.style_weights, tensors.samples, call.spec.styles);
   if (call.style_tensor) {
+    if (call.form != Form::kChannels) {
+      Refuse(call.name, "style", "present with form " + Text(static_cast<std::int64_t>(call.form)),
+             "form 0");
+    }
     CheckInput(call, "style", call.style_tensor);
     const Tensor& style = call.style_tensor;
-    if (style.dims() < 2 || style.size(0) != call.x.size(0) || style.size(1) != call.x.size(1)) {
+    if (style.dims() < 2 || style.dims() > kMaxDims || style.size(0) != call.x.size(0) ||
+        style.size(1) != call.x.size(1)) {
       Refuse(call.name, "style.shape", style.shape_text(),
              "[" + Text(call.x.size(0)) + ", " + Text(call.x.size(1)) + ", *]");
     }
@@ -233,17 +258,17 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   }
 }
 
-// The table's rows, with either an index or weights for each sample.
+// The table's rows, with either an index or weights for each sample. After Divide.
 void CheckStyleBank(Call& call) {
   if (!call.style_bank) return;
   if (static_cast<bool>(call.style_index) == static_cast<bool>(call.style_weights)) {
     Refuse(call.name, "style_index, style_weights", call.style_index ? "both" : "neither", "one");
   }
   const Tensor& table = call.weight ? call.weight : call.bias;
-  if (!table || table.dims() != 2 || table.size(1) != call.x.size(1)) {
+  if (!table || table.dims() != 2 || table.size(1) != call.spec.channels) {
     Refuse(call.name, call.weight || !call.bias ? "weight.shape" : "bias.shape",
            table ? table.shape_text() : "absent, as bias is",
-           "[styles, " + Text(call.x.size(1)) + "]");
+           "[styles, " + Text(call.spec.channels) + "]");
   }
   call.spec.style = call.style_index ? NORM_STYLE_INDEX : NORM_STYLE_MIX;
   call.spec.styles = table.size(0);
@@ -266,24 +291,30 @@ class Results {
   // write to a temporary, which Finish copies.
   void* Place(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
               std::int32_t dtype, const Order& order) {
-    std::int64_t strides[kMaxDims];
+    std::int64_t strides[kMaxResultDims];
     order.Strides(sizes, dims, strides);
-    if (!call_.out_variant) {
-      out = Tensor::Empty(sizes, strides, dims, dtype, call_.x);
-      return out.data();
+    Take(argument, out, sizes, dims, dtype, strides);
+    if (!call_.out_variant || (order.Has(out) && !OverlapsInput(out))) return out.data();
+    return AddTemporary(out, sizes, dims, dtype, strides);
+  }
+
+  // A row-major result whose dimensions [begin, end) the kernels write behind dimension `end`: to a
+  // temporary, which Finish copies.
+  void* PlaceMoved(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
+                   std::int32_t dtype, std::int64_t begin, std::int64_t end) {
+    const Order row_major;
+    std::int64_t strides[kMaxResultDims];
+    row_major.Strides(sizes, dims, strides);
+    Take(argument, out, sizes, dims, dtype, strides);
+    // What is behind `end` keeps its strides.
+    std::int64_t stride = strides[end];
+    std::int64_t moved = 1;
+    for (std::int64_t i = end - 1; i >= begin; --i) {
+      strides[i] = stride * moved;
+      moved *= std::max<std::int64_t>(sizes[i], 1);
     }
-    if (out.dims() != dims || !std::equal(sizes, sizes + dims, out.sizes())) {
-      Refuse(call_.name, std::string(argument) + ".shape", out.shape_text(),
-             ShapeText(sizes, dims));
-    }
-    if (out.dtype() != dtype)
-      Refuse(call_.name, std::string(argument) + ".dtype", "another", "the result's");
-    if (!out.SameDevice(call_.x))
-      Refuse(call_.name, std::string(argument) + ".device", "another", "x's");
-    if (order.Has(out) && !OverlapsInput(out)) return out.data();
-    Temporary& temporary = temporaries_[count_++];
-    temporary = {Tensor::Empty(sizes, strides, dims, dtype, call_.x), &out};
-    return temporary.tensor.data();
+    strides[end] = stride * moved;
+    return AddTemporary(out, sizes, dims, dtype, strides);
   }
 
   void Finish() {
@@ -299,6 +330,30 @@ class Results {
     Tensor* out = nullptr;
   };
 
+  // A new tensor, or the out variant's, if it is what is wanted.
+  void Take(const char* argument, Tensor& out, const std::int64_t* sizes, std::int64_t dims,
+            std::int32_t dtype, const std::int64_t* strides) {
+    if (!call_.out_variant) {
+      out = Tensor::Empty(sizes, strides, dims, dtype, call_.x);
+      return;
+    }
+    if (out.dims() != dims || !std::equal(sizes, sizes + dims, out.sizes())) {
+      Refuse(call_.name, std::string(argument) + ".shape", out.shape_text(),
+             ShapeText(sizes, dims));
+    }
+    if (out.dtype() != dtype)
+      Refuse(call_.name, std::string(argument) + ".dtype", "another", "the result's");
+    if (!out.SameDevice(call_.x))
+      Refuse(call_.name, std::string(argument) + ".device", "another", "x's");
+  }
+
+  void* AddTemporary(Tensor& out, const std::int64_t* sizes, std::int64_t dims, std::int32_t dtype,
+                     const std::int64_t* strides) {
+    Temporary& temporary = temporaries_[count_++];
+    temporary = {Tensor::Empty(sizes, strides, dims, dtype, call_.x), &out};
+    return temporary.tensor.data();
+  }
+
   // Whether the kernels would read what they have written: an input's bytes other than in place.
   bool OverlapsInput(const Tensor& out) const {
     const auto bytes = [](const Tensor& tensor) {
@@ -308,7 +363,8 @@ class Results {
     const char* const end = begin + bytes(out);
     for (const Tensor* input :
          {&call_.x, &call_.residual, &call_.other, &call_.gate, &call_.scale, &call_.shift,
-          &call_.style_weights, &call_.style_tensor, &call_.weight, &call_.bias}) {
+          &call_.style_index, &call_.style_weights, &call_.style_tensor, &call_.weight, &call_.bias,
+          &call_.running_mean, &call_.running_var, &call_.input_bias}) {
       if (!*input) continue;
       const char* at = static_cast<const char*>(input->data());
       if (at == begin && (input == &call_.x || input == &call_.residual) &&
@@ -344,16 +400,32 @@ std::int64_t RowSizes(const Call& call, std::int64_t columns, std::int64_t* size
   return dims;
 }
 
+// A result with one value for each row, or one for each of its blocks. The kernels count rows by
+// samples, groups and positions; in results the groups are behind the positions.
+void* PlaceOfRows(const Call& call, Results& results, std::int64_t spatial, const char* argument,
+                  Tensor& out, std::int64_t blocks, std::int32_t dtype) {
+  std::int64_t sizes[kMaxResultDims];
+  const std::int64_t dims = RowSizes(call, blocks, sizes);
+  if (call.spec.rows != NORM_ROWS_POSITION || call.spec.groups == 1 || spatial == 1) {
+    return results.Place(argument, out, sizes, dims, dtype, Order());
+  }
+  const std::int64_t samples_dims = call.form == Form::kAxes ? call.axis : 1;
+  const std::int64_t groups_dim = dims - (blocks > 0 ? 2 : 1);
+  return results.PlaceMoved(argument, out, sizes, dims, dtype, samples_dims, groups_dim);
+}
+
 void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
-  std::int64_t sizes[kMaxDims + 2];
   const DTypes& dtypes = TorchDTypes();
   const std::int32_t dtype = call.x.dtype() == dtypes.float64 ? dtypes.float64 : dtypes.float32;
+  const auto place = [&](const char* argument, Tensor& out, std::int64_t blocks,
+                         std::int32_t of_dtype) {
+    return PlaceOfRows(call, results, tensors.spatial, argument, out, blocks, of_dtype);
+  };
   if (call.statistics_out) {
-    const std::int64_t dims = RowSizes(call, 0, sizes);
     if (call.spec.statistics == NORM_MEAN_VARIANCE) {
-      tensors.mean_out = results.Place("mean", call.mean, sizes, dims, dtype, Order());
+      tensors.mean_out = place("mean", call.mean, 0, dtype);
     }
-    tensors.rstd_out = results.Place("rstd", call.rstd, sizes, dims, dtype, Order());
+    tensors.rstd_out = place("rstd", call.rstd, 0, dtype);
   }
   if (call.spec.quantization != 0 && call.spec.quantization_scale != NORM_SCALE_STATIC) {
     const std::int64_t row = call.spec.channels / std::max<std::int64_t>(call.spec.groups, 1) *
@@ -361,9 +433,7 @@ void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
     const std::int64_t blocks = call.spec.quantization_scale == NORM_SCALE_BLOCK
                                     ? (row + kQuantizationBlock - 1) / kQuantizationBlock
                                     : 0;
-    const std::int64_t dims = RowSizes(call, blocks, sizes);
-    tensors.scale_out = static_cast<float*>(
-        results.Place("scales", call.scales, sizes, dims, dtypes.float32, Order()));
+    tensors.scale_out = static_cast<float*>(place("scales", call.scales, blocks, dtypes.float32));
   }
 }
 
@@ -377,8 +447,8 @@ void Refuse(const char* name, const std::string& argument, const std::string& ca
 
 void Run(Call& call) {
   CheckX(call);
-  CheckStyleBank(call);
   const Geometry geometry = Divide(call);
+  CheckStyleBank(call);
   const Order& order = geometry.order;
   call.x = InOrder(std::move(call.x), order);
   norm_spec& spec = call.spec;
@@ -394,9 +464,9 @@ void Run(Call& call) {
   tensors.x = call.x.data();
   tensors.residual = Alike(call, "residual", call.residual, order);
   tensors.other = Alike(call, "gate", call.other, order);
-  tensors.gate = PerSample(call, "gate", call.gate, spec.channels);
-  tensors.scale = PerSample(call, "scale", call.scale, spec.channels);
-  tensors.shift = PerSample(call, "shift", call.shift, spec.channels);
+  tensors.gate = PerSample(call, "gate", call.gate, geometry.samples, spec.channels);
+  tensors.scale = PerSample(call, "scale", call.scale, geometry.samples, spec.channels);
+  tensors.shift = PerSample(call, "shift", call.shift, geometry.samples, spec.channels);
   SetStyle(call, order, tensors);
   const norm_params params = Params(call);
 

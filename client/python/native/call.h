@@ -14,7 +14,9 @@ namespace normd::torch_ops {
 // Which dimensions of x are the channels of a sample.
 enum class Form : std::int64_t {
   kChannels = 0,  // x [N, C, *], normalized over groups of channels and all positions.
-  kAxes = 1,      // x [*, axes, *], normalized over the axes, which may have others between them.
+  // x [*, axes, *], normalized over the axes, which may have others between them. What precedes the
+  // first axis are the samples, one after the other: scale, shift and gate are [samples, channels].
+  kAxes = 1,
   kFeatures = 2,  // x [N, *, F], normalized over F; scale, shift and gate are [N, F].
 };
 

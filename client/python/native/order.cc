@@ -18,7 +18,7 @@ void Order::Strides(const std::int64_t* sizes, std::int64_t dims, std::int64_t* 
 }
 
 bool Order::Has(const Tensor& tensor) const {
-  std::int64_t wanted[kMaxDims];
+  std::int64_t wanted[kMaxResultDims];
   Strides(tensor.sizes(), tensor.dims(), wanted);
   bool empty = false;
   bool same = true;
@@ -31,7 +31,7 @@ bool Order::Has(const Tensor& tensor) const {
 
 Tensor InOrder(Tensor tensor, const Order& order) {
   if (!tensor || order.Has(tensor)) return tensor;
-  std::int64_t strides[kMaxDims];
+  std::int64_t strides[kMaxResultDims];
   order.Strides(tensor.sizes(), tensor.dims(), strides);
   Tensor dense = Tensor::Empty(tensor.sizes(), strides, tensor.dims(), tensor.dtype(), tensor);
   CheckTorch(Torch().copy(dense.handle(), tensor.handle(), 0), "copy_");

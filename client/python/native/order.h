@@ -11,6 +11,8 @@
 namespace normd::torch_ops {
 
 inline constexpr std::int64_t kMaxDims = 64;
+// Results with one element a row or block have groups and blocks beside x's dimensions.
+inline constexpr std::int64_t kMaxResultDims = kMaxDims + 2;
 
 // Dense, and either row-major or with some dimensions, one after the other, moved behind all others
 // (PyTorch's channels_last: dimension 1).
@@ -20,11 +22,12 @@ struct Order {
 
   // The strides of a tensor of these sizes; `strides` has room for them.
   void Strides(const std::int64_t* sizes, std::int64_t dims, std::int64_t* strides) const;
-  // Whether the tensor lies in this order. Strides of dimensions of one element do not count.
+  // Whether the tensor, of at most kMaxResultDims dimensions, lies in this order. Strides of
+  // dimensions of one element do not count.
   bool Has(const Tensor& tensor) const;
 };
 
-// `tensor` if it lies in this order, else a copy that does.
+// `tensor`, of at most kMaxResultDims dimensions, if it lies in this order, else a copy that does.
 Tensor InOrder(Tensor tensor, const Order& order);
 
 }  // namespace normd::torch_ops

@@ -253,6 +253,7 @@ def make_device_server(server: Server, cuda: Any) -> Iterator[Any]:
         each.close()
         assert each.breaches == []
     assert cuda.fake_driver.breaches == []
+    assert cuda.breaches == []
 
 
 @pytest.fixture

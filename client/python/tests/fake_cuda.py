@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import weakref
 from concurrent import futures
 from typing import Any
 
@@ -90,6 +91,7 @@ class FakeSharedEvent(FakeEvent):
     def __init__(self) -> None:
         super().__init__({})
         self.handle = secrets.token_bytes(HANDLE_BYTES)
+        self.waits = 0  # Requests that wait for it; of FakeCuda.lock.
 
 
 class FakeStream:
@@ -113,10 +115,18 @@ class FakeCuda(_cuda.Cuda):
     """The seam's other side. `current` is the stream of every thread and device."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.fake_driver = FakeDriver()
         self.streams = [FakeStream()]
         self.current = self.streams[0]
-        self.shared_events: dict[bytes, FakeSharedEvent] = {}
+        # Weakly, as the server has no say in how long an event lives.
+        self.events_by_handle: weakref.WeakValueDictionary[bytes, FakeSharedEvent] = (
+            weakref.WeakValueDictionary()
+        )
+        self.events_made = 0
+        self.event_fails = ""  # "make" or "record".
+        self.lock = threading.Lock()
+        self.breaches: list[str] = []
         self._devices: dict[int, tuple[int, Any]] = {}  # By a storage's address, which it keeps.
 
     def tensor(self, values: Any, device: int = 0) -> torch.Tensor:
@@ -148,13 +158,41 @@ class FakeCuda(_cuda.Cuda):
         return self.current
 
     def shared_event(self) -> FakeSharedEvent:
+        if self.event_fails == "make":
+            raise RuntimeError("CUDA error: out of memory")
         event = FakeSharedEvent()
-        self.shared_events[event.handle] = event
+        with self.lock:
+            self.events_by_handle[event.handle] = event
+            self.events_made += 1
         return event
 
     def record_shared(self, event: FakeSharedEvent, stream: FakeStream) -> bytes:
-        event.covered = stream.record_event().covered
+        if self.event_fails == "record":
+            raise RuntimeError("CUDA error: operation not supported")
+        with self.lock:
+            if event.waits:
+                self.breaches.append("an event is recorded anew while a request waits for it")
+            event.covered = stream.record_event().covered
         return event.handle
+
+    def begin_wait(self, handle: bytes) -> bool:
+        """Of a request for its event. False: there is none."""
+        with self.lock:
+            event = self.events_by_handle.get(handle)
+            if event is None:
+                return False
+            event.waits += 1
+        return True
+
+    def end_wait(self, handle: bytes) -> None:
+        """The event is reached."""
+        with self.lock:
+            event = self.events_by_handle.get(handle)
+            if event is None:
+                self.breaches.append("an event is destroyed while a request waits for it")
+                return
+            event.waits -= 1
+            event.synchronize()
 
     @contextlib.contextmanager
     def on(self, stream: FakeStream) -> Any:
@@ -198,9 +236,12 @@ class DeviceServer:
         self.inputs: list[tuple[str, int]] = []  # In regions: where each was.
         self.outputs: list[tuple[str, int]] = []
         self.requests = 0
-        self.takes_events = True
-        self.events = 0  # Requests that came with one.
+        self.takes_events = True  # False: as one that does not know the field.
+        self.events: list[bytes] = []  # The handles that came.
         self.refuse_events: Refusal | None = None
+        self.reached = threading.Event()  # Cleared, no event is reached, whoever gives up.
+        self.reached.set()
+        self.waiting = threading.Semaphore(0)
         self.refuse: dict[str, Refusal] = {}  # By method.
         self.handlers: dict[str, Any] = {}  # In the place of the server's own.
         self.hold = threading.Event()  # Cleared, requests wait when they have found their tensors.
@@ -239,6 +280,7 @@ class DeviceServer:
 
     def close(self) -> None:
         self.hold.set()
+        self.reached.set()
         self._server.stop(None).wait(LIMIT_S)
         self._executor.shutdown(wait=False)
         self._real.close()
@@ -336,32 +378,39 @@ class DeviceServer:
     def _normalize(self, request: bytes, context: Any) -> bytes:
         self.requests += 1
         message = NormalizeRequest.FromString(request)
-        if message.event_handle:
-            self._await_event(message)
         with self.lock:
             used = self._find(message)
             for region in used.values():
                 region.in_use += 1
         try:
+            if message.event_handle and self.takes_events:
+                self._await_event(message, used)
             if not used:
                 return self._forward("Normalize", request, context)
+            self._check_order()
             return self._compute(message, used, context)
         finally:
             with self.lock:
                 for region in used.values():
                     region.in_use -= 1
 
-    def _await_event(self, message: Any) -> None:
-        self.events += 1
+    def _await_event(self, message: Any, used: dict[str, Region]) -> None:
+        self.events.append(message.event_handle)
         if self.refuse_events is not None:
             raise self.refuse_events
-        event = self.cuda.shared_events.get(message.event_handle)
-        if event is None or not self.takes_events:
-            raise Refusal("INVALID_ARGUMENT", "event_handle: opens nothing, wanted an event's")
-        if not any(each.HasField("shared_memory") for each in [*message.inputs, *message.outputs]):
+        if not used:
             raise Refusal("INVALID_ARGUMENT", "event_handle: nothing on a device, wanted none")
-        event.synchronize()
-        message.ClearField("event_handle")
+        if not self.cuda.begin_wait(message.event_handle):
+            self.breaches.append("a request names an event that is destroyed")
+            raise Refusal("INVALID_ARGUMENT", "event_handle: opens nothing, wanted an event's")
+        self.waiting.release()
+        self.reached.wait(LIMIT_S)
+        self.cuda.end_wait(message.event_handle)
+
+    def _check_order(self) -> None:
+        late = any(stream.given > stream.done for stream in self.cuda.streams)
+        if self.checks_order and late:
+            self.breaches.append("a request is sent before its streams have ended")
 
     def _find(self, message: Any) -> dict[str, Region]:
         """The regions that a request names, all of its parts checked."""
@@ -398,13 +447,11 @@ class DeviceServer:
         if len(devices) > 1:
             raise Refusal("INVALID_ARGUMENT", "inputs: on several devices")
         _check_overlaps(places)
-        late = any(stream.given > stream.done for stream in self.cuda.streams)
-        if used and self.checks_order and late:
-            self.breaches.append("a request is sent before its streams have ended")
         return used
 
     def _compute(self, message: Any, used: dict[str, Region], context: Any) -> bytes:
         """What the real server makes of it, each tensor written to its place."""
+        message.ClearField("event_handle")
         for tensor in message.inputs:
             if tensor.HasField("shared_memory"):
                 tensor.data = _bytes(used, tensor.shared_memory).tobytes()

@@ -282,7 +282,7 @@ def test_functions_refuse_gradients_and_bad_options():
         (lambda: normd_torch.rms_norm(x, (6, 4), axis=[1, 0]), "axis: [1, 0], wanted different"),
         (lambda: normd_torch.rms_norm(x, (4, 5), axis=[0, 1]), "wanted [4, 5] as its dimensions"),
         (lambda: normd_torch.lp_normalize(x, 3), "p: 3"),
-        (lambda: normd_torch.lp_normalize(x, 2, (0, -2)), "axis: [0, 0], wanted different"),
+        (lambda: normd_torch.lp_normalize(x, 2, (0, -2)), "dim: (0, -2), wanted different"),
         (lambda: normd_torch.gated_rms_norm(x, x, 6, group_size=4), "group_size: 4"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, dtype=torch.uint8), "dtype: torch.uint8"),
         (lambda: normd_torch.quantized_rms_norm(x, 6, scale="column"), "scale: 'column'"),
@@ -331,6 +331,34 @@ def test_axes_need_not_be_adjacent(activation):
         torch.testing.assert_close(
             normd_torch.lp_normalize(x, 2, (1, -1)), functional.normalize(x, dim=(1, 3))
         )
+
+
+def test_functions_refuse_parameters_of_another_shape():
+    """Whose elements are as many, but in another order."""
+    x = torch.randn(2, 6, 5, 7)
+    last, apart = (5, 7), (6, 7)
+    turned, other = torch.randn(7, 5), torch.randn(7, 6)
+    flat = torch.randn(35)
+    calls = [
+        (lambda w: normd_torch.layer_norm(x, last, w), turned, "weight"),
+        (lambda w: normd_torch.layer_norm(x, last, w), flat, "weight"),
+        (lambda w: normd_torch.layer_norm(x, last, None, w), turned, "bias"),
+        (lambda w: normd_torch.layer_norm(x, apart, w, axis=(1, 3)), other, "weight"),
+        (lambda w: normd_torch.layer_norm(x, apart, None, w, axis=(1, 3)), other, "bias"),
+        (lambda w: normd_torch.rms_norm(x, last, w), turned, "weight"),
+        (lambda w: normd_torch.rms_norm(x, apart, w, axis=(1, 3)), other, "weight"),
+        (lambda w: normd_torch.add_layer_norm(x, x, last, None, w), turned, "bias"),
+        (lambda w: normd_torch.add_rms_norm(x, x, last, w), turned, "weight"),
+        (lambda w: normd_torch.gated_rms_norm(x, x, last, w), turned, "weight"),
+        (lambda w: normd_torch.quantized_layer_norm(x, last, None, w), turned, "bias"),
+        (lambda w: normd_torch.layer_norm_with_statistics(x, last, w), turned, "weight"),
+    ]
+    for call, parameter, argument in calls:
+        wanted = apart if parameter is other else last
+        part = f"{argument}.shape: {list(parameter.shape)}, wanted {list(wanted)}"
+        with pytest.raises(ValueError, match=re.escape(part)):
+            call(parameter)
+        call(torch.randn(wanted))
 
 
 def test_functions_write_to_out():

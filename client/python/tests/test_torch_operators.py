@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 import pytest
 
@@ -132,6 +133,50 @@ def test_opcheck_of_every_stage_at_once(device):
             assert torch.equal(written[name].float(), y.float()), name
 
 
+@pytest.mark.parametrize(
+    ("make", "axis", "axes", "more"),
+    [
+        (lambda t: t(4, 33), 1, 1, 0),
+        (lambda t: t(4, 6, 5, 7), 1, 1, 0),
+        (lambda t: t.channels_last(4, 6, 5, 7), 1, 1, 0),
+        (lambda t: t(3, 4, 2, 33), 2, 2, 0),
+        (lambda t: t(3, 4, 7, 5).movedim(2, 3), 2, 1, 0),
+        (lambda t: t(33, 5), 0, 1, 0),
+        (lambda t: t(5, 33).t(), 0, 1, 0),
+        (lambda t: t(4, 6, 5, 7), 1, 1, 1 << 3),
+    ],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_axes_take_inputs_of_the_samples_before_them(device, make, axis, axes, more):
+    t = Maker(device, torch.float32)
+    x = make(t)
+    normalized = [d for d in range(x.dim()) if axis <= d < axis + axes or more >> d & 1]
+    channels = math.prod(x.shape[d] for d in normalized)
+    shape = [x.shape[d] if d < axis or d in normalized else 1 for d in range(x.dim())]
+    samples = math.prod(x.shape[:axis])
+    residual = t(*x.shape)
+    gate, scale, shift = (t(samples, channels) for _ in range(3))
+    arguments = (x, 1, axis, axes, 1, 0, 1e-5)
+    options = {"residual": residual, "gate": gate, "scale": scale, "shift": shift}
+    options["more_axes"] = more
+    torch.library.opcheck(torch.ops.normd.normalize.default, arguments, options)
+    y = torch.ops.normd.normalize(*arguments, **options)[0]
+
+    def beside(each):
+        return each.double().reshape(shape)
+
+    v = residual.double() + beside(gate) * x.double()
+    v = v - v.mean(normalized, keepdim=True)
+    v = v * (v.square().mean(normalized, keepdim=True) + 1e-5).rsqrt()
+    wanted = v * (1 + beside(scale)) + beside(shift)
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-5, atol=1e-5)
+
+    table, index = t(3, channels), t.index(3, samples)
+    y = torch.ops.normd.normalize(*arguments, table, style_index=index, more_axes=more)[0]
+    picked = torch.ops.normd.normalize(*arguments, scale=table[index] - 1, more_axes=more)[0]
+    torch.testing.assert_close(y, picked)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_empty_tensors_give_empty_results(device):
     x, weight = torch.empty(0, 6, 5, device=device), torch.ones(6, device=device)
@@ -186,6 +231,55 @@ def test_statistics_of_axes_apart_are_those_of_the_rows(device):
     assert torch.equal(
         torch.ops.normd.rms_norm(x, 1, 1, more_axes=1 << 2), torch.ops.normd.rms_norm(x, 1, 2)
     )
+
+
+@pytest.mark.parametrize("groups", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("form", "make"),
+    [
+        (1, lambda t: t(2, 6, 5, 7)),
+        (1, lambda t: t.channels_last(2, 6, 5, 7)),
+        (2, lambda t: t(2, 5, 7, 6)),
+    ],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_groups_are_behind_the_positions_in_results_of_rows(device, form, make, groups):
+    t = Maker(device, torch.float32)
+    x = make(t)
+    last = x.double() if form == 2 else x.double().movedim(1, -1)
+    rows = last.reshape(2, 5, 7, groups or 6, -1)
+    rows = rows[..., 0, :] if groups == 1 else rows
+    operator = torch.ops.normd.normalize
+    quantized = {"quantization": INT8, "quantization_scale": ROW}
+    for modulation in ({}, {"scale": t(2, 6).zero_()}):
+        arguments = (x, form, 1, 1, groups, 0, 1e-5)
+        options = {"statistics_out": True, **modulation}
+        torch.library.opcheck(operator.default, arguments, options)
+        _, _, mean, rstd, _ = results = operator.default(*arguments, **options)
+        torch.testing.assert_close(mean.double(), rows.mean(-1), rtol=1e-5, atol=1e-6)
+        expected = (rows.var(-1, correction=0) + 1e-5).rsqrt()
+        torch.testing.assert_close(rstd.double(), expected, rtol=1e-4, atol=1e-6)
+        names = ("out", "residual_out", "mean", "rstd", "scales")
+        written = {name: torch.empty_like(y) for name, y in zip(names, results, strict=True)}
+        operator.out(*arguments, **options, **written)
+        assert torch.equal(written["mean"], mean)
+        arguments = (x, form, 1, 1, groups, 1, 1e-5)
+        scales = operator.default(*arguments, **quantized, **modulation)[4]
+        expected = (rows / (rows.square().mean(-1, keepdim=True) + 1e-5).sqrt()).abs().amax(-1)
+        torch.testing.assert_close(scales.double() * 127, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scales_of_blocks_have_the_groups_behind_the_positions(device):
+    x = Maker(device, torch.float32)(2, 3, 600)
+    quantized = {"quantization": INT8, "quantization_scale": BLOCK}
+    arguments = (x, 2, 0, 1, 2, 1, 1e-5)
+    torch.library.opcheck(torch.ops.normd.normalize.default, arguments, quantized)
+    scales = torch.ops.normd.normalize(*arguments, **quantized)[4]
+    rows = x.double().reshape(2, 3, 2, 300)
+    rows = rows / (rows.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    blocks = torch.nn.functional.pad(rows, (0, 84)).view(2, 3, 2, 3, 128).abs().amax(-1)
+    torch.testing.assert_close(scales.double() * 127, blocks, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("granularity", [0, ROW, BLOCK])
@@ -258,12 +352,19 @@ def test_threads_are_those_of_pytorch():
         (lambda o, x, w: o.group_norm(x, 5), ["groups: 5", "a divisor of 6"]),
         (lambda o, x, w: o.group_norm(x, 3, w[:4]), ["weight.shape: [4]", "6 elements"]),
         (lambda o, x, w: o.group_norm(x, 3, w.int()), ["weight.dtype", "bfloat16"]),
+        (
+            lambda o, x, w: o.group_norm(x, 3, w.reshape([1] * 80 + [6])),
+            ["weight.shape: [1, 1", "at most 64 dimensions"],
+        ),
         (lambda o, x, w: o.group_norm(x.int(), 3), ["x.dtype", "float32, float64"]),
         (lambda o, x, w: o.group_norm(w, 3), ["x.shape: [6]", "at least 2 dimensions"]),
         (lambda o, x, w: o.instance_norm(x, eps=-1.0), ["eps: -1", ">= 0"]),
         (lambda o, x, w: o.instance_norm(x, running_mean=w), ["mean and variance: missing"]),
         (lambda o, x, w: o.layer_norm(x, 3, 2), ["x.shape", "at least 5 dimensions"]),
-        (lambda o, x, w: o.layer_norm(x, -1, 1), ["x.shape"]),
+        (lambda o, x, w: o.layer_norm(x, -1, 1), ["axis: -1", "from 0 to 63"]),
+        (lambda o, x, w: o.layer_norm(x, 2**63 - 1, 1), ["axis: 9223372036854775807"]),
+        (lambda o, x, w: o.layer_norm(x, 1, 0), ["axes: 0", "from 1 to 64"]),
+        (lambda o, x, w: o.layer_norm(x, 1, 2**63 - 1), ["axes: 9223372036854775807"]),
         (
             lambda o, x, w: o.layer_norm(x, 1, 1, more_axes=1 << 4),
             ["more_axes: 16", "bits of dimensions from 2 to 3"],
@@ -302,6 +403,23 @@ def test_threads_are_those_of_pytorch():
         (lambda o, x, w: o.instance_norm.out(x, out=x[:1]), ["out.shape: [1, 6, 4, 4]"]),
         (lambda o, x, w: o.instance_norm.out(x, out=x.double()), ["out.dtype"]),
         (lambda o, x, w: o.normalize(x, 0, 1, 1, 0, 77), ["statistics"]),
+        (lambda o, x, w: o.normalize(x, 3, 1, 1, 0, 0), ["form: 3", "0, 1 or 2"]),
+        (
+            lambda o, x, w: o.normalize(x, 1, 0, 1, 1, 0, scale=x.new_zeros(2, 2)),
+            ["scale.shape: [2, 2]", "[1, 2]"],
+        ),
+        (
+            lambda o, x, w: o.normalize(x, 1, 2, 2, 1, 0, shift=x.new_zeros(2, 16)),
+            ["shift.shape: [2, 16]", "[12, 16]"],
+        ),
+        (
+            lambda o, x, w: o.normalize(
+                x, 1, 2, 2, 1, 0, weight=x.new_ones(3, 16), style_index=torch.tensor([0, 1])
+            ),
+            ["style_index.shape: [2]", "[12]"],
+        ),
+        (lambda o, x, w: o.normalize(x, 1, 3, 1, 0, 0, style=x), ["style: ", "form 1", "form 0"]),
+        (lambda o, x, w: o.normalize(x, 2, 0, 1, 0, 0, style=x), ["style: ", "form 2", "form 0"]),
     ],
 )
 def test_bad_calls_name_what_is_wrong(call, parts):

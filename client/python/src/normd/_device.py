@@ -7,15 +7,15 @@ PyTorch's alone. Where anything about it fails, the call goes through the host's
 
 The server knows nothing of streams. Inputs are copied on the caller's current stream. A server that
 takes events is sent the request at once, with an event behind these copies; to others it is sent
-when they are done. Results are copied on it too, behind which an event keeps
-the next call that takes the memory.
+when they are done, as are requests with a queue_timeout, which the server would count the copies
+and the caller's own work against. Results are copied on the same stream, behind which an event
+keeps the next call that takes the memory.
 
 As in _sharing, nothing here waits by itself.
 """
 
 from __future__ import annotations
 
-import collections
 import functools
 import logging
 import re
@@ -61,8 +61,6 @@ _MAX_BYTES = 1 << 30
 
 _EVENT_HANDLE = "event_handle"  # The request's field.
 _EVENT_HANDLE_NUMBER = 9
-# Events of calls that were given up, which the server may still ask for, are kept so many.
-_MAX_DOUBTFUL_EVENTS = 256
 
 _LOG = logging.getLogger("normd")
 
@@ -78,7 +76,7 @@ class _Elsewhere(Exception):  # noqa: N818 The call goes another way.
 
 
 class _EventRefused(Exception):  # noqa: N818 The call is made again without an event.
-    """The server has ended a request because of its event."""
+    """The server has ended a request because of its event. Its text says why."""
 
 
 class DevicePlane:
@@ -101,9 +99,7 @@ class DevicePlane:
         self._taken = 0  # Bytes of all slots; of the lock.
         self._slots = 0  # Of the lock.
         self._server_devices: tuple[int, ...] = ()  # As the server counts; none: not known.
-        self._takes_events = False  # The server, as far as is known.
-        self._events: dict[int, list[Any]] = {}  # Free ones of each device; of the lock.
-        self._doubtful: collections.deque[Any] = collections.deque(maxlen=_MAX_DOUBTFUL_EVENTS)
+        self._makes_events = True  # Until CUDA makes none.
         self._numbers: dict[int, int] = {}  # From this process's to the server's.
         self._from = 0.0  # When slots are tried again.
         # Also at the end of the process: a server keeps what nobody unregisters.
@@ -116,7 +112,6 @@ class DevicePlane:
         with self._lock:
             self._free.clear()
         self._end()
-        self._doubtful.clear()
 
     def share(self, nbytes: int, device: object) -> Steps[DeviceRegion]:
         """Makes a region of the caller's."""
@@ -218,34 +213,57 @@ class DevicePlane:
         attempts: Attempts,
     ) -> Steps[Received]:
         """Sends what the server may read when the stream has written the inputs."""
-        if self._takes_events:
-            device = stream.device_index
-            event = self._take_event(device)
+        recorded = None
+        if options.queue_timeout is None and (yield from self._takes_events(plan)):
+            recorded = self._record_event(stream)
+        if recorded is not None:
+            event, handle = recorded
+            behind = [*request, _wire.bytes_field(_EVENT_HANDLE_NUMBER, handle)]
+            device, events = stream.device_index, _cuda.CUDA.shared_events
             try:
-                handle = _cuda.CUDA.record_shared(event, stream)
-                behind = [*request, _wire.bytes_field(_EVENT_HANDLE_NUMBER, handle)]
                 received = yield from self._send(plan, behind, model, options, attempts)
-            except _EventRefused:
-                self._return_event(device, event)
-            except BaseException:  # The server may still ask for it.
-                self._doubtful.append(event)
+            except _EventRefused as why:
+                events.give_back(device, event)
+                _LOG.info("a call waits for its stream, as its event was refused: %s", str(why))
+            except BaseException:
+                events.give_up(device, event)
                 raise
             else:
-                self._return_event(device, event)
+                events.give_back(device, event)
                 return received
         yield _cuda.CUDA.record(stream).synchronize
         return (yield from self._send(plan, request, model, options, attempts))
 
-    def _take_event(self, device: int) -> Any:
-        with self._lock:
-            free = self._events.get(device)
-            if free:
-                return free.pop()
-        return _cuda.CUDA.shared_event()
+    def _takes_events(self, plan: Plan) -> Steps[bool]:
+        """Whether the server that has opened the call's memory takes events.
 
-    def _return_event(self, device: int, event: Any) -> None:
-        with self._lock:
-            self._events.setdefault(device, []).append(event)
+        It is asked after it has opened the memory, once for each. A server that is started anew
+        after that does not know the memory, and refuses the request whatever it makes of an event.
+        """
+        if not self._makes_events:
+            return False
+        for each in plan.used.values():
+            if each.takes_events is None:
+                try:
+                    info = yield _control.get_server_info()
+                except Error:  # As the call itself may tell.
+                    return False
+                each.takes_events = info.takes_events
+        return all(each.takes_events for each in plan.used.values())
+
+    def _record_event(self, stream: Any) -> tuple[Any, bytes] | None:
+        """An event behind the stream's work, and its handle. None: CUDA makes none."""
+        device, events = stream.device_index, _cuda.CUDA.shared_events
+        event = None
+        try:
+            event = events.take(device)
+            return event, _cuda.CUDA.record_shared(event, stream)
+        except RuntimeError as error:
+            if event is not None:
+                events.give_up(device, event)
+            self._makes_events = False
+            _LOG.info("calls wait for their streams, as CUDA makes no event: %s", str(error))
+            return None
 
     def _send(
         self,
@@ -263,15 +281,16 @@ class DevicePlane:
                 if error.field == _EVENT_HANDLE:
                     # For the moment, or for good.
                     if not isinstance(error, (ResourceExhaustedError, DeadlineExceededError)):
-                        self._takes_events = False
-                    raise _EventRefused from None
+                        for each in plan.used.values():
+                            each.takes_events = False
+                    raise _EventRefused(str(error)) from None
                 if isinstance(error, ResourceExhaustedError):  # It has not been begun.
                     yield Pause(attempts.wait_after(error))
                     continue
                 self._sizes.forget(model, options)
                 if may_be_the_regions(error):  # Or the call is wrong, as the next attempt tells.
                     if isinstance(error, NotFoundError):  # Of a server that was started anew.
-                        self._clear()
+                        self._forget_server()
                     raise _Elsewhere(error, _PAUSE_AFTER_CALL_S) from None
                 if plan.overwrites:
                     raise
@@ -311,7 +330,6 @@ class DevicePlane:
         except Error as error:
             raise _Elsewhere(error, _PAUSE_S) from None
         found = [re.match(r"cuda:(\d+)", lane) for lane in info.lanes]
-        self._takes_events = info.takes_events
         self._server_devices = tuple(sorted({int(each[1]) for each in found if each}))
         if not self._server_devices:
             lanes = ", ".join(info.lanes)
@@ -406,7 +424,9 @@ class DevicePlane:
             self._registrar.give_up(slot.name)
             self._count(-slot.memory.nbytes)
 
-    def _clear(self) -> None:
+    def _forget_server(self) -> None:
+        """Another may have taken its place, which has opened none of the slots."""
+        self._server_devices = ()
         with self._lock:
             free = list(self._free)
             self._free.clear()

@@ -22,6 +22,8 @@ class Slot:
         self.name = name
         self.bytes = DeviceBytes(flat)
         self.busy: Any = None  # Behind the last call's results.
+        # Whether the server that has opened it takes this process's events; None: not known.
+        self.takes_events: bool | None = None
 
 
 class Plan:
@@ -29,6 +31,7 @@ class Plan:
 
     def __init__(self, inputs: Sequence[Input], out: object, regions: list[DeviceRegion]) -> None:
         self.memory: dict[str, DeviceBytes] = {}
+        self.used: dict[str, Slot | DeviceRegion] = {}  # Whose `memory` that is, by name.
         self._regions = regions
         given = out if isinstance(out, Mapping) else {"": out}
         self.placed: dict[str, Part | None] = {
@@ -62,6 +65,7 @@ class Plan:
     def lay_out(self, slot: Slot, outputs: Mapping[str, int]) -> None:
         """Copies the inputs, on the current stream, and places the outputs."""
         self.memory[slot.name] = slot.bytes
+        self.used[slot.name] = slot
         end = 0
 
         def take(nbytes: int) -> Part:
@@ -92,6 +96,7 @@ class Plan:
             at = region.find(tensor)
             if at is not None:
                 self.memory[region.name] = DeviceBytes(region.bytes)
+                self.used[region.name] = region
                 return Part(region.name, at, int(tensor.numel() * tensor.element_size()))
         return None
 

@@ -79,6 +79,22 @@ def axes_apart(
     return axes[0], adjacent, sum(1 << axis for axis in axes[adjacent:])
 
 
+def check_affine(
+    name: str, shape: int | Sequence[int], weight: Tensor | None, bias: Tensor | None = None
+) -> None:
+    """ValueError unless the given ones have the normalized shape.
+
+    The operators themselves only count elements. For one normalized dimension that is enough; for
+    several, the same number of elements may stand for other places.
+    """
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    for argument, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None and tensor.shape != sizes:
+            raise ValueError(
+                f"normd.torch.{name}: {argument}.shape: {list(tensor.shape)}, wanted {list(sizes)}"
+            )
+
+
 def divided(name: str, field: str, elements: int, by: int) -> int:
     """elements / by; ValueError if it is no whole number."""
     if by < 1 or elements % by:

@@ -51,7 +51,7 @@ def _axes_last_strides(sizes: Sequence[int], axis: int, axes: int) -> list[int]:
 def _like(x: Tensor, axis: int, axes: int, dtype: torch.dtype | None = None) -> Tensor:
     """A result of x's shape: dense, with the axes innermost if they are so in x."""
     dtype = dtype or x.dtype
-    axes_last = axis > 0 and axis + axes < x.dim()
+    axes_last = axes > 0 and axis + axes < x.dim()
     if axes_last and not x.is_contiguous():
         strides = _axes_last_strides(x.shape, axis, axes)
         if all(n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), strides, strict=True)):
@@ -117,6 +117,7 @@ def _row_sizes(
         axis, axes = x.dim() - 1, 1
     normalized = {*range(axis, axis + axes), *_dims_of(more_axes)}
     beside = [size for dim, size in enumerate(x.shape) if dim not in normalized]
+    groups = groups or math.prod(x.shape[dim] for dim in normalized)
     return beside + ([groups] if groups > 1 else [])
 
 
@@ -128,9 +129,10 @@ def _row_length(x: Tensor, form: int, axis: int, axes: int, groups: int, more_ax
     if form == _CHANNELS:
         return x.shape[1] // (groups or x.shape[1]) * math.prod(x.shape[2:])
     if form == _FEATURES:
-        return x.shape[-1] // (groups or 1)
+        return x.shape[-1] // (groups or x.shape[-1])
     more = math.prod(x.shape[dim] for dim in _dims_of(more_axes))
-    return math.prod(x.shape[axis : axis + axes]) * more // (groups or 1)
+    channels = math.prod(x.shape[axis : axis + axes]) * more
+    return channels // (groups or channels)
 
 
 # The general operator's arguments behind `statistics`, in order.

@@ -3,6 +3,10 @@
 `axis` and `axes` are the first of the normalized dimensions and their number, as far as they are
 adjacent; `more_axes` has a bit for each further one, 1 << its number. Activations, statistics and
 so on are the numbers of kernels/norm_c.h, which normd.torch.functional has by name.
+
+With axes, what precedes the first one are the samples: gate, scale and shift are [samples,
+normalized elements]. Results with one element a row have x's dimensions beside the normalized ones,
+and behind them the groups, if there are several.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from normd.torch._checks import (
     activation_code,
     axes_apart,
     axes_of,
+    check_affine,
     divided,
     elements_of,
     refuse_gradient,
@@ -172,10 +173,13 @@ def layer_norm(
     more = 0
     if axis is None or isinstance(axis, int):
         first, axes = axes_of("layer_norm", x, normalized_shape, axis)
+        if axes > 1:
+            check_affine("layer_norm", normalized_shape, weight, bias)
         if out is None and activation is None:
             return _layer_norm(x, first, axes, weight, bias, eps)
     else:
         first, axes, more = axes_apart("layer_norm", x, normalized_shape, axis)
+        check_affine("layer_norm", normalized_shape, weight, bias)
     arguments = (x, first, axes, weight, bias, eps, activation_code(activation), slope, more)
     return _one(_ops.layer_norm, arguments, out)
 
@@ -203,10 +207,13 @@ def rms_norm(
     more = 0
     if axis is None or isinstance(axis, int):
         first, axes = axes_of("rms_norm", x, normalized_shape, axis)
+        if axes > 1:
+            check_affine("rms_norm", normalized_shape, weight)
         if out is None and activation is None and weight_offset == 0:
             return _rms_norm(x, first, axes, weight, eps)
     else:
         first, axes, more = axes_apart("rms_norm", x, normalized_shape, axis)
+        check_affine("rms_norm", normalized_shape, weight)
     code = activation_code(activation)
     arguments = (x, first, axes, weight, eps, weight_offset, code, slope, more)
     return _one(_ops.rms_norm, arguments, out)
@@ -231,6 +238,8 @@ def add_layer_norm(
     if is_grad_enabled():
         refuse_gradient("add_layer_norm", x, residual, weight, bias)
     first, axes = axes_of("add_layer_norm", x, normalized_shape)
+    if axes > 1:
+        check_affine("add_layer_norm", normalized_shape, weight, bias)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, bias, eps, code, slope)
     return _two(_ops.add_layer_norm, arguments, out)
@@ -252,6 +261,8 @@ def add_rms_norm(
     if is_grad_enabled():
         refuse_gradient("add_rms_norm", x, residual, weight)
     first, axes = axes_of("add_rms_norm", x, normalized_shape)
+    if axes > 1:
+        check_affine("add_rms_norm", normalized_shape, weight)
     code = activation_code(activation)
     arguments = (x, residual, first, axes, weight, eps, weight_offset, code, slope)
     return _two(_ops.add_rms_norm, arguments, out)
@@ -275,6 +286,8 @@ def gated_rms_norm(
     if is_grad_enabled():
         refuse_gradient("gated_rms_norm", x, gate, weight)
     first, axes = axes_of("gated_rms_norm", x, normalized_shape)
+    if axes > 1:
+        check_affine("gated_rms_norm", normalized_shape, weight)
     elements = elements_of(normalized_shape)
     groups = divided("gated_rms_norm", "group_size", elements, group_size or elements)
     arguments = (x, gate, first, axes, groups, weight, eps, norm_before_gate)
@@ -297,7 +310,11 @@ def lp_normalize(
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     if not dims or not all(-x.dim() <= each < x.dim() for each in dims):
         raise ValueError(f"normd.torch.lp_normalize: dim: {dim}, wanted some of {x.dim()}")
-    axes = sorted(each % x.dim() for each in dims)
+    axes = sorted({each % x.dim() for each in dims})
+    if len(axes) < len(dims):
+        raise ValueError(
+            f"normd.torch.lp_normalize: dim: {dim}, wanted different dimensions of {x.dim()}"
+        )
     shape = [x.shape[axis] for axis in axes]
     first, adjacent, more = axes_apart("lp_normalize", x, shape, axes)
     arguments = (x, first, adjacent, _LP_STATISTICS[p], eps, more)
@@ -437,6 +454,8 @@ def _quantized(
     if isinstance(scale, str) and not granularity:
         raise ValueError(f'normd.torch.{name}: scale: {scale!r}, wanted "row", "block" or a number')
     first, axes = axes_of(name, x, normalized_shape)
+    if axes > 1:
+        check_affine(name, normalized_shape, weight, bias)
     values, residual_out, _, _, scales = _ops.normalize.default(
         x,
         _AXES_FORM,
@@ -530,6 +549,8 @@ def layer_norm_with_statistics(
     if is_grad_enabled():
         refuse_gradient("layer_norm_with_statistics", x, weight, bias)
     first, axes = axes_of("layer_norm_with_statistics", x, normalized_shape)
+    if axes > 1:
+        check_affine("layer_norm_with_statistics", normalized_shape, weight, bias)
     y, _, mean, rstd, _ = _ops.normalize.default(
         x, _AXES_FORM, first, axes, 1, _MEAN_VARIANCE, eps, weight, bias, statistics_out=True
     )
