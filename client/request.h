@@ -48,8 +48,9 @@ struct NormalizeRequest {
   Duration timeout = kNoTimeout;
   // The bytes of a cudaIpcEventHandle_t of the caller's, of the device on which tensors of the
   // request lie, recorded before: the server touches them only when what it was recorded behind is
-  // done. The event outlives the call, as far as the call is not given up. Empty: it is done
-  // already. For servers whose GetServerInfo tells of takes_events.
+  // done. Indexes lie in no region then, for the server reads them when the request comes. The
+  // event outlives the call, as far as the call is not given up. Empty: it is done already. For
+  // servers whose GetServerInfo tells of takes_events, and clients that may make admin calls there.
   std::string event_handle;
 };
 

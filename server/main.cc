@@ -276,7 +276,10 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
 ServerConfig FittedToMemory(ServerConfig config) {
   const std::int64_t left = MemoryLeft();
   if (left == kNoMemoryLimit) return config;
-  const std::string lowered = FitToMemory(config, left);
+  // Of --device=auto it is not known yet whether there are devices.
+  const bool may_have_devices =
+      config.device != "cpu" && !absl::string_view(NORMD_CUDA_VERSION).empty();
+  const std::string lowered = FitToMemory(config, left, may_have_devices);
   if (!lowered.empty()) spdlog::warn("{} bytes of memory are left: {}", left, lowered);
   return config;
 }

@@ -4,6 +4,7 @@
 #define NORMD_WIRE_INFER_REQUEST_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -29,7 +30,7 @@ struct InferRequestView {
   std::string id;
   ReceivedParameter priority;  // The parameters of these names. Others are read and dropped.
   ReceivedParameter timeout;
-  ReceivedParameter event_handle;
+  std::optional<ReceivedParameter> event_handle;  // nullopt: not sent.
   ReceivedInferTensors inputs;  // At least one, at most kMaxTensors, each with its bytes.
   absl::InlinedVector<ReceivedInferOutput, 1> outputs;  // At most kMaxTensors; none: all.
 };

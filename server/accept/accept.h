@@ -39,8 +39,9 @@ struct AcceptedRequest {
 // Judges a request, which is then `call`'s, and fills `accepted`. The first check that it fails
 // decides its error:
 //
-//   0. whether the caller may (see Authorizer)             Unauthenticated, PermissionDenied,
-//                                                    ResourceExhausted
+//   0. whether the caller may (see Authorizer); with an    Unauthenticated, PermissionDenied,
+//      event, also whether it may register memory of       ResourceExhausted
+//      devices
 //   1. the model's name and version                  InvalidArgument, NotFound
 //   2. the inputs: names, then types and shapes      InvalidArgument
 //   3. priority, queue_timeout_ns, the operation's   InvalidArgument

@@ -59,7 +59,7 @@ absl::Status Authorizer::Denied(const AskedCall& call, Right right, absl::string
   return why;
 }
 
-absl::Status Authorizer::Check(const AskedCall& call, Right right) const {
+absl::Status Authorizer::CheckRight(const AskedCall& call, Right right) const {
   if (!call.caller.ok()) return Denied(call, right, "", call.caller.status());
   if (right == Right::kAdmin && options_.admin == AdminCalls::kNone) {
     return Denied(call, right, "",
@@ -73,13 +73,15 @@ absl::Status Authorizer::Check(const AskedCall& call, Right right) const {
             "admin calls are taken at the server's admin address alone (--admin_listen)"));
   }
   const Principal* const principal = call.caller->get();
-  if (principal == nullptr) return absl::OkStatus();
-  if (!principal->identity.rights.Include(right)) {
-    return Denied(
-        call, right, "",
-        WithoutRight(principal->identity, absl::StrCat("calls of \"", Name(right), "\"")));
-  }
-  if (right == Right::kHealth) return absl::OkStatus();
+  if (principal == nullptr || principal->identity.rights.Include(right)) return absl::OkStatus();
+  return Denied(call, right, "",
+                WithoutRight(principal->identity, absl::StrCat("calls of \"", Name(right), "\"")));
+}
+
+absl::Status Authorizer::Check(const AskedCall& call, Right right) const {
+  if (absl::Status status = CheckRight(call, right); !status.ok()) return status;
+  const Principal* const principal = call.caller->get();
+  if (principal == nullptr || right == Right::kHealth) return absl::OkStatus();
   const Duration wait =
       principal->account->rate.Take(principal->identity.limits.rate, clock_.Now());
   return wait > Duration(0) ? TooOften(principal->identity, wait) : absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/accept/client_status.h"
 #include "server/accept/method_rights.h"
 
@@ -51,6 +52,14 @@ absl::Status CallContext::Authorize() {
 absl::Status CallContext::AuthorizeModel(absl::string_view model) {
   if (environment_.authorizer == nullptr) return absl::OkStatus();
   return environment_.authorizer->CheckModel(Asked(), RightOf(method_), model);
+}
+
+absl::Status CallContext::AuthorizeEvent() {
+  if (environment_.authorizer == nullptr) return absl::OkStatus();
+  const absl::Status status =
+      environment_.authorizer->CheckRight(Asked(), RightOf(Method::kCudaSharedMemory));
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("event_handle: ", status.message()));
 }
 
 CallAccount CallContext::account() const {

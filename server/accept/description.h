@@ -71,6 +71,8 @@ struct RequestDescription {
   // Keeps memory of the decoder's own that `inputs` show; null where they show the message alone.
   // shared: as Request::input_owner.
   std::shared_ptr<void> owner;
+
+  bool HasEvent() const { return !event_handle.ok() || !event_handle->empty(); }
 };
 
 // One tensor of a response.

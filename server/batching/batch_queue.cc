@@ -386,6 +386,7 @@ void BatchQueue::EndQueueDelay() {
 }
 
 void BatchQueue::Close() {
+  if (impl_->events != nullptr) impl_->events->Close();
   Impl::Wake wake;
   {
     MutexLock lock(impl_->mutex);

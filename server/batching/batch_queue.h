@@ -37,7 +37,8 @@ class BatchQueue {
   // complete another with ResourceExhausted, whose place it then takes. A request that is already
   // cancelled or expired is accepted and completed at once. One that may run inline, and by
   // RunsInline does, is computed before Push returns. One with an event waits for that first, where
-  // Cancel and Abort find it too: see EventWaits::Hold.
+  // Cancel and Abort find it too: see EventWaits::Hold. If Close comes before the event is reached,
+  // that request ends with Unavailable.
   absl::Status Push(std::unique_ptr<Request>& request);
 
   // Has Push stage the inputs of requests, if `stager` is not null. It outlives the

@@ -1,6 +1,7 @@
 #include "server/batching/event_waits.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cassert>
@@ -51,12 +52,19 @@ TimePoint EventWaits::OnSteadyClock(TimePoint time) const {
 }
 
 void EventWaits::Loop() {
+  // It naps for kLeastPause; the kernel's slack would add fifty microseconds.
+  prctl(PR_SET_TIMERSLACK, 1);
   for (;;) {
     const TimePoint next = OnSteadyClock(Poll());
     MutexLock lock(mutex_);
-    if (!arrived_ && !ending_) changed_.WaitUntil(mutex_, next);
+    if (!poll_again_ && !ending_) changed_.WaitUntil(mutex_, next);
     if (ending_) return;
   }
+}
+
+void EventWaits::CallPoll() {
+  poll_again_ = true;
+  changed_.SignalOne();
 }
 
 absl::Status EventWaits::CheckRoom(std::uint64_t holder) const {
@@ -80,26 +88,29 @@ absl::Status EventWaits::Hold(std::unique_ptr<Request>& request) {
   absl::Status unwanted;
   {
     MutexLock lock(mutex_);
-    if (aborted_) return absl::UnavailableError("the server is shutting down");
+    if (closed_) {
+      request->model->metrics().RecordRejection(Rejection::kDraining);
+      return absl::UnavailableError("the server is shutting down");
+    }
     // Under the lock, as in BatchQueue::Push: either Cancel finds the request or this the flag.
     unwanted = CheckWanted(*request, now);
     if (unwanted.ok()) {
       if (absl::Status room = CheckRoom(request->holder); !room.ok()) {
         metrics_.RecordEventWait(EventWaitEnd::kRefused);
+        request->model->metrics().RecordRejection(Rejection::kEventWaits);
         return room;
       }
       // What may throw comes before what it would leave half done.
       std::int64_t& held = by_holder_[request->holder];
       Wait& wait = waits_[request->id];
       ++held;
-      wait.key = Key(request->event->device, std::move(request->event->handle));
+      wait.awaited = std::move(*request->event);
       wait.since = now;
       wait.until = std::min(
           {request->deadline, After(now, request->queue_timeout), After(now, limits_.max_wait)});
       wait.request = std::move(request);
       metrics_.AddEventWaits(1);
-      arrived_ = true;
-      changed_.SignalOne();
+      CallPoll();
       return absl::OkStatus();
     }
   }
@@ -114,21 +125,22 @@ std::unique_ptr<Request> EventWaits::Extract(std::map<std::uint64_t, Wait>::iter
   if (--held->second == 0) by_holder_.erase(held);
   const Duration waited = clock_.Now() - at->second.since;
   request->stages[Stage::kQueue] += waited;
-  if (request->queue_timeout != Duration::max()) {
-    request->queue_timeout = std::max(request->queue_timeout - waited, Duration(0));
-  }
+  request->event_wait = waited;
   // The thread in Poll has other requests to look after.
   request->may_run_inline = false;
   request->event = nullptr;
-  waits_.erase(at);
+  // The node moves: nothing is allocated.
+  auto wait = waits_.extract(at);
+  if (wait.mapped().event != nullptr) ended_.insert(std::move(wait));
   metrics_.AddEventWaits(-1);
   return request;
 }
 
 void EventWaits::End(std::vector<Ended> ended) {
   for (Ended& each : ended) {
-    if (each.how == EventWaitEnd::kReached) each.status = push_(each.request);
+    // Before the push, which may lead to the response: no counter moves after that.
     metrics_.RecordEventWait(each.how);
+    if (each.how == EventWaitEnd::kReached) each.status = push_(each.request);
     if (!each.status.ok()) Fail(std::move(each.request), std::move(each.status));
   }
 }
@@ -141,18 +153,25 @@ void EventWaits::Cancel(std::uint64_t request_id) {
     if (found == waits_.end()) return;
     ended.push_back({Extract(found), absl::CancelledError("the client cancelled the request"),
                      EventWaitEnd::kCancelled});
+    CallPoll();
   }
   End(std::move(ended));
+}
+
+void EventWaits::Close() {
+  MutexLock lock(mutex_);
+  closed_ = true;
 }
 
 void EventWaits::Abort(const absl::Status& status) {
   std::vector<Ended> ended;
   {
     MutexLock lock(mutex_);
-    aborted_ = true;
+    closed_ = true;
     while (!waits_.empty()) {
       ended.push_back({Extract(waits_.begin()), status, EventWaitEnd::kCancelled});
     }
+    CallPoll();
   }
   End(std::move(ended));
 }
@@ -177,7 +196,7 @@ absl::Status EventWaits::TooLate(const Wait& wait) const {
 std::vector<EventWaits::Ended> EventWaits::TakeExpired() {
   std::vector<Ended> ended;
   MutexLock lock(mutex_);
-  arrived_ = false;
+  poll_again_ = false;
   const TimePoint now = clock_.Now();
   for (auto at = waits_.begin(); at != waits_.end();) {
     const auto here = at++;
@@ -193,7 +212,7 @@ std::vector<EventWaits::Asked> EventWaits::TakeDue() {
   MutexLock lock(mutex_);
   const TimePoint now = clock_.Now();
   for (const auto& [id, wait] : waits_) {
-    if (wait.event != nullptr && wait.next <= now) due.push_back({id, wait.event});
+    if (wait.event != nullptr && wait.next <= now) due.push_back({id, wait.event.get()});
   }
   return due;
 }
@@ -218,63 +237,38 @@ void EventWaits::Settle(std::vector<Asked> asked) {
   End(std::move(ended));
 }
 
-absl::StatusOr<std::shared_ptr<SharedDeviceEvent>> EventWaits::Find(const Key& key) {
-  const auto found = open_.find(key);
-  if (found != open_.end()) {
-    found->second.idle_since = kNever;
-    return found->second.event;
-  }
-  const auto* const handle = reinterpret_cast<const std::byte*>(key.second.data());
-  auto opened = events_.Open(key.first, ConstBytes(handle, key.second.size()));
-  if (!opened.ok()) return opened.status();
-  return open_.emplace(key, Open{*std::move(opened)}).first->second.event;
-}
-
 // One in each round, so that the requests whose events are open do not wait for many.
 void EventWaits::OpenNext() {
   std::uint64_t id = 0;
-  Key key;
+  AwaitedEvent awaited;
   {
     MutexLock lock(mutex_);
     const auto first = std::find_if(waits_.begin(), waits_.end(),
                                     [](const auto& each) { return each.second.event == nullptr; });
     if (first == waits_.end()) return;
     id = first->first;
-    key = first->second.key;
+    awaited = first->second.awaited;
   }
-  absl::StatusOr<std::shared_ptr<SharedDeviceEvent>> event = Find(key);
+  const auto* const handle = reinterpret_cast<const std::byte*>(awaited.handle.data());
+  auto opened = events_.Open(awaited.device, ConstBytes(handle, awaited.handle.size()));
   std::vector<Asked> asked(1);
   asked[0].id = id;
-  if (event.ok()) {
-    asked[0].reached = (*event)->Reached();
+  if (opened.ok()) {
+    asked[0].reached = (*opened)->Reached();
     MutexLock lock(mutex_);
     const auto found = waits_.find(id);
-    if (found != waits_.end()) found->second.event = *std::move(event);
+    if (found != waits_.end()) found->second.event = *std::move(opened);
   } else {
-    asked[0].reached = event.status();
+    asked[0].reached = opened.status();
   }
+  // One that was cancelled meanwhile leaves its event to this function.
   Settle(std::move(asked));
 }
 
-// Returns when the next of them will have been idle for long enough.
-TimePoint EventWaits::CloseIdle() {
-  const TimePoint now = clock_.Now();
-  std::vector<std::pair<TimePoint, Key>> idle;
-  for (auto& [key, open] : open_) {
-    if (open.event.use_count() > 1) continue;
-    if (open.idle_since == kNever) open.idle_since = now;
-    idle.emplace_back(open.idle_since, key);
-  }
-  std::sort(idle.begin(), idle.end());
-  std::size_t left = idle.size();
-  for (const auto& [since, key] : idle) {
-    if (left <= limits_.max_idle_events && now - since < limits_.max_idle) {
-      return since + limits_.max_idle;
-    }
-    open_.erase(key);
-    --left;
-  }
-  return kNever;
+void EventWaits::CloseEnded() {
+  std::map<std::uint64_t, Wait> ended;
+  MutexLock lock(mutex_);
+  ended.swap(ended_);
 }
 
 TimePoint EventWaits::Poll() {
@@ -283,8 +277,10 @@ TimePoint EventWaits::Poll() {
   for (Asked& each : due) each.reached = each.event->Reached();
   Settle(std::move(due));
   OpenNext();
-  TimePoint next = CloseIdle();
+  CloseEnded();
+  TimePoint next = kNever;
   MutexLock lock(mutex_);
+  if (!ended_.empty()) return clock_.Now();
   for (const auto& [id, wait] : waits_) {
     if (wait.event == nullptr) return clock_.Now();
     next = std::min({next, wait.next, wait.until});

@@ -5,6 +5,9 @@
 // thread asks the driver whether the events are reached, and hands on the requests for which they
 // are. A request waits for a bounded time, and of each client a bounded number do. A driver that
 // hangs holds up the ends of such waits, but for cancellation.
+//
+// The event is opened for each request anew, also where several requests name one handle: a driver
+// may give the handle of an event that its client has destroyed to another one.
 
 #ifndef NORMD_SERVER_BATCHING_EVENT_WAITS_H_
 #define NORMD_SERVER_BATCHING_EVENT_WAITS_H_
@@ -32,9 +35,6 @@ struct EventWaitLimits {
   std::int64_t max_requests = 256;
   std::int64_t max_holder_requests = 64;  // Those of one Request::holder.
   Duration max_wait = std::chrono::seconds(10);
-  // Events that nobody waits for any more stay open for so long, at most so many of them.
-  std::size_t max_idle_events = 64;
-  Duration max_idle = std::chrono::seconds(1);
 };
 
 // Thread-safe. No lock is held while the driver works, nor while a request ends or is handed on.
@@ -58,43 +58,38 @@ class EventWaits {
   void Start();
 
   // Takes a request with an event on success, and leaves it with the caller on failure:
-  // ResourceExhausted when as many wait as may, Unavailable after Abort. It ends with
+  // ResourceExhausted when as many wait as may, Unavailable after Close or Abort. It ends with
   // DeadlineExceeded when it has waited for its deadline, its queue time-out or the limit's time,
-  // with the error of SharedDeviceEvents::Open, or with that of the push. What it has waited is
-  // taken off its queue time-out.
+  // with the error of SharedDeviceEvents::Open, or with that of the push. What it has waited is its
+  // Request::event_wait.
   absl::Status Hold(std::unique_ptr<Request>& request);
   // Completes a request that waits here with CANCELLED; without effect on others. The caller sets
   // Request::cancelled first, so that one that is on its way to the queue ends there.
   void Cancel(std::uint64_t request_id);
+  // Takes no more; what waits goes on to the push.
+  void Close();
   // Completes all that wait with `status`, and takes no more.
   void Abort(const absl::Status& status);
 
   // One round: ends what has waited for too long, asks for the events that are due, hands on what
-  // is reached, opens one event. Returns when to come again. By one thread at a time.
+  // is reached, opens one event, closes those that nobody waits for. Returns when to come again. By
+  // one thread at a time.
   TimePoint Poll();
 
   std::int64_t waiting_requests() const;
-  std::size_t open_events() const { return open_.size(); }  // Not during Poll.
 
  private:
-  using Key = std::pair<int, std::string>;  // Device, handle.
   struct Wait {
     std::unique_ptr<Request> request;
-    Key key;
+    AwaitedEvent awaited;
     TimePoint since{};
     TimePoint until{};
-    TimePoint next{};  // When the event is asked for.
-    // Null: not opened yet. shared: requests may wait for the same one. Only Poll's thread lets
-    // the last go.
-    std::shared_ptr<SharedDeviceEvent> event;
-  };
-  struct Open {
-    std::shared_ptr<SharedDeviceEvent> event;  // shared: with those that wait for it.
-    TimePoint idle_since = kNever;
+    TimePoint next{};                          // When the event is asked for.
+    std::unique_ptr<SharedDeviceEvent> event;  // Null: not opened yet.
   };
   struct Asked {
     std::uint64_t id = 0;
-    std::shared_ptr<SharedDeviceEvent> event;
+    SharedDeviceEvent* event = nullptr;  // Only Poll closes it.
     absl::StatusOr<bool> reached = false;
   };
   struct Ended {
@@ -106,6 +101,7 @@ class EventWaits {
   void Loop();
   TimePoint OnSteadyClock(TimePoint time) const;
   absl::Status CheckRoom(std::uint64_t holder) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CallPoll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::unique_ptr<Request> Extract(std::map<std::uint64_t, Wait>::iterator at)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End(std::vector<Ended> ended);
@@ -113,23 +109,23 @@ class EventWaits {
   std::vector<Asked> TakeDue();
   void Settle(std::vector<Asked> asked);
   void OpenNext();
-  absl::StatusOr<std::shared_ptr<SharedDeviceEvent>> Find(const Key& key);
-  TimePoint CloseIdle();
+  void CloseEnded();
   absl::Status TooLate(const Wait& wait) const;
 
   SharedDeviceEvents& events_;
   const EventWaitLimits limits_;
   RegionMetrics& metrics_;
   const Clock& clock_;
-  Push push_;                 // Constant after PushTo.
-  std::map<Key, Open> open_;  // Of the thread in Poll.
+  Push push_;  // Constant after PushTo.
   mutable Mutex mutex_;
   CondVar changed_;
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
-  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
-  bool arrived_ ABSL_GUARDED_BY(mutex_) = false;  // Something did since the last round began.
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Since the last round began, a request has come, or one has left whose event is to be closed.
+  bool poll_again_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<std::uint64_t, Wait> waits_ ABSL_GUARDED_BY(mutex_);  // By the request's id.
   std::map<std::uint64_t, std::int64_t> by_holder_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Wait> ended_ ABSL_GUARDED_BY(mutex_);  // Their events are to be closed.
   std::thread thread_;
 };
 

@@ -18,7 +18,7 @@ absl::Status NoRoom(const Request& request, std::int64_t waiting) {
 }
 
 absl::Status TooLate(const Request& request, const Arrival& arrival) {
-  const bool by_deadline = arrival.patience < request.queue_timeout;
+  const bool by_deadline = arrival.patience < request.QueueTimeLeft();
   return absl::ResourceExhaustedError(
       absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
                    InMs(arrival.wait), " ms, ", by_deadline ? "the deadline" : "queue_timeout_ns",

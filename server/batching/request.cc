@@ -46,14 +46,26 @@ absl::Status CheckWanted(const Request& request, TimePoint now) {
   return absl::OkStatus();
 }
 
+Duration Request::QueueTimeLeft() const {
+  if (queue_timeout == Duration::max()) return queue_timeout;
+  return std::max(queue_timeout - event_wait, Duration::zero());
+}
+
 TimePoint WaitsUntil(const Request& request) {
-  if (request.queue_timeout >= kNever - request.admitted) return request.deadline;
-  return std::min(request.deadline, request.admitted + request.queue_timeout);
+  const Duration left = request.QueueTimeLeft();
+  if (left >= kNever - request.admitted) return request.deadline;
+  return std::min(request.deadline, request.admitted + left);
 }
 
 absl::Status WaitedTooLong(const Request& request) {
   if (WaitsUntil(request) == request.deadline) {
     return absl::DeadlineExceededError("the deadline passed while the request waited");
+  }
+  if (request.event_wait > Duration::zero()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "queue_timeout_ns: ", request.queue_timeout.count(),
+        " ns, the longest that the request may wait, have passed: ", request.event_wait.count(),
+        " ns until the event of event_handle was reached, and then no lane was free"));
   }
   return absl::DeadlineExceededError(absl::StrCat("queue_timeout_ns: no lane was free for ",
                                                   request.queue_timeout.count(),

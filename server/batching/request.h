@@ -99,8 +99,10 @@ struct Request {
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
   TimePoint deadline = kNever;  // Not computed once this has passed.
-  // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
+  // How long it may wait for its event and then for a lane; once taken, it is computed. Longer than
+  // any clock: for ever.
   Duration queue_timeout = Duration::max();
+  Duration event_wait{0};  // How much of that its event has taken; set by EventWaits.
   Priority priority = Priority::kNormal;
   // Whom it counts against, so that overload is first felt by whoever sends most. 0: nobody.
   std::uint64_t holder = 0;
@@ -126,6 +128,8 @@ struct Request {
     staged = Buffer();
   }
   bool IsStaged() const { return staged.size() > 0; }
+  // What the event has left of queue_timeout for a lane.
+  Duration QueueTimeLeft() const;
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }

@@ -33,7 +33,7 @@ WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
 
 // How long it may wait, if lanes then have it for `computation`; Duration::max(): for ever.
 Duration PatienceOf(const Request& request, TimePoint now, Duration computation) {
-  const Duration timeout = std::max(request.queue_timeout, Duration::zero());
+  const Duration timeout = std::max(request.QueueTimeLeft(), Duration::zero());
   if (request.deadline == kNever) return timeout;
   return std::clamp(request.deadline - now - computation, Duration::zero(), timeout);
 }

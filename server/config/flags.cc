@@ -126,8 +126,8 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
             "admin calls registers.");
   flags.Add(
       "shared_memory_cuda_events", &c.shared_memory_cuda_events, false, "",
-      "With shared_memory_cuda, take requests with events of CUDA IPC. Whoever sends one can end "
-      "the server: the driver trusts the handle.");
+      "With shared_memory_cuda, take requests with events of CUDA IPC from who may make admin "
+      "calls. Whoever sends one can end the server: the driver trusts the handle.");
   flags.Add("max_event_waits", &c.max_event_waits, 256, "N",
             "Requests that wait for events of their clients' devices.", From(1, 65536));
   flags.Add("max_identity_event_waits", &c.max_identity_event_waits, 64, "N",

@@ -21,7 +21,7 @@ void Lower(const char* flag, std::int64_t& value, std::int64_t most, std::string
 
 }  // namespace
 
-std::string FitToMemory(ServerConfig& config, std::int64_t memory_left) {
+std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may_lock_pages) {
   const std::int64_t reserve = std::min(kReserveBytes, memory_left / 2);
   const std::int64_t budget = std::max(memory_left - reserve, kLeastBudgetBytes);
   std::string text;
@@ -43,8 +43,8 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left) {
   Lower("--stream_window_bytes", config.stream_window_bytes,
         std::max(config.max_inflight_bytes / 2, kLeastWindowBytes), text);
   // Pages of a file that nobody has written are the server's to pay for once it locks them.
-  if (config.shared_memory != "off") {
-    Lower("--max_locked_shared_bytes", config.max_locked_shared_bytes, budget / 4, text);
+  if (config.shared_memory != "off" && may_lock_pages) {
+    Lower("--max_locked_shared_bytes", config.max_locked_shared_bytes, budget / 8, text);
     Lower("--max_identity_locked_shared_bytes", config.max_identity_locked_shared_bytes,
           config.max_locked_shared_bytes, text);
   }

@@ -15,8 +15,8 @@ namespace normd {
 // max_identity_locked_shared_bytes, of a valid `config` to what fits into `memory_left` bytes
 // beside threads and heaps; it stays valid. Raises nothing. Returns what was lowered, for the log;
 // empty when nothing had to be. gRPC ends the process when it gets no memory, so its bound must be
-// met before.
-std::string FitToMemory(ServerConfig& config, std::int64_t memory_left);
+// met before. `may_lock_pages`: false on a server that certainly has no device, which locks none.
+std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may_lock_pages);
 
 }  // namespace normd
 

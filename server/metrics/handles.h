@@ -59,7 +59,8 @@ enum class Rejection {
   kPeerShare,
   kLate,
   kIdentityRate,
-  kIdentityLimit
+  kIdentityLimit,
+  kEventWaits
 };
 
 struct DurationTotal {

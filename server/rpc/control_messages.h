@@ -16,6 +16,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/control_call.h"
+#include "server/rpc/received_message.h"
 
 namespace normd {
 
@@ -49,6 +50,7 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
   if (call == nullptr) return OutOfMemory(context);
   auto run = [call, &request, &response,
               body = std::move(body)](std::shared_ptr<const Model>& about) -> absl::Status {
+    if (absl::Status status = CheckReceived(request); !status.ok()) return status;
     if (request.Length() > kMaxControlBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("request: ", request.Length(), " bytes, wanted at most ", kMaxControlBytes));

@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
+#include "base/shared_device_events.h"
 #include "inference/grpc_service.pb.h"
 #include "wire/data_type.h"
 #include "wire/grpc_slices.h"
@@ -60,15 +61,19 @@ absl::StatusOr<std::int64_t> TimeoutOf(const ReceivedParameter& parameter) {
   return *micros * 1000;
 }
 
-absl::StatusOr<std::string> EventOf(const ReceivedParameter& parameter) {
-  if (parameter.kind == ReceivedParameter::Kind::kNone) return std::string();
+// Empty where there is none.
+absl::StatusOr<std::string> EventOf(const std::optional<ReceivedParameter>& parameter) {
+  if (!parameter.has_value()) return std::string();
   constexpr absl::string_view kWanted = "the bytes of a cudaIpcEventHandle_t in base64";
   std::string handle;
-  if (parameter.kind != ReceivedParameter::Kind::kText) {
+  if (parameter->kind != ReceivedParameter::Kind::kText) {
     return ParameterError(kEventParameter, "no text", kWanted);
   }
-  if (!absl::Base64Unescape(parameter.text, &handle)) {
+  if (!absl::Base64Unescape(parameter->text, &handle)) {
     return ParameterError(kEventParameter, "not base64", kWanted);
+  }
+  if (handle.empty()) {
+    return ParameterError(kEventParameter, "0 bytes", absl::StrCat(kEventHandleBytes));
   }
   return handle;
 }

@@ -5,14 +5,16 @@
 
 namespace normd {
 
+absl::Status CheckReceived(const grpc::ByteBuffer& message) {
+  if (message.Valid()) return absl::OkStatus();
+  return absl::CancelledError("request: no message came before the client's end of the call");
+}
+
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          std::vector<grpc::Slice>& slices) {
   if (absl::Status status = CheckUncompressed(context); !status.ok()) return status;
-  // gRPC passes on a call whose client has gone, or has half-closed, before its message was there.
-  if (!message.Valid()) {
-    return absl::CancelledError("request: no message came before the client's end of the call");
-  }
+  if (absl::Status status = CheckReceived(message); !status.ok()) return status;
   if (!message.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("request: the message could not be decompressed");
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "grpcpp/server_context.h"
@@ -16,9 +17,13 @@ namespace normd {
 
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
+// Cancelled where no message came: gRPC passes on a call whose client has gone, or has half-closed,
+// before its message was there.
+absl::Status CheckReceived(const grpc::ByteBuffer& message);
+
 // Fills `slices`, which own the bytes of `message`, and returns views of them in order.
 // Unimplemented or InvalidArgument for a message that says it is compressed (see
-// CheckUncompressed), Cancelled where none came.
+// CheckUncompressed), and as CheckReceived.
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          std::vector<grpc::Slice>& slices);

@@ -134,6 +134,18 @@ class EventsTest(unittest.TestCase):
             np.testing.assert_array_equal(self.result(), self.y)
         self.assertEqual(self.server.metric(reached), before + 7)
 
+    def test_an_event_that_is_made_anew_is_the_one_that_is_asked_for(self):
+        handles = set()
+        for rounds in [30, 0, 100, 10, 30, 100]:
+            runtime.cudaEventDestroy(self.work.event)
+            self.work.new_event()
+            handles.add(self.work.handle)
+            self.begin(rounds)
+            self.infer()
+            self.assertTrue(self.work.is_done())
+            np.testing.assert_array_equal(self.result(), self.y)
+        print(f"\n6 events that were made one after the other had {len(handles)} handles")
+
     def test_others_are_answered_meanwhile(self):
         self.begin(300)
         with futures.ThreadPoolExecutor(1) as pool:
@@ -206,7 +218,7 @@ class EventsTest(unittest.TestCase):
         files, maps = f"/proc/{self.server.process.pid}/fd", f"/proc/{self.server.process.pid}/maps"
 
         def held():
-            time.sleep(1.5)  # Until idle events are closed.
+            time.sleep(0.5)  # Until the last event is closed.
             with open(maps, encoding="utf-8") as lines:
                 return self.server.free_device_bytes(), len(os.listdir(files)), sum(1 for _ in lines)
 

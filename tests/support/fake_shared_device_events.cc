@@ -9,31 +9,34 @@ namespace normd::testing {
 
 class FakeSharedDeviceEvents::Opened final : public SharedDeviceEvent {
  public:
-  Opened(FakeSharedDeviceEvents& events, std::string handle)
-      : events_(events), handle_(std::move(handle)) {}
+  Opened(FakeSharedDeviceEvents& events, std::shared_ptr<Event> event)
+      : events_(events), event_(std::move(event)) {}
   ~Opened() override {
-    MutexLock lock(events_.mutex_);
-    --events_.opened_;
+    std::function<void()> hook;
+    {
+      MutexLock lock(events_.mutex_);
+      --events_.opened_;
+      hook = event_->on_closed;
+    }
+    if (hook) hook();
   }
 
   absl::StatusOr<bool> Reached() override {
     std::function<void()> hook;
     {
       MutexLock lock(events_.mutex_);
-      Event& event = events_.events_.at(handle_);
-      ++event.asked;
-      hook = event.hook;
+      ++event_->asked;
+      hook = event_->on_asked;
     }
     if (hook) hook();
     MutexLock lock(events_.mutex_);
-    const Event& event = events_.events_.at(handle_);
-    if (!event.status.ok()) return event.status;
-    return event.reached;
+    if (!event_->status.ok()) return event_->status;
+    return event_->reached;
   }
 
  private:
   FakeSharedDeviceEvents& events_;
-  const std::string handle_;
+  const std::shared_ptr<Event> event_;
 };
 
 std::string FakeSharedDeviceEvents::Make() {
@@ -41,28 +44,40 @@ std::string FakeSharedDeviceEvents::Make() {
   std::string handle = absl::StrCat("event ", events_.size());
   // Of any bytes, such as are no text.
   handle.resize(kEventHandleBytes, '\xff');
-  events_.emplace(handle, Event());
+  events_.emplace(handle, std::make_shared<Event>());
   return handle;
 }
 
 void FakeSharedDeviceEvents::Reach(const std::string& handle) {
   MutexLock lock(mutex_);
-  events_.at(handle).reached = true;
+  events_.at(handle)->reached = true;
+}
+
+void FakeSharedDeviceEvents::Remake(const std::string& handle) {
+  MutexLock lock(mutex_);
+  std::shared_ptr<Event>& event = events_.at(handle);
+  event->reached = true;
+  event = std::make_shared<Event>();
 }
 
 void FakeSharedDeviceEvents::EndClient(const std::string& handle) {
   MutexLock lock(mutex_);
-  events_.at(handle).client_lives = false;
+  events_.at(handle)->client_lives = false;
 }
 
 void FakeSharedDeviceEvents::Fail(const std::string& handle, const absl::Status& status) {
   MutexLock lock(mutex_);
-  events_.at(handle).status = status;
+  events_.at(handle)->status = status;
 }
 
 void FakeSharedDeviceEvents::OnAsked(const std::string& handle, std::function<void()> hook) {
   MutexLock lock(mutex_);
-  events_.at(handle).hook = std::move(hook);
+  events_.at(handle)->on_asked = std::move(hook);
+}
+
+void FakeSharedDeviceEvents::OnClosed(const std::string& handle, std::function<void()> hook) {
+  MutexLock lock(mutex_);
+  events_.at(handle)->on_closed = std::move(hook);
 }
 
 int FakeSharedDeviceEvents::opened() const {
@@ -82,20 +97,20 @@ int FakeSharedDeviceEvents::opens() const {
 
 int FakeSharedDeviceEvents::asked(const std::string& handle) const {
   MutexLock lock(mutex_);
-  return events_.at(handle).asked;
+  return events_.at(handle)->asked;
 }
 
 absl::StatusOr<std::unique_ptr<SharedDeviceEvent>> FakeSharedDeviceEvents::Open(int /*device*/,
                                                                                 ConstBytes handle) {
   MutexLock lock(mutex_);
-  std::string name(reinterpret_cast<const char*>(handle.data()), handle.size());
+  const std::string name(reinterpret_cast<const char*>(handle.data()), handle.size());
   const auto found = events_.find(name);
-  if (found == events_.end() || !found->second.client_lives) {
+  if (found == events_.end() || !found->second->client_lives) {
     return absl::InvalidArgumentError("event_handle: not one of a living process");
   }
   ++opens_;
   most_opened_ = std::max(most_opened_, ++opened_);
-  return std::make_unique<Opened>(*this, std::move(name));
+  return std::make_unique<Opened>(*this, found->second);
 }
 
 }  // namespace normd::testing

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,12 +21,17 @@ class FakeSharedDeviceEvents final : public SharedDeviceEvents {
   // The handle of a new event of a client, recorded and not reached.
   std::string Make();
   void Reach(const std::string& handle);
+  // Its client destroys the event, which counts as reached for whoever has it open, and makes
+  // another one of the same handle, recorded and not reached.
+  void Remake(const std::string& handle);
   // From now on nobody opens it, and it is never reached.
   void EndClient(const std::string& handle);
   // With which the device answers when it is asked for the event.
   void Fail(const std::string& handle, const absl::Status& status);
   // Runs whenever the event is asked for, before it answers.
   void OnAsked(const std::string& handle, std::function<void()> hook);
+  // Runs whenever the event is closed.
+  void OnClosed(const std::string& handle, std::function<void()> hook);
 
   int opened() const;       // That the server has open now.
   int most_opened() const;  // At once, so far.
@@ -41,11 +47,13 @@ class FakeSharedDeviceEvents final : public SharedDeviceEvents {
     bool client_lives = true;
     absl::Status status;
     int asked = 0;
-    std::function<void()> hook;
+    std::function<void()> on_asked;
+    std::function<void()> on_closed;
   };
 
   mutable Mutex mutex_;
-  std::map<std::string, Event> events_ ABSL_GUARDED_BY(mutex_);  // By handle.
+  // By handle. shared: with whoever has the event open.
+  std::map<std::string, std::shared_ptr<Event>> events_ ABSL_GUARDED_BY(mutex_);
   int opened_ ABSL_GUARDED_BY(mutex_) = 0;
   int most_opened_ ABSL_GUARDED_BY(mutex_) = 0;
   int opens_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -28,6 +28,7 @@ class EventWaitsTest : public ::testing::Test {
  protected:
   EventWaitsTest() {
     waits_.PushTo([this](std::unique_ptr<Request>& request) {
+      recorded_at_push_.push_back(Ended(EventWaitEnd::kReached));
       if (!push_status_.ok()) return push_status_;
       pushed_.push_back(std::move(request));
       return absl::OkStatus();
@@ -83,8 +84,6 @@ class EventWaitsTest : public ::testing::Test {
     limits.max_requests = 5;
     limits.max_holder_requests = 3;
     limits.max_wait = seconds(10);
-    limits.max_idle_events = 2;
-    limits.max_idle = seconds(1);
     return limits;
   }
 
@@ -95,6 +94,7 @@ class EventWaitsTest : public ::testing::Test {
   CountingRegionMetrics metrics_;
   absl::Status push_status_;
   std::vector<std::unique_ptr<Request>> pushed_;
+  std::vector<std::int64_t> recorded_at_push_;  // The waits that counted as reached by then.
   EventWaits waits_{events_, Limits(), metrics_, clock_};
   std::vector<std::unique_ptr<RequestProbe>> probes_;
 };
@@ -118,6 +118,17 @@ TEST_F(EventWaitsTest, GoesOnWhenItsEventIsReachedAndNotBefore) {
   EXPECT_GT(pushed_[0]->stages[Stage::kQueue], Duration(0));
   EXPECT_EQ(waits_.waiting_requests(), 0);
   EXPECT_EQ(Ended(EventWaitEnd::kReached), 1);
+}
+
+// The push may lead to the response, whose client may look at the counters.
+TEST_F(EventWaitsTest, CountsAsReachedBeforeThePush) {
+  for (int i = 0; i < 2; ++i) {
+    const std::string handle = events_.Make();
+    events_.Reach(handle);
+    Hold(handle);
+    PollAll();
+  }
+  EXPECT_THAT(recorded_at_push_, ::testing::ElementsAre(1, 2));
 }
 
 // An event is asked for at once, and then less and less often: late by an eighth at most, from
@@ -178,7 +189,7 @@ TEST_F(EventWaitsTest, EndsAtItsDeadlineItsQueueTimeoutOrTheLimit) {
   EXPECT_EQ(Ended(EventWaitEnd::kExpired), 3);
 }
 
-TEST_F(EventWaitsTest, TheWaitIsTakenOffTheQueueTimeout) {
+TEST_F(EventWaitsTest, WhatTheEventHasTakenOfTheQueueTimeoutIsKeptBesideIt) {
   const std::string handle = events_.Make();
   RequestProbe& probe = Make(handle);
   probe.request()->queue_timeout = milliseconds(5);
@@ -188,7 +199,9 @@ TEST_F(EventWaitsTest, TheWaitIsTakenOffTheQueueTimeout) {
   events_.Reach(handle);
   PollAll();
   ASSERT_EQ(pushed_.size(), 1U);
-  EXPECT_EQ(pushed_[0]->queue_timeout, milliseconds(3));
+  EXPECT_EQ(pushed_[0]->queue_timeout, milliseconds(5));
+  EXPECT_EQ(pushed_[0]->event_wait, milliseconds(2));
+  EXPECT_EQ(pushed_[0]->QueueTimeLeft(), milliseconds(3));
   EXPECT_EQ(pushed_[0]->stages[Stage::kQueue], milliseconds(2));
 }
 
@@ -226,6 +239,18 @@ TEST_F(EventWaitsTest, AbortEndsAllAndTakesNoMore) {
   waits_.Abort(absl::UnavailableError("the server is stopping"));
   for (const RequestProbe* probe : waiting) EXPECT_EQ(probe->code(), Code::kUnavailable);
   EXPECT_THAT(Refusal(Make(handle), Code::kUnavailable), HasSubstr("shutting down"));
+  EXPECT_EQ(model_metrics_.rejections(Rejection::kDraining), 1);
+}
+
+TEST_F(EventWaitsTest, CloseTakesNoMoreAndHandsOnWhatWaits) {
+  const std::string handle = events_.Make();
+  Hold(handle);
+  waits_.Close();
+  EXPECT_THAT(Refusal(Make(handle), Code::kUnavailable), HasSubstr("shutting down"));
+  EXPECT_EQ(model_metrics_.rejections(Rejection::kDraining), 1);
+  events_.Reach(handle);
+  PollAll();
+  EXPECT_EQ(pushed_.size(), 1U);
 }
 
 TEST_F(EventWaitsTest, OfEachHolderAndInAllABoundedNumberWaits) {
@@ -238,6 +263,7 @@ TEST_F(EventWaitsTest, OfEachHolderAndInAllABoundedNumberWaits) {
   EXPECT_THAT(Refusal(Make(handle, 9), Code::kResourceExhausted),
               HasSubstr("event_handle: 5 requests wait for events"));
   EXPECT_EQ(Ended(EventWaitEnd::kRefused), 2);
+  EXPECT_EQ(model_metrics_.rejections(Rejection::kEventWaits), 2);
   waits_.Cancel(first.id());
   Hold(handle, 7);
   EXPECT_EQ(waits_.waiting_requests(), 5);
@@ -295,25 +321,67 @@ TEST_F(EventWaitsTest, OpensOneEventInARound) {
   }
 }
 
-TEST_F(EventWaitsTest, RequestsShareAnEventAndOneThatIsUsedAgainSoonIsNotOpenedAgain) {
-  const std::string handle = events_.Make();
-  for (int i = 0; i < 3; ++i) Hold(handle);
+TEST_F(EventWaitsTest, AnEventIsClosedAsSoonAsItsRequestNoLongerWaits) {
+  const std::string reached = events_.Make();
+  const std::string cancelled = events_.Make();
+  Hold(reached);
+  RequestProbe& probe = Hold(cancelled);
   PollAll();
-  EXPECT_EQ(events_.opens(), 1);
+  EXPECT_EQ(events_.opened(), 2);
+  events_.Reach(reached);
+  clock_.Advance(milliseconds(1));
+  PollAll();
+  EXPECT_EQ(events_.opened(), 1);
+  waits_.Cancel(probe.id());
+  EXPECT_EQ(events_.opened(), 1) << "not on the thread of whoever cancels";
+  EXPECT_EQ(PollAll(), kNever);
+  EXPECT_EQ(events_.opened(), 0);
+}
+
+// A client destroys its event once the response is there, and makes another, to which the driver
+// gives the same handle.
+TEST_F(EventWaitsTest, AnotherEventOfTheSameHandleIsAskedForItself) {
+  const std::string handle = events_.Make();
+  Hold(handle);
+  events_.Reach(handle);
+  PollAll();
+  ASSERT_EQ(pushed_.size(), 1U);
+  events_.Remake(handle);
+  Hold(handle);
+  PollAll();
+  EXPECT_EQ(pushed_.size(), 1U) << "the new event is not reached";
   events_.Reach(handle);
   clock_.Advance(milliseconds(1));
   PollAll();
-  EXPECT_EQ(pushed_.size(), 3U);
-  clock_.Advance(milliseconds(999));
-  Hold(handle);
+  EXPECT_EQ(pushed_.size(), 2U);
+}
+
+// Likewise while a request still waits for the first one, as its cancellation is on its way.
+TEST_F(EventWaitsTest, RequestsDoNotShareAnEvent) {
+  const std::string handle = events_.Make();
+  RequestProbe& first = Hold(handle);
   PollAll();
-  EXPECT_EQ(pushed_.size(), 4U);
-  EXPECT_EQ(events_.opens(), 1);
-  // Once it is idle for a second it is closed.
-  const TimePoint next = PollAll();
-  EXPECT_EQ(next, clock_.Now() + seconds(1));
-  clock_.Advance(seconds(1));
+  events_.Remake(handle);
+  RequestProbe& second = Hold(handle);
+  PollAll();
+  waits_.Cancel(first.id());
+  PollAll();
+  EXPECT_EQ(waits_.waiting_requests(), 1);
+  EXPECT_FALSE(second.done());
+  EXPECT_EQ(events_.opens(), 2);
+}
+
+// Whatever comes while a round is at its end, which here is that another event is closed.
+TEST_F(EventWaitsTest, ARoundThatIsAtItsEndLeavesNoEventOpen) {
+  const std::string closed = events_.Make();
+  const std::string late = events_.Make();
+  RequestProbe& first = Hold(closed);
+  RequestProbe& second = Hold(late);
+  PollAll();
+  events_.OnClosed(closed, [this, id = second.id()] { waits_.Cancel(id); });
+  waits_.Cancel(first.id());
   EXPECT_EQ(PollAll(), kNever);
+  EXPECT_EQ(second.code(), Code::kCancelled);
   EXPECT_EQ(events_.opened(), 0);
 }
 
@@ -326,12 +394,9 @@ TEST_F(EventWaitsTest, TenThousandHandlesLeaveNothing) {
     if (i % 3 == 0) waits_.Cancel(probe.id());
   }
   EXPECT_EQ(events_.opens(), 10'000);
-  EXPECT_LE(events_.most_opened(), 4);
-  PollAll();
-  clock_.Advance(seconds(1));
-  PollAll();
+  EXPECT_LE(events_.most_opened(), 2);
+  EXPECT_EQ(PollAll(), kNever);
   EXPECT_EQ(events_.opened(), 0);
-  EXPECT_EQ(waits_.open_events(), 0U);
 }
 
 }  // namespace

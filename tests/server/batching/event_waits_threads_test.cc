@@ -1,6 +1,7 @@
 // Requests that wait for events, on many threads: each ends exactly once, whatever comes together.
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 
 #include <array>
 #include <atomic>
@@ -25,7 +26,8 @@ constexpr int kRequests = 500;  // Of each thread.
 
 class EventWaitsThreadsTest : public ::testing::Test {
  protected:
-  EventWaitsThreadsTest() {
+  explicit EventWaitsThreadsTest(Duration max_wait = std::chrono::milliseconds(50))
+      : waits_(events_, Limits(max_wait), metrics_, clock_) {
     queue_.HoldWith(&waits_);
     waits_.Start();
     lane_ = std::thread([this] {
@@ -41,28 +43,32 @@ class EventWaitsThreadsTest : public ::testing::Test {
     reaper_.join();
   }
 
-  static EventWaitLimits Limits() {
+  static EventWaitLimits Limits(Duration max_wait) {
     EventWaitLimits limits;
     limits.max_requests = limits.max_holder_requests = kThreads * kRequests;
-    limits.max_wait = std::chrono::milliseconds(50);
-    limits.max_idle = std::chrono::milliseconds(1);
+    limits.max_wait = max_wait;
     return limits;
   }
 
-  // Each of its requests: an event that is reached, never reached, or garbage; some are cancelled.
+  std::unique_ptr<RequestProbe> Make(const std::string& handle) {
+    auto probe = std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1});
+    probe->request()->event = std::make_unique<AwaitedEvent>(AwaitedEvent{0, handle});
+    return probe;
+  }
+
+  // Each of its requests: an event that is reached, never reached, or garbage; some are cancelled,
+  // with an event that is reached at the same time or never.
   void PushSome(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     std::vector<std::unique_ptr<RequestProbe>> probes;
     for (int i = 0; i < kRequests; ++i) {
-      auto& probe = *probes.emplace_back(
-          std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1}));
       const auto what = random() % 8;
       const std::string handle = what == 0 ? std::string(kEventHandleBytes, '?') : events_.Make();
-      probe.request()->event = std::make_unique<AwaitedEvent>(AwaitedEvent{0, handle});
+      RequestProbe& probe = *probes.emplace_back(Make(handle));
       const std::uint64_t id = probe.id();
       ASSERT_TRUE(queue_.Push(probe.request()).ok());
-      if (what >= 2) events_.Reach(handle);
-      if (what == 7) {
+      if (what >= 3) events_.Reach(handle);
+      if (what == 2 || what == 7) {
         probe.SetCancelled();
         queue_.Cancel(id);
       }
@@ -81,7 +87,7 @@ class EventWaitsThreadsTest : public ::testing::Test {
   testing::FakeSharedDeviceEvents events_;
   CountingRegionMetrics metrics_;
   BatchQueue queue_{Options(), clock_};
-  EventWaits waits_{events_, Limits(), metrics_, clock_};
+  EventWaits waits_;
   std::thread lane_;
   std::thread reaper_;
   std::array<std::atomic<int>, 17> ended_{};
@@ -105,18 +111,31 @@ TEST_F(EventWaitsThreadsTest, EachEndsOnce) {
   EXPECT_GT(of(absl::StatusCode::kOk), 0);
   EXPECT_GT(of(absl::StatusCode::kInvalidArgument), 0);
   EXPECT_GT(of(absl::StatusCode::kDeadlineExceeded), 0);
+  EXPECT_GT(of(absl::StatusCode::kCancelled), 0);
   EXPECT_EQ(metrics_.event_waiting, 0);
   EXPECT_EQ(waits_.waiting_requests(), 0);
 }
 
-TEST_F(EventWaitsThreadsTest, AnAbortMeetsAll) {
+// Whose waits nothing else ends.
+class EventWaitsForLongTest : public EventWaitsThreadsTest {
+ protected:
+  EventWaitsForLongTest() : EventWaitsThreadsTest(std::chrono::hours(1)) {}
+
+  void WaitUntilClosed() {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (events_.opened() > 0 && std::chrono::steady_clock::now() < end) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(events_.opened(), 0);
+  }
+};
+
+TEST_F(EventWaitsForLongTest, AnAbortMeetsAll) {
   std::vector<std::unique_ptr<RequestProbe>> probes;
   std::atomic<int> pushed{0};
   for (int i = 0; i < kRequests; ++i) {
-    auto& probe = *probes.emplace_back(
-        std::make_unique<RequestProbe>(model_, std::vector<std::int64_t>{1, 1, 1}));
     const std::string handle = events_.Make();
-    probe.request()->event = std::make_unique<AwaitedEvent>(AwaitedEvent{0, handle});
+    probes.push_back(Make(handle));
     if (i % 2 == 0) events_.Reach(handle);
   }
   std::thread pusher([&] {
@@ -130,10 +149,43 @@ TEST_F(EventWaitsThreadsTest, AnAbortMeetsAll) {
   queue_.Abort(absl::UnavailableError("the server is stopping"));
   pusher.join();
   for (int i = 0; i < pushed; ++i) {
-    probes[static_cast<std::size_t>(i)]->Wait();
-    EXPECT_EQ(probes[static_cast<std::size_t>(i)]->done_calls(), 1);
+    const RequestProbe& probe = *probes[static_cast<std::size_t>(i)];
+    probe.Wait();
+    EXPECT_EQ(probe.done_calls(), 1);
+    if (i % 2 == 1 || probe.code() != absl::StatusCode::kOk) {
+      EXPECT_EQ(probe.code(), absl::StatusCode::kUnavailable) << i;
+    }
   }
   EXPECT_EQ(waits_.waiting_requests(), 0);
+  WaitUntilClosed();
+}
+
+TEST_F(EventWaitsForLongTest, TheEventsOfCancelledRequestsAreClosed) {
+  const std::string closed = events_.Make();
+  const std::string late = events_.Make();
+  const std::unique_ptr<RequestProbe> first = Make(closed);
+  const std::unique_ptr<RequestProbe> second = Make(late);
+  // As the thread is about to sleep for as long as nothing comes.
+  events_.OnClosed(closed, [this, id = second->id()] { queue_.Cancel(id); });
+  ASSERT_TRUE(queue_.Push(first->request()).ok());
+  ASSERT_TRUE(queue_.Push(second->request()).ok());
+  while (events_.asked(closed) == 0 || events_.asked(late) == 0) std::this_thread::yield();
+  queue_.Cancel(first->id());
+  second->Wait();
+  WaitUntilClosed();
+}
+
+// It naps for 20 us, to which the kernel would add 50.
+TEST_F(EventWaitsForLongTest, TheThreadWakesOnTime) {
+  const std::string handle = events_.Make();
+  std::atomic<int> slack{-1};
+  events_.OnAsked(handle, [&slack] { slack = prctl(PR_GET_TIMERSLACK); });
+  const std::unique_ptr<RequestProbe> probe = Make(handle);
+  ASSERT_TRUE(queue_.Push(probe->request()).ok());
+  while (slack < 0) std::this_thread::yield();
+  EXPECT_EQ(slack, 1);
+  queue_.Cancel(probe->id());
+  probe->Wait();
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ ServerConfig Defaults() { return ParseCommandLine({})->config; }
 
 TEST(FitToMemoryTest, ChangesNothingWhereAllFits) {
   ServerConfig config = Defaults();
-  EXPECT_EQ(FitToMemory(config, std::int64_t{16} << 30), "");
+  EXPECT_EQ(FitToMemory(config, std::int64_t{16} << 30, true), "");
   EXPECT_EQ(config.max_transport_bytes, Defaults().max_transport_bytes);
   EXPECT_EQ(config.max_request_bytes, Defaults().max_request_bytes);
 }
@@ -25,12 +25,14 @@ TEST(FitToMemoryTest, StaysValidAndWithinEveryLimit) {
     for (const std::int64_t transport : {std::int64_t{0}, Defaults().max_transport_bytes}) {
       ServerConfig config = Defaults();
       config.max_transport_bytes = transport;
-      FitToMemory(config, left);
+      config.shared_memory = "named";
+      FitToMemory(config, left, true);
       EXPECT_TRUE(Validate(config).ok()) << left << " " << Validate(config);
       EXPECT_GT(config.max_transport_bytes, 0);
       EXPECT_LE(config.max_request_bytes, Defaults().max_request_bytes);
       if (left > std::int64_t{64} << 20) {
-        EXPECT_LE(config.max_transport_bytes + config.max_inflight_bytes / 2 + config.pool_bytes,
+        EXPECT_LE(config.max_transport_bytes + config.max_inflight_bytes / 2 + config.pool_bytes +
+                      config.max_locked_shared_bytes,
                   left);
       }
     }
@@ -41,26 +43,33 @@ TEST(FitToMemoryTest, LockedPagesFitTooWhereThereIsSharedMemory) {
   for (const std::int64_t left : {std::int64_t{1} << 20, std::int64_t{1} << 32}) {
     ServerConfig config = Defaults();
     config.shared_memory = "named";
-    const std::string text = FitToMemory(config, left);
+    const std::string text = FitToMemory(config, left, true);
     EXPECT_THAT(text, HasSubstr("--max_locked_shared_bytes 8589934592 -> "));
     EXPECT_THAT(text, HasSubstr("--max_identity_locked_shared_bytes 4294967296 -> "));
-    EXPECT_LE(config.max_locked_shared_bytes, std::max(left / 4, std::int64_t{4} << 20));
+    EXPECT_LE(config.max_locked_shared_bytes, std::max(left / 8, std::int64_t{2} << 20));
     EXPECT_EQ(config.max_identity_locked_shared_bytes, config.max_locked_shared_bytes);
   }
   ServerConfig little = Defaults();
   little.shared_memory = "named";
   little.max_locked_shared_bytes = 0;
   little.max_identity_locked_shared_bytes = 0;
-  EXPECT_THAT(FitToMemory(little, std::int64_t{1} << 32), Not(HasSubstr("locked")));
+  EXPECT_THAT(FitToMemory(little, std::int64_t{1} << 32, true), Not(HasSubstr("locked")));
   EXPECT_EQ(little.max_locked_shared_bytes, 0) << "nothing is raised";
   ServerConfig off = Defaults();
-  FitToMemory(off, std::int64_t{1} << 32);
+  FitToMemory(off, std::int64_t{1} << 32, true);
   EXPECT_EQ(off.max_locked_shared_bytes, Defaults().max_locked_shared_bytes);
+}
+
+TEST(FitToMemoryTest, AServerWithoutDevicesKeepsLimitsThatItDoesNotUse) {
+  ServerConfig config = Defaults();
+  config.shared_memory = "named";
+  EXPECT_THAT(FitToMemory(config, std::int64_t{1} << 32, false), Not(HasSubstr("locked")));
+  EXPECT_EQ(config.max_locked_shared_bytes, Defaults().max_locked_shared_bytes);
 }
 
 TEST(FitToMemoryTest, SaysWhatItLowers) {
   ServerConfig config = Defaults();
-  const std::string text = FitToMemory(config, std::int64_t{1} << 30);
+  const std::string text = FitToMemory(config, std::int64_t{1} << 30, true);
   EXPECT_THAT(text, HasSubstr("--max_transport_bytes 1073741824 -> 268435456"));
   EXPECT_THAT(text, HasSubstr("--max_request_bytes 268435456 -> "));
 }

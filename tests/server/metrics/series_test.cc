@@ -75,7 +75,7 @@ TEST_F(SeriesTest, TheFirstRequestBringsTheQueueAndAllRejections) {
   const Handle model = metrics_->ForModel("m", 1);
   Ask(model);
   const Exposition scrape = Scrape();
-  EXPECT_EQ(scrape.Count("normd_rejected_total"), 10);
+  EXPECT_EQ(scrape.Count("normd_rejected_total"), 11);
   EXPECT_THAT(scrape.Value("normd_queue_requests", {{"model", "m"}}), Optional(0));
 }
 

@@ -4,15 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "server/rpc/graceful_stop.h"
-#include "tests/server/rpc/device_region_fixture.h"
+#include "tests/server/rpc/device_event_fixture.h"
+#include "tests/support/temp_repository.h"
 
 namespace normd {
 namespace {
@@ -23,49 +25,16 @@ using testing::AsyncCall;
 using ::testing::HasSubstr;
 using testing::kTensorBytes;
 using Code = grpc::StatusCode;
-using Allocation = testing::FakeSharedDeviceMemory::Allocation;
 
-testing::TestServerOptions WithLimits() {
-  testing::TestServerOptions options;
-  options.shared_memory = true;
-  options.event_limits.max_requests = 6;
-  options.event_limits.max_holder_requests = 4;
-  return options;
-}
-
-class DeviceEventTest : public testing::DeviceRegionFixture {
+class DeviceEventTest : public testing::DeviceEventFixture {
  protected:
-  explicit DeviceEventTest(testing::TestServerOptions options = WithLimits())
-      : testing::DeviceRegionFixture(std::move(options)) {
-    allocation_ = memory_.Allocate(1, kFileBytes);
-    RegisterOk(allocation_, 1);
-  }
+  DeviceEventTest() { RegisterOk(allocation_, 1); }
 
-  static void SetEvent(const std::string& handle, inference::ModelInferRequest& request) {
-    (*request.mutable_parameters())["event_handle"].set_string_param(absl::Base64Escape(handle));
+  // Requests so far.
+  double Computed() {
+    return server_.Metric(
+        "normd_stage_duration_seconds_count{model=\"instance_norm_64\",stage=\"compute\"}");
   }
-  v1::NormalizeRequest Behind(const std::string& handle, const char* region = "r") {
-    v1::NormalizeRequest request = testing::ToNormalize(InRegions({region}, {region, kY}));
-    request.set_event_handle(handle);
-    return request;
-  }
-  inference::ModelInferRequest InferBehind(const std::string& handle) {
-    inference::ModelInferRequest request = InRegions({}, {"r", kY});
-    SetEvent(handle, request);
-    return request;
-  }
-  static void WriteX(const Allocation& allocation) {
-    const v1::NormalizeRequest plain = Plain();
-    std::memcpy(allocation.data, plain.inputs(0).data().data(), kTensorBytes);
-  }
-  void WaitForWaiting(std::int64_t requests) {
-    while (server_.event_waits().waiting_requests() != requests) std::this_thread::yield();
-  }
-  double Ended(const std::string& end) {
-    return server_.Metric("normd_event_waits_total{end=\"" + end + "\"}");
-  }
-
-  Allocation allocation_;
 };
 
 // By both protocols: x is written while the request waits, and nothing is read or written before.
@@ -83,7 +52,7 @@ TEST_F(DeviceEventTest, NothingIsTouchedBeforeTheEventIsReached) {
     while (events_.asked(handle) < 3) std::this_thread::yield();
     EXPECT_EQ(OutputAt(allocation_, kY), untouched);
     EXPECT_EQ(server_.Metric("normd_event_waiting_requests"), 1);
-    WriteX(allocation_);
+    WriteX();
     events_.Reach(handle);
     call.join();
     EXPECT_EQ(OutputAt(allocation_, kY), expected);
@@ -93,7 +62,7 @@ TEST_F(DeviceEventTest, NothingIsTouchedBeforeTheEventIsReached) {
 }
 
 TEST_F(DeviceEventTest, TheResponseTellsOfTheWaitAsTimeInTheQueue) {
-  WriteX(allocation_);
+  WriteX();
   const std::string handle = events_.Make();
   AsyncCall call(server_.stub(), Behind(handle));
   WaitForWaiting(1);
@@ -161,7 +130,7 @@ TEST_F(DeviceEventTest, AClientThatLeavesLetsGoOfItsRegionAndItsEvent) {
 
 TEST_F(DeviceEventTest, ARegionThatIsUnregisteredMeanwhileIsThereUntilTheRequestEnds) {
   const std::string expected = Expected(Plain());
-  WriteX(allocation_);
+  WriteX();
   const std::string handle = events_.Make();
   AsyncCall call(server_.stub(), Behind(handle));
   WaitForWaiting(1);
@@ -186,6 +155,11 @@ TEST_F(DeviceEventTest, WhatIsNoHandleIsRefusedByName) {
   parameter.set_int64_param(1);
   EXPECT_THAT(of_infer(parameter).error_message(),
               HasSubstr("parameters[\"event_handle\"]: no text, wanted"));
+  EXPECT_THAT(of_infer({}).error_message(),
+              HasSubstr("parameters[\"event_handle\"]: no text, wanted"));
+  parameter.set_string_param("");
+  EXPECT_THAT(of_infer(parameter).error_message(),
+              HasSubstr("parameters[\"event_handle\"]: 0 bytes, wanted 64"));
   parameter.set_string_param("?");
   EXPECT_THAT(of_infer(parameter).error_message(),
               HasSubstr("parameters[\"event_handle\"]: not base64, wanted"));
@@ -215,7 +189,51 @@ TEST_F(DeviceEventTest, WhatIsNoHandleIsRefusedByName) {
   EXPECT_EQ(server_.event_waits().waiting_requests(), 0);
 }
 
-TEST_F(DeviceEventTest, AClientHasABoundedNumberOfThemAndOthersHaveRoom) {
+// Indexes are read when the request comes, and the client's device may write them until the event.
+TEST_F(DeviceEventTest, IndexesInARegionAreRefused) {
+  v1::ModelConfig config;
+  config.mutable_conditional_instance_norm()->set_channels(64);
+  config.mutable_conditional_instance_norm()->set_styles(2);
+  config.mutable_conditional_instance_norm()->set_by_index(true);
+  const client::Tensor weight =
+      *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
+  test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
+  grpc::ClientContext context;
+  v1::LoadModelRequest load;
+  load.set_model("styles");
+  v1::LoadModelResponse loaded;
+  ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+  RegionFixture::RegisterOk(file_, kFileBytes, "host");
+  // Those that the client is still to write are not even indexes.
+  file_.As<std::int64_t>()[0] = -1;
+  const std::string handle = events_.Make();
+  inference::ModelInferRequest request = InferBehind(handle);
+  request.set_model_name("styles");
+  auto& indexes = *request.add_inputs();
+  indexes.set_name("style_index");
+  indexes.set_datatype("INT64");
+  indexes.add_shape(2);
+  Place({"host", 0, 16}, &indexes);
+  ExpectRefused(request, Code::INVALID_ARGUMENT,
+                "inputs[1].shared_memory: region \"host\" for the indexes \"style_index\" of a "
+                "request with event_handle, wanted them in the message");
+  {
+    testing::InferStreamClient stream(server_.NewChannel());
+    stream.Send(request);
+    const auto response = stream.Read();
+    ASSERT_TRUE(response.has_value());
+    EXPECT_THAT(response->error_message(), HasSubstr("inputs[1].shared_memory: "));
+  }
+  EXPECT_EQ(events_.opens(), 0);
+
+  indexes.clear_parameters();
+  request.add_raw_input_contents(std::string(16, '\0'));
+  events_.Reach(handle);
+  const grpc::Status status = Infer(request);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(DeviceEventTest, AClientHasABoundedNumberOfThemAndSendsOthersWithout) {
   const std::string never = events_.Make();
   std::vector<std::unique_ptr<AsyncCall>> stuck;
   for (int i = 0; i < 4; ++i) {
@@ -226,12 +244,14 @@ TEST_F(DeviceEventTest, AClientHasABoundedNumberOfThemAndOthersHaveRoom) {
   EXPECT_EQ(status.error_code(), Code::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("event_handle: 4 requests of this client's wait"));
   EXPECT_EQ(Ended("refused"), 1);
+  EXPECT_EQ(
+      server_.Metric("normd_rejected_total{model=\"instance_norm_64\",reason=\"event_waits\"}"), 1);
   EXPECT_TRUE(Normalize(Plain()).ok()) << "without an event";
   for (const auto& call : stuck) call->context.TryCancel();
 }
 
 TEST_F(DeviceEventTest, ManyEventsThatComeAndGoLeaveNothing) {
-  WriteX(allocation_);
+  WriteX();
   const std::string expected = Expected(Plain());
   for (int i = 0; i < 2000; ++i) {
     const std::string handle = events_.Make();
@@ -241,24 +261,45 @@ TEST_F(DeviceEventTest, ManyEventsThatComeAndGoLeaveNothing) {
   }
   EXPECT_EQ(OutputAt(allocation_, kY), expected);
   EXPECT_EQ(events_.opens(), 2000);
-  EXPECT_LE(events_.most_opened(), 70);
+  EXPECT_LE(events_.most_opened(), 2);
   const auto end = std::chrono::steady_clock::now() + seconds(30);
   while (events_.opened() > 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(events_.opened(), 0) << "closed once nobody has asked for them for a while";
+  EXPECT_EQ(events_.opened(), 0);
+}
+
+// Of a client that destroys its event when it has the response: the next one has its handle.
+TEST_F(DeviceEventTest, AnEventThatIsMadeAnewIsTheOneThatIsAskedFor) {
+  const std::string expected = Expected(Plain());
+  const std::string handle = events_.Make();
+  events_.Reach(handle);
+  ASSERT_TRUE(Normalize(Behind(handle)).ok());
+  for (int i = 0; i < 10; ++i) {
+    events_.Remake(handle);
+    std::memset(allocation_.data, 0, kFileBytes);
+    AsyncCall call(server_.stub(), Behind(handle));
+    WaitForWaiting(1);
+    while (events_.asked(handle) < 3) std::this_thread::yield();
+    WriteX();
+    events_.Reach(handle);
+    ASSERT_TRUE(call.Wait().ok()) << call.Wait().error_message();
+    EXPECT_EQ(OutputAt(allocation_, kY), expected);
+  }
 }
 
 // The responses keep the order of the requests; a stream that ends takes along what waits.
 TEST_F(DeviceEventTest, OnAStreamLaterRequestsAreComputedMeanwhile) {
-  WriteX(allocation_);
+  WriteX();
   const std::string expected = Expected(Plain());
   const std::string handle = events_.Make();
   {
     testing::InferStreamClient stream(server_.NewChannel());
+    const double before = Computed();
     stream.Send(InferBehind(handle));
     stream.Send(testing::ToInfer(Plain()));
-    WaitForWaiting(1);
+    while (Computed() < before + 1) std::this_thread::yield();
+    EXPECT_EQ(server_.event_waits().waiting_requests(), 1) << "the first one";
     events_.Reach(handle);
     const auto first = stream.Read();
     ASSERT_TRUE(first.has_value());
@@ -277,7 +318,7 @@ TEST_F(DeviceEventTest, OnAStreamLaterRequestsAreComputedMeanwhile) {
 }
 
 TEST_F(DeviceEventTest, AStopWaitsForEventsAndGivesUpInTheEnd) {
-  WriteX(allocation_);
+  WriteX();
   const std::string soon = events_.Make();
   const std::string never = events_.Make();
   AsyncCall answered(server_.stub(), Behind(soon));

@@ -230,24 +230,28 @@ TEST(NormServiceRefusalTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 
-// As of a client that goes, or is killed, when it has sent the head of its call.
+// As of a client that goes, or is killed, when it has sent the head of its call: of one that
+// computes, and of one that does not.
 TEST(NormServiceRefusalTest, ACallWithoutAMessageIsTheClientsEndOfIt) {
   TestServer server;
-  grpc::GenericStub stub(server.NewChannel());
-  grpc::CompletionQueue events;
-  grpc::ClientContext context;
-  const auto call = stub.PrepareCall(&context, kNormalize, &events);
-  grpc::Status status;
-  void* event = nullptr;
-  bool ok = false;
-  call->StartCall(&event);
-  ASSERT_TRUE(events.Next(&event, &ok) && ok);
-  call->WritesDone(&event);
-  ASSERT_TRUE(events.Next(&event, &ok) && ok);
-  call->Finish(&status, &event);
-  ASSERT_TRUE(events.Next(&event, &ok) && ok);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-  EXPECT_THAT(status.error_message(), HasSubstr("request: no message came"));
+  for (const char* method : {kNormalize, "/normd.v1.NormService/ListModels",
+                             "/inference.GRPCInferenceService/CudaSharedMemoryRegister"}) {
+    grpc::GenericStub stub(server.NewChannel());
+    grpc::CompletionQueue events;
+    grpc::ClientContext context;
+    const auto call = stub.PrepareCall(&context, method, &events);
+    grpc::Status status;
+    void* event = nullptr;
+    bool ok = false;
+    call->StartCall(&event);
+    ASSERT_TRUE(events.Next(&event, &ok) && ok);
+    call->WritesDone(&event);
+    ASSERT_TRUE(events.Next(&event, &ok) && ok);
+    call->Finish(&status, &event);
+    ASSERT_TRUE(events.Next(&event, &ok) && ok);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("request: no message came")) << method;
+  }
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 
