@@ -7,17 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "server/exec/cuda/cuda_client_error.h"
 
 namespace normd {
 namespace {
 
 static_assert(sizeof(cudaIpcEventHandle_t) == kEventHandleBytes);
-
-// No error stays behind for the next call of this thread.
-std::string Text(cudaError_t error) {
-  static_cast<void>(cudaGetLastError());
-  return absl::StrCat(cudaGetErrorName(error), ", ", cudaGetErrorString(error));
-}
 
 class CudaSharedEvent final : public SharedDeviceEvent {
  public:
@@ -35,7 +30,7 @@ class CudaSharedEvent final : public SharedDeviceEvent {
       static_cast<void>(cudaGetLastError());
       return false;
     }
-    return absl::InternalError(absl::StrCat("event_handle: ", Text(error)));
+    return absl::InternalError(absl::StrCat("event_handle: ", TakeClientError(error)));
   }
 
  private:
@@ -54,7 +49,7 @@ class CudaSharedEvents final : public SharedDeviceEvents {
     cudaError_t error = cudaSetDevice(device);
     if (error == cudaSuccess) error = cudaIpcOpenEventHandle(&event, raw);
     if (error == cudaSuccess) return std::make_unique<CudaSharedEvent>(device, event);
-    const std::string text = Text(error);
+    const std::string text = TakeClientError(error);
     if (error == cudaErrorMemoryAllocation) {
       return absl::ResourceExhaustedError(
           absl::StrCat("event_handle: the driver can open no more events: ", text));

@@ -10,19 +10,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/exec/cuda/cuda_client_error.h"
 #include "server/exec/cuda/cuda_device_count.h"
 
 namespace normd {
 namespace {
 
 static_assert(sizeof(cudaIpcMemHandle_t) == kDeviceHandleBytes);
-
-// The driver's errors here are the client's: none of them loses the context, and none stays behind
-// for the next call of this thread.
-std::string Text(cudaError_t error) {
-  static_cast<void>(cudaGetLastError());
-  return absl::StrCat(cudaGetErrorName(error), ", ", cudaGetErrorString(error));
-}
 
 class CudaSharedMemory final : public SharedDeviceMemory {
  public:
@@ -43,7 +37,7 @@ class CudaSharedMemory final : public SharedDeviceMemory {
       error = cudaIpcOpenMemHandle(&data, raw, cudaIpcMemLazyEnablePeerAccess);
     }
     if (error == cudaSuccess) return static_cast<std::byte*>(data);
-    const std::string text = Text(error);
+    const std::string text = TakeClientError(error);
     if (error == cudaErrorMemoryAllocation || error == cudaErrorMapBufferObjectFailed) {
       return absl::ResourceExhaustedError(
           absl::StrCat("raw_handle: the driver can map no more memory of others: ", text));
@@ -58,7 +52,7 @@ class CudaSharedMemory final : public SharedDeviceMemory {
     cudaError_t error = cudaSetDevice(device);
     if (error == cudaSuccess) error = cudaPointerGetAttributes(&attributes, address);
     if (error != cudaSuccess) {
-      return absl::InvalidArgumentError(absl::StrCat("raw_handle: ", Text(error)));
+      return absl::InvalidArgumentError(absl::StrCat("raw_handle: ", TakeClientError(error)));
     }
     CUdeviceptr begin = 0;
     std::size_t bytes = 0;
