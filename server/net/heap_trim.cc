@@ -7,12 +7,12 @@
 namespace normd {
 namespace {
 
-// Until the memory of a connection that has ended is free: mostly, and when its owner, gRPC, still
-// parses what it had read.
+// Until the memory of a connection that has ended is free, mostly.
 constexpr Duration kDelay = std::chrono::seconds(1);
-constexpr Duration kLongDelay = std::chrono::seconds(40);
 // Between two looks.
 constexpr Duration kTrimInterval = std::chrono::seconds(10);
+// How long its owner, gRPC, may go on parsing what it had read.
+constexpr Duration kLongestParse = std::chrono::seconds(60);
 // What a connection must have sent to be worth one.
 constexpr std::int64_t kLeastBytes = 64 << 10;
 
@@ -20,15 +20,15 @@ constexpr std::int64_t kLeastBytes = 64 << 10;
 
 void HeapTrim::OnEnd(std::int64_t received_bytes, TimePoint now) {
   if (received_bytes < kLeastBytes) return;
-  if (soon_ == kNever) soon_ = std::max(now + kDelay, not_before_);
-  later_ = now + kLongDelay;
+  if (next_ == kNever) next_ = std::max(now + kDelay, not_before_);
+  until_ = now + kLongestParse;
 }
 
 bool HeapTrim::Check(TimePoint now) {
-  if (now < std::min(soon_, later_)) return false;
-  (now >= soon_ ? soon_ : later_) = kNever;
-  not_before_ = now + kTrimInterval;
+  if (now < next_) return false;
   malloc_trim(0);
+  not_before_ = now + kTrimInterval;
+  next_ = not_before_ <= until_ ? not_before_ : kNever;
   return true;
 }
 

@@ -11,8 +11,8 @@
 namespace normd {
 
 // The owner of a connection keeps what it receives in many small pieces, which the heap would keep
-// in turn. It looks soon after a connection's end, for who waits for the memory, and once more when
-// the slowest owner has let go. Seldom, because a look takes milliseconds of all who allocate. Not
+// in turn. It looks soon after a connection's end, for who waits for the memory, and again until the
+// slowest owner has let go. Seldom, because a look takes milliseconds of all who allocate. Not
 // thread-safe.
 class HeapTrim {
  public:
@@ -21,11 +21,11 @@ class HeapTrim {
   // Looks, if it is time, and says whether it was.
   bool Check(TimePoint now);
   // Whether there will be a look.
-  bool waits() const { return soon_ != kNever || later_ != kNever; }
+  bool waits() const { return next_ != kNever; }
 
  private:
-  TimePoint soon_ = kNever;
-  TimePoint later_ = kNever;
+  TimePoint next_ = kNever;
+  TimePoint until_ = TimePoint::min();
   TimePoint not_before_ = TimePoint::min();
 };
 

@@ -13,20 +13,22 @@ using std::chrono::seconds;
 constexpr TimePoint kStart = TimePoint(seconds(1000));
 constexpr std::int64_t kMuch = 1 << 20;
 
-TEST(HeapTrimTest, LooksSoonAfterAnEndAndOnceMoreLater) {
+TEST(HeapTrimTest, LooksSoonAfterAnEndAndAgainForAMinute) {
   HeapTrim trim;
   EXPECT_FALSE(trim.waits());
   trim.OnEnd(1000, kStart);
   EXPECT_FALSE(trim.waits()) << "a connection that has received little";
   trim.OnEnd(kMuch, kStart);
-  EXPECT_TRUE(trim.Check(kStart + seconds(2)));
-  EXPECT_FALSE(trim.Check(kStart + seconds(39)));
-  EXPECT_TRUE(trim.waits());
-  EXPECT_TRUE(trim.Check(kStart + seconds(41)));
+  EXPECT_FALSE(trim.Check(kStart + milliseconds(900)));
+  for (const int second : {1, 11, 21, 31, 41, 51}) {
+    EXPECT_TRUE(trim.waits());
+    EXPECT_TRUE(trim.Check(kStart + seconds(second)));
+    EXPECT_FALSE(trim.Check(kStart + seconds(second) + milliseconds(9900)));
+  }
   EXPECT_FALSE(trim.waits());
 }
 
-TEST(HeapTrimTest, ManyEndsAreOneLookInTenSecondsAndTheLastOneHasItsOwn) {
+TEST(HeapTrimTest, ManyEndsAreOneLookInTenSecondsAndTheLastOneHasItsMinute) {
   HeapTrim trim;
   int looks = 0;
   TimePoint now = kStart;
@@ -37,8 +39,18 @@ TEST(HeapTrimTest, ManyEndsAreOneLookInTenSecondsAndTheLastOneHasItsOwn) {
   EXPECT_GE(looks, 9);
   EXPECT_LE(looks, 11);
   EXPECT_TRUE(trim.Check(now + seconds(11)));
-  EXPECT_TRUE(trim.Check(now + seconds(40)));
+  EXPECT_TRUE(trim.Check(now + seconds(50)));
   EXPECT_FALSE(trim.waits());
+}
+
+TEST(HeapTrimTest, AnEndAfterAllLooksBeginsThemAnew) {
+  HeapTrim trim;
+  trim.OnEnd(kMuch, kStart);
+  for (int second = 1; second < 70; ++second) trim.Check(kStart + seconds(second));
+  ASSERT_FALSE(trim.waits());
+  trim.OnEnd(kMuch, kStart + seconds(100));
+  EXPECT_TRUE(trim.Check(kStart + seconds(101)));
+  EXPECT_TRUE(trim.waits());
 }
 
 }  // namespace
