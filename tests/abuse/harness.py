@@ -218,7 +218,7 @@ class Normd:
         return result["ok"] > 0
 
     @contextlib.contextmanager
-    def unharmed(self, settle=SETTLE_SECONDS):
+    def unharmed(self, settle=SETTLE_SECONDS, memory_slack_mib=MEMORY_SLACK_MIB):
         """The server is afterwards what it was before: see the module's text. The latency counts in
         the long form only: other programs share the machine that runs the short one."""
         self.probe(seconds=0.3)  # So that pools and caches are filled before the first reading.
@@ -232,8 +232,8 @@ class Normd:
         wait_until(lambda: self.metric("normd_inflight_bytes") == 0, settle, "budgets are free")
         wait_until(lambda: self.descriptors() <= descriptors + 2, settle,
                    f"descriptors are back at {descriptors}")
-        took = wait_until(lambda: self.rss_mib() <= memory + MEMORY_SLACK_MIB, settle,
-                          f"memory is back at {memory:.0f} MiB + {MEMORY_SLACK_MIB}")
+        took = wait_until(lambda: self.rss_mib() <= memory + memory_slack_mib, settle,
+                          f"memory is back at {memory:.0f} MiB + {memory_slack_mib}")
         after = self.probe(seconds=0.3 if self.context.short else 1.2)
         self.context.note(f"p99 {before['p99_ms']:.2f} -> {after['p99_ms']:.2f} ms, memory "
                           f"{memory:.0f} -> {self.rss_mib():.0f} MiB after {took:.0f} s, "

@@ -8,6 +8,11 @@ import time
 from frames import ACK, CALL, CONTINUATION, HEADERS, PING, SETTINGS, Raw, frame, hpack_rest
 from harness import require, scenario
 
+# What floods leave in the heap is free, but in part in pieces of less than a page beside ones that are
+# in use, which the C library cannot give back: up to 97 MiB after 32 floods, of which 3 were in use.
+# It does not grow with their number, which is four times as many in the long form.
+FRAGMENTED_MIB = 128
+
 # A header block without an end. Its one header claims 1 GiB, so that the parser waits for all of it.
 BLOCK = frame(HEADERS, 0, 1, CALL + b"\x00\x01x\x7f" + hpack_rest((1 << 30) - 127))
 
@@ -48,7 +53,7 @@ def hand_over_flood(context):
     chance = random.Random(seed)
     longest, sent = 0.0, []
     with context.normd("--message_timeout=1s", "--min_message_rate=4194304") as server:
-        with server.unharmed():
+        with server.unharmed(memory_slack_mib=FRAGMENTED_MIB):
             for size, together in itertools.product((16384, 1024),
                                                     (True, False) * (1 if context.short else 4)):
                 delay = None if together else chance.uniform(0, 500e-6)
