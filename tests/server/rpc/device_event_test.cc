@@ -191,18 +191,7 @@ TEST_F(DeviceEventTest, WhatIsNoHandleIsRefusedByName) {
 
 // Indexes are read when the request comes, and the client's device may write them until the event.
 TEST_F(DeviceEventTest, IndexesInARegionAreRefused) {
-  v1::ModelConfig config;
-  config.mutable_conditional_instance_norm()->set_channels(64);
-  config.mutable_conditional_instance_norm()->set_styles(2);
-  config.mutable_conditional_instance_norm()->set_by_index(true);
-  const client::Tensor weight =
-      *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
-  test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
-  grpc::ClientContext context;
-  v1::LoadModelRequest load;
-  load.set_model("styles");
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+  LoadStyles();
   RegionFixture::RegisterOk(file_, kFileBytes, "host");
   // Those that the client is still to write are not even indexes.
   file_.As<std::int64_t>()[0] = -1;

@@ -178,20 +178,7 @@ TEST_P(LockedRegionTest, ShrunkWhileInUse) {
 
 // Values that are checked are copied first, and the copy is ordinary memory.
 TEST_P(LockedRegionTest, IndexesThatChangeWhileInUse) {
-  v1::ModelConfig config;
-  config.mutable_conditional_instance_norm()->set_channels(64);
-  config.mutable_conditional_instance_norm()->set_styles(2);
-  config.mutable_conditional_instance_norm()->set_by_index(true);
-  client::Tensor weight = *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
-  for (std::size_t i = 0; i < 128; ++i) {
-    reinterpret_cast<float*>(weight.mutable_bytes().data())[i] = i < 64 ? 1 : 3;
-  }
-  test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
-  grpc::ClientContext context;
-  v1::LoadModelRequest load;
-  load.set_model("styles");
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+  LoadStyles();
 
   constexpr std::size_t kIndexes = 2 * kY;
   v1::NormalizeRequest request = Plain();

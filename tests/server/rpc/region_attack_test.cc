@@ -140,18 +140,7 @@ class BoundedRequestTest : public RegionAttackTest {
 // Indexes are copied out of a region: no more of them than a request may have. Here they are wrong,
 // too, which nobody has looked at.
 TEST_F(BoundedRequestTest, SizesAreJudgedBeforeIndexesAreCopied) {
-  v1::ModelConfig config;
-  config.mutable_conditional_instance_norm()->set_channels(64);
-  config.mutable_conditional_instance_norm()->set_styles(2);
-  config.mutable_conditional_instance_norm()->set_by_index(true);
-  const client::Tensor weight =
-      *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
-  test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
-  grpc::ClientContext context;
-  v1::LoadModelRequest load;
-  load.set_model("styles");
-  v1::LoadModelResponse loaded;
-  ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
+  LoadStyles();
   RegisterOk(file_, kFileBytes);
   v1::NormalizeRequest request;
   request.set_model("styles");

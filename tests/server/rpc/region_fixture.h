@@ -14,11 +14,14 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "base/shape.h"
+#include "client/tensor/tensor.h"
 #include "inference/grpc_service.grpc.pb.h"
 #include "tests/server/identity/identity_files.h"
 #include "tests/server/regions/shared_file.h"
 #include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/test_server.h"
+#include "tests/support/temp_repository.h"
 
 namespace normd::testing {
 
@@ -94,6 +97,25 @@ class RegionFixture : public ::testing::Test {
     grpc::ClientContext context;
     if (identity != ' ') context.AddMetadata("authorization", BearerOf(identity));
     return server_.stub().Normalize(&context, request, response != nullptr ? response : &unused);
+  }
+
+  // The model "styles": two styles by index, whose weights are 1 and 3.
+  void LoadStyles() {
+    v1::ModelConfig config;
+    config.mutable_conditional_instance_norm()->set_channels(64);
+    config.mutable_conditional_instance_norm()->set_styles(2);
+    config.mutable_conditional_instance_norm()->set_by_index(true);
+    client::Tensor weight =
+        *client::Tensor::Allocate(norm::DType::kFloat32, *Shape::Create({2, 64}));
+    for (std::size_t i = 0; i < 128; ++i) {
+      reinterpret_cast<float*>(weight.mutable_bytes().data())[i] = i < 64 ? 1 : 3;
+    }
+    test::WriteModel(server_.repository(), "styles", config, {{"weight", weight}});
+    grpc::ClientContext context;
+    v1::LoadModelRequest load;
+    load.set_model("styles");
+    v1::LoadModelResponse loaded;
+    ASSERT_TRUE(server_.stub().LoadModel(&context, load, &loaded).ok());
   }
 
   // Over messages.
