@@ -64,6 +64,8 @@ HWY_INLINE VFloat AddProducts(VFloat sum, VPair a, VPair b) {
   return sum;
 }
 
+HWY_INLINE VPair Ones() { return hn::Set(PairTag(), std::uint16_t{0x3F80}); }
+
 // Whether a number is subnormal, for _mm512_fpclass_ps_mask.
 inline constexpr int kSubnormal = 0x20;
 
@@ -158,8 +160,6 @@ class ChunkSummer<NativeBFloat16> {
   static constexpr std::int64_t kPairElements = hn::MaxLanes(PairTag());
   static constexpr std::int64_t kStepElements = 8 * kPairElements;
 
-  static HWY_INLINE VPair Ones() { return hn::Set(PairTag(), std::uint16_t{0x3F80}); }
-
   HWY_INLINE VPair At(std::int64_t pair) const {
     return hn::LoadU(PairTag(), x_ + at_ + pair * kPairElements);
   }
@@ -229,7 +229,7 @@ class ChannelPairs {
   template <int kPairs, class RowAt>
   HWY_INLINE void Add(std::int64_t position, const RowAt& row) {
     const FloatTag d;
-    const VPair ones = hn::Set(PairTag(), std::uint16_t{0x3F80});
+    const VPair ones = Ones();
     VFloat first[2] = {hn::Zero(d), hn::Zero(d)};
     VFloat second[2] = {hn::Zero(d), hn::Zero(d)};
     for (int k = 0; k < kPairs; ++k) {
