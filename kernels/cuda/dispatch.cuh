@@ -32,12 +32,15 @@ auto WithElementType(DType dtype, Function function) {
   }
 }
 
-// Whether every row of the batch begins and ends on a multiple of 16 bytes, in x and in y.
+// Whether every row of the batch begins and ends on a multiple of 16 bytes, in x and in y, and so
+// what modulates it.
 inline bool IsAligned(const RowBatch& batch) {
   for (int i = 0; i < batch.segment_count; ++i) {
     const RowSegment& segment = batch.segments[i];
     const auto bits = reinterpret_cast<std::uintptr_t>(segment.x) |
                       reinterpret_cast<std::uintptr_t>(segment.y) |
+                      reinterpret_cast<std::uintptr_t>(segment.scale) |
+                      reinterpret_cast<std::uintptr_t>(segment.shift) |
                       static_cast<std::uintptr_t>(segment.row_bytes);
     if (bits % kVectorBytes != 0) return false;
   }
@@ -69,6 +72,7 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
   batch.gamma = launch.params.gamma;
   batch.beta = launch.params.beta;
   batch.eps = launch.spec.eps;
+  batch.scale_offset = static_cast<float>(launch.spec.scale_offset);
   batch.leaky_slope = LeakySlope(launch.spec.leaky_slope);
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
@@ -79,21 +83,28 @@ inline RowBatch EmptyRowBatch(const Launch& launch) {
 inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, std::int64_t done,
                                   int max_segments, RowBatch* batch) {
   constexpr std::int64_t kMaxRows = std::numeric_limits<std::int32_t>::max();
+  const std::int64_t sample_rows = RowsOfSample(spec, segment.spatial);
   const std::int64_t samples =
-      std::min(segment.samples - done, (kMaxRows - batch->rows) / spec.groups);
+      std::min(segment.samples - done, (kMaxRows - batch->rows) / sample_rows);
   if (samples <= 0 || batch->segment_count == max_segments) return 0;
-  const std::int64_t skipped =
-      done * spec.channels * segment.spatial * static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const auto skip = [done](const void* data, std::int64_t sample_bytes) {
+    return data == nullptr ? nullptr : static_cast<const char*>(data) + done * sample_bytes;
+  };
+  const std::int64_t channel_bytes = spec.channels * element;
   RowSegment& entry = batch->segments[batch->segment_count++];
-  entry.x = static_cast<const char*>(segment.x) + skipped;
-  entry.y = static_cast<char*>(segment.y) + skipped;
+  entry.x = skip(segment.x, channel_bytes * segment.spatial);
+  entry.y = const_cast<char*>(skip(segment.y, channel_bytes * segment.spatial));
+  entry.scale = spec.scale ? skip(segment.scale, channel_bytes) : nullptr;
+  entry.shift = spec.shift ? skip(segment.shift, channel_bytes) : nullptr;
   entry.elements = RowLength(spec, segment.spatial);
-  entry.row_bytes = entry.elements * static_cast<std::int64_t>(SizeOf(spec.dtype));
-  entry.spatial = segment.spatial;
+  entry.row_bytes = entry.elements * element;
+  entry.spatial = spec.rows == Rows::kPosition ? 1 : segment.spatial;
+  entry.sample_rows = Divisor(static_cast<std::uint32_t>(sample_rows));
   if (entry.elements <= kMaxRows) {
     entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
   }
-  batch->rows += static_cast<std::uint32_t>(samples * spec.groups);
+  batch->rows += static_cast<std::uint32_t>(samples * sample_rows);
   entry.end_row = batch->rows;
   return samples;
 }

@@ -98,13 +98,13 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
                     std::vector<PlannedSegments>* planned) {
   for (std::size_t i = 0; i < count; ++i) {
     if (segments[i].samples == 0 || segments[i].spatial == 0) continue;
-    const bool input_bias = ParamsOf(segments[i], params).input_bias.data != nullptr;
     NormSpec spec = batch_spec;
     Segment rest = segments[i];
     TakeLayout(&spec, &rest);
-    const Lowering lowering = LowerSegment(spec, rest.spatial, input_bias);
+    const Lowering lowering =
+        LowerSegment(spec, rest.spatial, PresentParams::Of(ParamsOf(segments[i], params)));
     const std::int64_t rows = RowsOfStages(spec, rest.spatial).rows_of_sample();
-    if (lowering == Lowering::kStages && rows > kMaxRows) {
+    if ((lowering == Lowering::kStages || lowering == Lowering::kModulated) && rows > kMaxRows) {
       return RefuseRows("spatial: rows of a sample", rows);
     }
     if ((lowering == Lowering::kFactors || spec.layout == Layout::kInterleaved) &&
@@ -206,10 +206,10 @@ Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const S
     Segment segment = segments[i];
     if (segment.samples == 0 || segment.spatial == 0) continue;
     if (segment.mean_out == nullptr && segment.rstd_out == nullptr) continue;
-    const bool input_bias = ParamsOf(segment, params).input_bias.data != nullptr;
+    const PresentParams present = PresentParams::Of(ParamsOf(segment, params));
     NormSpec own = spec;
     TakeLayout(&own, &segment);
-    if (LowerSegment(own, segment.spatial, input_bias) == Lowering::kStages) continue;
+    if (LowerSegment(own, segment.spatial, present) == Lowering::kStages) continue;
     statistics_spec.layout = own.layout;
     Segment wanted;
     wanted.x = segment.x;

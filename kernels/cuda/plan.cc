@@ -10,7 +10,8 @@ namespace {
 
 // Where the rows of a segment are contiguous runs.
 bool RowsAreContiguous(const NormSpec& spec, std::int64_t spatial) {
-  return spec.layout == Layout::kChannelsFirst || spatial == 1 || spec.channels == 1;
+  return spec.layout == Layout::kChannelsFirst || spatial == 1 || spec.channels == 1 ||
+         spec.rows == Rows::kPosition;
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
   } else if (!RowsAreContiguous(spec, spatial)) {
     if (!PlanChannelsLast(spec, spatial, limits, forced, plan)) *plan = Plan();
     if (plan->strips == forced) return Status();
-  } else if (!PlanRows(spec, spatial, limits, forced, plan)) {
+  } else if (!PlanRows(spec, spatial, limits,
+                       lowering == Lowering::kModulated ? Strategy::kBlock : forced, plan)) {
     *plan = Plan();
   }
   if (forced != Strategy::kAuto && forced != plan->strategy) {
@@ -39,7 +41,7 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
 
 Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
                 Strategy forced, Plan* plan) {
-  const Lowering lowering = LowerSegment(spec, spatial, false);
+  const Lowering lowering = LowerSegment(spec, spatial, {});
   const LoweredRows rows = LowerRows(spec, lowering, 1, spatial);
   return MakeLoweredPlan(rows.spec, lowering, rows.spatial, limits, forced, plan);
 }

@@ -32,15 +32,20 @@ class Divisor {
 struct RowSegment {
   const char* x;
   char* y;
+  // [samples, channels] in x's type, where each sample has its own (Lowering::kModulated); else
+  // null.
+  const char* scale;
+  const char* shift;      // Null: there is none.
   std::int64_t elements;  // In a row.
   std::int64_t row_bytes;
   std::int64_t spatial;     // Elements that share a channel.
   std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
+  Divisor sample_rows;      // Rows of a sample.
   Divisor spatial_divisor;  // Valid if elements < 2^31.
 };
 
 // Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
-inline constexpr int kMaxRowSegments = 48;
+inline constexpr int kMaxRowSegments = 40;
 
 // A kernel parameter. Rows are numbered through the segments, samples and groups of a launch. What
 // a row needs first stands together in front: constant memory comes in lines, one after the other.
@@ -52,6 +57,7 @@ struct RowBatch {
   ParamVector gamma;
   ParamVector beta;
   double eps;
+  float scale_offset;  // With Lowering::kModulated.
   LeakySlope leaky_slope;
   Activation activation;
   bool centered;  // Statistics::kMeanVariance.
@@ -68,19 +74,28 @@ struct Row {
   std::int64_t spatial;
   Divisor spatial_divisor;
   std::int64_t first_channel;
+  // Of the first channel in the row's sample, with Lowering::kModulated.
+  const char* scale;
+  const char* shift;
 };
 
 // Row `local` of a segment.
 __device__ inline Row RowOf(const RowBatch& batch, const RowSegment& segment, std::uint32_t local) {
   const std::uint32_t group = local - batch.groups.Divide(local) * batch.groups.value();
   const std::int64_t offset = static_cast<std::int64_t>(local) * segment.row_bytes;
+  // A modulated row is all of a group's channels.
+  const std::int64_t of_channels =
+      (std::int64_t{segment.sample_rows.Divide(local)} * batch.groups.value() + group) *
+      segment.row_bytes;
   return {segment.x + offset,
           segment.y + offset,
           segment.elements,
           segment.row_bytes,
           segment.spatial,
           segment.spatial_divisor,
-          group * batch.channels_per_group};
+          group * batch.channels_per_group,
+          segment.scale + of_channels,
+          segment.shift == nullptr ? nullptr : segment.shift + of_channels};
 }
 
 __device__ inline Row FindRow(const RowBatch& batch, std::uint32_t index) {

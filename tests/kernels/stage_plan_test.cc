@@ -17,49 +17,93 @@ NormSpec PositionNorm(std::int64_t channels, Layout layout) {
   return spec;
 }
 
+DeviceLimits LimitsOfHopper() {
+  DeviceLimits limits;
+  limits.compute_capability = 90;
+  for (const int blocks : {2, 4, 8, 16}) limits.resident_clusters[blocks] = 128 / blocks;
+  return limits;
+}
+
 TEST(LowerSegmentTest, LeavesWhatTheSpecialisedKernelsKnowToThem) {
-  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, false), Lowering::kPlain);
-  EXPECT_EQ(LowerSegment(BatchNormSpec(64, DType::kFloat32), 49, false), Lowering::kPlain);
-  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, true), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, {}), Lowering::kPlain);
+  EXPECT_EQ(LowerSegment(BatchNormSpec(64, DType::kFloat32), 49, {}), Lowering::kPlain);
+  EXPECT_EQ(LowerSegment(InstanceNormSpec(64, DType::kFloat32), 49, {.input_bias = true}),
+            Lowering::kStages);
 }
 
 TEST(LowerSegmentTest, MakesPositionsSamplesWhereRowsLieTogether) {
   const NormSpec last = PositionNorm(96, Layout::kChannelsLast);
-  ASSERT_EQ(LowerSegment(last, 49, false), Lowering::kPositions);
+  ASSERT_EQ(LowerSegment(last, 49, {}), Lowering::kPositions);
   const LoweredRows rows = LowerRows(last, Lowering::kPositions, 3, 49);
   EXPECT_EQ(rows.spec.rows, Rows::kGroup);
   EXPECT_EQ(rows.samples, 3 * 49);
   EXPECT_EQ(rows.spatial, 1);
-  EXPECT_EQ(LowerSegment(PositionNorm(96, Layout::kChannelsFirst), 49, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(PositionNorm(96, Layout::kChannelsFirst), 49, {}), Lowering::kStages);
 }
 
 TEST(LowerSegmentTest, MakesModulationFactorsWhereTheyTakeFewBytes) {
   NormSpec spec = GroupNormSpec(64, 8, DType::kFloat32);
   spec.scale = true;
-  ASSERT_EQ(LowerSegment(spec, 32, false), Lowering::kFactors);
-  EXPECT_EQ(LowerSegment(spec, 31, false), Lowering::kStages);
+  ASSERT_EQ(LowerSegment(spec, 32, {}), Lowering::kFactors);
+  EXPECT_EQ(LowerSegment(spec, 31, {}), Lowering::kStages);
   const LoweredRows rows = LowerRows(spec, Lowering::kFactors, 5, 32);
   EXPECT_FALSE(rows.spec.scale);
   EXPECT_EQ(rows.spec.channels, 5 * 64);
   EXPECT_EQ(rows.spec.groups, 5 * 8);
   EXPECT_EQ(rows.samples, 1);
   spec.layout = Layout::kChannelsLast;
-  EXPECT_EQ(LowerSegment(spec, 32, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 32, {}), Lowering::kStages);
+}
+
+TEST(LowerSegmentTest, TakesScaleAndShiftAsGammaAndBetaOfRowsInABlock) {
+  NormSpec spec = PositionNorm(3072, Layout::kChannelsLast);
+  spec.dtype = DType::kBFloat16;
+  spec.scale = true;
+  for (const bool shift : {false, true}) {
+    spec.shift = shift;
+    EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kModulated);
+    EXPECT_EQ(LowerSegment(spec, 4096, {}), Lowering::kModulated);
+  }
+  EXPECT_EQ(LowerSegment(spec, 4096, {.affine = true}), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 4096, {.input_bias = true}), Lowering::kStages);
+  for (const std::int64_t channels : {1032, 1040, 32760, 32768}) {
+    spec.channels = channels;
+    EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kModulated) << channels;
+  }
+  for (const std::int64_t channels : {1024, 1028, 3073, 32776}) {
+    spec.channels = channels;
+    EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kStages) << channels;
+  }
+  spec.channels = 3072;
+  spec.groups = 2;
+  EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kModulated);
+  const LoweredRows rows = LowerRows(spec, Lowering::kModulated, 3, 49);
+  EXPECT_EQ(rows.samples, 3);
+  EXPECT_EQ(rows.spatial, 49);
+  Plan plan;
+  EXPECT_TRUE(MakePlan(spec, 49, LimitsOfHopper(), Strategy::kAuto, &plan).ok());
+  EXPECT_EQ(plan.strategy, Strategy::kBlock);
+  EXPECT_FALSE(MakePlan(spec, 49, LimitsOfHopper(), Strategy::kGrid, &plan).ok());
+  spec.layout = Layout::kChannelsFirst;
+  EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kModulated);
+  spec.activation = Activation::kSilu;
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
 }
 
 TEST(LowerSegmentTest, ComputesEveryOtherStageByItself) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.residual = true;
-  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
   spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.quantization = Quantization::kInt8;
-  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
   spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.weight_offset = 1;
-  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
   spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.statistics = Statistics::kRootOfSquares;
-  EXPECT_EQ(LowerSegment(spec, 1, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
 }
 
 TEST(RowsOfStagesTest, CountsEveryElementOnce) {
@@ -89,7 +133,7 @@ NormSpec InterleavedNorm(std::int64_t channels, DType dtype) {
 
 TEST(RowsOfStagesTest, ScattersRowsOfChannelsThatInterleave) {
   const NormSpec spec = InterleavedNorm(24, DType::kFloat16);
-  EXPECT_EQ(LowerSegment(spec, 49, false), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 49, {}), Lowering::kStages);
   const StageRows rows = RowsOfStages(spec, 49);
   EXPECT_EQ(rows.places, RowPlaces::kScattered);
   EXPECT_EQ(rows.elements, 24);
@@ -160,13 +204,6 @@ TEST(PlanStagesTest, GivesALaneMoreOfALongRowWithoutASecondTensor) {
   EXPECT_EQ(plan.warps, 16);
 }
 
-DeviceLimits LimitsOfHopper() {
-  DeviceLimits limits;
-  limits.compute_capability = 90;
-  for (const int blocks : {2, 4, 8, 16}) limits.resident_clusters[blocks] = 128 / blocks;
-  return limits;
-}
-
 TEST(PlanStagesTest, CutsLongRowsOverTheBlocksOfACluster) {
   NormSpec spec = RmsNormSpec(32768, DType::kBFloat16);  // 64 KiB
   spec.residual = true;
@@ -190,21 +227,6 @@ TEST(PlanStagesTest, CutsLongRowsOverTheBlocksOfACluster) {
   EXPECT_EQ(blocks(32769, DeviceLimits()), 0);
   spec.dtype = DType::kFloat64;
   EXPECT_EQ(blocks(32769, LimitsOfHopper()), 0);
-}
-
-TEST(PlanStagesTest, TakesTheVectorsThatLeaveTheFewestPlacesEmpty) {
-  NormSpec spec = LayerNormSpec(3072, DType::kBFloat16);
-  spec.scale = spec.shift = true;
-  Plan plan;
-  PlanStages(spec, 1, DeviceLimits(), &plan);
-  EXPECT_EQ(plan.vectors, kSomeVectors);
-  EXPECT_EQ(plan.warps, 2);
-  spec.channels = 4096;
-  PlanStages(spec, 1, DeviceLimits(), &plan);
-  EXPECT_EQ(plan.vectors, kManyVectors);
-  spec.channels = 17 * 192 * 8;
-  PlanStages(spec, 1, DeviceLimits(), &plan);
-  EXPECT_EQ(plan.vectors, kManyVectors);  // Too many warps for so few vectors each.
 }
 
 TEST(MakePlanTest, RefusesAForcedStrategyForStages) {

@@ -206,6 +206,31 @@ TEST_P(StagesTest, RowsThatAreNoWholeVectorsAgreeWithTheReference) {
   EXPECT_GT(checked_, 5);
 }
 
+// Rows of whole vectors that their samples scale and shift, from those of a warp to those of
+// several blocks, in batches of more segments than a launch has room for.
+TEST_P(StagesTest, RowsThatTheirSamplesScaleAgreeWithTheReference) {
+  const auto [dtype, layout, rows] = GetParam();
+  const std::int64_t of_vector = 16 / static_cast<std::int64_t>(SizeOf(dtype));
+  const bool together = layout == Layout::kChannelsLast && rows == Rows::kPosition;
+  for (const std::int64_t vectors : {128, 129, 256, 257, 300, 384, 900, 1025, 3072, 4096, 4097}) {
+#ifdef NORMD_SANITIZED
+    if (vectors > 300) continue;
+#endif
+    for (const bool shift : {false, true}) {
+      StagedSpec staged =
+          Plain(random_.Chance(50) ? Statistics::kMeanVariance : Statistics::kMeanSquare);
+      staged.spec.channels = vectors * of_vector;
+      staged.spec.groups = random_.Chance(30) ? 2 : 1;
+      staged.spec.scale = true;
+      staged.spec.shift = shift;
+      staged.spec.scale_offset = random_.Chance(50) ? 1 : 0;
+      staged.CutChannels(random_);
+      CheckSegments(staged, together ? random_.Draw(1, 5) : 1, 3, vectors == 129 ? 100 : 4);
+      if (HasFailure() || !unsupported_.empty()) return;
+    }
+  }
+}
+
 // Many columns of few lines and of many, also where lines are a multiple of a page apart.
 TEST_P(StagesTest, WideAndHighTilesAgreeWithTheReference) {
   const bool first = std::get<Layout>(GetParam()) == Layout::kChannelsFirst;

@@ -38,6 +38,11 @@ constexpr int WantedBlocks(int vectors, int threads) {
   return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
 }
 
+// Rows of samples are whole vectors; at other addresses, which are rare, they move by elements.
+template <typename T, bool kAligned, typename Params, int G>
+using TileOf = std::conditional_t<std::is_same_v<Params, SampleParams>, VectorTile<T, G, kAligned>,
+                                  RegisterTile<T, kAligned, G>>;
+
 // What a warp has summed.
 template <typename T>
 using Partial =
@@ -91,7 +96,7 @@ __global__ void __launch_bounds__(kThreads,
   const int bytes = min(left, kRunBytes);
 
   Vector vectors[G];
-  const RegisterTile<T, kAligned, G> held(row, begin, left, lane, kLanes);
+  const TileOf<T, kAligned, Params, G> held(row, begin, left, lane, kLanes);
   AwaitPreviousKernel();
   if constexpr (kAligned) LetNextKernelBeginEarly<true>();
   held.Load(vectors);
@@ -133,7 +138,7 @@ Status LaunchBlockRows(const Launch& launch) {
       }
       return Enqueue<T, kAligned, kMany, kThreads>(launch, batch, AnyParams());
     }
-    return WithParams<T>(launch, batch, [&](auto params) {
+    const auto enqueue = [&](auto params) {
       if (launch.plan.vectors == kMany) {
         return Enqueue<T, kAligned, kMany, kBlockWarps * kLanes>(launch, batch, params);
       }
@@ -145,7 +150,11 @@ Status LaunchBlockRows(const Launch& launch) {
       return WithAhead<kAligned>(launch, warps, params, [&](auto chosen) {
         return Enqueue<T, kAligned, kFew, kBlockFewWarps * kLanes>(launch, batch, chosen);
       });
-    });
+    };
+    if constexpr (!std::is_same_v<T, double>) {
+      if (launch.spec.scale) return enqueue(SampleParams());
+    }
+    return WithParams<T>(launch, batch, enqueue);
   });
 }
 

@@ -35,7 +35,7 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   Row row;
   row.vectors = CeilDiv(RowLength(spec, spatial),
                         kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
-  row.shared_params = spatial == 1;
+  row.shared_params = spatial == 1 || spec.rows == Rows::kPosition;
   row.lean = row.shared_params || spec.groups == spec.channels;
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =

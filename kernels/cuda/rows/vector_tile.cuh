@@ -20,6 +20,9 @@ namespace normd::norm::cuda {
 // for launches so small that nothing else hides it (IsSmall).
 template <typename P, bool kActivated, bool kAhead = false>
 struct ElementParams {};
+// A scale and perhaps a shift for each element, of the row's type: the sample's own, at 16-byte
+// addresses where the rows are (Lowering::kModulated).
+struct SampleParams {};
 // One gamma and one beta for all of a row, or none.
 struct RowParams {};
 // Any others.
@@ -289,6 +292,31 @@ class VectorTile {
     }
   }
 
+  __device__ void Finish(SampleParams, const RowBatch& batch, const RowScale<A>& scale,
+                         Vector (&vectors)[G]) const {
+    RepackAll(vectors);
+    const RunScale<T> run_scale(scale);
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      const int offset = Offset(i);
+      if (offset >= bytes_) continue;
+      A g[kCount], b[kCount] = {}, values[kCount];
+      Unpack<T>(LoadOfSample(row_.scale + begin_ + offset), g);
+      if (row_.shift != nullptr) Unpack<T>(LoadOfSample(row_.shift + begin_ + offset), b);
+      Unpack<T>(vectors[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        values[j] = run_scale.ByElement(values[j], batch.scale_offset + g[j], b[j]);
+      }
+      const Vector results = Pack<T>(values);
+      if constexpr (kAligned) {
+        StoreVector(row_.y + begin_ + offset, results);
+      } else {
+        StoreSpan<T>(row_.y + begin_ + offset, results, 0, kVectorBytes);
+      }
+    }
+  }
+
   __device__ void Finish(RowParams, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
     Finish(RowParamValues<A>(batch, row_), batch, scale, vectors);
@@ -348,6 +376,11 @@ class VectorTile {
  private:
   // Bytes of the run before the lane's vector i.
   __device__ int Offset(int i) const { return (i * width_ + lane_) * kVectorBytes; }
+
+  __device__ static Vector LoadOfSample(const char* address) {
+    return kAligned ? __ldg(reinterpret_cast<const uint4*>(address))
+                    : LoadHead<T>(address, kVectorBytes);
+  }
 
   // The parameters of the lane's vectors that exist, from those of its first one on.
   template <typename P, int kParts>

@@ -310,14 +310,6 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
              : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch);
 }
 
-// Kinds of kSomeVectors.
-template <typename T>
-cudaError_t EnqueueSome(const Launch& launch, const StageBatch& batch) {
-  const RunCut runs = ChooseRuns<RunKind<T, kSomeVectors, false>>(launch, batch, true);
-  if (runs.rows > 0) return EnqueueRuns<T, kSomeVectors, false>(launch, runs, batch);
-  return EnqueueRows<LeanKind<T, kSomeVectors, false, false, true, false>>(launch, batch);
-}
-
 // Kinds with a residual.
 template <typename T>
 cudaError_t EnqueueResidual(const Launch& launch, const StageBatch& batch, bool modulated) {
@@ -341,7 +333,6 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
     return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);
   }
   if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);
-  if (launch.plan.vectors == kSomeVectors) return EnqueueSome<T>(launch, batch);
   return launch.plan.vectors == kManyVectors ? EnqueueOne<T, kManyVectors>(launch, batch, modulated)
                                              : EnqueueOne<T, kFewVectors>(launch, batch, modulated);
 }

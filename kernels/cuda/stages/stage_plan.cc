@@ -8,6 +8,7 @@ namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kLanes = 32;
+constexpr std::int64_t kMostVectorsOfWarp = (2 << 10) / kVectorBytes;
 constexpr std::int64_t kMostVectorsOfBlock = (64 << 10) / kVectorBytes;
 constexpr std::int64_t kVectorsOfShortSlice = (32 << 10) / kVectorBytes;
 
@@ -48,13 +49,16 @@ NormSpec PlainSpec(const NormSpec& spec) {
   return plain;
 }
 
-// Whether kSomeVectors for each lane leave fewer places empty than kManyVectors.
-bool WantsSomeVectors(const NormSpec& spec, std::int64_t vectors) {
-  const bool modulated = (spec.scale || spec.shift) && spec.statistics <= Statistics::kMeanSquare &&
-                         spec.quantization == Quantization::kNone;
-  const std::int64_t some = CeilDiv(vectors, kLanes * kSomeVectors);
-  const std::int64_t many = CeilDiv(vectors, kLanes * kManyVectors);
-  return modulated && some <= kStageWarps / 2 && some * kSomeVectors < many * kManyVectors;
+// Whether the kernels of rows in a block take a segment's scale and shift as gamma and beta: rows
+// of whole vectors, from those that a warp would hold to the longest.
+bool ScalesAsGamma(const NormSpec& spec, std::int64_t spatial) {
+  const bool together = (spatial == 1 && spec.layout != Layout::kInterleaved) ||
+                        (spec.rows == Rows::kPosition && spec.layout == Layout::kChannelsLast);
+  const std::int64_t bytes = RowLength(spec, spatial) * ElementBytes(spec);
+  return spec.scale && spec.style == Style::kNone && spec.weight_offset == 0 &&
+         spec.activation == Activation::kNone && spec.statistics != Statistics::kGiven &&
+         spec.dtype != DType::kFloat64 && together && bytes % kVectorBytes == 0 &&
+         bytes > kMostVectorsOfWarp * kVectorBytes && bytes <= kMostVectorsOfBlock * kVectorBytes;
 }
 
 // Whether sliced_rows.cu can compute a row.
@@ -90,13 +94,14 @@ int LanesOfScattered(std::int64_t element_bytes, std::int64_t vectors, int vecto
 
 }  // namespace
 
-Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, bool input_bias) {
-  if (!IsFromXToY(spec, input_bias)) return Lowering::kStages;
+Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
+  if (!IsFromXToY(spec, params.input_bias)) return Lowering::kStages;
   if (HasPlainAffine(spec)) {
     if (spec.rows == Rows::kGroup) return Lowering::kPlain;
     const bool together = spec.layout == Layout::kChannelsLast || spatial == 1;
     return together ? Lowering::kPositions : Lowering::kStages;
   }
+  if (!params.affine && ScalesAsGamma(spec, spatial)) return Lowering::kModulated;
   const bool factors = spec.statistics != Statistics::kGiven && spec.rows == Rows::kGroup &&
                        spec.layout == Layout::kChannelsFirst && FactorsAreFew(spec, spatial);
   return factors ? Lowering::kFactors : Lowering::kStages;
@@ -105,7 +110,7 @@ Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, bool input_bia
 LoweredRows LowerRows(const NormSpec& spec, Lowering lowering, std::int64_t samples,
                       std::int64_t spatial) {
   LoweredRows lowered = {spec, samples, spatial};
-  if (lowering == Lowering::kStages || lowering == Lowering::kPlain) return lowered;
+  if (lowering != Lowering::kPositions && lowering != Lowering::kFactors) return lowered;
   lowered.spec = PlainSpec(spec);
   if (lowering == Lowering::kPositions) {
     lowered.samples = samples * spatial;
@@ -177,7 +182,7 @@ void PlanStages(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& 
   }
   const bool few =
       spec.residual || spec.takes_other() || ScalesFirst(spec) || vectors <= kLanes * kFewVectors;
-  plan->vectors = few ? kFewVectors : WantsSomeVectors(spec, vectors) ? kSomeVectors : kManyVectors;
+  plan->vectors = few ? kFewVectors : kManyVectors;
   const std::int64_t of_warp = kLanes * plan->vectors;
   if (rows.places == RowPlaces::kScattered) {
     plan->lanes_per_row = LanesOfScattered(ElementBytes(spec), vectors, plan->vectors);

@@ -1,6 +1,6 @@
 // What becomes of a segment whose spec asks for more than the specialised kernels know, and how its
 // rows are cut if the kernels of this folder compute it: a pure function of the spec, the spatial
-// size and whether there is an input bias.
+// size and which parameters there are.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -23,14 +23,27 @@ enum class Lowering : std::uint8_t {
   // A kernel that works out a factor and an offset for each sample and channel, and the specialised
   // kernels with these as gamma and beta: all samples' channels are then those of one sample.
   kFactors = 2,
+  // The kernels of rows in a block, with each sample's scale and shift as gamma and beta.
+  kModulated = 3,
   // The kernels of this folder.
-  kStages = 3,
+  kStages = 4,
 };
 
-Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, bool input_bias);
+// Which parameters a segment has.
+struct PresentParams {
+  bool affine = false;  // Gamma or beta.
+  bool input_bias = false;
+
+  static PresentParams Of(const NormParams& params) {
+    return {params.gamma.data != nullptr || params.beta.data != nullptr,
+            params.input_bias.data != nullptr};
+  }
+};
+
+Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentParams& params);
 
 // The spec and the counts that the specialised kernels see of a segment with kPlain, kPositions or
-// kFactors; with kStages it is the segment's own.
+// kFactors; with kModulated and kStages they are the segment's own.
 struct LoweredRows {
   NormSpec spec;
   std::int64_t samples;
@@ -56,8 +69,6 @@ StageRows RowsOfStages(const NormSpec& spec, std::int64_t spatial);
 // them and of short rows, many elsewhere, which spreads what a row costs over more elements.
 inline constexpr int kFewVectors = 4;
 inline constexpr int kManyVectors = 8;
-// Of a row with scale and shift alone, where many would leave more of the lanes without a vector.
-inline constexpr int kSomeVectors = 6;
 // The most warps that share a row.
 inline constexpr int kStageWarps = 32;
 
