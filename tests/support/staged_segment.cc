@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -116,6 +117,22 @@ StagedSegment::StagedSegment(const NormSpec& spec, std::int64_t samples, std::in
       style_spatial_(spec.style == Style::kTensor ? style_spatial : 0) {
   if (spec.layout == Layout::kInterleaved) spatial_runs_ = DrawRuns(spatial, random);
   SetSizes();
+  FillInputs(random);
+}
+
+StagedSegment::StagedSegment(const NormSpec& spec, std::int64_t samples,
+                             const RunSizes& spatial_runs, Random& random)
+    : spec_(spec),
+      samples_(samples),
+      spatial_(std::accumulate(spatial_runs.begin(), spatial_runs.end(), std::int64_t{1},
+                               std::multiplies<>())),
+      style_spatial_(0),
+      spatial_runs_(spatial_runs) {
+  SetSizes();
+  FillInputs(random);
+}
+
+void StagedSegment::FillInputs(Random& random) {
   for (int in = 0; in < kInputs; ++in) {
     Input& input = inputs_[static_cast<std::size_t>(in)];
     const std::size_t bytes = InputBytesOf(input);
@@ -123,11 +140,11 @@ StagedSegment::StagedSegment(const NormSpec& spec, std::int64_t samples, std::in
     const auto count = static_cast<std::int64_t>(bytes / ElementBytes(static_cast<In>(in)));
     if (in == kStyleIndex) {
       for (std::int64_t n = 0; n < count; ++n) {
-        const std::int64_t index = random.Draw(0, spec.styles - 1);
+        const std::int64_t index = random.Draw(0, spec_.styles - 1);
         std::memcpy(input.pristine.data() + 8 * n, &index, sizeof(index));
       }
     } else {
-      FillNormal(spec.dtype, input.pristine.data(), count, random);
+      FillNormal(spec_.dtype, input.pristine.data(), count, random);
     }
   }
 }

@@ -99,6 +99,10 @@ class StagedSegment {
   StagedSegment(const NormSpec& spec, std::int64_t samples, std::int64_t spatial,
                 std::int64_t style_spatial, Random& random);
 
+  // The same with an interleaved layout and runs of positions that are given.
+  StagedSegment(const NormSpec& spec, std::int64_t samples, const RunSizes& spatial_runs,
+                Random& random);
+
   // Samples [first, first + samples) of another.
   StagedSegment(const StagedSegment& whole, std::int64_t first, std::int64_t samples);
 
@@ -158,6 +162,7 @@ class StagedSegment {
     return spec_.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
   }
   void SetSizes();
+  void FillInputs(Random& random);
   bool IsOverwritten(int in) const;
 
   NormSpec spec_;

@@ -35,7 +35,9 @@ constexpr int WantedBlocks(int vectors, int threads) {
   }
   if (std::is_same_v<Params, AnyParams>) return 4;
   if (kIsAhead<Params>) return 2;
-  return std::is_same_v<Params, ElementParams<T, false>> ? 6 : 5;
+  constexpr bool kLean =
+      std::is_same_v<Params, ElementParams<T, false>> || std::is_same_v<Params, SampleParams>;
+  return kLean ? 6 : 5;
 }
 
 // Rows of samples are whole vectors; at other addresses, which are rare, they move by elements.

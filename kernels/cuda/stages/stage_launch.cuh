@@ -46,6 +46,12 @@ bool TakesColumns(const Launch& launch, const StageBatch& batch);
 cudaError_t LaunchColumns(const Launch& launch, StageBatch batch);
 cudaError_t PrepareColumns(const DeviceLimits& limits);
 
+// Rows of RowPlaces::kScattered in tiles. TakesScatteredRows does not look at addresses: the rows
+// of such specs are summed in this kernel's order alone.
+bool TakesScatteredRows(const Launch& launch, const StageBatch& batch);
+cudaError_t LaunchScatteredRows(const Launch& launch, StageBatch batch);
+cudaError_t PrepareScatteredRows(const DeviceLimits& limits);
+
 }  // namespace normd::norm::cuda
 
 #endif  // NORMD_KERNELS_CUDA_STAGES_STAGE_LAUNCH_CUH_

@@ -196,13 +196,16 @@ cudaError_t LaunchStatisticsOf(const Launch& launch, const StageBatch& batch) {
 }  // namespace
 
 cudaError_t PrepareStages(const DeviceLimits& limits) {
-  const cudaError_t error = PrepareColumns(limits);
-  return error != cudaSuccess ? error : PrepareSlicedRows(limits);
+  for (const auto prepare : {PrepareColumns, PrepareScatteredRows, PrepareSlicedRows}) {
+    if (const cudaError_t error = prepare(limits); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 Status LaunchStages(const Launch& launch) {
   return ForEachStageBatch(launch, "stages", EmptyStageBatch(launch), [&](const StageBatch& batch) {
     if (TakesColumns(launch, batch)) return LaunchColumns(launch, batch);
+    if (TakesScatteredRows(launch, batch)) return LaunchScatteredRows(launch, batch);
     if (TakesSlicedRows(launch, batch)) return LaunchSlicedRows(launch, batch);
     if (TakesLeanRows(launch, batch)) {
       return batch.scaled_first ? LaunchQuantizedRows(launch, batch)
