@@ -16,6 +16,9 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/activation-inl.h"
+#include "kernels/cpu/buffer-inl.h"
+#include "kernels/cpu/combine-inl.h"
+#include "kernels/cpu/elements.h"
 #include "kernels/cpu/formats-inl.h"
 #include "kernels/cpu/loop_arguments.h"
 #include "kernels/cpu/moments-inl.h"
@@ -32,29 +35,6 @@ template <class Acc>
 HWY_INLINE double LostCenter(double center, double scale) {
   const double lost = static_cast<double>(static_cast<Acc>(center)) - center;
   return std::isfinite(lost) ? lost * scale : 0.0;
-}
-
-template <class Format>
-void Add(const void* x, const void* residual, void* out, std::int64_t count) {
-  const AccTag<Format> d;
-  using Lane = typename Format::Lane;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const auto* a = static_cast<const Lane*>(x);
-  const auto* b = static_cast<const Lane*>(residual);
-  auto* sum = static_cast<Lane*>(out);
-  const auto at = [&](std::int64_t i) HWY_ATTR {
-    return hn::Add(Load(Format(), d, a + i), Load(Format(), d, b + i));
-  };
-  std::int64_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    StorePair(Format(), d, at(i), at(i + lanes), sum + i);
-  }
-  for (; i + lanes <= count; i += lanes) Store(Format(), d, at(i), sum + i);
-  if (i == count) return;
-  const auto left = static_cast<std::size_t>(count - i);
-  StorePart(Format(), d,
-            hn::Add(LoadPart(Format(), d, a + i, left), LoadPart(Format(), d, b + i, left)),
-            sum + i, left);
 }
 
 // Each Map below turns vector v of elements [i, i + Lanes) of a run into the value before the
@@ -91,40 +71,78 @@ class AffineMap {
 // What is known of a parameter when the loop is compiled.
 enum class Presence { kAbsent, kPresent, kEither };
 
+template <Presence kPresence>
+HWY_INLINE bool Has(const void* param) {
+  return kPresence == Presence::kEither ? param != nullptr : kPresence == Presence::kPresent;
+}
+
+// Without what a sample has of its own.
 template <class Format, Presence kGamma = Presence::kEither, Presence kBeta = Presence::kEither>
 class ElementMap {
  public:
   using D = AccTag<Format>;
   using V = hn::Vec<D>;
   using Acc = typename Format::Acc;
-  using AccFormat = std::conditional_t<std::is_same_v<Acc, double>, Float64, Float32>;
 
   HWY_INLINE explicit ElementMap(const ElementAffine& a)
       : row_({a.center, a.scale, 0}),
         gamma_(static_cast<const Acc*>(a.gamma)),
         beta_(static_cast<const Acc*>(a.beta)) {}
 
-  HWY_INLINE V Full(V v, std::int64_t i) {
-    const V gamma = Has<kGamma>(gamma_) ? hn::LoadU(D(), gamma_ + i) : hn::Set(D(), Acc{1});
-    const V beta = Has<kBeta>(beta_) ? hn::LoadU(D(), beta_ + i) : hn::Zero(D());
-    return hn::MulAdd(row_.Full(v, i), gamma, beta);
-  }
-  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) {
-    const V gamma =
-        Has<kGamma>(gamma_) ? LoadPart(AccFormat(), D(), gamma_ + i, n) : hn::Set(D(), Acc{1});
-    const V beta = Has<kBeta>(beta_) ? LoadPart(AccFormat(), D(), beta_ + i, n) : hn::Zero(D());
-    return hn::MulAdd(row_.Full(v, i), gamma, beta);
-  }
+  HWY_INLINE V Full(V v, std::int64_t i) { return Map(v, i, FullLoader<Format>()); }
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) { return Map(v, i, PartLoader<Format>{n}); }
 
  private:
-  template <Presence kPresence>
-  static HWY_INLINE bool Has(const Acc* param) {
-    return kPresence == Presence::kEither ? param != nullptr : kPresence == Presence::kPresent;
+  template <class Loader>
+  HWY_INLINE V Map(V v, std::int64_t i, const Loader& load) {
+    const V gamma = Has<kGamma>(gamma_) ? load.Buffer(gamma_ + i) : hn::Set(D(), Acc{1});
+    const V beta = Has<kBeta>(beta_) ? load.Buffer(beta_ + i) : hn::Zero(D());
+    return hn::MulAdd(row_.Full(v, i), gamma, beta);
   }
 
   AffineMap<Format> row_;
   const Acc* gamma_;
   const Acc* beta_;
+};
+
+// kAffine is said of gamma and of beta, kModulation of the sample's scale and of its shift.
+template <class Format, Presence kAffine = Presence::kEither,
+          Presence kModulation = Presence::kEither>
+class ModulatedMap {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
+  using Acc = typename Format::Acc;
+  using Lane = typename Format::Lane;
+
+  HWY_INLINE explicit ModulatedMap(const ElementAffine& a)
+      : row_({a.center, a.scale, 0}),
+        scale_offset_(hn::Set(D(), static_cast<Acc>(a.scale_offset))),
+        gamma_(static_cast<const Acc*>(a.gamma)),
+        beta_(static_cast<const Acc*>(a.beta)),
+        scale_(static_cast<const Lane*>(a.sample_scale)),
+        shift_(static_cast<const Lane*>(a.sample_shift)) {}
+
+  HWY_INLINE V Full(V v, std::int64_t i) { return Map(v, i, FullLoader<Format>()); }
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) { return Map(v, i, PartLoader<Format>{n}); }
+
+ private:
+  template <class Loader>
+  HWY_INLINE V Map(V v, std::int64_t i, const Loader& load) {
+    V factor = Has<kModulation>(scale_) ? hn::Add(load.Memory(scale_ + i), scale_offset_)
+                                        : hn::Set(D(), Acc{1});
+    V offset = Has<kModulation>(shift_) ? load.Memory(shift_ + i) : hn::Zero(D());
+    if (Has<kAffine>(beta_)) offset = hn::MulAdd(load.Buffer(beta_ + i), factor, offset);
+    if (Has<kAffine>(gamma_)) factor = hn::Mul(load.Buffer(gamma_ + i), factor);
+    return hn::MulAdd(row_.Full(v, i), factor, offset);
+  }
+
+  AffineMap<Format> row_;
+  V scale_offset_;
+  const Acc* gamma_;
+  const Acc* beta_;
+  const Lane* scale_;
+  const Lane* shift_;
 };
 
 // Relies on being asked for consecutive elements.
@@ -189,6 +207,41 @@ class ActivationAfter {
   const Epilogue epilogue_;
 };
 
+// The activation, and what joins it, which has the type Format whatever x and y have.
+template <class Format>
+class JoinAfter {
+ public:
+  using D = AccTag<Format>;
+  using V = hn::Vec<D>;
+
+  HWY_INLINE explicit JoinAfter(const Run& run)
+      : epilogue_(run.epilogue),
+        combine_(run.combine),
+        other_(static_cast<const typename Format::Lane*>(run.other)) {}
+  HWY_INLINE void Four(V& v0, V& v1, V& v2, V& v3, std::int64_t i) const {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(D()));
+    Activate(D(), v0, v1, v2, v3, epilogue_);
+    v0 = Joined(v0, i);
+    v1 = Joined(v1, i + lanes);
+    v2 = Joined(v2, i + 2 * lanes);
+    v3 = Joined(v3, i + 3 * lanes);
+  }
+  HWY_INLINE V Full(V v, std::int64_t i) const { return Joined(Activate(D(), v, epilogue_), i); }
+  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) const {
+    const V other = LoadPart(Format(), D(), other_ + i, n);
+    return CombineWith(D(), combine_, Activate(D(), v, epilogue_), other);
+  }
+
+ private:
+  HWY_INLINE V Joined(V v, std::int64_t i) const {
+    return CombineWith(D(), combine_, v, Load(Format(), D(), other_ + i));
+  }
+
+  const Epilogue epilogue_;
+  const Combine combine_;
+  const typename Format::Lane* const other_;
+};
+
 // The elements of a run from x, which has the type Source, to y through a map and what follows it.
 template <class Source, class Format, class Map, class After>
 class Transform {
@@ -197,9 +250,7 @@ class Transform {
   using V = hn::Vec<D>;
   using Lane = typename Format::Lane;
 
-  // After is made of the run, which may be a class derived from Run.
-  template <class ItsRun>
-  HWY_INLINE Transform(const ItsRun& run, const Map& map)
+  HWY_INLINE Transform(const Run& run, const Map& map)
       : map_(map),
         after_(run),
         stream_(run.stream),
@@ -288,55 +339,70 @@ class Transform {
   std::int64_t at_ = 0;
 };
 
-template <class Source, class Format, class After, class ItsRun, class Map>
-HWY_INLINE void TransformAll(const ItsRun& run, const Map& map) {
-  Transform<Source, Format, Map, After> transform(run, map);
+template <class Source, class Target, class After, class Map>
+HWY_INLINE void TransformAll(const Run& run, const Map& map) {
+  Transform<Source, Target, Map, After> transform(run, map);
   transform.TakeAll();
 }
 
-template <class Source, class Format, class Map>
+// Format is that of the map.
+template <class Source, class Target, class Format, class Map>
 HWY_INLINE void TransformRun(const Run& run, const Map& map) {
-  if (run.epilogue.activation == Activation::kNone) {
-    TransformAll<Source, Format, NothingAfter<Format>>(run, map);
+  if (run.combine != Combine::kNone) {
+    TransformAll<Source, Target, JoinAfter<Format>>(run, map);
+  } else if (run.epilogue.activation == Activation::kNone) {
+    TransformAll<Source, Target, NothingAfter<Target>>(run, map);
   } else {
-    TransformAll<Source, Format, ActivationAfter<Format>>(run, map);
+    TransformAll<Source, Target, ActivationAfter<Target>>(run, map);
   }
 }
 
 template <class Format>
 void Apply(const Run& run, const Affine& affine) {
-  TransformRun<Format, Format>(run, AffineMap<Format>(affine));
+  TransformRun<Format, Format, Format>(run, AffineMap<Format>(affine));
 }
 
-template <class Format, Presence kGamma, Presence kBeta>
+template <class Format, class Map>
 HWY_NOINLINE void ApplyKnownElements(const Run& run, const ElementAffine& affine) {
-  TransformAll<Format, Format, NothingAfter<Format>>(run,
-                                                     ElementMap<Format, kGamma, kBeta>(affine));
+  TransformAll<Format, Format, NothingAfter<Format>>(run, Map(affine));
+}
+
+inline bool IsModulated(const ElementAffine& affine) {
+  return affine.sample_scale != nullptr || affine.sample_shift != nullptr;
 }
 
 template <class Format>
 void ApplyElements(const Run& run, const ElementAffine& affine) {
   constexpr Presence kAbsent = Presence::kAbsent;
   constexpr Presence kPresent = Presence::kPresent;
-  if (run.epilogue.activation != Activation::kNone || affine.gamma == nullptr) {
-    TransformRun<Format, Format>(run, ElementMap<Format>(affine));
+  const bool goes_on =
+      run.epilogue.activation != Activation::kNone || run.combine != Combine::kNone;
+  if (IsModulated(affine)) {
+    const bool all = affine.sample_scale != nullptr && affine.sample_shift != nullptr;
+    if (goes_on || !all || affine.gamma != nullptr || affine.beta != nullptr) {
+      TransformRun<Format, Format, Format>(run, ModulatedMap<Format>(affine));
+    } else {
+      ApplyKnownElements<Format, ModulatedMap<Format, kAbsent, kPresent>>(run, affine);
+    }
+  } else if (goes_on || affine.gamma == nullptr) {
+    TransformRun<Format, Format, Format>(run, ElementMap<Format>(affine));
   } else if (affine.beta == nullptr) {
-    ApplyKnownElements<Format, kPresent, kAbsent>(run, affine);
+    ApplyKnownElements<Format, ElementMap<Format, kPresent, kAbsent>>(run, affine);
   } else {
-    ApplyKnownElements<Format, kPresent, kPresent>(run, affine);
+    ApplyKnownElements<Format, ElementMap<Format, kPresent, kPresent>>(run, affine);
   }
 }
 
 template <class Format>
 void ApplyCyclic(const Run& run, const CyclicAffine& affine) {
-  TransformRun<Format, Format>(run, CyclicMap<Format>(affine));
+  TransformRun<Format, Format, Format>(run, CyclicMap<Format>(affine));
 }
 
 // A run and the sums of a chunk elsewhere, eight vectors of the one and eight of the other in turn:
 // the one writes while the other reads memory, and neither waits for the other's kind of traffic.
-template <class Format, class Map>
+template <class Format, class After, class Map>
 HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Format>* summer) {
-  Transform<Format, Format, Map, NothingAfter<Format>> transform(run, map);
+  Transform<Format, Format, Map, After> transform(run, map);
   transform.TakeHead();
   constexpr int kEights = ChunkSummer<Format>::kEights;
   while (transform.CanTakeEights(kEights) && summer->CanStep()) {
@@ -346,8 +412,9 @@ HWY_INLINE void TransformAlong(const Run& run, const Map& map, ChunkSummer<Forma
   transform.TakeRest();
 }
 
-template <class Format>
-Moments ApplyAlong(const Run& run, const ChannelRuns& channels, const NextChunk& next) {
+template <class Format, class After>
+HWY_NOINLINE Moments ApplyRunsAlong(const Run& run, const ChannelRuns& channels,
+                                    const NextChunk& next) {
   const auto* x = static_cast<const typename Format::Lane*>(next.x);
   ChunkSummer<Format> summer(x, next.count, next.centered);
   Run piece = run;
@@ -356,20 +423,44 @@ Moments ApplyAlong(const Run& run, const ChannelRuns& channels, const NextChunk&
   for (std::int64_t at = 0; at < run.count; at += length, length = channels.spatial) {
     length = std::min(length, run.count - at);
     const std::int64_t offset = at * static_cast<std::int64_t>(sizeof(*x));
-    piece.x = static_cast<const char*>(run.x) + offset;
+    piece.x = ByteAt(run.x, offset);
     piece.y = static_cast<char*>(run.y) + offset;
+    piece.other = ByteAt(run.other, offset);
     piece.count = length;
-    TransformAlong<Format>(piece, AffineMap<Format>(*affine++), &summer);
+    TransformAlong<Format, After>(piece, AffineMap<Format>(*affine++), &summer);
   }
   return summer.Finish();
 }
 
 template <class Format>
-Moments ApplyElementsAlong(const Run& run, const ElementAffine& affine, const NextChunk& next) {
+Moments ApplyAlong(const Run& run, const ChannelRuns& channels, const NextChunk& next) {
+  return run.combine == Combine::kNone
+             ? ApplyRunsAlong<Format, NothingAfter<Format>>(run, channels, next)
+             : ApplyRunsAlong<Format, JoinAfter<Format>>(run, channels, next);
+}
+
+template <class Format, class After, class Map>
+HWY_NOINLINE Moments ApplyMapAlong(const Run& run, const ElementAffine& affine,
+                                   const NextChunk& next) {
   const auto* x = static_cast<const typename Format::Lane*>(next.x);
   ChunkSummer<Format> summer(x, next.count, next.centered);
-  TransformAlong<Format>(run, ElementMap<Format>(affine), &summer);
+  TransformAlong<Format, After>(run, Map(affine), &summer);
   return summer.Finish();
+}
+
+template <class Format>
+Moments ApplyElementsAlong(const Run& run, const ElementAffine& affine, const NextChunk& next) {
+  using Nothing = NothingAfter<Format>;
+  using Join = JoinAfter<Format>;
+  const bool joins = run.combine != Combine::kNone;
+  if (IsModulated(affine)) {
+    using Map = ModulatedMap<Format>;
+    return joins ? ApplyMapAlong<Format, Join, Map>(run, affine, next)
+                 : ApplyMapAlong<Format, Nothing, Map>(run, affine, next);
+  }
+  using Map = ElementMap<Format>;
+  return joins ? ApplyMapAlong<Format, Join, Map>(run, affine, next)
+               : ApplyMapAlong<Format, Nothing, Map>(run, affine, next);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,6 +3,7 @@
 #ifndef NORMD_KERNELS_CPU_BATCH_H_
 #define NORMD_KERNELS_CPU_BATCH_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -22,10 +23,7 @@ struct CacheSizes {
 // Parameters in the form that the loops take. Borrows from its source.
 struct Params {
   Params(const NormSpec& spec, const NormParams& source)
-      : gamma(source.gamma, spec.channels, spec.weight_offset),
-        beta(source.beta, spec.channels),
-        mean(source.mean, spec.channels),
-        variance(source.variance, spec.channels) {}
+      : Params(spec, source, spec.channels * std::max<std::int64_t>(spec.styles, 1)) {}
 
   // For segments whose normalization is elementwise.
   void PrepareElements(DType dtype) {
@@ -33,13 +31,24 @@ struct Params {
     element_beta = beta.AsAccumulationType(dtype);
   }
 
-  Param gamma;
-  Param beta;
+  Param gamma;  // With styles, a table of them. The offset is in it, but not before it is mixed.
+  Param beta;   // Likewise a table.
   Param mean;
   Param variance;
+  Param input_bias;
+  const void* element_input_bias;  // In the accumulation type; null if absent.
   // gamma and beta in the accumulation type, once prepared.
   const void* element_gamma = nullptr;
   const void* element_beta = nullptr;
+
+ private:
+  Params(const NormSpec& spec, const NormParams& source, std::int64_t table)
+      : gamma(source.gamma, table, spec.style == Style::kMix ? 0 : spec.weight_offset),
+        beta(source.beta, table),
+        mean(source.mean, spec.channels),
+        variance(source.variance, spec.channels),
+        input_bias(source.input_bias, spec.channels),
+        element_input_bias(input_bias.AsAccumulationType(spec.dtype)) {}
 };
 
 // One segment with what it shares with others. Constant while it is computed, and used by all its
@@ -51,6 +60,9 @@ struct Batch {
   Parallel parallel;
   CacheSizes caches;
   bool exceeds_caches = false;
+
+  // Of an element of the accumulation type.
+  std::int64_t acc_bytes() const { return spec.dtype == DType::kFloat64 ? 8 : 4; }
 
   // The same for another spec and its parameters, which must outlive it.
   Batch With(const NormSpec& other, const Params& its_params) const {
@@ -96,53 +108,30 @@ inline void WriteStatistics(const NormSpec& spec, const Segment& segment, std::i
   write(segment.rstd_out, statistics.rstd);
 }
 
-// The channel's transformation, given statistics included.
-inline Affine ChannelAffine(const Batch& batch, const RowStatistics& row, std::int64_t channel) {
-  return {row.mean, row.rstd * batch.params.gamma.At(channel, 1), batch.params.beta.At(channel, 0)};
-}
-inline Affine GivenAffine(const Batch& batch, std::int64_t channel) {
-  const double variance = batch.params.variance.At(channel, 1);
-  const RowStatistics row{batch.params.mean.At(channel, 0),
-                          1 / std::sqrt(variance + batch.spec.eps)};
-  return ChannelAffine(batch, row, channel);
+// Whether a sample has factors or offsets of its own.
+inline bool IsModulated(const NormSpec& spec) {
+  return spec.style != Style::kNone || spec.scale || spec.shift;
 }
 
-// Where the elements lie that are normalized: with a residual input, where AddResidual writes them.
-inline const void* Source(const Batch& batch, const Segment& segment) {
-  if (!batch.spec.residual) return segment.x;
-  return batch.spec.residual_out ? segment.residual_out : segment.y;
+// Whether a position's channels lie together, or a channel's positions.
+inline bool AreChannelsAdjacent(const NormSpec& spec, const Segment& segment) {
+  return spec.layout == Layout::kChannelsLast || segment.spatial == 1;
 }
 
-// Makes elements [first, first + count) of Source, which must be done before they are read.
-inline void AddResidual(const Batch& batch, const Segment& segment, std::int64_t first,
-                        std::int64_t count) {
-  if (!batch.spec.residual) return;
-  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
-  void* const sum = const_cast<void*>(Source(batch, segment));
-  batch.kernels->add(static_cast<const char*>(segment.x) + offset,
-                     static_cast<const char*>(segment.residual) + offset,
-                     static_cast<char*>(sum) + offset, count);
-}
+// Style::kMix and kTensor: makes tables of the samples' styles, for NormalizeAnyLayout. `params`
+// are those of the batch's.
+void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment);
 
-// A run with the batch's epilogue; elements are counted from the segment's first.
-inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t first,
-                   std::int64_t count) {
-  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
-  Run run;
-  run.x = static_cast<const char*>(Source(batch, segment)) + offset;
-  run.y = static_cast<char*>(segment.y) + offset;
-  run.count = count;
-  run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
-  // In place, the lines are in the cache already and a store past it would only throw them out.
-  run.stream = batch.exceeds_caches && Source(batch, segment) != segment.y;
-  return run;
-}
+// Any spec without these styles: the choice of a way.
+void NormalizeAnyLayout(const Batch& batch, const Segment& segment);
 
-// What specialised kernels compute: rows of groups, gamma and beta for all samples. The choice
-// between the three below.
-void NormalizePlain(const Batch& batch, const Segment& segment);
+// The same for channels first or last.
+void NormalizeFirstOrLast(const Batch& batch, const Segment& segment);
 
-// Segments whose rows, or whose channels' runs, are contiguous: channels first, and spatial == 1.
+// What the specialised kernels compute; normalize.cc says what that is.
+//
+// Rows that are contiguous, or whose channels' runs are: channels first, spatial == 1, and rows of
+// positions whose channels are adjacent.
 void NormalizeContiguous(const Batch& batch, const Segment& segment);
 
 // Channels last, with each row's own statistics.
@@ -151,11 +140,11 @@ void NormalizeChannelsLast(const Batch& batch, const Segment& segment);
 // Given statistics where channels are adjacent: channels last, and spatial == 1.
 void NormalizeGivenChannelsLast(const Batch& batch, const Segment& segment);
 
-// Layout::kInterleaved; batch.params is not used.
-void NormalizeInterleaved(const Batch& batch, const NormParams& params, const Segment& segment);
+// Layout::kInterleaved.
+void NormalizeInterleaved(const Batch& batch, const Segment& segment);
 
-// Whatever a valid spec of another layout asks for; batch.params is not used.
-void NormalizeStaged(const Batch& batch, const NormParams& params, const Segment& segment);
+// Whatever another layout's spec asks for.
+void NormalizeStaged(const Batch& batch, const Segment& segment);
 
 }  // namespace normd::norm::cpu
 

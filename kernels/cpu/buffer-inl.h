@@ -25,6 +25,29 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class Acc>
 using BufferFormat = std::conditional_t<std::is_same_v<Acc, double>, Float64, Float32>;
 
+// Read vectors of memory of the type, or of a buffer: all lanes, or the first `count`.
+template <class Format>
+struct FullLoader {
+  HWY_INLINE hn::Vec<AccTag<Format>> Memory(const typename Format::Lane* p) const {
+    return Load(Format(), AccTag<Format>(), p);
+  }
+  HWY_INLINE hn::Vec<AccTag<Format>> Buffer(const typename Format::Acc* p) const {
+    return hn::LoadU(AccTag<Format>(), p);
+  }
+};
+
+template <class Format>
+struct PartLoader {
+  std::size_t count;
+
+  HWY_INLINE hn::Vec<AccTag<Format>> Memory(const typename Format::Lane* p) const {
+    return LoadPart(Format(), AccTag<Format>(), p, count);
+  }
+  HWY_INLINE hn::Vec<AccTag<Format>> Buffer(const typename Format::Acc* p) const {
+    return LoadPart(BufferFormat<typename Format::Acc>(), AccTag<Format>(), p, count);
+  }
+};
+
 // Full vectors with body(i), what is left with part(i, n).
 template <class D, class Body, class Part>
 HWY_INLINE void ForVectors(D d, std::int64_t count, const Body& body, const Part& part) {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "kernels/cpu/batch.h"
+#include "kernels/cpu/sample_affine.h"
+#include "kernels/cpu/source.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -96,7 +98,7 @@ class Samples {
     const std::int64_t begin = slice * slice_positions_;
     const std::int64_t positions = std::min(slice_positions_, segment_.spatial - begin);
     const std::int64_t first = sample * elements() + begin * channels_;
-    AddResidual(batch_, segment_, first, positions * channels_);
+    MakeSource(batch_, segment_, first, positions * channels_);
     if (groups_ == 1) {
       const std::int64_t count = positions * channels_;
       *out = batch_.kernels->moments(MakeRun(batch_, segment_, first, count).x, count,
@@ -122,7 +124,7 @@ class Samples {
       WriteStatistics(batch_.spec, segment_, sample * groups_ + group, row);
       for (std::int64_t i = 0; i < group_channels; ++i) {
         const std::int64_t channel = group * group_channels + i;
-        table->Set(channel, ChannelAffine(batch_, row, channel));
+        table->Set(channel, ChannelAffine(batch_, segment_, row, sample, channel));
       }
     }
     table->Repeat();
@@ -213,14 +215,16 @@ template <class Acc>
 void NormalizeGiven(const Batch& batch, const Segment& segment) {
   const std::int64_t channels = batch.spec.channels;
   CyclicTable<Acc> table(channels);
-  for (std::int64_t c = 0; c < channels; ++c) table.Set(c, GivenAffine(batch, c));
+  for (std::int64_t c = 0; c < channels; ++c) {
+    table.Set(c, ChannelAffine(batch, segment, GivenStatistics(batch, c), 0, c));
+  }
   table.Repeat();
   const std::int64_t elements = segment.samples * segment.spatial * channels;
   const std::int64_t tasks = (elements + kTaskElements - 1) / kTaskElements;
   batch.parallel.For(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kTaskElements;
     const std::int64_t count = std::min(end * kTaskElements, elements) - first;
-    AddResidual(batch, segment, first, count);
+    MakeSource(batch, segment, first, count);
     batch.kernels->apply_cyclic(MakeRun(batch, segment, first, count), table.From(first));
     FlushStreams();
   });

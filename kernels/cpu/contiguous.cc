@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "kernels/cpu/batch.h"
+#include "kernels/cpu/row_places.h"
+#include "kernels/cpu/sample_affine.h"
+#include "kernels/cpu/source.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -32,27 +35,27 @@ class ContiguousRows {
   ContiguousRows(const Batch& batch, const Segment& segment)
       : batch_(batch),
         segment_(segment),
+        places_(batch.spec, segment),
         given_(batch.spec.statistics == Statistics::kGiven),
-        groups_(given_ ? batch.spec.channels : batch.spec.groups),
-        row_channels_(batch.spec.channels / groups_),
-        length_(row_channels_ * segment.spatial) {}
+        elementwise_(places_.channel_elements() == 1),
+        length_(places_.length()) {}
 
-  std::int64_t count() const { return segment_.samples * groups_; }
+  std::int64_t count() const { return places_.count(); }
   std::int64_t length() const { return length_; }
-  std::int64_t parts() const { return (length_ + kPartElements - 1) / kPartElements; }
+  std::int64_t parts() const { return places_.parts(); }
   bool given() const { return given_; }
 
   // Whether a row can be written while the next one is read.
   bool HasTwoAtATime() const {
     if (given_ || batch_.spec.activation != Activation::kNone) return false;
-    if (segment_.spatial > 1) return segment_.spatial >= kMinRunElements;
+    if (!elementwise_) return places_.channel_elements() >= kMinRunElements;
     return length_ >= kMinRunElements && length_ <= kMaxElementwiseElements;
   }
 
   Moments PartMoments(std::int64_t row, std::int64_t part) const {
     const std::int64_t begin = part * kPartElements;
     const std::int64_t count = std::min(kPartElements, length_ - begin);
-    AddResidual(batch_, segment_, row * length_ + begin, count);
+    MakeSource(batch_, segment_, row * length_ + begin, count);
     return batch_.kernels->moments(At(row, begin), count, IsCentered(batch_.spec));
   }
 
@@ -62,7 +65,7 @@ class ContiguousRows {
     Moments moments;
     for (std::int64_t part = 0; part < parts(); ++part) moments = Merge(moments, fetch(part));
     const RowStatistics statistics = Finish(moments, batch_.spec);
-    WriteStatistics(batch_.spec, segment_, row, statistics);
+    WriteStatistics(batch_.spec, segment_, places_.OutputRow(row), statistics);
     return statistics;
   }
 
@@ -78,7 +81,7 @@ class ContiguousRows {
     Moments next;
     for (std::int64_t begin = part * kPartElements; begin < end; begin += kChunkElements) {
       const std::int64_t count = std::min(kChunkElements, end - begin);
-      AddResidual(batch_, segment_, (row + 1) * length_ + begin, count);
+      MakeSource(batch_, segment_, (row + 1) * length_ + begin, count);
       next = Merge(next, ApplyChunkAlong(row, statistics, begin, count));
     }
     return next;
@@ -109,7 +112,7 @@ class ContiguousRows {
 
  private:
   std::int64_t RowsTogether() const {
-    if (given_ || batch_.exceeds_caches || (segment_.spatial == 1 && HasTwoAtATime())) return 1;
+    if (given_ || batch_.exceeds_caches || (elementwise_ && HasTwoAtATime())) return 1;
     const std::int64_t row_bytes = length_ * static_cast<std::int64_t>(SizeOf(batch_.spec.dtype));
     return std::min(kMaxTogether, kTogetherBytes / row_bytes);
   }
@@ -122,15 +125,13 @@ class ContiguousRows {
       statistics[row - begin] =
           MergeParts(row, [&](std::int64_t part) { return PartMoments(row, part); });
     }
-    const std::int64_t tile = segment_.spatial == 1 ? kTileElements : length_;
+    const std::int64_t tile = elementwise_ ? kTileElements : length_;
     for (std::int64_t at = 0; at < length_; at += tile) {
       for (std::int64_t row = begin; row < end; ++row) {
         Apply(row, statistics[row - begin], at, std::min(at + tile, length_));
       }
     }
   }
-
-  std::int64_t FirstChannel(std::int64_t row) const { return row % groups_ * row_channels_; }
 
   const void* At(std::int64_t row, std::int64_t element) const {
     return MakeRun(batch_, segment_, row * length_ + element, 0).x;
@@ -140,61 +141,52 @@ class ContiguousRows {
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t end) const {
     // Given statistics are the only ones that have not read the row before.
-    if (given_) AddResidual(batch_, segment_, row * length_ + begin, end - begin);
-    if (segment_.spatial == 1 && !given_) {
-      batch_.kernels->apply_elements(MakeRun(batch_, segment_, row * length_ + begin, end - begin),
-                                     ElementsAt(row, statistics, begin));
-      return;
-    }
-    const std::int64_t spatial = segment_.spatial;
-    for (std::int64_t at = begin; at < end;) {
-      const std::int64_t channel = FirstChannel(row) + at / spatial;
-      const std::int64_t stop = std::min(end, (at / spatial + 1) * spatial);
-      const Affine affine =
-          given_ ? GivenAffine(batch_, channel) : ChannelAffine(batch_, statistics, channel);
-      batch_.kernels->apply(MakeRun(batch_, segment_, row * length_ + at, stop - at), affine);
-      at = stop;
-    }
+    if (given_) MakeSource(batch_, segment_, row * length_ + begin, end - begin);
+    places_.ForChannels(
+        row, begin, end, [&](std::int64_t at, std::int64_t count, std::int64_t channel) {
+          const Run run = MakeRun(batch_, segment_, row * length_ + at, count);
+          if (elementwise_) {
+            batch_.kernels->apply_elements(run, ElementsOf(row, statistics, channel));
+          } else {
+            const RowStatistics own = given_ ? GivenStatistics(batch_, channel) : statistics;
+            batch_.kernels->apply(run, ChannelOf(row, own, channel));
+          }
+        });
   }
 
   Moments ApplyChunkAlong(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
                           std::int64_t count) const {
     const Run run = MakeRun(batch_, segment_, row * length_ + begin, count);
     const NextChunk next{At(row + 1, begin), count, IsCentered(batch_.spec)};
-    if (segment_.spatial == 1) {
-      return batch_.kernels->apply_elements_along(run, ElementsAt(row, statistics, begin), next);
+    const std::int64_t first_channel = places_.FirstChannel(row);
+    if (elementwise_) {
+      return batch_.kernels->apply_elements_along(
+          run, ElementsOf(row, statistics, first_channel + begin), next);
     }
-    const std::int64_t spatial = segment_.spatial;
-    const std::int64_t first = begin / spatial;
-    const std::int64_t last = (begin + count - 1) / spatial;
+    const std::int64_t elements = places_.channel_elements();
+    const std::int64_t first = begin / elements;
+    const std::int64_t last = (begin + count - 1) / elements;
     Affine affines[kChunkElements / kMinRunElements + 2];
     for (std::int64_t i = first; i <= last; ++i) {
-      affines[i - first] = ChannelAffine(batch_, statistics, FirstChannel(row) + i);
+      affines[i - first] = ChannelOf(row, statistics, first_channel + i);
     }
-    return batch_.kernels->apply_along(run, {affines, (first + 1) * spatial - begin, spatial},
+    return batch_.kernels->apply_along(run, {affines, (first + 1) * elements - begin, elements},
                                        next);
   }
 
-  ElementAffine ElementsAt(std::int64_t row, const RowStatistics& statistics,
-                           std::int64_t begin) const {
-    const std::int64_t acc_bytes = batch_.spec.dtype == DType::kFloat64 ? 8 : 4;
-    const auto from = [&](const void* param) -> const void* {
-      if (param == nullptr) return nullptr;
-      return static_cast<const char*>(param) + (FirstChannel(row) + begin) * acc_bytes;
-    };
-    ElementAffine affine;
-    affine.center = statistics.mean;
-    affine.scale = statistics.rstd;
-    affine.gamma = from(batch_.params.element_gamma);
-    affine.beta = from(batch_.params.element_beta);
-    return affine;
+  Affine ChannelOf(std::int64_t row, const RowStatistics& statistics, std::int64_t channel) const {
+    return ChannelAffine(batch_, segment_, statistics, places_.SampleOf(row), channel);
+  }
+  ElementAffine ElementsOf(std::int64_t row, const RowStatistics& statistics,
+                           std::int64_t channel) const {
+    return ElementsFrom(batch_, segment_, statistics, places_.SampleOf(row), channel);
   }
 
   const Batch& batch_;
   const Segment& segment_;
+  const RowPlaces places_;
   const bool given_;
-  const std::int64_t groups_;
-  const std::int64_t row_channels_;
+  const bool elementwise_;  // Each element is a channel.
   const std::int64_t length_;
 };
 

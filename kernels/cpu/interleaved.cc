@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/batch.h"
-#include "kernels/cpu/staged.h"
+#include "kernels/cpu/sample_range.h"
 
 namespace normd::norm::cpu {
 namespace {
@@ -130,9 +130,8 @@ class Tiling {
 // A thread's buffers, and the tile in them.
 class TileCopy {
  public:
-  TileCopy(const Batch& batch, const NormParams& params, const Tiling& tiling)
+  TileCopy(const Batch& batch, const Tiling& tiling)
       : batch_(batch),
-        params_(params),
         tiling_(tiling),
         element_(static_cast<std::int64_t>(SizeOf(batch.spec.dtype))),
         y_element_(batch.spec.quantization == Quantization::kNone ? element_ : 1),
@@ -173,8 +172,8 @@ class TileCopy {
     tile.mean_out = Skip(sample.mean_out, first);
     tile.rstd_out = Skip(sample.rstd_out, first);
     if (sample.scale_out != nullptr) tile.scale_out = sample.scale_out + first;
-    NormalizeStaged({spec_, batch_.params, batch_.kernels, Parallel(1), batch_.caches, false},
-                    params_, tile);
+    NormalizeFirstOrLast({spec_, batch_.params, batch_.kernels, Parallel(1), batch_.caches, false},
+                         tile);
     Scatter(y_, y_element_, sample.y);
     if (sum_ != nullptr) Scatter(sum_, element_, sample.residual_out);
   }
@@ -209,7 +208,6 @@ class TileCopy {
   }
 
   const Batch& batch_;
-  const NormParams& params_;
   const Tiling& tiling_;
   const std::int64_t element_;
   const std::int64_t y_element_;
@@ -229,18 +227,18 @@ class TileCopy {
 
 }  // namespace
 
-void NormalizeInterleaved(const Batch& batch, const NormParams& params, const Segment& segment) {
+void NormalizeInterleaved(const Batch& batch, const Segment& segment) {
   NormSpec spec = batch.spec;
   Segment shorter = segment;
   ShortenRuns(&spec, &shorter);
   const Batch own = batch.With(spec, batch.params);
-  if (spec.layout != Layout::kInterleaved) return NormalizeStaged(own, params, shorter);
+  if (spec.layout != Layout::kInterleaved) return NormalizeFirstOrLast(own, shorter);
   const Tiling tiling(spec, shorter);
   const std::int64_t tile_bytes = tiling.elements() * static_cast<std::int64_t>(SizeOf(spec.dtype));
   const std::int64_t grain = std::max<std::int64_t>(1, kTaskBytes / tile_bytes);
   batch.parallel.For(shorter.samples * tiling.tiles(), grain,
                      [&](std::int64_t begin, std::int64_t end) {
-                       TileCopy tile(own, params, tiling);
+                       TileCopy tile(own, tiling);
                        for (std::int64_t i = begin; i < end; ++i) {
                          const std::int64_t first = i % tiling.tiles() * tiling.positions();
                          tile.Normalize(SamplesOf(spec, shorter, i / tiling.tiles(), 1), first,

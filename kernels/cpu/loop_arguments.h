@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/stages.h"
 #include "kernels/types.h"
 
 namespace normd::norm::cpu {
@@ -26,8 +27,26 @@ struct Run {
   void* y = nullptr;
   std::int64_t count = 0;
   Epilogue epilogue;
+  Combine combine = Combine::kNone;
+  const void* other = nullptr;  // With `combine`, which follows; of the type, at any byte.
   // Stores bypass the caches. Only for x != y; the caller ends with FlushStreams().
   bool stream = false;
+};
+
+// What is normalized, `count` adjacent elements: ((x + bias) * gate + residual), rounded to the
+// type if `rounded`, or combine(x, other). Inputs begin at any byte.
+struct InputRun {
+  const void* x = nullptr;
+  std::int64_t count = 0;
+  const void* residual = nullptr;
+  const void* other = nullptr;  // With `combine`.
+  Combine combine = Combine::kNone;
+  // An element for each of x's if `per_element`, else one for all; null: none.
+  const void* bias = nullptr;  // Acc
+  const void* gate = nullptr;  // Of x's type.
+  bool per_element = false;
+  bool rounded = false;
+  void* sum = nullptr;  // Written here in x's type, if not null; may be x or residual.
 };
 
 // What x and its center are multiplied with before they are subtracted: 1/2 where the difference of
@@ -45,12 +64,18 @@ struct Affine {
   double shift = 0;
 };
 
-// y = activation((x - center) * scale * gamma[i] + beta[i])
+// y = activation((x - center) * scale * factor[i] + offset[i]), where
+//   factor[i] = gamma[i] * (scale_offset + sample_scale[i])
+//   offset[i] = beta[i] * (scale_offset + sample_scale[i]) + sample_shift[i]
+// The arrays of a sample have x's type and begin at any byte.
 struct ElementAffine {
   double center = 0;
   double scale = 1;
-  const void* gamma = nullptr;  // Acc[count]; null: 1
-  const void* beta = nullptr;   // Acc[count]; null: 0
+  const void* gamma = nullptr;         // Acc[count]; null: 1
+  const void* beta = nullptr;          // Acc[count]; null: 0
+  const void* sample_scale = nullptr;  // Null: neither gamma nor beta is multiplied.
+  const void* sample_shift = nullptr;  // Null: 0
+  double scale_offset = 1;
 };
 
 // y = activation((x * factor - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each

@@ -9,7 +9,8 @@
 
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/simd_kernels.h"
-#include "kernels/cpu/stage_inputs.h"
+#include "kernels/cpu/source.h"
+#include "kernels/cpu/styles.h"
 #include "kernels/cpu/workers.h"
 
 namespace normd::norm::cpu {
@@ -38,38 +39,66 @@ std::int64_t TotalBytes(const NormSpec& spec, const Segment* segments, std::size
   return static_cast<std::int64_t>(std::min(total, 9e18));
 }
 
-// Whether a segment's gamma and beta are read in the accumulation type, element by element.
-bool TakesElements(const NormSpec& spec, const Segment* segments, std::size_t count) {
-  return spec.statistics != Statistics::kGiven &&
-         std::any_of(segments, segments + count,
-                     [](const Segment& segment) { return segment.spatial == 1; });
+// Whether the specialised kernels compute it: y in x's type, of rows whose moments they know how to
+// find.
+bool IsSpecialised(const Batch& batch, const Segment& segment) {
+  const NormSpec& spec = batch.spec;
+  if (spec.quantization != Quantization::kNone || spec.combine_input != Combine::kNone)
+    return false;
+  // A sum that is not wanted would lie in y, which may be what joins.
+  const bool joins = spec.combine_output != Combine::kNone;
+  if (joins && HasSum(batch) && !spec.residual_out) return false;
+  switch (spec.statistics) {
+    case Statistics::kSumOfAbsolutes:
+    case Statistics::kLargestAbsolute: return false;
+    case Statistics::kGiven: return !IsModulated(spec);
+    default: return spec.rows == Rows::kGroup || AreChannelsAdjacent(spec, segment);
+  }
 }
 
-// Whether the specialised kernels compute it.
-bool IsSpecialised(const NormSpec& spec, const NormParams& params) {
-  NormSpec known = spec;  // A norm of squares takes the same sums as their mean.
-  if (spec.statistics == Statistics::kRootOfSquares) known.statistics = Statistics::kMeanSquare;
-  return IsPlain(known, params);
+Params Prepare(const NormSpec& spec, const NormParams& params, const Segment* segments,
+               std::size_t count) {
+  Params prepared(spec, params);
+  const bool elementwise = spec.rows == Rows::kPosition ||
+                           std::any_of(segments, segments + count,
+                                       [](const Segment& segment) { return segment.spatial == 1; });
+  if (elementwise && spec.statistics != Statistics::kGiven) prepared.PrepareElements(spec.dtype);
+  return prepared;
 }
 
 void NormalizeSegment(const Batch& batch, const NormParams& params, const Segment& segment) {
+  if (batch.spec.style == Style::kMix || batch.spec.style == Style::kTensor) {
+    NormalizeStyles(batch, params, segment);
+  } else {
+    NormalizeAnyLayout(batch, segment);
+  }
+}
+
+// With the segment's own parameters, if it has any.
+void NormalizeWithItsParams(const Batch& batch, const NormParams& params, const Segment& segment) {
   if (segment.samples == 0 || segment.spatial == 0) return;
-  const NormParams& own = segment.params != nullptr ? *segment.params : params;
-  if (batch.spec.layout == Layout::kInterleaved) return NormalizeInterleaved(batch, own, segment);
-  if (!IsSpecialised(batch.spec, own)) return NormalizeStaged(batch, own, segment);
-  if (segment.params == nullptr) return NormalizePlain(batch, segment);
-  Params prepared(batch.spec, own);
-  if (TakesElements(batch.spec, &segment, 1)) prepared.PrepareElements(batch.spec.dtype);
-  NormalizePlain(batch.With(batch.spec, prepared), segment);
+  if (segment.params == nullptr) return NormalizeSegment(batch, params, segment);
+  const Params own = Prepare(batch.spec, *segment.params, &segment, 1);
+  NormalizeSegment(batch.With(batch.spec, own), *segment.params, segment);
 }
 
 }  // namespace
 
-void NormalizePlain(const Batch& batch, const Segment& segment) {
-  const bool given = batch.spec.statistics == Statistics::kGiven;
+void NormalizeAnyLayout(const Batch& batch, const Segment& segment) {
+  if (batch.spec.layout == Layout::kInterleaved) {
+    NormalizeInterleaved(batch, segment);
+  } else {
+    NormalizeFirstOrLast(batch, segment);
+  }
+}
+
+void NormalizeFirstOrLast(const Batch& batch, const Segment& segment) {
+  if (!IsSpecialised(batch, segment)) return NormalizeStaged(batch, segment);
   // With one position, or one channel, both layouts are the same memory.
-  const bool channels_last =
-      batch.spec.layout == Layout::kChannelsLast && segment.spatial > 1 && batch.spec.channels > 1;
+  const bool channels_last = batch.spec.layout == Layout::kChannelsLast &&
+                             batch.spec.rows == Rows::kGroup && segment.spatial > 1 &&
+                             batch.spec.channels > 1;
+  const bool given = batch.spec.statistics == Statistics::kGiven;
   if (given && (channels_last || segment.spatial == 1)) {
     NormalizeGivenChannelsLast(batch, segment);
   } else if (channels_last) {
@@ -99,9 +128,7 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
   if (bytes == 0) return Status();
   try {
     const bool serial = workers_->threads == 1 || bytes <= kSerialBytes;
-    const bool specialised = IsSpecialised(spec, params);
-    Params shared(spec, specialised ? params : NormParams());
-    if (specialised && TakesElements(spec, segments, count)) shared.PrepareElements(spec.dtype);
+    const Params shared = Prepare(spec, params, segments, count);
     const Batch batch{.spec = spec,
                       .params = shared,
                       .kernels = &KernelsFor(spec.dtype),
@@ -112,7 +139,7 @@ Status Executor::Normalize(const NormSpec& spec, const NormParams& params, const
       batch.parallel.For(static_cast<std::int64_t>(count), 1,
                          [&](std::int64_t begin, std::int64_t end) {
                            for (std::int64_t i = begin; i < end; ++i) {
-                             NormalizeSegment(batch, params, segments[i]);
+                             NormalizeWithItsParams(batch, params, segments[i]);
                            }
                          });
     };

@@ -13,6 +13,7 @@
 #include "kernels/cpu/apply-inl.h"
 #include "kernels/cpu/bfloat16_instructions-inl.h"
 #include "kernels/cpu/channel_moments-inl.h"
+#include "kernels/cpu/input-inl.h"
 #include "kernels/cpu/moments-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,7 +23,7 @@ namespace HWY_NAMESPACE {
 template <class Format>
 const SimdKernels& Table() {
   static constexpr SimdKernels kTable = {
-      Add<Format>,        ContiguousMoments<Format>, ChannelMoments<Format>,
+      Sum<Format>,        ContiguousMoments<Format>, ChannelMoments<Format>,
       Apply<Format>,      ApplyElements<Format>,     ApplyCyclic<Format>,
       ApplyAlong<Format>, ApplyElementsAlong<Format>};
   return kTable;

@@ -16,8 +16,8 @@
 namespace normd::norm::cpu {
 
 struct SimdKernels {
-  // out = x + residual, rounded to the type; any of the three may be the same memory.
-  void (*add)(const void* x, const void* residual, void* out, std::int64_t count);
+  // Writes run.sum, without `other`.
+  void (*sum)(const InputRun& run);
 
   // The moments of `count` > 0 contiguous elements, merged over chunks of kChunkElements. Without
   // `centered` the mean is 0 and m2 the sum of squares.
@@ -29,7 +29,8 @@ struct SimdKernels {
   void (*apply_elements)(const Run& run, const ElementAffine& affine);
   void (*apply_cyclic)(const Run& run, const CyclicAffine& affine);
 
-  // As the two above, without activation; also return the moments of another chunk, as `moments`.
+  // As `apply` and `apply_elements`, without activation; also return the moments of another chunk,
+  // as `moments`.
   Moments (*apply_along)(const Run& run, const ChannelRuns& channels, const NextChunk& next);
   Moments (*apply_elements_along)(const Run& run, const ElementAffine& affine,
                                   const NextChunk& next);

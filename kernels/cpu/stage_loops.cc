@@ -22,7 +22,7 @@ const StageLoops& LoopsOf() {
   using Acc = typename Format::Acc;
   static constexpr StageLoops kLoops = {
       Read<Format>,           StageApply<Format>,   StageApplyElements<Format>,
-      StageApplyLine<Format>, Join<Format>,         Quantize<Acc>,
+      StageApplyLine<Format>, Quantize<Acc>,        QuantizeBlocks<Acc>,
       SumOfAbsolutes<Acc>,    LargestAbsolute<Acc>, RaiseToAbsolutes<Acc>};
   return kLoops;
 }

@@ -16,13 +16,15 @@ namespace normd::norm::cpu {
 
 struct StageLoops {
   void (*read)(const InputRun& run, void* v);
-  // To memory of the type, through SimdKernels' maps and that of a line.
+  // Through SimdKernels' maps and that of a line.
   void (*apply)(const StageRun& run, const Affine& affine);
   void (*apply_elements)(const StageRun& run, const ElementAffine& affine);
   void (*apply_line)(const StageRun& run, const LineAffine& affine);
-  // v = combine(v, other), for what does not go to memory of the type.
-  void (*join)(void* v, const void* other, Combine combine, std::int64_t count);
   void (*quantize)(const void* v, const QuantizationFactors& factors, void* y, std::int64_t count);
+  // At most kChunkElements, each block of kQuantizationBlock with a scale of its own, which is
+  // written.
+  void (*quantize_blocks)(const void* v, Quantization quantization, float* scales, void* y,
+                          std::int64_t count);
   // The sum of |v|, and the largest |v|, which a NaN makes NaN.
   double (*sum_of_absolutes)(const void* v, std::int64_t count);
   double (*largest_absolute)(const void* v, std::int64_t count);

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
-#include <memory>
+#include <type_traits>
 
 #include "kernels/cpu/batch.h"
-#include "kernels/cpu/stage_inputs.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/source.h"
 #include "kernels/cpu/stage_loops.h"
 
 namespace normd::norm::cpu {
@@ -32,15 +32,11 @@ struct Elements {
 // A segment with what its stages take. Constant while it is computed, and used by all its threads.
 template <class Acc>
 struct Stages {
-  Stages(const Batch& its_batch, const NormParams& its_params, const Segment& its_segment)
+  Stages(const Batch& its_batch, const Segment& its_segment)
       : batch(its_batch),
         spec(its_batch.spec),
         segment(its_segment),
-        given_mean(its_params.mean, spec.channels),
-        given_variance(its_params.variance, spec.channels),
-        inputs(its_batch, its_params, its_segment),
         loops(StageLoopsFor(spec.dtype)),
-        acc_loops(StageLoopsFor(kAccType)),
         acc_kernels(KernelsFor(kAccType)),
         element_bytes(static_cast<std::int64_t>(SizeOf(spec.dtype))),
         stream(its_batch.exceeds_caches && its_segment.y != its_segment.x &&
@@ -58,48 +54,35 @@ struct Stages {
   }
 
   // Where elements, counted from the segment's first, lie in memory as the stages up to the
-  // statistics leave them; null where a buffer is needed: for what is made of more than x, for
-  // sums that exist for buffers alone, and for results of another type that are quantized.
+  // statistics leave them; null where a buffer is needed: for what is made of more than x, and for
+  // sums that exist for buffers alone.
   const void* InMemory(std::int64_t first, bool first_pass) const {
-    if ((quantizes() && spec.dtype != kAccType) || spec.statistics == Statistics::kSumOfAbsolutes ||
+    if (spec.statistics == Statistics::kSumOfAbsolutes ||
         spec.statistics == Statistics::kLargestAbsolute) {
       return nullptr;
     }
     const std::int64_t offset = first * element_bytes;
     if (spec.residual_out && !first_pass) return static_cast<char*>(segment.residual_out) + offset;
-    if (spec.residual || inputs.input_bias.present() || spec.combine_input != Combine::kNone) {
-      return nullptr;
-    }
+    if (HasSum(batch) || spec.combine_input != Combine::kNone) return nullptr;
     return static_cast<const char*>(segment.x) + offset;
   }
 
-  // Elements are counted from the segment's first. On the first pass over them the sum is written;
-  // then it is read in place of what it was made of, which may have been overwritten by it.
-  InputRun Input(std::int64_t first, std::int64_t count, bool first_pass) const {
-    const std::int64_t offset = first * element_bytes;
-    const auto at = [&](const void* data) -> const void* {
-      return data == nullptr ? nullptr : static_cast<const char*>(data) + offset;
-    };
-    InputRun run;
-    run.count = count;
+  // Elements [first, first + count) into the buffer. On the first pass over them the sum is
+  // written; then it is read in place of what it was made of, which may have been overwritten by
+  // it.
+  void Read(std::int64_t first, std::int64_t count, bool first_pass, Acc* v) const {
     if (spec.residual_out && !first_pass) {
-      run.x = at(segment.residual_out);
-      return run;
+      InputRun run;
+      run.x = ByteAt(segment.residual_out, first * element_bytes);
+      run.count = count;
+      return loops.read(run, v);
     }
-    run.x = at(segment.x);
-    run.residual = at(segment.residual);
-    run.rounded = spec.residual || inputs.input_bias.present();
-    if (spec.residual_out) run.sum = static_cast<char*>(segment.residual_out) + offset;
-    if (spec.combine_input != Combine::kNone) {
-      run.combine = spec.combine_input;
-      run.other = at(segment.other);
-    }
-    return run;
-  }
-  // Whether Input's runs want a bias or a gate.
-  bool TakesChannelInputs(bool first_pass) const {
-    return (inputs.input_bias.present() || inputs.gate.present()) &&
-           (first_pass || !spec.residual_out);
+    ForInputRuns(batch, segment, first, count, [&](InputRun& run, std::int64_t offset) {
+      if (spec.residual_out) {
+        run.sum = static_cast<char*>(segment.residual_out) + (first + offset) * element_bytes;
+      }
+      loops.read(run, v + offset);
+    });
   }
 
   // Normalizes, and all that follows: to y, but to the buffer what is to be quantized. For an
@@ -110,23 +93,21 @@ struct Stages {
     StageRun run;
     run.count = count;
     run.epilogue = {spec.activation, spec.leaky_slope};
-    const bool joins = spec.combine_output != Combine::kNone;
-    const void* const other =
-        joins ? static_cast<const char*>(segment.other) + first * element_bytes : nullptr;
-    if (quantizes()) {
-      run.x = v.memory == nullptr ? v.buffer : v.memory;
-      run.y = v.buffer;
-      Call(acc_loops, run, affine);
-      if (joins) loops.join(v.buffer, other, spec.combine_output, count);
-      return;
-    }
     run.from_buffer = v.memory == nullptr;
     run.x = run.from_buffer ? v.buffer : v.memory;
-    run.y = static_cast<char*>(segment.y) + first * element_bytes;
-    run.stream = stream;
+    run.to_buffer = quantizes();
+    run.y = v.buffer;
+    if (!run.to_buffer) run.y = static_cast<char*>(segment.y) + first * element_bytes;
+    run.stream = stream && !run.to_buffer;
     run.combine = spec.combine_output;
-    run.other = other;
-    Call(loops, run, affine);
+    if (run.combine != Combine::kNone) run.other = ByteAt(segment.other, first * element_bytes);
+    if constexpr (std::is_same_v<AnyAffine, Affine>) {
+      loops.apply(run, affine);
+    } else if constexpr (std::is_same_v<AnyAffine, ElementAffine>) {
+      loops.apply_elements(run, affine);
+    } else {
+      loops.apply_line(run, affine);
+    }
   }
 
   void Quantize(const Acc* v, std::int64_t first, std::int64_t count,
@@ -134,48 +115,20 @@ struct Stages {
     loops.quantize(v, factors, static_cast<char*>(segment.y) + first, count);
   }
 
-  // The factors of a static scale.
-  QuantizationFactors StaticFactors() const { return Factors(spec.output_scale); }
-  QuantizationFactors Factors(double scale) const {
-    QuantizationFactors factors;
-    factors.quantization = spec.quantization;
-    factors.all = 1 / Rounded(scale);
-    return factors;
+  QuantizationFactors StaticFactors() const {
+    return Factors(static_cast<float>(spec.output_scale));
   }
-  // The scale of elements of which `largest` is the largest magnitude.
-  float ScaleOf(double largest) const {
-    const auto scale = static_cast<float>(largest / LargestQuantized(spec.quantization));
-    return scale < std::numeric_limits<float>::min() ? std::numeric_limits<float>::min() : scale;
-  }
-
-  // Given statistics of a channel.
-  RowStatistics Given(std::int64_t channel) const {
-    return {given_mean.At(channel, 0), 1 / std::sqrt(given_variance.At(channel, 1) + spec.eps)};
+  QuantizationFactors Factors(float scale) const {
+    return {spec.quantization, nullptr, nullptr, FactorOf(scale)};
   }
 
   const Batch& batch;
   const NormSpec& spec;
   const Segment& segment;
-  const Param given_mean;
-  const Param given_variance;
-  const StageInputs<Acc> inputs;
   const StageLoops& loops;
-  const StageLoops& acc_loops;  // For buffers.
-  const SimdKernels& acc_kernels;
+  const SimdKernels& acc_kernels;  // For buffers.
   const std::int64_t element_bytes;
   const bool stream;
-
- private:
-  static void Call(const StageLoops& loops, const StageRun& run, const Affine& affine) {
-    loops.apply(run, affine);
-  }
-  static void Call(const StageLoops& loops, const StageRun& run, const ElementAffine& affine) {
-    loops.apply_elements(run, affine);
-  }
-  static void Call(const StageLoops& loops, const StageRun& run, const LineAffine& affine) {
-    loops.apply_line(run, affine);
-  }
-  static double Rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
 };
 
 // The sums of a part of a row, of which each kind of statistics uses one.
@@ -197,10 +150,6 @@ inline RowStatistics Finish(const RowSums& sums, const NormSpec& spec) {
     default: return Finish(sums.moments, spec);
   }
 }
-
-// Samples [first, first + count) of a segment.
-Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
-                  std::int64_t count);
 
 // Rows that lie together in memory.
 template <class Acc>

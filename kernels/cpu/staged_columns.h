@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/loop_arguments.h"
+#include "kernels/cpu/sample_affine.h"
 
 namespace normd::norm::cpu {
 
@@ -20,13 +21,13 @@ struct ColumnArrays {
   explicit ColumnArrays(std::int64_t columns)
       : center(static_cast<std::size_t>(columns)), scale(center), shift(center) {}
 
-  void Set(std::size_t column, const RowStatistics& statistics, double gamma, double beta) {
+  void Set(std::size_t column, const RowStatistics& statistics, const FactorAndOffset& terms) {
     center[column] = static_cast<Acc>(statistics.mean);
     // What the center loses in Acc comes back with the shift.
     const double lost = static_cast<double>(center[column]) - statistics.mean;
-    const double its_scale = statistics.rstd * gamma;
+    const double its_scale = statistics.rstd * terms.factor;
     scale[column] = static_cast<Acc>(its_scale);
-    shift[column] = static_cast<Acc>(beta + (std::isfinite(lost) ? lost * its_scale : 0.0));
+    shift[column] = static_cast<Acc>(terms.offset + (std::isfinite(lost) ? lost * its_scale : 0.0));
     largest_center = std::max(largest_center, std::fabs(statistics.mean));
   }
 

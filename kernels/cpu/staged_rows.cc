@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/row_places.h"
+#include "kernels/cpu/sample_affine.h"
 #include "kernels/cpu/staged.h"
 
 namespace normd::norm::cpu {
@@ -18,15 +20,12 @@ class StagedRows {
   explicit StagedRows(const Stages<Acc>& stages)
       : stages_(stages),
         spec_(stages.spec),
-        groups_(stages.given() ? spec_.channels : spec_.groups),
-        row_channels_(spec_.channels / groups_),
-        channel_elements_(spec_.rows == Rows::kGroup ? stages.segment.spatial : 1),
-        positions_(spec_.rows == Rows::kGroup ? 1 : stages.segment.spatial),
-        length_(row_channels_ * channel_elements_) {}
+        places_(stages.spec, stages.segment),
+        length_(places_.length()) {}
 
-  std::int64_t count() const { return stages_.segment.samples * positions_ * groups_; }
+  std::int64_t count() const { return places_.count(); }
   std::int64_t length() const { return length_; }
-  std::int64_t parts() const { return (length_ + kPartElements - 1) / kPartElements; }
+  std::int64_t parts() const { return places_.parts(); }
   std::int64_t buffer_elements() const { return std::min(length_, kChunkElements); }
 
   // Rows [begin, end), each with its parts over `inner`.
@@ -43,51 +42,10 @@ class StagedRows {
   }
 
  private:
-  std::int64_t SampleOf(std::int64_t row) const { return row / (positions_ * groups_); }
-  std::int64_t FirstChannel(std::int64_t row) const { return row % groups_ * row_channels_; }
-
-  // Where the contract counts the row: after samples come groups, in memory positions.
-  std::int64_t OutputRow(std::int64_t row) const {
-    const std::int64_t position = row / groups_ % positions_;
-    return (SampleOf(row) * groups_ + row % groups_) * positions_ + position;
-  }
-
-  // Calls visit(at, count, channel) for the parts of [begin, begin + count) of a row that share a
-  // channel, or once where each element is a channel.
-  template <class Visit>
-  void ForChannels(std::int64_t row, std::int64_t begin, std::int64_t count,
-                   const Visit& visit) const {
-    if (channel_elements_ == 1) return visit(begin, count, FirstChannel(row) + begin);
-    for (std::int64_t at = begin; at < begin + count;) {
-      const std::int64_t index = at / channel_elements_;
-      const std::int64_t stop = std::min(begin + count, (index + 1) * channel_elements_);
-      visit(at, stop - at, FirstChannel(row) + index);
-      at = stop;
-    }
-  }
-
-  void Read(std::int64_t row, std::int64_t begin, std::int64_t count, bool first_pass,
-            Acc* v) const {
-    const auto read = [&](std::int64_t at, std::int64_t elements, std::int64_t channel) {
-      InputRun run = stages_.Input(row * length_ + at, elements, first_pass);
-      if (stages_.TakesChannelInputs(first_pass)) {
-        run.bias = stages_.inputs.input_bias.Of(SampleOf(row), channel);
-        run.gate = stages_.inputs.gate.Of(SampleOf(row), channel);
-        run.per_element = channel_elements_ == 1;
-      }
-      stages_.loops.read(run, v + (at - begin));
-    };
-    if (stages_.TakesChannelInputs(first_pass)) {
-      ForChannels(row, begin, count, read);
-    } else {
-      read(begin, count, 0);
-    }
-  }
-
   Elements<Acc> Take(std::int64_t row, std::int64_t begin, std::int64_t count, bool first_pass,
                      Acc* buffer) const {
     const void* const memory = stages_.InMemory(row * length_ + begin, first_pass);
-    if (memory == nullptr) Read(row, begin, count, first_pass, buffer);
+    if (memory == nullptr) stages_.Read(row * length_ + begin, count, first_pass, buffer);
     return {memory, buffer};
   }
 
@@ -111,24 +69,23 @@ class StagedRows {
   // Up to the quantization.
   void Apply(std::int64_t row, const RowStatistics& statistics, std::int64_t begin,
              std::int64_t count, const Elements<Acc>& v) const {
-    const std::int64_t sample = SampleOf(row);
-    const auto& inputs = stages_.inputs;
-    ForChannels(
-        row, begin, count, [&](std::int64_t at, std::int64_t elements, std::int64_t channel) {
+    const std::int64_t sample = places_.SampleOf(row);
+    places_.ForChannels(
+        row, begin, begin + count,
+        [&](std::int64_t at, std::int64_t elements, std::int64_t channel) {
           Elements<Acc> from = v;
           from.Skip(at - begin, (at - begin) * stages_.element_bytes);
           const std::int64_t first = row * length_ + at;
-          if (channel_elements_ == 1 && !stages_.given()) {
-            stages_.Apply(
-                from, first, elements,
-                ElementAffine{statistics.mean, statistics.rstd, inputs.factor.Of(sample, channel),
-                              inputs.offset.Of(sample, channel)});
-            return;
+          const Batch& batch = stages_.batch;
+          if (places_.channel_elements() == 1) {
+            stages_.Apply(from, first, elements,
+                          ElementsFrom(batch, stages_.segment, statistics, sample, channel));
+          } else {
+            const RowStatistics own =
+                stages_.given() ? GivenStatistics(batch, channel) : statistics;
+            stages_.Apply(from, first, elements,
+                          ChannelAffine(batch, stages_.segment, own, sample, channel));
           }
-          const RowStatistics own = stages_.given() ? stages_.Given(channel) : statistics;
-          stages_.Apply(from, first, elements,
-                        Affine{own.mean, own.rstd * inputs.factor.At(sample, channel, 1),
-                               inputs.offset.At(sample, channel, 0)});
         });
   }
 
@@ -137,26 +94,22 @@ class StagedRows {
     const std::int64_t first = row * length_ + begin;
     if (!stages_.quantizes_blocks()) return stages_.Quantize(v, first, count, factors);
     const std::int64_t blocks = (length_ + kQuantizationBlock - 1) / kQuantizationBlock;
-    float* const scales = stages_.segment.scale_out + OutputRow(row) * blocks;
-    for (std::int64_t at = 0; at < count; at += kQuantizationBlock) {
-      const std::int64_t elements = std::min(kQuantizationBlock, count - at);
-      const float scale = stages_.ScaleOf(stages_.loops.largest_absolute(v + at, elements));
-      scales[(begin + at) / kQuantizationBlock] = scale;
-      stages_.Quantize(v + at, first + at, elements, stages_.Factors(static_cast<double>(scale)));
-    }
+    float* const scales = stages_.segment.scale_out + places_.OutputRow(row) * blocks;
+    stages_.loops.quantize_blocks(v, spec_.quantization, scales + begin / kQuantizationBlock,
+                                  static_cast<char*>(stages_.segment.y) + first, count);
   }
 
   // The factors of a row whose largest result is known, if it has a scale of its own.
   QuantizationFactors FactorsOf(std::int64_t row, double largest) const {
     if (!stages_.quantizes_rows()) return stages_.StaticFactors();
-    const float scale = stages_.ScaleOf(largest);
-    stages_.segment.scale_out[OutputRow(row)] = scale;
-    return stages_.Factors(static_cast<double>(scale));
+    const float scale = ScaleOf(spec_.quantization, largest);
+    stages_.segment.scale_out[places_.OutputRow(row)] = scale;
+    return stages_.Factors(scale);
   }
 
   RowStatistics FinishRow(std::int64_t row, const RowSums& sums) const {
     const RowStatistics statistics = Finish(sums, spec_);
-    WriteStatistics(spec_, stages_.segment, OutputRow(row), statistics);
+    WriteStatistics(spec_, stages_.segment, places_.OutputRow(row), statistics);
     return statistics;
   }
 
@@ -223,10 +176,7 @@ class StagedRows {
 
   const Stages<Acc>& stages_;
   const NormSpec& spec_;
-  const std::int64_t groups_;
-  const std::int64_t row_channels_;
-  const std::int64_t channel_elements_;  // Adjacent ones of a row that share a channel.
-  const std::int64_t positions_;         // Of a sample that have rows of their own.
+  const RowPlaces places_;
   const std::int64_t length_;
 };
 

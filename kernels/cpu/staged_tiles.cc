@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/sample_affine.h"
 #include "kernels/cpu/staged.h"
 #include "kernels/cpu/staged_columns.h"
 
@@ -156,17 +157,9 @@ class StagedTiles {
 
   void Read(const Tile& tile, std::int64_t begin, std::int64_t lines, bool first_pass,
             Acc* v) const {
-    const auto& inputs = stages_.inputs;
     for (std::int64_t i = 0; i < lines; ++i) {
-      const std::int64_t line = begin + i;
-      InputRun run = stages_.Input(tile.first + line * tile.stride, tile.columns, first_pass);
-      if (stages_.TakesChannelInputs(first_pass)) {
-        const std::int64_t channel = tile.first_channel + (of_positions_ ? line : 0);
-        run.bias = inputs.input_bias.Of(tile.sample, channel);
-        run.gate = inputs.gate.Of(tile.sample, channel);
-        run.per_element = !of_positions_;
-      }
-      stages_.loops.read(run, v + i * tile.columns);
+      stages_.Read(tile.first + (begin + i) * tile.stride, tile.columns, first_pass,
+                   v + i * tile.columns);
     }
   }
 
@@ -244,7 +237,7 @@ class StagedTiles {
 
   void FinishGiven(const Tile& tile, ColumnArrays<Acc>* columns) const {
     for (std::int64_t c = 0; c < tile.columns; ++c) {
-      SetColumn(tile, c, stages_.Given(tile.first_channel + c), columns);
+      SetColumn(tile, c, GivenStatistics(stages_.batch, tile.first_channel + c), columns);
     }
     columns->Finish();
   }
@@ -252,10 +245,12 @@ class StagedTiles {
   void SetColumn(const Tile& tile, std::int64_t column, const RowStatistics& statistics,
                  ColumnArrays<Acc>* columns) const {
     const auto at = static_cast<std::size_t>(column);
-    if (of_positions_) return columns->Set(at, statistics, 1, 0);
-    const std::int64_t channel = tile.first_channel + column;
-    columns->Set(at, statistics, stages_.inputs.factor.At(tile.sample, channel, 1),
-                 stages_.inputs.offset.At(tile.sample, channel, 0));
+    columns->Set(at, statistics,
+                 of_positions_ ? FactorAndOffset() : TermsOf(tile, tile.first_channel + column));
+  }
+
+  FactorAndOffset TermsOf(const Tile& tile, std::int64_t channel) const {
+    return FactorAndOffsetOf(stages_.batch, stages_.segment, tile.sample, channel);
   }
 
   // Up to the quantization.
@@ -268,9 +263,9 @@ class StagedTiles {
     affine.shift = columns.shift.data();
     for (std::int64_t i = 0; i < lines; ++i) {
       if (of_positions_) {
-        const std::int64_t channel = tile.first_channel + begin + i;
-        affine.line_scale = stages_.inputs.factor.At(tile.sample, channel, 1);
-        affine.line_shift = stages_.inputs.offset.At(tile.sample, channel, 0);
+        const FactorAndOffset terms = TermsOf(tile, tile.first_channel + begin + i);
+        affine.line_scale = terms.factor;
+        affine.line_shift = terms.offset;
       }
       Elements<Acc> line = v;
       line.Skip(i * tile.columns, i * tile.stride * stages_.element_bytes);
@@ -310,10 +305,9 @@ class StagedTiles {
     for (std::int64_t from = 0; from < tile.columns; from += width) {
       Acc* const columns = largest->data() + from;
       const double most = stages_.loops.largest_absolute(columns, width);
-      const float scale = stages_.ScaleOf(most);
+      const float scale = ScaleOf(spec_.quantization, most);
       stages_.segment.scale_out[tile.first_row + from / width] = scale;
-      std::fill(columns, columns + width,
-                static_cast<Acc>(stages_.Factors(static_cast<double>(scale)).all));
+      std::fill(columns, columns + width, static_cast<Acc>(FactorOf(scale)));
     }
     factors.per_element = largest->data();
     return factors;

@@ -81,7 +81,12 @@ TEST_F(CpuBFloat16Test, AddsAnyTwoValuesAlike) {
   for (int turn = 0; turn < 8; ++turn) {
     std::shuffle(residual.begin(), residual.end(), random_);
     ExpectSameBits(x.size(), [&](const SimdKernels& kernels, std::uint16_t* y) {
-      kernels.add(x.data(), residual.data(), y, static_cast<std::int64_t>(x.size()));
+      InputRun run;
+      run.x = x.data();
+      run.residual = residual.data();
+      run.sum = y;
+      run.count = static_cast<std::int64_t>(x.size());
+      kernels.sum(run);
     });
   }
 }

@@ -73,6 +73,53 @@ TEST(CpuExecutorTest, GivesTheSameBitsWithAnyNumberOfThreads) {
   }
 }
 
+// What a sample has of its own is read for one row or for many.
+TEST(CpuExecutorTest, ARowHasTheSameBitsAtOnePositionAsAmongMany) {
+  constexpr std::int64_t kChannels = 1003, kPositions = 5;
+  const cpu::Executor executor;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+    for (const bool affine : {false, true}) {
+      SCOPED_TRACE(std::string(Name(dtype)) + (affine ? " affine" : ""));
+      NormSpec spec = ChannelsLast(LayerNormSpec(kChannels, dtype));
+      spec.rows = Rows::kPosition;
+      spec.residual = spec.residual_out = spec.gate = spec.scale = spec.shift = true;
+      const ParamSet params(spec, DType::kFloat32, TestSeed() + 33);
+      const NormParams view = affine ? params.View() : NormParams();
+      std::vector<Tensor> rows, channels;  // x and residual; gate, scale and shift.
+      for (std::uint64_t i = 0; i < 2; ++i) {
+        rows.emplace_back(dtype, kPositions * kChannels).Fill(Data::kUniform, TestSeed() + i);
+      }
+      for (std::uint64_t i = 2; i < 5; ++i) {
+        channels.emplace_back(dtype, kChannels).Fill(Data::kUniform, TestSeed() + i);
+      }
+      Tensor y(dtype, kPositions * kChannels), sum(dtype, y.count());
+      Tensor y_alone(dtype, y.count()), sum_alone(dtype, y.count());
+      const auto segment = [&](std::int64_t position, Tensor* out, Tensor* sum_out) {
+        const std::int64_t offset = position * kChannels * static_cast<std::int64_t>(SizeOf(dtype));
+        Segment at;
+        at.samples = 1;
+        at.x = static_cast<const char*>(rows[0].data()) + offset;
+        at.residual = static_cast<const char*>(rows[1].data()) + offset;
+        at.y = static_cast<char*>(out->data()) + offset;
+        at.residual_out = static_cast<char*>(sum_out->data()) + offset;
+        at.gate = channels[0].data();
+        at.scale = channels[1].data();
+        at.shift = channels[2].data();
+        return at;
+      };
+      Segment together = segment(0, &y, &sum);
+      together.spatial = kPositions;
+      ASSERT_TRUE(executor.Normalize(spec, view, &together, 1).ok());
+      for (std::int64_t position = 0; position < kPositions; ++position) {
+        const Segment alone = segment(position, &y_alone, &sum_alone);
+        ASSERT_TRUE(executor.Normalize(spec, view, &alone, 1).ok());
+      }
+      EXPECT_TRUE(y.SameBytes(y_alone));
+      EXPECT_TRUE(sum.SameBytes(sum_alone));
+    }
+  }
+}
+
 TEST(CpuExecutorTest, GivesTheSameBitsBeyondTheCachesAsWithinThem) {
   // The whole is stored past the caches, a sample alone is not, and in place never is.
   const cpu::Executor executor;

@@ -1,0 +1,71 @@
+// Where a segment's rows lie, where each is one run of memory.
+
+#ifndef NORMD_KERNELS_CPU_ROW_PLACES_H_
+#define NORMD_KERNELS_CPU_ROW_PLACES_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/loop_arguments.h"
+#include "kernels/norm.h"
+
+namespace normd::norm::cpu {
+
+// Rows are counted as they lie in memory. With given statistics each channel is a row.
+class RowPlaces {
+ public:
+  RowPlaces(const NormSpec& spec, const Segment& segment)
+      : samples_(segment.samples),
+        groups_(spec.statistics == Statistics::kGiven ? spec.channels : spec.groups),
+        row_channels_(spec.channels / groups_),
+        channel_elements_(spec.rows == Rows::kGroup ? segment.spatial : 1),
+        positions_(spec.rows == Rows::kGroup ? 1 : segment.spatial) {}
+
+  std::int64_t count() const { return samples_ * positions_ * groups_; }
+  // Elements of a row.
+  std::int64_t length() const { return row_channels_ * channel_elements_; }
+  std::int64_t parts() const { return (length() + kPartElements - 1) / kPartElements; }
+  // Adjacent elements of a row that share a channel.
+  std::int64_t channel_elements() const { return channel_elements_; }
+
+  // Divisions are a part of a short row's time, and most norms need none.
+  std::int64_t SampleOf(std::int64_t row) const {
+    const std::int64_t rows_of_sample = positions_ * groups_;
+    return rows_of_sample == 1 ? row : row / rows_of_sample;
+  }
+  std::int64_t FirstChannel(std::int64_t row) const {
+    return groups_ == 1 ? 0 : row % groups_ * row_channels_;
+  }
+
+  // As the contract counts the row: after samples come groups, in memory positions.
+  std::int64_t OutputRow(std::int64_t row) const {
+    if (positions_ == 1 || groups_ == 1) return row;
+    const std::int64_t position = row / groups_ % positions_;
+    return (SampleOf(row) * groups_ + row % groups_) * positions_ + position;
+  }
+
+  // Calls visit(at, count, channel) for the parts of [begin, end) of a row that share a channel, or
+  // once where each element is a channel.
+  template <class Visit>
+  void ForChannels(std::int64_t row, std::int64_t begin, std::int64_t end,
+                   const Visit& visit) const {
+    if (channel_elements_ == 1) return visit(begin, end - begin, FirstChannel(row) + begin);
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t index = at / channel_elements_;
+      const std::int64_t stop = std::min(end, (index + 1) * channel_elements_);
+      visit(at, stop - at, FirstChannel(row) + index);
+      at = stop;
+    }
+  }
+
+ private:
+  std::int64_t samples_;
+  std::int64_t groups_;
+  std::int64_t row_channels_;
+  std::int64_t channel_elements_;
+  std::int64_t positions_;  // Of a sample that have rows of their own.
+};
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_ROW_PLACES_H_

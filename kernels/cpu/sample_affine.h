@@ -1,0 +1,75 @@
+// What turns normalized values into results: gamma and beta, a row of styles, and the sample's own
+// scale and shift.
+
+#ifndef NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
+#define NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cpu/batch.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/loop_arguments.h"
+
+namespace normd::norm::cpu {
+
+// What the normalized values of a sample's channel are multiplied with, and what is added.
+struct FactorAndOffset {
+  double factor = 1;
+  double offset = 0;
+};
+// The first element of a sample's row in the tables of gamma and beta.
+inline std::int64_t TableBegin(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
+  if (spec.style != Style::kIndex) return 0;
+  // CheckStyleIndexes has seen to the range, unless somebody writes to the memory meanwhile.
+  const auto index = LoadUnaligned<std::int64_t>(segment.style_index, sample);
+  return std::clamp<std::int64_t>(index, 0, spec.styles - 1) * spec.channels;
+}
+inline FactorAndOffset FactorAndOffsetOf(const Batch& batch, const Segment& segment,
+                                         std::int64_t sample, std::int64_t channel) {
+  const NormSpec& spec = batch.spec;
+  const std::int64_t at = TableBegin(spec, segment, sample) + channel;
+  const std::int64_t own = sample * spec.channels + channel;
+  FactorAndOffset result{batch.params.gamma.At(at, 1), batch.params.beta.At(at, 0)};
+  if (spec.scale) {
+    const double by = spec.scale_offset + ElementAt(spec.dtype, segment.scale, own);
+    result.factor *= by;
+    result.offset *= by;
+  }
+  if (spec.shift) result.offset += ElementAt(spec.dtype, segment.shift, own);
+  return result;
+}
+
+// The transformation of a sample's channel.
+inline Affine ChannelAffine(const Batch& batch, const Segment& segment, const RowStatistics& row,
+                            std::int64_t sample, std::int64_t channel) {
+  const FactorAndOffset terms = FactorAndOffsetOf(batch, segment, sample, channel);
+  return {row.mean, row.rstd * terms.factor, terms.offset};
+}
+// That of its channels from one on, each of one element. The elements are prepared.
+inline ElementAffine ElementsFrom(const Batch& batch, const Segment& segment,
+                                  const RowStatistics& row, std::int64_t sample,
+                                  std::int64_t channel) {
+  const NormSpec& spec = batch.spec;
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  const std::int64_t at = TableBegin(spec, segment, sample) + channel;
+  const std::int64_t own = sample * spec.channels + channel;
+  ElementAffine affine;
+  affine.center = row.mean;
+  affine.scale = row.rstd;
+  affine.gamma = ByteAt(batch.params.element_gamma, at * batch.acc_bytes());
+  affine.beta = ByteAt(batch.params.element_beta, at * batch.acc_bytes());
+  affine.sample_scale = ByteAt(segment.scale, own * element);
+  affine.sample_shift = ByteAt(segment.shift, own * element);
+  affine.scale_offset = spec.scale_offset;
+  return affine;
+}
+inline RowStatistics GivenStatistics(const Batch& batch, std::int64_t channel) {
+  return {batch.params.mean.At(channel, 0),
+          1 / std::sqrt(batch.params.variance.At(channel, 1) + batch.spec.eps)};
+}
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_

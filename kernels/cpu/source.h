@@ -1,0 +1,91 @@
+// What is normalized: x, or what the stages before the statistics make of it.
+
+#ifndef NORMD_KERNELS_CPU_SOURCE_H_
+#define NORMD_KERNELS_CPU_SOURCE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/batch.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/loop_arguments.h"
+
+namespace normd::norm::cpu {
+
+// Whether what is normalized is rounded to x's type first.
+inline bool HasSum(const Batch& batch) {
+  return batch.spec.residual || batch.params.input_bias.present();
+}
+
+// Calls visit(run, offset) for the runs that make elements [first, first + count) of what is
+// normalized, `offset` elements from the first on. It may change the run.
+template <class Visit>
+void ForInputRuns(const Batch& batch, const Segment& segment, std::int64_t first,
+                  std::int64_t count, const Visit& visit) {
+  const NormSpec& spec = batch.spec;
+  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
+  InputRun run;
+  run.combine = spec.combine_input;
+  const auto visit_part = [&](std::int64_t at, std::int64_t part) {
+    run.count = part;
+    run.rounded = HasSum(batch);
+    run.x = ByteAt(segment.x, at * element);
+    run.residual = ByteAt(segment.residual, at * element);
+    if (spec.combine_input != Combine::kNone) run.other = ByteAt(segment.other, at * element);
+    visit(run, at - first);
+  };
+  if (batch.params.element_input_bias == nullptr && !spec.gate) return visit_part(first, count);
+  run.per_element = AreChannelsAdjacent(spec, segment);
+  const std::int64_t together = run.per_element ? spec.channels : segment.spatial;
+  const std::int64_t sample_elements = spec.channels * segment.spatial;
+  for (std::int64_t at = first; at < first + count;) {
+    const std::int64_t end = std::min(first + count, (at / together + 1) * together);
+    const std::int64_t channel =
+        run.per_element ? at % spec.channels : at / segment.spatial % spec.channels;
+    const std::int64_t own = at / sample_elements * spec.channels + channel;
+    run.bias = ByteAt(batch.params.element_input_bias, channel * batch.acc_bytes());
+    run.gate = ByteAt(segment.gate, own * element);
+    visit_part(at, end - at);
+    at = end;
+  }
+}
+
+// Where the elements lie that are normalized: sums where MakeSource writes them.
+inline const void* Source(const Batch& batch, const Segment& segment) {
+  if (!HasSum(batch)) return segment.x;
+  return batch.spec.residual_out ? segment.residual_out : segment.y;
+}
+
+// Makes elements [first, first + count) of Source, which must be done before they are read.
+inline void MakeSource(const Batch& batch, const Segment& segment, std::int64_t first,
+                       std::int64_t count) {
+  if (!HasSum(batch)) return;
+  const auto element = static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+  char* const sums = static_cast<char*>(const_cast<void*>(Source(batch, segment)));
+  ForInputRuns(batch, segment, first, count, [&](InputRun& run, std::int64_t offset) {
+    run.sum = sums + (first + offset) * element;
+    run.rounded = false;  // It is, when it is written.
+    batch.kernels->sum(run);
+  });
+}
+
+// A run with the batch's epilogue; elements are counted from the segment's first.
+inline Run MakeRun(const Batch& batch, const Segment& segment, std::int64_t first,
+                   std::int64_t count) {
+  const std::int64_t offset = first * static_cast<std::int64_t>(SizeOf(batch.spec.dtype));
+  Run run;
+  run.x = static_cast<const char*>(Source(batch, segment)) + offset;
+  run.y = static_cast<char*>(segment.y) + offset;
+  run.count = count;
+  run.epilogue = {batch.spec.activation, batch.spec.leaky_slope};
+  run.combine = batch.spec.combine_output;
+  if (run.combine != Combine::kNone) run.other = ByteAt(segment.other, offset);
+  // In place, the lines are in the cache already and a store past it would only throw them out.
+  run.stream =
+      batch.exceeds_caches && Source(batch, segment) != segment.y && segment.other != segment.y;
+  return run;
+}
+
+}  // namespace normd::norm::cpu
+
+#endif  // NORMD_KERNELS_CPU_SOURCE_H_

@@ -1,0 +1,167 @@
+// Styles that are mixed of a table's rows, or are the moments of a second tensor, become a table
+// with a row for each sample: all else reads rows of tables.
+
+#include "kernels/cpu/styles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/batch.h"
+#include "kernels/cpu/elements.h"
+#include "kernels/cpu/sample_range.h"
+
+namespace normd::norm::cpu {
+namespace {
+
+// Of a table, for each thread or for one sample: in the accumulation type tables may be larger than
+// the tensors, and a second-level cache keeps those of so many elements.
+constexpr std::int64_t kMostTableElements = 16 << 10;
+
+// gamma and beta of some samples.
+template <class Acc>
+class SampleTables {
+ public:
+  SampleTables(const Batch& batch, std::int64_t samples)
+      : batch_(batch),
+        spec_(batch.spec),
+        channels_(batch.spec.channels),
+        gamma_(Make(samples, batch.params.gamma)),
+        beta_(Make(samples, batch.params.beta)) {}
+
+  ParamVector gamma() const { return {gamma_.get(), kAccType}; }
+  ParamVector beta() const { return {beta_.get(), kAccType}; }
+
+  // From sample 0 on.
+  void Fill(const Segment& segment) const {
+    const std::int64_t sources = spec_.style == Style::kMix ? spec_.styles : segment.style_spatial;
+    const std::int64_t grain = 1 + kTaskElements / (channels_ * sources);
+    batch_.parallel.For(segment.samples, grain, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<double> gamma(static_cast<std::size_t>(channels_));
+      std::vector<double> beta(gamma.size());
+      for (std::int64_t n = begin; n < end; ++n) {
+        if (spec_.style == Style::kMix) {
+          Mix(segment, n, batch_.params.gamma, spec_.weight_offset, &gamma);
+          Mix(segment, n, batch_.params.beta, 0, &beta);
+        } else {
+          Measure(segment, n, &beta, &gamma);
+        }
+        Store(gamma, n, gamma_.get());
+        Store(beta, n, beta_.get());
+      }
+    });
+  }
+
+ private:
+  static constexpr DType kAccType = sizeof(Acc) == 8 ? DType::kFloat64 : DType::kFloat32;
+
+  std::unique_ptr<Acc[]> Make(std::int64_t samples, const Param& param) const {
+    if (spec_.style == Style::kMix && !param.present()) return nullptr;
+    return std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(samples * channels_));
+  }
+
+  void Store(const std::vector<double>& values, std::int64_t sample, Acc* table) const {
+    if (table == nullptr) return;
+    std::transform(values.begin(), values.end(), table + sample * channels_,
+                   [](double value) { return static_cast<Acc>(value); });
+  }
+
+  // The weighted sum of the table's rows, and `more`.
+  void Mix(const Segment& segment, std::int64_t sample, const Param& table, double more,
+           std::vector<double>* mixed) const {
+    std::fill(mixed->begin(), mixed->end(), 0);
+    for (std::int64_t k = 0; k < spec_.styles; ++k) {
+      const double weight =
+          ElementAt(spec_.dtype, segment.style_weights, sample * spec_.styles + k);
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        (*mixed)[static_cast<std::size_t>(c)] += weight * table.At(k * channels_ + c, 0);
+      }
+    }
+    for (double& value : *mixed) value += more;
+  }
+
+  // The mean and the deviation of each channel of the sample's style tensor.
+  void Measure(const Segment& segment, std::int64_t sample, std::vector<double>* means,
+               std::vector<double>* deviations) const {
+    const std::int64_t count = segment.style_spatial;
+    const auto bytes = static_cast<std::int64_t>(SizeOf(spec_.dtype));
+    const char* const first =
+        static_cast<const char*>(segment.style_tensor) + sample * channels_ * count * bytes;
+    if (spec_.layout == Layout::kChannelsLast) {
+      batch_.kernels->channel_moments({first, count, channels_}, true, means->data(),
+                                      deviations->data());
+    } else {
+      for (std::int64_t c = 0; c < channels_; ++c) {
+        const Moments moments = batch_.kernels->moments(first + c * count * bytes, count, true);
+        (*means)[static_cast<std::size_t>(c)] = moments.mean;
+        (*deviations)[static_cast<std::size_t>(c)] = moments.m2;
+      }
+    }
+    for (double& value : *deviations) {
+      value = std::sqrt(value / static_cast<double>(count) + spec_.eps);
+    }
+  }
+
+  const Batch& batch_;
+  const NormSpec& spec_;
+  const std::int64_t channels_;
+  const std::unique_ptr<Acc[]> gamma_;  // Null: absent.
+  const std::unique_ptr<Acc[]> beta_;
+};
+
+template <class Acc>
+void NormalizeWithTables(const Batch& batch, const NormParams& params, const Segment& segment) {
+  NormSpec spec = batch.spec;
+  const std::int64_t most =
+      std::min(segment.samples, batch.parallel.threads() *
+                                    std::max<std::int64_t>(kMostTableElements / spec.channels, 1));
+  const SampleTables<Acc> tables(batch, most);
+  spec.style = Style::kIndex;
+  spec.styles = most;
+  spec.weight_offset = 0;
+  NormParams with_tables = params;
+  with_tables.gamma = tables.gamma();
+  with_tables.beta = tables.beta();
+  Params prepared(spec, with_tables);
+  prepared.PrepareElements(spec.dtype);
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(most));
+  std::iota(rows.begin(), rows.end(), 0);
+  for (std::int64_t first = 0; first < segment.samples; first += most) {
+    Segment part = SamplesOf(batch.spec, segment, first, std::min(most, segment.samples - first));
+    tables.Fill(part);
+    part.style_index = rows.data();
+    NormalizeAnyLayout(batch.With(spec, prepared), part);
+  }
+}
+
+}  // namespace
+
+void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment) {
+  if (batch.spec.dtype == DType::kFloat64) {
+    NormalizeWithTables<double>(batch, params, segment);
+  } else {
+    NormalizeWithTables<float>(batch, params, segment);
+  }
+}
+
+Status CheckStyleIndexes(const NormSpec& spec, const Segment* segments, std::size_t count) {
+  if (spec.style != Style::kIndex) return Status();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (segments[i].spatial == 0) continue;
+    for (std::int64_t n = 0; n < segments[i].samples; ++n) {
+      const auto index = LoadUnaligned<std::int64_t>(segments[i].style_index, n);
+      if (index >= 0 && index < spec.styles) continue;
+      return InvalidArgument("segments[" + std::to_string(i) + "].style_index[" +
+                             std::to_string(n) + "]: " + std::to_string(index) +
+                             ", wanted a row of the table, 0 to " +
+                             std::to_string(spec.styles - 1));
+    }
+  }
+  return Status();
+}
+
+}  // namespace normd::norm::cpu
