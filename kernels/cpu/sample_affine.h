@@ -19,6 +19,7 @@ struct FactorAndOffset {
   double factor = 1;
   double offset = 0;
 };
+
 // The first element of a sample's row in the tables of gamma and beta.
 inline std::int64_t TableBegin(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
   if (spec.style != Style::kIndex) return 0;
@@ -26,6 +27,7 @@ inline std::int64_t TableBegin(const NormSpec& spec, const Segment& segment, std
   const auto index = LoadUnaligned<std::int64_t>(segment.style_index, sample);
   return std::clamp<std::int64_t>(index, 0, spec.styles - 1) * spec.channels;
 }
+
 inline FactorAndOffset FactorAndOffsetOf(const Batch& batch, const Segment& segment,
                                          std::int64_t sample, std::int64_t channel) {
   const NormSpec& spec = batch.spec;
@@ -47,6 +49,7 @@ inline Affine ChannelAffine(const Batch& batch, const Segment& segment, const Ro
   const FactorAndOffset terms = FactorAndOffsetOf(batch, segment, sample, channel);
   return {row.mean, row.rstd * terms.factor, terms.offset};
 }
+
 // That of its channels from one on, each of one element. The elements are prepared.
 inline ElementAffine ElementsFrom(const Batch& batch, const Segment& segment,
                                   const RowStatistics& row, std::int64_t sample,
@@ -65,6 +68,7 @@ inline ElementAffine ElementsFrom(const Batch& batch, const Segment& segment,
   affine.scale_offset = spec.scale_offset;
   return affine;
 }
+
 inline RowStatistics GivenStatistics(const Batch& batch, std::int64_t channel) {
   return {batch.params.mean.At(channel, 0),
           1 / std::sqrt(batch.params.variance.At(channel, 1) + batch.spec.eps)};
