@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
-#include <type_traits>
 
 #include "kernels/bench/staged_error.h"
 #include "kernels/reference.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::bench {
 namespace {
@@ -60,35 +60,6 @@ double RowError(const Row& row, std::int64_t spatial) {
   return StagedMaxError(row.spec, row.params, segment);
 }
 
-// One sample of a segment.
-Segment SampleOf(const NormSpec& spec, const Segment& segment, std::int64_t sample) {
-  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const std::int64_t elements = spec.channels * segment.spatial;
-  const bool quantized = spec.quantization != Quantization::kNone;
-  const std::int64_t row = RowLength(spec, segment.spatial);
-  const std::int64_t blocks = spec.quantization_scale == QuantizationScale::kBlock
-                                  ? (row + kQuantizationBlock - 1) / kQuantizationBlock
-                                  : 1;
-  const auto skip = [sample](auto*& data, std::int64_t bytes) {
-    if (data == nullptr) return;
-    data = reinterpret_cast<std::remove_reference_t<decltype(data)>>(
-        reinterpret_cast<std::uintptr_t>(data) + static_cast<std::uintptr_t>(sample * bytes));
-  };
-  Segment one = segment;
-  one.samples = 1;
-  skip(one.x, elements * element);
-  skip(one.y, quantized ? elements : elements * element);
-  skip(one.residual, elements * element);
-  skip(one.residual_out, elements * element);
-  skip(one.other, elements * element);
-  skip(one.gate, spec.channels * element);
-  skip(one.scale, spec.channels * element);
-  skip(one.shift, spec.channels * element);
-  skip(one.style_index, std::int64_t{sizeof(std::int64_t)});
-  skip(one.scale_out, elements / row * blocks * std::int64_t{sizeof(float)});
-  return one;
-}
-
 }  // namespace
 
 std::vector<char> RandomElements(DType dtype, std::int64_t elements, double low, double high,
@@ -140,7 +111,7 @@ double MaxError(const NormSpec& spec, const NormParams& params, const Segment& s
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t at = count == 1 ? 0 : i * (all - 1) / (count - 1);
     const double error = rows ? RowError(CopyRow(spec, params, segment, at), segment.spatial)
-                              : StagedMaxError(spec, params, SampleOf(spec, segment, at));
+                              : StagedMaxError(spec, params, SamplesOf(spec, segment, at, 1));
     worst = std::max(worst, error);
     *checked += length;
   }

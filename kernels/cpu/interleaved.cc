@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "kernels/cpu/batch.h"
-#include "kernels/cpu/sample_range.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cpu {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/elements.h"
-#include "kernels/cpu/sample_range.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cpu {
 namespace {

@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/numeric.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/row_batch.cuh"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cuda {
 
@@ -87,18 +88,14 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
   const std::int64_t samples =
       std::min(segment.samples - done, (kMaxRows - batch->rows) / sample_rows);
   if (samples <= 0 || batch->segment_count == max_segments) return 0;
-  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const auto skip = [done](const void* data, std::int64_t sample_bytes) {
-    return data == nullptr ? nullptr : static_cast<const char*>(data) + done * sample_bytes;
-  };
-  const std::int64_t channel_bytes = spec.channels * element;
+  const Segment rest = SamplesOf(spec, segment, done, samples);
   RowSegment& entry = batch->segments[batch->segment_count++];
-  entry.x = skip(segment.x, channel_bytes * segment.spatial);
-  entry.y = const_cast<char*>(skip(segment.y, channel_bytes * segment.spatial));
-  entry.scale = spec.scale ? skip(segment.scale, channel_bytes) : nullptr;
-  entry.shift = spec.shift ? skip(segment.shift, channel_bytes) : nullptr;
+  entry.x = static_cast<const char*>(rest.x);
+  entry.y = static_cast<char*>(rest.y);
+  entry.scale = spec.scale ? static_cast<const char*>(rest.scale) : nullptr;
+  entry.shift = spec.shift ? static_cast<const char*>(rest.shift) : nullptr;
   entry.elements = RowLength(spec, segment.spatial);
-  entry.row_bytes = entry.elements * element;
+  entry.row_bytes = entry.elements * static_cast<std::int64_t>(SizeOf(spec.dtype));
   entry.spatial = spec.rows == Rows::kPosition ? 1 : segment.spatial;
   entry.sample_rows = Divisor(static_cast<std::uint32_t>(sample_rows));
   if (entry.elements <= kMaxRows) {

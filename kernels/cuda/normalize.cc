@@ -12,6 +12,7 @@
 #include "kernels/cuda/plan.h"
 #include "kernels/cuda/stages/stages.h"
 #include "kernels/interleaved.h"
+#include "kernels/sample_range.h"
 
 namespace normd::norm::cuda {
 namespace {
@@ -60,29 +61,6 @@ void AddSegment(PlannedSegments next, std::vector<PlannedSegments>* planned) {
   }
 }
 
-// Skips samples of a segment of Lowering::kFactors, which has no tensors but x, y and what its
-// factors are made of.
-Segment SkipSamples(const NormSpec& spec, Segment segment, std::int64_t samples) {
-  const auto element = static_cast<std::int64_t>(SizeOf(spec.dtype));
-  const auto skip = [samples](auto* data, std::int64_t sample_bytes) {
-    return data == nullptr ? data : data + samples * sample_bytes;
-  };
-  const auto skip_const = [&](const void* data, std::int64_t sample_bytes) {
-    return static_cast<const void*>(skip(static_cast<const char*>(data), sample_bytes));
-  };
-  const std::int64_t sample_bytes = spec.channels * segment.spatial * element;
-  segment.x = skip_const(segment.x, sample_bytes);
-  segment.y = skip(static_cast<char*>(segment.y), sample_bytes);
-  segment.scale = skip_const(segment.scale, spec.channels * element);
-  segment.shift = skip_const(segment.shift, spec.channels * element);
-  segment.style_index = skip(segment.style_index, 1);
-  segment.style_weights = skip_const(segment.style_weights, spec.styles * element);
-  segment.style_tensor =
-      skip_const(segment.style_tensor, spec.channels * segment.style_spatial * element);
-  segment.samples -= samples;
-  return segment;
-}
-
 Status RefuseRows(const char* field, std::int64_t rows) {
   return Status(StatusCode::kUnsupported,
                 std::string(field) + ": " + std::to_string(rows) + ", wanted fewer than 2^31");
@@ -129,7 +107,7 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
       next.segments.front().spatial = lowered.spatial;
       AddSegment(std::move(next), planned);
       if (piece.samples == rest.samples) break;
-      rest = SkipSamples(spec, rest, piece.samples);
+      rest = SamplesOf(spec, rest, piece.samples, rest.samples - piece.samples);
     }
   }
   return Status();

@@ -1,18 +1,18 @@
 // Some of a segment's samples as a segment.
 
-#ifndef NORMD_KERNELS_CPU_SAMPLE_RANGE_H_
-#define NORMD_KERNELS_CPU_SAMPLE_RANGE_H_
+#ifndef NORMD_KERNELS_SAMPLE_RANGE_H_
+#define NORMD_KERNELS_SAMPLE_RANGE_H_
 
 #include <cstdint>
 
 #include "kernels/norm.h"
 
-namespace normd::norm::cpu {
+namespace normd::norm {
 
 // Samples [first, first + count) of a segment.
 Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
                   std::int64_t count);
 
-}  // namespace normd::norm::cpu
+}  // namespace normd::norm
 
-#endif  // NORMD_KERNELS_CPU_SAMPLE_RANGE_H_
+#endif  // NORMD_KERNELS_SAMPLE_RANGE_H_

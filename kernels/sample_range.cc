@@ -1,8 +1,8 @@
-#include "kernels/cpu/sample_range.h"
+#include "kernels/sample_range.h"
 
 #include <type_traits>
 
-namespace normd::norm::cpu {
+namespace normd::norm {
 
 Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t first,
                   std::int64_t count) {
@@ -40,4 +40,4 @@ Segment SamplesOf(const NormSpec& spec, const Segment& segment, std::int64_t fir
   return part;
 }
 
-}  // namespace normd::norm::cpu
+}  // namespace normd::norm
