@@ -14,6 +14,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/activation-inl.h"
+#include "kernels/cpu/affine_maps-inl.h"
 #include "kernels/cpu/apply-inl.h"
 #include "kernels/cpu/buffer-inl.h"
 #include "kernels/cpu/formats-inl.h"
@@ -55,46 +56,6 @@ void Read(const InputRun& run, void* buffer) {
     ReadLine<Format, false>(run, buffer);
   }
 }
-
-// A map of apply-inl.h.
-template <class Format>
-class LineMap {
- public:
-  using D = AccTag<Format>;
-  using V = hn::Vec<D>;
-  using Acc = typename Format::Acc;
-
-  HWY_INLINE explicit LineMap(const LineAffine& a)
-      : factor_(hn::Set(D(), static_cast<Acc>(a.factor))),
-        line_scale_(hn::Set(D(), static_cast<Acc>(a.line_scale))),
-        line_shift_(hn::Set(D(), static_cast<Acc>(a.line_shift))),
-        center_(static_cast<const Acc*>(a.center)),
-        scale_(static_cast<const Acc*>(a.scale)),
-        shift_(static_cast<const Acc*>(a.shift)) {}
-
-  HWY_INLINE V Full(V v, std::int64_t i) const {
-    return Map(v, hn::LoadU(D(), center_ + i), hn::LoadU(D(), scale_ + i),
-               hn::LoadU(D(), shift_ + i));
-  }
-  HWY_INLINE V Part(V v, std::int64_t i, std::size_t n) const {
-    const BufferFormat<Acc> format;
-    return Map(v, LoadPart(format, D(), center_ + i, n), LoadPart(format, D(), scale_ + i, n),
-               LoadPart(format, D(), shift_ + i, n));
-  }
-
- private:
-  HWY_INLINE V Map(V v, V center, V scale, V shift) const {
-    const V u = hn::MulAdd(hn::MulSub(v, factor_, center), scale, shift);
-    return hn::MulAdd(u, line_scale_, line_shift_);
-  }
-
-  V factor_;
-  V line_scale_;
-  V line_shift_;
-  const Acc* center_;
-  const Acc* scale_;
-  const Acc* shift_;
-};
 
 // The map is of the type, whatever x and y are.
 template <class Format, class Map>
