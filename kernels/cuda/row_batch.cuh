@@ -32,16 +32,15 @@ class Divisor {
 struct RowSegment {
   const char* x;
   char* y;
-  // [samples, channels] in x's type, where each sample has its own (Lowering::kModulated); else
-  // null.
-  const char* scale;
-  const char* shift;      // Null: there is none.
   std::int64_t elements;  // In a row.
   std::int64_t row_bytes;
   std::int64_t spatial;     // Elements that share a channel.
   std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
-  Divisor sample_rows;      // Rows of a sample.
   Divisor spatial_divisor;  // Valid if elements < 2^31.
+  // With Lowering::kModulated: [samples, channels] each in x's type; else null.
+  const char* scale;
+  const char* shift;    // Null: there is none.
+  Divisor sample_rows;  // Rows of a sample.
 };
 
 // Segments that fit into the 4 KiB of kernel parameters that every device has, with the rest.
@@ -57,10 +56,10 @@ struct RowBatch {
   ParamVector gamma;
   ParamVector beta;
   double eps;
-  float scale_offset;  // With Lowering::kModulated.
   LeakySlope leaky_slope;
   Activation activation;
-  bool centered;  // Statistics::kMeanVariance.
+  bool centered;       // Statistics::kMeanVariance.
+  float scale_offset;  // With Lowering::kModulated.
   RowSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");

@@ -268,15 +268,15 @@ RunCut ChooseRuns(const Launch& launch, const StageBatch& batch, bool modulated)
   return ChooseRuns(launch, batch, modulated, RunBlocks<Kind>());
 }
 
-template <typename T, int kVectors, bool kQuantized>
-using RunKind = LeanKind<T, kVectors, false, false, true, kQuantized, LeanFactors::kTable>;
+template <typename T, bool kQuantized>
+using RunKind = LeanKind<T, kManyVectors, false, false, true, kQuantized, LeanFactors::kTable>;
 
-template <typename T, int kVectors, bool kQuantized>
+template <typename T, bool kQuantized>
 cudaError_t EnqueueRuns(const Launch& launch, const RunCut& runs, const StageBatch& batch) {
   constexpr LeanFactors kTable = LeanFactors::kTable;
   return launch.spec.statistics == Statistics::kMeanVariance
-             ? LaunchRuns<RunKind<T, kVectors, kQuantized>>(launch, runs, batch)
-             : LaunchRuns<LeanKind<T, kVectors, false, false, true, kQuantized, kTable, true>>(
+             ? LaunchRuns<RunKind<T, kQuantized>>(launch, runs, batch)
+             : LaunchRuns<LeanKind<T, kManyVectors, false, false, true, kQuantized, kTable, true>>(
                    launch, runs, batch);
 }
 
@@ -287,12 +287,11 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
   constexpr LeanFactors kBare = kMany ? LeanFactors::kLoaded : LeanFactors::kNone;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
   if constexpr (kMany) {
-    const RunCut runs = quantized
-                            ? ChooseRuns<RunKind<T, kVectors, true>>(launch, batch, modulated)
-                            : ChooseRuns<RunKind<T, kVectors, false>>(launch, batch, modulated);
+    const RunCut runs = quantized ? ChooseRuns<RunKind<T, true>>(launch, batch, modulated)
+                                  : ChooseRuns<RunKind<T, false>>(launch, batch, modulated);
     if (runs.rows > 0) {
-      return quantized ? EnqueueRuns<T, kVectors, true>(launch, runs, batch)
-                       : EnqueueRuns<T, kVectors, false>(launch, runs, batch);
+      return quantized ? EnqueueRuns<T, true>(launch, runs, batch)
+                       : EnqueueRuns<T, false>(launch, runs, batch);
     }
   } else if (ScalesFirst(launch.spec)) {  // But there is a beta.
     using Kind = LeanKind<T, kVectors, false, false, true, true, LeanFactors::kTable, true>;

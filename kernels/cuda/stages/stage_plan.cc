@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cuda/rows/row_plan.h"
+
 namespace normd::norm::cuda {
 namespace {
 
 constexpr std::int64_t kVectorBytes = 16;
 constexpr std::int64_t kLanes = 32;
-constexpr std::int64_t kMostVectorsOfWarp = (2 << 10) / kVectorBytes;
+constexpr std::int64_t kMostVectorsOfWarp = kLanes * kWarpMaxVectors;
 constexpr std::int64_t kMostVectorsOfBlock = (64 << 10) / kVectorBytes;
 constexpr std::int64_t kVectorsOfShortSlice = (32 << 10) / kVectorBytes;
 
