@@ -40,7 +40,7 @@ if(NORMD_HAVE_CUDA AND NORMD_TESTS AND NORMD_BENCHMARKS)
     PRE_EXCLUDE_REGEXES "^ld-linux" "^lib(c|m|dl|rt|pthread|resolv|util)\\.so"
     LIBRARY DESTINATION lib COMPONENT checks)
   install(DIRECTORY tests/support/golden DESTINATION checks COMPONENT checks PATTERN "*.py" EXCLUDE)
-  install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_torch.py
+  install(PROGRAMS deploy/check_gpu.sh kernels/bench/compare_flashinfer.py kernels/bench/compare_torch.py
     kernels/bench/compare_torch_linear.py kernels/bench/torch_library.py
     DESTINATION checks COMPONENT checks)
 endif()
