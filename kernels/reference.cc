@@ -103,12 +103,15 @@ class ReferenceTensor {
   }
 
  private:
+  // Whether there is one before the sample's shift: an infinite factor makes no NaN of none.
+  bool HasOffset() const { return params_.beta.data != nullptr || spec_.style == Style::kTensor; }
+
   Affine ComputeAffine(std::int64_t n, std::int64_t c) const {
     Affine affine = StyleOf(n, c);
     if (spec_.scale) {
       const double factor = spec_.scale_offset + OfSample(segment_.scale, n, c);
       affine.factor *= factor;
-      affine.offset *= factor;
+      if (HasOffset()) affine.offset *= factor;
     }
     if (spec_.shift) affine.offset += OfSample(segment_.shift, n, c);
     return affine;
@@ -138,7 +141,7 @@ class ReferenceTensor {
               LoadElement(spec_.dtype, segment_.style_weights, n * spec_.styles + k);
           const Affine row = FromTable(k, c);
           affine.factor += weight * row.factor;
-          affine.offset += weight * row.offset;
+          if (HasOffset()) affine.offset += weight * row.offset;
         }
         break;
       default: affine = FromTable(0, c);

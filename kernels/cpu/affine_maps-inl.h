@@ -8,7 +8,6 @@
 #define NORMD_KERNELS_CPU_AFFINE_MAPS_INL_H_
 #endif
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,14 +25,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Each Map turns vector v of elements [i, i + Lanes) of a run into the value before the activation;
 // Part does it where only n lanes exist.
-
-// What `center` loses in Acc, as a shift: the difference from the mean keeps double's accuracy at
-// the price of float's.
-template <class Acc>
-HWY_INLINE double LostCenter(double center, double scale) {
-  const double lost = static_cast<double>(static_cast<Acc>(center)) - center;
-  return std::isfinite(lost) ? lost * scale : 0.0;
-}
 
 template <class Format>
 class AffineMap {
@@ -55,7 +46,7 @@ class AffineMap {
       : factor_(hn::Set(D(), factor)),
         center_(hn::Set(D(), static_cast<Acc>(a.center) * factor)),
         scale_(hn::Set(D(), static_cast<Acc>(a.scale / static_cast<double>(factor)))),
-        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostCenter<Acc>(a.center, a.scale)))) {}
+        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostShift<Acc>(a.center, a.scale)))) {}
 
   V factor_;
   V center_;

@@ -28,11 +28,9 @@ class CyclicTable {
     Acc* center = values_.data() + channel;
     *center = static_cast<Acc>(affine.center);
     largest_center_ = std::max(largest_center_, std::fabs(affine.center));
-    // What the center lost in Acc moves into the shift.
-    const double lost = static_cast<double>(*center) - affine.center;
     center[Stride()] = static_cast<Acc>(affine.scale);
     center[2 * Stride()] =
-        static_cast<Acc>(affine.shift + (std::isfinite(lost) ? lost * affine.scale : 0));
+        static_cast<Acc>(affine.shift + LostShift<Acc>(affine.center, affine.scale));
   }
 
   // After every channel is set.

@@ -4,6 +4,7 @@
 #ifndef NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
 #define NORMD_KERNELS_CPU_LOOP_ARGUMENTS_H_
 
+#include <cmath>
 #include <cstdint>
 
 #include "kernels/stages.h"
@@ -55,6 +56,14 @@ struct InputRun {
 template <class Acc>
 constexpr double CenterFactor(double center) {
   return sizeof(Acc) == 4 && (center >= 0x1p102 || center <= -0x1p102) ? 0.5 : 1;
+}
+
+// What `center` loses in Acc, as a shift: the difference from the mean keeps double's accuracy at
+// the price of float's. Infinities lose nothing.
+template <class Acc>
+double LostShift(double center, double scale) {
+  const double lost = (static_cast<double>(static_cast<Acc>(center)) - center) * scale;
+  return std::isfinite(lost) ? lost : 0;
 }
 
 // y = activation((x - center) * scale + shift)

@@ -37,7 +37,7 @@ inline FactorAndOffset FactorAndOffsetOf(const Batch& batch, const Segment& segm
   if (spec.scale) {
     const double by = spec.scale_offset + ElementAt(spec.dtype, segment.scale, own);
     result.factor *= by;
-    result.offset *= by;
+    if (batch.params.beta.present()) result.offset *= by;  // Infinity times nothing is no NaN.
   }
   if (spec.shift) result.offset += ElementAt(spec.dtype, segment.shift, own);
   return result;

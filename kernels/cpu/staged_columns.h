@@ -23,11 +23,9 @@ struct ColumnArrays {
 
   void Set(std::size_t column, const RowStatistics& statistics, const FactorAndOffset& terms) {
     center[column] = static_cast<Acc>(statistics.mean);
-    // What the center loses in Acc comes back with the shift.
-    const double lost = static_cast<double>(center[column]) - statistics.mean;
     const double its_scale = statistics.rstd * terms.factor;
     scale[column] = static_cast<Acc>(its_scale);
-    shift[column] = static_cast<Acc>(terms.offset + (std::isfinite(lost) ? lost * its_scale : 0.0));
+    shift[column] = static_cast<Acc>(terms.offset + LostShift<Acc>(statistics.mean, its_scale));
     largest_center = std::max(largest_center, std::fabs(statistics.mean));
   }
 

@@ -66,15 +66,22 @@ cudaError_t AllowSharedBytes(Kernel kernel, const DeviceLimits& limits) {
                               cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
+// Whether the rows of a launch have Lowering::kModulated by gamma and beta.
+inline bool IsModulatedByGamma(const NormSpec& spec) {
+  return spec.weight_offset != 0 && !spec.scale;
+}
+inline bool IsModulated(const NormSpec& spec) { return spec.scale || IsModulatedByGamma(spec); }
+
 inline RowBatch EmptyRowBatch(const Launch& launch) {
   RowBatch batch = {};
   batch.groups = Divisor(static_cast<std::uint32_t>(launch.spec.groups));
   batch.channels_per_group = launch.spec.channels / launch.spec.groups;
   batch.gamma = launch.params.gamma;
   batch.beta = launch.params.beta;
-  batch.eps = launch.spec.eps;
-  batch.scale_offset = static_cast<float>(launch.spec.scale_offset);
-  batch.leaky_slope = LeakySlope(launch.spec.leaky_slope);
+  batch.eps = Constant(launch.spec.eps);
+  batch.scale_offset = static_cast<float>(
+      IsModulatedByGamma(launch.spec) ? launch.spec.weight_offset : launch.spec.scale_offset);
+  batch.leaky_slope = Constant(launch.spec.leaky_slope);
   batch.activation = launch.spec.activation;
   batch.centered = launch.spec.statistics == Statistics::kMeanVariance;
   return batch;
@@ -98,6 +105,11 @@ inline std::int64_t AppendSamples(const NormSpec& spec, const Segment& segment, 
   entry.row_bytes = entry.elements * static_cast<std::int64_t>(SizeOf(spec.dtype));
   entry.spatial = spec.rows == Rows::kPosition ? 1 : segment.spatial;
   entry.sample_rows = Divisor(static_cast<std::uint32_t>(sample_rows));
+  if (IsModulatedByGamma(spec)) {  // As those of one sample.
+    entry.scale = static_cast<const char*>(batch->gamma.data);
+    entry.shift = static_cast<const char*>(batch->beta.data);
+    entry.sample_rows = Divisor(static_cast<std::uint32_t>(kMaxRows));
+  }
   if (entry.elements <= kMaxRows) {
     entry.spatial_divisor = Divisor(static_cast<std::uint32_t>(segment.spatial));
   }

@@ -262,8 +262,9 @@ class RunScale {
   __device__ explicit RunScale(const RowScale<A>& row)
       : mean_(row.mean), rstd_(row.rstd), shift_(-row.residue * row.rstd) {}
 
+  // The mean's residue times infinity would be NaN.
   __device__ ChannelFactors<A> Factors(A gamma, A beta) const {
-    return {rstd_ * gamma, Fma(shift_, gamma, beta)};
+    return {rstd_ * gamma, isinf(gamma) ? beta : Fma(shift_, gamma, beta)};
   }
   __device__ A ByChannel(A value, const ChannelFactors<A>& factors) const {
     return Fma(value - mean_, factors.factor, factors.offset);

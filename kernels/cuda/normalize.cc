@@ -79,8 +79,8 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
     NormSpec spec = batch_spec;
     Segment rest = segments[i];
     TakeLayout(&spec, &rest);
-    const Lowering lowering =
-        LowerSegment(spec, rest.spatial, PresentParams::Of(ParamsOf(segments[i], params)));
+    const Lowering lowering = LowerSegment(
+        spec, rest.spatial, PresentParams::Of(ParamsOf(segments[i], params), spec.dtype));
     const std::int64_t rows = RowsOfStages(spec, rest.spatial).rows_of_sample();
     if ((lowering == Lowering::kStages || lowering == Lowering::kModulated) && rows > kMaxRows) {
       return RefuseRows("spatial: rows of a sample", rows);
@@ -184,7 +184,7 @@ Status EnqueueStatistics(const NormSpec& spec, const NormParams& params, const S
     Segment segment = segments[i];
     if (segment.samples == 0 || segment.spatial == 0) continue;
     if (segment.mean_out == nullptr && segment.rstd_out == nullptr) continue;
-    const PresentParams present = PresentParams::Of(ParamsOf(segment, params));
+    const PresentParams present = PresentParams::Of(ParamsOf(segment, params), spec.dtype);
     NormSpec own = spec;
     TakeLayout(&own, &segment);
     if (LowerSegment(own, segment.spatial, present) == Lowering::kStages) continue;

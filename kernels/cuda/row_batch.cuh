@@ -55,8 +55,8 @@ struct RowBatch {
   std::int64_t channels_per_group;
   ParamVector gamma;
   ParamVector beta;
-  double eps;
-  LeakySlope leaky_slope;
+  Constant eps;
+  Constant leaky_slope;
   Activation activation;
   bool centered;       // Statistics::kMeanVariance.
   float scale_offset;  // With Lowering::kModulated.

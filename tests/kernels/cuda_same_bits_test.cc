@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -218,6 +219,37 @@ TEST_F(CudaStrategiesTest, ARowHasTheSameBitsAloneAndInACrowd) {
           const std::vector<char> crowd = many.Result();
           EXPECT_EQ(one.Result(), std::vector<char>(crowd.begin() + kRow * row,
                                                     crowd.begin() + (kRow + 1) * row));
+        }
+      }
+    }
+  }
+}
+
+// Rows whose parameters do not stay in shared memory.
+TEST_F(CudaStrategiesTest, ALongRowHasTheSameBitsAmongAnyNumber) {
+  constexpr std::int64_t kMostRows = 5;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const std::int64_t kib : {6000, 11111, 16384}) {
+      for (const DType param_dtype : {dtype, DType::kFloat32}) {
+        NormSpec spec = LayerNormSpec(kib * 1024 / static_cast<std::int64_t>(SizeOf(dtype)), dtype);
+        if (kib == 11111) spec.activation = Activation::kGeluTanh;
+        SCOPED_TRACE(::testing::Message() << Name(dtype) << " rows of " << kib << " KiB");
+        Problem all(spec, kMostRows, 1, 0, param_dtype);
+        ASSERT_TRUE(Check(&all, Strategy::kAuto));
+        const std::vector<char> expected = all.Result();
+        const std::size_t row = all.bytes / kMostRows;
+        for (std::int64_t first = 0; first < kMostRows; ++first) {
+          const std::int64_t rows = std::min<std::int64_t>(1 + first % 2, kMostRows - first);
+          Problem some(spec, rows, 1, 0, param_dtype);
+          ASSERT_EQ(cudaMemcpy(const_cast<void*>(some.segment.x),
+                               static_cast<const char*>(all.segment.x) + first * row, some.bytes,
+                               cudaMemcpyDeviceToDevice),
+                    cudaSuccess);
+          some.PoisonY(nullptr);
+          ASSERT_TRUE(some.Normalize(limits_, Strategy::kAuto, nullptr).ok());
+          EXPECT_EQ(some.Result(), std::vector<char>(expected.begin() + first * row,
+                                                     expected.begin() + first * row + some.bytes))
+              << rows << " rows from " << first << " on";
         }
       }
     }

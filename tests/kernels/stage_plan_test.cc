@@ -91,6 +91,29 @@ TEST(LowerSegmentTest, TakesScaleAndShiftAsGammaAndBetaOfRowsInABlock) {
   EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
 }
 
+TEST(LowerSegmentTest, TakesAWeightOffsetWithGammaOfTheRowsTypeInABlock) {
+  NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
+  spec.weight_offset = 1;
+  const float element = 0;
+  const auto lowering = [&](DType gamma, DType beta, bool has_beta) {
+    NormParams params;
+    params.gamma = {&element, gamma};
+    if (has_beta) params.beta = {&element, beta};
+    return LowerSegment(spec, 1, PresentParams::Of(params, spec.dtype));
+  };
+  const DType own = spec.dtype;
+  EXPECT_EQ(lowering(own, own, false), Lowering::kModulated);
+  EXPECT_EQ(lowering(own, own, true), Lowering::kModulated);
+  EXPECT_EQ(lowering(DType::kFloat32, own, false), Lowering::kStages);
+  EXPECT_EQ(lowering(own, DType::kFloat32, true), Lowering::kStages);
+  EXPECT_EQ(LowerSegment(spec, 1, {}), Lowering::kStages);
+  spec.scale = true;
+  EXPECT_EQ(lowering(own, own, false), Lowering::kStages);
+  spec.scale = false;
+  spec.channels = 1024;
+  EXPECT_EQ(lowering(own, own, false), Lowering::kStages);
+}
+
 TEST(LowerSegmentTest, ComputesEveryOtherStageByItself) {
   NormSpec spec = RmsNormSpec(4096, DType::kBFloat16);
   spec.residual = true;

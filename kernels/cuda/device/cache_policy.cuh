@@ -27,7 +27,21 @@ __device__ inline std::uint64_t PassPolicy() {
   return policy;
 }
 
-// Loads by KeepPolicy.
+// Loads by KeepPolicy; zeros where not `exists`, without a branch, so that the loads of a lane
+// follow one another.
+__device__ inline uint4 LoadKeptIf(bool exists, const uint4* address) {
+  uint4 value = make_uint4(0, 0, 0, 0);
+  asm volatile(
+      "{\n\t"
+      ".reg .pred exists;\n\t"
+      "setp.ne.u32 exists, %6, 0;\n\t"
+      "@exists ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;\n\t"
+      "}"
+      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+      : "l"(address), "l"(KeepPolicy()), "r"(static_cast<unsigned>(exists)));
+  return value;
+}
+// The same of what exists.
 __device__ inline uint4 LoadKept(const uint4* address) {
   uint4 value;
   asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -58,6 +72,9 @@ __device__ inline std::uint64_t PassPolicy() { return 0; }
 template <typename T>
 __device__ inline T LoadKept(const T* address) {
   return *address;
+}
+__device__ inline uint4 LoadKeptIf(bool exists, const uint4* address) {
+  return exists ? *address : make_uint4(0, 0, 0, 0);
 }
 
 #endif

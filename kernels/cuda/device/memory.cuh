@@ -23,8 +23,23 @@ namespace normd::norm::cuda {
 __device__ inline Vector LoadVector(const char* address) {
   return LoadKept(reinterpret_cast<const uint4*>(address));
 }
+// Zeros where it does not exist.
+__device__ inline Vector LoadVectorIf(bool exists, const char* address) {
+  return LoadKeptIf(exists, reinterpret_cast<const uint4*>(address));
+}
 __device__ inline void StoreVector(char* address, const Vector& vector) {
   *reinterpret_cast<uint4*>(address) = vector;
+}
+// Nothing where it does not exist, without a branch.
+__device__ inline void StoreVectorIf(bool exists, char* address, const Vector& vector) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred exists;\n\t"
+      "setp.ne.u32 exists, %5, 0;\n\t"
+      "@exists st.global.v4.u32 [%0], {%1, %2, %3, %4};\n\t"
+      "}" ::"l"(address),
+      "r"(vector.x), "r"(vector.y), "r"(vector.z), "r"(vector.w), "r"(static_cast<unsigned>(exists))
+      : "memory");
 }
 
 __device__ inline int Misalignment(const void* address) {
@@ -214,10 +229,8 @@ __device__ inline void LoadRun(const char* run, int bytes, int lane, int width,
 #pragma unroll
   for (int i = 0; i < G; ++i) {
     const int offset = i * step + lane * kVectorBytes;
-    vectors[i] = make_uint4(0, 0, 0, 0);
-    if (kAligned ? offset < end : offset + kVectorBytes <= end) {
-      vectors[i] = LoadVector(origin + offset);
-    }
+    vectors[i] =
+        LoadVectorIf(kAligned ? offset < end : offset + kVectorBytes <= end, origin + offset);
   }
   if constexpr (kAligned) return;
 
@@ -330,6 +343,34 @@ __device__ inline Moments<Accumulator<T>> SumElements(const Vector (&vectors)[G]
     sums.Add(last, present);
   }
   return sums.Finish(count, centered);
+}
+
+// The same of whole vectors, which are zeros behind a lane's first `whole`. No branch between them,
+// so that their instructions mix.
+template <typename T, int G>
+__device__ inline Moments<Accumulator<T>> SumWholeVectors(const Vector (&vectors)[G], int whole,
+                                                          bool centered) {
+  static_assert(kMeanReference<T>, "16-bit rows in registers share their reference");
+  using A = Accumulator<T>;
+  constexpr int kCount = kPerVector<T>;
+  const int count = whole * kCount;
+  A reference = 0;
+  if (centered) {
+    A sum[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < G; ++i) AddElements<T>(vectors[i], kCount, sum);
+    if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
+  }
+  A sums[2] = {0, 0};
+  A squares[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < G; ++i) {
+    A values[kCount];
+    Unpack<T>(vectors[i], values);
+    // Zeros add nothing around zero.
+    AddDeviations<T>(values, kCount, i < whole ? reference : A(0), i % 2, sums, squares);
+  }
+  return MomentsOfSums(reference, sums[0] + sums[1], squares[0] + squares[1], count, centered);
 }
 
 // Those of what a lane holds of a run of which `bytes` exist (ClampToRun), loaded by LoadRun.

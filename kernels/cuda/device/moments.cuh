@@ -221,9 +221,9 @@ struct RowScale {
 // 1 / sqrt(variance + eps), rounded to nearest or next to it: its error is that of a whole row. One
 // step of Newton's on the residue of the approximate root, which takes eps as it is and not rounded
 // into the sum.
-__device__ inline float ReciprocalRoot(float variance, double eps) {
+__device__ inline float ReciprocalRoot(float variance, float eps) {
   float residue;
-  const float sum = TwoSum(variance, static_cast<float>(eps), &residue);
+  const float sum = TwoSum(variance, eps, &residue);
   const float root = rsqrtf(sum);
   const float product = sum * root;
   const float lost = fmaf(residue, root, fmaf(sum, root, -product));
@@ -236,12 +236,12 @@ __device__ inline double ReciprocalRoot(double variance, double eps) {
 }
 
 template <typename A>
-__device__ inline RowScale<A> FinishRow(const Moments<A>& row, double eps) {
+__device__ inline RowScale<A> FinishRow(const Moments<A>& row, const Constant& eps) {
   const A variance = row.m2 / row.count;
   const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
   RowScale<A> scale;
   scale.mean = TwoSum(row.reference, row.mean, &scale.residue);
-  scale.rstd = ReciprocalRoot(clamped, eps);
+  scale.rstd = ReciprocalRoot(clamped, eps.As<A>());
   return scale;
 }
 

@@ -70,10 +70,11 @@ __device__ inline float Widen(BFloat value) { return __bfloat162float(value); }
 __device__ inline float Fma(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ inline double Fma(double a, double b, double c) { return fma(a, b, c); }
 
-// A factor in both types, rounded on the host: a part of kernel parameters.
-struct LeakySlope {
-  LeakySlope() = default;
-  explicit LeakySlope(double value) : wide(value), narrow(static_cast<float>(value)) {}
+// A constant of the spec in both accumulation types, rounded on the host: a part of kernel
+// parameters.
+struct Constant {
+  Constant() = default;
+  explicit Constant(double value) : wide(value), narrow(static_cast<float>(value)) {}
 
   template <typename A>
   __device__ A As() const {

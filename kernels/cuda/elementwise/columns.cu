@@ -133,7 +133,8 @@ struct ColumnScales {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       mean[column * kCount + i] = values[0][i];
-      factor[column * kCount + i] = ReciprocalRoot(values[1][i], given.eps) * values[2][i];
+      factor[column * kCount + i] =
+          ReciprocalRoot(values[1][i], given.eps.template As<A>()) * values[2][i];
       offset[column * kCount + i] = values[3][i];
     }
   }

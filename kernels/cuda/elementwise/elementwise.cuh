@@ -19,8 +19,8 @@ struct GivenStatistics {
         activation(spec.activation) {}
 
   NormParams params;
-  double eps;
-  LeakySlope leaky_slope;
+  Constant eps;
+  Constant leaky_slope;
   Activation activation;
 };
 
@@ -32,7 +32,7 @@ class ChannelScale {
   __device__ ChannelScale(const GivenStatistics& given, std::int64_t channel) {
     const NormParams& params = given.params;
     mean_ = LoadParam(params.mean, channel, A(0));
-    factor_ = ReciprocalRoot(LoadParam(params.variance, channel, A(1)), given.eps) *
+    factor_ = ReciprocalRoot(LoadParam(params.variance, channel, A(1)), given.eps.As<A>()) *
               LoadParam(params.gamma, channel, A(1));
     offset_ = LoadParam(params.beta, channel, A(0));
   }

@@ -225,7 +225,7 @@ struct ColumnScale {
   __device__ void Set(int i, const RowScale<A>& scale) {
     mean[kParts == 1 ? 0 : i] = scale.mean;
     factor[i] *= scale.rstd;
-    offset[i] = Fma(-scale.residue, factor[i], offset[i]);
+    if (!isinf(factor[i])) offset[i] = Fma(-scale.residue, factor[i], offset[i]);
   }
 
   template <Activation kActivation>

@@ -32,8 +32,8 @@ struct SplitLayout {
   std::int64_t group_channels;
   int slots;  // Groups that a tile's columns can touch.
   bool centered;
-  double eps;
-  LeakySlope leaky_slope;
+  Constant eps;
+  Constant leaky_slope;
   Activation activation;
 };
 
@@ -336,8 +336,8 @@ cudaError_t Enqueue(const Launch& launch, const SplitCut& cut, const TileBatch& 
                               cut.group_channels,
                               static_cast<int>(cut.slots),
                               launch.spec.statistics == Statistics::kMeanVariance,
-                              launch.spec.eps,
-                              LeakySlope(launch.spec.leaky_slope),
+                              Constant(launch.spec.eps),
+                              Constant(launch.spec.leaky_slope),
                               launch.spec.activation};
   auto* const scales = static_cast<RowScale<A>*>(launch.scratch);
   const std::int64_t scales_bytes = all_samples * launch.spec.groups * cut.scale_bytes;

@@ -154,7 +154,7 @@ Status LaunchBlockRows(const Launch& launch) {
       });
     };
     if constexpr (!std::is_same_v<T, double>) {
-      if (launch.spec.scale) return enqueue(SampleParams());
+      if (IsModulated(launch.spec)) return enqueue(SampleParams());
     }
     return WithParams<T>(launch, batch, enqueue);
   });

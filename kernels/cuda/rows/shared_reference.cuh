@@ -81,6 +81,43 @@ __device__ inline ReferenceSums<float> SumAround(const Vector (&vectors)[G], int
   return result;
 }
 
+// The same of whole vectors, which are zeros behind a lane's first `whole`. No branch between them,
+// so that their instructions mix.
+template <typename T, int G>
+__device__ inline ReferenceSums<float> SumWholeAround(const Vector (&vectors)[G], int whole,
+                                                      int width, bool centered) {
+  constexpr int kCount = kPerVector<T>;
+  ReferenceSums<float> result;
+  float values[kCount];
+  float squares[2] = {0, 0};
+  if (!centered) {
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      Unpack<T>(vectors[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) squares[j % 2] = Fma(values[j], values[j], squares[j % 2]);
+    }
+    result.squares = squares[0] + squares[1];
+    return result;
+  }
+  result.reference = __shfl_sync(kAllLanes, MeanOfHead<T>(vectors[0], kCount), 0, width);
+  float sum[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < G; ++i) {
+    const float reference = i < whole ? result.reference : 0.0f;  // Zeros add nothing around zero.
+    Unpack<T>(vectors[i], values);
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float value = values[j] - reference;
+      sum[j % 2] += value;
+      squares[j % 2] = Fma(value, value, squares[j % 2]);
+    }
+  }
+  result.sum = sum[0] + sum[1];
+  result.squares = squares[0] + squares[1];
+  return result;
+}
+
 // Adds up those of `width` lanes; every lane gets the result. One branch for all steps: shuffles
 // on both sides of a branch in each would follow one another.
 __device__ inline ReferenceSums<float> AddLanes(ReferenceSums<float> lane, int width,

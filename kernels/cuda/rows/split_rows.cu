@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
-    MergeChunks(std::uint32_t chunks, const Moments<A>* partials, double eps, RowScale<A>* scales) {
+    MergeChunks(std::uint32_t chunks, const Moments<A>* partials, Constant eps,
+                RowScale<A>* scales) {
   const Moments<A>* const own = partials + static_cast<std::size_t>(blockIdx.x) * chunks;
   const SetMerge<A> merge(own[0].reference);
   A sum = 0;

@@ -236,12 +236,15 @@ class VectorTile {
   }
 
   __device__ Moments<A> Sum(const Vector (&vectors)[G], bool centered) const {
-    return SumRun<T, true>(vectors, bytes_, lane_, width_, centered);
+    if constexpr (kSharedReference<T>) {
+      return SumRun<T, true>(vectors, bytes_, lane_, width_, centered);
+    } else {
+      return SumWholeVectors<T>(vectors, Whole(), centered);
+    }
   }
   // The same around the reference of `width` lanes.
   __device__ ReferenceSums<A> SumTogether(const Vector (&vectors)[G], bool centered) const {
-    const int whole = ShareOfLane(bytes_ / kVectorBytes, lane_, width_);
-    return SumAround<T, G>(vectors, whole, vectors[0], 0, width_, centered);
+    return SumWholeAround<T>(vectors, Whole(), width_, centered);
   }
 
   // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
@@ -280,15 +283,13 @@ class VectorTile {
     const RunScale<T> run_scale(scale);
 #pragma unroll
     for (int i = 0; i < G; ++i) {
-      const int offset = (i * width_ + lane_) * kVectorBytes;
-      if (offset >= bytes_) continue;
       A g[kCount], b[kCount], values[kCount];
       params.Unpacked(params.gamma[i], g);
       params.Unpacked(params.beta[i], b);
       Unpack<T>(vectors[i], values);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) values[j] = run_scale.ByElement(values[j], g[j], b[j]);
-      StoreVector(row_.y + begin_ + offset, Pack<T>(values));
+      StoreVectorIf(Offset(i) < bytes_, row_.y + begin_ + Offset(i), Pack<T>(values));
     }
   }
 
@@ -374,6 +375,9 @@ class VectorTile {
   }
 
  private:
+  // The lane's vectors that exist.
+  __device__ int Whole() const { return ShareOfLane(bytes_ / kVectorBytes, lane_, width_); }
+
   // Bytes of the run before the lane's vector i.
   __device__ int Offset(int i) const { return (i * width_ + lane_) * kVectorBytes; }
 

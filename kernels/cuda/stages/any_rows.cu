@@ -179,8 +179,7 @@ __device__ inline StyleOfRow<T> TakeStyle(const StageBatch& batch, const StageRo
       });
   const Moments<A> all = MergeOwn(Statistics::kMeanVariance, own, elements, team, partials);
   const A variance = all.m2 / all.count;
-  return {sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps)),
-          all.reference + all.mean};
+  return {sqrt((variance < 0 ? A(0) : variance) + batch.eps.As<A>()), all.reference + all.mean};
 }
 
 // The team's row, from what it is normalized by to its results.

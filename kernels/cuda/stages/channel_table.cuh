@@ -110,7 +110,7 @@ class ChannelTable {
       const ParamVector param = {segment.scale, batch_.dtype};
       const float scale = batch_.scale_offset.narrow + LoadParam(param, of_sample, 0.0f);
       terms.x *= scale;
-      terms.y *= scale;
+      if (batch_.beta.data != nullptr) terms.y *= scale;
     }
     terms.y += LoadParam({segment.shift, batch_.dtype}, of_sample, 0.0f);
     terms.z = LoadParam({segment.gate, batch_.dtype}, of_sample, 0.0f);

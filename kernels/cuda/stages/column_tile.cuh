@@ -110,7 +110,7 @@ __device__ inline void FillChannels(const StageBatch& batch, const ColumnPlace& 
       const ParamVector scale = {place.segment->scale, batch.dtype};
       const float by = batch.scale_offset.narrow + LoadParam(scale, of_sample, 0.0f);
       own.factor *= by;
-      own.offset *= by;
+      if (batch.beta.data != nullptr) own.offset *= by;
     }
     if (batch.shift) {
       const ParamVector shift = {place.segment->shift, batch.dtype};

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) Factors(const __grid_constant__ Fact
     if (task.scale.data != nullptr) {
       const A scale = task.scale_offset.template As<A>() + LoadParam(task.scale, i, A(0));
       factor *= scale;
-      offset *= scale;
+      if (task.beta.data != nullptr || task.style == Style::kTensor) offset *= scale;
     }
     offset += LoadParam(task.shift, i, A(0));
     factors[i] = factor;

@@ -62,9 +62,12 @@ __device__ inline void LoadFactors(const StageBatch& batch, int channel, const c
       LoadWhole<T>(scale, 0, own);
 #pragma unroll
       for (int j = 0; j < kCount; ++j) {
-        const float by = batch.scale_offset.narrow + own[j];
-        factor[j] *= by;
-        offset[j] *= by;
+        own[j] += batch.scale_offset.narrow;
+        factor[j] *= own[j];
+      }
+      if (batch.beta.data != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kCount; ++j) offset[j] *= own[j];
       }
     }
     if (batch.shift) {

@@ -7,9 +7,11 @@
 
 namespace normd::norm::cuda {
 
-// How a kernel finds what scales and shifts: not at all; loads it with each row; in shared memory,
-// where the rows of a block share it.
-enum class LeanFactors { kNone, kLoaded, kTable };
+// How a kernel finds what scales and shifts: not at all; loads it with each row; the same, where it
+// is one array and perhaps another of x's type, the sample's scale and shift or gamma and beta,
+// after the statistics or ahead of them (IsSmall); in shared memory, where the rows of a block
+// share it.
+enum class LeanFactors { kNone, kLoaded, kDirect, kAhead, kTable };
 
 // What a kernel can do beside a norm with gamma and beta, fixed when it is compiled so that the
 // common cases are short: at run time a row may have less.
@@ -20,14 +22,18 @@ struct LeanKind {
   static constexpr int kVectors = kVectorsHeld;  // Of a thread.
   static constexpr bool kAffine = kFactors != LeanFactors::kNone;
   static constexpr bool kTable = kFactors == LeanFactors::kTable;
+  static constexpr bool kAhead = kFactors == LeanFactors::kAhead;
+  static constexpr bool kDirect = kFactors == LeanFactors::kDirect || kAhead;
+  // Whether nothing branches between the vectors of a row, so that their instructions mix.
+  static constexpr bool kStraight = kTable || kDirect;
   static constexpr bool kResidual = kResidualIn;    // Always.
   static constexpr bool kOther = kOtherIn;          // Always.
   static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate.
   static constexpr bool kQuantized = kQuantizedTo;
-  // With kTable: whether statistics are of squares, else of mean and variance.
+  // With kStraight: whether statistics are of squares, else of mean and variance.
   static constexpr bool kSquares = kSquaresOf;
   // Whether statistics may be of absolutes; and whether results may have x's type for all that.
-  static constexpr bool kAbsolutes = kModulated && !kTable;
+  static constexpr bool kAbsolutes = kModulated && !kStraight;
   static constexpr bool kMayNarrow = !kQuantized || !kTable;
   static constexpr bool kSecond = kResidual || kOther;
   // Whether all results are in registers at once; else those that have a scale of their own are
@@ -49,9 +55,9 @@ struct LeanPlace {
   char* y;
   const char* second;
   char* sum;
-  const char* gate;  // Addresses of the thread's first channels of the sample.
-  const char* scale;
-  const char* shift;
+  // Bytes before the thread's first channel in what a sample has for each, with kDirect and without
+  // kModulated in gamma and beta.
+  std::int64_t of_channels;
   int first_channel;  // That of the thread's first vector, in the first group's arrays.
   int segment;
   std::uint32_t local;  // Row of the segment.
@@ -88,12 +94,12 @@ __device__ inline LeanPlace PlaceLeanRow(const StageBatch& batch, const LeanTeam
     if (batch.positions_outside) sample = segment.positions.Divide(outer);
     place.first_channel += static_cast<int>(group * batch.channels_per_group);
     if constexpr (Kind::kModulated) {
-      const std::int64_t channels =
+      place.of_channels =
           (sample * batch.channels + place.first_channel) * static_cast<int>(sizeof(T));
-      place.gate = static_cast<const char*>(segment.gate) + channels;
-      place.scale = static_cast<const char*>(segment.scale) + channels;
-      place.shift = static_cast<const char*>(segment.shift) + channels;
     }
+  }
+  if constexpr (Kind::kDirect && !Kind::kModulated) {
+    place.of_channels = place.first_channel * static_cast<int>(sizeof(T));
   }
   return place;
 }

@@ -29,6 +29,13 @@ class LeanRow {
   __device__ void Load() {
     LoadTensor(place_.x, x_);
     if constexpr (Kind::kSecond) LoadTensor(place_.second, second_);
+    if constexpr (Kind::kAhead) {
+#pragma unroll
+      for (int i = 0; i < Kind::kVectors; ++i) {
+        factors_[i] = LoadFactor(i);
+        offsets_[i] = LoadOffset(i);
+      }
+    }
     if constexpr (Kind::kResidual) AddResidual();
   }
 
@@ -41,7 +48,7 @@ class LeanRow {
   }
 
   __device__ Moments<float> Sum() const {
-    if constexpr (Kind::kTable) return SumAll();
+    if constexpr (Kind::kStraight) return SumAll();
     return MomentsOfVectors<T, Kind::kVectors, Kind::kAbsolutes>(
         batch_.statistics, [&](int i, float(&values)[kCount]) { Unpack<T>(x_[i], values); },
         [&](int i) { return Exists(i) ? kCount : 0; });
@@ -79,17 +86,18 @@ class LeanRow {
 
   // The statistics as far as sums, merges and means depend on them.
   __device__ Statistics statistics() const {
-    if constexpr (!Kind::kTable) return batch_.statistics;
+    if constexpr (!Kind::kStraight) return batch_.statistics;
     return Kind::kSquares ? Statistics::kMeanSquare : Statistics::kMeanVariance;
   }
 
  private:
+  __device__ const StageSegment& segment() const { return batch_.segments[place_.segment]; }
   __device__ bool Exists(int i) const { return i * size_ + team_.thread < vectors_; }
   // Bytes from the thread's first vector to vector i.
   __device__ int Offset(int i) const { return i * size_ * kVectorBytes; }
   __device__ int Channel(int i) const { return place_.first_channel + i * size_ * kCount; }
 
-  // As MomentsOfVectors, without branches between the vectors, so that their instructions mix.
+  // As MomentsOfVectors, with kStraight.
   __device__ Moments<float> SumAll() const {
     float values[kCount];
     float sums[2] = {0, 0}, squares[2] = {0, 0};
@@ -132,19 +140,44 @@ class LeanRow {
   __device__ void LoadTensor(const char* tensor, Vector (&vectors)[Kind::kVectors]) const {
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
-      vectors[i] = make_uint4(0, 0, 0, 0);
-      if (Exists(i)) vectors[i] = LoadVector(tensor + Offset(i));
+      vectors[i] = LoadVectorIf(Exists(i), tensor + Offset(i));
     }
   }
 
+  // Where the elements of `array` for the channels of vector i begin.
+  __device__ const char* OfChannels(const void* array, int i) const {
+    return static_cast<const char*>(array) + place_.of_channels + Offset(i);
+  }
+  // Those elements; zeros where there is no such vector.
+  __device__ Vector LoadOfChannels(const void* array, int i) const {
+    return Exists(i) ? __ldg(reinterpret_cast<const uint4*>(OfChannels(array, i))) : Vector();
+  }
+  // With kDirect: what scales and shifts vector i.
+  __device__ Vector LoadFactor(int i) const {
+    return LoadOfChannels(Kind::kModulated ? segment().scale : batch_.gamma.data, i);
+  }
+  __device__ Vector LoadOffset(int i) const {
+    const void* const array = Kind::kModulated ? segment().shift : batch_.beta.data;
+    return array != nullptr ? LoadOfChannels(array, i) : Vector();
+  }
+
+  // What stands for a gate that is absent: x times 1 is x.
+  __device__ static Vector Ones() {
+    float values[kCount];
+#pragma unroll
+    for (float& value : values) value = 1;
+    return Pack<T>(values);
+  }
+
   __device__ void AddResidual() {
+    const bool gated = Kind::kModulated && batch_.gate;
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
-      if (!Exists(i)) continue;
+      if (!Kind::kDirect && !Exists(i)) continue;
       float values[kCount], others[kCount];
       Unpack<T>(x_[i], values);
-      if (Kind::kModulated && batch_.gate) {
-        LoadWhole<T>(place_.gate + Offset(i), 0, others);
+      if ((Kind::kDirect && Kind::kModulated) || gated) {
+        Unpack<T>(gated ? LoadOfChannels(segment().gate, i) : Ones(), others);
 #pragma unroll
         for (int j = 0; j < kCount; ++j) values[j] *= others[j];
       }
@@ -152,7 +185,7 @@ class LeanRow {
 #pragma unroll
       for (int j = 0; j < kCount; ++j) values[j] += others[j];
       x_[i] = Pack<T>(values);
-      if (batch_.residual_out) StoreVector(place_.sum + Offset(i), x_[i]);
+      if (batch_.residual_out && Exists(i)) StoreVector(place_.sum + Offset(i), x_[i]);
     }
   }
 
@@ -182,7 +215,7 @@ class LeanRow {
     const std::uint32_t of_row = LargestOfTeam(Magnitude(largest), team_, partials);
     const QuantizationFactor<float> own(batch_.quantization, FromMagnitude(of_row));
     if (team_.thread == 0 && vectors_ > 0) {
-      batch_.segments[place_.segment].scale_out[NumberOf(batch_, place_)] = own.scale;
+      segment().scale_out[NumberOf(batch_, place_)] = own.scale;
     }
     return own.factor;
   }
@@ -196,7 +229,7 @@ class LeanRow {
 #pragma unroll
       for (int k = 0; k < Kind::kStep; ++k) {
         float values[kCount] = {};
-        if (Kind::kTable || Exists(i + k)) Result(k, i + k, scale, values);
+        if (Kind::kStraight || Exists(i + k)) Result(k, i + k, scale, values);
         visit(i + k, values);
       }
       if constexpr (Kind::kStep < Kind::kVectors) {
@@ -231,7 +264,7 @@ class LeanRow {
 #pragma unroll
       for (float& value : values) value *= scale.rstd;
     }
-    if (Kind::kTable || (Kind::kAffine && batch_.affine)) Modulate(i, values);
+    if (Kind::kStraight || (Kind::kAffine && batch_.affine)) Modulate(i, values);
     if constexpr (Kind::kOther) {
       float others[kCount];
       Unpack<T>(second_[place], others);
@@ -243,9 +276,15 @@ class LeanRow {
     float factor[kCount], offset[kCount];
     if constexpr (Kind::kTable) {
       table_->Get(i * size_ + team_.thread, factor, offset);
+    } else if constexpr (Kind::kDirect) {
+      Unpack<T>(Kind::kAhead ? factors_[Kind::kAhead ? i : 0] : LoadFactor(i), factor);
+      Unpack<T>(Kind::kAhead ? offsets_[Kind::kAhead ? i : 0] : LoadOffset(i), offset);
+      const float more = (Kind::kModulated ? batch_.scale_offset : batch_.weight_offset).narrow;
+#pragma unroll
+      for (float& value : factor) value += more;
     } else {
-      LoadFactors<Kind>(batch_, Channel(i), place_.scale + Offset(i), place_.shift + Offset(i),
-                        factor, offset);
+      LoadFactors<Kind>(batch_, Channel(i), OfChannels(segment().scale, i),
+                        OfChannels(segment().shift, i), factor, offset);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) values[j] = Fma(values[j], factor[j], offset[j]);
@@ -253,7 +292,11 @@ class LeanRow {
 
   __device__ void Store(int i, const float (&values)[kCount], float factor) const {
     if (Kind::kMayNarrow && (!Kind::kQuantized || batch_.quantization == Quantization::kNone)) {
-      if (Exists(i)) StoreVector(place_.y + Offset(i), Pack<T>(values));
+      if constexpr (Kind::kStraight) {
+        StoreVectorIf(Exists(i), place_.y + Offset(i), Pack<T>(values));
+      } else if (Exists(i)) {
+        StoreVector(place_.y + Offset(i), Pack<T>(values));
+      }
       return;
     }
     if (!Kind::kTable && batch_.quantization_scale == QuantizationScale::kBlock) {
@@ -266,8 +309,7 @@ class LeanRow {
       const int vector = i * size_ + team_.thread;
       if (Exists(i) && vector % kVectors == 0) {
         const int blocks = (vectors_ + kVectors - 1) / kVectors;
-        batch_.segments[place_.segment]
-            .scale_out[NumberOf(batch_, place_) * blocks + vector / kVectors] = own.scale;
+        segment().scale_out[NumberOf(batch_, place_) * blocks + vector / kVectors] = own.scale;
       }
     }
     if (!Exists(i)) return;
@@ -283,6 +325,8 @@ class LeanRow {
   const int size_;
   Vector x_[Kind::kVectors];  // From the sums on, what is normalized.
   Vector second_[Kind::kSecond ? Kind::kVectors : 1];
+  Vector factors_[Kind::kAhead ? Kind::kVectors : 1];
+  Vector offsets_[Kind::kAhead ? Kind::kVectors : 1];
 };
 
 }  // namespace normd::norm::cuda

@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/rows/vector_tile.cuh"
 #include "kernels/cuda/stages/lean_row.cuh"
 #include "kernels/cuda/stages/stage_launch.cuh"
 
@@ -29,6 +30,7 @@ constexpr int kBlockThreads = 256;  // Of blocks that hold several teams.
 // Of the longest rows, 64 KiB.
 constexpr int kMostThreadsOfTwo = kStageWarps * kLanes;
 constexpr int kMostThreadsOfOne = kMostThreadsOfTwo * kFewVectors / kManyVectors;
+constexpr int kMostThreadsAhead = 512;
 constexpr int kMostRunRows = 32;
 constexpr int kMostRowsOfOneWave = 64;
 // Dynamic shared memory that a kernel may have without asking, beside what it has anyway.
@@ -36,7 +38,8 @@ constexpr std::size_t kUnaskedBytes = 40 << 10;
 
 template <typename Kind>
 constexpr int MostThreads() {
-  return Kind::kSecond                  ? kMostThreadsOfTwo
+  return Kind::kAhead                   ? kMostThreadsAhead
+         : Kind::kSecond                ? kMostThreadsOfTwo
          : Kind::kVectors > kFewVectors ? kMostThreadsOfOne
                                         : kBlockThreads;
 }
@@ -111,6 +114,7 @@ __global__ void __launch_bounds__(MostThreads<Kind>(),
   const int vectors = static_cast<int>(batch.segments[row.segment].row_bytes) / kVectorBytes;
   LeanRow<Kind> held(batch, team, place, exists ? vectors : 0, nullptr);
   AwaitPreviousKernel();
+  LetNextKernelBeginEarly<true>();
   held.Load();
   FinishRow(batch, team, place, held, partials, largest);
 }
@@ -309,11 +313,50 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
              : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch);
 }
 
+// Whether rows with a second tensor can have kDirect: gamma and perhaps beta of x's type, or with
+// `of_sample` the sample's scale and perhaps shift, and nothing else that scales them.
+bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
+  if (spec.quantization != Quantization::kNone || spec.statistics == Statistics::kSumOfAbsolutes ||
+      spec.statistics == Statistics::kLargestAbsolute) {
+    return false;
+  }
+  const bool has_gamma = batch.gamma.data != nullptr;
+  const bool has_beta = batch.beta.data != nullptr;
+  if (of_sample) return spec.scale && !has_gamma && !has_beta;
+  return !spec.scale && !spec.shift && !spec.gate && has_gamma && batch.gamma.dtype == spec.dtype &&
+         (!has_beta || batch.beta.dtype == spec.dtype);
+}
+
+template <typename T, bool kResidual, bool kOfSample, LeanFactors kFactors>
+cudaError_t EnqueueDirect(const Launch& launch, const StageBatch& batch) {
+  constexpr int kFew = kFewVectors;
+  return launch.spec.statistics == Statistics::kMeanVariance
+             ? EnqueueRows<LeanKind<T, kFew, kResidual, !kResidual, kOfSample, false, kFactors>>(
+                   launch, batch)
+             : EnqueueRows<
+                   LeanKind<T, kFew, kResidual, !kResidual, kOfSample, false, kFactors, true>>(
+                   launch, batch);
+}
+
+// Whether so few rows are worth kAhead.
+bool AsksAhead(const Launch& launch, const StageBatch& batch) {
+  const int lanes = launch.plan.warps == 0 ? launch.plan.lanes_per_row : launch.plan.warps * kLanes;
+  return lanes <= kMostThreadsAhead && IsSmall(launch, std::int64_t{batch.rows} * lanes / kLanes);
+}
+
 // Kinds with a residual.
 template <typename T>
 cudaError_t EnqueueResidual(const Launch& launch, const StageBatch& batch, bool modulated) {
   constexpr int kFew = kFewVectors;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
+  if (IsDirect(launch.spec, batch, true)) {
+    return EnqueueDirect<T, true, true, LeanFactors::kDirect>(launch, batch);
+  }
+  if (IsDirect(launch.spec, batch, false)) {
+    return AsksAhead(launch, batch)
+               ? EnqueueDirect<T, true, false, LeanFactors::kAhead>(launch, batch)
+               : EnqueueDirect<T, true, false, LeanFactors::kDirect>(launch, batch);
+  }
   if (!modulated) {
     return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, false, true>>(launch, batch)
                      : EnqueueRows<LeanKind<T, kFew, true, false, false, false>>(launch, batch);
@@ -329,6 +372,9 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
                          spec.statistics == Statistics::kLargestAbsolute;
   const bool modulated = spec.scale || spec.shift || spec.gate || absolutes;
   if (spec.combine_output != Combine::kNone) {
+    if (IsDirect(spec, batch, false)) {
+      return EnqueueDirect<T, false, false, LeanFactors::kDirect>(launch, batch);
+    }
     return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);
   }
   if (spec.residual) return EnqueueResidual<T>(launch, batch, modulated);

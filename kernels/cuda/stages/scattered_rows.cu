@@ -222,7 +222,7 @@ class TileWorker {
           case 2: {
             const float by = batch_.scale_offset.narrow + own[j];
             factor[j] *= by;
-            offset[j] *= by;
+            if (batch_.beta.data != nullptr) offset[j] *= by;
             break;
           }
           default: offset[j] += own[j];

@@ -10,9 +10,6 @@
 
 namespace normd::norm::cuda {
 
-// A constant of the spec in both accumulation types.
-using Constant = LeakySlope;
-
 struct StageSegment {
   const char* x;
   char* y;
@@ -74,7 +71,7 @@ struct ScatteredRuns {
   }
 };
 
-inline constexpr int kMaxStageSegments = 20;
+inline constexpr int kMaxStageSegments = 19;
 
 // A kernel parameter. Rows are numbered as they lie in memory, or where they interleave through
 // samples, groups and positions.
@@ -91,7 +88,7 @@ struct StageBatch {
   ParamVector mean;
   ParamVector variance;
   std::int64_t styles;
-  double eps;
+  Constant eps;
   Constant leaky_slope;
   Constant weight_offset;
   Constant scale_offset;

@@ -166,6 +166,7 @@ class StageAccess {
                             A (&factor)[kCount], A (&offset)[kCount]) const {
     const ParamVector param = ParamOf(step);
     if (param.data == nullptr) return;
+    const bool has_offset = batch_.beta.data != nullptr || batch_.style == Style::kTensor;
     A own[kCount];
     if (step == kGamma || step == kBeta) {
       LoadStyle(param, at, own);
@@ -176,13 +177,13 @@ class StageAccess {
     for (int i = 0; i < kCount; ++i) {
       switch (step) {
         case kMean: values[i] -= own[i]; break;
-        case kVariance: values[i] *= ReciprocalRoot(own[i], batch_.eps); break;
+        case kVariance: values[i] *= ReciprocalRoot(own[i], batch_.eps.template As<A>()); break;
         case kGamma: factor[i] = own[i] + batch_.weight_offset.template As<A>(); break;
         case kBeta: offset[i] = own[i]; break;
         case kScale: {
           const A scale = batch_.scale_offset.template As<A>() + own[i];
           factor[i] *= scale;
-          offset[i] *= scale;
+          if (has_offset) offset[i] *= scale;
           break;
         }
         default: offset[i] += own[i];

@@ -51,13 +51,16 @@ NormSpec PlainSpec(const NormSpec& spec) {
   return plain;
 }
 
-// Whether the kernels of rows in a block take a segment's scale and shift as gamma and beta: rows
-// of whole vectors, from those that a warp would hold to the longest.
-bool ScalesAsGamma(const NormSpec& spec, std::int64_t spatial) {
+// Whether the kernels of rows in a block take what belongs to samples in place of gamma and beta,
+// the scale and shift, or where `weight_offset` is all that there is beside a norm, gamma and beta
+// as if they were those: rows of whole vectors, from those that a warp would hold to the longest.
+bool ScalesAsSample(const NormSpec& spec, std::int64_t spatial, const PresentParams& params) {
   const bool together = (spatial == 1 && spec.layout != Layout::kInterleaved) ||
                         (spec.rows == Rows::kPosition && spec.layout == Layout::kChannelsLast);
   const std::int64_t bytes = RowLength(spec, spatial) * ElementBytes(spec);
-  return spec.scale && spec.style == Style::kNone && spec.weight_offset == 0 &&
+  const bool of_sample = spec.scale && spec.weight_offset == 0 && !params.affine;
+  const bool of_elements = !spec.scale && !spec.shift && params.rows_type_gamma;
+  return (of_sample || of_elements) && spec.style == Style::kNone &&
          spec.activation == Activation::kNone && spec.statistics != Statistics::kGiven &&
          spec.dtype != DType::kFloat64 && together && bytes % kVectorBytes == 0 &&
          bytes > kMostVectorsOfWarp * kVectorBytes && bytes <= kMostVectorsOfBlock * kVectorBytes;
@@ -103,7 +106,7 @@ Lowering LowerSegment(const NormSpec& spec, std::int64_t spatial, const PresentP
     const bool together = spec.layout == Layout::kChannelsLast || spatial == 1;
     return together ? Lowering::kPositions : Lowering::kStages;
   }
-  if (!params.affine && ScalesAsGamma(spec, spatial)) return Lowering::kModulated;
+  if (ScalesAsSample(spec, spatial, params)) return Lowering::kModulated;
   const bool factors = spec.statistics != Statistics::kGiven && spec.rows == Rows::kGroup &&
                        spec.layout == Layout::kChannelsFirst && FactorsAreFew(spec, spatial);
   return factors ? Lowering::kFactors : Lowering::kStages;

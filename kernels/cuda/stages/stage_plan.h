@@ -23,7 +23,9 @@ enum class Lowering : std::uint8_t {
   // A kernel that works out a factor and an offset for each sample and channel, and the specialised
   // kernels with these as gamma and beta: all samples' channels are then those of one sample.
   kFactors = 2,
-  // The kernels of rows in a block, with each sample's scale and shift as gamma and beta.
+  // The kernels of rows in a block, with each sample's scale and shift in place of gamma and beta,
+  // or
+  // for a `weight_offset` with gamma and beta as those of every sample.
   kModulated = 3,
   // The kernels of this folder.
   kStages = 4,
@@ -31,11 +33,14 @@ enum class Lowering : std::uint8_t {
 
 // Which parameters a segment has.
 struct PresentParams {
-  bool affine = false;  // Gamma or beta.
+  bool affine = false;           // Gamma or beta.
+  bool rows_type_gamma = false;  // Gamma, and it and beta have the rows' type.
   bool input_bias = false;
 
-  static PresentParams Of(const NormParams& params) {
+  static PresentParams Of(const NormParams& params, DType dtype) {
+    const bool other_beta = params.beta.data != nullptr && params.beta.dtype != dtype;
     return {params.gamma.data != nullptr || params.beta.data != nullptr,
+            params.gamma.data != nullptr && params.gamma.dtype == dtype && !other_beta,
             params.input_bias.data != nullptr};
   }
 };

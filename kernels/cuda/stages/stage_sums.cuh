@@ -213,10 +213,10 @@ __device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bi
 // What a row is normalized by.
 template <typename A>
 __device__ inline RowScale<A> FinishStatistics(Statistics statistics, const Moments<A>& row,
-                                               double eps) {
+                                               const Constant& eps) {
   if (statistics <= Statistics::kMeanSquare) return FinishRow(row, eps);
   const A norm = statistics == Statistics::kRootOfSquares ? sqrt(row.m2) : row.m2;
-  const A least = static_cast<A>(eps);
+  const A least = eps.As<A>();
   RowScale<A> scale;
   scale.rstd = A(1) / (norm < least ? least : norm);
   return scale;
@@ -232,7 +232,7 @@ __device__ inline void WriteStatistics(const StageBatch& batch, const StageRow& 
   A value = scale.rstd;
   if (batch.deviations) {
     const A variance = moments.m2 / moments.count;
-    value = sqrt((variance < 0 ? A(0) : variance) + static_cast<A>(batch.eps));
+    value = sqrt((variance < 0 ? A(0) : variance) + batch.eps.As<A>());
   }
   static_cast<A*>(segment.rstd_out)[row.number] = value;
 }

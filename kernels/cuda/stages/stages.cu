@@ -30,7 +30,7 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.mean = launch.params.mean;
   batch.variance = launch.params.variance;
   batch.styles = spec.styles;
-  batch.eps = spec.eps;
+  batch.eps = Constant(spec.eps);
   batch.leaky_slope = Constant(spec.leaky_slope);
   batch.weight_offset = Constant(spec.weight_offset);
   batch.scale_offset = Constant(spec.scale_offset);
