@@ -37,7 +37,8 @@ struct RowSegment {
   std::int64_t spatial;     // Elements that share a channel.
   std::uint32_t end_row;    // Rows of the launch up to and with this segment's.
   Divisor spatial_divisor;  // Valid if elements < 2^31.
-  // With Lowering::kModulated: [samples, channels] each in x's type; else null.
+  // With Lowering::kModulated: [samples, channels] each in x's type, or gamma and beta as those of
+  // one sample; else null.
   const char* scale;
   const char* shift;    // Null: there is none.
   Divisor sample_rows;  // Rows of a sample.
@@ -59,7 +60,7 @@ struct RowBatch {
   Constant leaky_slope;
   Activation activation;
   bool centered;       // Statistics::kMeanVariance.
-  float scale_offset;  // With Lowering::kModulated.
+  float scale_offset;  // With Lowering::kModulated; or the weights' offset.
   RowSegment segments[kMaxRowSegments];
 };
 static_assert(sizeof(RowBatch) <= 4000, "kernel parameters hold 4096 bytes");

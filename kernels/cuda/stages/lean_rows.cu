@@ -11,7 +11,7 @@
 // Bytes: each element of each tensor is read once and written once; what belongs to channels comes
 // from the L1 cache or shared memory.
 // Occupancy: with a second tensor 64 registers, 128 KiB of both on a multiprocessor; without it up
-// to 128, 64 KiB; rows to 2 KiB 40 to 64.
+// to 128, 64 KiB; rows to 2 KiB 40 to 64. Small launches with a residual take up to 128.
 // Determinism: the order of any_rows.cu.
 
 #include <cuda_runtime.h>

@@ -24,8 +24,7 @@ enum class Lowering : std::uint8_t {
   // kernels with these as gamma and beta: all samples' channels are then those of one sample.
   kFactors = 2,
   // The kernels of rows in a block, with each sample's scale and shift in place of gamma and beta,
-  // or
-  // for a `weight_offset` with gamma and beta as those of every sample.
+  // or for a `weight_offset` with gamma and beta as those of every sample.
   kModulated = 3,
   // The kernels of this folder.
   kStages = 4,
