@@ -242,6 +242,39 @@ TEST_P(KernelEdgeValuesTest, AnInfinityMakesTheRestOfAMeanSquareRowZero) {
   }
 }
 
+TEST_P(KernelEdgeValuesTest, AnInfiniteGammaMakesInfinitiesOfItsChannelAlone) {
+  constexpr std::int64_t kChannels = 6;
+  Tensor gamma(DType::kFloat32, kChannels), beta(DType::kFloat32, kChannels);
+  gamma.Fill(Data::kNormal, TestSeed() + 18);
+  beta.Fill(Data::kNormal, TestSeed() + 19);
+  gamma.Set(4, kInf);
+  NormParams params;
+  params.gamma = {gamma.data(), DType::kFloat32};
+  for (const std::int64_t spatial : {1, 33, 1024, 70001}) {
+    Tensor x(dtype(), kChannels * spatial);
+    x.Fill(Data::kLargeMean, TestSeed() + 20);
+    for (const NormSpec& plain :
+         {InstanceNormSpec(kChannels, dtype()), GroupNormSpec(kChannels, 2, dtype()),
+          LayerNormSpec(kChannels, dtype()), RmsNormSpec(kChannels, dtype())}) {
+      const NormSpec spec = WithLayout(plain);
+      const Tensor normalized = Normalize(spec, {}, x, spatial);
+      for (const bool has_beta : {false, true}) {
+        params.beta = {has_beta ? beta.data() : nullptr, DType::kFloat32};
+        const Tensor y = Normalize(spec, params, x, spatial);
+        for (std::int64_t i = 0; i < y.count(); ++i) {
+          const std::int64_t channel = channels_last() ? i % kChannels : i / spatial;
+          const double before = normalized.Get(i);
+          if (channel != 4) {
+            ASSERT_TRUE(std::isfinite(y.Get(i))) << i;
+          } else if (std::abs(before) > 0.01) {  // Others may be nothing but what the mean lost.
+            ASSERT_EQ(y.Get(i), std::copysign(kInf, before)) << i << ", spatial " << spatial;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(KernelEdgeValuesTest, GivenStatisticsKeepSpecialValuesInTheirElement) {
   const NormSpec spec = WithLayout(BatchNormSpec(5, dtype()));
   Tensor x(dtype(), 5 * 321);
