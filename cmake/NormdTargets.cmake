@@ -164,6 +164,7 @@ function(normd_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  set(tsan "halt_on_error=1:suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_suppressions.txt")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1;UBSAN_OPTIONS=print_stacktrace=1")
+    ENVIRONMENT "TSAN_OPTIONS=${tsan};UBSAN_OPTIONS=print_stacktrace=1")
 endfunction()
