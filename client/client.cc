@@ -159,6 +159,19 @@ struct Client::Impl {
     if (!status.ok()) return ToAbsl(status, connection->target);
     return response;
   }
+
+  // Likewise one that unregisters memory, and waits until no request uses it.
+  template <typename Request, typename Response>
+  absl::Status Unregister(grpc::Status (inference::GRPCInferenceService::Stub::*method)(
+                              grpc::ClientContext*, const Request&, Response*),
+                          const Request& request, Duration timeout) {
+    grpc::ClientContext context;
+    context.AddMetadata("normd-in-use", "wait");
+    SetTimeout(context, timeout);
+    Response unused;
+    const grpc::Status status = (inference_stub.get()->*method)(&context, request, &unused);
+    return status.ok() ? absl::OkStatus() : ToAbsl(status, connection->target);
+  }
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& target,
@@ -341,13 +354,15 @@ absl::Status Client::RegisterDeviceMemory(const DeviceMemoryName& memory, Durati
 absl::Status Client::UnregisterDeviceMemory(const std::string& name, Duration timeout) {
   inference::CudaSharedMemoryUnregisterRequest request;
   request.set_name(name);
-  inference::CudaSharedMemoryUnregisterResponse unused;
-  grpc::ClientContext context;
-  context.AddMetadata("normd-in-use", "wait");
-  SetTimeout(context, timeout);
-  const grpc::Status status =
-      impl_->inference_stub->CudaSharedMemoryUnregister(&context, request, &unused);
-  return status.ok() ? absl::OkStatus() : ToAbsl(status, impl_->connection->target);
+  return impl_->Unregister(&inference::GRPCInferenceService::Stub::CudaSharedMemoryUnregister,
+                           request, timeout);
+}
+
+absl::Status Client::UnregisterNamedMemory(const std::string& name, Duration timeout) {
+  inference::SystemSharedMemoryUnregisterRequest request;
+  request.set_name(name);
+  return impl_->Unregister(&inference::GRPCInferenceService::Stub::SystemSharedMemoryUnregister,
+                           request, timeout);
 }
 
 absl::StatusOr<HealthStatus> Client::CheckHealth(const std::string& service, Duration timeout) {

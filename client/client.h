@@ -106,8 +106,11 @@ class Client final : public Caller {
     std::uint64_t bytes = 0;
   };
   absl::Status RegisterDeviceMemory(const DeviceMemoryName& memory, Duration timeout = kNoTimeout);
-  // Waits until no request uses it any more.
+  // Waits until no request uses it any more. No name: all memory of devices that the caller's
+  // identity has registered.
   absl::Status UnregisterDeviceMemory(const std::string& name, Duration timeout = kNoTimeout);
+  // The same for memory that was registered by the name of its file.
+  absl::Status UnregisterNamedMemory(const std::string& name, Duration timeout = kNoTimeout);
 
   // grpc.health.v1.Health/Check; blocking. `service` "" is the server as a whole. NOT_FOUND: the
   // server does not know the service.

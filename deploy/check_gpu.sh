@@ -14,12 +14,16 @@
 #   serve      normd on the GPU: every demo model against float64, a load, raw echo beside normd
 #   soak       normd under full load for --soak seconds: memory of host and device must not grow; then
 #              SIGTERM amid a load: whatever was accepted is answered, and normd ends with 0
+#   churn      eight clients that share memory of the host and of the GPU with normd, come, verify every
+#              response and go, of which one is killed every second, until --churn requests are
+#              answered; then for 20 s with normd under memcheck: nothing may be left of them
 #
 # Without a section: all of them, in this order.
 #   --out=DIR      logs and JSON files (./gpu_checks)
 #   --limit=S      seconds for each program at most (300); what a sanitizer has not reached by then
 #                  is said
 #   --soak=S       seconds of the soak (120)
+#   --churn=N      requests of the churn (1000000), which takes 20 s at least and --limit at most
 #   --device=D     as normd's flag (cuda)
 set -euo pipefail
 
@@ -29,6 +33,7 @@ models=$checks/../models
 out=gpu_checks
 limit=300
 soak=120
+churn=1000000
 device=cuda
 sections=()
 for argument in "$@"; do
@@ -36,17 +41,20 @@ for argument in "$@"; do
     --out=*) out=${argument#*=} ;;
     --limit=*) limit=${argument#*=} ;;
     --soak=*) soak=${argument#*=} ;;
+    --churn=*) churn=${argument#*=} ;;
     --device=*) device=${argument#*=} ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
-    tests | sanitize | sanitize_normd | kernels | compare | link | serve | soak) sections+=("$argument") ;;
+    tests | sanitize | sanitize_normd | kernels | compare | link | serve | soak | churn)
+      sections+=("$argument") ;;
     *) echo "check_gpu: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[[ ${#sections[@]} -gt 0 ]] || sections=(tests sanitize sanitize_normd kernels compare link serve soak)
+[[ ${#sections[@]} -gt 0 ]] || sections=(tests sanitize sanitize_normd kernels compare link serve soak churn)
 mkdir -p "$out"
 export NORMD_TEST_GOLDEN=$checks/golden NORMD_TEST_MODELS=$models
 PATH=$PATH:/usr/local/cuda/bin
 normd_pid=''
+scratch=''
 failures=0
 summary=()
 
@@ -125,29 +133,41 @@ normd_below() {
   done
 }
 
-# The signal must go to normd itself.
+# normd's own pid, also below the command that start_server was given.
+normd_process() {
+  if [[ $(<"/proc/$normd_pid/comm") == normd ]]; then echo "$normd_pid"; else normd_below "$normd_pid"; fi
+}
+
+# What sanitizes normd; its exit code tells of what it has found.
+memcheck=(compute-sanitizer --tool memcheck --error-exitcode 86)
+
+# stop_sanitized TEXT: stop_server for normd under memcheck, with what that has found. The signal must
+# go to normd itself.
+stop_sanitized() {
+  local code=0
+  kill -TERM "$(normd_process)" || kill -TERM "$normd_pid"
+  wait "$normd_pid" || code=$?
+  normd_pid=''
+  if [[ $code == 0 ]]; then
+    note ok "memcheck of $1: $(grep 'ERROR SUMMARY' "$out/normd.log" | tail -n 1)"
+  else
+    grep -E '^=========' "$out/normd.log" | head -n 30 || true
+    note FAILED "memcheck of $1: exit code $code"
+  fi
+}
+
 run_sanitize_normd() {
-  local sanitizer code=0
+  local code=0
   if ! command -v compute-sanitizer >/dev/null; then
     note - 'sanitize_normd: no compute-sanitizer on this machine'
     return
   fi
-  start_server compute-sanitizer --tool memcheck --error-exitcode 86 || return 0
+  start_server -- "${memcheck[@]}" || return 0
   limited memcheck-normd-load "$bin/normload" --server=127.0.0.1:28001 --concurrency=8 \
     --mix="$mix" --warmup=0s --duration=5s --timeout=60s --verify --verify_every=10 \
     --model_repository="$models" || code=$?
   [[ $code == 0 ]] || { tail -n 20 "$out/memcheck-normd-load.log"; note FAILED "normload: exit code $code"; }
-  sanitizer=$normd_pid
-  kill -TERM "$(normd_below "$sanitizer")" || kill -TERM "$sanitizer"
-  code=0
-  wait "$sanitizer" || code=$?
-  normd_pid=''
-  if [[ $code == 0 ]]; then
-    note ok "memcheck of normd: $(grep 'ERROR SUMMARY' "$out/normd.log" | tail -n 1)"
-  else
-    grep -E '^=========' "$out/normd.log" | head -n 30 || true
-    note FAILED "memcheck of normd: exit code $code"
-  fi
+  stop_sanitized normd
 }
 
 run_kernels() {
@@ -184,17 +204,22 @@ stop_server() {
   wait "$normd_pid" || note FAILED "normd: exit code $?"
   normd_pid=''
 }
-trap stop_server EXIT
+trap 'stop_server; rm -rf "$scratch"' EXIT
 
-# start_server [COMMAND...]: normd, as an argument of that command.
+# start_server [FLAG...] [-- COMMAND...]: normd with these flags too, as an argument of that command.
 start_server() {
-  local i
+  local i flags=()
+  while [[ $# -gt 0 && $1 != -- ]]; do
+    flags+=("$1")
+    shift
+  done
+  [[ $# == 0 ]] || shift
   if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then
     note FAILED 'port 28001 is in use: another server answers there'
     return 1
   fi
   "$@" "$bin/normd" --model_repository="$models" --device="$device" --listen=127.0.0.1:28001 \
-    --metrics_listen=127.0.0.1:28002 --lame_duck=1s >"$out/normd.log" 2>&1 &
+    --metrics_listen=127.0.0.1:28002 --lame_duck=1s "${flags[@]}" >"$out/normd.log" 2>&1 &
   normd_pid=$!
   for ((i = 0; i < 150; i++)); do
     if "$bin/normctl" health --server=127.0.0.1:28001 >/dev/null 2>&1; then return; fi
@@ -248,7 +273,7 @@ run_serve() {
 
 # The memory of normd and of every device, in MiB.
 memory() {
-  awk '/^VmRSS/{printf "%d ", $2 / 1024}' "/proc/$normd_pid/status"
+  awk '/^VmRSS/{printf "%d ", $2 / 1024}' "/proc/$(normd_process)/status"
   { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null || echo 0; } |
     awk '{sum += $1} END {print sum}'
 }
@@ -294,6 +319,184 @@ run_soak() {
   else
     note FAILED 'SIGTERM amid a load lost requests'
   fi
+}
+
+# scrape: normd's metrics, to $out/metrics.txt; empty where it does not respond.
+scrape() {
+  : >"$out/metrics.txt"
+  {
+    printf 'GET /metrics HTTP/1.1\r\nHost: normd\r\nConnection: close\r\n\r\n' >&3
+    timeout 10 cat <&3 >"$out/metrics.txt"
+  } 3<>/dev/tcp/127.0.0.1/28002
+} 2>/dev/null
+
+# metric SERIES [LABEL [WITHOUT]]: the sum of the scraped series that begin so, match the one expression
+# and not the other.
+metric() {
+  awk -v series="$1" -v label="${2:-}" -v without="${3:-^$}" '
+    index($0, series) == 1 && $0 ~ label && $0 !~ without {sum += $NF}
+    END {if (NR > 0) printf "%d\n", sum; else print "unknown"}' "$out/metrics.txt"
+}
+
+# How many Normalize calls normd has answered.
+answered() { metric 'normd_requests_total{' 'method="Normalize",code="OK"'; }
+
+# churn_client NUMBER PLANE REQUESTS: a normload of so many requests after the other until
+# $scratch/over is there, with a line for each: gone, or killed, which USR1 does. It ends with one that
+# fails, or hangs until TERM.
+churn_client() {
+  local child='' killed='' code log=$out/churn-client-$1.log flags gpu=0
+  trap 'if kill -KILL "$child"; then killed=yes; fi 2>/dev/null' USR1
+  trap 'kill -KILL "$child" 2>/dev/null || true' TERM
+  flags=(--plane=shm --shared_memory="unix://$scratch/regions")
+  if [[ $2 == cuda ]]; then
+    [[ $device != cuda:* ]] || gpu=${device#cuda:}
+    flags=(--plane=cuda --cuda_device="${gpu%%,*}")
+  fi
+  while [[ ! -e $scratch/over ]]; do
+    killed=''
+    "$bin/normload" --quiet --server=127.0.0.1:28001 "${flags[@]}" \
+      --mix=instance_norm_64:2x64x33:float32:3,layer_norm_1024:7x1024:bf16 --requests="$3" \
+      --duration=60s --timeout=60s --warmup=0s --concurrency=2 --connections=1 --verify \
+      --verify_every=1 --model_repository="$models" >"$log" 2>&1 &
+    child=$!
+    code=138
+    while [[ $code == 138 || $code == 143 ]]; do  # These signals end the wait, too.
+      code=0
+      wait "$child" || code=$?
+    done
+    child=''
+    if [[ $code == 0 ]]; then
+      echo gone
+    elif [[ $code == 137 && -n $killed ]]; then
+      echo killed
+    else
+      echo "failed: exit code $code, $log: $(tail -n 1 "$log")"
+      return
+    fi
+  done
+}
+
+# churn_clients REQUESTS SECONDS EACH: eight clients of EACH requests, of which one is killed every
+# second, until normd has answered REQUESTS in all and that time is over, or churn_end is there. Then
+# the last go by themselves. Nothing where a client has failed before.
+churn_clients() {
+  local planes=(shm cuda) loops=() begin=$SECONDS i
+  if grep -q '^failed' "$scratch/clients"; then return; fi
+  [[ $device != cpu ]] || planes=(shm shm)
+  rm -f "$scratch/over"
+  for ((i = 0; i < 8; i++)); do
+    churn_client "$i" "${planes[i % 2]}" "$3" >>"$scratch/clients" 2>>"$out/churn-clients.log" &
+    loops+=($!)
+  done
+  for ((i = 0; SECONDS < churn_end; i++)); do
+    sleep 1
+    if ! jobs -rp | grep -qx "${loops[i % 8]}" || grep -q '^failed' "$scratch/clients"; then break; fi
+    kill -USR1 "${loops[i % 8]}" || break
+    if scrape && ((SECONDS - begin >= $2 && $(answered) >= $1)); then break; fi
+  done
+  : >"$scratch/over"
+  for ((i = 0; i < 150; i++)); do
+    if ! jobs -rp | grep -qvx "$normd_pid"; then break; fi
+    sleep 1
+  done
+  for i in "${loops[@]}"; do
+    if jobs -rp | grep -qx "$i"; then kill -TERM "$i"; fi
+    wait "$i" || echo "failed: a client's shell, exit code $?" >>"$scratch/clients"
+  done
+}
+
+# churn_rest: lets go what killed clients have left on devices, and waits until normd has no region.
+# Prints what must not grow: MiB of normd and of the devices, normd's descriptors and mappings.
+churn_rest() {
+  local pid descriptors i
+  "$bin/normctl" unregister --all --kind=device --server=127.0.0.1:28001 --timeout=60s >&2 || return 1
+  for ((i = 0; i < 100; i++)); do
+    if scrape && [[ $(metric 'normd_shared_regions{') == 0 ]]; then break; fi
+    sleep 0.2
+  done
+  [[ $(metric 'normd_shared_regions{') != unknown ]] || return 1
+  pid=$(normd_process)
+  descriptors=("/proc/$pid/fd"/*)
+  echo "$(memory) ${#descriptors[@]} $(wc -l <"/proc/$pid/maps")"
+}
+
+# churn_left NAME BEFORE AFTER: whether the churn between two rests has left anything. memcheck keeps
+# records of its own, in the memory of normd and of the device.
+churn_left() {
+  local before after text errors
+  read -ra before <<<"$2"
+  read -ra after <<<"$3"
+  text="host ${before[0]} -> ${after[0]} MiB, device ${before[1]} -> ${after[1]} MiB,"
+  text+=" descriptors ${before[2]} -> ${after[2]}, mappings ${before[3]} -> ${after[3]}"
+  # Arenas of the allocator come and go, and with them threads of gRPC's.
+  if [[ $1 == *memcheck* ]]; then
+    before[0]=${after[0]}
+    before[1]=${after[1]}
+  fi
+  if ((after[0] <= before[0] + 16 && after[1] <= before[1] + 2 && after[2] <= before[2] + 8 &&
+    after[3] <= before[3] + 64)); then
+    note ok "$1: $text"
+  else
+    note FAILED "$1: grows: $text"
+  fi
+  # A killed client's call may come without its message, or after its region has gone. Its
+  # registration may come when its memory has gone, and is no request.
+  errors=$(metric 'normd_requests_total{' 'method="Normalize"' 'code="(OK|CANCELLED|NOT_FOUND)"')
+  text="$(metric 'normd_shared_regions{') regions, $(metric 'normd_inflight_bytes ') bytes inside,"
+  text+=" $errors requests that failed"
+  if [[ $text == '0 regions, 0 bytes inside, 0 requests that failed' ]]; then
+    note ok "$1: $text"
+  else
+    note FAILED "$1: left $text"
+  fi
+}
+
+# churn_once NAME REQUESTS EACH: the churn of the server that runs, in two parts, with a rest after each.
+churn_once() {
+  local name=$1 begin=$SECONDS churn_end=$((SECONDS + limit)) early late count killed text
+  : >"$scratch/clients"
+  churn_clients "$(($2 / 3))" 7 "$3"
+  early=$(churn_rest 2>>"$out/churn-clients.log") || early=''
+  churn_clients "$2" 13 "$3"
+  late=$(churn_rest 2>>"$out/churn-clients.log") || late=''
+
+  count=$(answered)
+  killed=$(grep -c '^killed$' "$scratch/clients" || true)
+  text="$count requests in $((SECONDS - begin)) s, of $(wc -l <"$scratch/clients") clients $killed killed"
+  if grep -m 4 '^failed' "$scratch/clients"; then
+    note FAILED "$name: a client that nobody killed failed; $text"
+  elif [[ -z $early || -z $late ]]; then
+    tail -n 20 "$out/churn-clients.log"
+    note FAILED "$name: normd cannot be asked what is left; $text"
+  elif ((count < $2 || killed < 3)); then
+    note FAILED "$name: wanted $2 requests and 3 clients killed within $limit s; $text"
+  else
+    note ok "$name: every response is right; $text"
+  fi
+  [[ -z $early || -z $late ]] || churn_left "$name" "$early" "$late"
+}
+
+run_churn() {
+  local flags before
+  scratch=$(mktemp -d)
+  flags=(--shared_memory_cuda --shared_memory=fd --shared_memory_listen="unix://$scratch/regions")
+  # What killed clients leave on devices stays until the rest.
+  flags+=(--max_shared_regions=65536 --max_identity_shared_regions=65536)
+  : >"$out/churn-clients.log"
+  start_server "${flags[@]}" || return 0
+  churn_once churn "$churn" 2000
+  before=$failures
+  stop_server
+  [[ $failures != "$before" ]] || note ok 'churn: SIGTERM ends normd with 0'
+  if [[ $device == cpu ]] || ! command -v compute-sanitizer >/dev/null; then
+    note - 'churn under memcheck: no GPU, or no compute-sanitizer on this machine'
+    return
+  fi
+  # The driver refuses the handle of a client that is killed while it registers.
+  start_server "${flags[@]}" -- "${memcheck[@]}" --report-api-errors no || return 0
+  churn_once 'churn under memcheck' 0 200
+  stop_sanitized 'normd in the churn'
 }
 
 for section in "${sections[@]}"; do

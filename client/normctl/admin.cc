@@ -1,5 +1,7 @@
 // The commands that tell and change the server's state.
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/normctl/command.h"
 #include "client/normctl/print.h"
@@ -21,7 +23,7 @@ class HealthCommand final : public Command {
     flags.Add("model", &model_, "MODEL", "Asks for this model's health.");
     flags.Add("watch", &watch_, "", "Prints each change until interrupted.");
   }
-  absl::Status Check() const override {
+  absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
     if (service_.empty() || model_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("--service and --model: wanted one of them");
   }
@@ -110,6 +112,68 @@ class RegionsCommand final : public Command {
   }
 };
 
+class UnregisterCommand final : public Command {
+ public:
+  const char* name() const override { return "unregister"; }
+  const char* arguments() const override { return "NAME..."; }
+  const char* summary() const override { return "unregisters memory that clients have left"; }
+  bool takes_further_arguments() const override { return true; }
+
+  void AddFlags(FlagSet& flags) override {
+    flags.Add("kind", &kind_, "KIND",
+              "device or named, as `normctl regions` tells of a region; required. Memory that came "
+              "as a descriptor ends with its client's connection.");
+    flags.Add("all", &all_, "",
+              "Instead of names: all regions of this kind that this identity has registered, those "
+              "of clients that live too.");
+  }
+  absl::Status Check(absl::Span<const std::string> arguments) const override {
+    if (kind_ != "device" && kind_ != "named") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--kind: \"", kind_, "\", wanted device or named"));
+    }
+    if (all_ != arguments.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("NAME: ", arguments.size(), " names ",
+                                                     all_ ? "with" : "without",
+                                                     " --all, wanted one of the two"));
+    }
+    // In the protocol an empty name is all of them.
+    if (std::find(arguments.begin(), arguments.end(), "") != arguments.end()) {
+      return absl::InvalidArgumentError("NAME: empty, wanted a region's name, or --all");
+    }
+    return absl::OkStatus();
+  }
+
+  // The first error ends it: what was unregistered until then has been printed.
+  absl::Status Run(const Context& context) override {
+    const std::vector<std::string> everything = {""};
+    for (const std::string& region : all_ ? everything : context.arguments) {
+      const absl::Status status =
+          kind_ == "device" ? context.client->UnregisterDeviceMemory(region, context.timeout)
+                            : context.client->UnregisterNamedMemory(region, context.timeout);
+      if (!status.ok()) return status;
+      Print(context, region);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Print(const Context& context, const std::string& region) const {
+    if (context.json) {
+      nlohmann::json json = {{"kind", kind_}, {"all", all_}};
+      if (!all_) json["name"] = region;
+      *context.out << json << "\n";
+    } else if (all_) {
+      *context.out << "unregistered all of kind " << kind_ << "\n";
+    } else {
+      *context.out << "unregistered " << region << "\n";
+    }
+  }
+
+  std::string kind_;
+  bool all_ = false;
+};
+
 // What `model`, `load` and `unload` share: a model's name and version.
 class ModelCommandBase : public Command {
  public:
@@ -188,6 +252,7 @@ std::vector<std::unique_ptr<Command>> MakeAdminCommands() {
   commands.push_back(std::make_unique<LoadCommand>());
   commands.push_back(std::make_unique<UnloadCommand>());
   commands.push_back(std::make_unique<RegionsCommand>());
+  commands.push_back(std::make_unique<UnregisterCommand>());
   return commands;
 }
 

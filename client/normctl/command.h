@@ -41,8 +41,12 @@ class Command {
   virtual bool HasDefaultTimeout() const { return true; }
 
   virtual void AddFlags(FlagSet& flags) { (void)flags; }
-  // Conditions between flags. InvalidArgument: the command line is wrong.
-  virtual absl::Status Check() const { return absl::OkStatus(); }
+  // Conditions between flags, and on the arguments without them. InvalidArgument: the command line
+  // is wrong.
+  virtual absl::Status Check(absl::Span<const std::string> arguments) const {
+    (void)arguments;
+    return absl::OkStatus();
+  }
   // Prints to context.out. An error is printed by the caller.
   virtual absl::Status Run(const Context& context) = 0;
 };

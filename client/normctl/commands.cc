@@ -121,7 +121,7 @@ int RunNormctl(absl::Span<const std::string> arguments, std::ostream& out, std::
   if (common.timeout <= absl::ZeroDuration()) {
     return UsageError(err, "--timeout: wanted a time above zero, such as 500ms or 10s");
   }
-  if (absl::Status status = command.Check(); !status.ok()) {
+  if (absl::Status status = command.Check(*others); !status.ok()) {
     return UsageError(err, std::string(status.message()));
   }
   ClientOptions options;

@@ -126,7 +126,7 @@ class NormalizeCommand final : public Command {
     flags.Add("model_repository", &repository_, "DIR",
               "Folder of the server's models, for --verify.");
   }
-  absl::Status Check() const override {
+  absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
     if (model_.empty()) return absl::InvalidArgumentError("--model: wanted a model's name");
     if (!ParsePriority(priority_).has_value()) {
       return absl::InvalidArgumentError(

@@ -23,7 +23,7 @@ class RandomCommand final : public Command {
     flags.Add("high", &high_, "X", "See --low.");
     flags.Add("seed", &seed_, "N", "The same seed gives the same tensor everywhere.");
   }
-  absl::Status Check() const override {
+  absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
     if (absl::Status s = ParseDType(dtype_).status(); !s.ok()) return Named(s);
     return Named(ParseShape(shape_).status());
   }

@@ -71,7 +71,7 @@ class TokenCommand final : public Command {
   void AddFlags(FlagSet& flags) override {
     flags.Add("out", &out_, "FILE", "New file for the token itself, which its client reads.");
   }
-  absl::Status Check() const override {
+  absl::Status Check(absl::Span<const std::string> /*arguments*/) const override {
     return out_.empty() ? absl::InvalidArgumentError("--out: empty, wanted a file for the token")
                         : absl::OkStatus();
   }

@@ -27,17 +27,16 @@ void Verify(const Item& item, const Expectation& expectation,
                    comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
 }
 
-void VerifyStream(const Item& item, const Expectation& expectation,
-                  const client::StreamResult& result, absl::Span<const std::byte> stream,
-                  Outcome& outcome) {
-  const absl::StatusOr<std::vector<client::Tensor>> outputs =
-      client::SplitStream(result.outputs, stream, result.samples);
+// The same of outputs that were copied out of a response of these.
+void VerifyCopies(const Item& item, const Expectation& expectation,
+                  absl::Span<const client::TensorSpec> specs,
+                  const absl::StatusOr<std::vector<client::Tensor>>& outputs, Outcome& outcome) {
   if (!outputs.ok()) {
     outcome.verdict = Verdict::kWrong;
     outcome.message = absl::StrCat(item.entry.ToString(), ": ", outputs.status().message());
     return;
   }
-  Verify(item, expectation, client::ReceivedTensors(result.outputs, *outputs).tensors(), outcome);
+  Verify(item, expectation, client::ReceivedTensors(specs, *outputs).tensors(), outcome);
 }
 
 void SetError(const absl::Status& status, Outcome& outcome) {
@@ -93,7 +92,8 @@ Outcome ToOutcome(const absl::StatusOr<client::StreamResult>& result, const Item
   outcome.first_bytes = reply.first_bytes;
   SetStages(result->trailer.stages(), outcome);
   if (reply.expectation != nullptr && result->version == reply.expectation->version) {
-    VerifyStream(item, *reply.expectation, *result, reply.bytes, outcome);
+    VerifyCopies(item, *reply.expectation, result->outputs,
+                 client::SplitStream(result->outputs, reply.bytes, result->samples), outcome);
   }
   return outcome;
 }
@@ -238,7 +238,13 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendShared(SharedSlots& slots,
       slots.request(slot), timeout,
       [this, &slots, slot, &item, expectation = ExpectationFor(outgoing),
        done = std::move(done)](const absl::StatusOr<client::NormalizeResponse>& response) mutable {
-        const Outcome outcome = ToOutcome(response, item, expectation, clock_.Now());
+        Outcome outcome = ToOutcome(response, item, nullptr, clock_.Now());
+        if (expectation != nullptr && response.ok() &&
+            response->version() == expectation->version) {
+          std::vector<client::TensorSpec> specs;
+          for (const auto& output : response->outputs()) specs.push_back(output.spec());
+          VerifyCopies(item, *expectation, specs, slots.ReadOutputs(slot, *response), outcome);
+        }
         slots.Give(slot, response.ok());
         std::move(done)(outcome);
       });

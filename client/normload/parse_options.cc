@@ -193,7 +193,7 @@ absl::Status SetMetrics(ProgramOptions& o) {
 }
 
 PlannedCalls CallsOf(const ProgramOptions& o) {
-  PlannedCalls calls{o.server, o.fleet.has_value(), "", o.cancel_share, o.max_sending, o.verify};
+  PlannedCalls calls{o.server, o.fleet.has_value(), "", o.cancel_share, o.max_sending};
   for (const MixEntry& entry : o.mix) {
     if (entry.streamed()) calls.stream = entry.ToString();
   }

@@ -80,7 +80,6 @@ absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
 
 absl::StatusOr<Plane> PlaneFlags::DevicePlane(const PlannedCalls& calls) const {
   if (device < 0) return Wrong("cuda_device", absl::StrCat(device), "0 or more");
-  if (calls.verify) return Wrong("verify", "true", "no --verify with memory of a device");
   if (absl::Status status = CheckShared(Plane::kDevice, calls); !status.ok()) return status;
   return Plane::kDevice;
 }

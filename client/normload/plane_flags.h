@@ -28,7 +28,6 @@ struct PlannedCalls {
   std::string stream;     // An entry of the mix that is streamed; empty: none.
   double cancel_share = 0;
   int max_sending = 0;
-  bool verify = false;
 };
 
 struct PlaneFlags {

@@ -66,9 +66,10 @@ client::NormalizeRequest RequestFor(const Item& item, const ProgramOptions& opti
   return request;
 }
 
-// However long it waits in the queue, for the reason that CallTimeout has.
+// However long it waits in the queue, for the reason that CallTimeout has. `slots`: where the
+// request, which is their first, has its outputs; null: in messages.
 absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest request,
-                               const ProgramOptions& options) {
+                               const SharedSlots* slots, const ProgramOptions& options) {
   request.queue_timeout = Duration{0};
   const absl::StatusOr<client::NormalizeResponse> response = client.Normalize(request);
   if (!response.ok()) return response.status();
@@ -76,11 +77,16 @@ absl::StatusOr<Reply> CallOnce(client::Client& client, client::NormalizeRequest 
   reply.version = response->version();
   if (!options.verify) return reply;
   for (const client::OutputTensor& output : response->outputs()) {
+    reply.specs.push_back(output.spec());
+    if (slots != nullptr) continue;
     absl::StatusOr<client::Tensor> tensor = output.ToTensor();
     if (!tensor.ok()) return tensor.status();
-    reply.specs.push_back(output.spec());
     reply.outputs.push_back(*std::move(tensor));
   }
+  if (slots == nullptr) return reply;
+  absl::StatusOr<std::vector<client::Tensor>> outputs = slots->ReadOutputs(0, *response);
+  if (!outputs.ok()) return outputs.status();
+  reply.outputs = *std::move(outputs);
   return reply;
 }
 
@@ -179,12 +185,12 @@ absl::StatusOr<Reply> CallItem(client::Client& client, const Item& item,
                                std::vector<std::shared_ptr<SharedSlots>>& slots) {
   if (item.entry.streamed()) return StreamOnce(client, item, options);
   if (options.plane != Plane::kShared && options.plane != Plane::kDevice) {
-    return CallOnce(client, RequestFor(item, options), options);
+    return CallOnce(client, RequestFor(item, options), nullptr, options);
   }
   absl::StatusOr<std::shared_ptr<SharedSlots>> shared = ShareItem(client, item, options);
   if (!shared.ok()) return shared.status();
   slots.push_back(*std::move(shared));
-  return CallOnce(client, slots.back()->first(), options);
+  return CallOnce(client, slots.back()->first(), slots.back().get(), options);
 }
 
 absl::StatusOr<Expectation> Expect(const Item& item, const Reply& reply,

@@ -1,5 +1,6 @@
 #include "client/normload/shared_slots.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -87,12 +88,14 @@ absl::StatusOr<std::unique_ptr<SharedSlots>> SharedSlots::Create(
     requests.push_back(*std::move(encoded));
     if (!first) first = *std::move(one);
   }
-  return std::unique_ptr<SharedSlots>(new SharedSlots(*std::move(first), std::move(requests)));
+  return std::unique_ptr<SharedSlots>(
+      new SharedSlots(*region, *std::move(first), std::move(requests)));
 }
 
-SharedSlots::SharedSlots(client::NormalizeRequest first,
+SharedSlots::SharedSlots(std::shared_ptr<const client::Region> region,
+                         client::NormalizeRequest first,
                          std::vector<client::EncodedRequest> requests)
-    : first_(std::move(first)), requests_(std::move(requests)) {
+    : region_(std::move(region)), first_(std::move(first)), requests_(std::move(requests)) {
   MutexLock lock(mutex_);
   for (std::size_t slot = 0; slot < requests_.size(); ++slot) free_.push_back(slot);
 }
@@ -103,6 +106,30 @@ std::optional<std::size_t> SharedSlots::Take() {
   const std::size_t slot = free_.front();
   free_.pop_front();
   return slot;
+}
+
+absl::StatusOr<std::vector<client::Tensor>> SharedSlots::ReadOutputs(
+    std::size_t slot, const client::NormalizeResponse& response) const {
+  std::vector<client::Tensor> tensors;
+  for (const client::OutputTensor& output : response.outputs()) {
+    absl::StatusOr<client::Tensor> tensor =
+        client::Tensor::Allocate(output.dtype(), output.shape());
+    if (!tensor.ok()) return tensor.status();
+    // The bytes of one in the slot have the address of its place, and may not be read there.
+    const auto& places = requests_[slot].shared()->outputs;
+    const auto place = std::find_if(places.begin(), places.end(), [&](const auto& one) {
+      return !output.pieces().empty() && output.pieces().front().data() == one.bytes.data();
+    });
+    if (place == places.end()) {
+      output.CopyTo(tensor->mutable_bytes());
+    } else if (absl::Status status = region_->Read(static_cast<std::size_t>(place->region_offset),
+                                                   tensor->mutable_bytes());
+               !status.ok()) {
+      return status;
+    }
+    tensors.push_back(*std::move(tensor));
+  }
+  return tensors;
 }
 
 void SharedSlots::Give(std::size_t slot, bool responded) {

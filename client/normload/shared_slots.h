@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "client/region.h"
 #include "client/request.h"
+#include "client/response.h"
 #include "client/tensor/tensor.h"
 
 namespace normd::load {
@@ -44,13 +45,19 @@ class SharedSlots {
   std::optional<std::size_t> Take();
   // Its message.
   const client::EncodedRequest& request(std::size_t slot) const { return requests_[slot]; }
+  // Copies of the outputs of the response to it, which lie in the slot until that is given back.
+  // Region::Read's errors, and those of Tensor::Allocate.
+  absl::StatusOr<std::vector<client::Tensor>> ReadOutputs(
+      std::size_t slot, const client::NormalizeResponse& response) const;
   // The call of the slot has ended. Where it has ended without a response the server may still
   // write there: then the slot is the last to be used again.
   void Give(std::size_t slot, bool responded);
 
  private:
-  SharedSlots(client::NormalizeRequest first, std::vector<client::EncodedRequest> requests);
+  SharedSlots(std::shared_ptr<const client::Region> region, client::NormalizeRequest first,
+              std::vector<client::EncodedRequest> requests);
 
+  const std::shared_ptr<const client::Region> region_;  // shared: with the requests.
   const client::NormalizeRequest first_;
   const std::vector<client::EncodedRequest> requests_;  // By slot.
   Mutex mutex_;

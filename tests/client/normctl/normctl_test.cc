@@ -169,8 +169,8 @@ TEST(NormctlUsageTest, WrongCommandLinesAreUsageErrors) {
 TEST(NormctlUsageTest, HelpNamesEveryCommandAndItsFlags) {
   const Ran ran = Invoke({"--help"});
   EXPECT_EQ(ran.code, kExitOk);
-  for (const char* command :
-       {"health", "info", "models", "model", "load", "unload", "normalize", "random"}) {
+  for (const char* command : {"health", "info", "models", "model", "load", "unload", "regions",
+                              "unregister", "normalize", "random"}) {
     EXPECT_THAT(ran.out, HasSubstr(std::string("  ") + command + " "));
     const Ran own = Invoke({command, "--help"});
     EXPECT_EQ(own.code, kExitOk);

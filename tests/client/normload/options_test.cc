@@ -204,6 +204,7 @@ TEST(OptionsTest, ThePlaneIsWhatTheAddressesSayOrTheFlag) {
   EXPECT_EQ(plane({regions}), Plane::kShared);
   EXPECT_EQ(plane({"--server=unix:///s", regions, "--plane=shm"}), Plane::kShared);
   EXPECT_EQ(plane({"--plane=cuda"}), Plane::kDevice);
+  EXPECT_EQ(plane({"--plane=cuda", "--verify", "--model_repository=m"}), Plane::kDevice);
   for (const Plane one : {Plane::kGrpc, Plane::kUnixSocket, Plane::kShared, Plane::kDevice}) {
     EXPECT_EQ(PlaneOf(Name(one)), one);
   }
