@@ -23,6 +23,9 @@ kernels normalize the rounded sum. Each is held against its own definition. The 
 be exactly those of float64, rounded. Ours writes outputs of its own; with --in-place it overwrites
 its inputs as well.
 
+FlashInfer's LayerNorm takes float32 parameters alone. Ours with bfloat16 ones stands beside its
+RMSNorm, which reads no beta and takes no mean.
+
 Usage: compare_flashinfer.py --flashinfer DIR [--library build/release/lib/libnorm_kernels.so]
                              [--nvcc PATH] [--only TEXT] [--in-place] [--repetitions N]
 """
@@ -64,6 +67,7 @@ FUNCTIONS = {
     "GemmaFusedAddRMSNorm": (GEMMA_SHAPES, "x, residual, gamma, rows, d, d, d, eps, pdl, stream"),
     "LayerNorm": (LAYER_SHAPES, "x, gamma, beta, y, rows, d, eps, stream"),
 }
+SMALL_SHAPES = SHAPES[:4]  # Of LayerNorm with bfloat16 parameters.
 HEADER = "flashinfer/norm.cuh"
 WRAPPER = """
 extern "C" int {name}(__nv_bfloat16* x, __nv_bfloat16* residual, {y_type}* y, {gamma_type}* gamma,
@@ -84,6 +88,7 @@ class Workload:
 
     def __init__(self, function, rows, width):
         self.function, self.rows, self.width = function, rows, width
+        self.peer = self  # What FlashInfer computes.
         self.adds = "FusedAdd" in function
         self.quantizes = function.endswith("Quant")
         self.weight_offset = 1.0 if function.startswith("Gemma") else 0.0
@@ -100,6 +105,18 @@ class Workload:
         if self.is_layer_norm:
             return gamma, uniform(self.width, -0.5, 0.5)
         return gamma.bfloat16(), None
+
+
+class NarrowLayerNorm(Workload):
+    """LayerNorm with bfloat16 parameters, beside FlashInfer's RMSNorm."""
+
+    def __init__(self, rows, width):
+        super().__init__("LayerNorm", rows, width)
+        self.peer = Workload("RMSNorm", rows, width)
+        self.name += ", bfloat16 gamma and beta; RMSNorm"
+
+    def parameters(self):
+        return tuple(each.bfloat16() for each in super().parameters())
 
 
 def uniform(shape, low, high):
@@ -291,16 +308,17 @@ def measure(workload, flashinfer, library, options):
     """The times of each kind, and the errors of FlashInfer and ours."""
     turns = ROTATED_BYTES // workload.bytes_moved
     sets = range(min(MOST_SETS, turns))
-    parameters = workload.parameters()
-    theirs = [Tensors(workload, seed, in_place=True) for seed in sets]
+    peer = workload.peer
+    parameters, their_parameters = workload.parameters(), peer.parameters()
+    theirs = [Tensors(peer, seed, in_place=True) for seed in sets]
     own = [Tensors(workload, seed, options.in_place) for seed in sets]
     kinds = {"copy": copies(workload.bytes_moved // 2, len(sets))}
-    for kind in ("plain",) if workload.is_layer_norm else ("pdl", "plain"):
-        kinds[kind] = [flashinfer.prepare(workload, each, parameters, kind == "pdl")
+    for kind in ("plain",) if peer.is_layer_norm else ("pdl", "plain"):
+        kinds[kind] = [flashinfer.prepare(peer, each, their_parameters, kind == "pdl")
                        for each in theirs]
     kinds["ours"] = [prepare_ours(library, workload, each, parameters) for each in own]
     their_call = kinds.get("pdl", kinds["plain"])[0]
-    errors = (error(workload, theirs[0], parameters, their_call, rounds_sum=False),
+    errors = (error(peer, theirs[0], their_parameters, their_call, rounds_sum=False),
               error(workload, own[0], parameters, kinds["ours"][0], rounds_sum=True))
     launches = min(MOST_LAUNCHES, max(1, turns // GRAPH_CALLS))
     return launch_times(kinds, launches, options.repetitions), errors
@@ -343,6 +361,7 @@ def main():
     print(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}", flush=True)
     workloads = [Workload(name, *shape) for name in flashinfer.functions
                  for shape in FUNCTIONS[name][0]]
+    workloads += [NarrowLayerNorm(*shape) for shape in SMALL_SHAPES]
     failed = False
     for workload in (each for each in workloads if options.only in each.name):
         try:

@@ -112,12 +112,16 @@ class StagesBitsTest : public ::testing::TestWithParam<std::tuple<DType, Layout,
   }
 
   void Check(const StagedSpec& staged, std::int64_t samples, std::int64_t spatial) {
+    Check(staged, StagedParams(staged.spec, staged.input_bias, random_), samples, spatial);
+  }
+
+  void Check(const StagedSpec& staged, const StagedParams& params, std::int64_t samples,
+             std::int64_t spatial) {
     const NormSpec& spec = staged.spec;
     SCOPED_TRACE(::testing::Message()
                  << alone_->Name() << ", " << staged.names << ", statistics "
                  << static_cast<int>(spec.statistics) << ", groups " << spec.groups << " of "
                  << spec.channels << " channels, spatial " << spatial);
-    const StagedParams params(spec, staged.input_bias, random_);
     const NormParams view = params.View();
     StagedSegment whole(spec, samples, spatial, random_.Draw(1, 3000), random_);
     whole.WantStatistics(random_.Chance(50));
@@ -191,8 +195,8 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAtAnyAddress) {
   }
 }
 
-// Launches of thousands of rows take other ways than small ones: rows that share factors, and tiles
-// of positions, are handed out to blocks that stay.
+// Launches of thousands of rows take other ways than small ones, which ask for gamma and beta with
+// the row: rows that share factors, and tiles of positions, are handed out to blocks that stay.
 TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
   const DType dtype = std::get<DType>(GetParam());
   const Layout layout = std::get<Layout>(GetParam());
@@ -222,6 +226,20 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
         staged.spec.quantization_scale =
             layout == Layout::kChannelsFirst ? QuantizationScale::kRow : QuantizationScale::kBlock;
         Check(staged, 600 * samples, 1);
+        const auto check = [&](const StagedSpec& more) {
+          Check(more, StagedParams::OfRowsType(more.spec, random_), 300 * samples, 1);
+        };
+        staged.spec.residual = staged.spec.residual_out = true;
+        check(staged);
+        staged.spec.quantization_scale = QuantizationScale::kStatic;
+        staged.spec.output_scale = 0.01;
+        check(staged);
+        staged.spec.quantization = Quantization::kNone;
+        staged.spec.output_scale = 0;
+        check(staged);
+        StagedSpec offset = of(channels, statistics);
+        offset.spec.weight_offset = 1;
+        check(offset);
       } else {
         staged.spec.scale = staged.spec.shift = true;
         Check(staged, samples, 600);

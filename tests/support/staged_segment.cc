@@ -81,6 +81,16 @@ StagedParams::StagedParams(const NormSpec& spec, bool input_bias, Random& random
   }
 }
 
+StagedParams StagedParams::OfRowsType(const NormSpec& spec, Random& random) {
+  StagedParams params;
+  for (Values* const values : {&params.gamma_, &params.beta_}) {
+    if (values == &params.beta_ && random.Chance(50)) continue;
+    values->emplace(spec.dtype, spec.channels, 0);
+    FillNormal(spec.dtype, (*values)->data(), spec.channels, random);
+  }
+  return params;
+}
+
 NormParams StagedParams::View() const {
   NormParams params;
   const auto view = [](const Values& from, ParamVector* to) {

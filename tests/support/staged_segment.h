@@ -61,10 +61,13 @@ void FillNormal(DType dtype, void* data, std::int64_t count, Random& random);
 class StagedParams {
  public:
   StagedParams(const NormSpec& spec, bool input_bias, Random& random);
+  // A gamma and perhaps a beta of x's type at aligned addresses, as models have them.
+  static StagedParams OfRowsType(const NormSpec& spec, Random& random);
 
   NormParams View() const;
 
  private:
+  StagedParams() = default;
   using Values = std::optional<Tensor>;
   static void Draw(std::int64_t count, Random& random, Values* values);
 

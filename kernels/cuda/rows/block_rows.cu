@@ -36,14 +36,14 @@ constexpr int WantedBlocks(int vectors, int threads) {
   if (std::is_same_v<Params, AnyParams>) return 4;
   if (kIsAhead<Params>) return 2;
   constexpr bool kLean =
-      std::is_same_v<Params, ElementParams<T, false>> || std::is_same_v<Params, SampleParams>;
+      std::is_same_v<Params, ElementParams<T, false>> || std::is_same_v<Params, SampleParams<>>;
   return kLean ? 6 : 5;
 }
 
 // Rows of samples are whole vectors; at other addresses, which are rare, they move by elements.
 template <typename T, bool kAligned, typename Params, int G>
-using TileOf = std::conditional_t<std::is_same_v<Params, SampleParams>, VectorTile<T, G, kAligned>,
-                                  RegisterTile<T, kAligned, G>>;
+using TileOf = std::conditional_t<std::is_same_v<Params, SampleParams<>>,
+                                  VectorTile<T, G, kAligned>, RegisterTile<T, kAligned, G>>;
 
 // What a warp has summed.
 template <typename T>
@@ -154,7 +154,7 @@ Status LaunchBlockRows(const Launch& launch) {
       });
     };
     if constexpr (!std::is_same_v<T, double>) {
-      if (IsModulated(launch.spec)) return enqueue(SampleParams());
+      if (IsModulated(launch.spec)) return enqueue(SampleParams<>());
     }
     return WithParams<T>(launch, batch, enqueue);
   });

@@ -21,7 +21,8 @@ namespace normd::norm::cuda {
 template <typename P, bool kActivated, bool kAhead = false>
 struct ElementParams {};
 // A scale and perhaps a shift for each element, of the row's type: the sample's own, at 16-byte
-// addresses where the rows are (Lowering::kModulated).
+// addresses where the rows are (Lowering::kModulated). kAhead as above.
+template <bool kAhead = false>
 struct SampleParams {};
 // One gamma and one beta for all of a row, or none.
 struct RowParams {};
@@ -87,14 +88,24 @@ template <typename Params>
 inline constexpr bool kIsAhead = false;
 template <typename P>
 inline constexpr bool kIsAhead<ElementParams<P, false, true>> = true;
+template <>
+inline constexpr bool kIsAhead<SampleParams<true>> = true;
 
-// Calls function(params), or for a small launch of aligned rows, `warps` in all, with ElementParams
-// and no activation the same with kAhead.
+// Calls function(params), or for a small launch of aligned rows, `warps` in all, with SampleParams
+// or ElementParams and no activation the same with kAhead.
 template <bool kAligned, typename P, typename Function>
 cudaError_t WithAhead(const Launch& launch, std::int64_t warps, ElementParams<P, false> params,
                       Function function) {
   if constexpr (kAligned) {
     if (IsSmall(launch, warps)) return function(ElementParams<P, false, true>());
+  }
+  return function(params);
+}
+template <bool kAligned, typename Function>
+cudaError_t WithAhead(const Launch& launch, std::int64_t warps, SampleParams<> params,
+                      Function function) {
+  if constexpr (kAligned) {
+    if (IsSmall(launch, warps)) return function(SampleParams<true>());
   }
   return function(params);
 }
@@ -208,6 +219,10 @@ struct ElementParamValues {
   }
 };
 
+// SampleParams with kAhead, loaded: scale and shift in the places of gamma and beta.
+template <typename T, int G>
+struct SampleParamValues : ElementParamValues<T, T, G> {};
+
 // What one lane of `width` holds of a run of a row: G vectors, as memory.cuh assigns them. The run
 // begins at byte `begin` of the row, from where on `bytes` of it exist (ClampToRun). Rows are whole
 // vectors; where they are not kAligned, elements move one by one.
@@ -265,6 +280,14 @@ class VectorTile {
     }
     return params;
   }
+  __device__ SampleParamValues<T, G> Ask(SampleParams<true>, const RowBatch&) const {
+    SampleParamValues<T, G> params = {};
+    AskFor<T>(reinterpret_cast<const T*>(row_.scale + begin_) + lane_ * kCount, params.gamma);
+    if (row_.shift != nullptr) {
+      AskFor<T>(reinterpret_cast<const T*>(row_.shift + begin_) + lane_ * kCount, params.beta);
+    }
+    return params;
+  }
 
   // Turns the run into results and stores them; leaves the vectors in any state.
   template <typename P, bool kActivated>
@@ -279,21 +302,14 @@ class VectorTile {
   template <typename P>
   __device__ void Finish(const ElementParamValues<T, P, G>& params, const RowBatch&,
                          const RowScale<A>& scale, Vector (&vectors)[G]) const {
-    RepackAll(vectors);
-    const RunScale<T> run_scale(scale);
-#pragma unroll
-    for (int i = 0; i < G; ++i) {
-      A g[kCount], b[kCount], values[kCount];
-      params.Unpacked(params.gamma[i], g);
-      params.Unpacked(params.beta[i], b);
-      Unpack<T>(vectors[i], values);
-#pragma unroll
-      for (int j = 0; j < kCount; ++j) values[j] = run_scale.ByElement(values[j], g[j], b[j]);
-      StoreVectorIf(Offset(i) < bytes_, row_.y + begin_ + Offset(i), Pack<T>(values));
-    }
+    FinishAhead(params, scale, vectors, [](A gamma) { return gamma; });
+  }
+  __device__ void Finish(const SampleParamValues<T, G>& params, const RowBatch& batch,
+                         const RowScale<A>& scale, Vector (&vectors)[G]) const {
+    FinishAhead(params, scale, vectors, [&](A own) { return batch.scale_offset + own; });
   }
 
-  __device__ void Finish(SampleParams, const RowBatch& batch, const RowScale<A>& scale,
+  __device__ void Finish(SampleParams<>, const RowBatch& batch, const RowScale<A>& scale,
                          Vector (&vectors)[G]) const {
     RepackAll(vectors);
     const RunScale<T> run_scale(scale);
@@ -396,6 +412,26 @@ class VectorTile {
       for (int k = 0; k < kParts; ++k) {
         params[i][k] = __ldg(reinterpret_cast<const uint4*>(first + i * width_ * kCount) + k);
       }
+    }
+  }
+
+  // With kAhead; factor(gamma) is what scales an element.
+  template <typename P, typename Factor>
+  __device__ void FinishAhead(const ElementParamValues<T, P, G>& params, const RowScale<A>& scale,
+                              Vector (&vectors)[G], Factor factor) const {
+    RepackAll(vectors);
+    const RunScale<T> run_scale(scale);
+#pragma unroll
+    for (int i = 0; i < G; ++i) {
+      A g[kCount], b[kCount], values[kCount];
+      params.Unpacked(params.gamma[i], g);
+      params.Unpacked(params.beta[i], b);
+      Unpack<T>(vectors[i], values);
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        values[j] = run_scale.ByElement(values[j], factor(g[j]), b[j]);
+      }
+      StoreVectorIf(Offset(i) < bytes_, row_.y + begin_ + Offset(i), Pack<T>(values));
     }
   }
 

@@ -39,8 +39,11 @@ class LeanRow {
     if constexpr (Kind::kResidual) AddResidual();
   }
 
-  // Elements of the row that the thread's warp holds, where the team has warps.
+  // Elements of the row that the thread's warp holds, where the team has warps. Sums of squares are
+  // merged without it; but where registers are scarce, the compiler loads half of the row later
+  // without it (0.96 of the speed of 1024 rows of 5120 bfloat16 with a residual).
   __device__ float CountOfWarp() const {
+    if constexpr (Kind::kAhead && Kind::kSquares) return 1;
     int vectors = 0;
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) vectors += Exists(i);
@@ -195,7 +198,7 @@ class LeanRow {
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {
-      if (!Kind::kTable && !Exists(i)) continue;
+      if (!Kind::kStraight && !Exists(i)) continue;
       Result(i, i, scale, results[i]);
       float of_vector = 0;
 #pragma unroll

@@ -316,7 +316,7 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
 // Whether rows with a second tensor can have kDirect: gamma and perhaps beta of x's type, or with
 // `of_sample` the sample's scale and perhaps shift, and nothing else that scales them.
 bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
-  if (spec.quantization != Quantization::kNone || spec.statistics == Statistics::kSumOfAbsolutes ||
+  if (spec.statistics == Statistics::kSumOfAbsolutes ||
       spec.statistics == Statistics::kLargestAbsolute) {
     return false;
   }
@@ -327,15 +327,15 @@ bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
          (!has_beta || batch.beta.dtype == spec.dtype);
 }
 
-template <typename T, bool kResidual, bool kOfSample, LeanFactors kFactors>
+template <typename T, bool kResidual, bool kOfSample, LeanFactors kFactors, bool kQuantized = false>
 cudaError_t EnqueueDirect(const Launch& launch, const StageBatch& batch) {
-  constexpr int kFew = kFewVectors;
+  constexpr bool kOther = !kResidual;
+  using OfMean = LeanKind<T, kFewVectors, kResidual, kOther, kOfSample, kQuantized, kFactors>;
+  using OfSquares =
+      LeanKind<T, kFewVectors, kResidual, kOther, kOfSample, kQuantized, kFactors, true>;
   return launch.spec.statistics == Statistics::kMeanVariance
-             ? EnqueueRows<LeanKind<T, kFew, kResidual, !kResidual, kOfSample, false, kFactors>>(
-                   launch, batch)
-             : EnqueueRows<
-                   LeanKind<T, kFew, kResidual, !kResidual, kOfSample, false, kFactors, true>>(
-                   launch, batch);
+             ? EnqueueRows<OfMean>(launch, batch)
+             : EnqueueRows<OfSquares>(launch, batch);
 }
 
 // Whether so few rows are worth kAhead.
@@ -349,13 +349,16 @@ template <typename T>
 cudaError_t EnqueueResidual(const Launch& launch, const StageBatch& batch, bool modulated) {
   constexpr int kFew = kFewVectors;
   const bool quantized = launch.spec.quantization != Quantization::kNone;
-  if (IsDirect(launch.spec, batch, true)) {
+  if (!quantized && IsDirect(launch.spec, batch, true)) {
     return EnqueueDirect<T, true, true, LeanFactors::kDirect>(launch, batch);
   }
   if (IsDirect(launch.spec, batch, false)) {
-    return AsksAhead(launch, batch)
-               ? EnqueueDirect<T, true, false, LeanFactors::kAhead>(launch, batch)
-               : EnqueueDirect<T, true, false, LeanFactors::kDirect>(launch, batch);
+    constexpr LeanFactors kAhead = LeanFactors::kAhead;
+    if (AsksAhead(launch, batch)) {
+      return quantized ? EnqueueDirect<T, true, false, kAhead, true>(launch, batch)
+                       : EnqueueDirect<T, true, false, kAhead>(launch, batch);
+    }
+    if (!quantized) return EnqueueDirect<T, true, false, LeanFactors::kDirect>(launch, batch);
   }
   if (!modulated) {
     return quantized ? EnqueueRows<LeanKind<T, kFew, true, false, false, true>>(launch, batch)
@@ -372,7 +375,7 @@ cudaError_t Enqueue(const Launch& launch, const StageBatch& batch) {
                          spec.statistics == Statistics::kLargestAbsolute;
   const bool modulated = spec.scale || spec.shift || spec.gate || absolutes;
   if (spec.combine_output != Combine::kNone) {
-    if (IsDirect(spec, batch, false)) {
+    if (spec.quantization == Quantization::kNone && IsDirect(spec, batch, false)) {
       return EnqueueDirect<T, false, false, LeanFactors::kDirect>(launch, batch);
     }
     return EnqueueRows<LeanKind<T, kFewVectors, false, true, true, true>>(launch, batch);

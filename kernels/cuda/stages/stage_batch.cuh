@@ -10,27 +10,29 @@
 
 namespace normd::norm::cuda {
 
+// What every row needs stands together in front, here and in StageBatch: constant memory comes in
+// lines, one after the other.
 struct StageSegment {
   const char* x;
   char* y;
   const char* residual;
   char* residual_out;
+  std::int64_t row_bytes;
+  std::int64_t elements;  // In a row.
+  void* mean_out;
+  void* rstd_out;
+  std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
+  Divisor positions;      // Rows of a group of a sample.
   const char* other;
   const void* gate;
   const void* scale;
   const void* shift;
   const void* style;  // style_index, style_weights or style_tensor
-  void* mean_out;
-  void* rstd_out;
   float* scale_out;
   std::int64_t spatial;
   std::int64_t style_spatial;
-  std::int64_t elements;  // In a row.
-  std::int64_t row_bytes;
   std::int64_t channel_run;
-  Divisor run;            // channel_run; valid if elements < 2^31.
-  Divisor positions;      // Rows of a group of a sample.
-  std::uint32_t end_row;  // Rows of the launch up to and with this segment's.
+  Divisor run;  // channel_run; valid if elements < 2^31.
   // With StageBatch::run_rows: rows that share factors, runs of them, and runs of the launch up to
   // and with this segment's.
   std::uint32_t shared_rows;
@@ -80,18 +82,11 @@ struct StageBatch {
   std::uint32_t rows;  // Below 2^31.
   int run_rows;        // Rows of shared factors that a block takes one after the other.
   Divisor groups;
-  std::int64_t channels;
   std::int64_t channels_per_group;
-  ParamVector input_bias;
   ParamVector gamma;
   ParamVector beta;
-  ParamVector mean;
-  ParamVector variance;
-  std::int64_t styles;
   Constant eps;
-  Constant leaky_slope;
   Constant weight_offset;
-  Constant scale_offset;
   Constant quantization_factor;  // Of static scales: the reciprocal.
   DType dtype;
   Statistics statistics;
@@ -114,7 +109,14 @@ struct StageBatch {
   bool scaled_first;     // By gamma, before rstd: ScalesFirst of stage_plan.h.
   bool only_statistics;  // Of x; nothing else is computed.
   bool deviations;       // With only_statistics: rstd_out takes sqrt(variance + eps).
-  ScatteredRuns runs;    // With RowPlaces::kScattered, of every segment.
+  std::int64_t channels;
+  ParamVector input_bias;
+  ParamVector mean;
+  ParamVector variance;
+  std::int64_t styles;
+  Constant leaky_slope;
+  Constant scale_offset;
+  ScatteredRuns runs;  // With RowPlaces::kScattered, of every segment.
   StageSegment segments[kMaxStageSegments];
 };
 static_assert(sizeof(StageBatch) <= 4000, "kernel parameters hold 4096 bytes");

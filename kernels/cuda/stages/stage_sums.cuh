@@ -180,6 +180,16 @@ __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moment
   return MergeLanes(own, count, width, statistics == Statistics::kMeanVariance);
 }
 
+// Of what up to kWidth warps of a team have left, `elements` in all.
+template <int kWidth, typename A, typename Team>
+__device__ inline Moments<A> MergeWarps(Statistics statistics, A elements, const Team& team,
+                                        const WarpPartials<Moments<A>>& partials) {
+  const int other = team.lane % kWidth;
+  const Moments<A> partial =
+      other < team.warps ? partials.of_warp[team.first_warp() + other] : Moments<A>();
+  return MergeStatistics(statistics, partial, elements, kWidth);
+}
+
 // Of what a team holds of a row of `elements`, its warps `count` each; every thread gets the
 // result. All threads of the team call it together.
 template <typename A, typename Team>
@@ -194,9 +204,9 @@ __device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& 
   const Moments<A> run = MergeStatistics(statistics, own, count, kLanes);
   if (team.lane == 0) partials.of_warp[team.first_warp() + team.warp] = run;
   team.Sync();
-  const Moments<A> partial =
-      team.lane < team.warps ? partials.of_warp[team.first_warp() + team.lane] : Moments<A>();
-  return MergeStatistics(statistics, partial, elements, kLanes);
+  constexpr int kFewWarps = 8;
+  return team.warps <= kFewWarps ? MergeWarps<kFewWarps>(statistics, elements, team, partials)
+                                 : MergeWarps<kLanes>(statistics, elements, team, partials);
 }
 
 // The largest magnitude that a team holds.
