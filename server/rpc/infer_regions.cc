@@ -33,9 +33,11 @@ absl::StatusOr<std::shared_ptr<const Region>> FindOne(const RegionRegistry& regi
                                                       const WantedRegions& wanted) {
   auto region = registry.Find(wanted.owner, wanted.name);
   if (!region.ok() || (*region)->facts().kind == wanted.kind) return region;
-  return absl::NotFoundError(wanted.kind == RegionKind::kDevice
-                                 ? "region: not one of a device's memory"
-                                 : "region: not one that was registered by name");
+  constexpr std::size_t kMaxShown = 64;  // Bytes of the name.
+  return absl::NotFoundError(absl::StrCat("region \"", Printable(wanted.name, kMaxShown),
+                                          wanted.kind == RegionKind::kDevice
+                                              ? "\" is not one of a device's memory"
+                                              : "\" was not registered by a file's name"));
 }
 
 // Calls `add` with each of them.

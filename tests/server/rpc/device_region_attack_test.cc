@@ -202,8 +202,12 @@ TEST_F(DeviceRegionAttackTest, TheCallsOfOneKindKnowNoneOfTheOther) {
   EXPECT_EQ(RegisterDevice(WithInput(0).handle, 0, kFileBytes, "host").error_code(),
             Code::ALREADY_EXISTS);
   EXPECT_EQ(Register(file_.key(), 0, kFileBytes, "device").error_code(), Code::ALREADY_EXISTS);
-  EXPECT_EQ(Unregister("device").error_code(), Code::NOT_FOUND);
-  EXPECT_EQ(UnregisterDevice("host").error_code(), Code::NOT_FOUND);
+  const grpc::Status by_name = Unregister("device");
+  EXPECT_EQ(by_name.error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(by_name.error_message(), "region \"device\" was not registered by a file's name");
+  const grpc::Status of_device = UnregisterDevice("host");
+  EXPECT_EQ(of_device.error_code(), Code::NOT_FOUND);
+  EXPECT_EQ(of_device.error_message(), "region \"host\" is not one of a device's memory");
   EXPECT_TRUE(Unregister("").ok());
   inference::CudaSharedMemoryStatusResponse status;
   ASSERT_TRUE(DeviceStatus("", &status).ok());
