@@ -83,7 +83,11 @@ class CudaDevice : public Device {
   Status Explain(const Case& c, std::string* out) override {
     cuda::Plan plan;
     if (Status status = ParseForced(); !status.ok()) return status;
-    Status status = cuda::MakePlan(c.spec, c.spatial, limits_, forced_, &plan);
+    const DType dtype = settings_.params_like_tensor ? c.spec.dtype : settings_.param_dtype;
+    NormParams params;
+    params.gamma = params.beta = {&params, dtype};  // Nothing is read there.
+    Status status = cuda::MakePlan(c.spec, c.spatial, cuda::PresentParams::Of(params, c.spec.dtype),
+                                   limits_, forced_, &plan);
     *out = cuda::Describe(plan);
     return status;
   }
@@ -207,7 +211,8 @@ class CudaDevice : public Device {
 
   Status Check(const Run& run, Measurement* out) const {
     cuda::Plan plan;
-    Status status = cuda::MakePlan(run.c.spec, run.c.spatial, limits_, forced_, &plan);
+    const auto params = cuda::PresentParams::Of(run.params.view, run.c.spec.dtype);
+    Status status = cuda::MakePlan(run.c.spec, run.c.spatial, params, limits_, forced_, &plan);
     out->strategy = cuda::Name(plan.strategy);
     if (plan.strategy == cuda::Strategy::kChannelsLast) {
       out->strategy += std::string("/") + cuda::Name(plan.strips);

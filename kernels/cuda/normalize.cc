@@ -79,8 +79,8 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
     NormSpec spec = batch_spec;
     Segment rest = segments[i];
     TakeLayout(&spec, &rest);
-    const Lowering lowering = LowerSegment(
-        spec, rest.spatial, PresentParams::Of(ParamsOf(segments[i], params), spec.dtype));
+    const PresentParams present = PresentParams::Of(ParamsOf(segments[i], params), spec.dtype);
+    const Lowering lowering = LowerSegment(spec, rest.spatial, present);
     const std::int64_t rows = RowsOfStages(spec, rest.spatial).rows_of_sample();
     if ((lowering == Lowering::kStages || lowering == Lowering::kModulated) && rows > kMaxRows) {
       return RefuseRows("spatial: rows of a sample", rows);
@@ -97,8 +97,8 @@ Status PlanSegments(const NormSpec& batch_spec, const NormParams& params, const 
       }
       const LoweredRows lowered = LowerRows(spec, lowering, piece.samples, piece.spatial);
       PlannedSegments next = {lowering, Plan(), segments[i].params, lowered.spec, {}, piece};
-      if (Status status =
-              MakeLoweredPlan(lowered.spec, lowering, lowered.spatial, limits, forced, &next.plan);
+      if (Status status = MakeLoweredPlan(lowered.spec, lowering, lowered.spatial, present, limits,
+                                          forced, &next.plan);
           !status.ok()) {
         return status;
       }
@@ -287,6 +287,7 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
   limits->multiprocessors = attribute(cudaDevAttrMultiProcessorCount);
   limits->shared_bytes_per_block =
       static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  limits->l2_bytes = static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize));
   limits->cooperative_launch = attribute(cudaDevAttrCooperativeLaunch) != 0;
   const bool clusters = attribute(cudaDevAttrClusterLaunch) != 0;
   if (error == cudaSuccess && limits->compute_capability >= 80) error = PrepareGridRows(*limits);
@@ -300,14 +301,19 @@ Status QueryDeviceLimits(int device, DeviceLimits* limits) {
 
 std::size_t WorkspaceBytes(const NormSpec& spec, const Segment* segments, std::size_t count,
                            const DeviceLimits& limits, Strategy forced) {
-  std::vector<PlannedSegments> planned;
   // Pointers are not looked at, so parameters count as the batch's, which have no input bias: with
-  // one a segment needs less.
+  // one a segment needs less. With gamma and beta, the more the wider, rows may need more.
   std::vector<Segment> counts(segments, segments + count);
   for (Segment& segment : counts) segment.params = nullptr;
-  const NormParams none;
-  if (!PlanSegments(spec, none, counts.data(), count, limits, forced, &planned).ok()) return 0;
-  return WorkspaceBytes(spec, limits, planned);
+  NormParams widest;
+  widest.gamma = widest.beta = {&widest, DType::kFloat64};
+  std::size_t bytes = 0;
+  for (const NormParams& params : {NormParams(), widest}) {
+    std::vector<PlannedSegments> planned;
+    if (!PlanSegments(spec, params, counts.data(), count, limits, forced, &planned).ok()) return 0;
+    bytes = std::max(bytes, WorkspaceBytes(spec, limits, planned));
+  }
+  return bytes;
 }
 
 Status InitWorkspace(void* workspace, std::size_t bytes, cudaStream_t stream) {

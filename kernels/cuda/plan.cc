@@ -17,7 +17,8 @@ bool RowsAreContiguous(const NormSpec& spec, std::int64_t spatial) {
 }  // namespace
 
 Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spatial,
-                       const DeviceLimits& limits, Strategy forced, Plan* plan) {
+                       const PresentParams& params, const DeviceLimits& limits, Strategy forced,
+                       Plan* plan) {
   *plan = Plan();
   if (lowering == Lowering::kStages) {
     PlanStages(spec, spatial, limits, plan);
@@ -26,7 +27,7 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
   } else if (!RowsAreContiguous(spec, spatial)) {
     if (!PlanChannelsLast(spec, spatial, limits, forced, plan)) *plan = Plan();
     if (plan->strips == forced) return Status();
-  } else if (!PlanRows(spec, spatial, limits,
+  } else if (!PlanRows(spec, spatial, params.channel_bytes, limits,
                        lowering == Lowering::kModulated ? Strategy::kBlock : forced, plan)) {
     *plan = Plan();
   }
@@ -39,11 +40,11 @@ Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spa
   return Status();
 }
 
-Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-                Strategy forced, Plan* plan) {
-  const Lowering lowering = LowerSegment(spec, spatial, {});
+Status MakePlan(const NormSpec& spec, std::int64_t spatial, const PresentParams& params,
+                const DeviceLimits& limits, Strategy forced, Plan* plan) {
+  const Lowering lowering = LowerSegment(spec, spatial, params);
   const LoweredRows rows = LowerRows(spec, lowering, 1, spatial);
-  return MakeLoweredPlan(rows.spec, lowering, rows.spatial, limits, forced, plan);
+  return MakeLoweredPlan(rows.spec, lowering, rows.spatial, params, limits, forced, plan);
 }
 
 }  // namespace normd::norm::cuda

@@ -1,9 +1,9 @@
 // Which kernel computes a row: a pure function of the row and the device.
 //
-// The plan depends on the spec, on a segment's spatial size and on the device's limits, and on
-// nothing else: not on the number of samples, not on the other segments, not on addresses. So a
-// sample meets the same kernel, cut in the same way, in every batch. kernels/cuda/README.md
-// explains the strategies and shows what each costs.
+// The plan depends on the spec, on which parameters there are, on a segment's spatial size and on
+// the device's limits, and on nothing else: not on the number of samples, not on the other
+// segments, not on addresses. So a sample meets the same kernel, cut in the same way, in every
+// batch. kernels/cuda/README.md explains the strategies and shows what each costs.
 //
 // Host code without a CUDA dependency, so that it is tested on any machine.
 
@@ -23,13 +23,19 @@ namespace normd::norm::cuda {
 // kSplit say what holds the strips. The spec must be valid, spatial >= 1, and there is no input
 // bias. Errors: Unsupported if the forced strategy cannot compute this row on this device; with
 // kAuto there is always a plan.
-Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-                Strategy forced, Plan* plan);
+Status MakePlan(const NormSpec& spec, std::int64_t spatial, const PresentParams& params,
+                const DeviceLimits& limits, Strategy forced, Plan* plan);
+// The same without any parameters.
+inline Status MakePlan(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
+                       Strategy forced, Plan* plan) {
+  return MakePlan(spec, spatial, PresentParams(), limits, forced, plan);
+}
 
 // The same for a segment that is lowered in a given way, with the spec and the spatial size of
 // LowerRows.
 Status MakeLoweredPlan(const NormSpec& spec, Lowering lowering, std::int64_t spatial,
-                       const DeviceLimits& limits, Strategy forced, Plan* plan);
+                       const PresentParams& params, const DeviceLimits& limits, Strategy forced,
+                       Plan* plan);
 
 }  // namespace normd::norm::cuda
 

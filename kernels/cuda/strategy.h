@@ -49,6 +49,7 @@ struct DeviceLimits {
   int compute_capability = 0;              // 10 * major + minor, such as 90.
   int multiprocessors = 0;                 // A launch may use so many.
   std::size_t shared_bytes_per_block = 0;  // The opt-in maximum.
+  std::size_t l2_bytes = 0;
   // resident_clusters[k]: clusters of k blocks, one to a multiprocessor, that the device holds at
   // once; 0 if it knows no clusters of that size.
   std::array<int, kMaxClusterBlocks + 1> resident_clusters = {};

@@ -60,6 +60,36 @@ TEST_F(CudaStrategiesTest, RowsOverSeveralBlocksHaveTheSameBitsAtEveryAddress) {
   }
 }
 
+// With gamma and beta of elements, a block of the second pass has the same ones for all rows of a
+// group: of whole vectors, on ranges that the rows' ends cut, and of rows that are ragged.
+TEST_F(CudaStrategiesTest, RowsInTwoPassesHaveTheSameBitsAtEveryAddress) {
+  for (const DType dtype : kTypes) {
+    for (const DType param_dtype : {DType::kFloat32, dtype}) {
+      for (const std::int64_t length : {8, 16384, 49160, 100003, 200000}) {
+        for (const std::int64_t groups : {1, 3}) {
+          NormSpec spec = GroupNormSpec(groups * length, groups, dtype);
+          ExpectSameBitsAtEveryAddress(this, spec, 1, Strategy::kSplit, param_dtype);
+          spec.activation = length == 49160   ? Activation::kSilu
+                            : length == 16384 ? Activation::kLeakyRelu
+                                              : Activation::kGeluErf;
+          ExpectSameBitsAtEveryAddress(this, spec, 1, Strategy::kSplit, param_dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaStrategiesTest, RowsInTwoPassesNeedNoBeta) {
+  for (const DType dtype : kTypes) {
+    for (const DType param_dtype : {DType::kFloat32, dtype}) {
+      Problem problem(LayerNormSpec(100000, dtype), 40, 1, 0, param_dtype);
+      problem.params.view.beta.data = nullptr;
+      EXPECT_TRUE(Check(&problem, Strategy::kSplit));
+      EXPECT_TRUE(problem.GuardsAreUntouched());
+    }
+  }
+}
+
 // Rows of two channels in a warp's run, of one, of many, and of vectors with two.
 TEST_F(CudaStrategiesTest, SiluHasTheSameBitsAtEveryAddressInEveryStrategy) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {

@@ -138,7 +138,9 @@ class CudaStrategiesTest : public ::testing::Test {
   // Poisons y, computes, and checks every element. Returns false if the strategy cannot.
   bool Check(Problem* problem, Strategy forced) {
     Plan plan;
-    if (!MakePlan(problem->spec, problem->segment.spatial, limits_, forced, &plan).ok()) {
+    const NormSpec& spec = problem->spec;
+    const PresentParams params = PresentParams::Of(problem->params.view, spec.dtype);
+    if (!MakePlan(spec, problem->segment.spatial, params, limits_, forced, &plan).ok()) {
       return false;
     }
     SCOPED_TRACE(::testing::Message()

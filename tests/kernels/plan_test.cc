@@ -26,6 +26,7 @@ DeviceLimits Device(int compute_capability, int multiprocessors, std::size_t sha
   limits.compute_capability = compute_capability;
   limits.multiprocessors = multiprocessors;
   limits.shared_bytes_per_block = shared_kib << 10;
+  limits.l2_bytes = std::size_t{50} << 20;
   limits.cooperative_launch = true;
   for (int blocks = 2; blocks <= largest_cluster; ++blocks) {
     limits.resident_clusters[blocks] = multiprocessors / blocks - (blocks > 8 ? 1 : 0);
@@ -150,6 +151,63 @@ TEST(PlanTest, StrategyChangesWhereRowOutgrowsIt) {
   EXPECT_EQ(strategy(262145), Strategy::kGrid);
   EXPECT_EQ(strategy(132 * 33792), Strategy::kGrid);  // 132 KiB on every multiprocessor
   EXPECT_EQ(strategy(132 * 33792 + 1), Strategy::kSplit);
+}
+
+PresentParams Params(DType rows, DType gamma, bool beta = true) {
+  NormParams params;
+  static const double anything = 0;
+  params.gamma = {&anything, gamma};
+  if (beta) params.beta = params.gamma;
+  return PresentParams::Of(params, rows);
+}
+
+Strategy StrategyWith(const NormSpec& spec, std::int64_t spatial, const PresentParams& params,
+                      const DeviceLimits& limits = Hopper()) {
+  Plan plan;
+  EXPECT_TRUE(MakePlan(spec, spatial, params, limits, Strategy::kAuto, &plan).ok());
+  return plan.strategy;
+}
+
+// Three fifths of an L2 cache of 50 MiB.
+TEST(PlanTest, ParametersThatTheCacheDoesNotHoldAreReadOnceForAllRows) {
+  const DType f32 = DType::kFloat32, bf16 = DType::kBFloat16;
+  const auto of = [](std::int64_t elements, DType rows, const PresentParams& params) {
+    return StrategyWith(LayerNormSpec(elements, rows), 1, params);
+  };
+  const std::int64_t most = (std::int64_t{30} << 20) / 8;
+  EXPECT_EQ(of(most, f32, Params(f32, f32)), Strategy::kGrid);
+  EXPECT_EQ(of(most + 4, f32, Params(f32, f32)), Strategy::kSplit);
+  EXPECT_EQ(of(most + 1, f32, Params(f32, f32)), Strategy::kGrid) << "ragged";
+  EXPECT_EQ(of(most + 4, f32, Params(f32, f32, false)), Strategy::kGrid) << "no beta";
+  EXPECT_EQ(of(most + 4, f32, PresentParams()), Strategy::kGrid) << "no parameters";
+  EXPECT_EQ(of(most + 8, bf16, Params(bf16, f32)), Strategy::kSplit);
+  EXPECT_EQ(of(most + 8, bf16, Params(bf16, bf16)), Strategy::kGrid);
+  EXPECT_EQ(of(2 * most + 8, bf16, Params(bf16, bf16)), Strategy::kSplit);
+  const DType f64 = DType::kFloat64;  // Has no such second pass.
+  EXPECT_EQ(of(most / 2, f64, Params(f64, f64)), Strategy::kGrid);
+  EXPECT_EQ(of(most / 2 + 4, f64, Params(f64, f64)), Strategy::kGrid);
+  // Channels have few parameters.
+  EXPECT_EQ(StrategyWith(InstanceNormSpec(4, f32), most + 4, Params(f32, f32)), Strategy::kGrid);
+  DeviceLimits unknown = Hopper();
+  unknown.l2_bytes = 0;
+  EXPECT_EQ(StrategyWith(LayerNormSpec(most + 4, f32), 1, Params(f32, f32), unknown),
+            Strategy::kGrid);
+}
+
+TEST(PlanTest, NarrowRowsOverTheGridWithActivationsAreReadTwice) {
+  for (const DType rows : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Activation activation :
+         {Activation::kNone, Activation::kRelu, Activation::kLeakyRelu, Activation::kSilu,
+          Activation::kGeluErf, Activation::kGeluTanh}) {
+      NormSpec spec = LayerNormSpec(1 << 20, rows);
+      spec.activation = activation;
+      const bool activated = activation != Activation::kNone;
+      EXPECT_EQ(StrategyWith(spec, 1, Params(rows, rows)),
+                activated && rows != DType::kFloat32 ? Strategy::kSplit : Strategy::kGrid)
+          << Name(rows) << ", activation " << static_cast<int>(activation);
+      EXPECT_EQ(StrategyWith(spec, 1, PresentParams()), Strategy::kGrid);
+    }
+  }
 }
 
 // Ragged rows of channels have no kernel over clusters that is faster than one block's.

@@ -29,9 +29,11 @@ struct Row {
   bool lean = false;    // Kernels that need few registers can find its parameters.
   bool ragged = false;  // Rows begin and end between vectors.
   int element_bytes = 0;
+  std::int64_t param_bytes = 0;  // With shared_params, of gamma and beta.
+  bool activated = false;
 };
 
-Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
+Row DescribeRow(const NormSpec& spec, std::int64_t spatial, int channel_bytes) {
   Row row;
   row.vectors = CeilDiv(RowLength(spec, spatial),
                         kVectorBytes / static_cast<std::int64_t>(SizeOf(spec.dtype)));
@@ -40,6 +42,8 @@ Row DescribeRow(const NormSpec& spec, std::int64_t spatial) {
   row.element_bytes = static_cast<int>(SizeOf(spec.dtype));
   row.ragged =
       RowLength(spec, spatial) * static_cast<std::int64_t>(SizeOf(spec.dtype)) % kVectorBytes != 0;
+  if (row.shared_params) row.param_bytes = RowLength(spec, spatial) * channel_bytes;
+  row.activated = spec.activation != Activation::kNone;
   return row;
 }
 
@@ -199,6 +203,18 @@ bool PlanGrid(const Row& row, const DeviceLimits& limits, Plan* plan) {
          CutGrid(row, limits, false, plan);
 }
 
+// Whether rows are read twice rather than held over the grid. Its blocks read all parameters of
+// elements anew for each row; each half of the L2 cache keeps copies of its own, and what exceeds
+// these comes from memory. And its 11 warps to a multiprocessor hide activations of 16-bit elements
+// badly. Two passes read parameters once for all rows. Ragged rows have no such second pass.
+bool PrefersTwoPasses(const Row& row, const DeviceLimits& limits) {
+  if (row.param_bytes == 0 || row.ragged || row.element_bytes == 8) return false;
+  // From there on 16 rows gain more than a single one loses.
+  const auto too_many = static_cast<std::int64_t>(limits.l2_bytes / 5 * 3);
+  return (row.activated && row.element_bytes == 2) ||
+         (limits.l2_bytes > 0 && row.param_bytes > too_many);
+}
+
 bool PlanRow(const Row& row, const DeviceLimits& limits, Strategy strategy, Plan* plan) {
   *plan = Plan();
   switch (strategy) {
@@ -225,7 +241,8 @@ void ChooseRows(const Row& row, const DeviceLimits& limits, Plan* plan) {
     *plan = cluster;
     return;
   }
-  if (block || PlanRow(row, limits, Strategy::kGrid, plan)) return;
+  if (block) return;
+  if (!PrefersTwoPasses(row, limits) && PlanRow(row, limits, Strategy::kGrid, plan)) return;
   PlanRow(row, limits, Strategy::kSplit, plan);
 }
 
@@ -241,9 +258,9 @@ GridMemory DivideGridMemory(const DeviceLimits& limits, int vectors, bool aligne
   return memory;
 }
 
-bool PlanRows(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-              Strategy forced, Plan* plan) {
-  const Row row = DescribeRow(spec, spatial);
+bool PlanRows(const NormSpec& spec, std::int64_t spatial, int channel_bytes,
+              const DeviceLimits& limits, Strategy forced, Plan* plan) {
+  const Row row = DescribeRow(spec, spatial, channel_bytes);
   if (forced != Strategy::kAuto) return PlanRow(row, limits, forced, plan);
   ChooseRows(row, limits, plan);
   return true;

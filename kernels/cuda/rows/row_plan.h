@@ -56,9 +56,10 @@ struct GridMemory {
 GridMemory DivideGridMemory(const DeviceLimits& limits, int vectors, bool aligned, int param_bytes);
 
 // Chooses how rows of `spec` with this `spatial` size, which are contiguous, are computed, or takes
-// `forced`. False if `forced` cannot compute them on this device, and for strategies of other rows.
-bool PlanRows(const NormSpec& spec, std::int64_t spatial, const DeviceLimits& limits,
-              Strategy forced, Plan* plan);
+// `forced`. gamma and beta take `channel_bytes` for a channel. False if `forced` cannot compute the
+// rows on this device, and for strategies of other rows.
+bool PlanRows(const NormSpec& spec, std::int64_t spatial, int channel_bytes,
+              const DeviceLimits& limits, Strategy forced, Plan* plan);
 
 }  // namespace normd::norm::cuda
 

@@ -3,17 +3,23 @@
 //
 // Phases: one block per chunk of 64 KiB takes the chunk's statistics; one block per row merges
 // them; one block per chunk scales and stores it, the last chunks first, which the L2 cache may
-// still hold. Bytes: each element is read twice and written once, so at best two thirds of a copy's
-// speed. Occupancy: 512 threads with 8 vectors (32 registers) of data per lane. Determinism:
-// chunks count from the row's begin, and their partials are merged in order.
+// still hold. Where rows share gamma and beta element by element, blocks stay, and each scales a
+// range of them in all rows, the last rows first, with their parameters in shared memory. Bytes:
+// each element is read twice and written once, so at best two thirds of a copy's speed; parameters
+// are read about once. Occupancy: 512 threads with 8 vectors (32 registers) of data per lane; three
+// blocks with 4 vectors, or 2 beside wider parameters, and 64 KiB of these. Determinism: chunks
+// count from the row's begin, and their partials are merged in order.
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/memory.cuh"
 #include "kernels/cuda/device/moments.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/dispatch.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/row_batch.cuh"
+#include "kernels/cuda/rows/vector_tile.cuh"
 
 namespace normd::norm::cuda {
 namespace {
@@ -117,6 +123,176 @@ __global__ void __launch_bounds__(kThreads, 2)
   StoreRun<T, kAligned>(row.y + run.begin, bytes, lane, kLanes, vectors);
 }
 
+// The range of elements that a block of ScaleColumns takes of each row, and its gamma and beta, of
+// type P, in shared memory: what a thread reads there it wrote itself.
+template <typename T, typename P>
+struct Columns {
+  static constexpr int kCount = kPerVector<T>;
+  static constexpr int kParts = kCount / kPerVector<P>;  // Vectors of P for one of T.
+  static constexpr int kHeld = 4 / kParts;               // Vectors of T, of a thread.
+  static constexpr int kBytes = kHeld * kThreads * kVectorBytes;
+  static constexpr int kArrayVectors = kHeld * kParts * kThreads;
+  static constexpr int kSharedBytes = 2 * kArrayVectors * kVectorBytes;
+  static constexpr int kBlocks = kHeld * kCount > 16 ? 2 : 3;  // Of a multiprocessor.
+
+  // Bytes from the range's begin to the thread's vector i.
+  __device__ static int Offset(int i) {
+    return (i * kThreads + static_cast<int>(threadIdx.x)) * kVectorBytes;
+  }
+
+  // Zeros stand for a beta that is absent. `bytes` of the range exist; `first` is its first
+  // element's channel.
+  __device__ static void Load(const RowBatch& batch, std::int64_t first, int bytes,
+                              Vector* memory) {
+    const P* const gamma = static_cast<const P*>(batch.gamma.data) + first;
+    const P* const beta = static_cast<const P*>(batch.beta.data) + first;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (Offset(i) >= bytes) continue;
+      const int element = Offset(i) / static_cast<int>(sizeof(T));
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) {
+        Vector* const to = memory + Place(i, k);
+        CopyToShared(SharedAddress(to), gamma + element + k * kPerVector<P>);
+        if (batch.beta.data != nullptr) {
+          CopyToShared(SharedAddress(to + kArrayVectors), beta + element + k * kPerVector<P>);
+        } else {
+          to[kArrayVectors] = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+    AwaitCopies();
+  }
+  __device__ static void Read(const Vector* memory, int i, Accumulator<T> (&gamma)[kCount],
+                              Accumulator<T> (&beta)[kCount]) {
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      Widened(memory[Place(i, k)], k, gamma);
+      Widened(memory[Place(i, k) + kArrayVectors], k, beta);
+    }
+  }
+
+ private:
+  __device__ static int Place(int i, int part) {
+    return (i * kParts + part) * kThreads + static_cast<int>(threadIdx.x);
+  }
+  __device__ static void Widened(const Vector& vector, int part, Accumulator<T> (&values)[kCount]) {
+    Accumulator<P> own[kPerVector<P>];
+    Unpack<P>(vector, own);
+#pragma unroll
+    for (int j = 0; j < kPerVector<P>; ++j) values[part * kPerVector<P> + j] = own[j];
+  }
+};
+
+// What ScaleColumns takes turns with: a range of a row. Ranges that have the same parameters follow
+// one another, from the last row to the first.
+struct ColumnTurn {
+  std::uint32_t range;  // Of the row.
+  std::uint32_t group;
+  std::uint32_t sample;
+};
+
+__device__ inline ColumnTurn FindTurn(std::uint64_t index, std::uint32_t ranges,
+                                      std::uint32_t samples) {
+  const auto column = static_cast<std::uint32_t>(index / samples);
+  const std::uint32_t group = column / ranges;
+  return {column - group * ranges, group,
+          samples - 1 - static_cast<std::uint32_t>(index - std::uint64_t{column} * samples)};
+}
+
+template <typename T, typename P, bool kActivated>
+__global__ void __launch_bounds__(kThreads, Columns<T, P>::kBlocks)
+    ScaleColumns(const __grid_constant__ RowBatch batch, std::uint32_t ranges,
+                 const RowScale<Accumulator<T>>* scales) {
+  using A = Accumulator<T>;
+  using Own = Columns<T, P>;
+  extern __shared__ Vector memory[];
+  const std::uint32_t groups = batch.groups.value();
+  const std::uint32_t samples = batch.rows / groups;
+  const std::uint64_t turns = std::uint64_t{batch.rows} * ranges;
+  const std::uint64_t begin = turns * blockIdx.x / gridDim.x;
+  const std::uint64_t end = turns * (blockIdx.x + 1) / gridDim.x;
+  ColumnTurn turn = FindTurn(begin, ranges, samples);
+  bool loaded = false;
+#pragma unroll 1
+  for (std::uint64_t left = end - begin; left > 0; --left) {
+    const std::uint32_t number = turn.sample * groups + turn.group;
+    const Row row = RowOf(batch, batch.segments[0], number);
+    const std::int64_t from = std::int64_t{turn.range} * Own::kBytes;
+    const int bytes = ClampToRun(row.bytes - from, Own::kBytes);
+    Vector vectors[Own::kHeld];
+#pragma unroll
+    for (int i = 0; i < Own::kHeld; ++i) {
+      vectors[i] = LoadVectorIf(Own::Offset(i) < bytes, row.x + from + Own::Offset(i));
+    }
+    const RunScale<T> scale(scales[number]);
+    if (!loaded) {
+      Own::Load(batch, row.first_channel + from / static_cast<int>(sizeof(T)), bytes, memory);
+    }
+    WithActivationIf<kActivated>(batch.activation, [&](auto activation) {
+#pragma unroll
+      for (int i = 0; i < Own::kHeld; ++i) {
+        A values[Own::kCount], gamma[Own::kCount], beta[Own::kCount];
+        Unpack<T>(vectors[i], values);
+        Own::Read(memory, i, gamma, beta);
+#pragma unroll
+        for (int j = 0; j < Own::kCount; ++j) {
+          values[j] = Activate<T, decltype(activation)::value>(
+              scale.ByElement(values[j], gamma[j], beta[j]), batch.leaky_slope.As<A>());
+        }
+        StoreVectorIf(Own::Offset(i) < bytes, row.y + from + Own::Offset(i), Pack<T>(values));
+      }
+    });
+    loaded = turn.sample > 0;
+    if (loaded) {
+      --turn.sample;
+    } else {
+      turn = FindTurn(end - left + 1, ranges, samples);
+    }
+  }
+}
+
+template <typename T, typename P, bool kActivated>
+cudaError_t EnqueueColumns(const Launch& launch, const RowBatch& batch,
+                           const RowScale<Accumulator<T>>* scales) {
+  using Own = Columns<T, P>;
+  const auto kernel = ScaleColumns<T, P, kActivated>;
+  if (const cudaError_t error = AllowSharedBytes(kernel, launch.limits); error != cudaSuccess) {
+    return error;
+  }
+  const auto ranges =
+      static_cast<std::uint32_t>((batch.segments[0].row_bytes + Own::kBytes - 1) / Own::kBytes);
+  const std::uint64_t turns = std::uint64_t{batch.rows} * ranges;
+  const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(
+      turns, static_cast<std::uint64_t>(Own::kBlocks * launch.limits.multiprocessors)));
+  kernel<<<blocks, kThreads, Own::kSharedBytes, launch.stream>>>(batch, ranges, scales);
+  return cudaSuccess;
+}
+
+// Scales all chunks of the batch.
+template <typename T, bool kAligned>
+cudaError_t EnqueueScaling(const Launch& launch, const RowBatch& batch, std::uint32_t chunks,
+                           const RowScale<Accumulator<T>>* scales) {
+  if constexpr (kAligned && !std::is_same_v<T, double>) {
+    const auto columns = [&](auto param) {
+      using P = typename decltype(param)::Type;
+      return launch.spec.activation == Activation::kNone
+                 ? EnqueueColumns<T, P, false>(launch, batch, scales)
+                 : EnqueueColumns<T, P, true>(launch, batch, scales);
+    };
+    const bool room = launch.limits.compute_capability >= 80 &&
+                      launch.limits.shared_bytes_per_block >=
+                          kReservedSharedBytes + std::size_t{Columns<T, T>::kSharedBytes};
+    if (room && AreElementParams<T>(launch, batch)) return columns(ElementType<T>());
+    if constexpr (sizeof(T) == 2) {
+      if (room && AreElementParams<float>(launch, batch)) return columns(ElementType<float>());
+    }
+  }
+  ScaleChunks<T, kAligned>
+      <<<batch.rows * chunks, kThreads, 0, launch.stream>>>(batch, chunks, scales);
+  return cudaSuccess;
+}
+
 template <typename T, bool kAligned>
 cudaError_t Enqueue(const Launch& launch, const RowBatch& batch) {
   using A = Accumulator<T>;
@@ -127,8 +303,9 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch) {
   auto* const scales = reinterpret_cast<RowScale<A>*>(partials + blocks);
   SumChunks<T, kAligned><<<blocks, kThreads, 0, launch.stream>>>(batch, chunks, partials);
   MergeChunks<A><<<batch.rows, kThreads, 0, launch.stream>>>(chunks, partials, batch.eps, scales);
-  ScaleChunks<T, kAligned><<<blocks, kThreads, 0, launch.stream>>>(batch, chunks, scales);
-  return cudaGetLastError();
+  const cudaError_t error = EnqueueScaling<T, kAligned>(launch, batch, chunks, scales);
+  const cudaError_t last = cudaGetLastError();
+  return error != cudaSuccess ? error : last;
 }
 
 }  // namespace

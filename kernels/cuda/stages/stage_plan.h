@@ -35,12 +35,16 @@ struct PresentParams {
   bool affine = false;           // Gamma or beta.
   bool rows_type_gamma = false;  // Gamma, and it and beta have the rows' type.
   bool input_bias = false;
+  int channel_bytes = 0;  // What gamma and beta take for a channel.
 
   static PresentParams Of(const NormParams& params, DType dtype) {
+    const auto bytes_of = [](const ParamVector& param) {
+      return param.data == nullptr ? 0 : static_cast<int>(SizeOf(param.dtype));
+    };
     const bool other_beta = params.beta.data != nullptr && params.beta.dtype != dtype;
     return {params.gamma.data != nullptr || params.beta.data != nullptr,
             params.gamma.data != nullptr && params.gamma.dtype == dtype && !other_beta,
-            params.input_bias.data != nullptr};
+            params.input_bias.data != nullptr, bytes_of(params.gamma) + bytes_of(params.beta)};
   }
 };
 
