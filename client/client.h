@@ -106,7 +106,7 @@ class Client final : public Caller {
     std::uint64_t bytes = 0;
   };
   absl::Status RegisterDeviceMemory(const DeviceMemoryName& memory, Duration timeout = kNoTimeout);
-  // Waits until no request uses it any more. No name: all memory of devices that the caller's
+  // Waits until no request uses it any more. An empty name: all memory of devices that the caller's
   // identity has registered.
   absl::Status UnregisterDeviceMemory(const std::string& name, Duration timeout = kNoTimeout);
   // The same for memory that was registered by the name of its file.

@@ -116,13 +116,14 @@ class UnregisterCommand final : public Command {
  public:
   const char* name() const override { return "unregister"; }
   const char* arguments() const override { return "NAME..."; }
-  const char* summary() const override { return "unregisters memory that clients have left"; }
+  const char* summary() const override { return "unregisters memory that clients share"; }
   bool takes_further_arguments() const override { return true; }
 
   void AddFlags(FlagSet& flags) override {
     flags.Add("kind", &kind_, "KIND",
               "device or named, as `normctl regions` tells of a region; required. Memory that came "
-              "as a descriptor ends with its client's connection.");
+              "as a descriptor ends with its client's connection. A name is gone at once; the "
+              "command waits until no request uses its memory, or for --timeout.");
     flags.Add("all", &all_, "",
               "Instead of names: all regions of this kind that this identity has registered, those "
               "of clients that live too.");
@@ -151,6 +152,9 @@ class UnregisterCommand final : public Command {
       const absl::Status status =
           kind_ == "device" ? context.client->UnregisterDeviceMemory(region, context.timeout)
                             : context.client->UnregisterNamedMemory(region, context.timeout);
+      if (!status.ok() && context.arguments.size() > 1) {
+        return absl::Status(status.code(), absl::StrCat(region, ": ", status.message()));
+      }
       if (!status.ok()) return status;
       Print(context, region);
     }

@@ -27,7 +27,7 @@ void Verify(const Item& item, const Expectation& expectation,
                    comparison.ok() ? client::Describe(*comparison) : comparison.status().message());
 }
 
-// The same of outputs that were copied out of a response of these.
+// The same for outputs that were copied out of a response, whose they are.
 void VerifyCopies(const Item& item, const Expectation& expectation,
                   absl::Span<const client::TensorSpec> specs,
                   const absl::StatusOr<std::vector<client::Tensor>>& outputs, Outcome& outcome) {
@@ -243,7 +243,13 @@ std::shared_ptr<client::PendingCall> GrpcSender::SendShared(SharedSlots& slots,
             response->version() == expectation->version) {
           std::vector<client::TensorSpec> specs;
           for (const auto& output : response->outputs()) specs.push_back(output.spec());
-          VerifyCopies(item, *expectation, specs, slots.ReadOutputs(slot, *response), outcome);
+          const absl::StatusOr<std::vector<client::Tensor>> copies =
+              slots.ReadOutputs(slot, *response);
+          if (copies.ok()) {
+            VerifyCopies(item, *expectation, specs, copies, outcome);
+          } else {
+            SetError(copies.status(), outcome);
+          }
         }
         slots.Give(slot, response.ok());
         std::move(done)(outcome);

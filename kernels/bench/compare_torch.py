@@ -3,8 +3,8 @@
 
 Calls libnorm_kernels.so through its C ABI on the tensors' own memory, on PyTorch's current stream.
 Prints one line for each workload, and checks all three against float64. The four take turns, over
-up to 16 tensors and results that are taken in turn: of 2 MiB and more, none is found in the cache. Compilation
-and first calls are left out. Medians, in ms:
+up to 16 tensors and results that are taken in turn: of 2 MiB and more, none is found in the cache.
+Compilation and first calls are left out. Medians, in ms:
 
   copy, eager, compile, ours   CUDA events around 8 calls, by 8: what a program pays, which waits
                                for its launches where the tensor is small
@@ -191,8 +191,10 @@ def error(actual, reference):
 
 
 def in_turn(function, xs):
-    """A call for each of xs in turn, whose result lives until its next turn, as ours do: memory that
-    is freed at once would be the next result's too, and stay in the cache."""
+    """A call for each of xs in turn, whose result lives until its next turn, as ours do.
+
+    Memory that is freed at once would be the next result's too, and stay in the cache.
+    """
     results = [None] * len(xs)
 
     def run(i):

@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::size_t kMaxNameShown = 64;  // Bytes of a name that an error repeats.
 
-absl::Status NoRegion(absl::string_view name) {
-  return absl::NotFoundError(
-      absl::StrCat("region \"", Printable(name, kMaxNameShown), "\" is not registered"));
-}
-
 absl::Status BeyondLimit(const char* what, std::int64_t asked, std::int64_t free,
                          const char* whose) {
   return absl::ResourceExhaustedError(
@@ -36,6 +31,11 @@ RegionPlane PlaneOf(RegionKind kind) {
 bool IsInUse(const std::shared_ptr<const Region>& region) { return region.use_count() > 1; }
 
 }  // namespace
+
+absl::Status NoRegion(absl::string_view name) {
+  return absl::NotFoundError(
+      absl::StrCat("region \"", Printable(name, kMaxNameShown), "\" is not registered"));
+}
 
 class RegionRegistry::Counts : public std::enable_shared_from_this<Counts> {
  public:

@@ -26,6 +26,9 @@ namespace normd {
 
 inline constexpr std::size_t kMaxRegionNameBytes = 256;
 
+// NotFound, for a name that is not registered.
+absl::Status NoRegion(absl::string_view name);
+
 // Of what is mapped: a region that was unregistered counts until the last request lets it go.
 struct RegionLimits {
   std::int64_t max_regions = 1024;

@@ -27,12 +27,13 @@ absl::Status CheckFits(const char* field, std::uint64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, ", wanted at most ", kMost));
 }
 
-// A region of another kind is not there for these calls: the name of one that came as a descriptor
-// is known to its client alone.
+// These calls know regions of one kind. One that came as a descriptor is not there for any of them:
+// its name is known to its client alone.
 absl::StatusOr<std::shared_ptr<const Region>> FindOne(const RegionRegistry& registry,
                                                       const WantedRegions& wanted) {
   auto region = registry.Find(wanted.owner, wanted.name);
   if (!region.ok() || (*region)->facts().kind == wanted.kind) return region;
+  if ((*region)->facts().kind == RegionKind::kDescriptor) return NoRegion(wanted.name);
   constexpr std::size_t kMaxShown = 64;  // Bytes of the name.
   return absl::NotFoundError(absl::StrCat("region \"", Printable(wanted.name, kMaxShown),
                                           wanted.kind == RegionKind::kDevice

@@ -226,20 +226,20 @@ TEST_P(StagesBitsTest, ASampleHasTheSameBitsAmongThousandsAndAlone) {
         staged.spec.quantization_scale =
             layout == Layout::kChannelsFirst ? QuantizationScale::kRow : QuantizationScale::kBlock;
         Check(staged, 600 * samples, 1);
-        const auto check = [&](const StagedSpec& more) {
+        const auto check_with_rows_type = [&](const StagedSpec& more) {
           Check(more, StagedParams::OfRowsType(more.spec, random_), 300 * samples, 1);
         };
         staged.spec.residual = staged.spec.residual_out = true;
-        check(staged);
+        check_with_rows_type(staged);
         staged.spec.quantization_scale = QuantizationScale::kStatic;
         staged.spec.output_scale = 0.01;
-        check(staged);
+        check_with_rows_type(staged);
         staged.spec.quantization = Quantization::kNone;
         staged.spec.output_scale = 0;
-        check(staged);
+        check_with_rows_type(staged);
         StagedSpec offset = of(channels, statistics);
         offset.spec.weight_offset = 1;
-        check(offset);
+        check_with_rows_type(offset);
       } else {
         staged.spec.scale = staged.spec.shift = true;
         Check(staged, samples, 600);

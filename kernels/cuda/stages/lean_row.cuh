@@ -39,9 +39,9 @@ class LeanRow {
     if constexpr (Kind::kResidual) AddResidual();
   }
 
-  // Elements of the row that the thread's warp holds, where the team has warps. Sums of squares are
-  // merged without it; but where registers are scarce, the compiler loads half of the row later
-  // without it (0.96 of the speed of 1024 rows of 5120 bfloat16 with a residual).
+  // Elements of the row that the thread's warp holds, where the team has warps. For sums of squares
+  // it only has to be positive, and with kAhead it is not counted; other kernels count it, because
+  // the compiler otherwise loads half of a row late (docs/experiments.md).
   __device__ float CountOfWarp() const {
     if constexpr (Kind::kAhead && Kind::kSquares) return 1;
     int vectors = 0;

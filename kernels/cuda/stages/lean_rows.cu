@@ -314,7 +314,8 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
 }
 
 // Whether rows with a second tensor can have kDirect: gamma and perhaps beta of x's type, or with
-// `of_sample` the sample's scale and perhaps shift, and nothing else that scales them.
+// `of_sample` the sample's scale and perhaps shift, and nothing else that scales them; whatever the
+// results are quantized to.
 bool IsDirect(const NormSpec& spec, const StageBatch& batch, bool of_sample) {
   if (spec.statistics == Statistics::kSumOfAbsolutes ||
       spec.statistics == Statistics::kLargestAbsolute) {

@@ -10,8 +10,8 @@
 
 namespace normd::norm::cuda {
 
-// What every row needs stands together in front, here and in StageBatch: constant memory comes in
-// lines, one after the other.
+// Fields that every row reads come first, here and in StageBatch: they share the first cache lines
+// of constant memory.
 struct StageSegment {
   const char* x;
   char* y;

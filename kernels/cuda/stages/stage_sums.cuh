@@ -180,10 +180,10 @@ __device__ inline Moments<A> MergeStatistics(Statistics statistics, const Moment
   return MergeLanes(own, count, width, statistics == Statistics::kMeanVariance);
 }
 
-// Of what up to kWidth warps of a team have left, `elements` in all.
+// Merges what up to kWidth warps of a team have left, `elements` in all.
 template <int kWidth, typename A, typename Team>
-__device__ inline Moments<A> MergeWarps(Statistics statistics, A elements, const Team& team,
-                                        const WarpPartials<Moments<A>>& partials) {
+__device__ inline Moments<A> MergeWarpsOfTeam(Statistics statistics, A elements, const Team& team,
+                                              const WarpPartials<Moments<A>>& partials) {
   const int other = team.lane % kWidth;
   const Moments<A> partial =
       other < team.warps ? partials.of_warp[team.first_warp() + other] : Moments<A>();
@@ -205,8 +205,8 @@ __device__ inline Moments<A> MergeTeam(Statistics statistics, const Moments<A>& 
   if (team.lane == 0) partials.of_warp[team.first_warp() + team.warp] = run;
   team.Sync();
   constexpr int kFewWarps = 8;
-  return team.warps <= kFewWarps ? MergeWarps<kFewWarps>(statistics, elements, team, partials)
-                                 : MergeWarps<kLanes>(statistics, elements, team, partials);
+  return team.warps <= kFewWarps ? MergeWarpsOfTeam<kFewWarps>(statistics, elements, team, partials)
+                                 : MergeWarpsOfTeam<kLanes>(statistics, elements, team, partials);
 }
 
 // The largest magnitude that a team holds.

@@ -21,6 +21,8 @@ class FarRegion final : public client::Region {
   explicit FarRegion(std::size_t bytes)
       : Region("far", reinterpret_cast<std::byte*>(std::uintptr_t{4096}), bytes), bytes_(bytes) {}
 
+  bool gone = false;  // Nothing is copied any more.
+
  private:
   std::size_t Offset(const std::byte* at) const {
     return reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(address());
@@ -30,6 +32,7 @@ class FarRegion final : public client::Region {
     return absl::OkStatus();
   }
   absl::Status CopyOut(absl::Span<std::byte> to, const std::byte* from) const override {
+    if (gone) return absl::UnavailableError("the device is gone");
     std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(Offset(from)), to.size(), to.begin());
     return absl::OkStatus();
   }
@@ -52,7 +55,7 @@ class SharedSlotsTest : public ::testing::Test {
     request.inputs = {Filled(9).named("x")};
     SharedSlotsOptions options;
     options.make = [this](std::size_t bytes) {
-      region_ = std::make_shared<const FarRegion>(bytes);
+      region_ = std::make_shared<FarRegion>(bytes);
       return region_;
     };
     options.slots = 2;
@@ -93,7 +96,7 @@ class SharedSlotsTest : public ::testing::Test {
     EXPECT_EQ(tensor.bytes(), Filled(byte).bytes());
   }
 
-  std::shared_ptr<const client::Region> region_;
+  std::shared_ptr<FarRegion> region_;
   std::unique_ptr<SharedSlots> slots_;
 };
 
@@ -117,6 +120,12 @@ TEST_F(SharedSlotsTest, AnOutputThatCameInTheMessageIsReadThere) {
   ASSERT_TRUE(outputs.ok()) << outputs.status();
   ExpectFilled((*outputs)[0], 1);
   ExpectFilled((*outputs)[1], 7);
+}
+
+TEST_F(SharedSlotsTest, WhatCannotBeCopiedIsAnErrorAndNoOutput) {
+  region_->gone = true;
+  const auto outputs = slots_->ReadOutputs(0, Respond(0, /*z_in_message=*/true));
+  EXPECT_EQ(outputs.status(), absl::UnavailableError("the device is gone"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -57,8 +58,9 @@ class SharedMemoryProcessTest : public ::testing::Test {
     std::ifstream file(report);
     return nlohmann::json::parse(file, nullptr, false);
   }
-  double Metric(const std::string& series) {
-    const auto url = client::ParseHttpUrl("http://" + server_.metrics_address() + "/metrics");
+  double Metric(const std::string& series) { return MetricOf(server_, series); }
+  static double MetricOf(const NormdProcess& server, const std::string& series) {
+    const auto url = client::ParseHttpUrl("http://" + server.metrics_address() + "/metrics");
     const auto text = client::HttpGet(*url, std::chrono::seconds(10));
     EXPECT_TRUE(text.ok()) << text.status();
     const std::string key = "\n" + series + " ";
@@ -84,6 +86,44 @@ TEST_F(SharedMemoryProcessTest, TheExampleNormalizesInPlace) {
   std::string error;
   EXPECT_EQ(Run({EXAMPLE_BINARY, server_.grpc_address(), "unix:///nowhere"}, &error), 1);
   EXPECT_THAT(error, HasSubstr("unix:///nowhere"));
+}
+
+// In the middle of a load the server's model becomes another one of the same version.
+TEST_F(SharedMemoryProcessTest, NormloadSeesWrongResponsesInRegions) {
+  for (const char* protocol : {"normd", "oip"}) {
+    SCOPED_TRACE(protocol);
+    const std::string own = absl::StrCat(folder_, "/", protocol);
+    const std::string model = own + "/models/rms_norm_4096";
+    std::filesystem::create_directories(own + "/models");
+    std::filesystem::copy(NORMD_DEMO_MODELS "/rms_norm_4096", model,
+                          std::filesystem::copy_options::recursive);
+    const std::string regions = "unix://" + own + "/regions";
+    const NormdProcess server({"--shared_memory=fd", "--shared_memory_listen=" + regions,
+                               "--model_repository=" + own + "/models"});
+    ChildProcess load({NORMLOAD_BINARY, "--quiet", "--plane=shm", "--shared_memory=" + regions,
+                       "--server=" + server.grpc_address(), absl::StrCat("--protocol=", protocol),
+                       "--mix=rms_norm_4096:2x4096:float32", "--warmup=0s", "--duration=120s",
+                       "--verify", "--verify_every=1", "--model_repository=" NORMD_DEMO_MODELS,
+                       "--json=" + own + "/report.json"});
+    const auto await_responses = [&] {
+      const char* const bytes_out =
+          "normd_shared_tensor_bytes_total{direction=\"out\",memory=\"host\"}";
+      const double wanted = MetricOf(server, bytes_out) + 100 * 2 * 4096 * 4;
+      while (MetricOf(server, bytes_out) < wanted) std::this_thread::yield();
+    };
+    await_responses();
+    std::ofstream(model + "/config.textproto") << "rms_norm { normalized_shape: 4096 eps: 1 }\n";
+    ASSERT_EQ(Run({NORMCTL_BINARY, "load", "rms_norm_4096", "--server=" + server.grpc_address()}),
+              0);
+    await_responses();
+    load.Signal(SIGINT);
+    EXPECT_EQ(load.Wait(), 1);
+    EXPECT_THAT(load.output(), HasSubstr("verified responses are wrong"));
+    std::ifstream file(own + "/report.json");
+    const auto result = nlohmann::json::parse(file, nullptr, false)["result"];
+    EXPECT_GE(result["wrong"], 50);
+    EXPECT_LE(result["wrong"], result["verified"].get<int>() - 50);
+  }
 }
 
 TEST_F(SharedMemoryProcessTest, NormctlWritesTheSameFileAsWithMessages) {
