@@ -1,6 +1,7 @@
 #include "kernels/check.h"
 
 #include <cmath>
+#include <cstdio>
 #include <string>
 
 namespace normd::norm {
@@ -11,6 +12,12 @@ std::int64_t ProductOf(const RunSizes& sizes) {
     if (size < 0 || !MultiplyFits(product, size, &product)) return 0;
   }
   return product;
+}
+
+std::string TextOf(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.9g", value);
+  return text;
 }
 
 Status CheckParam(const char* name, const ParamVector& param) {
@@ -28,12 +35,11 @@ Status CheckParam(const char* name, const ParamVector& param) {
 
 Status CheckEps(double eps) {
   if (std::isfinite(eps) && eps >= 0) return Status();
-  return InvalidArgument("eps: " + std::to_string(eps) + ", wanted a finite value >= 0");
+  return InvalidArgument("eps: " + TextOf(eps) + ", wanted a finite value >= 0");
 }
 
 Status CheckActivation(Activation activation) {
-  if (static_cast<int>(activation) <= static_cast<int>(Activation::kGeluTanh)) return Status();
-  return InvalidArgument("activation: unknown value");
+  return CheckValue("activation", activation, Activation::kGeluTanh);
 }
 
 }  // namespace normd::norm

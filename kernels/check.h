@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "kernels/run_sizes.h"
 #include "kernels/status.h"
@@ -25,6 +26,18 @@ inline bool MultiplyFits(std::int64_t a, std::int64_t b, std::int64_t* product) 
 
 // The product of the sizes; 0 if one is negative or the product overflows 63 bits.
 std::int64_t ProductOf(const RunSizes& sizes);
+
+// A number for a message, such as "1e-09".
+std::string TextOf(double value);
+
+// InvalidArgument unless the value of an enumeration is at most its last.
+template <typename Enum>
+Status CheckValue(const char* field, Enum value, Enum last) {
+  if (value <= last) return Status();
+  return InvalidArgument(std::string(field) + ": unknown value " +
+                         std::to_string(static_cast<int>(value)) + ", wanted at most " +
+                         std::to_string(static_cast<int>(last)));
+}
 
 // InvalidArgument with the field, what came and what was wanted.
 Status CheckParam(const char* name, const ParamVector& param);  // Accepts an absent one.

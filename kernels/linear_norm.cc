@@ -46,8 +46,9 @@ Status ValidateLinearNorm(const LinearNormSpec& spec, const LinearNormParams& pa
     return InvalidArgument(std::string("dtype: ") + Name(spec.dtype) +
                            ", wanted float32, float16 or bfloat16");
   }
-  if (static_cast<int>(spec.precision) > static_cast<int>(Precision::kFloat32Strict)) {
-    return InvalidArgument("precision: unknown value");
+  if (Status status = CheckValue("precision", spec.precision, Precision::kFloat32Strict);
+      !status.ok()) {
+    return status;
   }
   if (params.weight.data == nullptr) return InvalidArgument("weight: missing");
   for (const Status& status :

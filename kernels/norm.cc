@@ -26,22 +26,13 @@ constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
 // No array of parameters has more elements: eight bytes each would overflow 63 bits.
 constexpr std::int64_t kMostElements = kMax / 8;
 
-template <typename Enum>
-Status CheckValue(const char* field, Enum value, Enum last) {
-  if (value <= last) return Status();
-  return InvalidArgument(std::string(field) + ": unknown value " +
-                         std::to_string(static_cast<int>(value)) + ", wanted at most " +
-                         std::to_string(static_cast<int>(last)));
-}
-
 // InvalidArgument unless the number is finite in the accumulation type too.
 Status CheckFinite(const char* field, double value, DType dtype) {
   const double most = dtype == DType::kFloat64
                           ? std::numeric_limits<double>::max()
                           : static_cast<double>(std::numeric_limits<float>::max());
   if (std::fabs(value) <= most) return Status();
-  return InvalidArgument(std::string(field) + ": " + std::to_string(value) +
-                         ", wanted a finite number" +
+  return InvalidArgument(std::string(field) + ": " + TextOf(value) + ", wanted a finite number" +
                          (dtype == DType::kFloat64 ? "" : " of float's range"));
 }
 
@@ -109,19 +100,21 @@ Status CheckQuantization(const NormSpec& spec) {
     if (!status.ok()) return status;
   }
   if (spec.quantization == Quantization::kNone) {
-    if (spec.quantization_scale == QuantizationScale::kStatic && spec.output_scale == 0) {
-      return Status();
+    if (spec.quantization_scale != QuantizationScale::kStatic) {
+      return InvalidArgument("quantization_scale: set, but the output is not quantized");
     }
-    return InvalidArgument("quantization_scale: set, but the output is not quantized");
+    if (spec.output_scale == 0) return Status();
+    return InvalidArgument("output_scale: " + TextOf(spec.output_scale) +
+                           ", wanted 0: the output is not quantized");
   }
   const bool is_static = spec.quantization_scale == QuantizationScale::kStatic;
   if (is_static && !(spec.output_scale >= static_cast<double>(std::numeric_limits<float>::min()) &&
                      spec.output_scale <= static_cast<double>(std::numeric_limits<float>::max()))) {
-    return InvalidArgument("output_scale: " + std::to_string(spec.output_scale) +
+    return InvalidArgument("output_scale: " + TextOf(spec.output_scale) +
                            ", wanted a normal float greater than 0");
   }
   if (!is_static && spec.output_scale != 0) {
-    return InvalidArgument("output_scale: " + std::to_string(spec.output_scale) +
+    return InvalidArgument("output_scale: " + TextOf(spec.output_scale) +
                            ", wanted 0: rows or blocks have their own");
   }
   if (!is_static && spec.statistics == Statistics::kGiven) {

@@ -23,7 +23,7 @@
 //   statistics of each row, over its elements v
 //   normalized u = (v - mean) * rstd, as Statistics says
 //   style      u * gamma[c] + beta[c]; gamma takes effect as weight_offset + gamma[c], and both may
-//              be the sample's own (Style)
+//              be the sample's own (Style); with Style::kTensor there is no weight_offset
 //   modulation that * (scale_offset + scale[n, c]) + shift[n, c]   (FiLM; adaptive norms)
 //   activation
 //   other      combine_output(that, other)

@@ -221,7 +221,7 @@ NORM_C_API const char* norm_last_error(void);
 
 /* The CPU backend. x, y and the parameters are host memory. */
 typedef struct norm_cpu_executor norm_cpu_executor;
-/* max_threads: at most as many compute at once; 0: all that the process may use. */
+/* max_threads, to 4096: at most as many compute at once; 0: all that the process may use. */
 NORM_C_API norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** out);
 NORM_C_API void norm_cpu_executor_destroy(norm_cpu_executor* executor); /* NULL: nothing. */
 /* Blocks until y is written. */

@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "kernels/cpu/linear_norm.h"
 #include "kernels/cpu/normalize.h"
@@ -20,9 +22,10 @@ struct norm_cpu_linear {
 norm_result norm_cpu_executor_create(int32_t max_threads, norm_cpu_executor** out) {
   return norm::c::Guarded([&]() -> Status {
     if (Status status = norm::c::CheckNotNull("out", out); !status.ok()) return status;
-    if (max_threads < 0) {
+    constexpr std::int32_t kMostThreads = 4096;
+    if (max_threads < 0 || max_threads > kMostThreads) {
       return norm::InvalidArgument("max_threads: " + std::to_string(max_threads) +
-                                   ", wanted at least 0");
+                                   ", wanted from 0 to " + std::to_string(kMostThreads));
     }
     *out = new norm_cpu_executor(max_threads);
     return Status();

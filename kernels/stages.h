@@ -40,7 +40,8 @@ enum class Style : std::uint8_t {
   kTensor = 3,
 };
 
-// y as 8 bits: y times the reciprocal of a scale, rounded to nearest even, saturated.
+// y as 8 bits: y times the reciprocal of a scale, rounded to nearest even, saturated. float64 is
+// rounded to float32 first.
 enum class Quantization : std::uint8_t {
   kNone = 0,
   kInt8 = 1,        // -128 to 127; a NaN becomes 0.

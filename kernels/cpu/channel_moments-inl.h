@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/cpu/moments-inl.h"
@@ -114,7 +115,10 @@ template <class Format, bool kPart>
 HWY_INLINE void TileMoments(const ChannelTile<Format, kPart>& tile, std::int64_t positions,
                             bool centered, std::size_t channels, Ahead ahead,
                             TileResult<Format>* result) {
-  constexpr std::int64_t kPivotPositions = 16;
+  // In double the mean of several equal numbers may be another one: then a constant row would have
+  // a variance.
+  constexpr bool kDouble = std::is_same_v<typename Format::Acc, double>;
+  constexpr std::int64_t kPivotPositions = kDouble ? 1 : 16;
   using D = AccTag<Format>;
   constexpr std::size_t kMaxLanes = TileResult<Format>::kMaxLanes;
   const D d;

@@ -1,5 +1,7 @@
 #include "kernels/cpu/linear_rows.h"
 
+#include <cmath>
+
 // As in simd_kernels.cc.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
@@ -81,7 +83,7 @@ Moments RowMoments(const TiledRow& row) {
   const double shift = sums.first.Total() / n;
   const double correction = shift * shift * n;
   const double m2 = sums.second.Total() - correction;
-  if (correction <= 4 * m2 || correction == 0) {
+  if (std::isfinite(m2) && (correction <= 4 * m2 || correction == 0)) {
     return {n, static_cast<double>(pivot) + shift, m2};
   }
   Moments total;

@@ -116,6 +116,26 @@ TEST_P(KernelEdgeValuesTest, GivesBetaForAConstantRow) {
   }
 }
 
+// Numbers of which several have a sum that is not exact.
+TEST_P(KernelEdgeValuesTest, GivesBetaForAConstantRowOfAnyNumber) {
+  if (backend_->Name() == "cuda") GTEST_SKIP() << "of numbers whose sums are exact";
+  for (const double value : {0.1, 1.0 / 3, -3000.7, 1e-30}) {
+    for (const std::int64_t spatial : {3, 17, 600}) {
+      for (NormSpec spec : {InstanceNormSpec(2, dtype()), GroupNormSpec(6, 3, dtype())}) {
+        spec = WithLayout(spec);
+        Tensor x(dtype(), spec.channels * spatial);
+        for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, value);
+        Tensor beta(DType::kFloat32, spec.channels);
+        for (std::int64_t c = 0; c < spec.channels; ++c) beta.Set(c, 1.5);
+        NormParams params;
+        params.beta = {beta.data(), beta.dtype()};
+        const Tensor y = Normalize(spec, params, x, spatial);
+        for (std::int64_t i = 0; i < y.count(); ++i) ASSERT_EQ(y.Get(i), 1.5) << value << ", " << i;
+      }
+    }
+  }
+}
+
 // docs/operations.md says these.
 TEST_P(KernelEdgeValuesTest, GivesBetaForARowOfOneElement) {
   const NormSpec spec = WithLayout(InstanceNormSpec(3, dtype()));

@@ -200,6 +200,28 @@ TEST_P(LinearNormTest, AgreesWithReferenceWhereTheFirstFeaturesAreFarFromTheOthe
 }
 
 // What the service promises to everybody: alone or in company, first or last, the same bits.
+// Features of z that the product leaves as they are, whose squares overflow float32.
+TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFinite) {
+  if (backend_->Name() == "cuda") GTEST_SKIP() << "in double on the CPU alone";
+  if (dtype() == DType::kFloat16) GTEST_SKIP() << "has no such numbers";
+  for (const std::int64_t features : {2, 61, 64, 300}) {
+    for (const double magnitude : {1e10, 1e19, 3e19, 1e37}) {
+      Layer layer(1, features, dtype(), DType::kFloat32, /*with_bias=*/false);
+      layer.spec.epilogue = {};
+      for (std::int64_t i = 0; i < features; ++i) layer.weight.Set(i, i % 2 == 0 ? 1 : -1);
+      Request request(layer.spec, 1, 40);
+      request.x.Set(0, magnitude);
+      Run(layer, request);
+      for (std::int64_t i = 0; i < features; ++i) {
+        const double mean = features % 2 == 0 ? 0 : 1.0 / static_cast<double>(features);
+        const double rstd = 1 / std::sqrt(1 - mean * mean);
+        ASSERT_NEAR(request.out.Get(i), ((i % 2 == 0 ? 1 : -1) - mean) * rstd, 1e-2)
+            << features << " features of " << magnitude << ", " << i;
+      }
+    }
+  }
+}
+
 TEST_P(LinearNormTest, GivesASampleTheSameBitsInEveryBatchAndPlace) {
   for (const auto& [in, out] : {std::pair{48, 80}, {129, 67}, {512, 96}}) {
     const Layer layer = MakeLayer(in, out);

@@ -205,8 +205,8 @@ TEST_F(NormCStagesTest, RefusesValuesThatNoStageHas) {
   spec_.quantization_scale = 3;
   ExpectRefused("quantization_scale: unknown");
   spec_.quantization_scale = 0;
-  spec_.output_scale = 1;
-  ExpectRefused("quantization_scale: set");
+  spec_.output_scale = 1e-45;
+  ExpectRefused("output_scale: 1e-45, wanted 0: the output is not quantized");
   spec_.output_scale = 0;
   spec_.weight_offset = INFINITY;
   ExpectRefused("weight_offset");

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -331,11 +333,13 @@ TEST(NormCTest, AnotherThreadsErrorIsNotSeen) {
   EXPECT_THAT(seen, IsEmpty());
 }
 
-TEST(NormCTest, ANegativeThreadCountIsRefused) {
-  norm_cpu_executor* executor = nullptr;
-  const norm_result result = norm_cpu_executor_create(-1, &executor);
-  EXPECT_TRUE(result == NORM_INVALID_ARGUMENT || result == NORM_UNSUPPORTED) << result;
-  EXPECT_EQ(executor, nullptr);
+TEST(NormCTest, ThreadCountsBelowZeroOrBeyondReasonAreRefused) {
+  for (const std::int32_t threads : {-1, 4097, std::numeric_limits<std::int32_t>::max()}) {
+    norm_cpu_executor* executor = nullptr;
+    const norm_result result = norm_cpu_executor_create(threads, &executor);
+    EXPECT_TRUE(result == NORM_INVALID_ARGUMENT || result == NORM_UNSUPPORTED) << result;
+    EXPECT_EQ(executor, nullptr);
+  }
 }
 
 TEST(NormCTest, CudaWithoutADeviceIsRefusedWithAReason) {

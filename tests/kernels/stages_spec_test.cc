@@ -179,9 +179,9 @@ TEST_F(StagesSpecTest, WantsRowsOfOneChannelForAStyleTensor) {
 
 TEST_F(StagesSpecTest, RefusesScalesWithoutQuantization) {
   spec_.output_scale = 1;
-  ExpectRefused("quantization_scale: set, but");
+  ExpectRefused("output_scale: 1, wanted 0: the output is not quantized");
   spec_.output_scale = std::nan("");
-  ExpectRefused("quantization_scale: set, but");
+  ExpectRefused("output_scale: nan, wanted 0");
   spec_.output_scale = 0;
   for (const QuantizationScale scale : {QuantizationScale::kRow, QuantizationScale::kBlock}) {
     spec_.quantization_scale = scale;
@@ -210,7 +210,7 @@ TEST_F(StagesSpecTest, WantsNoStaticScaleWhereRowsHaveTheirOwn) {
     spec_.output_scale = 0;
     ExpectAccepted();
     spec_.output_scale = 0.5;
-    ExpectRefused("output_scale: 0.500000, wanted 0");
+    ExpectRefused("output_scale: 0.5, wanted 0");
   }
 }
 
