@@ -148,8 +148,8 @@ class Samples {
     const std::int64_t group_channels = channels_ / groups_;
     for (std::int64_t group = 0; group < groups_; ++group) {
       const double columns = static_cast<double>(fold * group_channels);
-      // All columns count alike, so their mean is plain, and so is the spread of their means; around
-      // the first one, so that the mean of equal ones is theirs.
+      // All columns count alike, so their mean is plain, and so is the spread of their means;
+      // around the first one, so that the mean of equal ones is theirs.
       const auto for_columns = [&](auto visit) {
         for (std::int64_t k = 0; k < fold; ++k) {
           const std::int64_t from = k * channels_ + group * group_channels;
