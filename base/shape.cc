@@ -1,5 +1,7 @@
 #include "base/shape.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -19,13 +21,15 @@ absl::StatusOr<Shape> Shape::Create(absl::Span<const std::int64_t> dims) {
   std::int64_t product = 1;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("shape[", i, "]: ", dims[i], " is negative"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("shape[", i, "]: ", dims[i], ", wanted 0 or more"));
     }
     // A zero must not hide an overflow beside it: other products skip it.
     const std::optional<std::int64_t> next = CheckedMultiply(product, dims[i] == 0 ? 1 : dims[i]);
     if (!next) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("shape: [", absl::StrJoin(dims, ", "), "] has more than 2^63 elements"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "shape: [", absl::StrJoin(dims, ", "), "] has more than 2^63 elements, wanted at most ",
+          std::numeric_limits<std::int64_t>::max()));
     }
     product = *next;
   }

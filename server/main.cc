@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -108,28 +110,41 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor, bool tak
 }
 
 // Null without shared memory of the host, and where no device could use it.
-std::unique_ptr<PageLocks> PageLocksOf(const ServerConfig& config, Backend& backend,
-                                       Metrics& metrics, const Clock& clock) {
+std::unique_ptr<PageLocks> PageLocksOf(const ServerConfig& config, const PageLockLimits& limits,
+                                       Backend& backend, Metrics& metrics, const Clock& clock) {
   PageLocker* const locker = backend.page_locker();
   if (config.shared_memory == "off" || config.max_locked_shared_bytes == 0 || locker == nullptr) {
     return nullptr;
   }
-  const PageLockLimits limits = {config.max_locked_shared_bytes,
-                                 config.max_identity_locked_shared_bytes};
   return std::make_unique<PageLocks>(*locker, limits, metrics.ForRegions(), clock);
 }
 
-// Both null without shared memory.
+// The file of a named region stays open while its pages are locked.
+PageLockLimits PageLockLimitsOf(const ServerConfig& config) {
+  PageLockLimits limits = {config.max_locked_shared_bytes, config.max_identity_locked_shared_bytes};
+  if (config.shared_memory == "named") {
+    const std::int64_t share = (RaiseDescriptorLimit() - OpenDescriptors()) / 8;
+    limits.max_regions = std::clamp<std::int64_t>(share, 1, config.max_shared_regions);
+  }
+  return limits;
+}
+
+// The first two are null without shared memory.
 struct SharedMemory {
   std::unique_ptr<PageLocks> page_locks;
   std::unique_ptr<RegionRegistry> regions;
+  std::int64_t descriptors = 0;  // As many as its clients may have opened.
 };
 
 SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metrics& metrics,
                             const Clock& clock) {
   if (config.shared_memory == "off" && !config.shared_memory_cuda) return {};
   SharedMemory shared;
-  shared.page_locks = PageLocksOf(config, backend, metrics, clock);
+  const PageLockLimits lock_limits = PageLockLimitsOf(config);
+  shared.page_locks = PageLocksOf(config, lock_limits, backend, metrics, clock);
+  if (shared.page_locks != nullptr && config.shared_memory == "named") {
+    shared.descriptors = lock_limits.max_regions;
+  }
   RegionRegistryOptions options;
   options.named = config.shared_memory == "named";
   options.prefix = config.shared_memory_prefix;
@@ -173,16 +188,28 @@ absl::StatusOr<std::string> OwnerOfRegions(const Authorizer& authorizer,
   return *caller == nullptr ? std::string() : (*caller)->identity.name;
 }
 
-// Null without an address.
+// Null without an address. Its clients' descriptors come on top of those of `shared`.
 absl::StatusOr<std::unique_ptr<RegionListener>> HandoverOf(const ServerConfig& config,
-                                                           RegionRegistry* regions,
-                                                           const Authorizer& authorizer) {
+                                                           SharedMemory& shared,
+                                                           const Authorizer& authorizer,
+                                                           Metrics& metrics) {
   if (config.shared_memory_listen.empty()) return std::unique_ptr<RegionListener>();
-  RegionListenerOptions options;
-  options.address = config.shared_memory_listen;
-  return RegionListener::Start(options, *regions, [&authorizer](absl::string_view authorization) {
-    return OwnerOfRegions(authorizer, authorization);
-  });
+  const std::int64_t limit = RaiseDescriptorLimit();
+  const absl::StatusOr<HandoverLimits> limits = DecideHandoverLimits(
+      config.max_shared_regions, limit, OpenDescriptors() + shared.descriptors);
+  if (!limits.ok()) return limits.status();
+  if (static_cast<std::int64_t>(limits->with_regions) < config.max_shared_regions) {
+    spdlog::warn(
+        "--shared_memory_listen: {} descriptors are enough for {} connections that hold regions, "
+        "{} of one identity, and {} that hold none",
+        limit, limits->with_regions, limits->owner_with_regions, limits->without_regions);
+  }
+  shared.descriptors += DescriptorsOf(*limits);
+  return RegionListener::Start({config.shared_memory_listen, *limits}, *shared.regions,
+                               metrics.ForRegions(),
+                               [&authorizer](absl::string_view authorization) {
+                                 return OwnerOfRegions(authorizer, authorization);
+                               });
 }
 
 // Null without a policy.
@@ -271,9 +298,15 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
   return [store] { return store->current()->context; };
 }
 
-// What of `config` does not fit under the limits of the process's memory is lowered, and the log
-// says so.
-ServerConfig FittedToMemory(ServerConfig config) {
+// What of `config` does not fit under the limits of the process's mappings and memory is lowered,
+// and the log says so.
+ServerConfig FittedToProcess(ServerConfig config) {
+  const std::int64_t mappings = MappingsLeft();
+  const std::string fewer = FitToMappings(config, mappings);
+  if (!fewer.empty()) {
+    spdlog::warn("{} mappings are left (vm.max_map_count), of which regions may take half: {}",
+                 mappings, fewer);
+  }
   const std::int64_t left = MemoryLeft();
   if (left == kNoMemoryLimit) return config;
   // Of --device=auto it is not known yet whether there are devices.
@@ -286,7 +319,7 @@ ServerConfig FittedToMemory(ServerConfig config) {
 
 // The parts of the server in the order in which they start; they end in the reverse order.
 int Serve(const ServerConfig& given, ServerLog& log) {
-  const ServerConfig config = FittedToMemory(given);
+  const ServerConfig config = FittedToProcess(given);
   SteadyClock clock;
   const std::unique_ptr<Metrics> metrics =
       CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
@@ -311,9 +344,10 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                     on_cpu ? 0 : config.device_small_lanes);
   const auto event_waits = EventWaitsOf(config, **backend, queue, *metrics, clock);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
-  const auto [page_locks, regions] = SharedMemoryOf(config, **backend, *metrics, clock);
-  AcceptEnvironment accept{LimitsOf(config, on_cpu), registry, admission,    queue, *metrics, clock,
-                           request_log.get(),        nullptr,  regions.get()};
+  SharedMemory shared = SharedMemoryOf(config, **backend, *metrics, clock);
+  AcceptEnvironment accept{
+      LimitsOf(config, on_cpu), registry, admission,           queue, *metrics, clock,
+      request_log.get(),        nullptr,  shared.regions.get()};
   const auto access = AccessOf(config, accept.callers, *metrics);
   if (!access.ok()) return queue.Close(), StartFailed(access.status());
   AuditLog audit(clock, [&log](const std::string& line) { log.WriteRequestLine(line); });
@@ -321,13 +355,12 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   accept.authorizer = &authorizer;
   std::optional<AccessWatch> access_watch;
   if (*access != nullptr) access_watch.emplace(**access);
-  const auto handover = HandoverOf(config, regions.get(), authorizer);
+  const auto handover = HandoverOf(config, shared, authorizer, *metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
   const ServerInfo info = InfoOf(config, executor, queue.TakesEvents());
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
-
   auto exposer =
       StartExposer(config.metrics_listen, *metrics,
                    {absl::ToChronoNanoseconds(config.metrics_timeout),
@@ -336,7 +369,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
                     [&](const PathRequest& request) { return PathRefusal(request, authorizer); },
                     MetricsTlsOf(config, certificates->get())});
   if (!exposer.ok()) return queue.Close(), StartFailed(exposer.status());
-  auto server = Server::Start(ServingOf(config, certificates->get()),
+  auto server = Server::Start(ServingOf(config, certificates->get(), shared.descriptors),
                               {service.served(), infer_service.served()}, environment, readiness);
   if (!server.ok()) return queue.Close(), StartFailed(server.status());
   executor.Start([&](const absl::Status& status) {

@@ -110,14 +110,16 @@ AdmissionLimits AdmissionOf(const ServerConfig& config) {
   return limits;
 }
 
-ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls) {
+ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
+                        std::int64_t reserved_descriptors) {
   return {config.listen,
           config.max_request_bytes,
           ConnectionCallsOf(config),
           config.max_transport_bytes,
           ConnectionsOf(config),
           config.admin_listen,
-          tls};
+          tls,
+          reserved_descriptors};
 }
 
 }  // namespace normd

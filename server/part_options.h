@@ -3,6 +3,8 @@
 #ifndef NORMD_SERVER_PART_OPTIONS_H_
 #define NORMD_SERVER_PART_OPTIONS_H_
 
+#include <cstdint>
+
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
@@ -24,7 +26,8 @@ CallOptions CallsOf(const ServerConfig& config);
 RegistryOptions RegistryOf(const ServerConfig& config, Readiness& readiness);
 AdmissionLimits AdmissionOf(const ServerConfig& config);
 // `tls` outlives the server; null without TLS.
-ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls);
+ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
+                        std::int64_t reserved_descriptors);
 
 }  // namespace normd
 

@@ -1,9 +1,10 @@
 #include "wire/infer_parameter.h"
 
-#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
 #include "inference/grpc_service.pb.h"
 
 namespace normd {
@@ -13,8 +14,16 @@ using Parameter = inference::InferParameter;
 
 constexpr absl::string_view kSharedMemory = "shared_memory_";
 
-absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint32_t tag,
-                       ReceivedParameter& value) {
+constexpr std::size_t kMaxKeyShown = 32;  // Bytes of a key that an error repeats.
+
+// What the parameter of that name is called; a key that comes behind its value is not known yet.
+std::string Named(absl::string_view field, absl::string_view key) {
+  if (key.empty()) return std::string(field);
+  return absl::StrCat(field, "[\"", Printable(key, kMaxKeyShown), "\"]");
+}
+
+absl::Status ReadValue(MessageReader& reader, absl::string_view field, absl::string_view key,
+                       std::uint32_t tag, ReceivedParameter& value) {
   using Kind = ReceivedParameter::Kind;
   switch (tag) {
     case VarintTag(Parameter::kBoolParamFieldNumber):
@@ -23,12 +32,9 @@ absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint
     case VarintTag(Parameter::kInt64ParamFieldNumber):
       value.kind = Kind::kInt;
       return reader.ReadInt(field, value.number);
-    case VarintTag(Parameter::kUint64ParamFieldNumber): {
+    case VarintTag(Parameter::kUint64ParamFieldNumber):
       value.kind = Kind::kUint;
-      absl::Status status = reader.ReadInt(field, value.number);
-      if (value.number < 0) value.number = std::numeric_limits<std::int64_t>::max();
-      return status;
-    }
+      return reader.ReadInt(field, value.number);
     case Fixed64Tag(Parameter::kDoubleParamFieldNumber): {
       value.kind = Kind::kDouble;
       char unused[8];
@@ -36,7 +42,7 @@ absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint
     }
     case DelimitedTag(Parameter::kStringParamFieldNumber): {
       value.kind = Kind::kText;
-      return reader.ReadText(field, kMaxInferParameterBytes, value.text);
+      return reader.ReadText(Named(field, key), kMaxInferParameterBytes, value.text);
     }
     default: return reader.SkipUnknown(tag);
   }
@@ -44,14 +50,19 @@ absl::Status ReadValue(MessageReader& reader, absl::string_view field, std::uint
 
 }  // namespace
 
+std::string ReceivedParameter::Digits() const {
+  return IsHuge() ? absl::StrCat(static_cast<std::uint64_t>(number)) : absl::StrCat(number);
+}
+
 absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
                            ReceivedParameter& value) {
   return reader.ReadSubmessage(field, [&](std::uint32_t tag) {
     switch (tag) {
       case DelimitedTag(kMapKeyField): return reader.ReadText(field, kMaxInferParameterBytes, key);
       case DelimitedTag(kMapValueField):
-        return reader.ReadSubmessage(
-            field, [&](std::uint32_t inner) { return ReadValue(reader, field, inner, value); });
+        return reader.ReadSubmessage(field, [&](std::uint32_t inner) {
+          return ReadValue(reader, field, key, inner, value);
+        });
       default: return reader.SkipUnknown(tag);
     }
   });

@@ -33,11 +33,14 @@ inline constexpr absl::string_view kEventParameter = "event_handle";
 struct ReceivedParameter {
   enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };
   Kind kind = Kind::kNone;
-  // Of kBool, kInt and kUint; of a kUint of 2^63 and more, the most that there is.
-  std::int64_t number = 0;
-  std::string text;  // Of kText.
+  std::int64_t number = 0;  // Of kBool, kInt and kUint; of one that IsHuge, its bits.
+  std::string text;         // Of kText.
 
   bool IsNumber() const { return kind == Kind::kInt || kind == Kind::kUint; }
+  // 2^63 or more.
+  bool IsHuge() const { return kind == Kind::kUint && number < 0; }
+  // The number that came, in digits. Requires IsNumber.
+  std::string Digits() const;
 };
 
 // The parameters of a tensor that begin with "shared_memory_".

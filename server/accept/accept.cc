@@ -31,6 +31,7 @@ absl::Status CheckOptions(const Model& model, const RequestDescription& request,
     return absl::InvalidArgumentError(
         absl::StrCat("queue_timeout_ns: ", request.queue_timeout_ns, ", wanted 0 or more"));
   }
+  accepted.timeout_field = request.timeout_field;
   if (request.queue_timeout_ns > 0) accepted.queue_timeout = Duration(request.queue_timeout_ns);
   const absl::StatusOr<RequestOptions> options = model.CheckOptions(request.options);
   if (!options.ok()) return options.status();
@@ -93,16 +94,16 @@ absl::Status CheckEvent(const AcceptEnvironment& environment, const RequestDescr
   return absl::OkStatus();
 }
 
-// What the server holds of the tensors. Memory that the client shares is the client's, but an input
-// there that is not aligned may have to be copied.
-std::int64_t HeldBytes(const AcceptedRequest& accepted) {
+// What the server holds of the tensors. Memory that the client shares is the client's, but indexes
+// there are copied, and an input that is not aligned may have to be.
+std::int64_t HeldBytes(const Model& model, const AcceptedRequest& accepted) {
   const Geometry& geometry = accepted.geometry();
-  std::int64_t held = geometry.workspace_bytes + accepted.in_regions.copied_bytes;
+  std::int64_t held = geometry.workspace_bytes;
   for (std::size_t k = 0; k < geometry.inputs.size(); ++k) {
     const TensorSize& input = geometry.inputs[k];
     const auto& shared = accepted.in_regions.inputs;
     const bool in_place =
-        !shared.empty() && !shared[k].bytes.empty() &&
+        !shared.empty() && !shared[k].bytes.empty() && model.inputs()[k].values == 0 &&
         reinterpret_cast<std::uintptr_t>(shared[k].bytes.data()) % norm::SizeOf(input.dtype) == 0;
     if (!in_place) held += input.bytes;
   }
@@ -123,18 +124,16 @@ absl::Status Admit(AcceptEnvironment& environment, const CallContext& call,
     lease = environment.admission.AdmitStream(HeldBytes(geometry, chunk_bytes), call.metrics(),
                                               call.account());
   } else {
-    lease = environment.admission.Admit(HeldBytes(accepted), call.metrics(), Needs::kLane,
-                                        call.account());
+    lease = environment.admission.Admit(HeldBytes(*call.model(), accepted), call.metrics(),
+                                        Needs::kLane, call.account());
   }
   if (!lease.ok()) return lease.status();
   accepted.lease = *std::move(lease);
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
-                           const RequestDescription& request, AcceptedRequest& accepted) {
+absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
+                   const RequestDescription& request, AcceptedRequest& accepted) {
   absl::Status status = call.Authorize();
   if (status.ok()) status = call.AuthorizeModel(request.model);
   // The driver trusts the handle, so not everybody who may infer may bring one.
@@ -147,7 +146,21 @@ absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
   if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
   if (status = CheckExtent(environment, call, request, accepted); !status.ok()) return status;
   if (status = CheckEvent(environment, request, accepted); !status.ok()) return status;
-  return Admit(environment, call, accepted);
+  if (status = Admit(environment, call, accepted); !status.ok()) return status;
+  // Only now: a request that is refused costs no copy, and what is copied is in the budgets.
+  return CopyIndexes(model, accepted.in_regions);
+}
+
+}  // namespace
+
+absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
+                           const RequestDescription& request, AcceptedRequest& accepted) {
+  absl::Status status = Judge(environment, call, request, accepted);
+  if (status.ok()) return status;
+  // Before the client is told: it uses no region any more.
+  accepted.in_regions = RegionTensors();
+  accepted.lease = Admission::Lease();
+  return status;
 }
 
 std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext& call,
@@ -161,6 +174,7 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->deadline = call.deadline();
   request->priority = accepted.priority;
   request->queue_timeout = accepted.queue_timeout;
+  request->timeout_field = accepted.timeout_field;
   const CallAccount account = call.account();
   request->holder = account.party != nullptr ? account.party->id : 0;
   request->may_run_inline = call.model()->runs_inline();

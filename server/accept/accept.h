@@ -27,6 +27,7 @@ struct AcceptedRequest {
   RequestOptions options;
   Priority priority = Priority::kNormal;
   Duration queue_timeout = Duration::max();
+  TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   PlacedOutputs outputs;
   RegionTensors in_regions;
   std::string event_handle;          // Empty: none.
@@ -48,15 +49,16 @@ struct AcceptedRequest {
 //      options
 //   4. the outputs' names and memory                 InvalidArgument
 //      the data: each input's bytes, then the limit, InvalidArgument
-//      then indexes;
+//      then indexes, but for those in regions;
 //      then the regions                              see FindRegionTensors
 //      then the event                                InvalidArgument, FailedPrecondition
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone
+//   6. indexes in regions, which are copied only now InvalidArgument
 //
-// A message names the field, what came and what was wanted. From step 2 on the call counts with the
-// model. Never blocks.
+// A message names the field, what came and what was wanted. A request that is refused holds neither
+// regions nor budgets. From step 2 on the call counts with the model. Never blocks.
 absl::Status AcceptRequest(AcceptEnvironment& environment, CallContext& call,
                            const RequestDescription& request, AcceptedRequest& accepted);
 

@@ -36,6 +36,7 @@ struct InputDescription {
   absl::InlinedVector<std::int64_t, 6> shape;
   InputMemory data;  // `data_bytes` in all.
   std::int64_t data_bytes = 0;
+  absl::string_view data_field = "data";  // As the protocol calls it.
   // Where the bytes are instead; `data` has none.
   std::optional<RegionReference> region = std::nullopt;
 };
@@ -63,6 +64,7 @@ struct RequestDescription {
   // InvalidArgument in the protocol's own words for what names no priority.
   absl::StatusOr<Priority> priority = Priority::kNormal;
   std::int64_t queue_timeout_ns = 0;  // 0: none.
+  TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   AskedOptions options;
   // The bytes of an event's handle; empty: none. InvalidArgument in the protocol's own words.
   absl::StatusOr<std::string> event_handle = std::string();

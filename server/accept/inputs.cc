@@ -79,7 +79,8 @@ absl::Status CheckBytes(const InputDescription& tensor, const TensorType& type,
     if (tensor.region->bytes == wanted && tensor.data_bytes == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         tensor.data_bytes != 0
-            ? absl::StrCat("data: ", tensor.data_bytes, " bytes beside shared memory, wanted none")
+            ? absl::StrCat(tensor.data_field, ": ", tensor.data_bytes,
+                           " bytes beside shared memory, wanted none")
             : absl::StrCat("shared_memory: byte_size ", tensor.region->bytes, ", wanted ", wanted,
                            " for shape ", type.shape.ToString(), " of ", norm::Name(type.dtype)));
   }
@@ -246,13 +247,16 @@ absl::StatusOr<PlacedOutputs> PlaceOutputs(const Model& model, const RequestDesc
 }
 
 absl::Status CheckNoData(const RequestDescription& request) {
-  const absl::Status in_region =
-      absl::InvalidArgumentError("shared_memory: of a stream's tensor, wanted its data in chunks");
-  for (const WantedOutput& output : request.outputs) {
-    if (output.region.has_value()) return in_region;
+  const auto in_region = [](const char* list, std::size_t i) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        list, "[", i, "].shared_memory: of a stream's tensor, wanted its data in chunks"));
+  };
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    if (request.outputs[i].region.has_value()) return in_region("outputs", i);
   }
-  for (const InputDescription& tensor : request.inputs) {
-    if (tensor.region.has_value()) return in_region;
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    const InputDescription& tensor = request.inputs[i];
+    if (tensor.region.has_value()) return in_region("inputs", i);
     if (tensor.data_bytes == 0) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("data: ", tensor.data_bytes, " bytes in the header, wanted them in chunks"));

@@ -133,13 +133,6 @@ class Search {
                      scope_.max_host_bytes);
   }
 
-  absl::Status TakeIndexes() {
-    for (const auto& [k, part] : inputs_) {
-      if (absl::Status status = TakeIndexes(k); !status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
-
   RegionTensors Found() && {
     for (auto& [k, part] : inputs_) found_.regions.push_back(std::move(part.region));
     for (Part& part : outputs_) found_.regions.push_back(std::move(part.region));
@@ -155,7 +148,7 @@ class Search {
   absl::Status TakeInput(const RegionReference& reference, std::size_t k, norm::DType dtype,
                          const Part& part) {
     SumOf(part).input_bytes += reference.bytes;
-    // Indexes are copied and checked now, which is before the event.
+    // Indexes are copied and checked when the request comes, which is before the event.
     if (model_.inputs()[k].values != 0 && request_.HasEvent()) {
       return absl::InvalidArgumentError(absl::StrCat(
           Quoted(reference.region), " for the indexes \"", model_.inputs()[k].name,
@@ -188,20 +181,6 @@ class Search {
                                                    *found_.device, ", where another tensor lies"));
   }
 
-  // Replaces the input, if it holds indexes, by a copy, and checks that.
-  absl::Status TakeIndexes(std::size_t k) {
-    const TensorSignature& input = model_.inputs()[k];
-    if (input.values == 0) return absl::OkStatus();
-    const ConstBytes shared = found_.inputs[k].bytes;
-    auto copy = std::make_unique_for_overwrite<std::byte[]>(shared.size());
-    std::copy(shared.begin(), shared.end(), copy.get());
-    found_.inputs[k] = {MutableBytes(copy.get(), shared.size()), MemoryPlace()};
-    found_.copied_bytes += static_cast<std::int64_t>(shared.size());
-    found_.copies.push_back(std::move(copy));
-    const ConstBytes views[] = {found_.inputs[k].bytes};
-    return CheckIndexes(input, views, 0);
-  }
-
   static absl::Status Of(const char* list, std::size_t i, const absl::Status& status) {
     return absl::Status(status.code(),
                         absl::StrCat(list, "[", i, "].shared_memory: ", status.message()));
@@ -220,7 +199,8 @@ class Search {
     return part;
   }
 
-  // By file, not by address: one file may be mapped twice. What overwrites an input is where that
+  // By file, not by address: one file may be mapped twice. But what overwrites an input has its
+  // address: kernels read and write in place by one pointer. What overwrites an input is where that
   // was found: the region's pages may have been locked since.
   absl::Status CheckAlone(Part& output, std::size_t k) const {
     for (const auto& [input, part] : inputs_) {
@@ -233,7 +213,8 @@ class Search {
       }
       return absl::InvalidArgumentError(absl::StrCat(
           "overlaps input \"", model_.inputs()[input].name,
-          "\", wanted memory of its own or exactly that of the input it may overwrite"));
+          "\", wanted memory of its own or exactly that of the input it may overwrite, in the same "
+          "region"));
     }
     for (const Part& other : outputs_) {
       if (!other.file.Overlaps(output.file)) continue;
@@ -278,9 +259,22 @@ absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const 
   if (absl::Status status = search.TakeInputs(inputs); !status.ok()) return status;
   if (absl::Status status = search.TakeOutputs(inputs, outputs); !status.ok()) return status;
   if (absl::Status status = search.CheckHostBytes(inputs.geometry); !status.ok()) return status;
-  // They are copied: their bytes are bounded by now.
-  if (absl::Status status = search.TakeIndexes(); !status.ok()) return status;
   return std::move(search).Found();
+}
+
+absl::Status CopyIndexes(const Model& model, RegionTensors& tensors) {
+  for (std::size_t k = 0; k < tensors.inputs.size(); ++k) {
+    const TensorSignature& input = model.inputs()[k];
+    const ConstBytes shared = tensors.inputs[k].bytes;
+    if (input.values == 0 || shared.empty()) continue;
+    auto copy = std::make_unique_for_overwrite<std::byte[]>(shared.size());
+    std::copy(shared.begin(), shared.end(), copy.get());
+    tensors.inputs[k] = {MutableBytes(copy.get(), shared.size()), MemoryPlace()};
+    tensors.copies.push_back(std::move(copy));
+    const ConstBytes views[] = {tensors.inputs[k].bytes};
+    if (absl::Status status = CheckIndexes(input, views, 0); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace normd

@@ -37,7 +37,6 @@ struct RegionTensors {
   absl::InlinedVector<std::optional<RegionReference>, kInlinedOutputs> outputs;
   // Inputs whose values are checked: what the client writes later does not reach them.
   absl::InlinedVector<std::unique_ptr<std::byte[]>, 1> copies;
-  std::int64_t copied_bytes = 0;
   // Of those that lie in regions.
   struct Sum {
     std::int64_t input_bytes = 0;
@@ -60,13 +59,17 @@ struct RegionTensors {
 // OutOfRange for a part that does not lie in its region; InvalidArgument for an output's part that
 // is too small, not aligned to its element, of a region that the server may only read, or that
 // overlaps an input or another output, unless it is exactly the input that the model may overwrite,
-// for an index that is none, for indexes and inputs that are not aligned in memory of a device, for
-// indexes of a request with an event, and for tensors on several devices;
-// FailedPrecondition as CheckWhole. Never blocks.
+// at its address, for indexes and inputs that are not aligned in memory of a device, for indexes of
+// a request with an event, and for tensors on several devices; FailedPrecondition as CheckWhole.
+// Reads nothing of the regions. Never blocks.
 absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const Model& model,
                                                 const RequestDescription& request,
                                                 const CheckedInputs& inputs,
                                                 PlacedOutputs& outputs);
+
+// Replaces the inputs of indexes by copies, which its caller has admitted, and checks these.
+// InvalidArgument for an index that is none.
+absl::Status CopyIndexes(const Model& model, RegionTensors& tensors);
 
 }  // namespace normd
 

@@ -183,9 +183,10 @@ absl::Status EventWaits::TooLate(const Wait& wait) const {
         "the deadline passed while the request waited for the event of event_handle");
   }
   if (wait.until == After(wait.since, request.queue_timeout)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("queue_timeout_ns: the event of event_handle was not reached for ",
-                     request.queue_timeout.count(), " ns, the longest that the request may wait"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        Name(request.timeout_field), ": the event of event_handle was not reached for ",
+        InUnitOf(request.timeout_field, request.queue_timeout),
+        ", the longest that the request may wait"));
   }
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(limits_.max_wait).count();
   return absl::DeadlineExceededError(

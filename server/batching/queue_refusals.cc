@@ -19,10 +19,10 @@ absl::Status NoRoom(const Request& request, std::int64_t waiting) {
 
 absl::Status TooLate(const Request& request, const Arrival& arrival) {
   const bool by_deadline = arrival.patience < request.QueueTimeLeft();
+  const absl::string_view bound = by_deadline ? "the deadline" : Name(request.timeout_field);
   return absl::ResourceExhaustedError(
       absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",
-                   InMs(arrival.wait), " ms, ", by_deadline ? "the deadline" : "queue_timeout_ns",
-                   " leaves ", InMs(arrival.patience), " ms"));
+                   InMs(arrival.wait), " ms, ", bound, " leaves ", InMs(arrival.patience), " ms"));
 }
 
 absl::Status GivesWay(const Request& request, const Arrival& arrival) {

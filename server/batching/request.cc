@@ -1,6 +1,7 @@
 #include "server/batching/request.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,15 @@ void Fail(std::unique_ptr<Request> request, absl::Status status) {
   Finish(std::move(request), completion);
 }
 
+absl::string_view Name(TimeoutField field) {
+  return field == TimeoutField::kTimeout ? "parameters[\"timeout\"]" : "queue_timeout_ns";
+}
+
+std::string InUnitOf(TimeoutField field, Duration time) {
+  if (field == TimeoutField::kQueueTimeoutNs) return absl::StrCat(time.count(), " ns");
+  return absl::StrCat(std::chrono::duration_cast<std::chrono::microseconds>(time).count(), " us");
+}
+
 absl::Status CheckWanted(const Request& request, TimePoint now) {
   if (request.IsCancelled()) return absl::CancelledError("the client cancelled the request");
   if (request.deadline <= now) {
@@ -61,15 +71,17 @@ absl::Status WaitedTooLong(const Request& request) {
   if (WaitsUntil(request) == request.deadline) {
     return absl::DeadlineExceededError("the deadline passed while the request waited");
   }
+  const TimeoutField field = request.timeout_field;
   if (request.event_wait > Duration::zero()) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "queue_timeout_ns: ", request.queue_timeout.count(),
-        " ns, the longest that the request may wait, have passed: ", request.event_wait.count(),
-        " ns until the event of event_handle was reached, and then no lane was free"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(Name(field), ": ", InUnitOf(field, request.queue_timeout),
+                     ", the longest that the request may wait, have passed: ",
+                     InUnitOf(field, request.event_wait),
+                     " until the event of event_handle was reached, and then no lane was free"));
   }
-  return absl::DeadlineExceededError(absl::StrCat("queue_timeout_ns: no lane was free for ",
-                                                  request.queue_timeout.count(),
-                                                  " ns, the longest that the request may wait"));
+  return absl::DeadlineExceededError(absl::StrCat(Name(field), ": no lane was free for ",
+                                                  InUnitOf(field, request.queue_timeout),
+                                                  ", the longest that the request may wait"));
 }
 
 }  // namespace normd

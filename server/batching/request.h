@@ -69,6 +69,15 @@ struct AwaitedEvent {
   std::string handle;  // See SharedDeviceEvents.
 };
 
+// How the protocol of a request has its queue time-out, which errors repeat.
+enum class TimeoutField {
+  kQueueTimeoutNs,  // "queue_timeout_ns", in nanoseconds.
+  kTimeout,         // The parameter "timeout", in microseconds.
+};
+absl::string_view Name(TimeoutField field);
+// "70 us".
+std::string InUnitOf(TimeoutField field, Duration time);
+
 // Move-only. Owned by one place at a time: front end, queue, batch. Not thread-safe, but for
 // `cancelled`.
 struct Request {
@@ -102,6 +111,7 @@ struct Request {
   // How long it may wait for its event and then for a lane; once taken, it is computed. Longer than
   // any clock: for ever.
   Duration queue_timeout = Duration::max();
+  TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   Duration event_wait{0};  // How much of that its event has taken; set by EventWaits.
   Priority priority = Priority::kNormal;
   // Whom it counts against, so that overload is first felt by whoever sends most. 0: nobody.

@@ -137,7 +137,8 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
             "queue time-out count too.",
             From1MsTo(absl::Hours(1)));
   flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
-            "Regions that are mapped at once.", From(1, 65536));
+            "Regions that are mapped at once, at most half of what vm.max_map_count leaves.",
+            From(1, 65536));
   flags.Add("max_shared_bytes", &c.max_shared_bytes, 64 * kGiB, "BYTES",
             "Their bytes. They are the clients' memory; the server pays the page tables, 2 KiB for "
             "each MiB.",

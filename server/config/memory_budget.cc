@@ -12,6 +12,7 @@ namespace {
 constexpr std::int64_t kReserveBytes = std::int64_t{512} << 20;
 constexpr std::int64_t kLeastBudgetBytes = std::int64_t{16} << 20;
 constexpr std::int64_t kLeastWindowBytes = std::int64_t{1} << 16;
+constexpr std::int64_t kDeviceRegionMappings = 2;
 
 void Lower(const char* flag, std::int64_t& value, std::int64_t most, std::string& text) {
   if (value <= most) return;
@@ -48,6 +49,18 @@ std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may
     Lower("--max_identity_locked_shared_bytes", config.max_identity_locked_shared_bytes,
           config.max_locked_shared_bytes, text);
   }
+  return text;
+}
+
+std::string FitToMappings(ServerConfig& config, std::int64_t mappings_left) {
+  if (config.shared_memory == "off" && !config.shared_memory_cuda) return "";
+  // A region of the host is one mapping, also when the guard has put memory in its place. For one
+  // of a device the driver may cut a range that it has reserved into three.
+  const std::int64_t mappings = config.shared_memory_cuda ? kDeviceRegionMappings : 1;
+  const std::int64_t most = std::max<std::int64_t>(mappings_left / 2 / mappings, 1);
+  std::string text;
+  Lower("--max_shared_regions", config.max_shared_regions, most, text);
+  Lower("--max_identity_shared_regions", config.max_identity_shared_regions, most, text);
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Budgets that fit the memory there is.
+// Budgets that fit the memory and the mappings there are.
 
 #ifndef NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
 #define NORMD_SERVER_CONFIG_MEMORY_BUDGET_H_
@@ -17,6 +17,11 @@ namespace normd {
 // empty when nothing had to be. gRPC ends the process when it gets no memory, so its bound must be
 // met before. `may_lock_pages`: false on a server that certainly has no device, which locks none.
 std::string FitToMemory(ServerConfig& config, std::int64_t memory_left, bool may_lock_pages);
+
+// Lowers max_shared_regions and max_identity_shared_regions of a valid `config` with shared memory,
+// so that regions take at most half of the `mappings_left`: a process without any gets no memory
+// for a message and no thread. At least one region. Returns what was lowered, as above.
+std::string FitToMappings(ServerConfig& config, std::int64_t mappings_left);
 
 }  // namespace normd
 

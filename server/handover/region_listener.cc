@@ -1,5 +1,6 @@
 #include "server/handover/region_listener.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -13,7 +14,11 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/handover/passed_file.h"
@@ -23,8 +28,11 @@
 namespace normd {
 namespace {
 
-// How many descriptors of one packet are looked for. One is right; more are closed.
-constexpr std::size_t kMaxDescriptors = 4;
+// How many connections are taken before those that are there have their turn.
+constexpr int kConnectionsAtOnce = 64;
+// How long to leave alone what cannot be taken now: connections without a descriptor for them, and
+// everything while too much waits to be closed.
+constexpr int kPauseMillis = 10;
 
 // Nobody can guess it: 128 random bits.
 absl::StatusOr<std::string> NewName() {
@@ -58,18 +66,20 @@ std::vector<Descriptor> TakeDescriptors(msghdr& message) {
 
 absl::StatusOr<std::unique_ptr<RegionListener>> RegionListener::Start(RegionListenerOptions options,
                                                                       RegionRegistry& registry,
+                                                                      RegionMetrics& metrics,
                                                                       OwnerOf owner_of) {
   absl::StatusOr<PacketListener> listener = ListenForPackets(options.address);
   if (!listener.ok()) return listener.status();
-  return std::unique_ptr<RegionListener>(
-      new RegionListener(std::move(options), *std::move(listener), registry, std::move(owner_of)));
+  return std::unique_ptr<RegionListener>(new RegionListener(
+      std::move(options), *std::move(listener), registry, metrics, std::move(owner_of)));
 }
 
 RegionListener::RegionListener(RegionListenerOptions options, PacketListener listener,
-                               RegionRegistry& registry, OwnerOf owner_of)
+                               RegionRegistry& registry, RegionMetrics& metrics, OwnerOf owner_of)
     : options_(std::move(options)),
       listener_(std::move(listener)),
       registry_(registry),
+      metrics_(metrics),
       owner_of_(std::move(owner_of)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       thread_([this] { Loop(); }) {
@@ -80,49 +90,96 @@ RegionListener::~RegionListener() {
   const std::uint64_t one = 1;
   (void)!write(wake_.get(), &one, sizeof(one));
   thread_.join();
-  for (Connection& connection : connections_) End(connection);
+  while (!connections_.empty()) EndAt(connections_.size() - 1);
+  // Those that wait to be accepted may have sent something already.
+  Discard(std::move(listener_.socket));
 }
 
 void RegionListener::Loop() {
-  std::vector<pollfd> watched;
-  for (;;) {
-    watched.clear();
-    watched.push_back({wake_.get(), POLLIN, 0});
-    watched.push_back({listener_.socket.get(), POLLIN, 0});
-    for (const Connection& connection : connections_) {
-      watched.push_back({connection.socket.get(), POLLIN, 0});
-    }
-    if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) return;
-    if (watched[0].revents != 0) return;
-    // One packet of each, so that none holds up another.
-    for (std::size_t i = connections_.size(); i-- > 0;) {
-      if (watched[i + 2].revents == 0 || Serve(connections_[i])) continue;
-      End(connections_[i]);
-      connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    if (watched[1].revents != 0) AcceptAll();
+  while (Wait()) {
+    ServeAll();
+    if (watched_[1].revents != 0) AcceptSome();
   }
 }
 
-void RegionListener::AcceptAll() {
-  for (;;) {
+bool RegionListener::Wait() {
+  const bool behind = IsBehind();
+  const bool accepts = !behind && !no_descriptor_;
+  // A negative number is passed over.
+  watched_.clear();
+  watched_.push_back({wake_.get(), POLLIN, 0});
+  watched_.push_back({accepts ? listener_.socket.get() : -1, POLLIN, 0});
+  for (const Connection& connection : connections_) {
+    watched_.push_back({behind ? -1 : connection.socket.get(), POLLIN, 0});
+  }
+  no_descriptor_ = false;
+  const int count = poll(watched_.data(), watched_.size(), accepts ? -1 : kPauseMillis);
+  if (count < 0 && errno != EINTR) return false;
+  return watched_[0].revents == 0;
+}
+
+void RegionListener::ServeAll() {
+  for (std::size_t i = connections_.size(); i-- > 0 && !IsBehind();) {
+    if (watched_[i + 2].revents != 0 && !Serve(connections_[i])) EndAt(i);
+  }
+}
+
+void RegionListener::AcceptSome() {
+  for (int i = 0; i < kConnectionsAtOnce && !IsBehind(); ++i) {
     Descriptor socket(
         accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket.valid()) {
+    if (socket.valid()) {
+      Admit(std::move(socket));
+    } else {
       // Without a descriptor for it the listener stays readable: the loop would spin.
-      if (errno == EMFILE || errno == ENFILE) usleep(10'000);
+      no_descriptor_ = errno == EMFILE || errno == ENFILE;
       return;
     }
-    const std::optional<uid_t> user = PeerUid(socket.get());
-    const bool may = user == geteuid() || user == uid_t{0};
-    if (!may || connections_.size() >= options_.max_connections) continue;
-    connections_.push_back({std::move(socket), {}});
   }
+}
+
+void RegionListener::Admit(Descriptor socket) {
+  const std::optional<ucred> peer = PeerProcess(socket.get());
+  if (!peer.has_value() || (peer->uid != geteuid() && peer->uid != 0)) {
+    metrics_.RecordConnectionEnded(HandoverEnding::kUser);
+    return Discard(std::move(socket));
+  }
+  // More than one may be too many: a region that is unregistered leaves its connection.
+  while (WithoutRegions() >= options_.limits.without_regions) {
+    metrics_.RecordConnectionEnded(HandoverEnding::kNoRegion);
+    EndAt(OneToGiveWay());
+  }
+  connections_.push_back({std::move(socket), peer->pid, ++last_sign_, {}});
+  metrics_.AddConnections(1);
+}
+
+std::size_t RegionListener::WithoutRegions() const {
+  return static_cast<std::size_t>(
+      std::count_if(connections_.begin(), connections_.end(),
+                    [](const Connection& connection) { return connection.regions.empty(); }));
+}
+
+// So a process that fills the place loses its own connections, not those of others.
+std::size_t RegionListener::OneToGiveWay() const {
+  absl::flat_hash_map<pid_t, std::size_t> of_process;
+  for (const Connection& connection : connections_) {
+    if (connection.regions.empty()) ++of_process[connection.process];
+  }
+  std::optional<std::size_t> chosen;
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
+    const Connection& connection = connections_[i];
+    if (!connection.regions.empty()) continue;
+    const auto rank = [&](const Connection& one) {
+      return std::pair(of_process[one.process], ~one.last_sign);
+    };
+    if (!chosen.has_value() || rank(connection) > rank(connections_[*chosen])) chosen = i;
+  }
+  return *chosen;
 }
 
 bool RegionListener::Serve(Connection& connection) {
   std::array<char, kMaxRegionPacketBytes + 1> bytes;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxPassedDescriptors * sizeof(int))> control;
   iovec part = {bytes.data(), bytes.size()};
   msghdr message = {};
   message.msg_iov = &part;
@@ -132,6 +189,7 @@ bool RegionListener::Serve(Connection& connection) {
   const ssize_t size = recvmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0) return errno == EAGAIN || errno == EINTR;
   if (size == 0) return false;  // Its end. An empty packet, which no client sends, ends it too.
+  connection.last_sign = ++last_sign_;
   Packet packet;
   packet.bytes.assign(bytes.data(), static_cast<std::size_t>(size));
   packet.descriptors = TakeDescriptors(message);
@@ -146,8 +204,8 @@ bool RegionListener::Serve(Connection& connection) {
       reply = ReplyTo(absl::ResourceExhaustedError("memory: the server has none left for this"));
     }
   }
-  // Whoever has the reply can rely on the server holding no descriptor of theirs.
-  packet.descriptors.clear();
+  // Whoever has the reply can rely on the server holding no descriptor of their memory.
+  CloseAll(std::move(packet.descriptors));
   const std::string wire = EncodeRegionReply(reply);
   // A client that does not take its reply has no more to say.
   return send(connection.socket.get(), wire.data(), wire.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
@@ -180,6 +238,7 @@ absl::StatusOr<RegionReply> RegionListener::Register(Connection& connection,
   if (!name.ok()) return name.status();
   facts->owner = *owner;
   facts->name = *name;
+  if (absl::Status may = CheckHolders(connection, *owner); !may.ok()) return may;
   const RegionReply reply = {absl::StatusCode::kOk, facts->bytes, *name};
   connection.regions.emplace_back(*std::move(owner), *std::move(name));
   absl::Status status = registry_.RegisterFile(file, *std::move(facts));
@@ -202,10 +261,47 @@ absl::Status RegionListener::Unregister(Connection& connection, const std::strin
   return status;
 }
 
-void RegionListener::End(Connection& connection) {
+absl::Status RegionListener::CheckHolders(const Connection& connection,
+                                          const std::string& owner) const {
+  if (!connection.regions.empty()) return absl::OkStatus();
+  std::size_t all = 0;
+  std::size_t owners = 0;
+  for (const Connection& other : connections_) {
+    if (other.regions.empty()) continue;
+    ++all;
+    if (other.regions.front().first == owner) ++owners;
+  }
+  if (all < options_.limits.with_regions && owners < options_.limits.owner_with_regions) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "connections: ", all, " hold regions, ", owners,
+      " of them of this client's identity, wanted ", "fewer than ", options_.limits.with_regions,
+      " and ", options_.limits.owner_with_regions, " for another (RLIMIT_NOFILE)"));
+}
+
+void RegionListener::EndAt(std::size_t index) {
+  Connection& connection = connections_[index];
   for (const auto& [owner, name] : connection.regions) {
     registry_.Unregister(owner, name, InUse::kFinish).IgnoreError();
   }
+  Discard(std::move(connection.socket));
+  connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(index));
+  metrics_.AddConnections(-1);
+}
+
+// To close memory takes no longer than to unmap it; anything else may be what its client likes.
+void RegionListener::CloseAll(std::vector<Descriptor> descriptors) {
+  std::erase_if(descriptors, [](const Descriptor& descriptor) {
+    return fcntl(descriptor.get(), F_GET_SEALS) >= 0;
+  });
+  closer_.Close(std::move(descriptors));
+}
+
+void RegionListener::Discard(Descriptor socket) {
+  std::vector<Descriptor> one;
+  one.push_back(std::move(socket));
+  closer_.Close(std::move(one));
 }
 
 }  // namespace normd

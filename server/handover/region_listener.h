@@ -8,7 +8,11 @@
 #ifndef NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
 #define NORMD_SERVER_HANDOVER_REGION_LISTENER_H_
 
+#include <poll.h>
+#include <sys/types.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,27 +23,36 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/descriptor.h"
+#include "server/handover/descriptor_closer.h"
+#include "server/handover/handover_limits.h"
 #include "server/handover/packet_listener.h"
+#include "server/metrics/handles.h"
 #include "server/regions/region_registry.h"
 #include "wire/region_message.h"
 
 namespace normd {
 
 struct RegionListenerOptions {
-  std::string address;                // unix:///path
-  std::size_t max_connections = 256;  // More are closed at once.
+  std::string address;  // unix:///path
+  HandoverLimits limits = {};
 };
 
 // Whose regions those are that somebody with this `authorization` registers, or why nobody's.
 using OwnerOf = absl::AnyInvocable<absl::StatusOr<std::string>(absl::string_view authorization)>;
 
 // Takes connections of the server's own user, and of root, alone. One thread, which nothing that a
-// client does can block: packets come whole, and a client that does not take its reply is closed.
+// client does can block: packets come whole, a client that does not take its reply is closed, and
+// what is passed is closed by another thread unless it is memory. While that one has more than
+// kMaxUnclosed before it, nobody is served.
+//
+// Who connects is always taken. Where as many hold no region as may, of the process that has most
+// of these connections the one that has been silent longest gives way.
 class RegionListener {
  public:
-  // `registry` outlives it. Unavailable when the address cannot be had.
+  // `registry` and `metrics` outlive it. Unavailable when the address cannot be had.
   static absl::StatusOr<std::unique_ptr<RegionListener>> Start(RegionListenerOptions options,
                                                                RegionRegistry& registry,
+                                                               RegionMetrics& metrics,
                                                                OwnerOf owner_of);
   // Ends all connections, and with them their regions.
   ~RegionListener();
@@ -49,6 +62,8 @@ class RegionListener {
  private:
   struct Connection {
     Descriptor socket;
+    pid_t process = 0;            // That has connected.
+    std::uint64_t last_sign = 0;  // When it connected or sent, in turn.
     std::vector<std::pair<std::string, std::string>> regions;  // Owner, name.
   };
   struct Packet {
@@ -57,24 +72,40 @@ class RegionListener {
   };
 
   RegionListener(RegionListenerOptions options, PacketListener listener, RegionRegistry& registry,
-                 OwnerOf owner_of);
+                 RegionMetrics& metrics, OwnerOf owner_of);
   void Loop();
-  void AcceptAll();
+  // False: the thread is to end.
+  bool Wait();
+  // One packet of each, so that none holds up another.
+  void ServeAll();
+  void AcceptSome();
+  void Admit(Descriptor socket);
+  std::size_t WithoutRegions() const;
+  std::size_t OneToGiveWay() const;
+  void EndAt(std::size_t index);
+  absl::Status CheckHolders(const Connection& connection, const std::string& owner) const;
+  bool IsBehind() const { return closer_.waiting() > kMaxUnclosed; }
   // False: the connection has ended.
   bool Serve(Connection& connection);
   RegionReply Answer(Connection& connection, const Packet& packet);
   absl::StatusOr<RegionReply> Register(Connection& connection, const RegionRequest& request,
                                        const Packet& packet);
   absl::Status Unregister(Connection& connection, const std::string& name);
-  void End(Connection& connection);
+  void CloseAll(std::vector<Descriptor> descriptors);
+  void Discard(Descriptor socket);
 
   const RegionListenerOptions options_;
-  const PacketListener listener_;
+  PacketListener listener_;  // Its socket until the end.
   RegionRegistry& registry_;
+  RegionMetrics& metrics_;
   OwnerOf owner_of_;
   const Descriptor wake_;  // Readable: the thread is to end.
   // The thread's.
   std::vector<Connection> connections_;
+  std::vector<pollfd> watched_;  // wake_, listener_ and each connection.
+  std::uint64_t last_sign_ = 0;
+  bool no_descriptor_ = false;  // For a connection that waits.
+  DescriptorCloser closer_;
   std::thread thread_;  // Last: it uses all of the above.
 };
 

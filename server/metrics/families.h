@@ -47,6 +47,8 @@ enum class Family {
   kSharedRegions,
   kSharedRegionBytes,
   kSharedRegionsRefused,
+  kSharedConnections,
+  kSharedConnectionsEnded,
   kSharedLockedBytes,
   kSharedRegionsNotLocked,
   kSharedRegionsBroken,

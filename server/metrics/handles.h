@@ -182,6 +182,13 @@ enum class PageLockRefusal {
 };
 inline constexpr std::size_t kPageLockRefusals = 2;
 
+// The label `reason` of normd_shared_connections_ended_total.
+enum class HandoverEnding {
+  kNoRegion,  // It held no region and gave way to another connection.
+  kUser,      // Its process is another user's.
+};
+inline constexpr std::size_t kHandoverEndings = 2;
+
 // The label `end` of normd_event_waits_total.
 enum class EventWaitEnd {
   kReached,    // The request went on to the queue.
@@ -199,6 +206,10 @@ class RegionMetrics {
   // Negative when they are unmapped.
   virtual void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) = 0;
   virtual void RecordRefused(RegionRefusal reason) = 0;
+  // Connections at which clients hand over regions; negative when they end.
+  virtual void AddConnections(std::int64_t connections) = 0;
+  // By the server, beside those that are not of its protocol.
+  virtual void RecordConnectionEnded(HandoverEnding reason) = 0;
   // Bytes of pages that are locked for devices; negative when they are unlocked.
   virtual void AddLocked(std::int64_t bytes) = 0;
   // A region that works without that.

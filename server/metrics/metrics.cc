@@ -128,6 +128,8 @@ constexpr absl::string_view kRegionPlaneNames[] = {"named", "descriptor", "devic
 static_assert(std::size(kRegionPlaneNames) == kRegionPlanes);
 constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "device", "limit"};
 static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
+constexpr absl::string_view kHandoverEndingNames[] = {"no_region", "user"};
+static_assert(std::size(kHandoverEndingNames) == kHandoverEndings);
 constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver"};
 static_assert(std::size(kPageLockRefusalNames) == kPageLockRefusals);
 constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
@@ -147,6 +149,12 @@ class RegionSeries final : public RegionMetrics {
   }
   void RecordRefused(RegionRefusal reason) override {
     refused_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
+  }
+  void AddConnections(std::int64_t connections) override {
+    connections_.fetch_add(connections, std::memory_order_relaxed);
+  }
+  void RecordConnectionEnded(HandoverEnding reason) override {
+    connections_ended_[static_cast<std::size_t>(reason)].fetch_add(1, std::memory_order_relaxed);
   }
   void AddLocked(std::int64_t bytes) override {
     locked_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -175,6 +183,11 @@ class RegionSeries final : public RegionMetrics {
     for (std::size_t i = 0; i < kRegionRefusals; ++i) {
       out.Add(Family::kSharedRegionsRefused, {kRegionRefusalNames[i]}, Get(refused_[i]));
     }
+    out.Add(Family::kSharedConnections, {}, Get(connections_));
+    for (std::size_t i = 0; i < kHandoverEndings; ++i) {
+      out.Add(Family::kSharedConnectionsEnded, {kHandoverEndingNames[i]},
+              Get(connections_ended_[i]));
+    }
     out.Add(Family::kSharedLockedBytes, {}, Get(locked_bytes_));
     for (std::size_t i = 0; i < kPageLockRefusals; ++i) {
       out.Add(Family::kSharedRegionsNotLocked, {kPageLockRefusalNames[i]}, Get(not_locked_[i]));
@@ -202,6 +215,8 @@ class RegionSeries final : public RegionMetrics {
   std::array<Number, kRegionPlanes> regions_{};
   std::array<Number, kRegionPlanes> bytes_{};
   std::array<Number, kRegionRefusals> refused_{};
+  Number connections_{0};
+  std::array<Number, kHandoverEndings> connections_ended_{};
   Number locked_bytes_{0};
   std::array<Number, kPageLockRefusals> not_locked_{};
   Number broken_{0};

@@ -6,16 +6,13 @@ namespace normd {
 namespace {
 
 constexpr std::int64_t kManyConnections = 10000;
-// Model files of a load, three of the metrics port, gRPC's pollers, the spare one of the accept
-// loop, and a connection or two that is refused.
-constexpr std::int64_t kReserve = 24;
 
 }  // namespace
 
 ConnectionLimits DecideLimits(std::int64_t wanted_connections, std::int64_t wanted_peer_connections,
                               std::int64_t descriptor_limit, std::int64_t open_descriptors) {
   const std::int64_t room =
-      (descriptor_limit - open_descriptors - kReserve) / kDescriptorsPerConnection;
+      (descriptor_limit - open_descriptors - kReservedDescriptors) / kDescriptorsPerConnection;
   ConnectionLimits limits;
   limits.connections = wanted_connections > 0 ? wanted_connections : kManyConnections;
   limits.connections = std::max<std::int64_t>(std::min(limits.connections, room), 1);

@@ -10,14 +10,18 @@ namespace normd {
 // A connection costs its socket twice: gRPC's descriptor, and the one by which it is watched.
 inline constexpr std::int64_t kDescriptorsPerConnection = 2;
 
+// Kept for model files of a load, three of the metrics port, gRPC's pollers, the spare one of the
+// accept loop, and a connection or two that is refused.
+inline constexpr std::int64_t kReservedDescriptors = 24;
+
 struct ConnectionLimits {
   std::int64_t connections = 0;       // All peers together.
   std::int64_t peer_connections = 0;  // One peer.
 };
 
 // What is wanted (0: as many as there is room for, and three quarters of them), as the descriptors
-// allow: of `descriptor_limit`, `open_descriptors` are taken already, and a reserve is kept for
-// files, scrapes, loads and gRPC's own. At least one connection.
+// allow: of `descriptor_limit`, `open_descriptors` are taken already or are others' to take, and
+// kReservedDescriptors are kept. At least one connection.
 ConnectionLimits DecideLimits(std::int64_t wanted_connections, std::int64_t wanted_peer_connections,
                               std::int64_t descriptor_limit, std::int64_t open_descriptors);
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "server/net/socket_calls.h"
 
 namespace normd {
 namespace {
@@ -91,6 +92,9 @@ absl::StatusOr<Listener> ListenAtPath(const std::string& path) {
       bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return Unavailable(shown, std::strerror(errno));
   }
+  // What nobody reads is closed by whoever reads the bytes, and close(2) of a socket may wait for
+  // its peer.
+  RefuseDescriptors(socket.get());
   Listener listener;
   listener.paths.push_back(std::make_unique<SocketPath>(path));
   // Until it listens nobody can connect, whatever its mode.

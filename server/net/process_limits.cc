@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -103,6 +104,14 @@ std::int64_t OpenDescriptors() {
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count - 3;  // ".", ".." and the folder itself.
+}
+
+std::int64_t MappingsLeft() {
+  std::int64_t limit = 65530;  // Linux's default.
+  ReadNumber("/proc/sys/vm/max_map_count", limit);
+  std::ifstream maps("/proc/self/maps");
+  const auto used = std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  return std::max<std::int64_t>(limit - used, 0);
 }
 
 std::int64_t MemoryLeft() {

@@ -13,6 +13,9 @@ std::int64_t RaiseDescriptorLimit();
 // How many descriptors are open now.
 std::int64_t OpenDescriptors();
 
+// How many further mappings the process may have (vm.max_map_count), beside those of now.
+std::int64_t MappingsLeft();
+
 inline constexpr std::int64_t kNoMemoryLimit = std::numeric_limits<std::int64_t>::max();
 
 // How many bytes the process may still take, by RLIMIT_AS, RLIMIT_DATA and the limits of its

@@ -34,11 +34,26 @@ void Send(int socket, const std::string& bytes) {
   (void)!send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::optional<uid_t> PeerUid(int socket) {
+std::optional<ucred> PeerProcess(int socket) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
-  return peer.uid;
+  return peer;
+}
+
+std::optional<uid_t> PeerUid(int socket) {
+  const std::optional<ucred> peer = PeerProcess(socket);
+  return peer.has_value() ? std::optional<uid_t>(peer->uid) : std::nullopt;
+}
+
+void RefuseDescriptors(int socket) {
+#ifdef SO_PASSRIGHTS
+  constexpr int kPassRights = SO_PASSRIGHTS;
+#else
+  constexpr int kPassRights = 83;
+#endif
+  const int off = 0;
+  (void)setsockopt(socket, SOL_SOCKET, kPassRights, &off, sizeof(off));
 }
 
 void ShutDownUnread(int socket) {

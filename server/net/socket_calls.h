@@ -4,6 +4,7 @@
 #ifndef NORMD_SERVER_NET_SOCKET_CALLS_H_
 #define NORMD_SERVER_NET_SOCKET_CALLS_H_
 
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <cstdint>
 
@@ -23,7 +24,11 @@ bool HasUnsent(int socket);
 // Sends as much as the socket takes at once, which for a few bytes at a connection's begin is all.
 void Send(int socket, const std::string& bytes);
 // Whose process is at the other end of a unix socket: that which connected.
+std::optional<ucred> PeerProcess(int socket);
 std::optional<uid_t> PeerUid(int socket);
+// Has the system refuse messages with descriptors (SCM_RIGHTS) for the unix socket, and for those
+// that it accepts. Before Linux 6.16 nothing happens.
+void RefuseDescriptors(int socket);
 // Ends a TCP connection on both sides. Whoever reads from it finds its end next, and not what was
 // received before.
 void ShutDownUnread(int socket);

@@ -42,8 +42,10 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
     MutexLock lock(mutex_);
     const auto found = owner_bytes_.find(owner);
     const std::int64_t owned = found == owner_bytes_.end() ? 0 : found->second;
-    if (bytes <= limits_.max_bytes - bytes_ && bytes <= limits_.max_owner_bytes - owned) {
+    if (regions_ < limits_.max_regions && bytes <= limits_.max_bytes - bytes_ &&
+        bytes <= limits_.max_owner_bytes - owned) {
       waiting_.push_back(pages);
+      ++regions_;
       bytes_ += bytes;
       owner_bytes_[owner] += bytes;
       changed_.SignalOne();
@@ -115,6 +117,7 @@ void PageLocks::End(Released released) {
   released.pages.reset();
   {
     MutexLock lock(mutex_);
+    --regions_;
     bytes_ -= bytes;
     const auto owned = owner_bytes_.find(released.owner);
     owned->second -= bytes;

@@ -53,6 +53,7 @@ class MappedPages {
 struct PageLockLimits {
   std::int64_t max_bytes = std::int64_t{8} << 30;
   std::int64_t max_owner_bytes = std::int64_t{4} << 30;
+  std::int64_t max_regions = 65536;  // A named one's file stays open while it is locked.
 };
 
 // Thread-safe. No lock is held while pages are locked, unlocked or unmapped.
@@ -98,6 +99,7 @@ class PageLocks {
   CondVar changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t regions_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::int64_t> owner_bytes_ ABSL_GUARDED_BY(mutex_);
   // To be locked; gone where they were released before their turn.
   std::deque<std::weak_ptr<MappedPages>> waiting_ ABSL_GUARDED_BY(mutex_);

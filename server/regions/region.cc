@@ -30,8 +30,9 @@ absl::StatusOr<std::int64_t> EndOf(const RegionFacts& facts) {
   if (facts.offset <= std::numeric_limits<std::int64_t>::max() - facts.bytes) {
     return facts.offset + facts.bytes;
   }
-  return absl::OutOfRangeError(absl::StrCat(
-      "offset: ", facts.offset, " and byte_size: ", facts.bytes, " exceed 63 bits together"));
+  return absl::OutOfRangeError(absl::StrCat("offset: ", facts.offset,
+                                            " and byte_size: ", facts.bytes, ", wanted at most ",
+                                            std::numeric_limits<std::int64_t>::max(), " together"));
 }
 
 bool HasBytes(int file, std::int64_t bytes) {
@@ -83,7 +84,11 @@ void Region::LockPages(PageLocks& locks, int file) {
     file_ = Descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!file_.valid()) return;
   }
-  if (locks.Add(pages_, facts_.owner)) locks_ = &locks;
+  if (locks.Add(pages_, facts_.owner)) {
+    locks_ = &locks;
+  } else {
+    file_.Reset();
+  }
 }
 
 absl::StatusOr<std::shared_ptr<const Region>> Region::OpenDevice(SharedDeviceMemory& driver,

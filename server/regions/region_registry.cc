@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::size_t kMaxNameShown = 64;  // Bytes of a name that an error repeats.
 
+absl::Status IsRegistered(absl::string_view name) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("region \"", Printable(name, kMaxNameShown),
+                   "\" is registered, wanted another name, or that it is unregistered first"));
+}
+
 absl::Status BeyondLimit(const char* what, std::int64_t asked, std::int64_t free,
                          const char* whose) {
   return absl::ResourceExhaustedError(
@@ -26,8 +32,8 @@ RegionPlane PlaneOf(RegionKind kind) {
   return RegionPlane::kDevice;
 }
 
-// Whether anybody but the registry has it. A request that is just looking it up may come late, and
-// then has it until its end.
+// Whether anybody but the registry has it: only requests take it out. With the registry's lock, so
+// that none is just being added.
 bool IsInUse(const std::shared_ptr<const Region>& region) { return region.use_count() > 1; }
 
 }  // namespace
@@ -130,9 +136,7 @@ absl::Status RegionRegistry::Check(const RegionFacts& facts) const {
   }
   MutexLock lock(mutex_);
   if (!regions_.contains(Key(facts.owner, facts.name))) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat("region \"", Printable(facts.name, kMaxNameShown),
-                                               "\" is registered, wanted another name, or that it "
-                                               "is unregistered first"));
+  return IsRegistered(facts.name);
 }
 
 absl::Status RegionRegistry::RegisterNamed(RegionFacts facts) {
@@ -209,19 +213,17 @@ absl::Status RegionRegistry::Insert(RegionFacts facts, RegionRefusal reason, Map
   absl::StatusOr<std::shared_ptr<void>> counted = counts_->Take(facts);
   if (!counted.ok()) return Refused(RegionRefusal::kLimit, counted.status());
   Key key(facts.owner, facts.name);
-  const absl::StatusOr<std::shared_ptr<const Region>> region =
-      map(std::move(facts), *std::move(counted));
+  absl::StatusOr<std::shared_ptr<const Region>> region = map(std::move(facts), *std::move(counted));
   if (!region.ok()) return Refused(reason, region.status());
   bool inserted = false;
   {
     MutexLock lock(mutex_);
-    inserted = regions_.try_emplace(key, *region).second;
+    // Moved, where it is inserted: this call does not use it.
+    inserted = regions_.try_emplace(key, *std::move(region)).second;
   }
   if (inserted) return absl::OkStatus();
   // Another call was quicker.
-  return Refused(RegionRefusal::kName,
-                 absl::AlreadyExistsError(absl::StrCat(
-                     "region \"", Printable(key.second, kMaxNameShown), "\" is registered")));
+  return Refused(RegionRefusal::kName, IsRegistered(key.second));
 }
 
 absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Find(absl::string_view owner,
@@ -232,16 +234,24 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Find(absl::string_
   return found->second;
 }
 
-std::vector<std::shared_ptr<const Region>> RegionRegistry::List(absl::string_view owner) const {
-  std::vector<std::shared_ptr<const Region>> list;
+absl::StatusOr<RegionFacts> RegionRegistry::FactsOf(absl::string_view owner,
+                                                    absl::string_view name) const {
+  MutexLock lock(mutex_);
+  const auto found = regions_.find(Key(owner, name));
+  if (found == regions_.end()) return NoRegion(name);
+  return found->second->facts();
+}
+
+std::vector<RegionFacts> RegionRegistry::List(absl::string_view owner) const {
+  std::vector<RegionFacts> list;
   {
     MutexLock lock(mutex_);
     for (const auto& [key, region] : regions_) {
-      if (key.first == owner) list.push_back(region);
+      if (key.first == owner) list.push_back(region->facts());
     }
   }
   std::sort(list.begin(), list.end(),
-            [](const auto& a, const auto& b) { return a->facts().name < b->facts().name; });
+            [](const RegionFacts& a, const RegionFacts& b) { return a.name < b.name; });
   return list;
 }
 
@@ -250,12 +260,12 @@ std::vector<ListedRegion> RegionRegistry::ListAll() const {
   {
     MutexLock lock(mutex_);
     for (const auto& [key, region] : regions_) {
-      const bool in_use = IsInUse(region);  // Before this list holds it too.
-      list.push_back({region, in_use});
+      list.push_back({region->facts(), IsInUse(region), region->broken(),
+                      region->place().kind == MemoryKind::kPinned});
     }
   }
   std::sort(list.begin(), list.end(), [](const ListedRegion& a, const ListedRegion& b) {
-    return a.region->facts().registered < b.region->facts().registered;
+    return a.facts.registered < b.facts.registered;
   });
   return list;
 }

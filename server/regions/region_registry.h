@@ -57,16 +57,25 @@ enum class InUse {
 
 // A region as it was when it was listed.
 struct ListedRegion {
-  std::shared_ptr<const Region> region;  // shared: with the registry and requests.
-  bool in_use = false;                   // By requests.
+  RegionFacts facts;
+  bool in_use = false;  // By requests.
+  bool broken = false;
+  bool page_locked = false;
 };
 
 // An owner finds its own regions alone: another's are not there. Thread-safe. No lock is held while
 // a file is opened, mapped or unmapped. Regions may outlive it; the metrics outlive both.
+//
+// A region is in use while anybody has what Find returned, which is for requests; whoever only asks
+// takes copies of the facts, and neither counts as a user nor keeps the memory mapped.
 class RegionRegistry {
  public:
   RegionRegistry(RegionRegistryOptions options, RegionMetrics& metrics, const Clock& clock);
   ~RegionRegistry();
+
+  // Which registrations there are, besides that of files.
+  bool takes_names() const { return options_.named; }
+  bool takes_devices() const { return options_.device && options_.device_memory != nullptr; }
 
   // Opens the object facts.key and maps the part of it that facts say; `writable` and `registered`
   // are found out. Beyond OpenNamedFile's and Region::Map's errors: Unimplemented unless named
@@ -80,12 +89,15 @@ class RegionRegistry {
   // that is not one of its, and for a handle that is not of kDeviceHandleBytes.
   absl::Status RegisterDevice(RegionFacts facts, ConstBytes handle);
 
-  // NotFound; a region may be broken.
+  // To be used, until it is let go. NotFound; a region may be broken.
   absl::StatusOr<std::shared_ptr<const Region>> Find(absl::string_view owner,
                                                      absl::string_view name) const;
+  // NotFound.
+  absl::StatusOr<RegionFacts> FactsOf(absl::string_view owner, absl::string_view name) const;
   // By name.
-  std::vector<std::shared_ptr<const Region>> List(absl::string_view owner) const;
-  // Of all owners, the oldest first.
+  std::vector<RegionFacts> List(absl::string_view owner) const;
+  // Of all owners, the oldest first. Asks the system about named files of locked pages under the
+  // lock, as Region::broken does.
   std::vector<ListedRegion> ListAll() const;
 
   // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).

@@ -38,6 +38,9 @@ class Exchange {
   // stages; lets go of the regions in any case. Returns what the request ends with. Never throws.
   absl::Status End(Completion& completion, grpc::ByteBuffer& response);
 
+  // Instead of End, for a request that the queue did not take: lets go of the regions.
+  void LetGo() { accepted_.in_regions = RegionTensors(); }
+
   std::uint64_t request_id() const { return request_id_; }  // 0 before it is accepted.
   const std::string& id() const { return id_; }             // The client's own; may be empty.
 

@@ -32,6 +32,7 @@ absl::Status ParameterError(absl::string_view key, absl::string_view got,
 absl::StatusOr<std::int64_t> NumberOf(absl::string_view key, const ReceivedParameter& parameter,
                                       absl::string_view wanted) {
   if (parameter.kind == ReceivedParameter::Kind::kNone) return 0;
+  if (parameter.IsHuge()) return ParameterError(key, parameter.Digits(), wanted);
   if (parameter.IsNumber()) return parameter.number;
   return ParameterError(key, "not an integer", wanted);
 }
@@ -110,10 +111,13 @@ absl::StatusOr<std::int64_t> SizeOf(absl::string_view key, const ReceivedParamet
                                     bool may_be_missing) {
   using Kind = ReceivedParameter::Kind;
   if (parameter.kind == Kind::kNone && may_be_missing) return 0;
-  if (parameter.IsNumber()) return parameter.number;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "[\"", key, "\"]: ", parameter.kind == Kind::kNone ? "missing" : "not an integer",
-      ", wanted a number of bytes from 0"));
+  if (parameter.IsNumber() && !parameter.IsHuge()) return parameter.number;
+  const std::string got = parameter.IsHuge()              ? parameter.Digits()
+                          : parameter.kind == Kind::kNone ? "missing"
+                                                          : "not an integer";
+  return absl::InvalidArgumentError(absl::StrCat("[\"", key, "\"]: ", got,
+                                                 ", wanted a number of bytes from 0 to ",
+                                                 std::numeric_limits<std::int64_t>::max()));
 }
 
 absl::StatusOr<RegionReference> ReferenceOf(const ReceivedSharedMemory& shared) {
@@ -150,8 +154,7 @@ absl::Status TakeReference(absl::string_view list, std::size_t i,
 absl::Status CheckNoClasses(std::size_t i, const ReceivedParameter& classification) {
   if (classification.kind == ReceivedParameter::Kind::kNone) return absl::OkStatus();
   if (classification.IsNumber() && classification.number == 0) return absl::OkStatus();
-  const std::string got =
-      classification.IsNumber() ? absl::StrCat(classification.number) : "not an integer";
+  const std::string got = classification.IsNumber() ? classification.Digits() : "not an integer";
   return absl::InvalidArgumentError(
       absl::StrCat("outputs[", i, "].parameters[\"classification\"]: ", got,
                    ", wanted none: outputs here are tensors, not classes"));
@@ -170,6 +173,7 @@ absl::Status TakeInputs(InferRequestView& view, RequestDescription& request) {
     input.shape = std::move(tensor.shape);
     input.data.views = std::move(tensor.data);
     input.data_bytes = tensor.data_bytes;
+    if (tensor.contents != InferContents::kNone) input.data_field = "contents";
     if (tensor.owned == nullptr) continue;
     if (owned == nullptr) owned = std::make_unique<std::vector<std::shared_ptr<std::string>>>();
     owned->push_back(std::move(tensor.owned));
@@ -228,6 +232,7 @@ absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstByte
   const absl::StatusOr<std::int64_t> timeout_ns = TimeoutOf(view->timeout);
   if (!timeout_ns.ok()) return timeout_ns.status();
   request.queue_timeout_ns = *timeout_ns;
+  request.timeout_field = TimeoutField::kTimeout;
   request.event_handle = EventOf(view->event_handle);
   if (absl::Status status = TakeInputs(*view, request); !status.ok()) return status;
   if (absl::Status status = TakeOutputs(*view, request); !status.ok()) return status;

@@ -29,11 +29,10 @@ absl::Status CheckFits(const char* field, std::uint64_t value) {
 
 // These calls know regions of one kind. One that came as a descriptor is not there for any of them:
 // its name is known to its client alone.
-absl::StatusOr<std::shared_ptr<const Region>> FindOne(const RegionRegistry& registry,
-                                                      const WantedRegions& wanted) {
-  auto region = registry.Find(wanted.owner, wanted.name);
-  if (!region.ok() || (*region)->facts().kind == wanted.kind) return region;
-  if ((*region)->facts().kind == RegionKind::kDescriptor) return NoRegion(wanted.name);
+absl::StatusOr<RegionFacts> FindOne(const RegionRegistry& registry, const WantedRegions& wanted) {
+  auto facts = registry.FactsOf(wanted.owner, wanted.name);
+  if (!facts.ok() || facts->kind == wanted.kind) return facts;
+  if (facts->kind == RegionKind::kDescriptor) return NoRegion(wanted.name);
   constexpr std::size_t kMaxShown = 64;  // Bytes of the name.
   return absl::NotFoundError(absl::StrCat("region \"", Printable(wanted.name, kMaxShown),
                                           wanted.kind == RegionKind::kDevice
@@ -45,14 +44,14 @@ absl::StatusOr<std::shared_ptr<const Region>> FindOne(const RegionRegistry& regi
 template <typename Add>
 absl::Status ForEach(const RegionRegistry& registry, const WantedRegions& wanted, const Add& add) {
   if (wanted.name.empty()) {
-    for (const auto& region : registry.List(wanted.owner)) {
-      if (region->facts().kind == wanted.kind) add(region->facts());
+    for (const RegionFacts& facts : registry.List(wanted.owner)) {
+      if (facts.kind == wanted.kind) add(facts);
     }
     return absl::OkStatus();
   }
-  const auto region = FindOne(registry, wanted);
-  if (!region.ok()) return region.status();
-  add((*region)->facts());
+  const auto facts = FindOne(registry, wanted);
+  if (!facts.ok()) return facts.status();
+  add(*facts);
   return absl::OkStatus();
 }
 

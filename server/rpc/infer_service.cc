@@ -145,7 +145,11 @@ InferService::Unary* InferService::ServerMetadata(Context* context, const Bytes*
                                       "parameters", "schedule_policy", "statistics"}) {
           answer.add_extensions(extension);
         }
-        if (environment_.accept.regions != nullptr) answer.add_extensions("system_shared_memory");
+        // Regions by descriptor are no extension of the protocol's.
+        const RegionRegistry* const regions = environment_.accept.regions;
+        if (regions == nullptr) return absl::OkStatus();
+        if (regions->takes_names()) answer.add_extensions("system_shared_memory");
+        if (regions->takes_devices()) answer.add_extensions("cuda_shared_memory");
         return absl::OkStatus();
       });
 }

@@ -100,6 +100,7 @@ void InferStream::Take(std::unique_ptr<Turn> turn) {
   if (!push) return;
   absl::Status pushed = environment_.accept.queue.Push(*request);
   if (pushed.ok()) return;
+  taken.exchange.LetGo();
   Record([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SetError(taken, pushed);
     --computing_;

@@ -58,7 +58,7 @@ v1::SharedMemoryInfo::Kind ToKind(RegionKind kind) {
 }
 
 v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
-  const RegionFacts& facts = listed.region->facts();
+  const RegionFacts& facts = listed.facts;
   v1::SharedMemoryInfo info;
   info.set_kind(ToKind(facts.kind));
   info.set_owner(facts.owner);
@@ -72,8 +72,8 @@ v1::SharedMemoryInfo ToInfo(const ListedRegion& listed, TimePoint now) {
   info.set_writable(facts.writable);
   info.set_age_ns((now - facts.registered).count());
   info.set_in_use(listed.in_use);
-  info.set_broken(listed.region->broken());
-  info.set_page_locked(listed.region->place().kind == MemoryKind::kPinned);
+  info.set_broken(listed.broken);
+  info.set_page_locked(listed.page_locked);
   return info;
 }
 

@@ -18,7 +18,9 @@ grpc::ServerUnaryReactor* NormalizeCall::Begin(CallEnvironment& environment,
 
 void NormalizeCall::Start() {
   const absl::Status status = CatchAll([this] { return Accept(); });
-  if (!status.ok()) End(status, 0);
+  if (status.ok()) return;
+  exchange_.LetGo();
+  End(status, 0);
 }
 
 absl::Status NormalizeCall::Accept() {

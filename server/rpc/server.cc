@@ -86,7 +86,7 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
   }
   loop.limits =
       DecideLimits(options.connections.max_connections, options.connections.max_peer_connections,
-                   descriptors, OpenDescriptors());
+                   descriptors, OpenDescriptors() + options.reserved_descriptors);
   if (options.connections.max_connections > loop.limits.connections) {
     spdlog::warn("--max_connections: {}, but {} descriptors are enough for {}",
                  options.connections.max_connections, descriptors, loop.limits.connections);

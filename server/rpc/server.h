@@ -61,6 +61,8 @@ struct ServerOptions {
   std::string admin_listen = {};
   // Null: no TLS. Outlives the server.
   const CertificateStore* tls = nullptr;
+  // Descriptors that other parts may still open, beside the reserve that DecideLimits keeps.
+  std::int64_t reserved_descriptors = 0;
 };
 
 // What one message may hold beside its tensor. gRPC refuses a larger one unread, with

@@ -47,6 +47,8 @@ class NoRegionMetrics final : public RegionMetrics {
  public:
   void AddMapped(RegionPlane, std::int64_t, std::int64_t) override {}
   void RecordRefused(RegionRefusal) override {}
+  void AddConnections(std::int64_t) override {}
+  void RecordConnectionEnded(HandoverEnding) override {}
   void AddLocked(std::int64_t) override {}
   void RecordNotLocked(PageLockRefusal) override {}
   void RecordBroken() override {}

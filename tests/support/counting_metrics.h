@@ -106,6 +106,10 @@ class CountingRegionMetrics final : public RegionMetrics {
     mapped_bytes += more_bytes;
   }
   void RecordRefused(RegionRefusal reason) override { ++refused[static_cast<std::size_t>(reason)]; }
+  void AddConnections(std::int64_t more) override { connections += more; }
+  void RecordConnectionEnded(HandoverEnding reason) override {
+    ++connections_ended[static_cast<std::size_t>(reason)];
+  }
   void AddLocked(std::int64_t more) override { locked_bytes += more; }
   void RecordNotLocked(PageLockRefusal reason) override {
     ++not_locked[static_cast<std::size_t>(reason)];
@@ -121,6 +125,8 @@ class CountingRegionMetrics final : public RegionMetrics {
   std::atomic<std::int64_t> mapped{0};
   std::atomic<std::int64_t> mapped_bytes{0};
   std::array<std::atomic<std::int64_t>, kRegionRefusals> refused{};  // By reason.
+  std::atomic<std::int64_t> connections{0};
+  std::array<std::atomic<std::int64_t>, kHandoverEndings> connections_ended{};  // By reason.
   std::atomic<std::int64_t> locked_bytes{0};
   std::array<std::atomic<std::int64_t>, kPageLockRefusals> not_locked{};  // By reason.
   std::atomic<std::int64_t> broken{0};

@@ -128,14 +128,13 @@ void CompareParameter(const std::string& key, const ReceivedParameter& got, cons
   using Parameter = inference::InferParameter;
   const auto found = want.find(key);
   const Parameter value = found == want.end() ? Parameter() : found->second;
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   Kind kind = Kind::kNone;
   std::int64_t number = 0;
   switch (value.parameter_choice_case()) {
     case Parameter::kBoolParam: kind = Kind::kBool, number = value.bool_param(); break;
     case Parameter::kInt64Param: kind = Kind::kInt, number = value.int64_param(); break;
     case Parameter::kUint64Param:
-      kind = Kind::kUint, number = static_cast<std::int64_t>(std::min(value.uint64_param(), kMost));
+      kind = Kind::kUint, number = static_cast<std::int64_t>(value.uint64_param());
       break;
     case Parameter::kDoubleParam: kind = Kind::kDouble; break;
     case Parameter::kStringParam: kind = Kind::kText; break;

@@ -171,6 +171,10 @@ TEST(DecodeInferRequestTest, RefusesWhatIsOverACap) {
   request = OneInput();
   (*request.mutable_parameters())[std::string(1025, 'p')].set_bool_param(true);
   EXPECT_EQ(Refusal(request), "parameters: 1025 bytes, wanted at most 1024");
+  request = OneInput();
+  (*request.mutable_outputs()->Add()->mutable_parameters())["k\n"].set_string_param(
+      std::string(1025, 't'));
+  EXPECT_EQ(Refusal(request), "outputs[0].parameters[\"k\\n\"]: 1025 bytes, wanted at most 1024");
   for (auto add : {+[](inference::ModelInferRequest& r) { r.add_inputs(); },
                    +[](inference::ModelInferRequest& r) { r.add_outputs(); },
                    +[](inference::ModelInferRequest& r) { r.add_raw_input_contents(); }}) {

@@ -74,5 +74,31 @@ TEST(FitToMemoryTest, SaysWhatItLowers) {
   EXPECT_THAT(text, HasSubstr("--max_request_bytes 268435456 -> "));
 }
 
+TEST(FitToMappingsTest, RegionsLeaveHalfOfThem) {
+  ServerConfig config = Defaults();
+  config.shared_memory = "named";
+  EXPECT_EQ(FitToMappings(config, 65000), "");
+  config.max_shared_regions = 65536;
+  EXPECT_EQ(FitToMappings(config, 65000), "--max_shared_regions 65536 -> 32500");
+  EXPECT_EQ(config.max_shared_regions, 32500);
+  config.max_identity_shared_regions = 65536;
+  EXPECT_EQ(FitToMappings(config, 65000), "--max_identity_shared_regions 65536 -> 32500");
+  config.shared_memory_cuda = true;
+  FitToMappings(config, 65000);
+  EXPECT_EQ(config.max_shared_regions, 16250) << "more for each of a device";
+  EXPECT_TRUE(Validate(config).ok()) << Validate(config);
+}
+
+TEST(FitToMappingsTest, LeavesOneRegionAtLeastAndChangesNothingWithoutSharedMemory) {
+  ServerConfig config = Defaults();
+  EXPECT_EQ(FitToMappings(config, 0), "");
+  EXPECT_EQ(config.max_shared_regions, Defaults().max_shared_regions);
+  config.shared_memory = "named";
+  FitToMappings(config, 0);
+  EXPECT_EQ(config.max_shared_regions, 1);
+  EXPECT_EQ(config.max_identity_shared_regions, 1);
+  EXPECT_TRUE(Validate(config).ok()) << Validate(config);
+}
+
 }  // namespace
 }  // namespace normd

@@ -81,6 +81,8 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_shared_regions", "gauge"},
       {"normd_shared_region_bytes", "gauge"},
       {"normd_shared_regions_refused_total", "counter"},
+      {"normd_shared_connections", "gauge"},
+      {"normd_shared_connections_ended_total", "counter"},
       {"normd_shared_locked_bytes", "gauge"},
       {"normd_shared_regions_not_locked_total", "counter"},
       {"normd_shared_regions_broken_total", "counter"},
@@ -380,6 +382,9 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
   regions.AddMapped(RegionPlane::kDescriptor, 1, 4096);
   regions.AddMapped(RegionPlane::kNamed, -1, -4096);
   regions.RecordRefused(RegionRefusal::kLimit);
+  regions.AddConnections(3);
+  regions.AddConnections(-1);
+  regions.RecordConnectionEnded(HandoverEnding::kNoRegion);
   regions.AddLocked(12288);
   regions.AddLocked(-4096);
   regions.RecordNotLocked(PageLockRefusal::kDriver);
@@ -392,7 +397,9 @@ TEST_F(MetricsTest, RegionsAreCountedByKindReasonAndDirection) {
         "normd_shared_region_bytes{kind=\"named\"} 4096\n",
         "normd_shared_regions{kind=\"descriptor\"} 1\n",
         "normd_shared_regions_refused_total{reason=\"limit\"} 1\n",
-        "normd_shared_regions_refused_total{reason=\"off\"} 0\n",
+        "normd_shared_regions_refused_total{reason=\"off\"} 0\n", "normd_shared_connections 2\n",
+        "normd_shared_connections_ended_total{reason=\"no_region\"} 1\n",
+        "normd_shared_connections_ended_total{reason=\"user\"} 0\n",
         "normd_shared_locked_bytes 8192\n",
         "normd_shared_regions_not_locked_total{reason=\"driver\"} 1\n",
         "normd_shared_regions_not_locked_total{reason=\"limit\"} 0\n",

@@ -117,6 +117,38 @@ class UnixListenerTest : public ::testing::Test {
   std::string path_;
 };
 
+TEST_F(UnixListenerTest, NobodyCanPassADescriptor) {
+  const auto listener = ListenHere();
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  const sockaddr_un to = Address();
+  const Descriptor client(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int known = 0;
+  socklen_t size = sizeof(known);
+  constexpr int kPassRights = 83;
+  if (getsockopt(client.get(), SOL_SOCKET, kPassRights, &known, &size) != 0) {
+    GTEST_SKIP() << "SO_PASSRIGHTS is of Linux 6.16";
+  }
+  ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  const Descriptor accepted(accept4(listener->sockets[0].get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ASSERT_TRUE(accepted.valid());
+  char byte = 'x';
+  iovec part = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), 1);
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int passed = client.get();
+  std::memcpy(CMSG_DATA(rights), &passed, sizeof(passed));
+  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), -1);
+}
+
 TEST_F(UnixListenerTest, SeveralAddressesAreListenedAtTogetherOrNotAtAll) {
   const std::string other = folder_ + "/other.sock";
   {

@@ -1,10 +1,16 @@
 // The programs and a server as processes, with tensors in memory that they share.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,10 +20,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/descriptor.h"
 #include "client/scrape/http_get.h"
 #include "client/scrape/metrics_text.h"
 #include "nlohmann/json.hpp"
 #include "tests/server/process/normd_process.h"
+#include "wire/region_message.h"
 
 namespace normd::testing {
 namespace {
@@ -197,6 +205,60 @@ TEST_F(SharedMemoryProcessTest, NormloadSaysWhatIsMissing) {
   EXPECT_EQ(Run(nowhere, &error), 1);
   EXPECT_THAT(error, HasSubstr("--shared_memory: "));
   EXPECT_THAT(error, HasSubstr(folder_ + "/nobody"));
+}
+
+// What a client can register must leave mappings to everything else: without any, no memory.
+TEST_F(SharedMemoryProcessTest, AsManyRegionsAsMayBeLeaveTheServerItsMappings) {
+  const std::string regions = "unix://" + folder_ + "/many";
+  NormdProcess server({"--shared_memory=fd", "--shared_memory_listen=" + regions,
+                       "--max_shared_regions=65536", "--max_identity_shared_regions=65536"});
+  sockaddr_un at = {};
+  at.sun_family = AF_UNIX;
+  (folder_ + "/many").copy(at.sun_path, sizeof(at.sun_path) - 1);
+  const Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+  const Descriptor memory(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(memory.get(), 4096), 0);
+  ASSERT_EQ(fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  std::string packet = EncodeRegionRequest({});
+  iovec part = {packet.data(), packet.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  const int passed = memory.get();
+  std::memcpy(CMSG_DATA(rights), &passed, sizeof(passed));
+  absl::StatusOr<RegionReply> reply = RegionReply();
+  for (int i = 0; i <= 65536 && reply.ok() && reply->code == absl::StatusCode::kOk; ++i) {
+    ASSERT_GT(sendmsg(socket.get(), &message, MSG_NOSIGNAL), 0) << i;
+    char bytes[kMaxRegionPacketBytes];
+    const ssize_t size = recv(socket.get(), bytes, sizeof(bytes), 0);
+    ASSERT_GT(size, 0) << i;
+    reply = DecodeRegionReply(absl::string_view(bytes, static_cast<std::size_t>(size)));
+  }
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->code, absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(reply->text, HasSubstr("_shared_regions"));
+  std::ifstream maps(absl::StrCat("/proc/", server.child().pid(), "/maps"));
+  const auto mappings = std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  std::int64_t limit = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  EXPECT_LE(mappings, std::max<std::int64_t>(limit - limit / 3, 1));
+  // Large messages are mappings of their own.
+  const auto stub = server.NewStub();
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    v1::NormalizeResponse response;
+    const grpc::Status status = stub->Normalize(&context, RmsNormRequest(512), &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  EXPECT_GT(MetricOf(server, "normd_shared_regions{kind=\"descriptor\"}"), 1);
 }
 
 // The process is gone at once: its region is not for long.

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "server/regions/region_registry.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
@@ -97,7 +100,7 @@ class PageLocksTest : public ::testing::Test {
   CountingMetrics metrics_;
   FakeClock clock_;
   FakePageLocker locker_;
-  const PageLockLimits limits_{8 * kPage, 6 * kPage};
+  const PageLockLimits limits_{8 * kPage, 6 * kPage, 7};
   PageLocks locks_{locker_, limits_, metrics_.regions, clock_};
   RegionRegistry registry_{
       {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.regions, clock_};
@@ -199,6 +202,27 @@ TEST_F(PageLocksTest, WhatIsBeyondALimitWorksUnlocked) {
   ASSERT_TRUE(Register("f", 5 * kPage, "alice").ok());
   locker_.WaitForCalls(3);
   EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 3);
+}
+
+// A locked one's file is open, because it may become shorter.
+TEST_F(PageLocksTest, WhatIsBeyondTheirNumberWorksUnlockedAndKeepsNoFile) {
+  const auto descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  const auto before = descriptors();
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(Register(absl::StrCat("a", i), kPage, "alice").ok());
+  }
+  ASSERT_TRUE(Register("b", kPage, "bob").ok());
+  EXPECT_EQ(descriptors(), before + 7);
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 0);
+  ASSERT_TRUE(Register("c", kPage, "bob").ok()) << "the last byte of both limits";
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 1);
+  EXPECT_EQ(KindOf("c", "bob"), MemoryKind::kHost);
+  EXPECT_EQ(descriptors(), before + 7);
+  UnregisterAndWait("b", "bob");
+  ASSERT_TRUE(Register("d", kPage, "bob").ok());
+  EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 1);
 }
 
 TEST_F(PageLocksTest, NobodyWaitsForTheDriver) {

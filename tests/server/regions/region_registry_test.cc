@@ -60,9 +60,9 @@ TEST_F(RegionRegistryTest, FindsWhatIsRegisteredUntilItIsUnregistered) {
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "a", "", 2 * kPage)).ok());
   const auto list = registry_.List("");
   ASSERT_EQ(list.size(), 2U);
-  EXPECT_EQ(list[0]->facts().name, "a");
-  EXPECT_EQ(list[0]->facts().bytes, 2 * kPage);
-  EXPECT_TRUE(list[1]->facts().writable);
+  EXPECT_EQ(list[0].name, "a");
+  EXPECT_EQ(list[0].bytes, 2 * kPage);
+  EXPECT_TRUE(list[1].writable);
   EXPECT_TRUE(registry_.Find("", "a").ok());
   EXPECT_EQ(metrics_.regions.mapped, 2);
   EXPECT_EQ(metrics_.regions.mapped_bytes, 3 * kPage);
@@ -122,6 +122,60 @@ TEST_F(RegionRegistryTest, UnregisteredWhileInUseStaysForWhoeverUsesIt) {
   EXPECT_EQ(metrics_.regions.mapped, 0);
   ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "r")).ok());
   EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok()) << "nobody uses it";
+}
+
+TEST_F(RegionRegistryTest, WhoeverListsUsesNothing) {
+  ASSERT_TRUE(registry_.RegisterNamed(Facts(file_, "r")).ok());
+  const std::vector<ListedRegion> first = registry_.ListAll();
+  const std::vector<RegionFacts> own = registry_.List("");
+  const absl::StatusOr<RegionFacts> facts = registry_.FactsOf("", "r");
+  const std::vector<ListedRegion> second = registry_.ListAll();
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_FALSE(second[0].in_use) << "other lists, and whoever asked for the facts, have copies";
+  auto used = *registry_.Find("", "r");
+  EXPECT_TRUE(registry_.ListAll()[0].in_use);
+  used.reset();
+  EXPECT_TRUE(registry_.Unregister("", "r", InUse::kRefuse).ok());
+  EXPECT_EQ(metrics_.regions.mapped, 0) << "what was listed does not keep it";
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->name, own[0].name);
+  EXPECT_EQ(registry_.FactsOf("", "r").status().code(), absl::StatusCode::kNotFound);
+}
+
+// A search: lists, questions and other registrations at any moment are no use of a region.
+TEST_F(RegionRegistryTest, NothingIsInUseWhileThreadsListAndRegister) {
+  std::atomic<bool> done{false};
+  std::atomic<int> in_use{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      while (!done.load(std::memory_order_relaxed)) {
+        for (const ListedRegion& listed : registry_.ListAll()) in_use += listed.in_use ? 1 : 0;
+        registry_.List("alice");
+        registry_.FactsOf("alice", "r").IgnoreError();
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    while (!done.load(std::memory_order_relaxed)) {
+      registry_.RegisterNamed(Facts(file_, "s", "alice")).IgnoreError();
+    }
+  });
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    EXPECT_TRUE(registry_.RegisterNamed(Facts(file_, "r", "alice")).ok());
+    const bool all = i % 2 == 0;
+    const absl::Status status =
+        all ? registry_.UnregisterAll("alice", RegionKind::kNamed, InUse::kRefuse)
+            : registry_.Unregister("alice", "r", InUse::kRefuse);
+    if (status.ok()) continue;
+    ++refused;
+    registry_.Unregister("alice", "r", InUse::kFinish).IgnoreError();
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(in_use, 0);
 }
 
 TEST_F(RegionRegistryTest, LimitsCountWhatIsMapped) {

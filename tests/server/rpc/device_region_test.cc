@@ -110,6 +110,13 @@ TEST_F(DeviceRegionTest, RequestsOfAllWaysWaitTogetherAndAreRight) {
   EXPECT_EQ(OutputIn(file_, kY), expected);
 }
 
+TEST_F(DeviceRegionTest, AreAmongTheExtensions) {
+  grpc::ClientContext context;
+  inference::ServerMetadataResponse metadata;
+  ASSERT_TRUE(stub_->ServerMetadata(&context, {}, &metadata).ok());
+  EXPECT_THAT(metadata.extensions(), ::testing::Contains("cuda_shared_memory"));
+}
+
 TEST_F(DeviceRegionTest, TheListHasTheirDevice) {
   RegisterOk(WithInput(1), 1, "one");
   grpc::ClientContext context;

@@ -164,7 +164,8 @@ std::vector<Fault> ShapeFaults() {
     };
   };
   return {
-      {"NegativeShape", Code::INVALID_ARGUMENT, "shape[0]: -1", shape({-1, 1024})},
+      {"NegativeShape", Code::INVALID_ARGUMENT, "shape[0]: -1, wanted 0 or more",
+       shape({-1, 1024})},
       {"LeastShape", Code::INVALID_ARGUMENT, "shape[0]: -9223372036854775808",
        shape({std::numeric_limits<std::int64_t>::min(), 1024})},
       {"NegativeLast", Code::INVALID_ARGUMENT, "shape[1]: -1024", shape({2, -1024})},
@@ -190,9 +191,12 @@ std::vector<Fault> ParameterFaults() {
       set((*r.mutable_outputs(0)->mutable_parameters())["classification"]);
     };
   };
-  std::vector<Fault> faults = {
+  return {
       {"Priority", Code::INVALID_ARGUMENT, "parameters[\"priority\"]: 4, wanted from 0 to 3",
        parameter("priority", [](auto& p) { p.set_uint64_param(4); })},
+      {"HugePriority", Code::INVALID_ARGUMENT,
+       "parameters[\"priority\"]: 9223372036854775808, wanted from 0 to 3",
+       parameter("priority", [](auto& p) { p.set_uint64_param(std::uint64_t{1} << 63); })},
       {"NegativePriority", Code::INVALID_ARGUMENT, "parameters[\"priority\"]: -1, wanted",
        parameter("priority", [](auto& p) { p.set_int64_param(-1); })},
       {"PriorityText", Code::INVALID_ARGUMENT, "parameters[\"priority\"]: not an integer",
@@ -201,11 +205,13 @@ std::vector<Fault> ParameterFaults() {
        parameter("priority", [](auto& p) { p.set_bool_param(true); })},
       {"Timeout", Code::INVALID_ARGUMENT, "parameters[\"timeout\"]: -1, wanted from 0 to",
        parameter("timeout", [](auto& p) { p.set_int64_param(-1); })},
-      {"TimeoutOverflow", Code::INVALID_ARGUMENT, "parameters[\"timeout\"]: 9223372036854775807",
+      {"TimeoutOverflow", Code::INVALID_ARGUMENT,
+       "parameters[\"timeout\"]: 18446744073709551615, wanted from 0 to 9223372036854775",
        parameter("timeout", [](auto& p) { p.set_uint64_param(~std::uint64_t{0}); })},
       {"TimeoutInDoubles", Code::INVALID_ARGUMENT, "parameters[\"timeout\"]: not an integer",
        parameter("timeout", [](auto& p) { p.set_double_param(1); })},
-      {"LongParameter", Code::INVALID_ARGUMENT, "parameters: 1048576 bytes, wanted at most 1024",
+      {"LongParameter", Code::INVALID_ARGUMENT,
+       "parameters[\"mine\"]: 1048576 bytes, wanted at most 1024",
        parameter("mine", [](auto& p) { p.set_string_param(std::string(1 << 20, 'p')); })},
       {"Classification", Code::INVALID_ARGUMENT,
        "outputs[0].parameters[\"classification\"]: 3, wanted none",
@@ -214,6 +220,11 @@ std::vector<Fault> ParameterFaults() {
        "outputs[0].parameters[\"classification\"]: not an integer, wanted none",
        classes([](auto& p) { p.set_string_param("3"); })},
   };
+}
+
+// Of a part of shared memory, in the parameters of an input and of an output.
+std::vector<Fault> RegionParameterFaults() {
+  std::vector<Fault> faults;
   const auto shared = [](auto* tensor, const std::string& key) -> auto& {
     auto& parameters = *tensor->mutable_parameters();
     parameters["shared_memory_region"].set_string_param("r");
@@ -232,6 +243,16 @@ std::vector<Fault> ParameterFaults() {
        "[\"shared_memory_region\"]: no text, wanted a region's name"},
       {"OffsetText", "shared_memory_offset", [](auto& p) { p.set_string_param("4"); },
        "[\"shared_memory_offset\"]: not an integer, wanted a number of bytes from 0"},
+      {"HugeOffset", "shared_memory_offset", [](auto& p) { p.set_uint64_param(~std::uint64_t{0}); },
+       "[\"shared_memory_offset\"]: 18446744073709551615, wanted a number of bytes from 0 to "
+       "9223372036854775807"},
+      {"HugeSize", "shared_memory_byte_size",
+       [](auto& p) { p.set_uint64_param(std::uint64_t{1} << 63); },
+       "[\"shared_memory_byte_size\"]: 9223372036854775808, wanted a number of bytes from 0 to "
+       "9223372036854775807"},
+      {"LongRegion", "shared_memory_region",
+       [](auto& p) { p.set_string_param(std::string(100'000, 'r')); },
+       "[\"shared_memory_region\"]: 100000 bytes, wanted at most 1024"},
       {"SizeMissing", "shared_memory_byte_size", [](auto& p) { p.Clear(); },
        "[\"shared_memory_byte_size\"]: missing, wanted a number of bytes from 0"},
       {"UnknownKey", "shared_memory_ofset", [](auto& p) { p.set_int64_param(0); },
@@ -357,6 +378,9 @@ TEST_F(InferRefusalTest, ContentsOfTheWrongField) {
 TEST_F(InferRefusalTest, RawContentsThatDoNotFit) { RefusesEach(RawContentsFaults(), OneInput()); }
 TEST_F(InferRefusalTest, WrongShapes) { RefusesEach(ShapeFaults(), OneInput()); }
 TEST_F(InferRefusalTest, WrongParameters) { RefusesEach(ParameterFaults(), OneInput()); }
+TEST_F(InferRefusalTest, WrongParametersOfRegions) {
+  RefusesEach(RegionParameterFaults(), OneInput());
+}
 TEST_F(InferRefusalTest, ContentsOfTheWrongInput) { RefusesEach(TwoInputFaults(), TwoInputs()); }
 
 TEST_F(InferRefusalTest, AMessageThatIsNoneHasItsErrorInTheStream) {

@@ -238,6 +238,7 @@ TEST_F(InferServiceTest, DescribesServerAndModels) {
   ASSERT_TRUE(Call(&Inference::Stub::ServerMetadata, {}, &server).ok());
   EXPECT_EQ(server.name(), "normd");
   EXPECT_THAT(server.extensions(), ::testing::Contains("statistics"));
+  EXPECT_THAT(server.extensions(), ::testing::Not(::testing::Contains(HasSubstr("shared_memory"))));
 
   inference::ModelMetadataRequest wanted;
   wanted.set_name("fused_linear_512");

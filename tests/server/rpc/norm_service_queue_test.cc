@@ -12,6 +12,8 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "inference/grpc_service.grpc.pb.h"
+#include "tests/server/rpc/infer_requests.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/server/rpc/unary_call.h"
@@ -27,6 +29,7 @@ using testing::Normalize;
 using testing::Pushback;
 using testing::TestServer;
 using testing::TestServerOptions;
+using testing::ToInfer;
 
 TEST(NormServiceQueueTest, EndsARequestThatExpiresInTheQueueWithoutComputingIt) {
   TestServer server;
@@ -62,6 +65,14 @@ TEST(NormServiceQueueTest, EndsARequestAtItsQueueTimeoutWhileTheLaneIsBusy) {
   const grpc::Status late = Normalize(server, request);
   EXPECT_EQ(late.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(late.error_message(), HasSubstr("queue_timeout_ns: no lane was free for 1000000 ns"));
+  // In the words of the other protocol, which has it in microseconds.
+  grpc::ClientContext context;
+  inference::ModelInferResponse unused;
+  const auto infer = inference::GRPCInferenceService::NewStub(server.NewChannel());
+  const grpc::Status as_parameter = infer->ModelInfer(&context, ToInfer(request), &unused);
+  EXPECT_EQ(as_parameter.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(as_parameter.error_message(),
+              HasSubstr("parameters[\"timeout\"]: no lane was free for 1000 us"));
   server.gate().Open();
   EXPECT_TRUE(first.Wait().ok());
   request.set_queue_timeout_ns(std::numeric_limits<std::int64_t>::max());

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +23,11 @@ using testing::SharedFile;
 using testing::TestServerOptions;
 using testing::ToInfer;
 using Code = grpc::StatusCode;
+
+template <typename Texts>
+bool Contains(const char* text, const Texts& texts) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
 
 class RegionServiceTest : public testing::RegionFixture {};
 
@@ -104,7 +110,28 @@ TEST_F(RegionServiceTest, AStreamOfOneTensorTakesNone) {
     const grpc::Status status = stream->Finish();
     EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
     EXPECT_EQ(status.error_message(),
-              "shared_memory: of a stream's tensor, wanted its data in chunks");
+              absl::StrCat(message.header().outputs().empty() ? "inputs" : "outputs",
+                           "[0].shared_memory: of a stream's tensor, wanted its data in chunks"));
+  }
+}
+
+// What a client finds among the extensions it can use: each of them has its calls.
+TEST(RegionExtensionTest, IsToldWhereItsCallsAre) {
+  for (const bool named : {true, false}) {
+    TestServerOptions options;
+    options.shared_memory = true;
+    options.named_regions = named;
+    testing::TestServer server(options);
+    const auto stub = inference::GRPCInferenceService::NewStub(server.NewChannel());
+    grpc::ClientContext context;
+    inference::ServerMetadataResponse metadata;
+    ASSERT_TRUE(stub->ServerMetadata(&context, {}, &metadata).ok());
+    EXPECT_EQ(Contains("system_shared_memory", metadata.extensions()), named);
+    EXPECT_FALSE(Contains("cuda_shared_memory", metadata.extensions()));
+    grpc::ClientContext registration;
+    inference::SystemSharedMemoryRegisterResponse unused;
+    const grpc::Status status = stub->SystemSharedMemoryRegister(&registration, {}, &unused);
+    EXPECT_EQ(status.error_code() != Code::UNIMPLEMENTED, named) << status.error_message();
   }
 }
 

@@ -131,7 +131,7 @@ TestServer::TestServer(TestServerOptions options)
                 backend_->MakeInlineLanes()),
       page_locks_(MakePageLocks(options, *metrics_, clock_)),
       regions_({.limits = options.region_limits,
-                .named = true,
+                .named = options.named_regions,
                 .device = options.fake_devices > 0 || options.device_memory != nullptr,
                 .device_memory = options.device_memory,
                 .page_locks = page_locks_.get()},
