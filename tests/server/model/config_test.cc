@@ -261,7 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "layer_norm.normalized_shape[0]: -4, wanted at least 1"},
         BadCase{"LayerNormOverflow", "layer_norm { normalized_shape: [4294967296, 4294967296] }",
                 "layer_norm.normalized_shape: shape: [4294967296, 4294967296] has more than 2^63 "
-                "elements"},
+                "elements, wanted at most 9223372036854775807"},
         BadCase{"LayerNormEps", "layer_norm { normalized_shape: 4 eps: nan }",
                 "layer_norm.eps: nan, wanted a finite value >= 0"},
         BadCase{"RmsNormNoShape", "rms_norm {}",
