@@ -427,7 +427,7 @@ TEST(DecodeResponseTest, RefusesOutputsThatContradictThemselves) {
   EXPECT_THAT(error(untyped), HasSubstr("dtype: unknown value 0"));
   v1::NormalizeResponse negative = GoodResponse();
   negative.mutable_outputs(0)->set_shape(0, -3);
-  EXPECT_THAT(error(negative), HasSubstr("negative"));
+  EXPECT_THAT(error(negative), HasSubstr("wanted 0 or more"));
   v1::NormalizeResponse deep = GoodResponse();
   for (int i = 0; i < 1000; ++i) deep.mutable_outputs(0)->add_shape(1);
   EXPECT_THAT(error(deep), HasSubstr("not a NormalizeResponse"));

@@ -130,7 +130,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message(""), HasSubstr("mix: \"\": no model"));
   EXPECT_THAT(message(":1x2"), HasSubstr("no model"));
   EXPECT_THAT(message("a:1xtwo"), HasSubstr("1xtwo"));
-  EXPECT_THAT(message("a:-1"), HasSubstr("negative"));
+  EXPECT_THAT(message("a:-1"), HasSubstr("wanted 0 or more"));
   EXPECT_THAT(message("a:1:int8"), HasSubstr("int8"));
   EXPECT_THAT(message("a:1:f32:0"), HasSubstr("weight"));
   EXPECT_THAT(message("a:1:f32:inf"), HasSubstr("weight"));

@@ -83,7 +83,7 @@ TEST_F(ParameterFileTest, RefusesWhatContradictsItself) {
   EXPECT_THAT(with("[2]", "[8, 0]"), HasSubstr("data_offsets"));
   EXPECT_THAT(with("[2]", "[0]"), HasSubstr("pair"));
   EXPECT_THAT(with("[2]", "\"all\""), HasSubstr("pair"));
-  EXPECT_THAT(with("[-2]", "[0, 8]"), HasSubstr("negative"));
+  EXPECT_THAT(with("[-2]", "[0, 8]"), HasSubstr("wanted 0 or more"));
   EXPECT_THAT(with("[2.5]", "[0, 8]"), HasSubstr("integers"));
   EXPECT_THAT(with("[4611686018427387904]", "[0, 8]"), HasSubstr("2^63 bytes"));
 }
