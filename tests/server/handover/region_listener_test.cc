@@ -32,6 +32,7 @@
 #include "tests/support/counting_metrics.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_page_locker.h"
+#include "tests/support/pass_descriptors.h"
 
 namespace normd {
 namespace {
@@ -93,21 +94,7 @@ class RegionListenerTest : public ::testing::Test {
     return socket;
   }
   static bool Send(const Descriptor& socket, std::string packet, const std::vector<int>& files) {
-    std::vector<char> control(CMSG_SPACE(std::max<std::size_t>(files.size(), 1) * sizeof(int)));
-    iovec part = {packet.data(), packet.size()};
-    msghdr message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (!files.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-      rights->cmsg_level = SOL_SOCKET;
-      rights->cmsg_type = SCM_RIGHTS;
-      rights->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(rights), files.data(), files.size() * sizeof(int));
-    }
-    return sendmsg(socket.get(), &message, MSG_NOSIGNAL) >= 0;
+    return testing::PassDescriptors(socket.get(), std::move(packet), files) >= 0;
   }
   static std::optional<RegionReply> Receive(const Descriptor& socket) {
     std::array<char, kMaxRegionPacketBytes> bytes;

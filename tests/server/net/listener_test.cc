@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "server/net/peer_address.h"
+#include "tests/support/pass_descriptors.h"
 
 namespace normd {
 namespace {
@@ -131,22 +132,8 @@ TEST_F(UnixListenerTest, NobodyCanPassADescriptor) {
   ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
   const Descriptor accepted(accept4(listener->sockets[0].get(), nullptr, nullptr, SOCK_CLOEXEC));
   ASSERT_TRUE(accepted.valid());
-  char byte = 'x';
-  iovec part = {&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), 1);
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int passed = client.get();
-  std::memcpy(CMSG_DATA(rights), &passed, sizeof(passed));
-  EXPECT_EQ(sendmsg(client.get(), &message, MSG_NOSIGNAL), -1);
+  EXPECT_EQ(testing::PassDescriptors(client.get(), "x", {}), 1);
+  EXPECT_EQ(testing::PassDescriptors(client.get(), "x", {client.get()}), -1);
 }
 
 TEST_F(UnixListenerTest, SeveralAddressesAreListenedAtTogetherOrNotAtAll) {

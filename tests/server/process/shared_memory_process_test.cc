@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -25,6 +24,7 @@
 #include "client/scrape/metrics_text.h"
 #include "nlohmann/json.hpp"
 #include "tests/server/process/normd_process.h"
+#include "tests/support/pass_descriptors.h"
 #include "wire/region_message.h"
 
 namespace normd::testing {
@@ -220,23 +220,9 @@ TEST_F(SharedMemoryProcessTest, AsManyRegionsAsMayBeLeaveTheServerItsMappings) {
   const Descriptor memory(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(memory.get(), 4096), 0);
   ASSERT_EQ(fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-  std::string packet = EncodeRegionRequest({});
-  iovec part = {packet.data(), packet.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message = {};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(sizeof(int));
-  const int passed = memory.get();
-  std::memcpy(CMSG_DATA(rights), &passed, sizeof(passed));
   absl::StatusOr<RegionReply> reply = RegionReply();
   for (int i = 0; i <= 65536 && reply.ok() && reply->code == absl::StatusCode::kOk; ++i) {
-    ASSERT_GT(sendmsg(socket.get(), &message, MSG_NOSIGNAL), 0) << i;
+    ASSERT_GT(PassDescriptors(socket.get(), EncodeRegionRequest({}), {memory.get()}), 0) << i;
     char bytes[kMaxRegionPacketBytes];
     const ssize_t size = recv(socket.get(), bytes, sizeof(bytes), 0);
     ASSERT_GT(size, 0) << i;
