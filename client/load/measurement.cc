@@ -50,7 +50,6 @@ void Measurement::Record(const Item& item, const SendTimes& times, const Outcome
     ++in_batches;
     batches += 1.0 / static_cast<double>(outcome.batch_requests);
     max_batch_requests = std::max(max_batch_requests, outcome.batch_requests);
-    lane_times.Record(outcome, outcome.received - times.sent);
   }
   if (outcome.verdict != Verdict::kUnchecked) ++verified;
   if (outcome.verdict == Verdict::kWrong) {
@@ -76,7 +75,6 @@ void Measurement::Merge(const Measurement& other) {
   batches += other.batches;
   in_batches += other.in_batches;
   max_batch_requests = std::max(max_batch_requests, other.max_batch_requests);
-  lane_times.Merge(other.lane_times);
   verified += other.verified;
   wrong += other.wrong;
   if (first_wrong.empty()) first_wrong = other.first_wrong;

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "client/load/histogram.h"
-#include "client/load/lane_times.h"
 #include "client/load/sender.h"
 
 namespace normd::load {
@@ -61,7 +60,6 @@ struct Measurement {
   double batches = 0;
   std::int64_t in_batches = 0;  // Responses that told of a batch; a stream's do not.
   std::int64_t max_batch_requests = 0;
-  LaneTimes lane_times;
 
   std::int64_t verified = 0;
   std::int64_t wrong = 0;

@@ -139,17 +139,6 @@ void ReadCodes(const Json& json, Measurement& m) {
   }
 }
 
-LaneTimes ReadLaneTimes(const Json& json) {
-  LaneTimes times;
-  for (const Json& size : json.at("by_batch")) {
-    const auto requests = size.at("requests").get<std::int64_t>();
-    if (requests < 1) throw BadValue{"lane_times.by_batch.requests: wanted 1 or more"};
-    times.Add(requests, ReadHistogram(size.at("lane_time")));
-  }
-  times.AddBeside(ReadHistogram(json.at("beside")));
-  return times;
-}
-
 LoadResult ReadResult(const Json& json) {
   LoadResult result;
   Measurement& m = result.measured;
@@ -172,7 +161,6 @@ LoadResult ReadResult(const Json& json) {
   m.in_batches = json.at("batch_requests").value("answers", m.ok());
   m.batches = mean > 0 ? static_cast<double>(m.in_batches) / mean : 0;
   m.max_batch_requests = json.at("batch_requests").at("max").get<std::int64_t>();
-  if (json.contains("lane_times")) m.lane_times = ReadLaneTimes(json.at("lane_times"));
   m.verified = json.at("verified").get<std::int64_t>();
   m.wrong = json.at("wrong").get<std::int64_t>();
   if (json.contains("by_entry")) {

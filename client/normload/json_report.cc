@@ -167,14 +167,6 @@ Json ObjectiveJson(const LoadResult& result, const ProgramOptions& options) {
           {"goodput_per_s", judged.Goodput(result)}};
 }
 
-Json LaneTimesJson(const LaneTimes& times, Form form) {
-  Json by_batch = Json::array();
-  for (const auto& [requests, lane_time] : times.by_batch()) {
-    by_batch.push_back({{"requests", requests}, {"lane_time", HistogramJson(lane_time, form)}});
-  }
-  return {{"by_batch", by_batch}, {"beside", HistogramJson(times.beside(), form)}};
-}
-
 // What one histogram of the server grew by.
 Json GrowthJson(const client::HistogramGrowth& growth) {
   Json below = Json::array();
@@ -262,9 +254,6 @@ Json ResultJson(const RunReport& run, const ProgramOptions& options, Form form) 
       {"wrong", m.wrong}};
   if (options.objective) json["objective"] = ObjectiveJson(result, options);
   if (options.tells_of_entries()) json["by_entry"] = ItemsJson(m, options, form);
-  if (form == Form::kBuckets && !m.lane_times.by_batch().empty()) {
-    json["lane_times"] = LaneTimesJson(m.lane_times, form);
-  }
   if (run.fleet) json["fleet"] = FleetJson(*run.fleet);
   if (run.server_metrics) json["server_metrics"] = ServerMetricsJson(*run.server_metrics);
   return json;

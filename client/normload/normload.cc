@@ -18,7 +18,6 @@
 #include "client/normload/option_flags.h"
 #include "client/normload/options.h"
 #include "client/normload/parse_options.h"
-#include "client/normload/plan.h"
 #include "client/normload/report.h"
 #include "client/normload/session.h"
 
@@ -149,40 +148,12 @@ int Merge(absl::Span<const std::string> arguments, std::ostream& out, std::ostre
   return Tell(*merged, options->files, out, err);
 }
 
-int MakeAndTellPlan(absl::Span<const std::string> arguments, std::ostream& out, std::ostream& err) {
-  const absl::StatusOr<PlanOptions> options = ParsePlanOptions(arguments);
-  if (!options.ok()) return Usage(options.status(), err);
-  if (options->help) {
-    out << PlanHelpText();
-    return kExitOk;
-  }
-  if (absl::Status status = CheckWritable({options->json, "", ""}); !status.ok()) {
-    return Usage(status, err);
-  }
-  std::vector<Report> reports;
-  for (const std::string& path : options->reports) {
-    absl::StatusOr<Report> report = ReadReport(path);
-    if (!report.ok()) return Usage(report.status(), err);
-    reports.push_back(*std::move(report));
-  }
-  const absl::StatusOr<Plan> plan = MakePlan(*options, reports);
-  if (!plan.ok()) return Usage(plan.status(), err);
-  out << TextPlan(*plan, *options);
-  if (absl::Status status = WriteFile(options->json, JsonPlan(*plan, *options)); !status.ok()) {
-    return Usage(status, err);
-  }
-  return plan->chosen ? kExitOk : kExitFailed;
-}
-
 }  // namespace
 
 int RunNormload(absl::Span<const std::string> arguments, Interrupts& interrupts, std::ostream& out,
                 std::ostream& err, bool terminal) {
   if (!arguments.empty() && arguments.front() == "merge") {
     return Merge(arguments.subspan(1), out, err);
-  }
-  if (!arguments.empty() && arguments.front() == "plan") {
-    return MakeAndTellPlan(arguments.subspan(1), out, err);
   }
   if (arguments.size() == 1 && arguments.front() == "help") {
     out << HelpText();

@@ -135,8 +135,7 @@ std::string HelpText() {
       "  normload --model=instance_norm_64 --sweep=concurrency=1..64*2\n"
       "  normload --mix=instance_norm_64:1x64x56x56:float32:3,group_norm_64_8:2x64x28x28 "
       "--rate=2000\n"
-      "  normload merge one.json two.json --html=both.html          # Of several processes\n"
-      "  normload plan one.json --rate=20000 --slo=p99=50ms         # How many replicas?\n\n",
+      "  normload merge one.json two.json --html=both.html          # Of several processes\n\n",
       flags.Help(),
       "\nResponse time counts from the moment a request was meant to leave, so that a stalled "
       "server\nshows; service time counts from the moment it left.\n\n"
