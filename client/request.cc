@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/support/slice.h"
 #include "wire/data_type.h"
@@ -67,7 +66,6 @@ absl::StatusOr<EncodedMessage> EncodeForNormd(const NormalizeRequest& request) {
   head.priority = request.priority;
   head.queue_timeout_ns = QueueTimeoutNs(request);
   head.precision = request.precision;
-  head.event_handle = request.event_handle;
   head.inputs = headers;
   const WantedOutputs wanted = WantedOf(request);
   head.outputs = wanted;
@@ -102,8 +100,6 @@ absl::StatusOr<EncodedMessage> EncodeForOpenInference(const NormalizeRequest& re
   head.priority = PriorityParameter(request.priority);
   const std::int64_t timeout_ns = QueueTimeoutNs(request);
   head.timeout_us = timeout_ns / 1000 + (timeout_ns % 1000 > 0 ? 1 : 0);
-  const std::string event = absl::Base64Escape(request.event_handle);
-  head.event_handle = event;
   head.tensors = headers;
   const WantedOutputs wanted = WantedOf(request);
   head.wanted_outputs = wanted;

@@ -46,12 +46,6 @@ struct NormalizeRequest {
   // Inference Protocol, rounded up.
   Duration queue_timeout{0};
   Duration timeout = kNoTimeout;
-  // The bytes of a cudaIpcEventHandle_t of the caller's, of the device on which tensors of the
-  // request lie, recorded before: the server touches them only when what it was recorded behind is
-  // done. Indexes lie in no region then, for the server reads them when the request comes. The
-  // event outlives the call, as far as the call is not given up. Empty: it is done already. For
-  // servers whose GetServerInfo tells of takes_events, and clients that may make admin calls there.
-  std::string event_handle;
 };
 
 // The tensors of a request that lie in shared memory.

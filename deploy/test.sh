@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up, builds and tests. Each preset is configured, built and tested in build/<preset>.
 #
-#   deploy/test.sh              presets dev, asan, tsan and fuzz: what CI runs
-#   deploy/test.sh -q           dev alone
+#   deploy/test.sh              every test, in preset dev
+#   deploy/test.sh --all        also asan, tsan and fuzz: what CI runs
 #   deploy/test.sh PRESET...    these alone; also release, cuda, lint
 #   --no-setup                  installs nothing
 #
@@ -15,14 +15,14 @@ presets=()
 setup=yes
 for argument in "$@"; do
   case $argument in
-    -q) presets+=(dev) ;;
+    --all) presets+=(dev asan tsan fuzz) ;;
     --no-setup) setup= ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit ;;
     dev | release | asan | tsan | fuzz | cuda | lint) presets+=("$argument") ;;
     *) echo "test: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
-[[ ${#presets[@]} -gt 0 ]] || presets=(dev asan tsan fuzz)
+[[ ${#presets[@]} -gt 0 ]] || presets=(dev)
 
 if [[ -n $setup ]]; then ./deploy/setup.sh --test; fi
 export PATH="$PATH:$PWD/build/tools/prometheus/usr/bin"
@@ -30,8 +30,11 @@ if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; th
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
 fi
 
-# CI builds dev once and from nothing: several sources of a library at a time, as the other presets.
-if [[ -n ${CI:-} ]]; then export NORMD_UNITY_BUILD=ON; fi
+# From nothing, dev is built with several sources of a library at a time, as the other presets are. A
+# developer's build folder keeps what it has.
+if [[ ! -e build/dev/CMakeCache.txt ]] || grep -q '^CMAKE_UNITY_BUILD:.*=ON' build/dev/CMakeCache.txt; then
+  export NORMD_UNITY_BUILD=ON
+fi
 
 # attribute FILE NAME: a count from the first element of ctest's JUnit report.
 attribute() { sed -n "1,/>/s/.*[[:space:]]$2=\"\([0-9]*\)\".*/\1/p" "$1" | head -n 1; }

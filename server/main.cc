@@ -29,7 +29,6 @@
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/batching/event_waits.h"
 #include "server/config/config.h"
 #include "server/config/memory_budget.h"
 #include "server/exec/backends.h"
@@ -97,7 +96,7 @@ int StartFailed(const absl::Status& status) {
   return kStartFailed;
 }
 
-ServerInfo InfoOf(const ServerConfig& config, const Executor& executor, bool takes_events) {
+ServerInfo InfoOf(const ServerConfig& config, const Executor& executor) {
   ServerInfo info;
   info.version = NORMD_VERSION;
   info.cuda = NORMD_CUDA_VERSION;
@@ -105,7 +104,6 @@ ServerInfo InfoOf(const ServerConfig& config, const Executor& executor, bool tak
   info.lanes = executor.lane_names();
   info.max_inflight_bytes = config.max_inflight_bytes;
   info.shared_memory_listen = config.shared_memory_listen;
-  info.takes_events = takes_events;
   return info;
 }
 
@@ -159,21 +157,6 @@ SharedMemory SharedMemoryOf(const ServerConfig& config, Backend& backend, Metric
   shared.regions =
       std::make_unique<RegionRegistry>(std::move(options), metrics.ForRegions(), clock);
   return shared;
-}
-
-// Null unless clients may send events of devices that the server computes on.
-std::unique_ptr<EventWaits> EventWaitsOf(const ServerConfig& config, Backend& backend,
-                                         BatchQueue& queue, Metrics& metrics, const Clock& clock) {
-  SharedDeviceEvents* const events = backend.shared_device_events();
-  if (!config.shared_memory_cuda_events || events == nullptr) return nullptr;
-  EventWaitLimits limits;
-  limits.max_requests = config.max_event_waits;
-  limits.max_holder_requests = config.max_identity_event_waits;
-  limits.max_wait = absl::ToChronoNanoseconds(config.event_timeout);
-  auto waits = std::make_unique<EventWaits>(*events, limits, metrics.ForRegions(), clock);
-  queue.HoldWith(waits.get());
-  waits->Start();
-  return waits;
 }
 
 // Whose regions those are that somebody hands over: of an identity that may infer with some model.
@@ -342,7 +325,6 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   queue.StageWith((*backend)->stager());
   Executor executor(std::move(lanes), queue, (*backend)->MakeInlineLanes(),
                     on_cpu ? 0 : config.device_small_lanes);
-  const auto event_waits = EventWaitsOf(config, **backend, queue, *metrics, clock);
   const std::unique_ptr<RequestLog> request_log = MakeRequestLog(config, log);
   SharedMemory shared = SharedMemoryOf(config, **backend, *metrics, clock);
   AcceptEnvironment accept{
@@ -358,7 +340,7 @@ int Serve(const ServerConfig& given, ServerLog& log) {
   const auto handover = HandoverOf(config, shared, authorizer, *metrics);
   if (!handover.ok()) return queue.Close(), StartFailed(handover.status());
   CallEnvironment environment{CallsOf(config), accept};
-  const ServerInfo info = InfoOf(config, executor, queue.TakesEvents());
+  const ServerInfo info = InfoOf(config, executor);
   NormService service(environment, readiness, info);
   InferService infer_service(environment, readiness, info);
   auto exposer =

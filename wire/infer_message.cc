@@ -97,9 +97,6 @@ std::size_t SizeOf(const InferMessageHead& head) {
     if (parameter.value == 0) continue;
     size += SubmessageSize(ParameterSize(parameter.key, parameter.value));
   }
-  if (!head.event_handle.empty()) {
-    size += SubmessageSize(ParameterSize(kEventParameter, head.event_handle));
-  }
   for (const InferTensorHeader& tensor : head.tensors) size += SubmessageSize(SizeOf(tensor));
   for (const WantedOutputHeader& output : head.wanted_outputs) {
     size += SubmessageSize(SizeOf(output));
@@ -183,7 +180,6 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   for (const NumberParameter& parameter : ParametersOf(head)) {
     WriteParameter(Request::kParametersFieldNumber, parameter, writer);
   }
-  WriteParameter(Request::kParametersFieldNumber, kEventParameter, head.event_handle, writer);
   WriteTensors(head.tensors, writer);
   WriteWanted(head.wanted_outputs, writer);
   for (const InferTensorHeader& tensor : head.tensors) {

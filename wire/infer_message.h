@@ -35,8 +35,7 @@ struct InferMessageHead {
   absl::string_view id;
   std::int64_t priority = 0;  // The parameters of these names; 0: left out.
   std::int64_t timeout_us = 0;
-  absl::string_view event_handle = {};  // Likewise, in base64.
-  bool final_response = false;          // The parameter triton_final_response; false: left out.
+  bool final_response = false;  // The parameter triton_final_response; false: left out.
   absl::Span<const InferTensorHeader> tensors;
   absl::Span<const WantedOutputHeader> wanted_outputs;  // Of a request.
 };

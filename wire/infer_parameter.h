@@ -26,9 +26,6 @@ inline constexpr absl::string_view kRegionParameter = "shared_memory_region";
 inline constexpr absl::string_view kRegionOffsetParameter = "shared_memory_offset";
 inline constexpr absl::string_view kRegionBytesParameter = "shared_memory_byte_size";
 
-// A request's event: the bytes of its handle in base64.
-inline constexpr absl::string_view kEventParameter = "event_handle";
-
 // An InferParameter.
 struct ReceivedParameter {
   enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };

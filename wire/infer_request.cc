@@ -20,7 +20,6 @@ absl::Status ReadRequestParameter(MessageReader& reader, InferRequestView& reque
   absl::Status status = ReadParameter(reader, "parameters", key, value);
   if (key == "priority") request.priority = value;
   if (key == "timeout") request.timeout = value;
-  if (key == kEventParameter) request.event_handle = value;
   return status;
 }
 

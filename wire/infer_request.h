@@ -30,7 +30,6 @@ struct InferRequestView {
   std::string id;
   ReceivedParameter priority;  // The parameters of these names. Others are read and dropped.
   ReceivedParameter timeout;
-  std::optional<ReceivedParameter> event_handle;  // nullopt: not sent.
   ReceivedInferTensors inputs;  // At least one, at most kMaxTensors, each with its bytes.
   absl::InlinedVector<ReceivedInferOutput, 1> outputs;  // At most kMaxTensors; none: all.
 };

@@ -69,8 +69,6 @@ absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const Con
         return ReadOutput(reader, request);
       case VarintTag(v1::NormalizeRequest::kUnnamedOutputsFieldNumber):
         return reader.ReadBool("unnamed_outputs", request.unnamed_outputs);
-      case DelimitedTag(v1::NormalizeRequest::kEventHandleFieldNumber):
-        return reader.ReadBytes("event_handle", kMaxEventHandleBytes, request.event_handle);
       default: return reader.SkipUnknown(tag);
     }
   });
@@ -96,8 +94,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   const TensorsSize tensors = SizeOfTensors(head.inputs);
   const std::size_t fields = BytesFieldSize(head.model.size()) + IntFieldSize(head.version) +
                              IntFieldSize(head.priority) + IntFieldSize(head.queue_timeout_ns) +
-                             IntFieldSize(head.precision) + OutputsSize(head.outputs) +
-                             BytesFieldSize(head.event_handle.size());
+                             IntFieldSize(head.precision) + OutputsSize(head.outputs);
   if (fields + tensors.total > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat("request: ", fields + tensors.total,
                                                    " bytes, wanted at most ", kMaxBytes,
@@ -112,7 +109,6 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   writer.WriteInt(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
   writer.WriteInt(v1::NormalizeRequest::kPrecisionFieldNumber, head.precision);
   WriteOutputs(head.outputs, writer);
-  writer.WriteText(v1::NormalizeRequest::kEventHandleFieldNumber, head.event_handle);
   // Out of their number's order, which readers do not mind, so that data ends the message.
   WriteTensors(v1::NormalizeRequest::kInputsFieldNumber, head.inputs, message.bytes.data(), writer,
                message.ends);

@@ -22,9 +22,6 @@
 
 namespace normd {
 
-// The longest event_handle that is read at all.
-inline constexpr int kMaxEventHandleBytes = 1024;
-
 // A WantedOutput message that was received.
 struct ReceivedOutput {
   std::string name;
@@ -41,7 +38,6 @@ struct NormalizeRequestView {
   // The outputs that are wanted, at most kMaxTensors. None: as the model gives them.
   absl::InlinedVector<ReceivedOutput, 1> outputs;
   bool unnamed_outputs = false;
-  std::string event_handle;  // As sent: of any bytes, at most kMaxEventHandleBytes.
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in
@@ -64,7 +60,6 @@ struct NormalizeRequestHead {
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;
   absl::Span<const TensorHeader> inputs;
   absl::Span<const WantedOutputHeader> outputs;
-  absl::string_view event_handle = {};
 };
 
 // InvalidArgument when the message exceeds 2 GiB, protobuf's limit.

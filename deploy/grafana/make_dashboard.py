@@ -168,9 +168,6 @@ ROWS = [
           (total("normd_shared_regions_refused_total", SERVER, "reason"), "refused: {{reason}}"),
           (total("normd_shared_regions_broken_total", SERVER), "broken"),
           (total("normd_shared_connections_ended_total", SERVER, "reason"), "connections ended: {{reason}}")]),
-        ("graph", 8, "Requests that wait for events", "short", "Those that wait, and ends of waits per second.",
-         [(f"sum(normd_event_waiting_requests{{{SERVER}}})", "waiting"),
-          (total("normd_event_waits_total", SERVER, "end"), "{{end}}")]),
     ]),
     ("Errors and objectives", [
         ("graph", 8, "Requests that did not end with OK", "reqps", "",

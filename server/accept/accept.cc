@@ -70,30 +70,6 @@ absl::Status CheckExtent(const AcceptEnvironment& environment, const CallContext
   return absl::OkStatus();
 }
 
-// The queue asks the driver what the handle is of.
-absl::Status CheckEvent(const AcceptEnvironment& environment, const RequestDescription& request,
-                        AcceptedRequest& accepted) {
-  if (!request.event_handle.ok()) return request.event_handle.status();
-  const std::string& handle = *request.event_handle;
-  if (handle.empty()) return absl::OkStatus();
-  if (!environment.queue.TakesEvents()) {
-    return absl::FailedPreconditionError(
-        "event_handle: this server takes no events, wanted none, or a server that computes on a "
-        "device and takes its events (--shared_memory_cuda_events)");
-  }
-  if (handle.size() != kEventHandleBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("event_handle: ", handle.size(),
-                                                   " bytes, wanted ", kEventHandleBytes,
-                                                   ", a cudaIpcEventHandle_t"));
-  }
-  if (!accepted.in_regions.device.has_value()) {
-    return absl::InvalidArgumentError(
-        "event_handle: no tensor of the request lies in memory of a device, wanted none");
-  }
-  accepted.event_handle = handle;
-  return absl::OkStatus();
-}
-
 // What the server holds of the tensors. Memory that the client shares is the client's, but indexes
 // there are copied, and an input that is not aligned may have to be.
 std::int64_t HeldBytes(const Model& model, const AcceptedRequest& accepted) {
@@ -137,7 +113,6 @@ absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
   absl::Status status = call.Authorize();
   if (status.ok()) status = call.AuthorizeModel(request.model);
   // The driver trusts the handle, so not everybody who may infer may bring one.
-  if (status.ok() && request.HasEvent()) status = call.AuthorizeEvent();
   if (status.ok()) status = FindModel(environment, call, request);
   if (!status.ok()) return status;
   const Model& model = *call.model();
@@ -145,7 +120,6 @@ absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
   call.SetInputBytes(accepted.geometry().InputBytes());
   if (status = CheckOptions(model, request, accepted); !status.ok()) return status;
   if (status = CheckExtent(environment, call, request, accepted); !status.ok()) return status;
-  if (status = CheckEvent(environment, request, accepted); !status.ok()) return status;
   if (status = Admit(environment, call, accepted); !status.ok()) return status;
   // Only now: a request that is refused costs no copy, and what is copied is in the budgets.
   return CopyIndexes(model, accepted.in_regions);
@@ -180,10 +154,6 @@ std::unique_ptr<Request> MakeRequest(AcceptEnvironment& environment, CallContext
   request->may_run_inline = call.model()->runs_inline();
   request->cancelled = call.cancellation();
   request->outputs = accepted.outputs.memory;
-  if (!accepted.event_handle.empty()) {
-    request->event = std::make_unique<AwaitedEvent>(
-        AwaitedEvent{*accepted.in_regions.device, accepted.event_handle});
-  }
   return request;
 }
 

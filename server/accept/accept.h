@@ -30,7 +30,6 @@ struct AcceptedRequest {
   TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   PlacedOutputs outputs;
   RegionTensors in_regions;
-  std::string event_handle;          // Empty: none.
   std::optional<StreamPlan> stream;  // For a request whose data comes in chunks.
   Admission::Lease lease;
 
@@ -40,9 +39,8 @@ struct AcceptedRequest {
 // Judges a request, which is then `call`'s, and fills `accepted`. The first check that it fails
 // decides its error:
 //
-//   0. whether the caller may (see Authorizer); with an    Unauthenticated, PermissionDenied,
-//      event, also whether it may register memory of       ResourceExhausted
-//      devices
+//   0. whether the caller may (see Authorizer)       Unauthenticated, PermissionDenied,
+//                                                    ResourceExhausted
 //   1. the model's name and version                  InvalidArgument, NotFound
 //   2. the inputs: names, then types and shapes      InvalidArgument
 //   3. priority, queue_timeout_ns, the operation's   InvalidArgument
@@ -51,7 +49,6 @@ struct AcceptedRequest {
 //      the data: each input's bytes, then the limit, InvalidArgument
 //      then indexes, but for those in regions;
 //      then the regions                              see FindRegionTensors
-//      then the event                                InvalidArgument, FailedPrecondition
 //      in chunks: none yet, and a row fits the window
 //   5. the budgets (see Admission)                   Unavailable, ResourceExhausted, and
 //                                                    InvalidArgument for what exceeds them alone

@@ -64,9 +64,6 @@ class Authorizer {
   //   too many calls of the identity, but for health  ResourceExhausted, with RetryAfter
   // kInfer and kDescribe are right if they are with any model: CheckModel comes after.
   absl::Status Check(const AskedCall& call, Right right) const;
-  // For a call that Check has let in and that asks for something which takes another right: the
-  // same refusals, without another call of the identity's rate.
-  absl::Status CheckRight(const AskedCall& call, Right right) const;
   // For kInfer and kDescribe, with a name as it was sent: PermissionDenied or Unauthenticated
   // likewise.
   absl::Status CheckModel(const AskedCall& call, Right right, absl::string_view model) const;
@@ -77,6 +74,7 @@ class Authorizer {
               const CallEnd& end) const noexcept;
 
  private:
+  absl::Status CheckRight(const AskedCall& call, Right right) const;
   absl::Status Denied(const AskedCall& call, Right right, absl::string_view model,
                       const absl::Status& why) const;
 

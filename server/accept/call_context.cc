@@ -54,14 +54,6 @@ absl::Status CallContext::AuthorizeModel(absl::string_view model) {
   return environment_.authorizer->CheckModel(Asked(), RightOf(method_), model);
 }
 
-absl::Status CallContext::AuthorizeEvent() {
-  if (environment_.authorizer == nullptr) return absl::OkStatus();
-  const absl::Status status =
-      environment_.authorizer->CheckRight(Asked(), RightOf(Method::kCudaSharedMemory));
-  if (status.ok()) return status;
-  return absl::Status(status.code(), absl::StrCat("event_handle: ", status.message()));
-}
-
 CallAccount CallContext::account() const {
   const bool has_identity = identity_.ok() && *identity_ != nullptr;
   return {caller_.get(), has_identity ? (*identity_)->account->peer.get() : nullptr};

@@ -53,9 +53,6 @@ class CallContext {
   // See Authorizer::CheckModel: with a name as it was sent. Only for methods that infer or
   // describe.
   absl::Status AuthorizeModel(absl::string_view model);
-  // Whether the caller may send an event, as one who may register memory of devices may: the
-  // refusals of Authorizer::CheckRight, after "event_handle: ".
-  absl::Status AuthorizeEvent();
   // For the audit log: the name as it was sent.
   void SetAskedModel(absl::string_view model) { asked_model_ = std::string(model); }
   // Lives as long as the call.

@@ -66,15 +66,11 @@ struct RequestDescription {
   std::int64_t queue_timeout_ns = 0;  // 0: none.
   TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
   AskedOptions options;
-  // The bytes of an event's handle; empty: none. InvalidArgument in the protocol's own words.
-  absl::StatusOr<std::string> event_handle = std::string();
   // The request's own id, for protocols whose responses repeat it. Of any text.
   std::string id;
   // Keeps memory of the decoder's own that `inputs` show; null where they show the message alone.
   // shared: as Request::input_owner.
   std::shared_ptr<void> owner;
-
-  bool HasEvent() const { return !event_handle.ok() || !event_handle->empty(); }
 };
 
 // One tensor of a response.

@@ -148,13 +148,6 @@ class Search {
   absl::Status TakeInput(const RegionReference& reference, std::size_t k, norm::DType dtype,
                          const Part& part) {
     SumOf(part).input_bytes += reference.bytes;
-    // Indexes are copied and checked when the request comes, which is before the event.
-    if (model_.inputs()[k].values != 0 && request_.HasEvent()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Quoted(reference.region), " for the indexes \"", model_.inputs()[k].name,
-          "\" of a request with event_handle, wanted them in the message: they are read when the "
-          "request comes"));
-    }
     if (part.place.OnHost()) return absl::OkStatus();
     if (model_.inputs()[k].values != 0) {
       return absl::InvalidArgumentError(

@@ -98,7 +98,6 @@ struct BatchQueue::Impl {
   CondVar timer;
   CondVar reaper;
   InputStager* stager = nullptr;  // Constant after StageWith.
-  EventWaits* events = nullptr;   // Constant after HoldWith.
 };
 
 BatchQueue::Impl::InlineRun BatchQueue::Impl::TryTakeInline(std::unique_ptr<Request>& request,
@@ -212,16 +211,8 @@ BatchQueue::~BatchQueue() {
 }
 
 absl::Status BatchQueue::Push(std::unique_ptr<Request>& request) {
-  if (request->event != nullptr) {
-    if (impl_->events != nullptr) return impl_->events->Hold(request);
-    return absl::FailedPreconditionError("event_handle: the server takes no events");
-  }
   // Before the lock, and so before it is known whether there is room.
   if (impl_->stager != nullptr && !request->IsCancelled()) impl_->stager->Stage(*request);
-  return Enter(request);
-}
-
-absl::Status BatchQueue::Enter(std::unique_ptr<Request>& request) {
   const TimePoint now = impl_->clock.Now();
   Impl::Wake wake;
   Impl::InlineRun run;
@@ -258,15 +249,6 @@ absl::Status BatchQueue::Enter(std::unique_ptr<Request>& request) {
 }
 
 void BatchQueue::StageWith(InputStager* stager) { impl_->stager = stager; }
-
-void BatchQueue::HoldWith(EventWaits* waits) {
-  impl_->events = waits;
-  // Unstaged: the thread that looks after the events is not the one that has received the inputs.
-  if (waits == nullptr) return;
-  waits->PushTo([this](std::unique_ptr<Request>& request) { return Enter(request); });
-}
-
-bool BatchQueue::TakesEvents() const { return impl_->events != nullptr; }
 
 void BatchQueue::RunInlineOn(std::vector<BatchRunner*> runners) {
   MutexLock lock(impl_->mutex);
@@ -325,7 +307,6 @@ std::unique_ptr<Batch> BatchQueue::Take() {
 }
 
 void BatchQueue::Cancel(std::uint64_t request_id) {
-  if (impl_->events != nullptr) impl_->events->Cancel(request_id);
   Impl::Wake wake;
   std::unique_ptr<Request> request;
   {
@@ -386,7 +367,6 @@ void BatchQueue::EndQueueDelay() {
 }
 
 void BatchQueue::Close() {
-  if (impl_->events != nullptr) impl_->events->Close();
   Impl::Wake wake;
   {
     MutexLock lock(impl_->mutex);
@@ -398,7 +378,6 @@ void BatchQueue::Close() {
 }
 
 void BatchQueue::Abort(const absl::Status& status) {
-  if (impl_->events != nullptr) impl_->events->Abort(status);
   Impl::Wake wake;
   std::vector<std::unique_ptr<Request>> all;
   {

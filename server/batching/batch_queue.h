@@ -19,7 +19,6 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "server/batching/event_waits.h"
 #include "server/batching/queue_options.h"
 #include "server/batching/request.h"
 
@@ -36,19 +35,12 @@ class BatchQueue {
   // model's queue is full or too long for its deadline (retry), Unavailable after Close. May
   // complete another with ResourceExhausted, whose place it then takes. A request that is already
   // cancelled or expired is accepted and completed at once. One that may run inline, and by
-  // RunsInline does, is computed before Push returns. One with an event waits for that first, where
-  // Cancel and Abort find it too: see EventWaits::Hold. If Close comes before the event is reached,
-  // that request ends with Unavailable.
+  // RunsInline does, is computed before Push returns.
   absl::Status Push(std::unique_ptr<Request>& request);
 
   // Has Push stage the inputs of requests, if `stager` is not null. It outlives the
   // queue. Called before the first Push.
   void StageWith(InputStager* stager);
-
-  // Where requests wait that have an event; null: Push refuses them, with FailedPrecondition.
-  // Outlives the queue's use. Called before the first Push.
-  void HoldWith(EventWaits* waits);
-  bool TakesEvents() const;
 
   // Lends runners on which threads in Push compute requests inline, each by one thread at a time;
   // none to begin with. A request that finds all of them in use waits like any other. They are used
@@ -87,8 +79,6 @@ class BatchQueue {
   std::int64_t waiting_requests() const;
 
  private:
-  absl::Status Enter(std::unique_ptr<Request>& request);
-
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

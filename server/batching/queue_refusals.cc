@@ -18,7 +18,7 @@ absl::Status NoRoom(const Request& request, std::int64_t waiting) {
 }
 
 absl::Status TooLate(const Request& request, const Arrival& arrival) {
-  const bool by_deadline = arrival.patience < request.QueueTimeLeft();
+  const bool by_deadline = arrival.patience < request.queue_timeout;
   const absl::string_view bound = by_deadline ? "the deadline" : Name(request.timeout_field);
   return absl::ResourceExhaustedError(
       absl::StrCat("queue of model \"", request.model->name(), "\": a request would wait ",

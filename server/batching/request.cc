@@ -56,15 +56,9 @@ absl::Status CheckWanted(const Request& request, TimePoint now) {
   return absl::OkStatus();
 }
 
-Duration Request::QueueTimeLeft() const {
-  if (queue_timeout == Duration::max()) return queue_timeout;
-  return std::max(queue_timeout - event_wait, Duration::zero());
-}
-
 TimePoint WaitsUntil(const Request& request) {
-  const Duration left = request.QueueTimeLeft();
-  if (left >= kNever - request.admitted) return request.deadline;
-  return std::min(request.deadline, request.admitted + left);
+  if (request.queue_timeout >= kNever - request.admitted) return request.deadline;
+  return std::min(request.deadline, request.admitted + request.queue_timeout);
 }
 
 absl::Status WaitedTooLong(const Request& request) {
@@ -72,13 +66,6 @@ absl::Status WaitedTooLong(const Request& request) {
     return absl::DeadlineExceededError("the deadline passed while the request waited");
   }
   const TimeoutField field = request.timeout_field;
-  if (request.event_wait > Duration::zero()) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(Name(field), ": ", InUnitOf(field, request.queue_timeout),
-                     ", the longest that the request may wait, have passed: ",
-                     InUnitOf(field, request.event_wait),
-                     " until the event of event_handle was reached, and then no lane was free"));
-  }
   return absl::DeadlineExceededError(absl::StrCat(Name(field), ": no lane was free for ",
                                                   InUnitOf(field, request.queue_timeout),
                                                   ", the longest that the request may wait"));

@@ -63,12 +63,6 @@ struct OutputMemory {
   MemoryPlace place;
 };
 
-// An event of the client's, behind which the inputs are written.
-struct AwaitedEvent {
-  int device = 0;      // Where it is asked for.
-  std::string handle;  // See SharedDeviceEvents.
-};
-
 // How the protocol of a request has its queue time-out, which errors repeat.
 enum class TimeoutField {
   kQueueTimeoutNs,  // "queue_timeout_ns", in nanoseconds.
@@ -102,17 +96,12 @@ struct Request {
   // allow to be overwritten: a norm's x, a fused layer's y.
   absl::InlinedVector<OutputMemory, kInlinedOutputs> outputs;
 
-  // The queue takes the request in only when this is reached; null: at once. See EventWaits.
-  std::unique_ptr<AwaitedEvent> event;
-
   TimePoint arrival{};          // When the front end began to decode it.
   TimePoint admitted{};         // When it entered the queue; set by BatchQueue.
   TimePoint deadline = kNever;  // Not computed once this has passed.
-  // How long it may wait for its event and then for a lane; once taken, it is computed. Longer than
-  // any clock: for ever.
+  // How long it may wait for a lane; once taken, it is computed. Longer than any clock: for ever.
   Duration queue_timeout = Duration::max();
   TimeoutField timeout_field = TimeoutField::kQueueTimeoutNs;
-  Duration event_wait{0};  // How much of that its event has taken; set by EventWaits.
   Priority priority = Priority::kNormal;
   // Whom it counts against, so that overload is first felt by whoever sends most. 0: nobody.
   std::uint64_t holder = 0;
@@ -138,8 +127,6 @@ struct Request {
     staged = Buffer();
   }
   bool IsStaged() const { return staged.size() > 0; }
-  // What the event has left of queue_timeout for a lane.
-  Duration QueueTimeLeft() const;
   bool IsCancelled() const {
     return cancelled != nullptr && cancelled->load(std::memory_order_relaxed);
   }

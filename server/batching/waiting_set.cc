@@ -33,7 +33,7 @@ WaitingRequest FactsOf(const Request& request, TimePoint admitted) {
 
 // How long it may wait, if lanes then have it for `computation`; Duration::max(): for ever.
 Duration PatienceOf(const Request& request, TimePoint now, Duration computation) {
-  const Duration timeout = std::max(request.QueueTimeLeft(), Duration::zero());
+  const Duration timeout = std::max(request.queue_timeout, Duration::zero());
   if (request.deadline == kNever) return timeout;
   return std::clamp(request.deadline - now - computation, Duration::zero(), timeout);
 }
@@ -348,7 +348,7 @@ std::unique_ptr<Request> WaitingSet::Extract(Waitings::iterator waiting, TimePoi
     if (level.empty()) continue;
     line.totals.oldest = std::min(line.totals.oldest, level.front().facts.admitted);
   }
-  request->stages[Stage::kQueue] += now - request->admitted;  // To a wait for an event.
+  request->stages[Stage::kQueue] += now - request->admitted;
   request->model->metrics().AddQueued(-1);
   return request;
 }

@@ -36,10 +36,6 @@ struct ServerConfig {
   std::string shared_memory_prefix;
   std::string shared_memory_listen;
   bool shared_memory_cuda = false;
-  bool shared_memory_cuda_events = false;
-  std::int64_t max_event_waits = 0;
-  std::int64_t max_identity_event_waits = 0;
-  absl::Duration event_timeout;
   std::int64_t max_shared_regions = 0;
   std::int64_t max_shared_bytes = 0;
   std::int64_t max_identity_shared_regions = 0;

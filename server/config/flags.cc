@@ -124,18 +124,6 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
   flags.Add("shared_memory_cuda", &c.shared_memory_cuda, false, "",
             "Take memory of the server's devices by the handles of CUDA IPC, which who may make "
             "admin calls registers.");
-  flags.Add(
-      "shared_memory_cuda_events", &c.shared_memory_cuda_events, false, "",
-      "With shared_memory_cuda, take requests with events of CUDA IPC from who may make admin "
-      "calls. Whoever sends one can end the server: the driver trusts the handle.");
-  flags.Add("max_event_waits", &c.max_event_waits, 256, "N",
-            "Requests that wait for events of their clients' devices.", From(1, 65536));
-  flags.Add("max_identity_event_waits", &c.max_identity_event_waits, 64, "N",
-            "Those of one identity, or of one peer without a policy_file.", From(1, 65536));
-  flags.Add("event_timeout", &c.event_timeout, absl::Seconds(10), "DURATION",
-            "How long such a request may wait for its event, such as 1s; its deadline and "
-            "queue time-out count too.",
-            From1MsTo(absl::Hours(1)));
   flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
             "Regions that are mapped at once, at most half of what vm.max_map_count leaves.",
             From(1, 65536));

@@ -32,9 +32,6 @@ absl::Status CheckSharedMemory(const ServerConfig& c) {
   if (c.shared_memory == "off" && !c.shared_memory_listen.empty()) {
     return FlagSet::Wrong("shared_memory", "off", "fd or named for --shared_memory_listen");
   }
-  if (c.shared_memory_cuda_events && !c.shared_memory_cuda) {
-    return FlagSet::Wrong("shared_memory_cuda", "false", "true for --shared_memory_cuda_events");
-  }
   if (c.shared_memory == "fd" && c.shared_memory_listen.empty()) {
     return FlagSet::Wrong("shared_memory_listen", "empty",
                           "the socket of --shared_memory=fd, such as unix:///run/normd/regions");

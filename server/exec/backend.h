@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/page_locker.h"
-#include "base/shared_device_events.h"
 #include "base/shared_device_memory.h"
 #include "server/exec/lane.h"
 #include "server/metrics/metrics.h"
@@ -68,9 +67,6 @@ class Backend : public ModelBackend {
   virtual InputStager* stager() { return nullptr; }
   // The memory that clients may share with its devices; null where it has none. Lives as long.
   virtual SharedDeviceMemory* shared_device_memory() { return nullptr; }
-  // The events that clients may share with its devices; null where it has none.
-  // Lives as long.
-  virtual SharedDeviceEvents* shared_device_events() { return nullptr; }
   // Locks pages of the host for its devices; null where it has none. Lives as long.
   virtual PageLocker* page_locker() { return nullptr; }
   virtual std::string Description() const = 0;  // For the log: "cpu, 16 threads, AVX3"

@@ -53,8 +53,6 @@ enum class Family {
   kSharedRegionsNotLocked,
   kSharedRegionsBroken,
   kSharedTensorBytes,
-  kEventWaiting,
-  kEventWaits,
   kLostLogLines,
   kReady,
   kBuildInfo,

@@ -59,8 +59,7 @@ enum class Rejection {
   kPeerShare,
   kLate,
   kIdentityRate,
-  kIdentityLimit,
-  kEventWaits
+  kIdentityLimit
 };
 
 struct DurationTotal {
@@ -189,16 +188,6 @@ enum class HandoverEnding {
 };
 inline constexpr std::size_t kHandoverEndings = 2;
 
-// The label `end` of normd_event_waits_total.
-enum class EventWaitEnd {
-  kReached,    // The request went on to the queue.
-  kExpired,    // Its time was over.
-  kCancelled,  // By its client, or by the server's stop.
-  kRefused,    // As many waited as may.
-  kFailed,     // The driver took the handle for none, or the device failed.
-};
-inline constexpr std::size_t kEventWaitEnds = 5;
-
 // Memory that clients share.
 class RegionMetrics {
  public:
@@ -218,9 +207,6 @@ class RegionMetrics {
   virtual void RecordBroken() = 0;
   // Bytes of tensors that were read and written where they lie.
   virtual void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) = 0;
-  // Requests that wait for an event of their client's; negative when they no longer do.
-  virtual void AddEventWaits(std::int64_t requests) = 0;
-  virtual void RecordEventWait(EventWaitEnd end) = 0;
 };
 
 // Of all models.

@@ -134,9 +134,6 @@ constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver"};
 static_assert(std::size(kPageLockRefusalNames) == kPageLockRefusals);
 constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
 static_assert(std::size(kRegionMemoryNames) == kRegionMemories);
-constexpr absl::string_view kEventWaitEndNames[] = {"reached", "expired", "cancelled", "refused",
-                                                    "failed"};
-static_assert(std::size(kEventWaitEndNames) == kEventWaitEnds);
 
 // Relaxed: nothing else is published with these. The bytes are counted for each request and
 // sharded, the others are rare.
@@ -168,12 +165,6 @@ class RegionSeries final : public RegionMetrics {
     tensor_bytes_.Add(first, in_bytes);
     tensor_bytes_.Add(first + 1, out_bytes);
   }
-  void AddEventWaits(std::int64_t requests) override {
-    event_waiting_.fetch_add(requests, std::memory_order_relaxed);
-  }
-  void RecordEventWait(EventWaitEnd end) override {
-    event_waits_[static_cast<std::size_t>(end)].fetch_add(1, std::memory_order_relaxed);
-  }
 
   void Collect(FamilyList& out) const {
     for (std::size_t i = 0; i < kRegionPlanes; ++i) {
@@ -200,10 +191,6 @@ class RegionSeries final : public RegionMetrics {
       out.Add(Family::kSharedTensorBytes, {"out", memory},
               static_cast<double>(tensor_bytes_.Sum(2 * i + 1)));
     }
-    out.Add(Family::kEventWaiting, {}, Get(event_waiting_));
-    for (std::size_t i = 0; i < kEventWaitEnds; ++i) {
-      out.Add(Family::kEventWaits, {kEventWaitEndNames[i]}, Get(event_waits_[i]));
-    }
   }
 
  private:
@@ -220,8 +207,6 @@ class RegionSeries final : public RegionMetrics {
   Number locked_bytes_{0};
   std::array<Number, kPageLockRefusals> not_locked_{};
   Number broken_{0};
-  Number event_waiting_{0};
-  std::array<Number, kEventWaitEnds> event_waits_{};
   ShardedCells tensor_bytes_{2 * kRegionMemories};  // Of each memory in, out.
 };
 

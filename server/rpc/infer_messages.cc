@@ -8,11 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/printable.h"
-#include "base/shared_device_events.h"
 #include "inference/grpc_service.pb.h"
 #include "wire/data_type.h"
 #include "wire/grpc_slices.h"
@@ -60,23 +58,6 @@ absl::StatusOr<std::int64_t> TimeoutOf(const ReceivedParameter& parameter) {
     return ParameterError("timeout", absl::StrCat(*micros), kWanted);
   }
   return *micros * 1000;
-}
-
-// Empty where there is none.
-absl::StatusOr<std::string> EventOf(const std::optional<ReceivedParameter>& parameter) {
-  if (!parameter.has_value()) return std::string();
-  constexpr absl::string_view kWanted = "the bytes of a cudaIpcEventHandle_t in base64";
-  std::string handle;
-  if (parameter->kind != ReceivedParameter::Kind::kText) {
-    return ParameterError(kEventParameter, "no text", kWanted);
-  }
-  if (!absl::Base64Unescape(parameter->text, &handle)) {
-    return ParameterError(kEventParameter, "not base64", kWanted);
-  }
-  if (handle.empty()) {
-    return ParameterError(kEventParameter, "0 bytes", absl::StrCat(kEventHandleBytes));
-  }
-  return handle;
 }
 
 // The field of contents that has elements of the type, if one does.
@@ -233,7 +214,6 @@ absl::StatusOr<RequestDescription> InferCodec::Decode(absl::Span<const ConstByte
   if (!timeout_ns.ok()) return timeout_ns.status();
   request.queue_timeout_ns = *timeout_ns;
   request.timeout_field = TimeoutField::kTimeout;
-  request.event_handle = EventOf(view->event_handle);
   if (absl::Status status = TakeInputs(*view, request); !status.ok()) return status;
   if (absl::Status status = TakeOutputs(*view, request); !status.ok()) return status;
   return request;

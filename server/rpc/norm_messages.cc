@@ -52,7 +52,6 @@ RequestDescription Describe(NormalizeRequestView&& view) {
   request.priority = PriorityOf(view.priority);
   request.queue_timeout_ns = view.queue_timeout_ns;
   request.options.precision = view.precision;
-  request.event_handle = std::move(view.event_handle);
   request.only_named_outputs = !view.unnamed_outputs;
   for (ReceivedOutput& output : view.outputs) {
     request.outputs.push_back(

@@ -183,7 +183,6 @@ grpc::ServerUnaryReactor* NormService::GetServerInfo(grpc::CallbackServerContext
     answer.set_uptime_ns((environment_.accept.clock.Now() - started_).count());
     answer.set_ready(readiness_.ready());
     answer.set_shared_memory_listen(info_.shared_memory_listen);
-    answer.set_takes_events(info_.takes_events);
     return absl::OkStatus();
   };
   return BeginControl<v1::GetServerInfoRequest, v1::GetServerInfoResponse>(

@@ -38,7 +38,6 @@ struct ServerInfo {
   std::vector<std::string> lanes;
   std::int64_t max_inflight_bytes = 0;
   std::string shared_memory_listen;
-  bool takes_events = false;
 };
 
 // Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, all else

@@ -53,8 +53,6 @@ class NoRegionMetrics final : public RegionMetrics {
   void RecordNotLocked(PageLockRefusal) override {}
   void RecordBroken() override {}
   void AddTensors(RegionMemory, std::int64_t, std::int64_t) override {}
-  void AddEventWaits(std::int64_t) override {}
-  void RecordEventWait(EventWaitEnd) override {}
 };
 
 class NoRepositoryMetrics final : public RepositoryMetrics {

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "client/request.h"
 #include "client/response.h"
 #include "client/tensor/random.h"
@@ -160,7 +159,6 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
     request.queue_timeout = Duration(12345);
     request.precision = v1::PRECISION_TF32;
     request.inputs = {tensor.named()};
-    request.event_handle = std::string(64, '\xfe');
     const auto encoded = EncodedRequest::Create(request);
     ASSERT_TRUE(encoded.ok()) << encoded.status();
     v1::NormalizeRequest message;
@@ -170,7 +168,6 @@ TEST(EncodeRequestTest, IsTheMessageThatProtobufReads) {
     EXPECT_EQ(message.priority(), v1::PRIORITY_LOW);
     EXPECT_EQ(message.queue_timeout_ns(), 12345);
     EXPECT_EQ(message.precision(), v1::PRECISION_TF32);
-    EXPECT_EQ(message.event_handle(), request.event_handle);
     ASSERT_EQ(message.inputs_size(), 1);
     EXPECT_EQ(static_cast<int>(message.inputs(0).dtype()), static_cast<int>(dtype));
     EXPECT_THAT(message.inputs(0).shape(), ::testing::ElementsAre(2, 300, 1));
@@ -192,7 +189,6 @@ TEST(EncodeRequestTest, IsTheOpenInferenceProtocolsMessageToo) {
     request.priority = v1::PRIORITY_LOW;
     request.queue_timeout = Duration(12345);
     request.inputs = {tensor.named("x")};
-    request.event_handle = std::string(64, '\xfe');
     const auto encoded = EncodedRequest::Create(request);
     ASSERT_TRUE(encoded.ok()) << encoded.status();
     EXPECT_EQ(encoded->protocol(), Protocol::kOpenInference);
@@ -202,8 +198,6 @@ TEST(EncodeRequestTest, IsTheOpenInferenceProtocolsMessageToo) {
     EXPECT_EQ(message.model_version(), "7");
     EXPECT_EQ(message.parameters().at("priority").uint64_param(), 3u);
     EXPECT_EQ(message.parameters().at("timeout").int64_param(), 13);  // Rounded up.
-    EXPECT_EQ(message.parameters().at("event_handle").string_param(),
-              absl::Base64Escape(request.event_handle));
     ASSERT_EQ(message.inputs_size(), 1);
     EXPECT_EQ(message.inputs(0).name(), "x");
     EXPECT_EQ(message.inputs(0).datatype(), NamesOf(dtype).inference);

@@ -119,8 +119,6 @@ class CountingRegionMetrics final : public RegionMetrics {
     in_bytes += more_in;
     out_bytes += more_out;
   }
-  void AddEventWaits(std::int64_t more) override { event_waiting += more; }
-  void RecordEventWait(EventWaitEnd end) override { ++event_waits[static_cast<std::size_t>(end)]; }
 
   std::atomic<std::int64_t> mapped{0};
   std::atomic<std::int64_t> mapped_bytes{0};
@@ -132,8 +130,6 @@ class CountingRegionMetrics final : public RegionMetrics {
   std::atomic<std::int64_t> broken{0};
   std::atomic<std::int64_t> in_bytes{0};
   std::atomic<std::int64_t> out_bytes{0};
-  std::atomic<std::int64_t> event_waiting{0};
-  std::array<std::atomic<std::int64_t>, kEventWaitEnds> event_waits{};  // By end.
 };
 
 class CountingRepositoryMetrics final : public RepositoryMetrics {

@@ -81,7 +81,6 @@ std::string Compare(const NormalizeRequestView& got, const v1::NormalizeRequest&
     ComparePart(output.shared_memory, want.outputs(i), differences);
   }
   Expect("unnamed_outputs", got.unnamed_outputs, want.unnamed_outputs(), differences);
-  Expect("event_handle", got.event_handle, want.event_handle(), differences);
   return differences;
 }
 
@@ -193,10 +192,6 @@ std::string Compare(const InferRequestView& got, const inference::ModelInferRequ
   Expect("id", got.id, want.id(), differences);
   CompareParameter("priority", got.priority, want.parameters(), differences);
   CompareParameter("timeout", got.timeout, want.parameters(), differences);
-  Expect("has event_handle", got.event_handle.has_value(),
-         want.parameters().contains("event_handle"), differences);
-  CompareParameter("event_handle", got.event_handle.value_or(ReceivedParameter()),
-                   want.parameters(), differences);
   CompareAll(got.inputs, want.inputs(), want.raw_input_contents(), false, differences);
   Expect("outputs", static_cast<int>(got.outputs.size()), want.outputs_size(), differences);
   for (int i = 0; i < want.outputs_size() && differences.empty(); ++i) {

@@ -389,8 +389,6 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
       }
     }
     head.outputs = outputs;
-    const std::string event(random() % 2 * 64, '\xff');
-    head.event_handle = event;
     const absl::StatusOr<EncodedMessage> message = EncodeNormalizeRequest(head);
     ASSERT_TRUE(message.ok()) << message.status();
 
@@ -400,7 +398,6 @@ TEST(EncodeNormalizeRequestTest, IsTheMessageThatTheGeneratedClassReads) {
     want.set_priority(head.priority);
     want.set_queue_timeout_ns(head.queue_timeout_ns);
     want.set_precision(head.precision);
-    want.set_event_handle(event);
     inputs.AddTo(*want.mutable_inputs());
     for (const WantedOutputHeader& header : outputs) {
       v1::WantedOutput& output = *want.add_outputs();

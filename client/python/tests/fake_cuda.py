@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-import weakref
 from concurrent import futures
 from typing import Any
 
@@ -85,15 +84,6 @@ class FakeEvent:
             stream.done = max(stream.done, work)
 
 
-class FakeSharedEvent(FakeEvent):
-    """One that the server finds by its handle."""
-
-    def __init__(self) -> None:
-        super().__init__({})
-        self.handle = secrets.token_bytes(HANDLE_BYTES)
-        self.waits = 0  # Requests that wait for it; of FakeCuda.lock.
-
-
 class FakeStream:
     """Counts what it is given; what of that is done is known when an event was waited for."""
 
@@ -119,12 +109,6 @@ class FakeCuda(_cuda.Cuda):
         self.fake_driver = FakeDriver()
         self.streams = [FakeStream()]
         self.current = self.streams[0]
-        # Weakly, as the server has no say in how long an event lives.
-        self.events_by_handle: weakref.WeakValueDictionary[bytes, FakeSharedEvent] = (
-            weakref.WeakValueDictionary()
-        )
-        self.events_made = 0
-        self.event_fails = ""  # "make" or "record".
         self.lock = threading.Lock()
         self.breaches: list[str] = []
         self._devices: dict[int, tuple[int, Any]] = {}  # By a storage's address, which it keeps.
@@ -156,43 +140,6 @@ class FakeCuda(_cuda.Cuda):
 
     def stream(self, device: int) -> FakeStream:
         return self.current
-
-    def shared_event(self) -> FakeSharedEvent:
-        if self.event_fails == "make":
-            raise RuntimeError("CUDA error: out of memory")
-        event = FakeSharedEvent()
-        with self.lock:
-            self.events_by_handle[event.handle] = event
-            self.events_made += 1
-        return event
-
-    def record_shared(self, event: FakeSharedEvent, stream: FakeStream) -> bytes:
-        if self.event_fails == "record":
-            raise RuntimeError("CUDA error: operation not supported")
-        with self.lock:
-            if event.waits:
-                self.breaches.append("an event is recorded anew while a request waits for it")
-            event.covered = stream.record_event().covered
-        return event.handle
-
-    def begin_wait(self, handle: bytes) -> bool:
-        """Of a request for its event. False: there is none."""
-        with self.lock:
-            event = self.events_by_handle.get(handle)
-            if event is None:
-                return False
-            event.waits += 1
-        return True
-
-    def end_wait(self, handle: bytes) -> None:
-        """The event is reached."""
-        with self.lock:
-            event = self.events_by_handle.get(handle)
-            if event is None:
-                self.breaches.append("an event is destroyed while a request waits for it")
-                return
-            event.waits -= 1
-            event.synchronize()
 
     @contextlib.contextmanager
     def on(self, stream: FakeStream) -> Any:
@@ -236,12 +183,6 @@ class DeviceServer:
         self.inputs: list[tuple[str, int]] = []  # In regions: where each was.
         self.outputs: list[tuple[str, int]] = []
         self.requests = 0
-        self.takes_events = True  # False: as one that does not know the field.
-        self.events: list[bytes] = []  # The handles that came.
-        self.refuse_events: Refusal | None = None
-        self.reached = threading.Event()  # Cleared, no event is reached, whoever gives up.
-        self.reached.set()
-        self.waiting = threading.Semaphore(0)
         self.refuse: dict[str, Refusal] = {}  # By method.
         self.handlers: dict[str, Any] = {}  # In the place of the server's own.
         self.hold = threading.Event()  # Cleared, requests wait when they have found their tensors.
@@ -325,7 +266,6 @@ class DeviceServer:
         )
         del info.lanes[:]
         info.lanes.extend(self.lanes)
-        info.takes_events = self.takes_events
         return bytes(info.SerializeToString())
 
     def _register(self, request: bytes, context: Any) -> bytes:
@@ -383,8 +323,6 @@ class DeviceServer:
             for region in used.values():
                 region.in_use += 1
         try:
-            if message.event_handle and self.takes_events:
-                self._await_event(message, used)
             if not used:
                 return self._forward("Normalize", request, context)
             self._check_order()
@@ -393,19 +331,6 @@ class DeviceServer:
             with self.lock:
                 for region in used.values():
                     region.in_use -= 1
-
-    def _await_event(self, message: Any, used: dict[str, Region]) -> None:
-        self.events.append(message.event_handle)
-        if self.refuse_events is not None:
-            raise self.refuse_events
-        if not used:
-            raise Refusal("INVALID_ARGUMENT", "event_handle: nothing on a device, wanted none")
-        if not self.cuda.begin_wait(message.event_handle):
-            self.breaches.append("a request names an event that is destroyed")
-            raise Refusal("INVALID_ARGUMENT", "event_handle: opens nothing, wanted an event's")
-        self.waiting.release()
-        self.reached.wait(LIMIT_S)
-        self.cuda.end_wait(message.event_handle)
 
     def _check_order(self) -> None:
         late = any(stream.given > stream.done for stream in self.cuda.streams)
@@ -451,7 +376,6 @@ class DeviceServer:
 
     def _compute(self, message: Any, used: dict[str, Region], context: Any) -> bytes:
         """What the real server makes of it, each tensor written to its place."""
-        message.ClearField("event_handle")
         for tensor in message.inputs:
             if tensor.HasField("shared_memory"):
                 tensor.data = _bytes(used, tensor.shared_memory).tobytes()

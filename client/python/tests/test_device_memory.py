@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import re
 import shutil
 import subprocess
 import sys
-from concurrent import futures
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +17,10 @@ torch = pytest.importorskip("torch")
 
 from conftest import REPOSITORY, Blocking, Server
 from device_cases import MODEL, SHAPE, same, values
-from fake_cuda import DeviceServer, FakeStream, Refusal
+from fake_cuda import DeviceServer, FakeStream
 
 import normd
-from normd import _cuda, _events
+from normd import _cuda
 
 
 @pytest.fixture
@@ -230,10 +228,8 @@ def test_streams_of_chunks_wait_for_streams_of_work(cuda, device_server, make_cl
         assert cuda.current.done == cuda.current.given
 
 
-@pytest.mark.parametrize("takes_events", [True, False])
-def test_requests_wait_for_streams(cuda, device_server, near, far, takes_events):
+def test_requests_wait_for_streams(cuda, device_server, near, far):
     """The server's check of order is what fails."""
-    device_server.takes_events = takes_events
     x = values()
     expected = far.normalize(MODEL, x)
     there = cuda.tensor(x)
@@ -253,149 +249,6 @@ def test_requests_wait_for_streams(cuda, device_server, near, far, takes_events)
                     stream.done = stream.given
             near.normalize(MODEL, a, out=b)
             assert same(b, expected)
-    assert len(device_server.events) == (7 if takes_events else 0)
-
-
-def test_requests_come_with_events_where_the_server_takes_them(
-    cuda, device_server, make_device_server, make_client, near, far
-):
-    x = values()
-    expected = far.normalize(MODEL, x)
-    for _ in range(5):
-        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
-    assert len(device_server.events) == 5
-    assert cuda.events_made == 1, "calls that follow each other have one"
-    with near.share(2 * x.nbytes, device=0) as region:
-        there = region.tensor(SHAPE)
-        there.copy_(x)
-        assert same(near.normalize(MODEL, there), expected)
-    assert len(device_server.events) == 6
-    older = make_device_server()
-    older.takes_events = False
-    client = make_client(older.address, device_memory="require")
-    assert same(client.normalize(MODEL, cuda.tensor(x)), expected)
-    assert (older.events, len(older.inputs)) == ([], 1)
-
-
-def test_calls_with_a_queue_timeout_wait_themselves(cuda, device_server, near, far):
-    """The server would count the caller's own work against it."""
-    x = values()
-    expected = far.normalize(MODEL, x)
-    assert same(near.normalize(MODEL, cuda.tensor(x), queue_timeout=30), expected)
-    assert len(device_server.inputs) == 1
-    assert device_server.events == []
-
-
-@pytest.mark.parametrize("what", ["make", "record"])
-def test_where_cuda_makes_no_event_calls_wait_themselves(
-    cuda, device_server, near, far, caplog, what
-):
-    caplog.set_level("INFO", "normd")
-    cuda.event_fails = what
-    x = values()
-    expected = far.normalize(MODEL, x)
-    for _ in range(3):
-        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
-    assert len(device_server.inputs) == 3
-    assert device_server.events == []
-    (told,) = caplog.messages
-    assert re.search("CUDA makes no event: CUDA error: o", told)
-
-
-def test_calls_at_once_have_events_of_their_own(cuda, device_server, near, far):
-    inputs = [values(seed=seed) for seed in range(3)]
-    expected = [far.normalize(MODEL, x) for x in inputs]
-    device_server.checks_order = False
-    near.normalize(MODEL, cuda.tensor(inputs[0]))
-    assert device_server.waiting.acquire(timeout=30)
-    device_server.reached.clear()
-    with futures.ThreadPoolExecutor(3) as pool:
-        calls = [pool.submit(near.normalize, MODEL, cuda.tensor(x)) for x in inputs]
-        for _ in calls:
-            assert device_server.waiting.acquire(timeout=30)
-        device_server.reached.set()
-        for call, y in zip(calls, expected, strict=True):
-            assert same(call.result(), y)
-    assert len(set(device_server.events[1:])) == 3
-    near.normalize(MODEL, cuda.tensor(inputs[0]))
-    assert cuda.events_made == 3
-
-
-def test_an_event_of_a_call_that_was_given_up_is_nobody_elses(cuda, device_server, near, far):
-    """Not while the server may ask for it, which is what records a breach."""
-    device_server.checks_order = False
-    x = values()
-    expected = far.normalize(MODEL, x)
-    near.normalize(MODEL, cuda.tensor(x))
-    device_server.reached.clear()
-    with pytest.raises(normd.DeadlineExceededError):
-        near.normalize(MODEL, cuda.tensor(x), timeout=1)
-    for _ in range(2):
-        assert device_server.waiting.acquire(timeout=30)
-    gc.collect()
-    with futures.ThreadPoolExecutor(1) as pool:
-        call = pool.submit(near.normalize, MODEL, cuda.tensor(x))
-        assert device_server.waiting.acquire(timeout=30)
-        device_server.reached.set()
-        assert same(call.result(), expected)
-    first, given_up, next_one = device_server.events
-    assert first == given_up != next_one
-    assert cuda.events_made == 2
-
-
-def test_events_outlive_their_clients(cuda, device_server):
-    """So that no handle is given to another while the server may know it."""
-    for _ in range(3):
-        with normd.Client(device_server.address, device_memory="require") as client:
-            client.normalize(MODEL, cuda.tensor(values()))
-        del client
-        gc.collect()
-    assert cuda.events_made == 1
-    assert len(set(device_server.events)) == 1
-
-
-def test_events_are_used_again(monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr(_events.time, "monotonic", lambda: now)
-    events = _events.SharedEvents(object)
-    one, two = events.take(0), events.take(0)
-    events.give_back(0, one)
-    assert events.take(1) not in {one, two}, "each device has its own"
-    assert events.take(0) is one
-    events.give_up(0, one)
-    now += 30
-    events.give_up(0, two)
-    assert events.take(0) not in {one, two}
-    now += 31
-    assert events.take(0) is one
-    assert events.take(0) is not two
-    now += 30
-    assert events.take(0) is two
-
-
-@pytest.mark.parametrize(
-    ("code", "again"),
-    [
-        ("RESOURCE_EXHAUSTED", True),
-        ("DEADLINE_EXCEEDED", True),
-        ("INVALID_ARGUMENT", False),
-        ("FAILED_PRECONDITION", False),
-    ],
-)
-def test_where_an_event_is_refused_the_call_waits_itself(
-    cuda, device_server, near, far, caplog, code, again
-):
-    caplog.set_level("INFO", "normd")
-    x = values()
-    expected = far.normalize(MODEL, x)
-    device_server.refuse_events = Refusal(code, "event_handle: 64 requests wait, wanted less")
-    for _ in range(3):
-        assert same(near.normalize(MODEL, cuda.tensor(x)), expected)
-    assert len(device_server.events) == (3 if again else 1)
-    assert len(device_server.inputs) == (6 if again else 4), "each request"
-    assert cuda.events_made == 1
-    assert len(caplog.messages) == (3 if again else 1)
-    assert "64 requests wait" in caplog.messages[0]
 
 
 def test_memory_that_the_server_counts_otherwise(cuda, make_device_server, make_client, far):

@@ -166,16 +166,14 @@ def test_a_server_that_was_started_anew(cuda, device_server, make_client, far):
 
 
 @pytest.mark.parametrize("how", ["the same memory", "other memory", "a region"])
-def test_a_server_that_was_started_anew_as_one_that_takes_no_events(
+def test_a_server_that_was_started_anew_waits_for_streams(
     cuda, device_server, make_client, far, how
 ):
-    """It does not know the field, and reads at once: the server's check of order is what fails."""
+    """The server's check of order is what fails."""
     x, large = values(), values((16, 64, 64, 32))
     client = make_client(device_server.address, device_memory="require")
     client.normalize(MODEL, cuda.tensor(x))
-    assert len(device_server.events) == 1
     device_server.restart()
-    device_server.takes_events = False
     if how == "the same memory":
         with pytest.raises(normd.NotFoundError, match="shared_memory"):
             client.normalize(MODEL, cuda.tensor(x))
@@ -188,7 +186,6 @@ def test_a_server_that_was_started_anew_as_one_that_takes_no_events(
         with cuda.on(cuda.current):
             there.copy_(x)
         assert same(client.normalize(MODEL, there, out=out), far.normalize(MODEL, x))
-    assert len(device_server.events) == 1
 
 
 def test_a_server_that_was_started_anew_on_other_devices(cuda, device_server, make_client, far):
@@ -341,7 +338,6 @@ def test_a_server_that_hangs_holds_nobody_up(cuda, device_server, make_client):
 def test_whatever_comes_in_whatever_order(cuda, device_server, make_client, far, seed):
     """Random calls, regions and streams of several threads: bits, and the server's checks."""
     device_server.checks_order = False
-    device_server.takes_events = seed % 2 == 0
     client = make_client(device_server.address, device_memory="require")
     shapes = [(1, 64, 16, 16), (2, 64, 33, 7), (3, 64, 65), (16, 64, 64, 16)]
     inputs = [values(shape, seed=at) for at, shape in enumerate(shapes)]

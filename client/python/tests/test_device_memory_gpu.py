@@ -29,9 +29,9 @@ class DeviceNormd(Server):
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
-@pytest.fixture(scope="module", params=[(), ("--shared_memory_cuda_events",)], ids=["", "events"])
-def on_gpu(binaries, request):
-    with contextlib.closing(DeviceNormd(binaries, *request.param)) as running:
+@pytest.fixture(scope="module")
+def on_gpu(binaries):
+    with contextlib.closing(DeviceNormd(binaries)) as running:
         yield running
 
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/exec/cuda/cuda_device.h"
 #include "server/exec/cuda/cuda_page_locker.h"
-#include "server/exec/cuda/cuda_shared_events.h"
 #include "server/exec/cuda/cuda_shared_memory.h"
 #include "server/exec/device/device_backend.h"
 
@@ -62,7 +61,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const std::vector<int
   auto shared = CreateCudaSharedMemory(std::move(chosen));
   if (!shared.ok()) return shared.status();
   (*backend)->SetSharedMemory(*std::move(shared));
-  (*backend)->SetSharedEvents(CreateCudaSharedEvents());
   return backend;
 }
 

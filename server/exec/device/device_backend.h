@@ -13,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/page_locker.h"
-#include "base/shared_device_events.h"
 #include "base/shared_device_memory.h"
 #include "server/exec/backend.h"
 #include "server/exec/device/device.h"
@@ -63,14 +62,10 @@ class DeviceBackend final : public Backend {
   std::vector<std::unique_ptr<Lane>> MakeInlineLanes() override;
   InputStager* stager() override { return stager_.get(); }
   SharedDeviceMemory* shared_device_memory() override { return shared_memory_.get(); }
-  SharedDeviceEvents* shared_device_events() override { return shared_events_.get(); }
   PageLocker* page_locker() override { return page_locker_.get(); }
   // All before the lanes run.
   void SetSharedMemory(std::unique_ptr<SharedDeviceMemory> memory) {
     shared_memory_ = std::move(memory);
-  }
-  void SetSharedEvents(std::unique_ptr<SharedDeviceEvents> events) {
-    shared_events_ = std::move(events);
   }
   void SetPageLocker(std::unique_ptr<PageLocker> locker) { page_locker_ = std::move(locker); }
   std::string Description() const override;
@@ -87,7 +82,6 @@ class DeviceBackend final : public Backend {
 
   int lanes_per_device_ = 0;  // For whose batches a model has workspaces.
   std::unique_ptr<SharedDeviceMemory> shared_memory_;
-  std::unique_ptr<SharedDeviceEvents> shared_events_;
   std::unique_ptr<PageLocker> page_locker_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<Device*> device_list_;

@@ -170,23 +170,6 @@ TEST_F(BatchQueueTest, EndsWhatHasWaitedItsQueueTimeoutWhileEveryLaneIsBusy) {
               HasSubstr("queue_timeout_ns: no lane was free for 70000 ns"));
 }
 
-TEST_F(BatchQueueTest, WhatAnEventHasTakenOfTheQueueTimeoutIsNamedBesideTheWhole) {
-  RequestProbe& probe = Make(model_);
-  probe.request()->queue_timeout = microseconds(70);
-  probe.request()->event_wait = microseconds(50);
-  ASSERT_TRUE(queue().Push(probe.request()).ok());
-  clock_.Advance(microseconds(19));
-  queue().ExpireDue();
-  EXPECT_FALSE(probe.done());
-  clock_.Advance(microseconds(1));
-  queue().ExpireDue();
-  ASSERT_TRUE(probe.done());
-  EXPECT_EQ(probe.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(probe.completion().status.message(),
-            "queue_timeout_ns: 70000 ns, the longest that the request may wait, have passed: 50000 "
-            "ns until the event of event_handle was reached, and then no lane was free");
-}
-
 TEST_F(BatchQueueTest, TheDeadlineCountsWhenItComesBeforeTheQueueTimeout) {
   RequestProbe& probe = Make(model_);
   probe.request()->queue_timeout = microseconds(70);

@@ -136,8 +136,7 @@ std::vector<std::string> AllFlags() {
 }
 
 bool IsBool(const std::string& name) {
-  return name == "insecure" || name == "metrics_tls" || name == "shared_memory_cuda" ||
-         name == "shared_memory_cuda_events";
+  return name == "insecure" || name == "metrics_tls" || name == "shared_memory_cuda";
 }
 
 bool IsTlsFile(const std::string& name) {
@@ -155,7 +154,7 @@ TEST(ParseCommandLineTest, OneCommandLineLeavesNothingToTheNext) {
 
 TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
   const std::vector<std::string> names = AllFlags();
-  EXPECT_EQ(names.size(), 75U);
+  EXPECT_EQ(names.size(), 71U);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   for (const std::string& name : names) {
     // The device's name is read elsewhere, and any text but none may be a folder. Files of TLS are
@@ -171,9 +170,7 @@ TEST(ParseCommandLineTest, EveryFlagRefusesWhatItCannotBeAndNamesItself) {
       EXPECT_THAT(ErrorOf({("--" + name + "=" + wrong).c_str()}), HasSubstr("--" + name + ": "))
           << wrong;
     }
-    if (name == "shared_memory_cuda_events") {  // With another alone.
-      EXPECT_EQ(ErrorOf({"--shared_memory_cuda", ("--" + name).c_str()}), "");
-    } else if (IsBool(name)) {
+    if (IsBool(name)) {
       EXPECT_EQ(ErrorOf({("--" + name).c_str()}), "");
     } else {
       EXPECT_THAT(ErrorOf({("--" + name).c_str()}), HasSubstr("--" + name + ": no value"));
@@ -349,10 +346,6 @@ TEST(ParseCommandLineTest, TokensNeedAPolicyAndAnAdminAddressAdminCalls) {
 
 TEST(ParseCommandLineTest, SharedMemoryAndItsSocketGoTogether) {
   EXPECT_EQ(ErrorOf({"--shared_memory=named", "--shared_memory_prefix=normd_"}), "");
-  EXPECT_EQ(ErrorOf({"--shared_memory_cuda", "--shared_memory_cuda_events"}), "");
-  EXPECT_THAT(
-      ErrorOf({"--shared_memory_cuda_events"}),
-      HasSubstr("--shared_memory_cuda: false, wanted true for --shared_memory_cuda_events"));
   EXPECT_EQ(ErrorOf({"--shared_memory=fd", "--shared_memory_listen=unix:///run/regions"}), "");
   EXPECT_EQ(ErrorOf({"--shared_memory=named", "--shared_memory_listen=unix:/run/regions"}), "");
   EXPECT_THAT(ErrorOf({"--shared_memory=fd"}), HasSubstr("--shared_memory_listen: empty, wanted"));

@@ -86,8 +86,6 @@ TEST_F(MetricsTest, ExposesEveryFamilyOnceItIsInUse) {
       {"normd_shared_locked_bytes", "gauge"},
       {"normd_shared_regions_not_locked_total", "counter"},
       {"normd_shared_regions_broken_total", "counter"},
-      {"normd_event_waiting_requests", "gauge"},
-      {"normd_event_waits_total", "counter"},
       {"normd_shared_tensor_bytes_total", "counter"},
       {"normd_ready", "gauge"},
       {"normd_build_info", "gauge"}};

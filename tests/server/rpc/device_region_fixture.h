@@ -9,7 +9,6 @@
 #include <string>
 
 #include "tests/server/rpc/region_fixture.h"
-#include "tests/support/fake_shared_device_events.h"
 #include "tests/support/fake_shared_device_memory.h"
 
 namespace normd::testing {
@@ -17,7 +16,6 @@ namespace normd::testing {
 // Before the server, so that it outlives it.
 struct WithDeviceMemory {
   FakeSharedDeviceMemory memory_{3};
-  FakeSharedDeviceEvents events_;
 };
 
 class DeviceRegionFixture : public WithDeviceMemory, public RegionFixture {
@@ -29,7 +27,6 @@ class DeviceRegionFixture : public WithDeviceMemory, public RegionFixture {
   static TestServerOptions WithDevices(TestServerOptions options, WithDeviceMemory& shared) {
     options.fake_devices = 2;
     options.device_memory = &shared.memory_;
-    options.device_events = &shared.events_;
     return options;
   }
 

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "grpcpp/grpcpp.h"
 #include "inference/grpc_service.grpc.pb.h"
@@ -79,10 +78,6 @@ inline v1::NormalizeRequest ToNormalize(const inference::ModelInferRequest& requ
     output.set_name(tensor.name());
     const auto memory = SharedMemoryOf(tensor);
     if (memory.has_value()) *output.mutable_shared_memory() = *memory;
-  }
-  const auto event = request.parameters().find("event_handle");
-  if (event != request.parameters().end()) {
-    absl::Base64Unescape(event->second.string_param(), plain.mutable_event_handle());
   }
   return plain;
 }

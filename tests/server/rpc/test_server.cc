@@ -85,16 +85,6 @@ std::unique_ptr<PageLocks> MakePageLocks(const TestServerOptions& options, Metri
                                      metrics.ForRegions(), clock);
 }
 
-std::unique_ptr<EventWaits> MakeEventWaits(const TestServerOptions& options, BatchQueue& queue,
-                                           Metrics& metrics, const Clock& clock) {
-  if (options.device_events == nullptr) return nullptr;
-  auto waits = std::make_unique<EventWaits>(*options.device_events, options.event_limits,
-                                            metrics.ForRegions(), clock);
-  queue.HoldWith(waits.get());
-  waits->Start();
-  return waits;
-}
-
 std::unique_ptr<Access> MakeAccess(const AccessFiles& files, Callers& callers, Metrics& metrics) {
   if (files.policy.empty()) return nullptr;
   return ValueOrDie(Access::Create(files, callers, metrics));
@@ -126,7 +116,6 @@ TestServer::TestServer(TestServerOptions options)
                 *backend_, *metrics_, clock_),
       admission_(options.admission, *metrics_),
       queue_(options.queue, clock_),
-      event_waits_(MakeEventWaits(options, queue_, *metrics_, clock_)),
       executor_(GatedLanes(*backend_, gate_, options.fail_at_batch, options.lane_error), queue_,
                 backend_->MakeInlineLanes()),
       page_locks_(MakePageLocks(options, *metrics_, clock_)),

@@ -16,7 +16,6 @@
 #include "server/accept/environment.h"
 #include "server/batching/admission.h"
 #include "server/batching/batch_queue.h"
-#include "server/batching/event_waits.h"
 #include "server/exec/backends.h"
 #include "server/exec/executor.h"
 #include "server/identity/access.h"
@@ -65,9 +64,6 @@ struct TestServerOptions {
   // which outlives the server. Null: none.
   int fake_devices = 0;
   SharedDeviceMemory* device_memory = nullptr;
-  // The events that clients share with them; outlives the server. Null: none are taken.
-  SharedDeviceEvents* device_events = nullptr;
-  EventWaitLimits event_limits;
   // Locks regions of the host for them; outlives the server. Null: none are locked.
   FakePageLocker* page_locker = nullptr;
   PageLockLimits page_lock_limits;
@@ -98,8 +94,6 @@ class TestServer {
   }
   const ModelRegistry& registry() const { return registry_; }
   const BatchQueue& queue() const { return queue_; }
-  // Only with device_events.
-  const EventWaits& event_waits() const { return *event_waits_; }
   // Waits until the server has nothing more to do for any call.
   void WaitIdle();
   // The value of the metrics' line that begins with `series`; 0 if there is none.
@@ -118,7 +112,6 @@ class TestServer {
   ModelRegistry registry_;
   Admission admission_;
   BatchQueue queue_;
-  const std::unique_ptr<EventWaits> event_waits_;
   Gate gate_;
   Executor executor_;
   std::unique_ptr<PageLocks> page_locks_;

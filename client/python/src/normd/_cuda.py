@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from normd import _torch
 from normd._dtypes import DataType
-from normd._events import SharedEvents
 from normd.errors import UnavailableError
 
 HANDLE_BYTES = 64
@@ -129,9 +128,6 @@ class DeviceMemory:
 class Cuda:
     """What calls need of PyTorch's CUDA. The seam that tests without a device replace."""
 
-    def __init__(self) -> None:
-        self.shared_events = SharedEvents(self.shared_event)
-
     def driver(self) -> Driver:
         """The process's own. UnavailableError where there is none."""
         return _driver()
@@ -166,15 +162,6 @@ class Cuda:
     def record(self, stream: Any) -> Any:
         """An event behind the work that the stream has been given."""
         return stream.record_event()
-
-    def shared_event(self) -> Any:
-        """A new event that another process may open. Calls take theirs from `shared_events`."""
-        return sys.modules["torch"].cuda.Event(interprocess=True)
-
-    def record_shared(self, event: Any, stream: Any) -> bytes:
-        """Records such an event likewise. The bytes of its handle. RuntimeError if CUDA refuses."""
-        event.record(stream)
-        return bytes(event.ipc_handle())
 
 
 def bytes_over(memory: DeviceMemory) -> Any:

@@ -5,10 +5,8 @@ copied on the device: inputs into memory of the client's own, which the server h
 results out of it. So the server sees nothing but what calls are about, and memory of PyTorch's is
 PyTorch's alone. Where anything about it fails, the call goes through the host's memory.
 
-The server knows nothing of streams. Inputs are copied on the caller's current stream. A server that
-takes events is sent the request at once, with an event behind these copies; to others it is sent
-when they are done, as are requests with a queue_timeout, which the server would count the copies
-and the caller's own work against. Results are copied on the same stream, behind which an event
+The server knows nothing of streams. Inputs are copied on the caller's current stream, and the
+request is sent when that is done. Results are copied on the same stream, behind which an event
 keeps the next call that takes the memory.
 
 As in _sharing, nothing here waits by itself.
@@ -26,7 +24,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from normd import _control, _cuda, _request, _response, _wire
+from normd import _control, _cuda, _request, _response
 from normd._channel import ChannelConfig
 from normd._cuda import BLOCK_BYTES, DeviceMemory
 from normd._device_plan import Plan, Slot
@@ -39,7 +37,6 @@ from normd._steps import Pause, Send, Steps
 from normd._tensors import Input
 from normd.device_memory import DeviceRegion
 from normd.errors import (
-    DeadlineExceededError,
     Error,
     InvalidArgumentError,
     NotFoundError,
@@ -59,9 +56,6 @@ _PAUSE_AFTER_CALL_S = 1.0
 _MAX_REGIONS = 64
 _MAX_BYTES = 1 << 30
 
-_EVENT_HANDLE = "event_handle"  # The request's field.
-_EVENT_HANDLE_NUMBER = 9
-
 _LOG = logging.getLogger("normd")
 
 
@@ -73,10 +67,6 @@ class _Elsewhere(Exception):  # noqa: N818 The call goes another way.
         self.error = error
         self.pause = pause
         self.quiet = quiet  # What is as it should be, or has been told.
-
-
-class _EventRefused(Exception):  # noqa: N818 The call is made again without an event.
-    """The server has ended a request because of its event. Its text says why."""
 
 
 class DevicePlane:
@@ -99,7 +89,6 @@ class DevicePlane:
         self._taken = 0  # Bytes of all slots; of the lock.
         self._slots = 0  # Of the lock.
         self._server_devices: tuple[int, ...] = ()  # As the server counts; none: not known.
-        self._makes_events = True  # Until CUDA makes none.
         self._numbers: dict[int, int] = {}  # From this process's to the server's.
         self._from = 0.0  # When slots are tried again.
         # Also at the end of the process: a server keeps what nobody unregisters.
@@ -192,7 +181,8 @@ class DevicePlane:
                         stream.wait_event(slot.busy)
                     plan.lay_out(slot, outputs)
                 request = plan.request(model, options)
-            received = yield from self._send_behind(stream, plan, request, model, options, attempts)
+            yield _cuda.CUDA.record(stream).synchronize  # The server may read the inputs now.
+            received = yield from self._send(plan, request, model, options, attempts)
             with _cuda.CUDA.on(stream):
                 made = received.outputs(inputs, out)
             if slot is not None:
@@ -202,68 +192,6 @@ class DevicePlane:
             raise
         self._give_back(slot)
         return received._replace(made=made)
-
-    def _send_behind(
-        self,
-        stream: Any,
-        plan: Plan,
-        request: list[bytes | memoryview],
-        model: str,
-        options: Options,
-        attempts: Attempts,
-    ) -> Steps[Received]:
-        """Sends what the server may read when the stream has written the inputs."""
-        recorded = None
-        if options.queue_timeout is None and (yield from self._takes_events(plan)):
-            recorded = self._record_event(stream)
-        if recorded is not None:
-            event, handle = recorded
-            behind = [*request, _wire.bytes_field(_EVENT_HANDLE_NUMBER, handle)]
-            device, events = stream.device_index, _cuda.CUDA.shared_events
-            try:
-                received = yield from self._send(plan, behind, model, options, attempts)
-            except _EventRefused as why:
-                events.give_back(device, event)
-                _LOG.info("a call waits for its stream, as its event was refused: %s", str(why))
-            except BaseException:
-                events.give_up(device, event)
-                raise
-            else:
-                events.give_back(device, event)
-                return received
-        yield _cuda.CUDA.record(stream).synchronize
-        return (yield from self._send(plan, request, model, options, attempts))
-
-    def _takes_events(self, plan: Plan) -> Steps[bool]:
-        """Whether the server that has opened the call's memory takes events.
-
-        It is asked after it has opened the memory, once for each. A server that is started anew
-        after that does not know the memory, and refuses the request whatever it makes of an event.
-        """
-        if not self._makes_events:
-            return False
-        for each in plan.used.values():
-            if each.takes_events is None:
-                try:
-                    info = yield _control.get_server_info()
-                except Error:  # As the call itself may tell.
-                    return False
-                each.takes_events = info.takes_events
-        return all(each.takes_events for each in plan.used.values())
-
-    def _record_event(self, stream: Any) -> tuple[Any, bytes] | None:
-        """An event behind the stream's work, and its handle. None: CUDA makes none."""
-        device, events = stream.device_index, _cuda.CUDA.shared_events
-        event = None
-        try:
-            event = events.take(device)
-            return event, _cuda.CUDA.record_shared(event, stream)
-        except RuntimeError as error:
-            if event is not None:
-                events.give_up(device, event)
-            self._makes_events = False
-            _LOG.info("calls wait for their streams, as CUDA makes no event: %s", str(error))
-            return None
 
     def _send(
         self,
@@ -278,12 +206,6 @@ class DevicePlane:
                 message = yield Send(request, repeatable=False)
                 return _response.decode(message, plan.memory)
             except Error as error:
-                if error.field == _EVENT_HANDLE:
-                    # For the moment, or for good.
-                    if not isinstance(error, (ResourceExhaustedError, DeadlineExceededError)):
-                        for each in plan.used.values():
-                            each.takes_events = False
-                    raise _EventRefused(str(error)) from None
                 if isinstance(error, ResourceExhaustedError):  # It has not been begun.
                     yield Pause(attempts.wait_after(error))
                     continue

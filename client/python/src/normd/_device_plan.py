@@ -22,8 +22,6 @@ class Slot:
         self.name = name
         self.bytes = DeviceBytes(flat)
         self.busy: Any = None  # Behind the last call's results.
-        # Whether the server that has opened it takes this process's events; None: not known.
-        self.takes_events: bool | None = None
 
 
 class Plan:

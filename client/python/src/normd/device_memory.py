@@ -27,19 +27,16 @@ class DeviceRegion(Closing):
     device.
 
     A call's inputs are read after the work that PyTorch's current stream of the device was given
-    before the call; work on other streams is the caller's to wait for. The server waits for that
-    work if it takes events. Otherwise, and for a call with a `queue_timeout`, the client waits
-    before it sends the request. When a call returns, its result is there. The server has the memory
-    until `close`; its tensors stay valid, as memory of this process alone. Thread-safe but for its
-    bytes, which must not change while a call uses them.
+    before the call; work on other streams is the caller's to wait for. The client waits for that
+    work before it sends the request. When a call returns, its result is there. The server has the
+    memory until `close`; its tensors stay valid, as memory of this process alone. Thread-safe but
+    for its bytes, which must not change while a call uses them.
     """
 
     def __init__(self, registrar: Registrar, memory: DeviceMemory, name: str, flat: Any) -> None:
         self._registrar = registrar
         self._memory = memory
         self._name = name
-        # Whether the server that has opened it takes this process's events; None: not known.
-        self.takes_events: bool | None = None
         self._lock = threading.Lock()
         self._end = 0  # Of the tensors made so far; of the lock.
         self._flat = flat

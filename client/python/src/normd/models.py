@@ -94,7 +94,6 @@ class ServerInfo:
       max_inflight_bytes: inputs and outputs of all requests at once.
       simd: the CPU's instruction set in use.
       shared_memory_listen: where clients on its machine hand over memory; empty: nowhere.
-      takes_events: whether requests for tensors on its devices may come with an event.
     """
 
     version: str
@@ -106,7 +105,6 @@ class ServerInfo:
     ready: bool
     simd: str
     shared_memory_listen: str = ""
-    takes_events: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,6 @@ def server_info(message: Any) -> ServerInfo:
         ready=message.ready,
         simd=message.simd,
         shared_memory_listen=message.shared_memory_listen,
-        takes_events=message.takes_events,
     )
 
 
