@@ -8,7 +8,7 @@
 # -v $PWD/models:/models serves one's own models. The process is not root and writes nothing, so
 # --read-only --cap-drop=ALL --security-opt=no-new-privileges --security-opt=seccomp=deploy/seccomp.json
 # (that for CPUs) works too. Further flags are appended:
-# docker run ... normd --max_request_bytes=1073741824
+# docker run ... normd --max_request_bytes=1GiB
 ARG BASE=debian:bookworm-slim
 ARG CUDA_BUILD_BASE=nvidia/cuda:13.0.1-devel-ubuntu24.04
 ARG CUDA_BASE=ubuntu:24.04

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "flags/byte_size.h"
 
 namespace normd {
 namespace {
@@ -120,6 +121,19 @@ absl::StatusOr<std::vector<std::string>> FlagSet::Parse(
     }
   }
   return others;
+}
+
+void FlagSet::AddBytes(std::string name, std::int64_t* value, std::int64_t default_value,
+                       std::string help, FlagCheck<std::int64_t> check) {
+  Add(std::move(name), value, default_value, "BYTES", std::move(help), std::move(check));
+  Flag& flag = flags_.back();
+  flag.kind = "a whole number, alone or with a unit, such as 64MiB or 1GB";
+  flag.default_value = FormatByteSize(default_value);
+  flag.parse = [value](absl::string_view text, std::string*) {
+    const std::optional<std::int64_t> bytes = ParseByteSize(text);
+    if (bytes.has_value()) *value = *bytes;
+    return bytes.has_value();
+  };
 }
 
 void FlagSet::SetDefaults() const {

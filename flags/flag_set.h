@@ -6,6 +6,7 @@
 #ifndef NORMD_FLAGS_FLAG_SET_H_
 #define NORMD_FLAGS_FLAG_SET_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <type_traits>
@@ -43,7 +44,7 @@ class FlagSet {
   };
 
   // T: bool, an integer, double, std::string, absl::Duration, or a vector of strings, to which each
-  // occurrence of the flag adds one. `placeholder` names the value or its unit ("MODEL", "BYTES");
+  // occurrence of the flag adds one. `placeholder` names the value or its unit ("MODEL", "N");
   // a bool needs none. `help` is a sentence.
   template <typename T>
   void Add(std::string name, T* value, std::type_identity_t<T> default_value,
@@ -71,9 +72,13 @@ class FlagSet {
   }
   // The same with the variable's own value as the default.
   template <typename T>
-  void Add(std::string name, T* value, std::string placeholder, std::string help) {
-    Add(std::move(name), value, *value, std::move(placeholder), std::move(help));
+  void Add(std::string name, T* value, std::string placeholder, std::string help,
+           FlagCheck<std::type_identity_t<T>> check = {}) {
+    Add(std::move(name), value, *value, std::move(placeholder), std::move(help), std::move(check));
   }
+  // A number of bytes, which may be given with a unit: see ParseByteSize.
+  void AddBytes(std::string name, std::int64_t* value, std::int64_t default_value, std::string help,
+                FlagCheck<std::int64_t> check = {});
   // The flags that are added from now on stand under this title in the help.
   void Section(std::string title) { section_ = std::move(title); }
 

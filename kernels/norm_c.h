@@ -8,10 +8,9 @@
  * takes ownership of a caller's memory. Functions are thread-safe; objects may be shared by threads
  * and must outlive the calls that use them.
  *
- * Compatibility: structures with a struct_size grow at their end alone; the caller sets struct_size
- * to its own sizeof, and what it does not know is taken as zero. norm_batch says how large the
- * caller's segments are, which grow likewise. The other structures never change. A caller that was
- * compiled against any version works with every later one.
+ * Compatibility, from release 1.0 on: structures with a struct_size grow at their end alone; the
+ * caller sets struct_size to its own sizeof, and what it does not know is taken as zero. norm_batch
+ * says how large the caller's tensors are, which grow likewise. The other structures do not change.
  * All functions are there in every build; those of a backend that the build lacks return
  * NORM_UNSUPPORTED. */
 
@@ -27,8 +26,8 @@ extern "C" {
 
 #define NORM_C_API __attribute__((visibility("default")))
 
-/* Counts up when something is added. */
-#define NORM_C_ABI_VERSION 8
+/* Counts up when something is added; the releases before 1.0 have version 1. */
+#define NORM_C_ABI_VERSION 1
 
 typedef int32_t norm_result;
 enum {
@@ -40,16 +39,11 @@ enum {
 };
 
 enum { NORM_FLOAT32 = 1, NORM_FLOAT64 = 2, NORM_FLOAT16 = 3, NORM_BFLOAT16 = 4 };
-enum {
-  NORM_CHANNELS_FIRST = 0,
-  NORM_CHANNELS_LAST = 1,
-  NORM_INTERLEAVED = 2 /* From version 8 on. */
-};
+enum { NORM_CHANNELS_FIRST = 0, NORM_CHANNELS_LAST = 1, NORM_INTERLEAVED = 2 };
 enum {
   NORM_MEAN_VARIANCE = 0,
   NORM_MEAN_SQUARE = 1,
   NORM_GIVEN = 2,
-  /* From version 6 on. */
   NORM_SUM_OF_ABSOLUTES = 3,
   NORM_ROOT_OF_SQUARES = 4,
   NORM_LARGEST_ABSOLUTE = 5
@@ -63,7 +57,7 @@ enum {
   NORM_GELU_TANH = 5
 };
 
-/* The stages beside the statistics; from version 6 on. */
+/* The stages beside the statistics. */
 enum { NORM_ROWS_GROUP = 0, NORM_ROWS_POSITION = 1 };
 enum {
   NORM_COMBINE_NONE = 0,
@@ -85,16 +79,11 @@ typedef struct norm_spec {
   int64_t channels;
   int64_t groups;
   double eps;
-  float leaky_slope; /* Of NORM_LEAKY_RELU. */
-  uint32_t reserved; /* 0 */
-  /* From version 4 on. If it is not 0, the slope, in place of leaky_slope. */
-  double leaky_slope_double;
-  /* From version 5 on. 1: each segment has a residual, and v = x + residual, rounded to dtype,
-   * takes the place of x. */
+  double leaky_slope; /* Of NORM_LEAKY_RELU. */
+  /* The stages; 0: the stage is absent. 1: each segment has a residual, and v = x + residual,
+   * rounded to dtype, takes the place of x. */
   uint8_t residual;
-  uint8_t residual_out; /* 1: v is also written. Only with residual or an input bias. */
-  uint8_t reserved2[6]; /* 0 */
-  /* From version 6 on. Zeros are no stage. */
+  uint8_t residual_out;       /* 1: v is also written. Only with residual or an input bias. */
   uint8_t gate;               /* 1: each segment has one. Only with residual. */
   uint8_t scale;              /* 1: each segment has one. */
   uint8_t shift;              /* 1: each segment has one. */
@@ -104,14 +93,14 @@ typedef struct norm_spec {
   uint8_t combine_output;     /* NORM_COMBINE_NONE, ... */
   uint8_t quantization;       /* NORM_QUANTIZATION_NONE, ... */
   uint8_t quantization_scale; /* NORM_SCALE_STATIC, ... */
-  uint8_t reserved3[7];       /* 0 */
+  uint8_t reserved[5];        /* 0 */
   int64_t styles;             /* > 0 with NORM_STYLE_INDEX and NORM_STYLE_MIX, else 0. */
   double weight_offset;
   /* Exactly this value is added to `scale`. NormSpec has 1 unless it is set; here a structure of
    * zeros has 0, which makes `scale` the factor itself. Adaptive norms want 1. */
   double scale_offset;
   double output_scale; /* With NORM_SCALE_STATIC and a quantization. */
-  /* From version 8 on. With NORM_INTERLEAVED: > 0, their product channels; else 0. A sample is
+  /* With NORM_INTERLEAVED: > 0, their product channels; else 0. A sample is
    * channel_runs[0] x spatial_runs[0] x channel_runs[1] x spatial_runs[1] x ... */
   int64_t channel_runs[4];
 } norm_spec;
@@ -131,7 +120,7 @@ typedef struct norm_params {
   norm_vector beta;
   norm_vector mean; /* With variance: NORM_GIVEN, and only then. */
   norm_vector variance;
-  norm_vector input_bias; /* From version 6 on. */
+  norm_vector input_bias;
 } norm_params;
 
 /* One tensor of the batch: samples x channels x spatial, or samples x spatial x channels; not of
@@ -143,7 +132,7 @@ typedef struct norm_segment {
   int64_t spatial;
 } norm_segment;
 
-/* From version 5 on: a tensor of the batch with all that it may bring. */
+/* A tensor of the batch with all that it may bring. */
 typedef struct norm_tensors {
   const void* x;
   void* y;
@@ -152,7 +141,7 @@ typedef struct norm_tensors {
   const void* residual;      /* With norm_spec.residual, and only then. */
   void* residual_out;        /* With norm_spec.residual_out, and only then. */
   const norm_params* params; /* In place of the batch's; NULL: the batch's. */
-  /* From version 6 on. Each is there with its stage, and only then. */
+  /* Each of the following is there with its stage, and only then. */
   const void* other; /* With combine_input or combine_output. */
   const void* gate;  /* This, scale and shift: samples x channels. */
   const void* scale;
@@ -165,7 +154,7 @@ typedef struct norm_tensors {
   void* mean_out;
   void* rstd_out;
   float* scale_out; /* With NORM_SCALE_ROW and NORM_SCALE_BLOCK. */
-  /* From version 8 on. With NORM_INTERLEAVED: their product is spatial; else 0. */
+  /* With NORM_INTERLEAVED: their product is spatial; else 0. */
   int64_t spatial_runs[4];
 } norm_tensors;
 
@@ -176,7 +165,7 @@ typedef struct norm_batch {
   size_t count;
 } norm_batch;
 
-/* The fused layer of kernels/linear_norm.h; from version 2 on. */
+/* The fused layer of kernels/linear_norm.h. */
 enum {
   NORM_PRECISION_FLOAT32 = 0,
   NORM_PRECISION_TF32 = 1,
@@ -229,7 +218,7 @@ NORM_C_API norm_result norm_cpu_normalize(const norm_cpu_executor* executor, con
                                           const norm_params* params, const norm_segment* segments,
                                           size_t count);
 
-/* The same for a batch; from version 5 on. */
+/* The same for a batch. */
 NORM_C_API norm_result norm_cpu_normalize_batch(const norm_cpu_executor* executor,
                                                 const norm_spec* spec, const norm_params* params,
                                                 const norm_batch* batch);
@@ -267,7 +256,7 @@ typedef struct norm_cuda_launch {
   void* workspace;      /* NULL where norm_cuda_workspace_bytes is 0. */
   size_t workspace_bytes;
   const char* strategy; /* As above. */
-  /* From version 7 on. 1: the workspace is in any state, and the call enqueues its preparation if
+  /* 1: the workspace is in any state, and the call enqueues its preparation if
    * its kernels need one. So every replay of a captured call prepares its own workspace. */
   uint32_t new_workspace;
   uint32_t reserved2; /* 0 */
@@ -278,7 +267,7 @@ NORM_C_API norm_result norm_cuda_normalize(const norm_cuda_device* device, const
                                            const norm_params* params, const norm_segment* segments,
                                            size_t count, const norm_cuda_launch* launch);
 
-/* The same for a batch; from version 5 on. NORM_UNSUPPORTED for a stage that the device's kernels
+/* The same for a batch. NORM_UNSUPPORTED for a stage that the device's kernels
  * do not compute. */
 NORM_C_API norm_result norm_cuda_batch_workspace_bytes(const norm_cuda_device* device,
                                                        const norm_spec* spec,
@@ -289,7 +278,7 @@ NORM_C_API norm_result norm_cuda_normalize_batch(const norm_cuda_device* device,
                                                  const norm_batch* batch,
                                                  const norm_cuda_launch* launch);
 
-/* The fused layer, from version 3 on; kernels/cuda/linear_norm.h says more. Bytes of the device
+/* The fused layer; kernels/cuda/linear_norm.h says more. Bytes of the device
  * memory, aligned to 256 bytes, that prepare fills with the weights for this spec. */
 NORM_C_API norm_result norm_cuda_linear_weight_bytes(const norm_cuda_device* device,
                                                      const norm_linear_spec* spec, size_t* out);

@@ -12,22 +12,6 @@ namespace {
 // A fixed buffer, so that reporting that memory is out needs none.
 thread_local char last_error[512] = "";
 
-// What the first version of each structure had: no caller has less.
-constexpr std::size_t kFirstSpec = offsetof(norm_spec, leaky_slope_double);
-constexpr std::size_t kFirstParams = offsetof(norm_params, variance) + sizeof(norm_vector);
-constexpr std::size_t kFirstLinearSpec = offsetof(norm_linear_spec, reserved) + 3;
-constexpr std::size_t kFirstLinearParams = offsetof(norm_linear_params, bias) + sizeof(norm_vector);
-constexpr std::size_t kFirstBatch = offsetof(norm_batch, count) + sizeof(std::size_t);
-constexpr std::size_t kFirstTensors = offsetof(norm_tensors, params) + sizeof(void*);
-
-// What the caller has of a structure, and zeros for what it does not know.
-template <typename T>
-T Known(const void* in, std::size_t size) {
-  T known{};
-  std::memcpy(&known, in, std::min(size, sizeof(T)));
-  return known;
-}
-
 ParamVector ToVector(const norm_vector& v) {
   // Out of range values stay out of range in eight bits.
   const std::uint32_t dtype = v.dtype > 0xff ? 0xff : v.dtype;
@@ -95,9 +79,9 @@ Status CheckStructSize(const char* name, std::size_t got, std::size_t wanted) {
 
 Status ToSpec(const norm_spec* in, NormSpec* out) {
   if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
-  Status status = CheckStructSize("spec", in->struct_size, kFirstSpec);
+  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_spec));
   if (!status.ok()) return status;
-  const auto spec = Known<norm_spec>(in, in->struct_size);
+  const norm_spec& spec = *in;
   out->statistics = static_cast<Statistics>(spec.statistics);
   out->dtype = static_cast<DType>(spec.dtype);
   out->layout = static_cast<Layout>(spec.layout);
@@ -105,8 +89,7 @@ Status ToSpec(const norm_spec* in, NormSpec* out) {
   out->channels = spec.channels;
   out->groups = spec.groups;
   out->eps = spec.eps;
-  out->leaky_slope = spec.leaky_slope_double != 0 ? spec.leaky_slope_double
-                                                  : static_cast<double>(spec.leaky_slope);
+  out->leaky_slope = spec.leaky_slope;
   out->residual = spec.residual != 0;
   out->residual_out = spec.residual_out != 0;
   out->gate = spec.gate != 0;
@@ -128,17 +111,16 @@ Status ToSpec(const norm_spec* in, NormSpec* out) {
 
 Status ToParams(const norm_params* in, NormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
-  Status status = CheckStructSize("params", in->struct_size, kFirstParams);
+  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_params));
   if (!status.ok()) return status;
-  const auto params = Known<norm_params>(in, in->struct_size);
-  *out = {ToVector(params.gamma), ToVector(params.beta), ToVector(params.mean),
-          ToVector(params.variance), ToVector(params.input_bias)};
+  *out = {ToVector(in->gamma), ToVector(in->beta), ToVector(in->mean), ToVector(in->variance),
+          ToVector(in->input_bias)};
   return Status();
 }
 
 Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out) {
   if (Status status = CheckNotNull("spec", in); !status.ok()) return status;
-  Status status = CheckStructSize("spec", in->struct_size, kFirstLinearSpec);
+  Status status = CheckStructSize("spec", in->struct_size, sizeof(norm_linear_spec));
   if (!status.ok()) return status;
   out->in_features = in->in_features;
   out->out_features = in->out_features;
@@ -154,7 +136,7 @@ Status ToLinearSpec(const norm_linear_spec* in, LinearNormSpec* out) {
 
 Status ToLinearParams(const norm_linear_params* in, LinearNormParams* out) {
   if (Status status = CheckNotNull("params", in); !status.ok()) return status;
-  Status status = CheckStructSize("params", in->struct_size, kFirstLinearParams);
+  Status status = CheckStructSize("params", in->struct_size, sizeof(norm_linear_params));
   if (!status.ok()) return status;
   *out = {ToVector(in->weight), ToVector(in->bias)};
   return Status();
@@ -181,18 +163,19 @@ Status Segments::Take(const norm_segment* segments, std::size_t count) {
 
 Status Segments::Take(const norm_batch* batch) {
   if (Status status = CheckNotNull("batch", batch); !status.ok()) return status;
-  Status status = CheckStructSize("batch", batch->struct_size, kFirstBatch);
+  Status status = CheckStructSize("batch", batch->struct_size, sizeof(norm_batch));
   if (!status.ok()) return status;
   if (batch->count == 0) return Status();
   if (status = CheckNotNull("batch.tensors", batch->tensors); !status.ok()) return status;
-  if (batch->tensors_size < kFirstTensors) {
+  if (batch->tensors_size < sizeof(norm_tensors)) {
     return InvalidArgument("batch.tensors_size: " + std::to_string(batch->tensors_size) +
-                           ", wanted at least " + std::to_string(kFirstTensors));
+                           ", wanted at least " + std::to_string(sizeof(norm_tensors)));
   }
   Segment* const out = Resize(batch->count);
   const char* at = reinterpret_cast<const char*>(batch->tensors);
   for (std::size_t i = 0; i < batch->count; ++i, at += batch->tensors_size) {
-    const auto in = Known<norm_tensors>(at, batch->tensors_size);
+    norm_tensors in;
+    std::memcpy(&in, at, sizeof(in));  // The caller's step may be of any alignment.
     out[i] = ToSegment(in);
     if (in.params == nullptr) continue;
     if (status = ToParams(in.params, &params_.emplace_back()); !status.ok()) return status;

@@ -15,9 +15,6 @@ struct norm_cuda_device {
 
 namespace {
 
-// What the first version of the structure had.
-constexpr std::size_t kFirstLaunch = offsetof(norm_cuda_launch, strategy) + sizeof(void*);
-
 Status ParseStrategy(const char* name, norm::cuda::Strategy* strategy) {
   *strategy = norm::cuda::Strategy::kAuto;
   return name == nullptr ? Status() : norm::cuda::ParseStrategy(name, strategy);
@@ -76,15 +73,15 @@ Status ParseTile(const char* name, norm::cuda::LinearTile* tile) {
 }
 
 Status ToOptions(const norm_cuda_launch& launch, norm::cuda::LaunchOptions* options) {
-  for (Status status : {norm::c::CheckStructSize("launch", launch.struct_size, kFirstLaunch),
-                        ParseStrategy(launch.strategy, &options->forced)}) {
+  for (Status status :
+       {norm::c::CheckStructSize("launch", launch.struct_size, sizeof(norm_cuda_launch)),
+        ParseStrategy(launch.strategy, &options->forced)}) {
     if (!status.ok()) return status;
   }
   options->stream = static_cast<cudaStream_t>(launch.stream);
   options->workspace = launch.workspace;
   options->workspace_bytes = launch.workspace_bytes;
-  options->new_workspace =
-      launch.struct_size >= offsetof(norm_cuda_launch, reserved2) && launch.new_workspace != 0;
+  options->new_workspace = launch.new_workspace != 0;
   return Status();
 }
 
@@ -228,8 +225,9 @@ norm_result norm_cuda_linear_norm(const norm_cuda_device* device, const norm_lin
       if (!status.ok()) return status;
     }
     norm::cuda::LinearLaunchOptions options;
-    for (Status status : {norm::c::CheckStructSize("launch", launch->struct_size, kFirstLaunch),
-                          ParseTile(launch->strategy, &options.forced)}) {
+    for (Status status :
+         {norm::c::CheckStructSize("launch", launch->struct_size, sizeof(norm_cuda_launch)),
+          ParseTile(launch->strategy, &options.forced)}) {
       if (!status.ok()) return status;
     }
     options.stream = static_cast<cudaStream_t>(launch->stream);

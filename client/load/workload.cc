@@ -11,40 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "flags/byte_size.h"
 
 namespace normd::load {
 namespace {
 
 constexpr std::array<const char*, 4> kPriorityNames = {"", "low", "normal", "high"};
-
-struct SizeUnit {
-  const char* name;
-  std::int64_t bytes;
-};
-constexpr SizeUnit kSizeUnits[] = {{"MiB", 1 << 20}, {"KiB", 1 << 10}};
-
-// "65536", "64KiB", "1MiB"; up to 1 GiB. 0 for anything else.
-std::int64_t ParseBytes(absl::string_view text) {
-  std::int64_t scale = 1;
-  for (const SizeUnit& unit : kSizeUnits) {
-    if (!absl::ConsumeSuffix(&text, unit.name)) continue;
-    scale = unit.bytes;
-    break;
-  }
-  constexpr std::int64_t kMost = std::int64_t{1} << 30;
-  std::int64_t count = 0;
-  if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMost / scale) return 0;
-  return count * scale;
-}
-
-std::string FormatBytes(std::int64_t bytes) {
-  for (const SizeUnit& unit : kSizeUnits) {
-    if (bytes % unit.bytes == 0) return absl::StrCat(bytes / unit.bytes, unit.name);
-  }
-  return absl::StrCat(bytes);
-}
 
 // The seed of input `k` of an entry. No entry's first input has the seed of another's further one.
 std::uint64_t SeedOf(std::uint64_t entry_seed, std::size_t k) {
@@ -60,9 +33,10 @@ std::string SetOption(absl::string_view option, MixEntry& entry) {
   const std::pair<absl::string_view, absl::string_view> halves =
       absl::StrSplit(option, absl::MaxSplits('=', 1));
   if (halves.first == "stream") {
-    entry.stream_chunk_bytes = option == "stream" ? kDefaultChunkBytes : ParseBytes(halves.second);
-    if (entry.stream_chunk_bytes > 0) return "";
-    return absl::StrCat(option, " is not a size from 1 to 1024MiB, such as 256KiB");
+    entry.stream_chunk_bytes =
+        option == "stream" ? kDefaultChunkBytes : ParseByteSize(halves.second).value_or(0);
+    if (entry.stream_chunk_bytes > 0 && entry.stream_chunk_bytes <= kMaxChunkBytes) return "";
+    return absl::StrCat(option, " is not a size from 1 to 1GiB, such as 256KiB");
   }
   if (halves.first == "outputs") {
     entry.outputs = absl::StrSplit(halves.second, '+', absl::SkipEmpty());
@@ -169,7 +143,7 @@ std::string MixEntry::ToString() const {
                     ":queue_timeout=", absl::FormatDuration(absl::FromChrono(queue_timeout)));
   }
   if (!outputs.empty()) absl::StrAppend(&text, ":outputs=", absl::StrJoin(outputs, "+"));
-  if (streamed()) absl::StrAppend(&text, ":stream=", FormatBytes(stream_chunk_bytes));
+  if (streamed()) absl::StrAppend(&text, ":stream=", FormatByteSize(stream_chunk_bytes));
   return text;
 }
 

@@ -63,6 +63,7 @@ struct MixEntry {
 absl::StatusOr<std::vector<MixEntry>> ParseMix(absl::string_view text);
 
 inline constexpr std::int64_t kDefaultChunkBytes = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMaxChunkBytes = std::int64_t{1} << 30;
 
 // A kind of request with its tensors.
 struct Item {

@@ -3,36 +3,29 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "flags/flag_checks.h"
 
 namespace normd::load {
-namespace {
-
-// A check of a flag whose value is wrong unless it is in its range.
-FlagCheck<absl::Duration> Between(absl::Duration least, absl::Duration most, const char* wanted) {
-  return [=](absl::Duration value) { return least <= value && value <= most ? "" : wanted; };
-}
-
-}  // namespace
 
 void BalanceFlags::AddTo(FlagSet& flags) {
   flags.Add("balance", &policy, "POLICY",
             "How calls are spread over several servers, which are asked for their health: "
             "round_robin, the default with several, or least_outstanding.");
-  flags.Add("max_attempts", &max_attempts, max_attempts, "N",
+  flags.Add("max_attempts", &max_attempts, "N",
             "Balanced: how often a call is tried, at other servers if it can be; 0 is 5 with "
             "several servers and 1 with one.",
-            [](int value) { return value < 0 || value > 100 ? "0 to 100" : ""; });
-  flags.Add("retry_tokens", &retry_tokens, retry_tokens, "N",
+            From(0, 100));
+  flags.Add("retry_tokens", &retry_tokens, "N",
             "Balanced: how many retries there may be at once; ten calls that succeed give one "
             "more.",
-            [](double value) { return value >= 0 ? "" : "0 or more"; });
-  flags.Add("hedge_after", &hedge_after, hedge_after, "DURATION",
+            FromReal(0));
+  flags.Add("hedge_after", &hedge_after, "DURATION",
             "Balanced: a call without a response for so long also goes to a second server; 0 "
             "never.",
-            Between(absl::ZeroDuration(), absl::Hours(1), "0 to 1h"));
-  flags.Add("resolve_interval", &resolve_interval, resolve_interval, "DURATION",
+            UpTo(absl::Hours(1)));
+  flags.Add("resolve_interval", &resolve_interval, "DURATION",
             "Balanced: how often the servers' names are resolved anew, 1s or more.",
-            Between(absl::Seconds(1), absl::InfiniteDuration(), "1s or more"));
+            FromTime(absl::Seconds(1)));
 }
 
 absl::StatusOr<std::optional<client::FleetOptions>> BalanceFlags::Make(

@@ -47,8 +47,6 @@ MixEntry ReadMixEntry(const Json& json) {
   }
   entry.priority = static_cast<Priority>(priority);
   entry.queue_timeout = FromSeconds(json.value("queue_timeout_s", 0.0));
-  // Some reports know one further input.
-  if (json.contains("y")) entry.SetInput("y", ReadShape(json.at("y"), "options.mix.y"));
   if (json.contains("inputs")) {
     for (const auto& [name, shape] : json.at("inputs").items()) {
       entry.SetInput(name, ReadShape(shape, "options.mix.inputs"));

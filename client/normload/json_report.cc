@@ -28,8 +28,6 @@ Json MixJson(const std::vector<MixEntry>& mix) {
     for (std::size_t i = 1; i < entry.inputs.size(); ++i) {
       one["inputs"][entry.inputs[i].name] = DimsJson(entry.inputs[i].shape);
     }
-    // Readers of schema version 1 know a further input by this field alone.
-    if (one.contains("inputs") && one["inputs"].contains("y")) one["y"] = one["inputs"]["y"];
     if (entry.priority != Priority::kUnspecified) {
       one["priority"] = static_cast<int>(entry.priority);
     }

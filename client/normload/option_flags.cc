@@ -1,9 +1,13 @@
 #include "client/normload/option_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "flags/flag_checks.h"
 
 namespace normd::load {
 namespace {
+
+// More than any machine does; a search and its clock go no further either.
+constexpr double kMaxRate = 1e6;
 
 void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("Whom to load:");
@@ -14,9 +18,10 @@ void AddServerFlags(ProgramOptions& o, FlagSet& flags) {
   o.balance.AddTo(flags);
   flags.Add("protocol", &o.protocol_text, "NAME",
             "normd: Normalize and NormalizeStream; oip: ModelInfer of the Open Inference Protocol, "
-            "whose responses tell neither stages nor batches.");
+            "whose responses tell neither stages nor batches.",
+            BeOneOf({"normd", "oip"}));
   flags.Add("connections", &o.connections, "N",
-            "Connections; 0 is one for each caller, at most 16.");
+            "Connections; 0 is one for each caller, at most 16.", From(0, 10000));
   o.plane_flags.AddTo(flags);
   o.connection.AddTo(flags);
 }
@@ -26,21 +31,26 @@ void AddLoadFlags(ProgramOptions& o, FlagSet& flags) {
       "When to send: in a closed loop (what can the server do?), or in an open one (what do users "
       "wait?):");
   flags.Add("concurrency", &o.concurrency, "N",
-            "Closed loop: callers that each wait for their response before they send again.");
+            "Closed loop: callers that each wait for their response before they send again.",
+            From(1, 100000));
   flags.Add("rate", &o.rate, "R",
-            "Open loop: requests per second, whatever the server does; 0 is the closed loop.");
-  flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.");
+            "Open loop: requests per second, whatever the server does; 0 is the closed loop.",
+            FromReal(0, kMaxRate));
+  flags.Add("arrival", &o.arrival, "KIND", "Open loop: poisson or constant.",
+            BeOneOf({"poisson", "constant"}));
   flags.Add("profile", &o.profile_text, "STEPS",
             "Open loop: steps and ramps instead of --rate, such as 1000@10s,1000..4000@30s.");
   flags.Add("arrivals_file", &o.arrivals_file, "FILE",
             "Open loop: a trace, with the time of a request in seconds on each line.");
   flags.Add("max_inflight", &o.max_inflight, "N",
-            "Open loop: with so many unanswered, sending waits (and the wait is measured).");
+            "Open loop: with so many unanswered, sending waits (and the wait is measured).",
+            From(1));
   flags.Add("max_sending", &o.max_sending, "N",
             "Calls of one connection that gRPC has at once, of Normalize. Others wait in normload: "
             "the newest goes first once the oldest has spent half its --timeout, and what has "
             "reached it when a call ends is given up unsent. 0: gRPC has all, and sends the oldest "
-            "first, however late.");
+            "first, however late.",
+            From(0));
   flags.Add("sweep", &o.sweep_text, "VARIABLE=VALUES",
             "A run at each of several loads: concurrency=1..64*2, or rate=1000..8000+1000.");
   flags.Add("find_max", &o.find_max, "",
@@ -60,35 +70,42 @@ void AddRequestFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Add("stream", &o.stream, "",
             "Sends the tensor through NormalizeStream, with --model: the call for tensors that are "
             "larger than a message.");
-  flags.Add("chunk_bytes", &o.chunk_bytes, "N", "Bytes of the tensor in a message of a stream.");
+  flags.AddBytes("chunk_bytes", &o.chunk_bytes, o.chunk_bytes,
+                 "Of the tensor in a message of a stream.", From(1, kMaxChunkBytes));
   flags.Add("mix", &o.mix_text, "MIX",
             "Several: model:shape:dtype:weight,...; an entry may end with :priority=high, "
             ":timeout=20ms, :queue_timeout=5ms, :stream or :stream=256KiB, :outputs=y+mean, "
             ":NAME=DIMS (a further input, such as :y=8x512).");
   flags.Add("version", &o.version, "N", "The models' version; 0 is the highest loaded.");
   flags.Add("seed", &o.seed, "N", "Of the tensors, the mix and the arrivals.");
-  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.");
-  flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.");
+  flags.Add("timeout", &o.timeout, "DURATION", "Deadline of each call; inf is none.", BePositive);
+  flags.Add("cancel_share", &o.cancel_share, "X", "Share of the calls that the client cancels.",
+            FromReal(0, 1));
   flags.Add("cancel_after", &o.cancel_after, "DURATION",
-            "How long after they left, to about a millisecond.");
+            "How long after they left, to about a millisecond.", UpTo(absl::Hours(1)));
 }
 
 void AddStopFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Section("When to stop:");
   flags.Add("duration", &o.duration, "DURATION",
             "How long to measure, each run; 5s by default with --find_max, 60s with --stable_p99, "
-            "without a limit where --requests, --profile or --arrivals_file is given.");
-  flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.");
-  flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.");
+            "without a limit where --requests, --profile or --arrivals_file is given.",
+            BePositive);
+  flags.Add("requests", &o.requests, "N", "How many requests to measure; 0 is no limit.", From(0));
+  flags.Add("warmup", &o.warmup, "DURATION", "Sent before, and not measured.",
+            UpTo(absl::Hours(24)));
   flags.Add(
       "stable_p99", &o.stable_p99, "X",
       "Ends the run when the p99 of three windows in a row differ by at most this share, such "
-      "as 0.05; 0 never.");
-  flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.");
+      "as 0.05; 0 never.",
+      FromReal(0));
+  flags.Add("stable_window", &o.stable_window, "DURATION", "How long such a window is.",
+            FromTime(absl::Nanoseconds(1), absl::Hours(1)));
   flags.Add("stop_error_share", &o.stop_error_share, "X",
-            "Ends the run when a larger share of at least 100 requests failed; 1 never.");
+            "Ends the run when a larger share of at least 100 requests failed; 1 never.",
+            FromReal(0, 1));
   flags.Add("give_up_after", &o.give_up_after, "N",
-            "Ends the run after so many UNAVAILABLE in a row; 0 never.");
+            "Ends the run after so many UNAVAILABLE in a row; 0 never.", From(0));
 }
 
 }  // namespace
@@ -113,11 +130,11 @@ void AddFlags(ProgramOptions& o, FlagSet& flags) {
   flags.Add("quiet", &o.quiet, "", "No progress, only the report.");
   flags.Section("What is a failure:");
   flags.Add("max_error_share", &o.max_error_share, "X",
-            "Exits with 1 when a larger share of the requests failed.");
+            "Exits with 1 when a larger share of the requests failed.", FromReal(0, 1));
   flags.Add("require_slo", &o.require_slo, "",
             "Exits with 1 when --slo was missed, by any run of a sweep.");
   flags.Add("verify", &o.verify, "", "Checks responses against float64; needs --model_repository.");
-  flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.");
+  flags.Add("verify_every", &o.verify_every, "N", "Checks one response in N.", From(1));
   flags.Add("model_repository", &o.model_repository, "DIR", "Folder of the server's models.");
   flags.Section("");
   flags.Add("help", &o.help, "", "Prints this.");

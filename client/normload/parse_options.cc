@@ -15,57 +15,6 @@
 namespace normd::load {
 namespace {
 
-// More than any machine does; a search and its clock go no further either.
-constexpr double kMaxRate = 1e6;
-
-absl::Status CheckNumbers(const ProgramOptions& o) {
-  const auto wrong = [](const char* flag, const auto& got, const char* wanted) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", got, ", wanted ", wanted));
-  };
-  if (o.concurrency < 1 || o.concurrency > 100000) {
-    return wrong("concurrency", o.concurrency, "1 to 100000");
-  }
-  if (!(o.rate >= 0 && o.rate <= kMaxRate)) return wrong("rate", o.rate, "0 to 1e6");
-  if (o.arrival != "poisson" && o.arrival != "constant") {
-    return wrong("arrival", o.arrival, "poisson or constant");
-  }
-  if (o.chunk_bytes < 1 || o.chunk_bytes > (std::int64_t{1} << 30)) {
-    return wrong("chunk_bytes", o.chunk_bytes, "1 to 1073741824");
-  }
-  if (o.max_inflight < 1) return wrong("max_inflight", o.max_inflight, "1 or more");
-  if (o.max_sending < 0) return wrong("max_sending", o.max_sending, "0 or more");
-  if (o.connections < 0 || o.connections > 10000) {
-    return wrong("connections", o.connections, "0 to 10000");
-  }
-  if (o.timeout <= absl::ZeroDuration())
-    return wrong("timeout", absl::FormatDuration(o.timeout), "more than 0");
-  if (o.duration <= absl::ZeroDuration())
-    return wrong("duration", absl::FormatDuration(o.duration), "more than 0");
-  if (o.requests < 0) return wrong("requests", o.requests, "0 or more");
-  if (o.warmup < absl::ZeroDuration() || o.warmup > absl::Hours(24)) {
-    return wrong("warmup", absl::FormatDuration(o.warmup), "0 to 24h");
-  }
-  if (o.give_up_after < 0) return wrong("give_up_after", o.give_up_after, "0 or more");
-  if (o.verify_every < 1) return wrong("verify_every", o.verify_every, "1 or more");
-  if (!(o.cancel_share >= 0 && o.cancel_share <= 1)) {
-    return wrong("cancel_share", o.cancel_share, "0 to 1");
-  }
-  if (o.cancel_after < absl::ZeroDuration() || o.cancel_after > absl::Hours(1)) {
-    return wrong("cancel_after", absl::FormatDuration(o.cancel_after), "0 to 1h");
-  }
-  if (!(o.stable_p99 >= 0)) return wrong("stable_p99", o.stable_p99, "0 or more");
-  if (o.stable_window <= absl::ZeroDuration() || o.stable_window > absl::Hours(1)) {
-    return wrong("stable_window", absl::FormatDuration(o.stable_window), "more than 0, up to 1h");
-  }
-  if (!(o.stop_error_share >= 0 && o.stop_error_share <= 1)) {
-    return wrong("stop_error_share", o.stop_error_share, "0 to 1");
-  }
-  if (!(o.max_error_share >= 0 && o.max_error_share <= 1)) {
-    return wrong("max_error_share", o.max_error_share, "0 to 1");
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
   if (o.model.empty() == o.mix_text.empty()) {
     return absl::InvalidArgumentError(
@@ -98,10 +47,6 @@ absl::StatusOr<std::vector<MixEntry>> MixOf(const ProgramOptions& o) {
 
 absl::Status SetProtocol(ProgramOptions& o) {
   if (o.protocol_text == "normd") return absl::OkStatus();
-  if (o.protocol_text != "oip") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--protocol: ", o.protocol_text, ", wanted normd or oip"));
-  }
   for (const MixEntry& entry : o.mix) {
     if (!entry.streamed()) continue;
     return absl::InvalidArgumentError(absl::StrCat("--protocol: oip, wanted normd for ",
@@ -229,7 +174,6 @@ absl::StatusOr<ProgramOptions> ParseOptions(absl::Span<const std::string> argume
   }
   SetDefaultTimes(default_duration, default_warmup, o);
   if (absl::Status status = flags.Check(); !status.ok()) return status;
-  if (absl::Status status = CheckNumbers(o); !status.ok()) return status;
   if (absl::Status status = SetArrivals(o); !status.ok()) return status;
   if (!o.slo.empty()) {
     const absl::StatusOr<Objective> objective = ParseObjective(o.slo);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "flags/flag_checks.h"
 
 namespace normd::load {
 namespace {
@@ -51,7 +52,8 @@ void PlaneFlags::AddTo(FlagSet& flags) {
             "For --plane=shm: the server's --shared_memory_listen, such as "
             "unix:///run/normd/regions.");
   flags.Add("cuda_device", &device, "N",
-            "For --plane=cuda: the device, by the number that client and server have for it.");
+            "For --plane=cuda: the device, by the number that client and server have for it.",
+            From(0));
 }
 
 absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
@@ -79,7 +81,6 @@ absl::StatusOr<Plane> PlaneFlags::Make(const PlannedCalls& calls) const {
 }
 
 absl::StatusOr<Plane> PlaneFlags::DevicePlane(const PlannedCalls& calls) const {
-  if (device < 0) return Wrong("cuda_device", absl::StrCat(device), "0 or more");
   if (absl::Status status = CheckShared(Plane::kDevice, calls); !status.ok()) return status;
   return Plane::kDevice;
 }

@@ -331,9 +331,7 @@ norm::Activation ActivationOf(v1::Activation activation) {
 }
 
 double LeakySlopeOf(const v1::ModelConfig& config) {
-  if (config.has_leaky_slope()) return config.leaky_slope();
-  return config.has_leaky_slope_float() ? static_cast<double>(config.leaky_slope_float())
-                                        : norm::NormSpec().leaky_slope;
+  return config.has_leaky_slope() ? config.leaky_slope() : norm::NormSpec().leaky_slope;
 }
 
 absl::Status FromKernels(const norm::Status& status) {

@@ -32,7 +32,6 @@ absl::StatusOr<std::unique_ptr<ReferenceOperation>> MakeReferenceNorm(const v1::
 
 // As the kernels call and take them.
 norm::Activation ActivationOf(v1::Activation activation);
-// Older servers send the slope in leaky_slope_float alone.
 double LeakySlopeOf(const v1::ModelConfig& config);
 
 // InvalidArgument with the kernels' message.

@@ -41,7 +41,8 @@ from pathlib import Path
 import torch
 
 import compare_torch
-from torch_library import DTYPES, GRAPH_CALLS, Launch, Library, Vector, graph_times
+from torch_library import (DTYPES, GRAPH_CALLS, Launch, Library, Params, Spec, Vector,
+                           graph_times)
 
 EPS = 1e-5
 OUTPUT_SCALE = 11 / 1024  # A float exactly, with which no y of these tensors is saturated.
@@ -183,23 +184,15 @@ class FlashInfer:
         return call
 
 
-class Spec(compare_torch.Spec):
-    """norm_spec up to ABI version 6."""
-
-    _fields_ = [("leaky_slope_double", ctypes.c_double), ("residual", ctypes.c_uint8),
-                ("residual_out", ctypes.c_uint8), ("reserved2", ctypes.c_uint8 * 6),
-                ("gate_to_combine_output", ctypes.c_uint8 * 7), ("quantization", ctypes.c_uint8),
-                ("quantization_scale", ctypes.c_uint8), ("reserved3", ctypes.c_uint8 * 7),
-                ("styles", ctypes.c_int64), ("weight_offset", ctypes.c_double),
-                ("scale_offset", ctypes.c_double), ("output_scale", ctypes.c_double)]
-
-
 class BatchTensors(ctypes.Structure):
-    """norm_tensors up to ABI version 5."""
+    """norm_tensors."""
 
     _fields_ = [("x", ctypes.c_void_p), ("y", ctypes.c_void_p), ("samples", ctypes.c_int64),
                 ("spatial", ctypes.c_int64), ("residual", ctypes.c_void_p),
-                ("residual_out", ctypes.c_void_p), ("params", ctypes.c_void_p)]
+                ("residual_out", ctypes.c_void_p), ("params", ctypes.c_void_p),
+                ("other_to_style_tensor", ctypes.c_void_p * 7), ("style_spatial", ctypes.c_int64),
+                ("mean_out", ctypes.c_void_p), ("rstd_out", ctypes.c_void_p),
+                ("scale_out", ctypes.c_void_p), ("spatial_runs", ctypes.c_int64 * 4)]
 
 
 class Batch(ctypes.Structure):
@@ -218,8 +211,7 @@ def our_arguments(workload, tensors, parameters):
         spec.quantization, spec.output_scale = FLOAT8_E4M3, OUTPUT_SCALE
     gamma, beta = (Vector(address(each), DTYPES[each.dtype] if each is not None else 1, 0)
                    for each in parameters)
-    params = compare_torch.Params(ctypes.sizeof(compare_torch.Params), 0, gamma, beta,
-                                  Vector(None, 1, 0), Vector(None, 1, 0))
+    params = Params(ctypes.sizeof(Params), 0, gamma, beta)
     only = BatchTensors(address(tensors.x), address(tensors.y), workload.rows, 1,
                         address(tensors.residual), address(tensors.residual_out), None)
     batch = Batch(ctypes.sizeof(Batch), ctypes.sizeof(BatchTensors), ctypes.pointer(only), 1)

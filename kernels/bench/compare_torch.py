@@ -32,20 +32,8 @@ import torch
 import torch.nn.functional as F
 
 import compare_torch_linear
-from torch_library import DTYPES, Launch, Library, Vector, call_times, graph_times
-
-
-class Spec(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("statistics", ctypes.c_uint8),
-                ("dtype", ctypes.c_uint8), ("layout", ctypes.c_uint8),
-                ("activation", ctypes.c_uint8), ("channels", ctypes.c_int64),
-                ("groups", ctypes.c_int64), ("eps", ctypes.c_double),
-                ("leaky_slope", ctypes.c_float), ("reserved", ctypes.c_uint32)]
-
-
-class Params(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
-                ("gamma", Vector), ("beta", Vector), ("mean", Vector), ("variance", Vector)]
+from torch_library import (DTYPES, Launch, Library, Params, Spec, Vector, call_times,
+                           graph_times)
 
 
 class Segment(ctypes.Structure):

@@ -17,10 +17,36 @@ class Vector(ctypes.Structure):
                 ("reserved", ctypes.c_uint32)]
 
 
+class Spec(ctypes.Structure):
+    """norm_spec."""
+
+    _fields_ = [("struct_size", ctypes.c_uint32), ("statistics", ctypes.c_uint8),
+                ("dtype", ctypes.c_uint8), ("layout", ctypes.c_uint8),
+                ("activation", ctypes.c_uint8), ("channels", ctypes.c_int64),
+                ("groups", ctypes.c_int64), ("eps", ctypes.c_double),
+                ("leaky_slope", ctypes.c_double), ("residual", ctypes.c_uint8),
+                ("residual_out", ctypes.c_uint8), ("gate_to_combine_output", ctypes.c_uint8 * 7),
+                ("quantization", ctypes.c_uint8), ("quantization_scale", ctypes.c_uint8),
+                ("reserved", ctypes.c_uint8 * 5), ("styles", ctypes.c_int64),
+                ("weight_offset", ctypes.c_double), ("scale_offset", ctypes.c_double),
+                ("output_scale", ctypes.c_double), ("channel_runs", ctypes.c_int64 * 4)]
+
+
+class Params(ctypes.Structure):
+    """norm_params."""
+
+    _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
+                ("gamma", Vector), ("beta", Vector), ("mean", Vector), ("variance", Vector),
+                ("input_bias", Vector)]
+
+
 class Launch(ctypes.Structure):
+    """norm_cuda_launch."""
+
     _fields_ = [("struct_size", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
                 ("stream", ctypes.c_void_p), ("workspace", ctypes.c_void_p),
-                ("workspace_bytes", ctypes.c_size_t), ("strategy", ctypes.c_char_p)]
+                ("workspace_bytes", ctypes.c_size_t), ("strategy", ctypes.c_char_p),
+                ("new_workspace", ctypes.c_uint32), ("reserved2", ctypes.c_uint32)]
 
 
 class Library:

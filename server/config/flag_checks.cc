@@ -2,38 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace normd {
-
-FlagCheck<std::int64_t> From(std::int64_t low, std::int64_t high) {
-  return [low, high](std::int64_t value) -> std::string {
-    if (value >= low && value <= high) return "";
-    if (high == kUnbounded) return absl::StrCat("at least ", low);
-    return absl::StrCat("from ", low, " to ", high);
-  };
-}
-
-FlagCheck<absl::Duration> UpTo(absl::Duration high) {
-  return [high](absl::Duration value) -> std::string {
-    if (value >= absl::ZeroDuration() && value <= high) return "";
-    return absl::StrCat("from 0 to ", absl::FormatDuration(high));
-  };
-}
-
-FlagCheck<absl::Duration> From1MsTo(absl::Duration high) {
-  return [high](absl::Duration value) -> std::string {
-    if (value >= absl::Milliseconds(1) && value <= high) return "";
-    return absl::StrCat("from 1ms to ", absl::FormatDuration(high));
-  };
-}
 
 FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high) {
   return [high](absl::Duration value) -> std::string {
@@ -42,8 +18,6 @@ FlagCheck<absl::Duration> BeOffOrFrom10MsTo(absl::Duration high) {
     return absl::StrCat("0, or from 10ms to ", absl::FormatDuration(high));
   };
 }
-
-std::string BeAShare(double value) { return value > 0 && value <= 1 ? "" : "above 0, at most 1"; }
 
 std::string BeFolders(const std::string& value) {
   if (value.empty()) return "a folder";
@@ -91,13 +65,6 @@ std::string BeOnOffOrAuto(const std::string& value) {
 
 std::string BeAnAddressOrNone(const std::string& value) {
   return value.empty() ? "" : BeAnAddress(value);
-}
-
-FlagCheck<std::string> BeOneOf(std::vector<std::string> known) {
-  return [known = std::move(known)](const std::string& value) -> std::string {
-    if (std::find(known.begin(), known.end(), value) != known.end()) return "";
-    return absl::StrCat(absl::StrJoin(known.begin(), known.end() - 1, ", "), " or ", known.back());
-  };
 }
 
 }  // namespace normd

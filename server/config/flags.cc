@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "flags/flag_checks.h"
 #include "server/config/flag_checks.h"
 
 namespace normd {
@@ -76,20 +77,21 @@ void AddTls(FlagSet& flags, ServerConfig& c) {
 
 void AddBudgets(FlagSet& flags, ServerConfig& c) {
   flags.Section("How much at once:");
-  flags.Add("max_request_bytes", &c.max_request_bytes, 256 * kMiB, "BYTES",
-            "Largest tensor of one request.", From(1, kMaxMessageBytes));
-  flags.Add("max_inflight_bytes", &c.max_inflight_bytes, kGiB, "BYTES",
-            "Inputs and outputs of all requests inside at once.", From(1));
+  flags.AddBytes("max_request_bytes", &c.max_request_bytes, 256 * kMiB,
+                 "Largest tensor of one request.", From(1, kMaxMessageBytes));
+  flags.AddBytes("max_inflight_bytes", &c.max_inflight_bytes, kGiB,
+                 "Inputs and outputs of all requests inside at once.", From(1));
   flags.Add("max_inflight_requests", &c.max_inflight_requests, 16384, "N",
             "Requests inside at once.", From(1));
   flags.Add("max_connection_calls", &c.max_connection_calls, 0, "N",
             "Calls of one connection at once, streams among them; a client's further ones wait on "
             "its side, unsent; 0: two for each core, at least four.",
             From(0, kMiB));
-  flags.Add("max_transport_bytes", &c.max_transport_bytes, kGiB, "BYTES",
-            "What gRPC may hold of messages on their way in and out; as it fills, clients may send "
-            "less; 0: no limit.",
-            From(0));
+  flags.AddBytes(
+      "max_transport_bytes", &c.max_transport_bytes, kGiB,
+      "What gRPC may hold of messages on their way in and out; as it fills, clients may send "
+      "less; 0: no limit.",
+      From(0));
   flags.Add("max_connection_share", &c.max_connection_share, 0.5, "SHARE",
             "How much one connection may have of max_inflight_bytes and of max_inflight_requests: "
             "this share of what is free and its own together; 1: no bound, for a proxy in front.",
@@ -127,22 +129,23 @@ void AddSharedMemory(FlagSet& flags, ServerConfig& c) {
   flags.Add("max_shared_regions", &c.max_shared_regions, 1024, "N",
             "Regions that are mapped at once, at most half of what vm.max_map_count leaves.",
             From(1, 65536));
-  flags.Add("max_shared_bytes", &c.max_shared_bytes, 64 * kGiB, "BYTES",
-            "Their bytes. They are the clients' memory; the server pays the page tables, 2 KiB for "
-            "each MiB.",
-            From(1, 1024 * kTiB));
+  flags.AddBytes(
+      "max_shared_bytes", &c.max_shared_bytes, 64 * kGiB,
+      "Their bytes. They are the clients' memory; the server pays the page tables, 2 KiB for "
+      "each MiB.",
+      From(1, 1024 * kTiB));
   flags.Add("max_identity_shared_regions", &c.max_identity_shared_regions, 256, "N",
             "Those of one identity, or of all clients without a policy_file.", From(1, 65536));
-  flags.Add("max_identity_shared_bytes", &c.max_identity_shared_bytes, 32 * kGiB, "BYTES",
-            "Their bytes.", From(1, 1024 * kTiB));
-  flags.Add(
-      "max_locked_shared_bytes", &c.max_locked_shared_bytes, 8 * kGiB, "BYTES",
+  flags.AddBytes("max_identity_shared_bytes", &c.max_identity_shared_bytes, 32 * kGiB,
+                 "Their bytes.", From(1, 1024 * kTiB));
+  flags.AddBytes(
+      "max_locked_shared_bytes", &c.max_locked_shared_bytes, 8 * kGiB,
       "Bytes of regions whose pages are locked, so that devices read and write them directly; "
       "the rest is copied. 0: none.",
       From(0, 1024 * kTiB));
-  flags.Add("max_identity_locked_shared_bytes", &c.max_identity_locked_shared_bytes, 4 * kGiB,
-            "BYTES", "Those of one identity, or of all clients without a policy_file.",
-            From(0, 1024 * kTiB));
+  flags.AddBytes("max_identity_locked_shared_bytes", &c.max_identity_locked_shared_bytes, 4 * kGiB,
+                 "Those of one identity, or of all clients without a policy_file.",
+                 From(0, 1024 * kTiB));
 }
 
 void AddConnections(FlagSet& flags, ServerConfig& c) {
@@ -161,8 +164,8 @@ void AddConnections(FlagSet& flags, ServerConfig& c) {
             "How long a call's message may be half sent at less than min_message_rate before its "
             "connection is ended, such as 10s; 0: for ever.",
             UpTo(absl::Hours(24)));
-  flags.Add("min_message_rate", &c.min_message_rate, 4096, "BYTES",
-            "What a half-sent message must bring in a second.", From(1, kTiB));
+  flags.AddBytes("min_message_rate", &c.min_message_rate, 4096,
+                 "What a half-sent message must bring in a second.", From(1, kTiB));
   flags.Add("keepalive_time", &c.keepalive_time, absl::Minutes(1), "DURATION",
             "How long a connection may be silent before the server pings its client, such as 30s; "
             "0: never.",
@@ -189,10 +192,11 @@ void AddConnections(FlagSet& flags, ServerConfig& c) {
 
 void AddStreams(FlagSet& flags, ServerConfig& c) {
   flags.Section("Streams and slow clients:");
-  flags.Add("stream_window_bytes", &c.stream_window_bytes, 32 * kMiB, "BYTES",
-            "What the server holds at once of one stream's inputs; a row may have three quarters "
-            "of it.",
-            From(64 * kKiB, kTiB));
+  flags.AddBytes(
+      "stream_window_bytes", &c.stream_window_bytes, 32 * kMiB,
+      "What the server holds at once of one stream's inputs; a row may have three quarters "
+      "of it.",
+      From(64 * kKiB, kTiB));
   flags.Add("stream_idle_timeout", &c.stream_idle_timeout, absl::Minutes(1), "DURATION",
             "How long a stream's client may not send what is waited for, or not take a message "
             "that is being sent, before it is given up, such as 10s; 0: for ever.",
@@ -207,18 +211,20 @@ void AddBatching(FlagSet& flags, ServerConfig& c) {
   flags.Section("Queue and batches:");
   flags.Add("max_batch_rows", &c.max_batch_rows, kMiB, "N",
             "Rows of one batch (a larger request makes a batch of its own).", From(1));
-  flags.Add("max_batch_bytes", &c.max_batch_bytes, 0, "BYTES",
-            "Inputs of one batch; 0: what suits the device, 256 KiB for the CPU, 2 MiB for CUDA.",
-            From(0, kTiB));
+  flags.AddBytes(
+      "max_batch_bytes", &c.max_batch_bytes, 0,
+      "Inputs of one batch; 0: what suits the device, 256 KiB for the CPU, 2 MiB for CUDA.",
+      From(0, kTiB));
   flags.Add("max_queue_delay", &c.max_queue_delay, absl::ZeroDuration(), "DURATION",
             "How long a free lane waits for company for the oldest request, such as 200us.",
             UpTo(absl::Minutes(1)));
   flags.Add("max_queue_requests", &c.max_queue_requests, 1024, "N",
             "Requests that wait for one model version.", From(1));
-  flags.Add("max_inline_bytes", &c.max_inline_bytes, kMiB, "BYTES",
-            "Largest tensor that is computed on the thread that received it when nothing waits; "
-            "with CUDA at most 256 KiB; 0: every request goes to a lane.",
-            From(0));
+  flags.AddBytes(
+      "max_inline_bytes", &c.max_inline_bytes, kMiB,
+      "Largest tensor that is computed on the thread that received it when nothing waits; "
+      "with CUDA at most 256 KiB; 0: every request goes to a lane.",
+      From(0));
   flags.Add("priority_aging", &c.priority_aging, absl::Seconds(1), "DURATION",
             "How much longer a request has waited than one of the next higher priority to go "
             "first.",
@@ -232,8 +238,7 @@ void AddCpu(FlagSet& flags, ServerConfig& c) {
             From(0, 1024));
   flags.Add("cpu_threads", &c.cpu_threads, 0, "N",
             "Threads that compute on the CPU; 0: one for each core.", From(0, 4096));
-  flags.Add("pool_bytes", &c.pool_bytes, 256 * kMiB, "BYTES", "Free memory kept for reuse.",
-            From(0));
+  flags.AddBytes("pool_bytes", &c.pool_bytes, 256 * kMiB, "Free memory kept for reuse.", From(0));
 }
 
 void AddDevices(FlagSet& flags, ServerConfig& c) {
@@ -246,16 +251,17 @@ void AddDevices(FlagSet& flags, ServerConfig& c) {
             "At most so many lanes of a device compute small batches (of up to 2 MiB, through the "
             "link) at once: more take the cores from the threads that receive and send; 0: all.",
             From(0, 64));
-  flags.Add("device_staging_bytes", &c.device_staging_bytes, 0, "BYTES",
-            "Page-locked host memory through which the lanes of each device gather large inputs; "
-            "0: 16 MiB for each lane, with several devices 6 MiB.",
-            From(0));
+  flags.AddBytes(
+      "device_staging_bytes", &c.device_staging_bytes, 0,
+      "Page-locked host memory through which the lanes of each device gather large inputs; "
+      "0: 16 MiB for each lane, with several devices 6 MiB.",
+      From(0));
   flags.Add("device_spin_wait", &c.device_spin_wait, absl::Milliseconds(2), "DURATION",
             "How long one lane of the devices spins for more work before it sleeps, such as 500us; "
             "0: every lane sleeps at once.",
             UpTo(absl::Seconds(1)));
-  flags.Add("pinned_pool_bytes", &c.pinned_pool_bytes, 512 * kMiB, "BYTES",
-            "Page-locked host memory for the responses of each device.", From(0, kTiB));
+  flags.AddBytes("pinned_pool_bytes", &c.pinned_pool_bytes, 512 * kMiB,
+                 "Page-locked host memory for the responses of each device.", From(0, kTiB));
 }
 
 void AddModels(FlagSet& flags, ServerConfig& c) {
@@ -265,8 +271,8 @@ void AddModels(FlagSet& flags, ServerConfig& c) {
             "come are loaded, versions that go are unloaded, as version_policy in the model's "
             "config has it; 0: only LoadModel looks.",
             BeOffOrFrom10MsTo(absl::Hours(24)));
-  flags.Add("max_parameter_bytes", &c.max_parameter_bytes, 4 * kGiB, "BYTES",
-            "Largest params.safetensors.", From(1));
+  flags.AddBytes("max_parameter_bytes", &c.max_parameter_bytes, 4 * kGiB,
+                 "Largest params.safetensors.", From(1));
   flags.Add("max_models", &c.max_models, 10000, "N", "Model versions that are loaded at once.",
             From(1));
 }
@@ -286,7 +292,7 @@ void AddObservability(FlagSet& flags, ServerConfig& c) {
   flags.Add("metrics_timeout", &c.metrics_timeout, absl::Seconds(10), "DURATION",
             "How long a request to the metrics port may take to arrive, and its response to be "
             "taken, each as a whole, such as 5s.",
-            From1MsTo(absl::Hours(1)));
+            FromTime(absl::Milliseconds(1), absl::Hours(1)));
   flags.Add("max_metrics_connections", &c.max_metrics_connections, 64, "N",
             "Connections to the metrics port; one peer may have a quarter of them; beyond, the "
             "oldest of whoever has most makes room.",

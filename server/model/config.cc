@@ -79,10 +79,6 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config, const Opera
     return InvalidField("activation", absl::StrCat(static_cast<int>(config.activation())),
                         "NONE, RELU, LEAKY_RELU, SILU, GELU_ERF or GELU_TANH");
   }
-  if (config.has_leaky_slope_float()) {
-    return InvalidField("leaky_slope_float", absl::StrCat(config.leaky_slope_float()),
-                        "leaky_slope");
-  }
   if (config.has_leaky_slope()) {
     if (config.activation() != v1::LEAKY_RELU) {
       return InvalidField(

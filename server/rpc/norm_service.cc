@@ -34,9 +34,6 @@ v1::ModelInfo ToInfo(const ModelStatus& status) {
   info.set_load_ns(status.load_time.count());
   if (status.model == nullptr) return info;
   *info.mutable_config() = status.model->config();
-  if (info.config().has_leaky_slope()) {
-    info.mutable_config()->set_leaky_slope_float(static_cast<float>(info.config().leaky_slope()));
-  }
   for (const Parameter& parameter : status.model->parameters()) {
     v1::Parameter& out = *info.add_parameters();
     out.set_name(parameter.name);

@@ -138,5 +138,21 @@ TEST_F(FlagSetTest, HelpShowsEachFlagWithItsDefault) {
   EXPECT_THAT(help, HasSubstr("A time. (2s)"));
 }
 
+TEST_F(FlagSetTest, TakesNumbersOfBytesWithTheirUnit) {
+  std::int64_t size = 0;
+  FlagSet flags;
+  flags.AddBytes("size", &size, 64 << 20, "A size.",
+                 [](std::int64_t value) { return value >= 0 ? "" : "at least 0"; });
+  EXPECT_THAT(flags.Help(), HasSubstr("--size=BYTES                A size. (64MiB)"));
+  ASSERT_TRUE(flags.Parse({"--size=1GB"}).ok());
+  EXPECT_EQ(size, 1'000'000'000);
+  ASSERT_TRUE(flags.Parse({"--size=-5"}).ok());
+  EXPECT_EQ(flags.Check().message(), "--size: -5, wanted at least 0");
+  EXPECT_EQ(flags.Parse({"--size=64M"}).status().message(),
+            "--size: \"64M\", wanted BYTES, a whole number, alone or with a unit, such as 64MiB or "
+            "1GB");
+  EXPECT_EQ(size, -5);
+}
+
 }  // namespace
 }  // namespace normd

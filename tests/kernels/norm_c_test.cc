@@ -9,16 +9,8 @@
 #include <thread>
 #include <vector>
 
-extern "C" {
-int call_as_version_1(const float* x, float* y, int64_t samples, int64_t elements, float slope);
-int call_as_version_4(const float* x, float* y, int64_t samples, int64_t elements, float slope);
-int call_as_version_5(const float* x, float* y, int64_t samples, int64_t elements, float slope);
-int call_batch_as_version_5(const float* x, const float* residual, float* y, float* sum,
-                            int64_t elements);
-int call_as_version_7(const float* x, float* y, int64_t samples, int64_t elements, float slope);
-int call_batch_as_version_7(const float* x, const float* residual, float* y, float* sum,
-                            int64_t elements);
-}
+extern "C" int normalize_from_c(const float* x, const float* residual, float* y, float* sum,
+                                int64_t elements);
 
 namespace {
 
@@ -104,7 +96,7 @@ TEST_F(NormCCpuTest, RefusesAParameterDTypeThatEightBitsWouldMakeValid) {
   EXPECT_THAT(norm_last_error(), HasSubstr("gamma"));
 }
 
-TEST_F(NormCCpuTest, RefusesAStructureOfAnOlderLibrary) {
+TEST_F(NormCCpuTest, RefusesAStructureThatIsTooSmall) {
   norm_spec spec = LayerNorm(4);
   spec.struct_size = 8;
   const norm_params params = NoParams();
@@ -113,77 +105,37 @@ TEST_F(NormCCpuTest, RefusesAStructureOfAnOlderLibrary) {
   EXPECT_THAT(norm_last_error(), HasSubstr("spec.struct_size: 8"));
 }
 
-// y = slope * -1 through given statistics, in float64.
-double SlopeOf(const norm_cpu_executor* executor, const norm_spec& spec) {
+// y = slope * -1 through given statistics.
+TEST_F(NormCCpuTest, TakesALeakySlopeInDouble) {
+  norm_spec spec = LayerNorm(1);
+  spec.statistics = NORM_GIVEN;
+  spec.dtype = NORM_FLOAT64;
+  spec.activation = NORM_LEAKY_RELU;
+  spec.leaky_slope = 0.1;
   const double x = -1, mean = 0, variance = 1;
   double y = NAN;
   norm_params params = NoParams();
   params.mean = {&mean, NORM_FLOAT64, 0};
   params.variance = {&variance, NORM_FLOAT64, 0};
   const norm_segment segment = {&x, &y, 1, 1};
-  EXPECT_EQ(norm_cpu_normalize(executor, &spec, &params, &segment, 1), NORM_OK)
+  ASSERT_EQ(norm_cpu_normalize(executor_, &spec, &params, &segment, 1), NORM_OK)
       << norm_last_error();
-  return -y;
+  EXPECT_EQ(y, -0.1);
 }
 
-TEST_F(NormCCpuTest, TakesTheSpecOfVersionThree) {
-  norm_spec spec = LayerNorm(1);
-  spec.statistics = NORM_GIVEN;
-  spec.dtype = NORM_FLOAT64;
-  spec.activation = NORM_LEAKY_RELU;
-  spec.leaky_slope = 0.1f;
-  // What lies behind the structure of that version is not read.
-  spec.struct_size = 40;
-  spec.leaky_slope_double = 7;
-  EXPECT_EQ(SlopeOf(executor_, spec), static_cast<double>(0.1f));
-}
-
-TEST_F(NormCCpuTest, TakesALeakySlopeInDouble) {
-  norm_spec spec = LayerNorm(1);
-  spec.statistics = NORM_GIVEN;
-  spec.dtype = NORM_FLOAT64;
-  spec.activation = NORM_LEAKY_RELU;
-  spec.leaky_slope = 0.1f;
-  EXPECT_EQ(SlopeOf(executor_, spec), static_cast<double>(0.1f));
-  spec.leaky_slope_double = 0.1;
-  EXPECT_EQ(SlopeOf(executor_, spec), 0.1);
-}
-
-// Compiled in C against the headers of those versions, as they were.
-TEST_F(NormCCpuTest, CallersOfEveryVersionGetTheirResults) {
-  const std::vector<float> x = {1, 3, 5, 7, -1, 0, 0, 1, 2, 2, 4, 4, 9, 8, 7, 6};
-  std::vector<float> expected(16, NAN);
-  const std::vector<float> gamma = {2, 2, 2, 2};
-  norm_spec spec = LayerNorm(4);
-  spec.activation = NORM_LEAKY_RELU;
-  spec.leaky_slope = 0.25f;
-  norm_params params = NoParams();
-  params.gamma = {gamma.data(), NORM_FLOAT32, 0};
-  const norm_segment segment = {x.data(), expected.data(), 4, 1};
-  ASSERT_EQ(norm_cpu_normalize(executor_, &spec, &params, &segment, 1), NORM_OK);
-  for (const auto call :
-       {call_as_version_1, call_as_version_4, call_as_version_5, call_as_version_7}) {
-    std::vector<float> y(16, NAN);
-    EXPECT_EQ(call(x.data(), y.data(), 2, 4, 0.25f), NORM_OK) << norm_last_error();
-    EXPECT_EQ(y, expected);
-  }
-}
-
-TEST_F(NormCCpuTest, CallersOfEarlierVersionsGetTheirBatch) {
+TEST_F(NormCCpuTest, ACallerInCGetsItsResults) {
   const std::vector<float> x = {1, 2, 3, 4};
   const std::vector<float> residual = {2, 2, 1, 0};
-  for (const auto call : {call_batch_as_version_5, call_batch_as_version_7}) {
-    std::vector<float> y(4, NAN);
-    std::vector<float> sum(4, NAN);
-    ASSERT_EQ(call(x.data(), residual.data(), y.data(), sum.data(), 2), NORM_OK)
-        << norm_last_error();
-    EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
-    const double rms = std::sqrt(12.5);
-    EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
-    EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
-    EXPECT_NEAR(y[2], 3, 1e-6);
-    EXPECT_NEAR(y[3], 3, 1e-6);
-  }
+  std::vector<float> y(4, NAN);
+  std::vector<float> sum(4, NAN);
+  ASSERT_EQ(normalize_from_c(x.data(), residual.data(), y.data(), sum.data(), 2), NORM_OK)
+      << norm_last_error();
+  EXPECT_THAT(sum, ElementsAre(3, 4, 4, 4));
+  const double rms = std::sqrt(12.5);
+  EXPECT_NEAR(y[0], 2 * 3 / rms, 1e-6);
+  EXPECT_NEAR(y[1], 2 * 4 / rms, 1e-6);
+  EXPECT_NEAR(y[2], 3, 1e-6);
+  EXPECT_NEAR(y[3], 3, 1e-6);
 }
 
 TEST_F(NormCCpuTest, ABatchTakesResidualsAndParametersOfItsOwn) {

@@ -69,7 +69,7 @@ Operator Define() {
 
 void ReadActivation(Arguments& arguments, Call& call) {
   call.spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
-  call.spec.leaky_slope_double = arguments.NextDouble();
+  call.spec.leaky_slope = arguments.NextDouble();
 }
 
 void ReadAffine(Arguments& arguments, Call& call) {

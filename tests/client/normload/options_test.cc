@@ -135,13 +135,13 @@ TEST(OptionsTest, NamesWhatIsWrongWithSeveralServers) {
   EXPECT_THAT(Error({"--model=m", several, "--balance=random"}),
               HasSubstr("--balance: \"random\", wanted round_robin or least_outstanding"));
   EXPECT_THAT(Error({"--model=m", several, "--max_attempts=101"}),
-              HasSubstr("--max_attempts: 101, wanted 0 to 100"));
+              HasSubstr("--max_attempts: 101, wanted from 0 to 100"));
   EXPECT_THAT(Error({"--model=m", several, "--retry_tokens=-1"}),
-              HasSubstr("--retry_tokens: -1, wanted 0 or more"));
+              HasSubstr("--retry_tokens: -1, wanted at least 0"));
   EXPECT_THAT(Error({"--model=m", several, "--hedge_after=-1s"}),
-              HasSubstr("--hedge_after: -1s, wanted 0 to 1h"));
+              HasSubstr("--hedge_after: -1s, wanted from 0 to 1h"));
   EXPECT_THAT(Error({"--model=m", several, "--resolve_interval=10ms"}),
-              HasSubstr("--resolve_interval: 10ms, wanted 1s or more"));
+              HasSubstr("--resolve_interval: 10ms, wanted at least 1s"));
   EXPECT_THAT(Error({"--model=m", "--server=127.0.0.1:1,x"}), HasSubstr("server: \"x\""));
   EXPECT_THAT(Error({"--model=m", "--max_attempts=3"}),
               HasSubstr("--max_attempts: 3, wanted several servers"));
@@ -163,10 +163,10 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--shape=1xx"}), HasSubstr("shape"));
   EXPECT_THAT(Error({"--model=m", "--dtype=int8"}), HasSubstr("dtype"));
   EXPECT_THAT(Error({"--mix=a:x"}), HasSubstr("mix"));
-  EXPECT_THAT(Error({"--model=m", "--concurrency=0"}), HasSubstr("--concurrency: 0, wanted 1"));
+  EXPECT_THAT(Error({"--model=m", "--concurrency=0"}), HasSubstr("--concurrency: 0, wanted from 1"));
   EXPECT_THAT(Error({"--model=m", "--rate=-1"}), HasSubstr("--rate"));
   EXPECT_THAT(Error({"--model=m", "--rate=nan"}), HasSubstr("--rate"));
-  EXPECT_THAT(Error({"--model=m", "--arrival=often"}), HasSubstr("--arrival: often"));
+  EXPECT_THAT(Error({"--model=m", "--arrival=often"}), HasSubstr("--arrival: \"often\""));
   EXPECT_THAT(Error({"--model=m", "--connections=-1"}), HasSubstr("--connections"));
   EXPECT_THAT(Error({"--model=m", "--max_inflight=0"}), HasSubstr("--max_inflight"));
   EXPECT_THAT(Error({"--model=m", "--timeout=0s"}), HasSubstr("--timeout"));
@@ -186,7 +186,7 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--stop_error_share=2"}), HasSubstr("--stop_error_share"));
   EXPECT_THAT(Error({"--model=m", "--slo=fast"}), HasSubstr("--slo: \"fast\""));
   EXPECT_THAT(Error({"--model=m", "--verify"}), HasSubstr("--model_repository"));
-  EXPECT_EQ(Error({"--model=m", "--protocol=http"}), "--protocol: http, wanted normd or oip");
+  EXPECT_EQ(Error({"--model=m", "--protocol=http"}), "--protocol: \"http\", wanted normd or oip");
   EXPECT_THAT(Error({"--mix=a:1x2,b:1x2:stream", "--protocol=oip"}),
               HasSubstr("--protocol: oip, wanted normd for b:1x2:float32"));
 }
@@ -220,7 +220,7 @@ TEST(OptionsTest, APlaneThatCannotBeIsRefusedWithWhatIsMissing) {
   EXPECT_THAT(error({"--plane=cuda", regions}),
               HasSubstr("--shared_memory: unix:///r, wanted nothing with --plane=cuda"));
   EXPECT_THAT(error({"--plane=cuda", "--cuda_device=-1"}),
-              HasSubstr("--cuda_device: -1, wanted 0 or more"));
+              HasSubstr("--cuda_device: -1, wanted at least 0"));
   EXPECT_THAT(error({"--plane=cuda", "--stream"}),
               HasSubstr("--plane: cuda, wanted grpc or uds for m"));
   EXPECT_THAT(error({"--plane=uds"}),

@@ -462,6 +462,6 @@ class Client(Closing):
         return StreamRun(start, self._input_names, self._error, attempts, request)
 
     def _input_names(self, model: str, version: int, timeout: float | None) -> list[str]:
-        """A model's inputs, in its order. Of older servers, which do not tell, those of theirs."""
+        """A model's inputs, in its order."""
         info = self.get_model(model, version=version, timeout=timeout)
-        return [each.name for each in info.inputs] or ["x", "y"]
+        return [each.name for each in info.inputs]

@@ -63,7 +63,7 @@ class ModelInfo:
       config: config.textproto as a dict, with the fields' names in the protocol.
       parameters: what was loaded; empty unless READY.
       load_ns: how long the load took, in nanoseconds.
-      inputs, outputs: in the model's order; empty unless READY, and from older servers.
+      inputs, outputs: in the model's order; empty unless READY.
     """
 
     name: str

@@ -1,0 +1,34 @@
+// What the values of flags have to be, for any program. Each check returns what it wants instead;
+// empty: the value will do.
+
+#ifndef NORMD_FLAGS_FLAG_CHECKS_H_
+#define NORMD_FLAGS_FLAG_CHECKS_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "flags/flag_set.h"
+
+namespace normd {
+
+inline constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
+
+FlagCheck<std::int64_t> From(std::int64_t low, std::int64_t high = kUnbounded);
+FlagCheck<double> FromReal(double low, double high = std::numeric_limits<double>::infinity());
+FlagCheck<absl::Duration> FromTime(absl::Duration low,
+                                   absl::Duration high = absl::InfiniteDuration());
+// From 0.
+FlagCheck<absl::Duration> UpTo(absl::Duration high);
+FlagCheck<std::string> BeOneOf(std::vector<std::string> known);
+
+// Above 0, at most 1.
+std::string BeAShare(double value);
+// A time above 0, perhaps without end.
+std::string BePositive(absl::Duration value);
+
+}  // namespace normd
+
+#endif  // NORMD_FLAGS_FLAG_CHECKS_H_
