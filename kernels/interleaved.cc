@@ -1,21 +1,25 @@
 #include "kernels/interleaved.h"
 
 #include <cstddef>
+#include <utility>
 
 namespace normd::norm {
 namespace {
 
-// Calls visit(size, kind, stride) for each run of a sample, the innermost first.
+// Calls visit(size, kind, stride) for each run of a sample that has more than one element, the
+// innermost first: a run of one moves nothing.
 enum class Kind : std::uint8_t { kChannels, kPositions };
 
 template <typename Visit>
 void ForRuns(const InterleavedPlaces& places, const Visit& visit) {
   std::int64_t stride = 1;
   for (std::size_t i = kMostRuns; i-- > 0;) {
-    visit(places.spatial_runs[i], Kind::kPositions, stride);
-    stride *= places.spatial_runs[i];
-    visit(places.channel_runs[i], Kind::kChannels, stride);
-    stride *= places.channel_runs[i];
+    for (const auto& [size, kind] : {std::pair(places.spatial_runs[i], Kind::kPositions),
+                                     std::pair(places.channel_runs[i], Kind::kChannels)}) {
+      if (size == 1) continue;
+      visit(size, kind, stride);
+      stride *= size;
+    }
   }
 }
 
@@ -66,7 +70,6 @@ void ShortenRuns(NormSpec* spec, Segment* segment) {
   std::size_t at = kMostRuns - 1;
   ForRuns({spec->channel_runs, segment->spatial_runs},
           [&](std::int64_t size, Kind kind, std::int64_t) {
-            if (size == 1) return;
             if (kind == Kind::kPositions && shorter.channel_runs[at] > 1) --at;
             (kind == Kind::kChannels ? shorter.channel_runs : shorter.spatial_runs)[at] *= size;
           });

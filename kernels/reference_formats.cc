@@ -24,6 +24,22 @@ void Write(void* data, std::int64_t index, T value) {
               sizeof(T));
 }
 
+// 2^exponent, from the bits of the smallest normal double to those of the largest power. std::ldexp
+// takes most of the time of a reference whose elements have 16 bits.
+double PowerOfTwo(int exponent) {
+  const std::uint64_t bits = static_cast<std::uint64_t>(exponent + 1023) << 52;
+  double power = 0;
+  std::memcpy(&power, &bits, sizeof(power));
+  return power;
+}
+
+// Of a finite number but 0: floor(log2 |value|), and -1023 for subnormal ones.
+int ExponentOf(double value) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+}
+
 // A binary format of 16 bits: `mantissa_bits` explicit ones, exponents from `min_exponent` (of the
 // smallest normal number) to `max_exponent`.
 struct HalfFormat {
@@ -43,9 +59,9 @@ double Decode(const HalfFormat& format, std::uint16_t bits) {
     if (mantissa != 0) return std::numeric_limits<double>::quiet_NaN();
     return sign * std::numeric_limits<double>::infinity();
   }
-  if (biased == 0) return sign * std::ldexp(mantissa, format.min_exponent - format.mantissa_bits);
-  return sign * std::ldexp(mantissa + (1 << format.mantissa_bits),
-                           biased - 1 + format.min_exponent - format.mantissa_bits);
+  const int lowest = format.min_exponent - format.mantissa_bits;
+  if (biased == 0) return sign * mantissa * PowerOfTwo(lowest);
+  return sign * (mantissa + (1 << format.mantissa_bits)) * PowerOfTwo(lowest + biased - 1);
 }
 
 std::uint16_t Encode(const HalfFormat& format, double value) {
@@ -57,11 +73,11 @@ std::uint16_t Encode(const HalfFormat& format, double value) {
   if (std::isinf(value)) return static_cast<std::uint16_t>(sign | infinity);
   if (value == 0) return static_cast<std::uint16_t>(sign);
   // The spacing of the format's numbers around |value|; nearbyint rounds to nearest even.
-  const int exponent = std::max(std::ilogb(value), format.min_exponent);
-  const double scaled = std::ldexp(std::fabs(value), format.mantissa_bits - exponent);
+  const int exponent = std::max(ExponentOf(value), format.min_exponent);
+  if (exponent > format.max_exponent) return static_cast<std::uint16_t>(sign | infinity);
+  const double scaled = std::fabs(value) * PowerOfTwo(format.mantissa_bits - exponent);
   const double rounded = std::nearbyint(scaled);
   // A carry out of the mantissa moves into the exponent field by itself, up to infinity.
-  if (exponent > format.max_exponent) return static_cast<std::uint16_t>(sign | infinity);
   const std::int64_t bits =
       (static_cast<std::int64_t>(exponent - format.min_exponent) << format.mantissa_bits) +
       static_cast<std::int64_t>(rounded);

@@ -1,4 +1,5 @@
-// What the other folders record into: handles of typed methods. See metrics.h, which gives them.
+// What the other folders record into: handles of typed methods. metrics.h gives those that count;
+// these by themselves record nothing, which is what benchmarks without metrics use.
 
 #ifndef NORMD_SERVER_METRICS_HANDLES_H_
 #define NORMD_SERVER_METRICS_HANDLES_H_
@@ -96,14 +97,14 @@ class ModelMetrics {
   virtual ~ModelMetrics() = default;
 
   // One finished request: its code, and the time from arrival to the response's hand-over.
-  virtual void RecordRequest(Method method, absl::StatusCode code, Duration duration) = 0;
+  virtual void RecordRequest(Method /*method*/, absl::StatusCode /*code*/, Duration /*duration*/) {}
   // A completed request, or a stream's piece, in a batch of so many; stages that did not happen are
   // left out.
-  virtual void RecordStages(const StageTimes& stages, std::int64_t batch_requests = 1) = 0;
-  virtual void RecordBatch(std::int64_t requests, std::int64_t bytes) = 0;
-  virtual void RecordRejection(Rejection reason) = 0;
-  virtual void AddQueued(std::int64_t requests) = 0;  // Negative when they leave.
-  virtual void RecordLoad(Duration duration) = 0;
+  virtual void RecordStages(const StageTimes& /*stages*/, std::int64_t /*batch_requests*/ = 1) {}
+  virtual void RecordBatch(std::int64_t /*requests*/, std::int64_t /*bytes*/) {}
+  virtual void RecordRejection(Rejection /*reason*/) {}
+  virtual void AddQueued(std::int64_t /*requests*/) {}  // Negative when they leave.
+  virtual void RecordLoad(Duration /*duration*/) {}
   virtual ModelTotals Totals() const { return {}; }
 };
 
@@ -112,17 +113,17 @@ class IdentityMetrics {
  public:
   virtual ~IdentityMetrics() = default;
   // One finished call, with the bytes of its inputs as far as they were known.
-  virtual void RecordCall(absl::StatusCode code, std::int64_t input_bytes) = 0;
+  virtual void RecordCall(absl::StatusCode /*code*/, std::int64_t /*input_bytes*/) {}
 };
 
 class LaneMetrics {
  public:
   virtual ~LaneMetrics() = default;
-  virtual void AddBusy(Duration duration) = 0;
+  virtual void AddBusy(Duration /*duration*/) {}
   // Bytes that crossed the link to the lane's device and back, whether copied or mapped.
-  virtual void AddCopied(std::int64_t in_bytes, std::int64_t out_bytes) = 0;
+  virtual void AddCopied(std::int64_t /*in_bytes*/, std::int64_t /*out_bytes*/) {}
   // The lane takes no batch any more. A second call changes nothing.
-  virtual void RecordRetired() = 0;
+  virtual void RecordRetired() {}
 };
 
 // The label `reason` of normd_connections_refused_total.
@@ -146,14 +147,14 @@ absl::string_view ConnectionEndingName(ConnectionEnding why);
 class ConnectionMetrics {
  public:
   virtual ~ConnectionMetrics() = default;
-  virtual void RecordAccepted() = 0;
-  virtual void RecordRefused(ConnectionRefusal reason) = 0;
+  virtual void RecordAccepted() {}
+  virtual void RecordRefused(ConnectionRefusal /*reason*/) {}
   // By the server, before gRPC had it or because of its traffic.
-  virtual void RecordEnded(ConnectionEnding reason) = 0;
-  virtual void SetOpen(std::int64_t connections) = 0;
-  virtual void SetLimit(std::int64_t connections) = 0;
+  virtual void RecordEnded(ConnectionEnding /*reason*/) {}
+  virtual void SetOpen(std::int64_t /*connections*/) {}
+  virtual void SetLimit(std::int64_t /*connections*/) {}
   // Received and not given to the service.
-  virtual void SetUndelivered(std::int64_t bytes) = 0;
+  virtual void SetUndelivered(std::int64_t /*bytes*/) {}
 };
 
 // The label `kind` of normd_shared_regions.
@@ -193,20 +194,21 @@ class RegionMetrics {
  public:
   virtual ~RegionMetrics() = default;
   // Negative when they are unmapped.
-  virtual void AddMapped(RegionPlane kind, std::int64_t regions, std::int64_t bytes) = 0;
-  virtual void RecordRefused(RegionRefusal reason) = 0;
+  virtual void AddMapped(RegionPlane /*kind*/, std::int64_t /*regions*/, std::int64_t /*bytes*/) {}
+  virtual void RecordRefused(RegionRefusal /*reason*/) {}
   // Connections at which clients hand over regions; negative when they end.
-  virtual void AddConnections(std::int64_t connections) = 0;
+  virtual void AddConnections(std::int64_t /*connections*/) {}
   // By the server, beside those that are not of its protocol.
-  virtual void RecordConnectionEnded(HandoverEnding reason) = 0;
+  virtual void RecordConnectionEnded(HandoverEnding /*reason*/) {}
   // Bytes of pages that are locked for devices; negative when they are unlocked.
-  virtual void AddLocked(std::int64_t bytes) = 0;
+  virtual void AddLocked(std::int64_t /*bytes*/) {}
   // A region that works without that.
-  virtual void RecordNotLocked(PageLockRefusal reason) = 0;
+  virtual void RecordNotLocked(PageLockRefusal /*reason*/) {}
   // A request whose memory its client has taken away.
-  virtual void RecordBroken() = 0;
+  virtual void RecordBroken() {}
   // Bytes of tensors that were read and written where they lie.
-  virtual void AddTensors(RegionMemory memory, std::int64_t in_bytes, std::int64_t out_bytes) = 0;
+  virtual void AddTensors(RegionMemory /*memory*/, std::int64_t /*in_bytes*/,
+                          std::int64_t /*out_bytes*/) {}
 };
 
 // Of all models.
@@ -219,10 +221,10 @@ struct VersionCounts {
 class RepositoryMetrics {
  public:
   virtual ~RepositoryMetrics() = default;
-  virtual void SetVersions(const VersionCounts& counts) = 0;
-  virtual void RecordLoadFailure() = 0;
+  virtual void SetVersions(const VersionCounts& /*counts*/) {}
+  virtual void RecordLoadFailure() {}
   // A look at the whole repository, whose folders could all be listed, or not.
-  virtual void RecordPoll(bool complete) = 0;
+  virtual void RecordPoll(bool /*complete*/) {}
 };
 
 // The server's certificate. Its series are there once SetNotAfter was called.
@@ -230,9 +232,9 @@ class TlsMetrics {
  public:
   virtual ~TlsMetrics() = default;
   // When the certificate in use expires, in seconds since 1970.
-  virtual void SetNotAfter(std::int64_t seconds) = 0;
+  virtual void SetNotAfter(std::int64_t /*seconds*/) {}
   // New files were there, and taken or not.
-  virtual void RecordReload(bool taken) = 0;
+  virtual void RecordReload(bool /*taken*/) {}
 };
 
 }  // namespace normd

@@ -5,63 +5,6 @@
 namespace normd {
 namespace {
 
-class NoModelMetrics final : public ModelMetrics {
- public:
-  void RecordRequest(Method, absl::StatusCode, Duration) override {}
-  void RecordStages(const StageTimes&, std::int64_t) override {}
-  void RecordBatch(std::int64_t, std::int64_t) override {}
-  void RecordRejection(Rejection) override {}
-  void AddQueued(std::int64_t) override {}
-  void RecordLoad(Duration) override {}
-};
-
-class NoIdentityMetrics final : public IdentityMetrics {
- public:
-  void RecordCall(absl::StatusCode, std::int64_t) override {}
-};
-
-class NoLaneMetrics final : public LaneMetrics {
- public:
-  void AddBusy(Duration) override {}
-  void AddCopied(std::int64_t, std::int64_t) override {}
-  void RecordRetired() override {}
-};
-
-class NoConnectionMetrics final : public ConnectionMetrics {
- public:
-  void RecordAccepted() override {}
-  void RecordRefused(ConnectionRefusal) override {}
-  void RecordEnded(ConnectionEnding) override {}
-  void SetOpen(std::int64_t) override {}
-  void SetLimit(std::int64_t) override {}
-  void SetUndelivered(std::int64_t) override {}
-};
-
-class NoTlsMetrics final : public TlsMetrics {
- public:
-  void SetNotAfter(std::int64_t) override {}
-  void RecordReload(bool) override {}
-};
-
-class NoRegionMetrics final : public RegionMetrics {
- public:
-  void AddMapped(RegionPlane, std::int64_t, std::int64_t) override {}
-  void RecordRefused(RegionRefusal) override {}
-  void AddConnections(std::int64_t) override {}
-  void RecordConnectionEnded(HandoverEnding) override {}
-  void AddLocked(std::int64_t) override {}
-  void RecordNotLocked(PageLockRefusal) override {}
-  void RecordBroken() override {}
-  void AddTensors(RegionMemory, std::int64_t, std::int64_t) override {}
-};
-
-class NoRepositoryMetrics final : public RepositoryMetrics {
- public:
-  void SetVersions(const VersionCounts&) override {}
-  void RecordLoadFailure() override {}
-  void RecordPoll(bool) override {}
-};
-
 class NoMetrics final : public Metrics {
  public:
   std::shared_ptr<ModelMetrics> ForModel(absl::string_view, std::int64_t) override {
@@ -89,13 +32,13 @@ class NoMetrics final : public Metrics {
   std::vector<prometheus::MetricFamily> Collect() override { return {}; }
 
  private:
-  NoModelMetrics model_;
-  NoIdentityMetrics identity_;
-  NoConnectionMetrics connections_;
-  NoTlsMetrics tls_;
-  NoRegionMetrics regions_;
-  NoRepositoryMetrics repository_;
-  NoLaneMetrics lane_;
+  ModelMetrics model_;
+  IdentityMetrics identity_;
+  ConnectionMetrics connections_;
+  TlsMetrics tls_;
+  RegionMetrics regions_;
+  RepositoryMetrics repository_;
+  LaneMetrics lane_;
 };
 
 }  // namespace
