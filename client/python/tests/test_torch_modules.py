@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -192,14 +193,51 @@ class TestLinearNorm:
         torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
         assert not layer(x[:0], y[:0]).numel()
 
-    def test_follows_its_weight(self):
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    @pytest.mark.parametrize("made_in", [torch.no_grad, torch.inference_mode])
+    @pytest.mark.parametrize("write", WRITES)
+    def test_follows_every_write_to_its_weight(self, write, made_in, mode):
+        with made_in():
+            layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        refused = contextlib.nullcontext()
+        if made_in is torch.inference_mode and mode is torch.no_grad and write not in FREE:
+            # By PyTorch: the write, or the reference of what was written.
+            refused = pytest.raises(RuntimeError, match="nference tensor")
+        with refused, mode():
+            for _ in range(3):
+                layer(x, y)
+                before = layer.weight.sum(), layer.bias.sum()
+                WRITES[write](layer)
+                assert (layer.weight.sum(), layer.bias.sum()) != before
+                torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+
+    @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+    @pytest.mark.parametrize("write", WRITES)
+    def test_once_prepared_it_refuses_a_change_or_keeps_to_prepare(self, write, mode):
+        """Or computes with the new weight: never with a mixture, nor with an older one."""
         layer = self.layer()
         x, y = torch.randn(5, 32), torch.randn(5, 48)
-        layer(x, y)
-        layer.weight.mul_(-3)
-        torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
-        layer.load_state_dict(self.layer().state_dict())
-        torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+        with mode():
+            layer.prepare()
+            prepared = reference_layer(layer, x, y)
+            WRITES[write](layer)
+            if write in UNCOUNTED:
+                torch.testing.assert_close(layer(x, y), prepared)
+            elif layer._prepared is None:
+                torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+            else:
+                with pytest.raises(RuntimeError, match="weight: changed since prepare"):
+                    layer(x, y)
+            layer.prepare()
+            torch.testing.assert_close(layer(x, y), reference_layer(layer, x, y))
+
+    def test_half_of_it_computes_as_it(self):
+        layer = self.layer()
+        x, y = torch.randn(5, 32), torch.randn(5, 48)
+        layer.prepare()
+        with pytest.raises(RuntimeError, match=r"x\.dtype: torch\.float16, wanted torch\.float32"):
+            layer(x.half(), y.half())
         half = copy.deepcopy(layer).half()
         result = half(x.half(), y.half())
         torch.testing.assert_close(result.float(), layer(x, y), rtol=0.02, atol=0.02)
@@ -238,21 +276,54 @@ class TestLinearNorm:
             layer(x.double(), y.double())
         with pytest.raises(ValueError, match="precision"):
             normd_torch.LinearNorm(2, 2, precision="float8")
+def write_by_numpy(layer):
+    layer.weight.detach().numpy()[:] += 1
+
+
+WRITES = {
+    "in place": lambda layer: layer.weight.mul_(-3),
+    "bias in place": lambda layer: layer.bias.add_(2),
+    "copy_": lambda layer: layer.weight.copy_(torch.randn(48, 32)),
+    "data": lambda layer: layer.weight.data.add_(1),
+    "data copy_": lambda layer: layer.weight.data.copy_(torch.randn(48, 32)),
+    "bias data": lambda layer: layer.bias.data.mul_(-2),
+    "new data": lambda layer: setattr(layer.weight, "data", torch.randn(48, 32)),
+    "NumPy": write_by_numpy,
+    "a view": lambda layer: layer.weight[3:].zero_().sub_(layer.weight[:1].add_(1)),
+    "load_state_dict": lambda layer: layer.load_state_dict(
+        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}
+    ),
+    "load_state_dict, assign": lambda layer: layer.load_state_dict(
+        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}, assign=True
+    ),
+    "a new parameter": lambda layer: setattr(
+        layer, "weight", nn.Parameter(torch.randn(48, 32), requires_grad=False)
+    ),
+    "vector_to_parameters": lambda layer: nn.utils.vector_to_parameters(
+        torch.randn(48 * 32 + 48), layer.parameters()
+    ),
+    "to": lambda layer: layer.double().float().weight.mul_(2),
+}
+UNCOUNTED = {"data", "data copy_", "bias data", "NumPy"}
+# PyTorch takes these outside inference mode for inference tensors too.
+FREE = UNCOUNTED | {"load_state_dict, assign", "a new parameter"}
+
+
         operator = torch.ops.normd.linear_norm
         options = (32, 48, 1e-5, True, True, 1, 0.01, 0)
         for prepared in (torch.tensor([10**9]), torch.zeros(1), torch.zeros(0).long()):
             with pytest.raises(RuntimeError, match="prepared"):
                 operator(x, y, prepared, *options)
-        layer(x, y)
+        layer.prepare()
         with pytest.raises(RuntimeError, match="prepared"):  # Of another eps.
-            operator(x, y, layer._prepared, 32, 48, 1e-3, True, True, 1, 0.01, 0)
+            operator(x, y, layer._prepared.weight, 32, 48, 1e-3, True, True, 1, 0.01, 0)
 
     def test_opcheck(self):
         layer = self.layer()
         layer.prepare()
         x, y = torch.randn(5, 32), torch.randn(5, 48)
         options = (32, 48, 1e-5, True, True, 1, 0.01, 0)
-        arguments = (x, y, layer._prepared, *options)
+        arguments = (x, y, layer._prepared.weight, *options)
         torch.library.opcheck(torch.ops.normd.linear_norm.default, arguments)
         weight = (layer.weight, layer.bias, 1, 1e-5, True, True, 1, 0.01, 0)
         prepare = torch.ops.normd.linear_norm_prepare.default

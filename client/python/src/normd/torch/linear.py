@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, is_grad_enabled, nn
 
 from normd.torch import _library
-from normd.torch._checks import PRECISIONS, activation_code, refuse_gradient
+from normd.torch._checks import PRECISIONS, activation_code
 
 _linear_norm = torch.ops.normd.linear_norm.default
 _prepare = torch.ops.normd.linear_norm_prepare.default
@@ -19,10 +19,24 @@ _DTYPES = {torch.float32: 1, torch.float16: 3, torch.bfloat16: 4}
 Self = TypeVar("Self", bound="LinearNorm")
 
 
-def _version(tensor: Tensor | None) -> tuple[int, int]:
-    """Changes whenever the tensor is another or is written in place."""
-    if tensor is None:
-        return 0, 0
+class _Prepared(NamedTuple):
+    """A weight as the kernels take it.
+
+    Attributes:
+      weight: of linear_norm_prepare.
+      dtype: that of the inputs.
+      made_of: the layer's parameters then; kept, so that no other tensor gets their addresses.
+      versions: of each of these.
+    """
+
+    weight: Tensor
+    dtype: torch.dtype
+    made_of: list[Tensor]
+    versions: list[tuple[int, int]]
+
+
+def _version(tensor: Tensor) -> tuple[int, int]:
+    """Another one for another tensor, and after each write that PyTorch counts."""
     return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
 
 
@@ -36,8 +50,8 @@ class LinearNorm(nn.Linear):
     precision of the products: "float32" (its class of error, on tensor cores if there are any),
     "tf32", "bfloat16" or "float32_strict".
 
-    The weight is prepared for the kernels, in memory of its own, at the first call and after it has
-    changed. Before torch.compile and before a capture call `prepare`.
+    Each call prepares the weight for the kernels, so it computes with the weight as it is. After
+    `prepare` calls use the weight as it was then, in memory of their own.
     """
 
     def __init__(
@@ -61,46 +75,77 @@ class LinearNorm(nn.Linear):
         self.eps, self.add, self.multiply = eps, add, multiply
         self._code = activation_code(activation)
         self._slope, self._precision = slope, PRECISIONS[precision]
-        self._prepared: Tensor | None = None
-        self._prepared_for: object = None
+        self._prepared: _Prepared | None = None
         self.requires_grad_(False)
 
     def prepare(self, dtype: torch.dtype | None = None) -> None:
-        """Prepares the weight for inputs of this type, by default the weight's own."""
+        """Prepares the weight, as it is now, for inputs of this type, by default the weight's own.
+
+        Calls are faster from then on, and may be compiled. Call it again after the weight has
+        changed: a call raises RuntimeError for a change that PyTorch counts, but a write through
+        `weight.data` or NumPy, or to an inference tensor, goes unnoticed. Other types of x raise as
+        well. load_state_dict, what moves the layer, and copies drop the preparation.
+        """
         dtype = dtype or self.weight.dtype
+        with torch.no_grad():
+            weight = self._prepare(dtype)
+        parameters = list(self.parameters())
+        self._prepared = _Prepared(
+            weight,
+            dtype,
+            [each.detach() for each in parameters],
+            [_version(each) for each in parameters],
+        )
+
+    def _prepare(self, dtype: torch.dtype) -> Tensor:
         if dtype not in _DTYPES:
             raise ValueError(f"dtype: {dtype}, wanted float32, float16 or bfloat16")
-        with torch.no_grad():
-            prepared: Tensor = _prepare(
-                self.weight,
-                self.bias,
-                _DTYPES[dtype],
-                self.eps,
-                self.add,
-                self.multiply,
-                self._code,
-                self._slope,
-                self._precision,
-            )
+        prepared: Tensor = _prepare(
+            self.weight,
+            self.bias,
+            _DTYPES[dtype],
+            self.eps,
+            self.add,
+            self.multiply,
+            self._code,
+            self._slope,
+            self._precision,
+        )
         if prepared.device.type == "cpu":
             weakref.finalize(prepared, _library.native.normd_torch_forget_linear, prepared.item())
-        self._prepared, self._prepared_for = prepared, self._wanted(dtype)
+        return prepared
 
-    def _wanted(self, dtype: torch.dtype) -> object:
-        return dtype, self.weight.device, _version(self.weight), _version(self.bias)
+    def _checked(self, prepared: _Prepared, x: Tensor) -> Tensor:
+        """The prepared weight, if a call with x may use it."""
+        name, parameters = "normd.torch.LinearNorm", [self.weight]
+        if self.bias is not None:
+            parameters.append(self.bias)
+        if prepared.dtype != x.dtype:
+            raise RuntimeError(
+                f"{name}: x.dtype: {x.dtype}, wanted {prepared.dtype} as given to prepare()"
+            )
+        if is_grad_enabled() and any(each.requires_grad for each in parameters):
+            raise RuntimeError(
+                f"{name}: weight or bias: requires a gradient, wanted a call under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
+        if torch.compiler.is_compiling():
+            return prepared.weight
+        if prepared.versions != [_version(each) for each in parameters]:
+            raise RuntimeError(f"{name}: weight: changed since prepare(), wanted prepare() again")
+        return prepared.weight
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("LinearNorm", x, y, self.weight, self.bias)
-        if torch.compiler.is_compiling():
-            if self._prepared is None:
-                raise RuntimeError("normd.torch.LinearNorm: not prepared, wanted prepare() first")
-        elif self._prepared_for != self._wanted(x.dtype):
-            self.prepare(x.dtype)
+        if self._prepared is not None:
+            prepared = self._checked(self._prepared, x)
+        elif torch.compiler.is_compiling():
+            raise RuntimeError("normd.torch.LinearNorm: not prepared, wanted prepare() first")
+        else:
+            prepared = self._prepare(x.dtype)
         return _linear_norm(
             x,
             y,
-            self._prepared,
+            prepared,
             self.in_features,
             self.out_features,
             self.eps,
@@ -112,9 +157,13 @@ class LinearNorm(nn.Linear):
         )
 
     def _apply(self: Self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        self._prepared = self._prepared_for = None
+        self._prepared = None
         return super()._apply(fn, recurse)
 
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self._prepared = None
+        super()._load_from_state_dict(*arguments)
+
     def __getstate__(self) -> dict[str, Any]:
-        """Copies prepare their weight themselves."""
-        return {**self.__dict__, "_prepared": None, "_prepared_for": None}
+        """Copies are not prepared."""
+        return {**self.__dict__, "_prepared": None}
