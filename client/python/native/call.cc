@@ -1,7 +1,7 @@
 #include "client/python/native/call.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <cstddef>
 
 #include "client/python/native/backends.h"
 #include "client/python/native/dtypes.h"
@@ -28,9 +28,7 @@ bool IsAxis(const Call& call, std::int64_t dim) {
 
 std::string Text(std::int64_t value) { return std::to_string(value); }
 
-void CheckInput(const Call& call, const char* argument, const Tensor& tensor) {
-  if (!tensor.SameDevice(call.x))
-    Refuse(call.name, std::string(argument) + ".device", "another", "x's");
+void CheckDType(const Call& call, const char* argument, const Tensor& tensor) {
   if (tensor.dtype() != call.x.dtype())
     Refuse(call.name, std::string(argument) + ".dtype", "another", "x's");
 }
@@ -171,12 +169,12 @@ Geometry Divide(Call& call) {
 // An input of x's shape, where x is or copied there.
 const void* Alike(const Call& call, const char* argument, Tensor& tensor, const Order& order) {
   if (!tensor) return nullptr;
-  CheckInput(call, argument, tensor);
+  CheckDType(call, argument, tensor);
   if (!tensor.SameShape(call.x)) {
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
            call.x.shape_text() + " as x");
   }
-  tensor = InOrder(std::move(tensor), order);
+  PutInOrder(tensor, order);
   return tensor.data();
 }
 
@@ -184,21 +182,18 @@ const void* Alike(const Call& call, const char* argument, Tensor& tensor, const 
 const void* PerSample(const Call& call, const char* argument, Tensor& tensor, std::int64_t samples,
                       std::int64_t columns) {
   if (!tensor) return nullptr;
-  CheckInput(call, argument, tensor);
+  CheckDType(call, argument, tensor);
   const std::int64_t wanted[] = {samples, columns};
   if (tensor.dims() != 2 || !std::equal(wanted, wanted + 2, tensor.sizes())) {
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(), ShapeText(wanted, 2));
   }
-  tensor = InOrder(std::move(tensor), Order());
+  PutInOrder(tensor, Order());
   return tensor.data();
 }
 
 // A parameter; `elements` in all.
 norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::int64_t elements) {
   if (!tensor) return {nullptr, NORM_FLOAT32, 0};
-  if (!tensor.SameDevice(call.x)) {
-    Refuse(call.name, std::string(argument) + ".device", "another", "x's");
-  }
   const std::uint8_t dtype = ToKernelDType(tensor.dtype());
   if (dtype == 0) {
     Refuse(call.name, std::string(argument) + ".dtype", Text(tensor.dtype()), kDTypesWanted);
@@ -207,7 +202,7 @@ norm_vector Vector(const Call& call, const char* argument, Tensor& tensor, std::
     Refuse(call.name, std::string(argument) + ".shape", tensor.shape_text(),
            Text(elements) + " elements in at most 64 dimensions");
   }
-  tensor = InOrder(std::move(tensor), Order());
+  PutInOrder(tensor, Order());
   return {tensor.data(), dtype, 0};
 }
 
@@ -228,14 +223,13 @@ norm_params Params(Call& call) {
 void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
   if (call.style_index) {
     const Tensor& index = call.style_index;
-    if (!index.SameDevice(call.x)) Refuse(call.name, "style_index.device", "another", "x's");
     if (index.dtype() != TorchDTypes().int64) {
       Refuse(call.name, "style_index.dtype", Text(index.dtype()), "int64");
     }
     if (index.dims() != 1 || index.size(0) != tensors.samples) {
       Refuse(call.name, "style_index.shape", index.shape_text(), "[" + Text(tensors.samples) + "]");
     }
-    call.style_index = InOrder(std::move(call.style_index), Order());
+    PutInOrder(call.style_index, Order());
     tensors.style_index = static_cast<const std::int64_t*>(call.style_index.data());
   }
   tensors.style_weights =
@@ -245,7 +239,7 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
       Refuse(call.name, "style", "present with form " + Text(static_cast<std::int64_t>(call.form)),
              "form 0");
     }
-    CheckInput(call, "style", call.style_tensor);
+    CheckDType(call, "style", call.style_tensor);
     const Tensor& style = call.style_tensor;
     if (style.dims() < 2 || style.dims() > kMaxDims || style.size(0) != call.x.size(0) ||
         style.size(1) != call.x.size(1)) {
@@ -253,7 +247,7 @@ void SetStyle(Call& call, const Order& order, norm_tensors& tensors) {
              "[" + Text(call.x.size(0)) + ", " + Text(call.x.size(1)) + ", *]");
     }
     tensors.style_spatial = style.Count(2, style.dims());
-    call.style_tensor = InOrder(std::move(call.style_tensor), order);
+    PutInOrder(call.style_tensor, order);
     tensors.style_tensor = call.style_tensor.data();
   }
 }
@@ -343,8 +337,7 @@ class Results {
     }
     if (out.dtype() != dtype)
       Refuse(call_.name, std::string(argument) + ".dtype", "another", "the result's");
-    if (!out.SameDevice(call_.x))
-      Refuse(call_.name, std::string(argument) + ".device", "another", "x's");
+    out.BumpVersion();
   }
 
   void* AddTemporary(Tensor& out, const std::int64_t* sizes, std::int64_t dims, std::int32_t dtype,
@@ -361,10 +354,9 @@ class Results {
     };
     const char* const begin = static_cast<const char*>(out.data());
     const char* const end = begin + bytes(out);
-    for (const Tensor* input :
-         {&call_.x, &call_.residual, &call_.other, &call_.gate, &call_.scale, &call_.shift,
-          &call_.style_index, &call_.style_weights, &call_.style_tensor, &call_.weight, &call_.bias,
-          &call_.running_mean, &call_.running_var, &call_.input_bias}) {
+    const auto tensors = call_.tensors();
+    for (std::size_t i = 0; i < Call::kInputs; ++i) {
+      const Tensor* const input = tensors[i].tensor;
       if (!*input) continue;
       const char* at = static_cast<const char*>(input->data());
       if (at == begin && (input == &call_.x || input == &call_.residual) &&
@@ -439,18 +431,13 @@ void PlaceRowResults(Call& call, Results& results, norm_tensors& tensors) {
 
 }  // namespace
 
-void Refuse(const char* name, const std::string& argument, const std::string& came,
-            const std::string& wanted) {
-  throw std::runtime_error(std::string("normd::") + name + ": " + argument + ": " + came +
-                           ", wanted " + wanted);
-}
-
 void Run(Call& call) {
+  CheckTensors(call.name, call.tensors());
   CheckX(call);
   const Geometry geometry = Divide(call);
   CheckStyleBank(call);
   const Order& order = geometry.order;
-  call.x = InOrder(std::move(call.x), order);
+  PutInOrder(call.x, order);
   norm_spec& spec = call.spec;
   spec.residual = static_cast<bool>(call.residual);
   spec.gate = static_cast<bool>(call.gate);
@@ -463,7 +450,7 @@ void Run(Call& call) {
   std::copy_n(geometry.spatial_runs, 4, tensors.spatial_runs);
   tensors.x = call.x.data();
   tensors.residual = Alike(call, "residual", call.residual, order);
-  tensors.other = Alike(call, "gate", call.other, order);
+  tensors.other = Alike(call, call.other_name, call.other, order);
   tensors.gate = PerSample(call, "gate", call.gate, geometry.samples, spec.channels);
   tensors.scale = PerSample(call, "scale", call.scale, geometry.samples, spec.channels);
   tensors.shift = PerSample(call, "shift", call.shift, geometry.samples, spec.channels);

@@ -3,9 +3,11 @@
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_CALL_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string>
 
+#include "client/python/native/checks.h"
 #include "client/python/native/tensor.h"
 #include "kernels/norm_c.h"
 
@@ -41,19 +43,40 @@ struct Call {
   Tensor weight, bias, running_mean, running_var, input_bias;
   // An out variant's; else empty, and made by Run where the spec has them.
   Tensor y, residual_out, mean, rstd, scales;
+  const char* other_name = "other";
   bool style_bank = false;      // weight and bias are tables, of which a style is chosen or mixed.
   bool statistics_out = false;  // Whether mean and rstd are wanted.
   bool out_variant = false;
+
+  // All of them: x and the other inputs, then what the results are written to.
+  static constexpr std::size_t kInputs = 14;
+  std::array<NamedTensor, kInputs + 5> tensors() const {
+    return {{{"x", &x},
+             {"residual", &residual},
+             {other_name, &other},
+             {"gate", &gate},
+             {"scale", &scale},
+             {"shift", &shift},
+             {"style_index", &style_index},
+             {"style_weights", &style_weights},
+             {"style", &style_tensor},
+             {"weight", &weight},
+             {"bias", &bias},
+             {"running_mean", &running_mean},
+             {"running_var", &running_var},
+             {"input_bias", &input_bias},
+             {"out", &y},
+             {"residual_out", &residual_out},
+             {"mean", &mean},
+             {"rstd", &rstd},
+             {"scales", &scales}}};
+  }
 };
 
 // Checks the call, makes dense what no kernel reads as it lies, computes, and leaves the results in
 // the call. On CUDA it enqueues on PyTorch's current stream and returns. Throws std::runtime_error
 // with the operator, the argument, what came and what was wanted.
 void Run(Call& call);
-
-// Throws std::runtime_error("normd::NAME: ARGUMENT: CAME, wanted WANTED").
-[[noreturn]] void Refuse(const char* name, const std::string& argument, const std::string& came,
-                         const std::string& wanted);
 
 }  // namespace normd::torch_ops
 

@@ -3,6 +3,7 @@
 // which a tensor of one int64 has the number.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -41,7 +42,7 @@ norm_vector Parameter(const char* argument, Tensor& tensor) {
     Refuse("linear_norm_prepare", std::string(argument) + ".dtype", std::to_string(tensor.dtype()),
            kDTypesWanted);
   }
-  tensor = InOrder(std::move(tensor), Order());
+  PutInOrder(tensor, Order());
   return {tensor.data(), dtype, 0};
 }
 
@@ -127,14 +128,14 @@ void Prepare(StableIValue* stack, std::uint64_t, std::uint64_t) {
   spec.activation = static_cast<std::uint8_t>(arguments.NextInt());
   spec.leaky_slope = static_cast<float>(arguments.NextDouble());
   spec.precision = static_cast<std::uint8_t>(arguments.NextInt());
+  CheckTensors(kName, std::array<NamedTensor, 2>{{{"weight", &weight}, {"bias", &bias}}});
   if (weight.dims() != 2) {
     Refuse(kName, "weight.shape", weight.shape_text(), "[out_features, in_features]");
   }
   spec.out_features = weight.size(0);
   spec.in_features = weight.size(1);
-  if (bias && (bias.dims() != 1 || bias.size(0) != weight.size(0) || !bias.SameDevice(weight))) {
-    Refuse(kName, "bias.shape", bias.shape_text(),
-           ShapeText(weight.sizes(), 1) + " on weight's device");
+  if (bias && (bias.dims() != 1 || bias.size(0) != weight.size(0))) {
+    Refuse(kName, "bias.shape", bias.shape_text(), ShapeText(weight.sizes(), 1));
   }
   norm_linear_params params{};
   params.struct_size = sizeof(params);
@@ -186,6 +187,9 @@ struct LinearCall {
 void CheckLinear(LinearCall& call) {
   constexpr const char* kName = "linear_norm";
   const Tensor& x = call.x;
+  CheckTensors(kName,
+               std::array<NamedTensor, 4>{
+                   {{"x", &x}, {"y", &call.y}, {"prepared", &call.prepared}, {"out", &call.out}}});
   norm_linear_spec& spec = call.spec;
   spec.dtype = ToKernelDType(x.dtype());
   if (spec.dtype == 0 || spec.dtype == NORM_FLOAT64) {
@@ -199,9 +203,9 @@ void CheckLinear(LinearCall& call) {
     Refuse(kName, "y", call.y ? "a tensor" : "None", wants_y ? "a tensor" : "None");
   }
   const std::int32_t prepared_dtype = IsCuda(x) ? TorchDTypes().uint8 : TorchDTypes().int64;
-  if (!call.prepared.SameDevice(x) || call.prepared.dtype() != prepared_dtype ||
-      call.prepared.dims() != 1 || call.prepared.size(0) < 1) {
-    Refuse(kName, "prepared", "another tensor", "that of linear_norm_prepare, on x's device");
+  if (call.prepared.dtype() != prepared_dtype || call.prepared.dims() != 1 ||
+      call.prepared.size(0) < 1) {
+    Refuse(kName, "prepared", "another tensor", "that of linear_norm_prepare");
   }
 }
 
@@ -216,15 +220,18 @@ void Compute(LinearCall& call) {
   Order().Strides(sizes, dims, strides);
   const auto check = [&](const char* argument, const Tensor& tensor) {
     if (tensor.dims() != dims || !std::equal(sizes, sizes + dims, tensor.sizes()) ||
-        tensor.dtype() != call.x.dtype() || !tensor.SameDevice(call.x)) {
+        tensor.dtype() != call.x.dtype()) {
       Refuse("linear_norm", std::string(argument) + ".shape", tensor.shape_text(),
-             ShapeText(sizes, dims) + " of x's dtype and device");
+             ShapeText(sizes, dims) + " of x's dtype");
     }
   };
   if (call.y) check("y", call.y);
-  if (call.out_variant) check("out", call.out);
-  call.x = InOrder(std::move(call.x), Order());
-  call.y = InOrder(std::move(call.y), Order());
+  if (call.out_variant) {
+    check("out", call.out);
+    call.out.BumpVersion();
+  }
+  PutInOrder(call.x, Order());
+  PutInOrder(call.y, Order());
   Tensor fresh = Tensor::Empty(sizes, strides, dims, call.x.dtype(), call.x);
   const norm_linear_segment segment = {call.x.data(), call.y ? call.y.data() : nullptr,
                                        fresh.data(), call.x.Count(0, dims - 1)};

@@ -157,6 +157,7 @@ void AddRmsNorm(Arguments& arguments, Call& call) {
 void GatedRmsNorm(Arguments& arguments, Call& call) {
   call.x = arguments.NextTensor();
   call.other = arguments.NextTensor();
+  call.other_name = "gate";
   ReadAxes(arguments, call);
   call.groups = arguments.NextInt();
   call.weight = arguments.NextOptional();

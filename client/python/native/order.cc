@@ -1,6 +1,7 @@
 #include "client/python/native/order.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace normd::torch_ops {
 
@@ -29,13 +30,13 @@ bool Order::Has(const Tensor& tensor) const {
   return same || empty;
 }
 
-Tensor InOrder(Tensor tensor, const Order& order) {
-  if (!tensor || order.Has(tensor)) return tensor;
+void PutInOrder(Tensor& tensor, const Order& order) {
+  if (!tensor || order.Has(tensor)) return;
   std::int64_t strides[kMaxResultDims];
   order.Strides(tensor.sizes(), tensor.dims(), strides);
   Tensor dense = Tensor::Empty(tensor.sizes(), strides, tensor.dims(), tensor.dtype(), tensor);
   CheckTorch(Torch().copy(dense.handle(), tensor.handle(), 0), "copy_");
-  return dense;
+  tensor = std::move(dense);
 }
 
 }  // namespace normd::torch_ops

@@ -27,8 +27,9 @@ struct Order {
   bool Has(const Tensor& tensor) const;
 };
 
-// `tensor`, of at most kMaxResultDims dimensions, if it lies in this order, else a copy that does.
-Tensor InOrder(Tensor tensor, const Order& order);
+// Replaces a tensor of at most kMaxResultDims dimensions that lies otherwise by a copy in this
+// order. An empty one stays.
+void PutInOrder(Tensor& tensor, const Order& order);
 
 }  // namespace normd::torch_ops
 

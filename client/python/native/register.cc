@@ -1,34 +1,53 @@
 // What normd.torch calls, through ctypes, once the operators' schemas are defined.
 
+#include <exception>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "client/python/native/operators.h"
 #include "client/python/native/torch_abi.h"
 
 namespace {
 
+using normd::torch_ops::BoxedKernel;
+using normd::torch_ops::CppFunction;
+using normd::torch_ops::kAbiVersion;
+using normd::torch_ops::LibraryOpaque;
 using normd::torch_ops::LinearOperators;
 using normd::torch_ops::NormOperators;
 using normd::torch_ops::Operator;
 using normd::torch_ops::Torch;
 
+// Gives PyTorch one kernel. Under autograd, it is the one of PyTorch's own operators that have no
+// derivative: forward mode raises, and so does backward through a result. CheckTensors refuses most
+// calls before that.
+std::string RegisterKernel(LibraryOpaque* library, const std::string& key, const std::string& name,
+                           BoxedKernel* kernel) {
+  if (key != "Autograd") {
+    const bool taken = Torch().library_impl(library, name.c_str(), kernel, kAbiVersion) == 0;
+    return taken ? "" : "PyTorch refuses a kernel for normd::" + name;
+  }
+  constexpr int kRegister = 0;
+  CppFunction not_implemented = Torch().not_implemented_kernel();
+  Torch().library_impl_cpp(library, name.c_str(), &not_implemented, kRegister);
+  return "";
+}
+
 // Gives PyTorch the kernels of all operators for one dispatch key.
-std::string RegisterFor(const char* key) {
+std::string RegisterFor(const std::string& key) {
   // Never deleted: that would take the kernels away.
-  normd::torch_ops::LibraryOpaque* library = nullptr;
-  if (Torch().library_init_impl("normd", key, __FILE__, __LINE__, &library) != 0) {
-    return std::string("PyTorch refuses the library normd for ") + key;
+  LibraryOpaque* library = nullptr;
+  if (Torch().library_init_impl("normd", key.c_str(), __FILE__, __LINE__, &library) != 0) {
+    return "PyTorch refuses the library normd for " + key;
   }
   for (const std::vector<Operator>* operators : {&NormOperators(), &LinearOperators()}) {
     for (const Operator& each : *operators) {
       for (const char* overload : {"", ".out"}) {
         const std::string name = std::string(each.name) + overload;
         if (name == "linear_norm_prepare.out") continue;
-        if (Torch().library_impl(library, name.c_str(), each.kernel,
-                                 normd::torch_ops::kAbiVersion) != 0) {
-          return "PyTorch refuses a kernel for normd::" + name;
-        }
+        const std::string error = RegisterKernel(library, key, name, each.kernel);
+        if (!error.empty()) return error;
       }
     }
   }
@@ -40,9 +59,13 @@ std::string RegisterFor(const char* key) {
 // Null, or why it failed. Not thread-safe: call once.
 extern "C" __attribute__((visibility("default"))) const char* normd_torch_register() {
   static std::string error;
-  error = normd::torch_ops::LoadTorchAbi();
-  for (const char* key : {"CPU", "CUDA"}) {
-    if (error.empty()) error = RegisterFor(key);
+  try {
+    error = normd::torch_ops::LoadTorchAbi();
+    for (const char* key : {"CPU", "CUDA", "Autograd"}) {
+      if (error.empty()) error = RegisterFor(key);
+    }
+  } catch (const std::exception& refused) {
+    error = refused.what();
   }
   return error.empty() ? nullptr : error.c_str();
 }

@@ -29,22 +29,6 @@ Tensor::Tensor(TensorHandle handle) : handle_(handle) {
   strides_ = strides;
 }
 
-Tensor& Tensor::operator=(Tensor&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  data_ = other.data_;
-  dims_ = other.dims_;
-  sizes_ = other.sizes_;
-  strides_ = other.strides_;
-  dtype_ = other.dtype_;
-  device_type_ = other.device_type_;
-  device_index_ = other.device_index_;
-  return *this;
-}
-
-Tensor::~Tensor() {
-  if (handle_ != nullptr) Torch().delete_tensor(handle_);
-}
-
 Tensor Tensor::Empty(const std::int64_t* sizes, const std::int64_t* strides, std::int64_t dims,
                      std::int32_t dtype, const Tensor& device_of) {
   TensorHandle handle = nullptr;
@@ -58,6 +42,11 @@ std::int64_t Tensor::Count(std::int64_t begin, std::int64_t end) const {
   std::int64_t count = 1;
   for (std::int64_t i = begin; i < end; ++i) count *= sizes_[i];
   return count;
+}
+
+bool Tensor::requires_grad() const {
+  // A handle points to an at::Tensor, which is a pointer to its c10::TensorImpl.
+  return Torch().requires_grad(*reinterpret_cast<const TensorImplOpaque* const*>(handle_));
 }
 
 bool Tensor::SameShape(const Tensor& other) const {

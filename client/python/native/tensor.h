@@ -22,8 +22,20 @@ class Tensor {
   Tensor() = default;
   explicit Tensor(TensorHandle handle);
   Tensor(Tensor&& other) noexcept { *this = std::move(other); }
-  Tensor& operator=(Tensor&& other) noexcept;
-  ~Tensor();
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    data_ = other.data_;
+    dims_ = other.dims_;
+    sizes_ = other.sizes_;
+    strides_ = other.strides_;
+    dtype_ = other.dtype_;
+    device_type_ = other.device_type_;
+    device_index_ = other.device_index_;
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_ != nullptr) Torch().delete_tensor(handle_);
+  }
 
   // A new tensor with unwritten elements.
   static Tensor Empty(const std::int64_t* sizes, const std::int64_t* strides, std::int64_t dims,
@@ -41,6 +53,8 @@ class Tensor {
   std::int32_t dtype() const { return dtype_; }
   std::int32_t device_type() const { return device_type_; }
   std::int32_t device_index() const { return device_index_; }
+  // Whether autograd follows it, if gradients are enabled.
+  bool requires_grad() const;
 
   // The product of the sizes of dimensions [begin, end).
   std::int64_t Count(std::int64_t begin, std::int64_t end) const;
@@ -50,6 +64,10 @@ class Tensor {
     return device_type_ == other.device_type_ && device_index_ == other.device_index_;
   }
   std::string shape_text() const { return ShapeText(sizes_, dims_); }
+
+  // Tells autograd that the elements change, as PyTorch's in-place operators do. Throws for an
+  // inference tensor outside torch.inference_mode(), as these do.
+  void BumpVersion() const { Torch().bump_version(handle_); }
 
  private:
   TensorHandle handle_ = nullptr;

@@ -5,9 +5,12 @@
 #include <stdexcept>
 
 namespace normd::torch_ops {
+
+TorchAbi internal::torch_abi;
+
 namespace {
 
-TorchAbi abi;
+TorchAbi& abi = internal::torch_abi;
 
 // Looks symbols up in a library that the process has loaded already.
 class Loaded {
@@ -43,6 +46,7 @@ std::string FindInTorch(const Loaded& torch) {
   find("aoti_torch_empty_strided", &abi.empty_strided);
   find("aoti_torch_copy_", &abi.copy);
   find("torch_get_num_threads", &abi.get_num_threads);
+  find("aoti_torch_grad_mode_is_enabled", &abi.grad_mode_is_enabled);
   find("aoti_torch_library_init_impl", &abi.library_init_impl);
   find("torch_library_impl", &abi.library_impl);
   find("aoti_torch_device_type_cpu", &abi.device_type_cpu);
@@ -55,6 +59,11 @@ std::string FindInTorch(const Loaded& torch) {
   find("aoti_torch_dtype_uint8", &abi.dtype_uint8);
   find("aoti_torch_dtype_int64", &abi.dtype_int64);
   find("aoti_torch_dtype_float8_e4m3fn", &abi.dtype_float8_e4m3fn);
+  find("_ZNK3c1010TensorImpl13requires_gradEv", &abi.requires_grad);
+  find("_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", &abi.bump_version);
+  find("_ZN5torch8autograd30autogradNotImplementedFallbackEv", &abi.not_implemented_kernel);
+  find("_ZNR5torch7Library5_implEPKcONS_11CppFunctionENS_17_RegisterOrVerifyE",
+       &abi.library_impl_cpp);
   return missing;
 }
 
@@ -80,10 +89,7 @@ std::string LoadTorchAbi() {
   return "";
 }
 
-const TorchAbi& Torch() { return abi; }
-
-void CheckTorch(std::int32_t result, const char* what) {
-  if (result == 0) return;
+void internal::FailTorch(const char* what) {
   const char* why = abi.exception_what == nullptr ? nullptr : abi.exception_what();
   throw std::runtime_error(std::string("normd: ") + what + ": " +
                            (why == nullptr ? "PyTorch refused it" : why));

@@ -3,7 +3,8 @@
 //
 // PyTorch keeps these functions stable for extensions (its "LibTorch stable ABI", from 2.10 on). By
 // looking them up, the operators are compiled without PyTorch's headers, and one build serves every
-// version from 2.10 on.
+// version from 2.10 on. The C ABI has nothing for autograd: four functions of the C++ library stand
+// in, by their mangled names, and objects of its classes pass through unseen.
 
 #ifndef NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
 #define NORMD_CLIENT_PYTHON_NATIVE_TORCH_ABI_H_
@@ -21,6 +22,13 @@ struct TensorOpaque;
 using TensorHandle = TensorOpaque*;
 struct LibraryOpaque;
 struct CudaGuardOpaque;
+struct TensorImplOpaque;
+
+// A torch::CppFunction: room for it, and a destructor, so that it is returned as one is.
+struct CppFunction {
+  ~CppFunction() {}
+  alignas(16) unsigned char bytes[1024];
+};
 
 using BoxedKernel = void(StableIValue* stack, std::uint64_t arguments, std::uint64_t results);
 
@@ -42,6 +50,7 @@ struct TorchAbi {
                                 std::int32_t device_type, std::int32_t device_index, TensorHandle*);
   std::int32_t (*copy)(TensorHandle to, TensorHandle from, std::int32_t non_blocking);
   std::int32_t (*get_num_threads)(std::uint32_t*);
+  bool (*grad_mode_is_enabled)();
   std::int32_t (*library_init_impl)(const char* name_space, const char* key, const char* file,
                                     std::uint32_t line, LibraryOpaque**);
   std::int32_t (*library_impl)(LibraryOpaque*, const char* name, BoxedKernel*,
@@ -66,16 +75,30 @@ struct TorchAbi {
   int (*stream_is_capturing)(void* stream, int* status);
   // Why the last call failed; null before PyTorch 2.13.
   const char* (*exception_what)();
+
+  // C++: c10::TensorImpl::requires_grad, torch::autograd::impl::bump_version,
+  // torch::autograd::autogradNotImplementedFallback and torch::Library::_impl, which throw.
+  bool (*requires_grad)(const TensorImplOpaque*);
+  void (*bump_version)(TensorHandle);
+  CppFunction (*not_implemented_kernel)();
+  void* (*library_impl_cpp)(LibraryOpaque*, const char* name, CppFunction*, int verify);
 };
 
 // Looks the functions up. Returns "" or what is missing. Call once, before all else.
 std::string LoadTorchAbi();
 
+namespace internal {
+extern TorchAbi torch_abi;
+[[noreturn]] void FailTorch(const char* what);
+}  // namespace internal
+
 // After LoadTorchAbi.
-const TorchAbi& Torch();
+inline const TorchAbi& Torch() { return internal::torch_abi; }
 
 // Throws std::runtime_error, which becomes a RuntimeError in Python, unless `result` is 0.
-void CheckTorch(std::int32_t result, const char* what);
+inline void CheckTorch(std::int32_t result, const char* what) {
+  if (result != 0) internal::FailTorch(what);
+}
 
 }  // namespace normd::torch_ops
 

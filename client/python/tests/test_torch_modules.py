@@ -332,20 +332,8 @@ FREE = UNCOUNTED | {"load_state_dict, assign", "a new parameter"}
         torch.library.opcheck(torch.ops.normd.linear_norm.out, arguments, {"out": out})
 
 
-def test_functions_refuse_gradients_and_bad_options():
-    x, weight = torch.randn(4, 6), torch.randn(6, requires_grad=True)
-    calls = [
-        lambda: normd_torch.layer_norm(x, 6, weight),
-        lambda: normd_torch.rms_norm(x, 6, weight),
-        lambda: normd_torch.group_norm(x, 3, weight),
-        lambda: normd_torch.add_rms_norm(x, x, 6, weight),
-        lambda: normd_torch.quantized_rms_norm(x, 6, weight),
-    ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match="requires a gradient"):
-            call()
-        with torch.no_grad():
-            call()
+def test_functions_refuse_bad_options():
+    x = torch.randn(4, 6)
     for bad, part in (
         (lambda: normd_torch.layer_norm(x, 5), "x.shape: [4, 6], wanted [5]"),
         (lambda: normd_torch.layer_norm(x, ()), "x.shape"),

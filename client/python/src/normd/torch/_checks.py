@@ -22,17 +22,6 @@ def activation_code(activation: str | None) -> int:
         raise ValueError(f"activation: {activation!r}, wanted one of {wanted}") from None
 
 
-def refuse_gradient(name: str, *tensors: Tensor | None) -> None:
-    """RuntimeError if autograd would follow one of these. Call it where gradients are enabled."""
-    for tensor in tensors:
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"normd.torch.{name}: a tensor of shape {list(tensor.shape)} requires a gradient, "
-                "wanted a call under torch.no_grad() or torch.inference_mode(), or detached "
-                "tensors: the operators have no gradient"
-            )
-
-
 def axes_of(
     name: str, x: Tensor, shape: int | Sequence[int], axis: int | None = None
 ) -> tuple[int, int]:
@@ -42,7 +31,8 @@ def axes_of(
     """
     of_x = x.shape
     # Most calls, at least cost.
-    if axis is None and of_x and shape == (of_x[-1] if type(shape) is int else of_x[-1:]):
+    last = shape if type(shape) is not tuple or len(shape) != 1 else shape[0]
+    if axis is None and of_x and last == of_x[-1]:
         return len(of_x) - 1, 1
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     first = x.dim() - len(sizes) if axis is None else axis

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
 
 from normd.torch import _schemas
 
@@ -18,7 +19,6 @@ QUANTIZATION_BLOCK = 128
 _CHANNELS, _AXES, _FEATURES = 0, 1, 2
 _MEAN_VARIANCE = 0
 
-# Of a call below autograd there is no gradient: normd.torch.functional refuses it by name.
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 
 
@@ -209,12 +209,64 @@ def _writes(*_arguments: Any, **_options: Any) -> None:
     """An out variant's results have their tensors already."""
 
 
+def _refuse_derivative(operator: Any) -> RuntimeError:
+    return RuntimeError(
+        f"{operator._schema.name}.out: called under autograd, wanted torch.no_grad(), "
+        "torch.inference_mode() or detached tensors: the operator has no gradient"
+    )
+
+
+def _refuse_gradient_compiled(
+    mode: Any, operator: Any, types: Any, arguments: Any = (), options: Any = None
+) -> Any:
+    """An out variant in torch.compile, which calls no native kernel."""
+    tensors = [each for each in [*arguments, *(options or {}).values()] if isinstance(each, Tensor)]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+        raise _refuse_derivative(operator)
+    return mode.__torch_dispatch__(operator, types, arguments, options)
+
+
+def _refuse_functional(operator: Any) -> Callable[..., None]:
+    """An out variant in torch.func.grad and the like, whose native kernel sees other tensors."""
+
+    def refuse(*_arguments: Any, **_options: Any) -> None:
+        raise _refuse_derivative(operator)
+
+    return refuse
+
+
+def _on_one_device(operator: Any, fake: Callable[..., Any]) -> Callable[..., Any]:
+    """The fake kernel, which refuses tensors of several devices as the native kernels do."""
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def checked(x: Tensor, *arguments: Any, **options: Any) -> Any:
+        for name, value in [*zip(names[1:], arguments, strict=False), *options.items()]:
+            if isinstance(value, Tensor) and value.device != x.device:
+                raise RuntimeError(
+                    f"{operator._schema.name}: {name}.device: {value.device}, wanted {x.device} as "
+                    "x's"
+                )
+        return fake(x, *arguments, **options)
+
+    return checked
+
+
 _library = torch.library.Library("normd", "DEF")
 for _name, (_arguments, _results) in {**_schemas.NORMS, "linear_norm": _schemas.LINEAR}.items():
     _library.define(_schemas.functional(_name, _arguments, _results), tags=_TAGS)
     _library.define(_schemas.out_variant(_name, _arguments, _results), tags=_TAGS)
-    torch.library.register_fake(f"normd::{_name}", _FAKES.get(_name, _like_channels), lib=_library)
-    torch.library.register_fake(f"normd::{_name}.out", _writes, lib=_library)
+    _packet = getattr(torch.ops.normd, _name)
+    for _operator, _fake in (
+        (_packet.default, _FAKES.get(_name, _like_channels)),
+        (_packet.out, _writes),
+    ):
+        torch.library.register_fake(_operator, _on_one_device(_operator, _fake), lib=_library)
+    # PyTorch's kernel for operators without a derivative, which the native library registers, lets
+    # tensors that are written to lose their gradient.
+    torch.library.register_torch_dispatch(
+        _packet.out, FunctionalTensorMode, _refuse_gradient_compiled, lib=_library
+    )
+    _library.impl(f"{_name}.out", _refuse_functional(_packet.out), "FuncTorchDynamicLayerBackMode")
 _library.define(
     _schemas.functional("linear_norm_prepare", _schemas.LINEAR_PREPARE, ("prepared",)), tags=_TAGS
 )

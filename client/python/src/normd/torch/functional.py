@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, is_grad_enabled
+from torch import Tensor
 
 from normd.torch import _library
 from normd.torch._checks import (
@@ -24,7 +24,6 @@ from normd.torch._checks import (
     check_affine,
     divided,
     elements_of,
-    refuse_gradient,
 )
 
 _ops = torch.ops.normd
@@ -90,8 +89,6 @@ def instance_norm(
     With running_mean and running_var [C] these are the statistics. weight and bias are [C].
     activation: None, "relu", "leaky_relu" (with `slope`), "silu", "gelu" or "gelu_tanh".
     """
-    if is_grad_enabled():
-        refuse_gradient("instance_norm", x, weight, bias)
     if out is None and activation is None:
         return _instance_norm(x, weight, bias, running_mean, running_var, eps)
     code = activation_code(activation)
@@ -114,8 +111,6 @@ def batch_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """torch.nn.functional.batch_norm of x [N, C, *] with training=False, then an activation."""
-    if is_grad_enabled():
-        refuse_gradient("batch_norm", x, weight, bias)
     if out is None and activation is None:
         return _batch_norm(x, running_mean, running_var, weight, bias, eps)
     code = activation_code(activation)
@@ -137,8 +132,6 @@ def group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """torch.nn.functional.group_norm of x [N, C, *], then an activation."""
-    if is_grad_enabled():
-        refuse_gradient("group_norm", x, weight, bias)
     if num_groups < 1:
         raise ValueError(f"normd.torch.group_norm: num_groups: {num_groups}, wanted at least 1")
     if out is None and activation is None:
@@ -168,8 +161,6 @@ def layer_norm(
     channels of [N, C, H, W] it is ConvNeXt's LayerNorm2d. Several axes are these dimensions, which
     need not be adjacent. weight and bias have that shape.
     """
-    if is_grad_enabled():
-        refuse_gradient("layer_norm", x, weight, bias)
     more = 0
     if axis is None or isinstance(axis, int):
         first, axes = axes_of("layer_norm", x, normalized_shape, axis)
@@ -200,8 +191,6 @@ def rms_norm(
 
     eps None is torch.finfo(x.dtype).eps. Shapes as for layer_norm.
     """
-    if is_grad_enabled():
-        refuse_gradient("rms_norm", x, weight)
     if eps is None:
         eps = torch.finfo(x.dtype).eps
     more = 0
@@ -235,8 +224,6 @@ def add_layer_norm(
 
     `out` is a tensor for each; (x, residual) writes over the inputs.
     """
-    if is_grad_enabled():
-        refuse_gradient("add_layer_norm", x, residual, weight, bias)
     first, axes = axes_of("add_layer_norm", x, normalized_shape)
     if axes > 1:
         check_affine("add_layer_norm", normalized_shape, weight, bias)
@@ -258,8 +245,6 @@ def add_rms_norm(
     out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(rms_norm(v), v) of v = x + residual, rounded to their type; `out` as for add_layer_norm."""
-    if is_grad_enabled():
-        refuse_gradient("add_rms_norm", x, residual, weight)
     first, axes = axes_of("add_rms_norm", x, normalized_shape)
     if axes > 1:
         check_affine("add_rms_norm", normalized_shape, weight)
@@ -283,8 +268,6 @@ def gated_rms_norm(
 
     group_size: the rows are so many elements of the normalized shape, one after the other.
     """
-    if is_grad_enabled():
-        refuse_gradient("gated_rms_norm", x, gate, weight)
     first, axes = axes_of("gated_rms_norm", x, normalized_shape)
     if axes > 1:
         check_affine("gated_rms_norm", normalized_shape, weight)
@@ -303,8 +286,6 @@ def lp_normalize(
     out: Tensor | None = None,
 ) -> Tensor:
     """torch.nn.functional.normalize, of p 1, 2 or infinity; `dim` may be several dimensions."""
-    if is_grad_enabled():
-        refuse_gradient("lp_normalize", x)
     if p not in _LP_STATISTICS:
         raise ValueError(f"normd.torch.lp_normalize: p: {p}, wanted 1, 2 or inf")
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -338,8 +319,6 @@ def adaptive_layer_norm(
 
     scale and shift are [N, F], of x's type (AdaLN, DiT).
     """
-    if is_grad_enabled():
-        refuse_gradient("adaptive_layer_norm", x, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, scale, shift, weight, bias, eps, scale_offset, code, slope)
     return _one(_ops.adaptive_layer_norm, arguments, out)
@@ -364,8 +343,6 @@ def add_adaptive_layer_norm(
 
     gate, scale and shift are [N, F].
     """
-    if is_grad_enabled():
-        refuse_gradient("add_adaptive_layer_norm", x, residual, gate, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, residual, gate, scale, shift, weight, bias, eps, scale_offset, code, slope)
     return _two(_ops.add_adaptive_layer_norm, arguments, out)
@@ -386,8 +363,6 @@ def adaptive_group_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """group_norm of x [N, C, *], times scale_offset + scale, plus shift, [N, C] (AdaGN, FiLM)."""
-    if is_grad_enabled():
-        refuse_gradient("adaptive_group_norm", x, scale, shift, weight, bias)
     code = activation_code(activation)
     arguments = (x, num_groups, scale, shift, weight, bias, eps, scale_offset, code, slope)
     return _one(_ops.adaptive_group_norm, arguments, out)
@@ -403,8 +378,6 @@ def adaptive_instance_norm(
     out: Tensor | None = None,
 ) -> Tensor:
     """instance_norm of x [N, C, *] with the mean and deviation of style [N, C, *] (AdaIN)."""
-    if is_grad_enabled():
-        refuse_gradient("adaptive_instance_norm", x, style)
     arguments = (x, style, eps, activation_code(activation), slope)
     return _one(_ops.adaptive_instance_norm, arguments, out)
 
@@ -426,8 +399,6 @@ def conditional_instance_norm(
     Either style_index, int64 [N], names a style for each sample, or style_weights [N, styles] mixes
     them.
     """
-    if is_grad_enabled():
-        refuse_gradient("conditional_instance_norm", x, weight, bias, style_weights)
     code = activation_code(activation)
     arguments = (x, weight, bias, style_index, style_weights, eps, code, slope)
     return _one(_ops.conditional_instance_norm, arguments, out)
@@ -446,8 +417,6 @@ def _quantized(
     residual: Tensor | None = None,
     weight_offset: float = 0.0,
 ) -> Quantized:
-    if is_grad_enabled():
-        refuse_gradient(name, x, weight, bias, residual)
     if dtype not in _QUANTIZATIONS:
         raise ValueError(f"normd.torch.{name}: dtype: {dtype}, wanted int8 or float8_e4m3fn")
     granularity = {"row": 1, "block": 2}.get(scale, 0) if isinstance(scale, str) else 0
@@ -546,8 +515,6 @@ def layer_norm_with_statistics(
 
     They are float32, or float64 for float64.
     """
-    if is_grad_enabled():
-        refuse_gradient("layer_norm_with_statistics", x, weight, bias)
     first, axes = axes_of("layer_norm_with_statistics", x, normalized_shape)
     if axes > 1:
         check_affine("layer_norm_with_statistics", normalized_shape, weight, bias)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, is_grad_enabled, nn
+from torch import Tensor, nn
 
-from normd.torch._checks import activation_code, axes_apart, axes_of, refuse_gradient
+from normd.torch._checks import ACTIVATIONS, activation_code, axes_apart, axes_of
 
 _instance_norm = torch.ops.normd.instance_norm.default
 _batch_norm = torch.ops.normd.batch_norm.default
@@ -43,8 +43,6 @@ class GroupNorm(Activated, nn.GroupNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("GroupNorm", x, self.weight, self.bias)
         if not self._code:  # What has its default costs a call time.
             return _group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         return _group_norm(
@@ -69,8 +67,6 @@ class LayerNorm(Activated, nn.LayerNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("LayerNorm", x, self.weight, self.bias)
         if self.axis is not None and not isinstance(self.axis, int):
             first, count, more = axes_apart("LayerNorm", x, self.normalized_shape, self.axis)
             return _layer_norm(
@@ -102,8 +98,6 @@ class RMSNorm(Activated, nn.RMSNorm):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("RMSNorm", x, self.weight)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         if self.axis is not None and not isinstance(self.axis, int):
             first, count, more = axes_apart("RMSNorm", x, self.normalized_shape, self.axis)
@@ -123,8 +117,6 @@ class _BatchNorm(Activated, nn.modules.batchnorm._BatchNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("BatchNorm", x, self.weight, self.bias)
         mean, variance = self.running_mean, self.running_var
         if self.training or mean is None or variance is None:
             came = "training" if self.training else "without running statistics"
@@ -157,8 +149,6 @@ class _InstanceNorm(Activated, nn.modules.instancenorm._InstanceNorm):
         self._init_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        if is_grad_enabled():
-            refuse_gradient("InstanceNorm", x, self.weight, self.bias)
         self._check_input_dim(x)
         has_batch = x.dim() != self._get_no_batch_dim()
         channels = x.shape[1 if has_batch else 0]
