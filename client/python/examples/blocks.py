@@ -126,7 +126,7 @@ def main() -> None:
         channels, size, batch = (64, 32, 2) if options.small else (320, 64, 16)
         theirs = randomize(ResidualBlock(channels).to(dtype))
         ours = copy.deepcopy(theirs)
-        print(normd.torch.replace(ours))
+        print(normd.torch.replace(ours, fuse_activations=True))
         x = torch.randn(batch, channels, size, size, dtype=dtype)
         title = f"ResNet-like, {list(x.shape)} {options.dtype}"
         compare(title, theirs, ours, (x,), device, options.compile)

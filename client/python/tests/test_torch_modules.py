@@ -106,11 +106,12 @@ def test_layers_refuse_what_pytorchs_refuse():
             layer(torch.randn(shape))
 
 
-def test_replaced_models_compute_the_same():
+@pytest.mark.parametrize("fuse", [False, True])
+def test_replaced_models_compute_the_same(fuse):
     torch.manual_seed(2)
     theirs = model()
     ours = copy.deepcopy(theirs)
-    report = normd_torch.replace(ours)
+    report = normd_torch.replace(ours, **({"fuse_activations": True} if fuse else {}))
     assert report.replaced == {
         "1": "BatchNorm2d",
         "3.1": "GroupNorm",
@@ -118,7 +119,8 @@ def test_replaced_models_compute_the_same():
         "7": "LayerNorm",
         "9": "RMSNorm",
     }
-    assert report.fused == {"2": "1", "3.2": "3.1", "5": "4", "8": "7", "10": "9"}
+    fused = {"2": "1", "3.2": "3.1", "5": "4", "8": "7", "10": "9"}
+    assert report.fused == (fused if fuse else {})
     assert not report.left
     assert ours.state_dict().keys() == theirs.state_dict().keys()
     x = torch.randn(2, 3, 16, 16)
@@ -132,7 +134,7 @@ def test_replaced_models_compute_the_same():
 def test_replaced_models_compile_without_a_graph_break():
     torch.compiler.reset()
     ours = model()
-    normd_torch.replace(ours)
+    normd_torch.replace(ours, fuse_activations=True)
     x = torch.randn(2, 3, 16, 16)
     with torch.no_grad():
         compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
@@ -168,7 +170,7 @@ def test_shared_norms_and_hooks_keep_their_activations():
     ours = nn.ModuleList(
         [nn.Sequential(norm, nn.ReLU()), nn.Sequential(norm), nn.Sequential(hooked, nn.ReLU())]
     )
-    report = normd_torch.replace(ours)
+    report = normd_torch.replace(ours, fuse_activations=True)
     assert report.replaced.keys() == {"0.0", "2.0"}
     assert not report.fused
     x = torch.randn(2, 4, 3)
@@ -176,10 +178,98 @@ def test_shared_norms_and_hooks_keep_their_activations():
         torch.testing.assert_close(ours[0](x), functional.relu(functional.group_norm(x, 2)))
 
 
+def taps(model, x):
+    """The result of every layer, as perceptual losses and feature extractors read them."""
+    results = {}
+
+    def walk(sequence, x, prefix):
+        for name, layer in sequence.named_children():
+            is_sequence = isinstance(layer, nn.Sequential)
+            x = walk(layer, x, f"{prefix}{name}.") if is_sequence else layer(x)
+            results[prefix + name] = x.clone()
+        return x
+
+    walk(model, x, "")
+    return results
+
+
+@torch.no_grad()
+def test_replaced_models_have_the_same_result_of_every_layer():
+    torch.manual_seed(2)
+    theirs = model()
+    ours = copy.deepcopy(theirs)
+    normd_torch.replace(ours)
+    x = torch.randn(2, 3, 16, 16)
+    for (name, y), wanted in zip(taps(ours, x).items(), taps(theirs, x).values(), strict=True):
+        torch.testing.assert_close(y, wanted, msg=lambda text, name=name: f"{name}: {text}")
+    for end in range(1, len(theirs) + 1):
+        torch.testing.assert_close(ours[:end](x), theirs[:end](x))
+    pair = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    wanted = pair(x)
+    normd_torch.replace(pair)
+    fused = nn.utils.fuse_conv_bn_eval(pair[0], pair[1])
+    torch.testing.assert_close(pair[2](fused(x)), wanted)
+
+
+def test_what_is_fused_shows():
+    theirs, ours, fused = model(), model(), model()
+    normd_torch.replace(ours)
+    assert repr(ours) == repr(theirs)
+    normd_torch.replace(fused, fuse_activations=True)
+    activations = {
+        "1": "'relu'",
+        "3.1": "'silu'",
+        "4": "'leaky_relu', slope=0.3",
+        "7": "'gelu'",
+        "9": "'gelu_tanh'",
+    }
+    for norm, activation in activations.items():
+        plain = repr(theirs.get_submodule(norm))
+        assert repr(fused.get_submodule(norm)) == f"{plain[:-1]}, activation={activation})"
+    for activation, norm in {"2": "1", "3.2": "3.1", "5": "4", "8": "7", "10": "9"}.items():
+        identity, plain = fused.get_submodule(activation), theirs.get_submodule(activation)
+        assert isinstance(identity, nn.Identity)
+        assert repr(identity) == f"Fused({plain!r}, computed by {norm!r})"
+    assert repr(pickle.loads(pickle.dumps(fused))) == repr(fused)
+
+
 def reference_layer(layer, x, y):
     z = functional.linear(x, layer.weight, layer.bias)
     z = functional.layer_norm(z, z.shape[-1:], eps=layer.eps)
     return functional.relu((z + y) * y)
+
+
+def write_by_numpy(layer):
+    layer.weight.detach().numpy()[:] += 1
+
+
+WRITES = {
+    "in place": lambda layer: layer.weight.mul_(-3),
+    "bias in place": lambda layer: layer.bias.add_(2),
+    "copy_": lambda layer: layer.weight.copy_(torch.randn(48, 32)),
+    "data": lambda layer: layer.weight.data.add_(1),
+    "data copy_": lambda layer: layer.weight.data.copy_(torch.randn(48, 32)),
+    "bias data": lambda layer: layer.bias.data.mul_(-2),
+    "new data": lambda layer: setattr(layer.weight, "data", torch.randn(48, 32)),
+    "NumPy": write_by_numpy,
+    "a view": lambda layer: layer.weight[3:].zero_().sub_(layer.weight[:1].add_(1)),
+    "load_state_dict": lambda layer: layer.load_state_dict(
+        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}
+    ),
+    "load_state_dict, assign": lambda layer: layer.load_state_dict(
+        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}, assign=True
+    ),
+    "a new parameter": lambda layer: setattr(
+        layer, "weight", nn.Parameter(torch.randn(48, 32), requires_grad=False)
+    ),
+    "vector_to_parameters": lambda layer: nn.utils.vector_to_parameters(
+        torch.randn(48 * 32 + 48), layer.parameters()
+    ),
+    "to": lambda layer: layer.double().float().weight.mul_(2),
+}
+UNCOUNTED = {"data", "data copy_", "bias data", "NumPy"}
+# PyTorch takes these outside inference mode for inference tensors too.
+FREE = UNCOUNTED | {"load_state_dict, assign", "a new parameter"}
 
 
 class TestLinearNorm:
@@ -276,39 +366,6 @@ class TestLinearNorm:
             layer(x.double(), y.double())
         with pytest.raises(ValueError, match="precision"):
             normd_torch.LinearNorm(2, 2, precision="float8")
-def write_by_numpy(layer):
-    layer.weight.detach().numpy()[:] += 1
-
-
-WRITES = {
-    "in place": lambda layer: layer.weight.mul_(-3),
-    "bias in place": lambda layer: layer.bias.add_(2),
-    "copy_": lambda layer: layer.weight.copy_(torch.randn(48, 32)),
-    "data": lambda layer: layer.weight.data.add_(1),
-    "data copy_": lambda layer: layer.weight.data.copy_(torch.randn(48, 32)),
-    "bias data": lambda layer: layer.bias.data.mul_(-2),
-    "new data": lambda layer: setattr(layer.weight, "data", torch.randn(48, 32)),
-    "NumPy": write_by_numpy,
-    "a view": lambda layer: layer.weight[3:].zero_().sub_(layer.weight[:1].add_(1)),
-    "load_state_dict": lambda layer: layer.load_state_dict(
-        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}
-    ),
-    "load_state_dict, assign": lambda layer: layer.load_state_dict(
-        {"weight": torch.randn(48, 32), "bias": torch.randn(48)}, assign=True
-    ),
-    "a new parameter": lambda layer: setattr(
-        layer, "weight", nn.Parameter(torch.randn(48, 32), requires_grad=False)
-    ),
-    "vector_to_parameters": lambda layer: nn.utils.vector_to_parameters(
-        torch.randn(48 * 32 + 48), layer.parameters()
-    ),
-    "to": lambda layer: layer.double().float().weight.mul_(2),
-}
-UNCOUNTED = {"data", "data copy_", "bias data", "NumPy"}
-# PyTorch takes these outside inference mode for inference tensors too.
-FREE = UNCOUNTED | {"load_state_dict, assign", "a new parameter"}
-
-
         operator = torch.ops.normd.linear_norm
         options = (32, 48, 1e-5, True, True, 1, 0.01, 0)
         for prepared in (torch.tensor([10**9]), torch.zeros(1), torch.zeros(0).long()):

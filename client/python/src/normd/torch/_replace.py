@@ -98,11 +98,11 @@ def _fuse_in(
         if activation is None or _has_hooks(norm) or _has_hooks(module):
             continue
         norm._code, norm._slope = ACTIVATIONS[activation[0]], activation[1]
-        sequence._modules[after] = nn.Identity()
+        sequence._modules[after] = modules.Fused(module, prefix + before)
         report.fused[prefix + after] = prefix + before
 
 
-def replace(model: nn.Module, *, fuse_activations: bool = True) -> Report:
+def replace(model: nn.Module, *, fuse_activations: bool = False) -> Report:
     """Makes the norms of a model compute with normd, in place, and says what it has done.
 
     Layers stay the same objects, with their parameters, hooks and state_dict; their class becomes
@@ -110,8 +110,11 @@ def replace(model: nn.Module, *, fuse_activations: bool = True) -> Report:
     in training and layers of other packages are left alone. The model is for inference only then.
 
     fuse_activations: a ReLU, LeakyReLU, SiLU or GELU right behind a norm in an nn.Sequential is
-    computed with it, and its place taken by an nn.Identity. The activation of a norm that appears
-    in several places of the model stays.
+    computed with it, and its place taken by a Fused, an nn.Identity that names both; the norm's
+    repr has the activation. Ask for it only if nothing reads the norm's own result: taps before the
+    activation, slices of the nn.Sequential and what fuses the norm into a convolution afterwards
+    would compute something else. The activation of a norm that appears in several places of the
+    model stays.
     """
     report = Report()
     places: dict[nn.Module, int] = {}

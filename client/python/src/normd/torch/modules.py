@@ -34,6 +34,25 @@ class Activated(nn.Module):
         self._slope = slope
         self.requires_grad_(False)
 
+    def extra_repr(self) -> str:
+        own = super().extra_repr()
+        if not self._code:
+            return own
+        activation = next(name for name, code in ACTIVATIONS.items() if code == self._code)
+        slope = f", slope={self._slope}" if activation == "leaky_relu" else ""
+        return f"{own}, activation={activation!r}{slope}"
+
+
+class Fused(nn.Identity):
+    """Stands where an activation was that the norm before it computes now."""
+
+    def __init__(self, activation: nn.Module, norm: str) -> None:
+        super().__init__()
+        self._text = f"{activation}, computed by {norm!r}"
+
+    def extra_repr(self) -> str:
+        return self._text
+
 
 class GroupNorm(Activated, nn.GroupNorm):
     """torch.nn.GroupNorm."""
