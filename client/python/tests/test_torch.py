@@ -38,6 +38,15 @@ def test_autograd_is_refused(client, server):
         own.normalize("instance_norm_64", x)
 
 
+def test_forward_mode_is_refused(client):
+    x = torch.randn(1, 64, 4)
+    with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(normd.InvalidArgumentError) as error:
+            client.normalize("instance_norm_64", dual)
+    assert error.value.field == "tangent"
+
+
 def test_other_types_are_refused(client):
     with pytest.raises(normd.InvalidArgumentError) as error:
         client.normalize("instance_norm_64", torch.ones(1, 64, 4, dtype=torch.int32))

@@ -28,6 +28,11 @@ def checked(tensor: Any, where: str) -> tuple[DataType, Any]:
     autograd follows: a call has no gradient.
     """
     torch: Any = sys.modules["torch"]
+    if torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None:
+        raise InvalidArgumentError(
+            f"{where}tangent: present, wanted the primal of the dual tensor: "
+            "a call to the service has no derivative"
+        )
     if tensor.requires_grad and torch.is_grad_enabled():
         raise InvalidArgumentError(
             f"{where}requires_grad: True, wanted x.detach() or torch.no_grad(): "
