@@ -24,7 +24,9 @@ Tensor::Tensor(TensorHandle handle) : handle_(handle) {
   CheckTorch(torch.get_strides(handle, &strides), "get_strides");
   CheckTorch(torch.get_dtype(handle, &dtype_), "get_dtype");
   CheckTorch(torch.get_device_type(handle, &device_type_), "get_device_type");
-  CheckTorch(torch.get_device_index(handle, &device_index_), "get_device_index");
+  if (device_type_ != torch.device_type_cpu()) {
+    CheckTorch(torch.get_device_index(handle, &device_index_), "get_device_index");
+  }
   sizes_ = sizes;
   strides_ = strides;
 }

@@ -77,7 +77,7 @@ class Tensor {
   const std::int64_t* strides_ = nullptr;
   std::int32_t dtype_ = 0;
   std::int32_t device_type_ = 0;
-  std::int32_t device_index_ = 0;
+  std::int32_t device_index_ = -1;  // As the CPU has it.
 };
 
 // Reads a boxed operator's arguments in the order of its schema. Read all before anything throws:

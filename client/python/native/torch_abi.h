@@ -24,7 +24,8 @@ struct LibraryOpaque;
 struct CudaGuardOpaque;
 struct TensorImplOpaque;
 
-// A torch::CppFunction: room for it, and a destructor, so that it is returned as one is.
+// A torch::CppFunction: room for it, and a destructor, so that it is returned as one is. Nothing is
+// left to destroy once library_impl_cpp has taken it.
 struct CppFunction {
   ~CppFunction() {}
   alignas(16) unsigned char bytes[1024];
