@@ -206,7 +206,9 @@ VersionOutcome RepositoryPoll::Judge(const std::string& name, Model& model,
   const VersionOutcome as_it_is = serves ? VersionOutcome::kServes : VersionOutcome::kFails;
   const auto judged = model.judged.find(version);
   if (judged != model.judged.end() && judged->second.files == files) {
-    if (judged->second.status.ok()) return VersionOutcome::kServes;
+    if (judged->second.status.ok()) {
+      return serves ? VersionOutcome::kServes : VersionOutcome::kUnloaded;
+    }
     const bool is_due = clock_.Now() >= judged->second.at + kRetryInterval;
     if (!is_due || !MayPass(judged->second.status)) return as_it_is;
   } else if (judged == model.judged.end() && known && known->files == files) {
@@ -233,22 +235,36 @@ VersionOutcome RepositoryPoll::Judge(const std::string& name, Model& model,
 
 void RepositoryPoll::Retire(const std::string& name, Model& model,
                             const RepositoryScan::Model& before, const VersionChoice& choice) {
-  std::set<std::int64_t> known;
+  std::map<std::int64_t, bool> known;  // Whether each serves.
   for (const ModelStatus& status : registry_.ListOf(name)) {
-    if (status.version != 0) known.insert(status.version);
+    if (status.version != 0) known[status.version] = status.model != nullptr;
   }
   std::set<std::int64_t> leaving(model.held.begin(), model.held.end());
-  for (const std::int64_t version : known) {
+  for (const auto& [version, serves] : known) {
     if (!Has(model.folder, version)) leaving.insert(version);
   }
+  const bool none_left = model.folder.versions.empty() && before.versions.empty();
   model.held = choice.held;
+  std::erase_if(model.outliving, [&](std::int64_t version) {
+    return Has(model.folder, version) || known.count(version) == 0;
+  });
   for (const std::int64_t version : leaving) {
     if (Contains(choice.held, version)) continue;
     const bool is_there = Has(model.folder, version);
     // One look that does not find it may have come between an unlink and a rename.
     const bool is_gone = !is_there && !Has(before, version);
-    if (!(is_there ? choice.may_retire : is_gone && choice.may_vanish)) {
+    const auto found = known.find(version);
+    const bool serves = found != known.end() && found->second;
+    const bool may_go =
+        is_there ? choice.may_retire : is_gone && (choice.may_vanish || none_left || !serves);
+    if (!may_go) {
       model.held.push_back(version);
+      if (is_gone && model.outliving.insert(version).second) {
+        spdlog::warn(
+            "model {}, version {}: it is no longer in the repository, and serves on until another "
+            "version does",
+            name, version);
+      }
       continue;
     }
     // What failed is not tried again should it be wanted as it is.
@@ -256,7 +272,7 @@ void RepositoryPoll::Retire(const std::string& name, Model& model,
     if (judged != model.judged.end() && !(is_there && !judged->second.status.ok())) {
       model.judged.erase(judged);
     }
-    if (known.count(version) == 0) continue;
+    if (found == known.end()) continue;
     spdlog::info("model {}, version {}: {}", name, version,
                  is_there ? "its version_policy does not want it any more"
                           : "it is no longer in the repository");

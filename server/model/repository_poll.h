@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,8 +30,9 @@ namespace normd {
 //   as a lack of memory, every minute too. A config that differs in version_policy, canary and
 //   version_alias alone is taken without a load.
 // - A version goes when two looks one after the other do not find it, or when the policy no longer
-//   wants it and those that it does want serve. So a broken version, or a broken config, takes
-//   nothing away.
+//   wants it and those that it does want serve. The last version of a model that serves stays,
+//   found or not, until another serves or until two looks find no version of the model. So broken
+//   versions, broken configs and missing versions together take nothing away.
 // - A root that cannot be listed takes nothing away either, nor does one that is suddenly empty and
 //   on another file system: a volume that is gone.
 //
@@ -62,6 +64,7 @@ class RepositoryPoll {
     std::optional<VersionPlan> plan;        // Of the last config that could be read.
     std::optional<FileState> plan_file;     // The config that was read last.
     std::vector<std::int64_t> held;         // By the plan.
+    std::set<std::int64_t> outliving;       // Serve without files, as the log has told.
     std::map<std::int64_t, Judged> judged;  // Also of versions that a client has unloaded since.
     bool told = false;                      // That the folder cannot be taken.
   };

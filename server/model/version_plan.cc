@@ -140,6 +140,7 @@ VersionChoice ChooseVersions(const VersionPlan& plan, absl::Span<const std::int6
   std::size_t counted = 0;  // Towards the policy's number.
   bool all_named_serve = true;
   bool any_serves = false;  // But the canary.
+  bool canary_serves = false;
   bool unsettled = false;
   for (auto version = present.rbegin(); version != present.rend(); ++version) {
     const bool is_named = named.count(*version) != 0;
@@ -148,17 +149,19 @@ VersionChoice ChooseVersions(const VersionPlan& plan, absl::Span<const std::int6
     const VersionOutcome outcome = load(*version);
     held.insert(*version);
     unsettled |= outcome == VersionOutcome::kUnsettled;
-    if (outcome != VersionOutcome::kServes) {
+    if (outcome == VersionOutcome::kFails || outcome == VersionOutcome::kUnsettled) {
       all_named_serve &= !is_named;
       continue;
     }
     if (counts) ++counted;
-    any_serves |= *version != plan.canary;
+    if (outcome == VersionOutcome::kServes) {
+      (*version == plan.canary ? canary_serves : any_serves) = true;
+    }
   }
   VersionChoice choice;
   choice.held.assign(held.begin(), held.end());
   choice.may_retire = any_serves && (all_named_serve || !plan.is_list);
-  choice.may_vanish = any_serves || !unsettled;
+  choice.may_vanish = any_serves || (canary_serves && !unsettled);
   return choice;
 }
 

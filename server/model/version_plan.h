@@ -40,7 +40,8 @@ struct VersionPlan {
 VersionPlan PlanOf(const v1::ModelConfig& config);
 
 enum class VersionOutcome {
-  kServes,     // Now, or because it did and a client has unloaded it.
+  kServes,
+  kUnloaded,   // It did, and a client has unloaded it: it keeps its place.
   kFails,      // Its files cannot be loaded.
   kUnsettled,  // Its files have changed too lately to be judged.
 };
@@ -48,13 +49,15 @@ enum class VersionOutcome {
 struct VersionChoice {
   std::vector<std::int64_t> held;  // Ascending: those that the plan wants, or that it has tried.
   bool may_retire = true;          // Whether others, which the repository still holds, may go.
-  bool may_vanish = true;          // Whether those that it no longer holds may go.
+  bool may_vanish = true;          // Whether those that it no longer holds and that serve may go.
 };
 
 // Goes through the versions that the repository holds, `present`, ascending, and calls `load` once
-// for each that `plan` wants. A version that does not serve leaves its place to the next lower one,
-// where the plan names none; where it does, no other is retired until all that it names serve. So a
-// broken version takes nothing away.
+// for each that `plan` wants. A version that fails leaves its place to the next lower one, where
+// the plan names none; where it does, no other is retired until all that it names serve.
+//
+// Nothing that serves may go unless one of the held versions serves. So neither a broken version
+// nor a missing one takes the last that serves away.
 VersionChoice ChooseVersions(const VersionPlan& plan, absl::Span<const std::int64_t> present,
                              absl::FunctionRef<VersionOutcome(std::int64_t version)> load);
 
