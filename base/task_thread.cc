@@ -40,11 +40,17 @@ bool TaskThread::Withdraw(Ticket ticket) {
   return true;
 }
 
+void TaskThread::Pause(Duration duration) {
+  MutexLock lock(mutex_);
+  next_ = SteadyClock().Now() + duration;
+}
+
 void TaskThread::Loop() {
   for (;;) {
     Task task;
     {
       MutexLock lock(mutex_);
+      while (!closed_ && SteadyClock().Now() < next_) changed_.WaitUntil(mutex_, next_);
       while (waiting_.empty() && !closed_) changed_.Wait(mutex_);
       if (waiting_.empty()) return;
       task = std::move(waiting_.front().second);

@@ -10,9 +10,14 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace normd {
+
+// How long a thread pauses behind work that nobody should feel, so that it takes at most a quarter
+// of a core.
+inline Duration PauseAfter(Duration busy) { return 3 * busy; }
 
 // Runs tasks one after the other. Thread-safe. The destructor runs all that was accepted.
 class TaskThread {
@@ -32,6 +37,9 @@ class TaskThread {
   // True: the task was waiting, is dropped and will not run. False: it has begun, or is done.
   bool Withdraw(Ticket ticket);
 
+  // From a task: the next one begins so much later, or when the thread ends.
+  void Pause(Duration duration);
+
  private:
   void Loop();
 
@@ -41,7 +49,8 @@ class TaskThread {
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<std::pair<Ticket, Task>> waiting_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last: it uses all of the above.
+  TimePoint next_ ABSL_GUARDED_BY(mutex_){};  // When the next task may begin; of the steady clock.
+  std::thread thread_;                        // Last: it uses all of the above.
 };
 
 }  // namespace normd

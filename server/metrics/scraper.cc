@@ -5,6 +5,9 @@
 #include <exception>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/task_thread.h"
+
 namespace normd {
 namespace {
 
@@ -53,15 +56,21 @@ void Scraper::Stop() {
 }
 
 void Scraper::Run() {
+  const SteadyClock clock;
+  TimePoint next{};
   while (true) {
     std::vector<Waiting> waiting;
     {
       MutexLock lock(mutex_);
+      while (clock.Now() < next && !stopping_) changed_.WaitUntil(mutex_, next);
       while (waiting_.empty() && !stopping_) changed_.Wait(mutex_);
       if (stopping_) return waiting_.clear();
       waiting.swap(waiting_);
     }
+    const TimePoint begin = clock.Now();
     Answer(waiting);
+    const TimePoint end = clock.Now();
+    next = end + PauseAfter(end - begin);
   }
 }
 

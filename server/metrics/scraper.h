@@ -13,7 +13,8 @@
 
 namespace normd {
 
-// One text is made at a time, for all who asked before it was begun. Thread-safe.
+// One text is made at a time, for all who asked before it was begun. The thread pauses behind each,
+// so that scrapes take at most a quarter of a core. Thread-safe.
 class Scraper {
  public:
   // shared: whoever takes the text slowly keeps it while others go on. Null: it could not be made,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -100,6 +101,12 @@ struct ModelRegistry::Impl {
   // next are published.
   absl::flat_hash_map<std::string, std::shared_ptr<const KnownVersions>> models
       ABSL_GUARDED_BY(mutex);
+
+  // The same in the order of the names, for lists: to copy thousands takes longer than a request
+  // should wait for `mutex`.
+  mutable Mutex list_mutex;
+  std::map<std::string, std::shared_ptr<const KnownVersions>> sorted ABSL_GUARDED_BY(list_mutex);
+  std::uint64_t list_changes ABSL_GUARDED_BY(list_mutex) = 0;
 
   ChangeQueue changes;
 };
@@ -211,6 +218,15 @@ void ModelRegistry::Impl::Publish(const std::string& name, KnownVersions version
   auto fresh = count == 0 ? nullptr : std::make_shared<const KnownVersions>(std::move(versions));
   Count(fresh.get(), 1, counts);
   {
+    MutexLock lock(list_mutex);
+    if (fresh != nullptr) {
+      sorted[name] = fresh;
+    } else {
+      sorted.erase(name);
+    }
+    ++list_changes;
+  }
+  {
     MutexLock lock(mutex);
     // Swapped, so that the old versions are released after the lock.
     if (fresh != nullptr) {
@@ -232,10 +248,10 @@ absl::Status ModelRegistry::Impl::MakeRoom(const std::string& name) {
   std::string other;
   KnownVersions rest;
   {
-    MutexLock lock(mutex);
-    const auto failed = std::find_if(models.begin(), models.end(),
+    MutexLock lock(list_mutex);
+    const auto failed = std::find_if(sorted.begin(), sorted.end(),
                                      [](const auto& entry) { return AnyFailed(*entry.second); });
-    if (failed == models.end()) {
+    if (failed == sorted.end()) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "models: ", known_versions, " are loaded, wanted at most ", options.max_models,
           " (--max_models); ", name, " can be loaded when another is unloaded"));
@@ -383,18 +399,20 @@ absl::StatusOr<std::vector<std::int64_t>> ModelRegistry::Unload(absl::string_vie
 std::vector<ModelStatus> ModelRegistry::List() const {
   std::vector<std::shared_ptr<const KnownVersions>> models;
   {
-    MutexLock lock(impl_->mutex);
-    models.reserve(impl_->models.size());
-    for (const auto& [name, versions] : impl_->models) models.push_back(versions);
+    MutexLock lock(impl_->list_mutex);
+    models.reserve(impl_->sorted.size());
+    for (const auto& [name, versions] : impl_->sorted) models.push_back(versions);
   }
   std::vector<ModelStatus> list;
   for (const auto& versions : models) {
     list.insert(list.end(), versions->list.begin(), versions->list.end());
   }
-  // Stable: the versions of a model are in order already.
-  std::stable_sort(list.begin(), list.end(),
-                   [](const ModelStatus& a, const ModelStatus& b) { return a.name < b.name; });
   return list;
+}
+
+std::uint64_t ModelRegistry::changes() const {
+  MutexLock lock(impl_->list_mutex);
+  return impl_->list_changes;
 }
 
 absl::StatusOr<ModelStatus> ModelRegistry::Get(absl::string_view name, std::int64_t version) const {

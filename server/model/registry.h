@@ -34,10 +34,11 @@ struct RegistryOptions {
   std::function<void(const std::string&, bool)> on_change;
 };
 
-// Thread-safe. Find, List and Get never wait for a load; loads and unloads are serialised among
-// themselves, and wait for each other. Every call is InvalidArgument for a name that CheckModelName
-// refuses and for a negative version. What a load fails for is kept for Get only if the repository
-// holds the version or it was known before, so that made-up names take no memory.
+// Thread-safe. Find, List and Get never wait for a load, nor Find and Get for a list; loads and
+// unloads are serialised among themselves, and wait for each other. Every call is InvalidArgument
+// for a name that CheckModelName refuses and for a negative version. What a load fails for is kept
+// for Get only if the repository holds the version or it was known before, so that made-up names
+// take no memory.
 class ModelRegistry {
  public:
   // `backend`, `metrics` and `clock` outlive the registry.
@@ -80,6 +81,8 @@ class ModelRegistry {
 
   // By name, then version.
   std::vector<ModelStatus> List() const;
+  // Another number after each change of what List returns.
+  std::uint64_t changes() const;
   // version 0: the highest known, loaded or failed.
   absl::StatusOr<ModelStatus> Get(absl::string_view name, std::int64_t version) const;
   // Every version that is known of the model.

@@ -256,13 +256,20 @@ std::vector<RegionFacts> RegionRegistry::List(absl::string_view owner) const {
 }
 
 std::vector<ListedRegion> RegionRegistry::ListAll() const {
-  std::vector<ListedRegion> list;
+  std::vector<Key> keys;
   {
     MutexLock lock(mutex_);
-    for (const auto& [key, region] : regions_) {
-      list.push_back({region->facts(), IsInUse(region), region->broken(),
-                      region->place().kind == MemoryKind::kPinned});
-    }
+    for (const auto& [key, region] : regions_) keys.push_back(key);
+  }
+  std::vector<ListedRegion> list;
+  for (const Key& key : keys) {
+    // Of each by itself: requests that look for theirs do not wait for the whole list.
+    MutexLock lock(mutex_);
+    const auto found = regions_.find(key);
+    if (found == regions_.end()) continue;
+    const auto& region = found->second;
+    list.push_back({region->facts(), IsInUse(region), region->broken(),
+                    region->place().kind == MemoryKind::kPinned});
   }
   std::sort(list.begin(), list.end(), [](const ListedRegion& a, const ListedRegion& b) {
     return a.facts.registered < b.facts.registered;

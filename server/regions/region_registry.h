@@ -96,8 +96,8 @@ class RegionRegistry {
   absl::StatusOr<RegionFacts> FactsOf(absl::string_view owner, absl::string_view name) const;
   // By name.
   std::vector<RegionFacts> List(absl::string_view owner) const;
-  // Of all owners, the oldest first. Asks the system about named files of locked pages under the
-  // lock, as Region::broken does.
+  // Of all owners, the oldest first, each as it is at one moment. Asks the system about named files
+  // of locked pages under the lock, as Region::broken does, one file at a time.
   std::vector<ListedRegion> ListAll() const;
 
   // NotFound; see InUse. `until_gone` is kept until the memory is unmapped (Region::Keep).

@@ -33,6 +33,7 @@ struct CallOptions {
 
 // More would wait for longer than a client does.
 inline constexpr std::size_t kMaxWaitingLoads = 64;
+inline constexpr std::size_t kMaxWaitingLists = 256;
 
 // Outlives every call; `accept` outlives it. Each member is thread-safe or constant.
 struct CallEnvironment {
@@ -41,6 +42,8 @@ struct CallEnvironment {
   ResponseWatch responses{options.response_timeout};
   // Loads and unloads of all services run here, one after the other.
   TaskThread loads{"control", kMaxWaitingLoads};
+  // So does all that lists, with pauses: requests do not feel it.
+  TaskThread lists{"lists", kMaxWaitingLists};
 };
 
 }  // namespace normd

@@ -1,11 +1,18 @@
 #include "server/rpc/control_call.h"
 
+#include <chrono>
 #include <utility>
 
 #include "server/accept/client_status.h"
 #include "server/rpc/compression.h"
 
 namespace normd {
+namespace {
+
+// What it costs to send a long response, on threads of gRPC's.
+constexpr Duration kSendingAByte = std::chrono::nanoseconds(1);
+
+}  // namespace
 
 void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* thread) {
   call_.CountReceived(request_bytes);
@@ -16,20 +23,27 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
     if (absl::Status refused = Admit(request_bytes); !refused.ok()) return refused;
     if (thread == nullptr) return Run(std::move(body));
     thread_ = thread;
-    ticket_ = thread->Submit([this, body = std::move(body)]() mutable {
-      const absl::Status ended = CatchAll([&] {
-        absl::Status wanted = StillWanted();
-        return wanted.ok() ? Run(std::move(body)) : wanted;
-      });
-      End(ended, 0);
-    });
+    ticket_ = thread->Submit(
+        [this, thread, &environment = environment_, body = std::move(body)]() mutable {
+          const TimePoint begin = environment.accept.clock.Now();
+          const absl::Status ended = CatchAll([&] {
+            absl::Status wanted = StillWanted();
+            return wanted.ok() ? Run(std::move(body)) : wanted;
+          });
+          const Duration sending = response_bytes_ * kSendingAByte;
+          End(ended, response_bytes_);  // The call may be gone now.
+          if (thread != &environment.lists) return;
+          thread->Pause(PauseAfter(environment.accept.clock.Now() - begin + sending));
+        });
     handed_over = ticket_ != 0;
     if (handed_over) return absl::OkStatus();
-    return absl::ResourceExhaustedError("models: too many loads and unloads wait, retry later");
+    return absl::ResourceExhaustedError(
+        thread == &environment_.lists ? "lists: too many calls that list wait, retry later"
+                                      : "models: too many loads and unloads wait, retry later");
   });
   if (handed_over) return;
   // gRPC keeps the call until Start's caller has returned, also one that has ended meanwhile.
-  if (late_end_ == nullptr) return End(status, 0);
+  if (late_end_ == nullptr) return End(status, response_bytes_);
   late_end_->BodyReturned(status);
 }
 

@@ -51,7 +51,7 @@ class ControlCall final : public UnaryCall {
       : UnaryCall(environment, context, method), right_(RightOf(method)) {}
 
   // Asks whether the caller may, admits `request_bytes` and runs `body`: on `thread`, or here when
-  // it is null. Ends the call in each case. Never throws.
+  // it is null. Ends the call in each case. CallEnvironment::lists pauses behind it. Never throws.
   void Start(std::int64_t request_bytes, Body body, TaskThread* thread);
 
   // For the body: whether the caller may ask about a model of this name, as it was sent; empty for
@@ -60,6 +60,9 @@ class ControlCall final : public UnaryCall {
 
   // See CallContext::owner.
   absl::string_view owner() const { return call_.owner(); }
+  TimePoint arrival() const { return call_.arrival(); }
+  // For the body: how long its response is.
+  void set_response_bytes(std::size_t bytes) { response_bytes_ = bytes; }
 
   // For a body that runs within Start: after an OK the call has not ended, and does so with what
   // this returns, or when the client leaves or the deadline passes. Called at most once. shared:
@@ -77,6 +80,7 @@ class ControlCall final : public UnaryCall {
 
   const Right right_;
   Admission::Lease lease_;
+  std::size_t response_bytes_ = 0;
   // Where the body waits or has waited. Set before gRPC may call OnCancel, which is once Start's
   // caller has returned.
   TaskThread* thread_ = nullptr;

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/rpc/control_call.h"
@@ -37,10 +38,19 @@ std::optional<absl::string_view> ModelNameIn(const Request& request) {
   }
 }
 
+template <typename Message>
+absl::Status Serialize(const Message& message, grpc::ByteBuffer& bytes) {
+  bool own_buffer = false;
+  if (grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own_buffer).ok()) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError("the response could not be serialized");
+}
+
 // What a service's handler returns for a control call: parses the request, runs
 // `body(request, response, about)` or, for a body that asks who calls, `body(request, response,
-// about, call)`, serializes the response. The handler's arguments outlive the
-// call; `thread` as ControlCall::Start's.
+// about, call)`, serializes the response, unless its type is grpc::ByteBuffer. The handler's
+// arguments outlive the call; `thread` as ControlCall::Start's.
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
                                        grpc::CallbackServerContext& context, Method method,
@@ -72,10 +82,12 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
       status = body(parsed, answer, about);
     }
     if (!status.ok()) return status;
-    bool own_buffer = false;
-    if (!grpc::SerializationTraits<Response>::Serialize(answer, &response, &own_buffer).ok()) {
-      return absl::InternalError("the response could not be serialized");
+    if constexpr (std::is_same_v<Response, grpc::ByteBuffer>) {
+      response.Swap(&answer);
+    } else if (status = Serialize(answer, response); !status.ok()) {
+      return status;
     }
+    call->set_response_bytes(response.Length());
     return absl::OkStatus();
   };
   call->Start(static_cast<std::int64_t>(request.Length()), std::move(run), thread);

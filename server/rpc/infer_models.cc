@@ -81,9 +81,8 @@ void SetStatistics(const Model& model, inference::ModelStatistics& out) {
 inference::ModelMetadataResponse MetadataOf(const ModelRegistry& registry, const Model& model) {
   inference::ModelMetadataResponse out;
   out.set_name(model.name());
-  for (const ModelStatus& status : registry.List()) {
-    if (status.name != model.name() || status.model == nullptr) continue;
-    out.add_versions(absl::StrCat(status.version));
+  for (const ModelStatus& status : registry.ListOf(model.name())) {
+    if (status.model != nullptr) out.add_versions(absl::StrCat(status.version));
   }
   out.set_platform(absl::StrCat(kPlatform, "_", OperationName(model.config())));
   const auto add = [&](const TensorSignature& signature, auto& tensor) {
@@ -137,15 +136,19 @@ inference::ModelConfig ConfigOf(const Model& model) {
   return out;
 }
 
-absl::Status AddStatistics(const ModelRegistry& registry, absl::string_view name,
-                           std::int64_t version, inference::ModelStatisticsResponse& out) {
+void AddStatistics(const ModelRegistry& registry, inference::ModelStatisticsResponse& out) {
   for (const ModelStatus& status : registry.List()) {
-    if (status.model == nullptr || (!name.empty() && status.name != name)) continue;
-    if (version == 0 || status.version == version)
-      SetStatistics(*status.model, *out.add_model_stats());
+    if (status.model != nullptr) SetStatistics(*status.model, *out.add_model_stats());
   }
-  if (name.empty() || out.model_stats_size() > 0) return absl::OkStatus();
-  return registry.Find(name, version).status();
+}
+
+absl::Status AddStatisticsOf(const ModelRegistry& registry, absl::string_view name,
+                             std::int64_t version, inference::ModelStatisticsResponse& out) {
+  for (const ModelStatus& status : registry.ListOf(name)) {
+    if (status.model == nullptr || (version != 0 && status.version != version)) continue;
+    SetStatistics(*status.model, *out.add_model_stats());
+  }
+  return out.model_stats_size() > 0 ? absl::OkStatus() : registry.Find(name, version).status();
 }
 
 void AddIndex(const ModelRegistry& registry, bool only_ready,

@@ -19,10 +19,11 @@ inference::ModelMetadataResponse MetadataOf(const ModelRegistry& registry, const
 
 inference::ModelConfig ConfigOf(const Model& model);
 
-// Of each loaded version of the model; of all models where `name` is empty. version 0: all.
-// NotFound when there is none.
-absl::Status AddStatistics(const ModelRegistry& registry, absl::string_view name,
-                           std::int64_t version, inference::ModelStatisticsResponse& out);
+// Of each loaded version of every model.
+void AddStatistics(const ModelRegistry& registry, inference::ModelStatisticsResponse& out);
+// Of one model; version 0: of each version that is loaded. NotFound when there is none.
+absl::Status AddStatisticsOf(const ModelRegistry& registry, absl::string_view name,
+                             std::int64_t version, inference::ModelStatisticsResponse& out);
 
 // Every version that is loaded or has failed to load.
 void AddIndex(const ModelRegistry& registry, bool only_ready,

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -185,34 +186,43 @@ InferService::Unary* InferService::ModelConfig(Context* context, const Bytes* re
 
 InferService::Unary* InferService::ModelStatistics(Context* context, const Bytes* request,
                                                    Bytes* response) {
-  return Control<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
+  return Control<inference::ModelStatisticsRequest, Bytes>(
       context, Method::kModelStatistics, request, response,
-      [this](const inference::ModelStatisticsRequest& wanted,
-             inference::ModelStatisticsResponse& answer, About&) {
-        std::int64_t version = 0;
-        if (!wanted.name().empty()) {
-          absl::Status status =
-              CheckName(environment_.accept.registry, wanted.name(), wanted.version(), version);
-          if (!status.ok()) return status;
+      [this](const inference::ModelStatisticsRequest& wanted, Bytes& answer, About&,
+             const ControlCall& call) {
+        const ModelRegistry& registry = environment_.accept.registry;
+        if (wanted.name().empty()) {
+          return statistics_.Get(
+              std::nullopt, call.arrival(), environment_.accept.clock,
+              [&registry](auto& list) { AddStatistics(registry, list); }, answer);
         }
-        return AddStatistics(environment_.accept.registry, wanted.name(), version, answer);
-      });
+        std::int64_t version = 0;
+        absl::Status status = CheckName(registry, wanted.name(), wanted.version(), version);
+        inference::ModelStatisticsResponse one;
+        if (status.ok()) status = AddStatisticsOf(registry, wanted.name(), version, one);
+        return status.ok() ? Serialize(one, answer) : status;
+      },
+      &environment_.lists);
 }
 
 InferService::Unary* InferService::RepositoryIndex(Context* context, const Bytes* request,
                                                    Bytes* response) {
-  return Control<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
+  return Control<inference::RepositoryIndexRequest, Bytes>(
       context, Method::kRepositoryIndex, request, response,
-      [this](const inference::RepositoryIndexRequest& wanted,
-             inference::RepositoryIndexResponse& answer, About&) -> absl::Status {
+      [this](const inference::RepositoryIndexRequest& wanted, Bytes& answer, About&,
+             const ControlCall& call) -> absl::Status {
         if (!wanted.repository_name().empty()) {
           return absl::UnimplementedError(
               absl::StrCat("repository_name: \"", Printable(wanted.repository_name(), 32),
                            "\", wanted none: the server has one repository"));
         }
-        AddIndex(environment_.accept.registry, wanted.ready(), answer);
-        return absl::OkStatus();
-      });
+        const ModelRegistry& registry = environment_.accept.registry;
+        return (wanted.ready() ? ready_index_ : index_)
+            .Get(
+                registry.changes(), call.arrival(), environment_.accept.clock,
+                [&](auto& list) { AddIndex(registry, wanted.ready(), list); }, answer);
+      },
+      &environment_.lists);
 }
 
 InferService::Unary* InferService::RepositoryModelLoad(Context* context, const Bytes* request,
@@ -250,7 +260,8 @@ InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, co
       [this](const inference::SystemSharedMemoryStatusRequest& wanted,
              inference::SystemSharedMemoryStatusResponse& answer, About&, const ControlCall& call) {
         return AddRegions(environment_.accept.regions, call.owner(), wanted.name(), answer);
-      });
+      },
+      &environment_.lists);
 }
 
 InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
@@ -317,7 +328,8 @@ InferService::Unary* InferService::CudaSharedMemoryStatus(Context* context, cons
       [this](const inference::CudaSharedMemoryStatusRequest& wanted,
              inference::CudaSharedMemoryStatusResponse& answer, About&, const ControlCall& call) {
         return AddRegions(environment_.accept.regions, call.owner(), wanted.name(), answer);
-      });
+      },
+      &environment_.lists);
 }
 
 InferService::Unary* InferService::CudaSharedMemoryRegister(Context* context, const Bytes* request,

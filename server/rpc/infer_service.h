@@ -8,6 +8,7 @@
 #include "inference/grpc_service.grpc.pb.h"
 #include "server/rpc/call_environment.h"
 #include "server/rpc/infer_messages.h"
+#include "server/rpc/kept_list.h"
 #include "server/rpc/norm_service.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/served_service.h"
@@ -91,6 +92,9 @@ class InferService final : public InferServiceBase {
   const Readiness& readiness_;
   const ServerInfo info_;
   const InferCodec codec_;
+  KeptList<inference::ModelStatisticsResponse> statistics_;  // Of all models.
+  KeptList<inference::RepositoryIndexResponse> index_;
+  KeptList<inference::RepositoryIndexResponse> ready_index_;
 };
 
 }  // namespace normd

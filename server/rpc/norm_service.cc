@@ -105,15 +105,16 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NormService::Normal
 grpc::ServerUnaryReactor* NormService::ListModels(grpc::CallbackServerContext* context,
                                                   const grpc::ByteBuffer* request,
                                                   grpc::ByteBuffer* response) {
-  auto body = [this](const v1::ListModelsRequest&, v1::ListModelsResponse& answer,
-                     std::shared_ptr<const Model>&) {
-    for (const ModelStatus& status : environment_.accept.registry.List()) {
-      *answer.add_models() = ToInfo(status);
-    }
-    return absl::OkStatus();
+  auto body = [this](const v1::ListModelsRequest&, grpc::ByteBuffer& answer,
+                     std::shared_ptr<const Model>&, const ControlCall& call) {
+    const ModelRegistry& registry = environment_.accept.registry;
+    const auto fill = [&registry](v1::ListModelsResponse& list) {
+      for (const ModelStatus& status : registry.List()) *list.add_models() = ToInfo(status);
+    };
+    return models_.Get(registry.changes(), call.arrival(), environment_.accept.clock, fill, answer);
   };
-  return BeginControl<v1::ListModelsRequest, v1::ListModelsResponse>(
-      environment_, *context, Method::kListModels, *request, *response, body);
+  return BeginControl<v1::ListModelsRequest, grpc::ByteBuffer>(
+      environment_, *context, Method::kListModels, *request, *response, body, &environment_.lists);
 }
 
 grpc::ServerUnaryReactor* NormService::GetModel(grpc::CallbackServerContext* context,
@@ -199,7 +200,8 @@ grpc::ServerUnaryReactor* NormService::ListSharedMemory(grpc::CallbackServerCont
     return absl::OkStatus();
   };
   return BeginControl<v1::ListSharedMemoryRequest, v1::ListSharedMemoryResponse>(
-      environment_, *context, Method::kListSharedMemory, *request, *response, body);
+      environment_, *context, Method::kListSharedMemory, *request, *response, body,
+      &environment_.lists);
 }
 
 }  // namespace normd

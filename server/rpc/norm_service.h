@@ -11,6 +11,7 @@
 #include "grpcpp/grpcpp.h"
 #include "normd/v1/norm_service.grpc.pb.h"
 #include "server/rpc/call_environment.h"
+#include "server/rpc/kept_list.h"
 #include "server/rpc/norm_messages.h"
 #include "server/rpc/readiness.h"
 #include "server/rpc/served_service.h"
@@ -40,9 +41,9 @@ struct ServerInfo {
   std::string shared_memory_listen;
 };
 
-// Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, all else
-// ends at once or in a completion. Every call passes the same admission, is
-// counted as active, and is recorded with its code and duration.
+// Thread-safe. No handler blocks: loads and unloads run on CallEnvironment::loads, what lists on
+// CallEnvironment::lists, all else ends at once or in a completion. Every call passes the same
+// admission, is counted as active, and is recorded with its code and duration.
 class NormService final : public NormServiceBase {
  public:
   // `environment` and `readiness` outlive the service; the service outlives its calls.
@@ -80,6 +81,7 @@ class NormService final : public NormServiceBase {
   const ServerInfo info_;
   const TimePoint started_;
   const NormalizeCodec codec_;
+  KeptList<v1::ListModelsResponse> models_;
 };
 
 }  // namespace normd

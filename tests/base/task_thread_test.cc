@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -66,6 +68,21 @@ TEST(TaskThreadTest, WithdrawsWhatWaitsAndMakesRoom) {
     gate.Unlock();
   }
   EXPECT_EQ(ran, (std::vector<int>{0, 1, 3}));
+}
+
+TEST(TaskThreadTest, PausesBeforeTheNextTaskUntilItEnds) {
+  std::atomic<bool> paused{false};
+  std::atomic<bool> ending{false};
+  {
+    TaskThread thread("test", 2);
+    thread.Submit([&] {
+      thread.Pause(std::chrono::hours(1));
+      paused = true;
+    });
+    thread.Submit([&ending] { EXPECT_TRUE(ending); });
+    while (!paused) std::this_thread::yield();
+    ending = true;
+  }
 }
 
 }  // namespace

@@ -138,5 +138,23 @@ TEST_F(ControlCallTest, ABodyThatIsWantedRuns) {
   call.OnDone();
 }
 
+TEST_F(ControlCallTest, MoreListsThanMayWaitAreRefused) {
+  grpc::CallbackServerContext context;
+  ASSERT_NE(environment_.lists.Submit([this] { gate_.Pass(); }), 0u);
+  gate_.WaitForStalled(1);
+  for (std::size_t i = 0; i < kMaxWaitingLists; ++i) {
+    ASSERT_NE(environment_.lists.Submit([] {}), 0u);
+  }
+  ControlCall& call = *NewCall<ControlCall>(environment_, context, Method::kListModels);
+  Transport transport(call);
+  call.Start(
+      1, [](std::shared_ptr<const Model>&) { return absl::OkStatus(); }, &environment_.lists);
+  const grpc::Status status = transport.Wait();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "lists: too many calls that list wait, retry later");
+  call.OnDone();
+  gate_.Open();
+}
+
 }  // namespace
 }  // namespace normd

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ using testing::HealthRequest;
 using ::testing::IsEmpty;
 using testing::MakeRequest;
 using testing::ParseHealth;
+using testing::RawCall;
 using testing::RawStream;
 using testing::TestServer;
 using testing::TestServerOptions;
@@ -74,6 +76,42 @@ Health HealthOf(TestServer& server, const std::string& service) {
   Health health = Health::kUnknown;
   CheckHealth(server.NewChannel(), service, &health);
   return health;
+}
+
+// Were one of them computed where the call arrives, thousands of models would hold up requests.
+TEST(ControlTest, ListsHaveAThreadForWhichNobodyElseWaits) {
+  const std::string methods[] = {"/normd.v1.NormService/ListModels",
+                                 "/normd.v1.NormService/ListSharedMemory",
+                                 "/inference.GRPCInferenceService/ModelStatistics",
+                                 "/inference.GRPCInferenceService/RepositoryIndex",
+                                 "/inference.GRPCInferenceService/SystemSharedMemoryStatus",
+                                 "/inference.GRPCInferenceService/CudaSharedMemoryStatus"};
+  TestServer server;
+  Gate gate;
+  gate.Close();
+  ASSERT_NE(server.lists().Submit([&gate] { gate.Pass(); }), 0u);
+  gate.WaitForStalled(1);
+  std::atomic<int> listed{0};
+  std::vector<std::thread> callers;
+  for (const std::string& method : methods) {
+    callers.emplace_back([&server, &listed, &method] {
+      RawCall(server.NewChannel(), method, "");
+      ++listed;
+    });
+  }
+  auto& active = server.stop_parts().active;
+  while (active.count() < static_cast<std::int64_t>(std::size(methods)) && listed == 0) {
+    std::this_thread::yield();
+  }
+  v1::GetModelResponse model;
+  EXPECT_TRUE(Get(server, "layer_norm_1024", model).ok());
+  EXPECT_EQ(HealthOf(server, ""), Health::kServing);
+  EXPECT_TRUE(RawCall(server.NewChannel(), "/inference.GRPCInferenceService/ServerLive", "").ok());
+  AsyncCall normalize(server.stub(), MakeRequest("layer_norm_1024", {3, 1024}));
+  EXPECT_TRUE(normalize.Wait().ok());
+  EXPECT_EQ(listed, 0);
+  gate.Open();
+  for (std::thread& caller : callers) caller.join();
 }
 
 TEST(ControlTest, ListsEveryModelByName) {

@@ -92,6 +92,7 @@ class TestServer {
   GracefulStop::Parts stop_parts() {
     return {readiness_, admission_, queue_, accept_.active, *server_};
   }
+  TaskThread& lists() { return environment_.lists; }
   const ModelRegistry& registry() const { return registry_; }
   const BatchQueue& queue() const { return queue_; }
   // Waits until the server has nothing more to do for any call.
