@@ -64,6 +64,34 @@ std::vector<Descriptor> TakeDescriptors(msghdr& message) {
 
 }  // namespace
 
+// Thread-safe.
+class RegionListener::Locked {
+ public:
+  int wake() const { return wake_.get(); }
+  void Wake() {
+    const std::uint64_t one = 1;
+    (void)!write(wake_.get(), &one, sizeof(one));
+  }
+  void Add(std::uint64_t registration) {
+    {
+      MutexLock lock(mutex_);
+      registrations_.push_back(registration);
+    }
+    Wake();
+  }
+  std::vector<std::uint64_t> TakeAll() {
+    std::uint64_t count = 0;
+    (void)!read(wake_.get(), &count, sizeof(count));
+    MutexLock lock(mutex_);
+    return std::exchange(registrations_, {});
+  }
+
+ private:
+  const Descriptor wake_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Mutex mutex_;
+  std::vector<std::uint64_t> registrations_ ABSL_GUARDED_BY(mutex_);
+};
+
 absl::StatusOr<std::unique_ptr<RegionListener>> RegionListener::Start(RegionListenerOptions options,
                                                                       RegionRegistry& registry,
                                                                       RegionMetrics& metrics,
@@ -81,14 +109,14 @@ RegionListener::RegionListener(RegionListenerOptions options, PacketListener lis
       registry_(registry),
       metrics_(metrics),
       owner_of_(std::move(owner_of)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      locked_(std::make_shared<Locked>()),
       thread_([this] { Loop(); }) {
   pthread_setname_np(thread_.native_handle(), "regions");
 }
 
 RegionListener::~RegionListener() {
-  const std::uint64_t one = 1;
-  (void)!write(wake_.get(), &one, sizeof(one));
+  ending_ = true;
+  locked_->Wake();
   thread_.join();
   while (!connections_.empty()) EndAt(connections_.size() - 1);
   // Those that wait to be accepted may have sent something already.
@@ -96,8 +124,10 @@ RegionListener::~RegionListener() {
 }
 
 void RegionListener::Loop() {
-  while (Wait()) {
+  // SendLateReplies may have read the wake of the end with others.
+  while (!ending_ && Wait()) {
     ServeAll();
+    if (watched_[0].revents != 0) SendLateReplies();
     if (watched_[1].revents != 0) AcceptSome();
   }
 }
@@ -107,15 +137,17 @@ bool RegionListener::Wait() {
   const bool accepts = !behind && !no_descriptor_;
   // A negative number is passed over.
   watched_.clear();
-  watched_.push_back({wake_.get(), POLLIN, 0});
+  watched_.push_back({locked_->wake(), POLLIN, 0});
   watched_.push_back({accepts ? listener_.socket.get() : -1, POLLIN, 0});
   for (const Connection& connection : connections_) {
-    watched_.push_back({behind ? -1 : connection.socket.get(), POLLIN, 0});
+    // Of one that waits for its reply, only the end.
+    const short events = connection.wait == 0 ? POLLIN : 0;
+    watched_.push_back({behind ? -1 : connection.socket.get(), events, 0});
   }
   no_descriptor_ = false;
   const int count = poll(watched_.data(), watched_.size(), accepts ? -1 : kPauseMillis);
   if (count < 0 && errno != EINTR) return false;
-  return watched_[0].revents == 0;
+  return !ending_;
 }
 
 void RegionListener::ServeAll() {
@@ -149,7 +181,7 @@ void RegionListener::Admit(Descriptor socket) {
     metrics_.RecordConnectionEnded(HandoverEnding::kNoRegion);
     EndAt(OneToGiveWay());
   }
-  connections_.push_back({std::move(socket), peer->pid, ++last_sign_, {}});
+  connections_.push_back({std::move(socket), peer->pid, ++last_sign_, {}, 0, {}});
   metrics_.AddConnections(1);
 }
 
@@ -177,7 +209,19 @@ std::size_t RegionListener::OneToGiveWay() const {
   return *chosen;
 }
 
+void RegionListener::SendLateReplies() {
+  for (const std::uint64_t locked : locked_->TakeAll()) {
+    const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                    [&](const Connection& one) { return one.wait == locked; });
+    if (found == connections_.end()) continue;
+    found->wait = 0;
+    if (Send(*found, std::exchange(found->late_reply, {}))) continue;
+    EndAt(static_cast<std::size_t>(found - connections_.begin()));
+  }
+}
+
 bool RegionListener::Serve(Connection& connection) {
+  if (connection.wait != 0) return false;  // Its end.
   std::array<char, kMaxRegionPacketBytes + 1> bytes;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxPassedDescriptors * sizeof(int))> control;
   iovec part = {bytes.data(), bytes.size()};
@@ -206,10 +250,18 @@ bool RegionListener::Serve(Connection& connection) {
   }
   // Whoever has the reply can rely on the server holding no descriptor of their memory.
   CloseAll(std::move(packet.descriptors));
-  const std::string wire = EncodeRegionReply(reply);
-  // A client that does not take its reply has no more to say.
-  return send(connection.socket.get(), wire.data(), wire.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(wire.size());
+  std::string wire = EncodeRegionReply(reply);
+  if (connection.wait != 0) {
+    connection.late_reply = std::move(wire);
+    return true;
+  }
+  return Send(connection, wire);
+}
+
+// A client that does not take its reply has no more to say.
+bool RegionListener::Send(Connection& connection, const std::string& reply) {
+  return send(connection.socket.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(reply.size());
 }
 
 RegionReply RegionListener::Answer(Connection& connection, const Packet& packet) {
@@ -241,11 +293,16 @@ absl::StatusOr<RegionReply> RegionListener::Register(Connection& connection,
   if (absl::Status may = CheckHolders(connection, *owner); !may.ok()) return may;
   const RegionReply reply = {absl::StatusCode::kOk, facts->bytes, *name};
   connection.regions.emplace_back(*std::move(owner), *std::move(name));
-  absl::Status status = registry_.RegisterFile(file, *std::move(facts));
+  const std::uint64_t registration = ++last_sign_;
+  std::shared_ptr<void> until(
+      locked_.get(), [locked = locked_, registration](void*) { locked->Add(registration); });
+  const std::weak_ptr<void> waiting = until;
+  absl::Status status = registry_.RegisterFile(file, *std::move(facts), {std::move(until)});
   if (!status.ok()) {
     connection.regions.pop_back();
     return status;
   }
+  if (!waiting.expired()) connection.wait = registration;
   spdlog::debug("a client has handed over {} bytes", reply.bytes);
   return reply;
 }

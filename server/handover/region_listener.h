@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,7 +44,8 @@ using OwnerOf = absl::AnyInvocable<absl::StatusOr<std::string>(absl::string_view
 // Takes connections of the server's own user, and of root, alone. One thread, which nothing that a
 // client does can block: packets come whole, a client that does not take its reply is closed, and
 // what is passed is closed by another thread unless it is memory. While that one has more than
-// kMaxUnclosed before it, nobody is served.
+// kMaxUnclosed before it, nobody is served. The reply to a registration waits until the region's
+// pages are locked (LockWait); until then no further packet of that connection is read.
 //
 // Who connects is always taken. Where as many hold no region as may, of the process that has most
 // of these connections the one that has been silent longest gives way.
@@ -65,6 +67,8 @@ class RegionListener {
     pid_t process = 0;            // That has connected.
     std::uint64_t last_sign = 0;  // When it connected or sent, in turn.
     std::vector<std::pair<std::string, std::string>> regions;  // Owner, name.
+    std::uint64_t wait = 0;  // The registration whose pages are not locked yet; 0: none.
+    std::string late_reply;  // To that one.
   };
   struct Packet {
     std::string bytes;
@@ -85,8 +89,10 @@ class RegionListener {
   void EndAt(std::size_t index);
   absl::Status CheckHolders(const Connection& connection, const std::string& owner) const;
   bool IsBehind() const { return closer_.waiting() > kMaxUnclosed; }
-  // False: the connection has ended.
+  // These are false when the connection has ended.
   bool Serve(Connection& connection);
+  bool Send(Connection& connection, const std::string& reply);
+  void SendLateReplies();
   RegionReply Answer(Connection& connection, const Packet& packet);
   absl::StatusOr<RegionReply> Register(Connection& connection, const RegionRequest& request,
                                        const Packet& packet);
@@ -99,10 +105,14 @@ class RegionListener {
   RegionRegistry& registry_;
   RegionMetrics& metrics_;
   OwnerOf owner_of_;
-  const Descriptor wake_;  // Readable: the thread is to end.
+  // The registrations whose pages are locked, and how the thread learns of it. shared: with the
+  // locks, which may outlive the listener.
+  class Locked;
+  const std::shared_ptr<Locked> locked_;
+  std::atomic<bool> ending_{false};  // Read behind a wake.
   // The thread's.
   std::vector<Connection> connections_;
-  std::vector<pollfd> watched_;  // wake_, listener_ and each connection.
+  std::vector<pollfd> watched_;  // locked_'s, listener_ and each connection.
   std::uint64_t last_sign_ = 0;
   bool no_descriptor_ = false;  // For a connection that waits.
   DescriptorCloser closer_;

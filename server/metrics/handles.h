@@ -179,8 +179,9 @@ inline constexpr std::size_t kRegionMemories = 2;
 enum class PageLockRefusal {
   kLimit,   // Beyond a limit.
   kDriver,  // The driver has refused.
+  kLate,    // The driver has not locked them yet, and requests may come.
 };
-inline constexpr std::size_t kPageLockRefusals = 2;
+inline constexpr std::size_t kPageLockRefusals = 3;
 
 // The label `reason` of normd_shared_connections_ended_total.
 enum class HandoverEnding {

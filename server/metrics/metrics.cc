@@ -130,7 +130,7 @@ constexpr absl::string_view kRegionRefusalNames[] = {"off", "name", "file", "dev
 static_assert(std::size(kRegionRefusalNames) == kRegionRefusals);
 constexpr absl::string_view kHandoverEndingNames[] = {"no_region", "user"};
 static_assert(std::size(kHandoverEndingNames) == kHandoverEndings);
-constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver"};
+constexpr absl::string_view kPageLockRefusalNames[] = {"limit", "driver", "late"};
 static_assert(std::size(kPageLockRefusalNames) == kPageLockRefusals);
 constexpr absl::string_view kRegionMemoryNames[] = {"host", "device"};
 static_assert(std::size(kRegionMemoryNames) == kRegionMemories);

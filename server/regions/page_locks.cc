@@ -3,9 +3,11 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "spdlog/spdlog.h"
@@ -21,10 +23,14 @@ MappedPages::~MappedPages() { munmap(begin_, bytes_); }
 
 PageLocks::PageLocks(PageLocker& locker, const PageLockLimits& limits, RegionMetrics& metrics,
                      const Clock& clock)
-    : locker_(locker), limits_(limits), metrics_(metrics), clock_(clock), thread_([this] {
-        Loop();
-      }) {
+    : locker_(locker),
+      limits_(limits),
+      metrics_(metrics),
+      clock_(clock),
+      thread_([this] { Loop(); }),
+      waits_thread_([this] { EndLateWaits(); }) {
   pthread_setname_np(thread_.native_handle(), "page_locks");
+  pthread_setname_np(waits_thread_.native_handle(), "page_lock_waits");
 }
 
 PageLocks::~PageLocks() {
@@ -32,11 +38,14 @@ PageLocks::~PageLocks() {
     MutexLock lock(mutex_);
     closed_ = true;
     changed_.SignalOne();
+    waits_changed_.SignalOne();
   }
   thread_.join();
+  waits_thread_.join();
 }
 
-bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner) {
+bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner,
+                    LockWait wait) {
   const auto bytes = static_cast<std::int64_t>(pages->bytes());
   {
     MutexLock lock(mutex_);
@@ -44,7 +53,12 @@ bool PageLocks::Add(const std::shared_ptr<MappedPages>& pages, const std::string
     const std::int64_t owned = found == owner_bytes_.end() ? 0 : found->second;
     if (regions_ < limits_.max_regions && bytes <= limits_.max_bytes - bytes_ &&
         bytes <= limits_.max_owner_bytes - owned) {
-      waiting_.push_back(pages);
+      waiting_.push_back({++last_id_, pages});
+      if (wait.until != nullptr) {
+        wait.by = std::min(wait.by, SteadyClock().Now() + limits_.max_wait);
+        waits_.emplace(last_id_, std::move(wait));
+        waits_changed_.SignalOne();
+      }
       ++regions_;
       bytes_ += bytes;
       owner_bytes_[owner] += bytes;
@@ -67,7 +81,7 @@ void PageLocks::Release(std::shared_ptr<MappedPages> pages, const std::string& o
 void PageLocks::Loop() {
   for (;;) {
     std::optional<Released> released;
-    std::shared_ptr<MappedPages> pages;
+    Waiting next;
     {
       MutexLock lock(mutex_);
       while (!closed_ && released_.empty() && waiting_.empty()) changed_.Wait(mutex_);
@@ -75,14 +89,55 @@ void PageLocks::Loop() {
         released = std::move(released_.front());
         released_.pop_front();
       } else if (!waiting_.empty()) {
-        pages = waiting_.front().lock();
+        next = std::move(waiting_.front());
         waiting_.pop_front();
       } else {
         return;
       }
     }
     if (released.has_value()) End(*std::move(released));
-    if (pages != nullptr) Lock(*pages);
+    if (const auto pages = next.pages.lock(); pages != nullptr) Lock(*pages);
+    if (next.id != 0) EndWait(next.id);
+  }
+}
+
+void PageLocks::EndWait(std::uint64_t id) {
+  LockWait ended;  // After the lock: whoever waited goes on then.
+  MutexLock lock(mutex_);
+  const auto found = waits_.find(id);
+  if (found == waits_.end()) return;
+  ended = std::move(found->second);
+  waits_.erase(found);
+}
+
+void PageLocks::EndLateWaits() {
+  const SteadyClock clock;
+  MutexLock lock(mutex_);
+  while (!closed_) {
+    TimePoint first = kNever;
+    for (const auto& [id, wait] : waits_) first = std::min(first, wait.by);
+    const TimePoint now = clock.Now();
+    if (now < first) {
+      waits_changed_.WaitUntil(mutex_, first);
+      continue;
+    }
+    std::vector<LockWait> late;
+    std::erase_if(waits_, [&](auto& entry) {
+      if (now < entry.second.by) return false;
+      late.push_back(std::move(entry.second));
+      return true;
+    });
+    mutex_.Unlock();
+    for (std::size_t i = 0; i < late.size(); ++i) {
+      metrics_.RecordNotLocked(PageLockRefusal::kLate);
+      if (!IsDue(late_)) continue;
+      spdlog::warn(
+          "shared memory: {} regions were not locked for the devices in time since the last such "
+          "line; requests use them unlocked until they are",
+          std::exchange(late_.count, 0));
+    }
+    late.clear();
+    mutex_.Lock();
   }
 }
 
@@ -97,15 +152,20 @@ void PageLocks::Lock(MappedPages& pages) {
 }
 
 // Of the many regions that clients may bring, one in ten seconds.
-void PageLocks::LogRefused(const MappedPages& pages, const absl::Status& status) {
-  ++refused_;
+bool PageLocks::IsDue(Line& line) const {
+  ++line.count;
   const TimePoint now = clock_.Now();
-  if (now < next_line_) return;
-  next_line_ = now + kLogInterval;
+  if (now < line.next) return false;
+  line.next = now + kLogInterval;
+  return true;
+}
+
+void PageLocks::LogRefused(const MappedPages& pages, const absl::Status& status) {
+  if (!IsDue(refused_)) return;
   spdlog::warn(
       "shared memory: {} regions were not locked for the devices since the last such line, the "
       "last, of {} bytes: {}",
-      std::exchange(refused_, 0), pages.bytes(), std::string(status.message()));
+      std::exchange(refused_.count, 0), pages.bytes(), std::string(status.message()));
 }
 
 void PageLocks::End(Released released) {

@@ -1,15 +1,19 @@
 // The pages of clients' regions that are locked for devices, and the thread that locks them.
 //
-// To lock a region takes longer than most requests, so no call and no request waits for it:
-// requests that come before are computed as without it. The thread also unmaps what it has locked.
+// To lock a region takes longer than most requests, and seconds while requests use it. So a
+// registration waits for it, for a bounded time, and requests find the region locked. No request
+// waits: those that come before are computed as without the lock. The thread also unmaps what it
+// has locked.
 
 #ifndef NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
 #define NORMD_SERVER_REGIONS_PAGE_LOCKS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -54,6 +58,15 @@ struct PageLockLimits {
   std::int64_t max_bytes = std::int64_t{8} << 30;
   std::int64_t max_owner_bytes = std::int64_t{4} << 30;
   std::int64_t max_regions = 65536;  // A named one's file stays open while it is locked.
+  Duration max_wait = std::chrono::milliseconds(1500);  // LockWait's.
+};
+
+// Somebody who waits until pages are locked.
+struct LockWait {
+  // Let go when the pages are locked, when they will not be, and after PageLockLimits::max_wait.
+  // shared: with whoever waits for its end.
+  std::shared_ptr<void> until;
+  TimePoint by = kNever;  // Likewise; of the steady clock.
 };
 
 // Thread-safe. No lock is held while pages are locked, unlocked or unmapped.
@@ -71,7 +84,7 @@ class PageLocks {
 
   // Has the thread lock them, in the order in which they come. False beyond a limit: they are not
   // locked, nor released. shared: with the thread, while it locks them.
-  bool Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner);
+  bool Add(const std::shared_ptr<MappedPages>& pages, const std::string& owner, LockWait wait = {});
 
   // Has the thread unlock and unmap them, before it locks any others, and then let go of `kept`.
   // Nothing uses them any more.
@@ -84,8 +97,21 @@ class PageLocks {
     KeptThings kept;
   };
 
+  struct Waiting {
+    std::uint64_t id = 0;
+    std::weak_ptr<MappedPages> pages;  // Gone where they were released before their turn.
+  };
+  // A line of the log that stands for many. One thread's.
+  struct Line {
+    std::int64_t count = 0;  // Since the last one.
+    TimePoint next{};
+  };
+
   void Loop();
   void Lock(MappedPages& pages);
+  void EndWait(std::uint64_t id);
+  void EndLateWaits();
+  bool IsDue(Line& line) const;
   void LogRefused(const MappedPages& pages, const absl::Status& status);
   void End(Released released);
 
@@ -93,18 +119,22 @@ class PageLocks {
   const PageLockLimits limits_;
   RegionMetrics& metrics_;
   const Clock& clock_;
-  std::int64_t refused_ = 0;  // By the driver since the last line of the log; the thread's.
-  TimePoint next_line_{};
+  Line refused_;  // By the driver.
+  Line late_;
   Mutex mutex_;
   CondVar changed_;
+  CondVar waits_changed_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t regions_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::int64_t> owner_bytes_ ABSL_GUARDED_BY(mutex_);
-  // To be locked; gone where they were released before their turn.
-  std::deque<std::weak_ptr<MappedPages>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // To be locked.
+  std::map<std::uint64_t, LockWait> waits_ ABSL_GUARDED_BY(mutex_);
   std::deque<Released> released_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // Last: it uses all of the above.
+  // Last: they use all of the above.
+  std::thread thread_;
+  std::thread waits_thread_;  // The other one may be in the driver for long.
 };
 
 }  // namespace normd

@@ -44,7 +44,7 @@ bool HasBytes(int file, std::int64_t bytes) {
 
 absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts facts,
                                                           std::shared_ptr<void> keep,
-                                                          PageLocks* locks) {
+                                                          PageLocks* locks, LockWait wait) {
   const absl::StatusOr<std::int64_t> end = EndOf(facts);
   if (!end.ok()) return end.status();
   struct stat found = {};
@@ -74,17 +74,17 @@ absl::StatusOr<std::shared_ptr<const Region>> Region::Map(int file, RegionFacts 
   if (!region->guard_->active()) {
     return absl::ResourceExhaustedError("regions: the server cannot guard more of them");
   }
-  if (locks != nullptr) region->LockPages(*locks, file);
+  if (locks != nullptr) region->LockPages(*locks, file, std::move(wait));
   return region;
 }
 
-void Region::LockPages(PageLocks& locks, int file) {
+void Region::LockPages(PageLocks& locks, int file, LockWait wait) {
   // A passed descriptor is sealed.
   if (facts_.kind != RegionKind::kDescriptor) {
     file_ = Descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!file_.valid()) return;
   }
-  if (locks.Add(pages_, facts_.owner)) {
+  if (locks.Add(pages_, facts_.owner, std::move(wait))) {
     locks_ = &locks;
   } else {
     file_.Reset();

@@ -70,7 +70,8 @@ class Region {
   // `locks`, which may be null and outlives the region, lock its pages for devices when they can.
   static absl::StatusOr<std::shared_ptr<const Region>> Map(int file, RegionFacts facts,
                                                            std::shared_ptr<void> keep,
-                                                           PageLocks* locks = nullptr);
+                                                           PageLocks* locks = nullptr,
+                                                           LockWait wait = {});
   // The first facts.bytes of the memory that a handle is of, on the device of facts.place.
   // InvalidArgument for a handle that is none and for memory of another device, OutOfRange for more
   // bytes than its allocation has. `driver` outlives the region.
@@ -108,7 +109,7 @@ class Region {
          std::shared_ptr<void> keep);
   Region(RegionFacts facts, std::unique_ptr<OpenedDeviceMemory> opened, std::shared_ptr<void> keep);
   // Before anybody else has the region.
-  void LockPages(PageLocks& locks, int file);
+  void LockPages(PageLocks& locks, int file, LockWait wait);
 
   const RegionFacts facts_;
   const FileRange range_;

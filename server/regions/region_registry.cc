@@ -139,7 +139,7 @@ absl::Status RegionRegistry::Check(const RegionFacts& facts) const {
   return IsRegistered(facts.name);
 }
 
-absl::Status RegionRegistry::RegisterNamed(RegionFacts facts) {
+absl::Status RegionRegistry::RegisterNamed(RegionFacts facts, LockWait wait) {
   if (!options_.named) {
     return Refused(RegionRefusal::kOff,
                    absl::UnimplementedError("named shared memory is switched off on this server "
@@ -155,16 +155,17 @@ absl::Status RegionRegistry::RegisterNamed(RegionFacts facts) {
   facts.writable = file->writable;
   return Insert(std::move(facts), RegionRefusal::kFile, [&](RegionFacts mapped, auto keep) {
     return Region::Map(file->descriptor.get(), std::move(mapped), std::move(keep),
-                       options_.page_locks);
+                       options_.page_locks, std::move(wait));
   });
 }
 
-absl::Status RegionRegistry::RegisterFile(int file, RegionFacts facts) {
+absl::Status RegionRegistry::RegisterFile(int file, RegionFacts facts, LockWait wait) {
   if (absl::Status status = Check(facts); !status.ok()) {
     return Refused(RegionRefusal::kName, std::move(status));
   }
   return Insert(std::move(facts), RegionRefusal::kFile, [&](RegionFacts mapped, auto keep) {
-    return Region::Map(file, std::move(mapped), std::move(keep), options_.page_locks);
+    return Region::Map(file, std::move(mapped), std::move(keep), options_.page_locks,
+                       std::move(wait));
   });
 }
 

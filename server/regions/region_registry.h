@@ -81,9 +81,11 @@ class RegionRegistry {
   // are found out. Beyond OpenNamedFile's and Region::Map's errors: Unimplemented unless named
   // regions are switched on, InvalidArgument for a name that is empty or too long, AlreadyExists,
   // ResourceExhausted beyond a limit.
-  absl::Status RegisterNamed(RegionFacts facts);
+  // Its pages are locked for the devices later; `wait` ends then, or when this returns if they are
+  // not to be locked.
+  absl::Status RegisterNamed(RegionFacts facts, LockWait wait = {});
   // The same for an open file, which is the caller's.
-  absl::Status RegisterFile(int file, RegionFacts facts);
+  absl::Status RegisterFile(int file, RegionFacts facts, LockWait wait = {});
   // Likewise opens memory of device facts.place.device by its handle. Beyond Region::OpenDevice's
   // errors: FailedPrecondition where the server computes on no device, InvalidArgument for a device
   // that is not one of its, and for a handle that is not of kDeviceHandleBytes.

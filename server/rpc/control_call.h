@@ -61,6 +61,7 @@ class ControlCall final : public UnaryCall {
   // See CallContext::owner.
   absl::string_view owner() const { return call_.owner(); }
   TimePoint arrival() const { return call_.arrival(); }
+  TimePoint deadline() const { return call_.deadline(); }
   // For the body: how long its response is.
   void set_response_bytes(std::size_t bytes) { response_bytes_ = bytes; }
 

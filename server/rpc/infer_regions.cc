@@ -58,7 +58,8 @@ absl::Status ForEach(const RegionRegistry& registry, const WantedRegions& wanted
 }  // namespace
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
-                            const inference::SystemSharedMemoryRegisterRequest& request) {
+                            const inference::SystemSharedMemoryRegisterRequest& request,
+                            LockWait wait) {
   if (registry == nullptr) return SwitchedOff();
   absl::Status status = CheckFits("offset", request.offset());
   if (status.ok()) status = CheckFits("byte_size", request.byte_size());
@@ -69,7 +70,7 @@ absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
   facts.key = request.key();
   facts.offset = static_cast<std::int64_t>(request.offset());
   facts.bytes = static_cast<std::int64_t>(request.byte_size());
-  return registry->RegisterNamed(std::move(facts));
+  return registry->RegisterNamed(std::move(facts), std::move(wait));
 }
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,

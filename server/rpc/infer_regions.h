@@ -17,7 +17,8 @@ namespace normd {
 // The registry is null where the server has no shared memory: Unimplemented.
 
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
-                            const inference::SystemSharedMemoryRegisterRequest& request);
+                            const inference::SystemSharedMemoryRegisterRequest& request,
+                            LockWait wait);
 absl::Status RegisterRegion(RegionRegistry* registry, absl::string_view owner,
                             const inference::CudaSharedMemoryRegisterRequest& request);
 

@@ -264,18 +264,6 @@ InferService::Unary* InferService::SystemSharedMemoryStatus(Context* context, co
       &environment_.lists);
 }
 
-InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
-                                                              const Bytes* request,
-                                                              Bytes* response) {
-  return Control<inference::SystemSharedMemoryRegisterRequest,
-                 inference::SystemSharedMemoryRegisterResponse>(
-      context, Method::kSharedMemoryRegister, request, response,
-      [this](const inference::SystemSharedMemoryRegisterRequest& wanted, auto&, About&,
-             const ControlCall& call) {
-        return RegisterRegion(environment_.accept.regions, call.owner(), wanted);
-      });
-}
-
 namespace {
 
 // Its end is a call's.
@@ -291,6 +279,23 @@ class EndsWithIt {
 };
 
 }  // namespace
+
+InferService::Unary* InferService::SystemSharedMemoryRegister(Context* context,
+                                                              const Bytes* request,
+                                                              Bytes* response) {
+  return Control<inference::SystemSharedMemoryRegisterRequest,
+                 inference::SystemSharedMemoryRegisterResponse>(
+      context, Method::kSharedMemoryRegister, request, response,
+      [this](const inference::SystemSharedMemoryRegisterRequest& wanted, auto&, About&,
+             ControlCall& call) {
+        // Half of the call's time, so that a region that is registered is not told to be late.
+        const TimePoint by = call.deadline() == kNever
+                                 ? kNever
+                                 : call.arrival() + (call.deadline() - call.arrival()) / 2;
+        LockWait wait{std::make_shared<EndsWithIt>(call.EndLater()), by};
+        return RegisterRegion(environment_.accept.regions, call.owner(), wanted, std::move(wait));
+      });
+}
 
 // Of either kind of region: their messages have the same fields.
 template <typename Request, typename Response>

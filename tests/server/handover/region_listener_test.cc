@@ -248,6 +248,63 @@ TEST_F(LockedRegionListenerTest, AKilledClientsRegionIsUnlockedBehindItsLastRequ
   for (const int end : names) close(end);
 }
 
+// A client that has its reply sends requests, and devices that are busy hold up the driver's lock.
+TEST_F(LockedRegionListenerTest, AReplyWaitsForThePagesAndHoldsUpNobody) {
+  locker_.Hold();
+  const Descriptor file = Memory(kPage, F_SEAL_SHRINK | F_SEAL_GROW);
+  const Descriptor waiting = Connect();
+  const std::string packet = EncodeRegionRequest({RegionRequest::Kind::kRegister, ""});
+  ASSERT_TRUE(Send(waiting, packet, {file.get()}));
+  locker_.WaitForHeld();
+  const Descriptor other = Connect();
+  EXPECT_EQ(Exchange(other, "garbage", {})->code, absl::StatusCode::kInvalidArgument);
+  char byte = 0;
+  EXPECT_EQ(recv(waiting.get(), &byte, 1, MSG_DONTWAIT), -1);
+  // What it sends meanwhile is read after its reply.
+  ASSERT_TRUE(Send(waiting, "garbage", {}));
+  EXPECT_EQ(Exchange(other, "garbage", {})->code, absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(recv(waiting.get(), &byte, 1, MSG_DONTWAIT), -1);
+  locker_.Release();
+  const auto reply = Receive(waiting);
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->code, absl::StatusCode::kOk) << reply->text;
+  EXPECT_EQ(registry_.Find("", reply->text).value()->place().kind, MemoryKind::kPinned);
+  EXPECT_EQ(Receive(waiting)->code, absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LockedRegionListenerTest, AClientThatLeavesWhileItWaitsLeavesNothing) {
+  locker_.Hold();
+  const Descriptor file = Memory(kPage, F_SEAL_SHRINK | F_SEAL_GROW);
+  {
+    const Descriptor waiting = Connect();
+    ASSERT_TRUE(
+        Send(waiting, EncodeRegionRequest({RegionRequest::Kind::kRegister, ""}), {file.get()}));
+    locker_.WaitForHeld();
+  }
+  while (metrics_.regions.connections != 0) std::this_thread::yield();
+  locker_.Release();
+  AwaitMapped(0);
+  EXPECT_EQ(locker_.locked(), 0);
+}
+
+TEST_F(LockedRegionListenerTest, TheStopWaitsForNoPages) {
+  const Descriptor file = Memory(kPage, F_SEAL_SHRINK | F_SEAL_GROW);
+  const std::string packet = EncodeRegionRequest({RegionRequest::Kind::kRegister, ""});
+  for (int i = 0; i < 200; ++i) {
+    const Descriptor socket = Connect();
+    ASSERT_TRUE(Send(socket, packet, {file.get()}));
+    Start();  // Stops the one before, at any moment of the registration.
+  }
+  AwaitMapped(0);
+  locker_.Hold();
+  const Descriptor waiting = Connect();
+  ASSERT_TRUE(Send(waiting, packet, {file.get()}));
+  locker_.WaitForHeld();
+  listener_.reset();
+  locker_.Release();
+  AwaitMapped(0);
+}
+
 TEST_F(RegionListenerTest, MemoryThatCanShrinkIsRefused) {
   ExpectRefused(Memory(kPage, 0).get(), "wanted it sealed with F_SEAL_SHRINK");
   ExpectRefused(Memory(kPage, F_SEAL_GROW).get(), "F_SEAL_SHRINK");

@@ -70,16 +70,39 @@ class Ending {
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// What is logged while it lives.
+class LogLines {
+ public:
+  LogLines() {
+    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("", std::move(sink)));
+  }
+  ~LogLines() { spdlog::set_default_logger(before_); }
+  std::string text() const { return text_.str(); }
+  std::int64_t count() const {
+    const std::string all = text();
+    return std::count(all.begin(), all.end(), '\n');
+  }
+
+ private:
+  std::ostringstream text_;
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
 class PageLocksTest : public ::testing::Test {
  protected:
   absl::Status Register(const std::string& name, std::int64_t bytes = kPage,
-                        const std::string& owner = "") {
+                        const std::string& owner = "", LockWait wait = {}) {
+    return Register(registry_, name, bytes, owner, std::move(wait));
+  }
+  absl::Status Register(RegionRegistry& registry, const std::string& name, std::int64_t bytes,
+                        const std::string& owner, LockWait wait) {
     RegionFacts facts;
     facts.owner = owner;
     facts.name = name;
     facts.key = file_.key();
     facts.bytes = bytes;
-    return registry_.RegisterNamed(std::move(facts));
+    return registry.RegisterNamed(std::move(facts), std::move(wait));
   }
   std::shared_ptr<const Region> Find(const std::string& name, const std::string& owner = "") {
     return registry_.Find(owner, name).value_or(nullptr);
@@ -100,7 +123,7 @@ class PageLocksTest : public ::testing::Test {
   CountingMetrics metrics_;
   FakeClock clock_;
   FakePageLocker locker_;
-  const PageLockLimits limits_{8 * kPage, 6 * kPage, 7};
+  const PageLockLimits limits_{8 * kPage, 6 * kPage, 7, std::chrono::hours(1)};
   PageLocks locks_{locker_, limits_, metrics_.regions, clock_};
   RegionRegistry registry_{
       {.limits = {}, .named = true, .page_locks = &locks_}, metrics_.regions, clock_};
@@ -136,18 +159,11 @@ TEST_F(PageLocksTest, WhatIsInUseStaysLockedWhenItIsUnregistered) {
 }
 
 TEST_F(PageLocksTest, TheDriversWordsAreLoggedAndNotForEachRegion) {
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  LogLines log;
   locker_.Fail(absl::FailedPreconditionError("the driver has no more pages"));
   const auto refuse = [this](const std::string& name) {
     ASSERT_TRUE(Register(name).ok());
     UnregisterAndWait(name);  // Behind the line, on the same thread.
-  };
-  const auto lines = [&text] {
-    const std::string all = text.str();
-    return std::count(all.begin(), all.end(), '\n');
   };
   // Unless it was unregistered before its turn.
   const auto refuse_so_many = [&](int count) {
@@ -157,16 +173,15 @@ TEST_F(PageLocksTest, TheDriversWordsAreLoggedAndNotForEachRegion) {
     }
   };
   refuse_so_many(1);
-  EXPECT_EQ(lines(), 1);
-  EXPECT_THAT(text.str(), HasSubstr("1 regions were not locked"));
-  EXPECT_THAT(text.str(), HasSubstr("the last, of 4096 bytes: the driver has no more pages"));
+  EXPECT_EQ(log.count(), 1);
+  EXPECT_THAT(log.text(), HasSubstr("1 regions were not locked"));
+  EXPECT_THAT(log.text(), HasSubstr("the last, of 4096 bytes: the driver has no more pages"));
   refuse_so_many(2);
-  EXPECT_EQ(lines(), 1);
+  EXPECT_EQ(log.count(), 1);
   clock_.Advance(std::chrono::seconds(10));
   refuse_so_many(1);
-  EXPECT_EQ(lines(), 2);
-  EXPECT_THAT(text.str(), HasSubstr("3 regions were not locked"));
-  spdlog::set_default_logger(before);
+  EXPECT_EQ(log.count(), 2);
+  EXPECT_THAT(log.text(), HasSubstr("3 regions were not locked"));
 }
 
 TEST_F(PageLocksTest, WhatTheDriverRefusesWorksUnlocked) {
@@ -225,7 +240,70 @@ TEST_F(PageLocksTest, WhatIsBeyondTheirNumberWorksUnlockedAndKeepsNoFile) {
   EXPECT_EQ(not_locked(PageLockRefusal::kLimit), 1);
 }
 
-TEST_F(PageLocksTest, NobodyWaitsForTheDriver) {
+TEST_F(PageLocksTest, WhoWaitsFindsItLocked) {
+  locker_.Hold();
+  Ending first;
+  Ending second;
+  ASSERT_TRUE(Register("first", kPage, "", {first.kept()}).ok());
+  ASSERT_TRUE(Register("second", kPage, "", {second.kept()}).ok());
+  locker_.WaitForHeld();
+  EXPECT_FALSE(first.ended());
+  locker_.Release();
+  first.Wait();
+  EXPECT_EQ(KindOf("first"), MemoryKind::kPinned);
+  second.Wait();
+  EXPECT_EQ(KindOf("second"), MemoryKind::kPinned);
+  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 0);
+}
+
+TEST_F(PageLocksTest, NobodyWaitsForWhatWillNotBeLocked) {
+  Ending beyond;
+  ASSERT_TRUE(Register("beyond", 9 * kPage, "", {beyond.kept()}).ok());
+  EXPECT_TRUE(beyond.ended()) << "it is beyond a limit";
+  locker_.Hold();
+  ASSERT_TRUE(Register("before").ok());
+  locker_.WaitForHeld();
+  Ending gone;
+  ASSERT_TRUE(Register("gone", kPage, "", {gone.kept()}).ok());
+  EXPECT_FALSE(gone.ended());
+  ASSERT_TRUE(registry_.Unregister("", "gone", InUse::kFinish).ok());
+  locker_.Fail(absl::FailedPreconditionError("no more pages"));
+  locker_.Release();
+  gone.Wait();
+  Ending refused;
+  ASSERT_TRUE(Register("refused", kPage, "", {refused.kept()}).ok());
+  refused.Wait();
+  EXPECT_EQ(KindOf("refused"), MemoryKind::kHost);
+  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 0);
+}
+
+TEST_F(PageLocksTest, AWaitIsBoundedAndTheRegionIsLockedLater) {
+  LogLines log;
+  PageLockLimits limits = limits_;
+  limits.max_wait = Duration(0);
+  PageLocks locks(locker_, limits, metrics_.regions, clock_);
+  RegionRegistry registry({.limits = {}, .named = true, .page_locks = &locks}, metrics_.regions,
+                          clock_);
+  locker_.Hold();
+  Ending late;
+  ASSERT_TRUE(Register(registry, "r", kPage, "", {late.kept()}).ok());
+  late.Wait();
+  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 1);
+  EXPECT_EQ(registry.Find("", "r").value()->place().kind, MemoryKind::kHost);
+  // One that has less time than the limit gives.
+  Ending by;
+  ASSERT_TRUE(Register("by", kPage, "", {by.kept(), TimePoint{}}).ok());
+  by.Wait();
+  EXPECT_EQ(not_locked(PageLockRefusal::kLate), 2);
+  EXPECT_EQ(log.count(), 2) << "one of each PageLocks";
+  EXPECT_THAT(log.text(), HasSubstr("1 regions were not locked for the devices in time"));
+  locker_.Release();
+  while (registry.Find("", "r").value()->place().kind != MemoryKind::kPinned) {
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(PageLocksTest, NoRequestWaitsForTheDriver) {
   locker_.Hold();
   ASSERT_TRUE(Register("first").ok());
   locker_.WaitForHeld();

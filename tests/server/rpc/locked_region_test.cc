@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -43,7 +45,7 @@ class LockedRegionTest : public WithPageLocker,
     options.fake_devices = 1;
     options.fake_mapped_bytes = GetParam();
     options.page_locker = &locker;
-    options.page_lock_limits = {2 * kFileBytes, 2 * kFileBytes};
+    options.page_lock_limits = {2 * kFileBytes, 2 * kFileBytes, 65536, std::chrono::hours(1)};
     return options;
   }
   bool copies() const { return GetParam() == 0; }
@@ -60,7 +62,7 @@ class LockedRegionTest : public WithPageLocker,
   void RegisterAndLock(const SharedFile& file, const std::string& name = "r") {
     const double locked = LockedBytes();
     RegisterOk(file, kFileBytes, name);
-    while (LockedBytes() == locked) std::this_thread::yield();
+    EXPECT_EQ(LockedBytes(), locked + kFileBytes);
   }
   v1::SharedMemoryInfo Listed() {
     grpc::ClientContext context;
@@ -89,6 +91,46 @@ TEST_P(LockedRegionTest, DevicesReadAndWriteItWithTheBitsOfMessages) {
   WriteInput(file_, Plain(), 3);
   ASSERT_TRUE(Infer(InRegions({"r", 3}, {"r", kY})).ok());
   EXPECT_EQ(OutputIn(file_, kY), expected);
+}
+
+TEST_P(LockedRegionTest, ARegistrationIsAnsweredWhenThePagesAreLocked) {
+  locker_.Hold();
+  std::atomic<bool> answered{false};
+  std::thread call([&] {
+    RegisterOk(file_, kFileBytes);
+    answered = true;
+    EXPECT_EQ(LockedBytes(), kFileBytes);
+  });
+  locker_.WaitForHeld();
+  EXPECT_FALSE(Listed().page_locked());
+  EXPECT_FALSE(answered);
+  locker_.Release();
+  call.join();
+  EXPECT_TRUE(Listed().page_locked());
+}
+
+// Its bytes are there, so a client that has given up finds out.
+TEST_P(LockedRegionTest, ARegistrationThatIsGivenUpIsLockedNevertheless) {
+  locker_.Hold();
+  grpc::ClientContext context;
+  inference::SystemSharedMemoryRegisterRequest request;
+  request.set_name("r");
+  request.set_key(file_.key());
+  request.set_byte_size(kFileBytes);
+  inference::SystemSharedMemoryRegisterResponse response;
+  grpc::Status status;
+  std::thread call([&] {
+    status = Inference::NewStub(server_.NewChannel())
+                 ->SystemSharedMemoryRegister(&context, request, &response);
+  });
+  locker_.WaitForHeld();
+  context.TryCancel();
+  call.join();
+  EXPECT_EQ(status.error_code(), Code::CANCELLED);
+  server_.WaitIdle();
+  EXPECT_EQ(Register(file_.key(), 0, kFileBytes).error_code(), Code::ALREADY_EXISTS);
+  locker_.Release();
+  while (!Listed().page_locked()) std::this_thread::yield();
 }
 
 TEST_P(LockedRegionTest, BesideMessagesAndOtherRegions) {

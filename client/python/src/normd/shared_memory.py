@@ -34,8 +34,8 @@ _MAGIC = b"NRM1"
 _HEAD = struct.Struct("<4sIQ")
 _REGISTER = 1
 _MAX_PACKET_BYTES = 5000
-# The server replies at once, unless it hangs.
-_REPLY_TIMEOUT_S = 2.0
+# The server replies within two seconds (docs/shared_memory.md), unless it hangs.
+_REPLY_TIMEOUT_S = 5.0
 
 
 class SharedRegion(Closing):
