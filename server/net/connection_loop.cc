@@ -169,7 +169,9 @@ void ConnectionLoop::OnEvent(std::uint64_t id, std::uint32_t events) {
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
   Connection& connection = *found->second;
-  if (connection.stage == Stage::kOpening) return ReadOpening(id, connection);
+  if (connection.stage == Stage::kOpening) {
+    return ReadOpening(id, connection, (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
+  }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Forget(id);
   // It is registered for one event, so a busy connection wakes this thread no further.
   if (active_.empty()) next_traffic_check_ = std::min(next_traffic_check_, Now() + kCalmCheck);
@@ -214,12 +216,16 @@ void ConnectionLoop::Admit(Descriptor socket, const PeerAddress& peer, Connectio
   metrics_.SetOpen(static_cast<std::int64_t>(connections_.size()));
   openings_.push_back(id);
   ControlEpoll(epoll_.get(), EPOLL_CTL_ADD, added.socket.get(), id, EPOLLIN | EPOLLRDHUP | EPOLLET);
-  ReadOpening(id, added);
+  ReadOpening(id, added, /*ended=*/false);
 }
 
-void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection) {
+// `ended`: nothing follows what is there. What is there, a part of an opening, hides that from a
+// reader that leaves it unread, and no event comes again.
+void ConnectionLoop::ReadOpening(std::uint64_t id, Connection& connection, bool ended) {
   switch (connection.opening.Read(connection.socket.get())) {
-    case ConnectionOpening::Step::kMore: return;
+    case ConnectionOpening::Step::kMore:
+      if (!ended) return;
+      break;
     case ConnectionOpening::Step::kDone: return HandOn(id, connection);
     case ConnectionOpening::Step::kLeft: break;
     case ConnectionOpening::Step::kRefused:

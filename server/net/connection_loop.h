@@ -140,7 +140,7 @@ class ConnectionLoop {
   void OnEvent(std::uint64_t id, std::uint32_t events);
   void Accept(std::uint64_t id);
   void Admit(Descriptor socket, const PeerAddress& peer, ConnectionOrigin origin);
-  void ReadOpening(std::uint64_t id, Connection& connection);
+  void ReadOpening(std::uint64_t id, Connection& connection, bool ended);
   void HandOn(std::uint64_t id, Connection& connection);
   bool IsHeld(std::uint64_t id, Connection& connection, TimePoint now);
   void CheckHeld(TimePoint now);

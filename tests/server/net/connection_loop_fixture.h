@@ -65,6 +65,19 @@ class Client {
     return recv(socket_.get(), &byte, 1, 0) <= 0;
   }
   void Close() { socket_.Reset(); }
+  // How a client may leave: it resets the connection, closes it, or says that it sends no more.
+  enum class Leaving { kReset, kClose, kHalfClose };
+  void Leave(Leaving how) {
+    const linger at_once = {1, 0};
+    if (how == Leaving::kReset) {
+      setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    }
+    if (how == Leaving::kHalfClose) {
+      shutdown(socket_.get(), SHUT_WR);
+    } else {
+      Close();
+    }
+  }
   int source_port() const {
     sockaddr_in address = {};
     socklen_t size = sizeof(address);
@@ -155,6 +168,30 @@ class ConnectionLoopTest : public ::testing::Test {
   void WaitOpen(std::int64_t connections) {
     while (metrics_.open != connections) std::this_thread::yield();
   }
+  // A client that leaves after any part of `opening` takes its connection with it, whether the
+  // loop has seen that part before or not.
+  void ExpectNoneKeptOfParts(const std::string& opening, ConnectionLoopOptions options) {
+    options.handshake_timeout = std::chrono::hours(1);
+    Start(options);
+    std::int64_t accepted = 0;
+    for (const Client::Leaving how :
+         {Client::Leaving::kReset, Client::Leaving::kClose, Client::Leaving::kHalfClose}) {
+      for (std::size_t size = 0; size < opening.size(); ++size) {
+        for (const bool seen : {false, true}) {
+          ++accepted;
+          SCOPED_TRACE(::testing::Message() << size << " bytes, " << static_cast<int>(how));
+          Client client(port_);
+          client.Send(opening.substr(0, size));
+          if (seen) WaitOpen(1);
+          client.Leave(how);
+          while (metrics_.accepted != accepted) std::this_thread::yield();
+          WaitOpen(0);
+        }
+      }
+    }
+    EXPECT_TRUE(NothingTaken());
+  }
+
   // A connection that serves, with the owner's settings sent.
   Taken Serve(Client& client) {
     client.Send(kHello + kAck);

@@ -77,6 +77,10 @@ TEST_F(ConnectionLoopTest, EndsWhoeverDoesNotBeginInTime) {
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kHandshakeTimeout)], 3);
 }
 
+TEST_F(ConnectionLoopTest, KeepsNobodyWhoLeavesAmidTheOpening) {
+  ExpectNoneKeptOfParts(testing::kHello + testing::kAck, Options());
+}
+
 TEST_F(ConnectionLoopTest, NoticesTheEndOfAConnectionFromEitherSide) {
   Start(Options());
   Client first(port_);

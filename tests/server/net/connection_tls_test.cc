@@ -88,6 +88,12 @@ TEST_F(ConnectionTlsTest, WithTlsEndsWhatIsNoHello) {
   WaitOpen(0);
 }
 
+TEST_F(ConnectionTlsTest, KeepsNobodyWhoLeavesAmidTheHello) {
+  ConnectionLoopOptions options = Options();
+  options.min_tls_version = kTls12;
+  ExpectNoneKeptOfParts(TlsHello(), options);
+}
+
 // Who has been handed on is watched and ended as without TLS.
 TEST_F(ConnectionTlsTest, WithTlsWatchesTheTraffic) {
   ConnectionLoopOptions options = Options();
