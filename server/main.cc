@@ -386,8 +386,8 @@ int Serve(const ServerConfig& given, ServerLog& log) {
 
 int main(int argc, char** argv) {
   normd::OpenStandardStreams();
-  // Whoever reads the log or a socket may leave.
-  signal(SIGPIPE, SIG_IGN);
+  // Whoever reads the log or a socket may leave, and a file of the log may reach its limit.
+  for (const int of_write : {SIGPIPE, SIGXFSZ}) signal(of_write, SIG_IGN);
   const auto line = normd::ParseCommandLine(absl::MakeConstSpan(argv + 1, argv + argc));
   if (!line.ok()) {
     normd::LineWriter(STDERR_FILENO, {})

@@ -1,4 +1,5 @@
-// The signals that stop the server.
+// The signals that stop the server, and those that would end it without a drain.
+// deploy/README.md has the table.
 
 #ifndef NORMD_SERVER_STOP_SIGNALS_H_
 #define NORMD_SERVER_STOP_SIGNALS_H_
@@ -10,12 +11,13 @@
 
 namespace normd {
 
-// Blocks them for this thread and all that it starts. To be called before any thread of ours
-// exists.
+// Blocks every signal whose default would end the process, but for faults, in this thread and all
+// that it starts. Where something else has taken a signal that stops nothing, or has it ignored, it
+// stays so: a profiler's timer, nohup. To be called before any thread of ours exists.
 void BlockStopSignals();
 
-// Passes stop signals on to `stop` from a thread of its own. They are blocked in every thread of
-// ours (BlockStopSignals).
+// Passes stop signals on to `stop` from a thread of its own, and logs the other ones. They are
+// blocked in every thread of ours (BlockStopSignals).
 class SignalThread {
  public:
   // `stop` outlives it.

@@ -4,10 +4,13 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -58,6 +61,48 @@ TEST(ProcessTest, ServesAndEndsWithZeroOnSigterm) {
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
   EXPECT_THAT(normd.child().output(), HasSubstr("health is NOT_SERVING"));
+}
+
+// Every signal but those that cannot be taken, that stop a process or do nothing by default, and
+// those of faults.
+std::vector<int> SignalsThatEnd() {
+  std::vector<int> signals;
+  for (int signal = 1; signal <= SIGRTMAX; ++signal) {
+    constexpr int kOthers[] = {SIGKILL, SIGSTOP, SIGTSTP,  SIGTTIN, SIGTTOU, SIGCONT,
+                               SIGCHLD, SIGURG,  SIGWINCH, SIGSEGV, SIGBUS,  SIGILL,
+                               SIGFPE,  SIGTRAP, SIGSYS,   SIGABRT};
+    const bool reserved = signal > SIGSYS && signal < SIGRTMIN;  // By the C library.
+    const bool other =
+        std::find(std::begin(kOthers), std::end(kOthers), signal) != std::end(kOthers);
+    if (!reserved && !other) signals.push_back(signal);
+  }
+  return signals;
+}
+
+TEST(ProcessTest, NoSignalEndsItWithoutADrain) {
+  const std::set<int> drain = {SIGTERM, SIGINT, SIGQUIT, SIGPWR, SIGXCPU};
+  NormdProcess normd({"--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  for (const int signal : SignalsThatEnd()) {
+    if (drain.count(signal) != 0) continue;
+    normd.child().Signal(signal);
+    if (signal == SIGPIPE || signal == SIGXFSZ) continue;  // They come of every failed write.
+    const std::string name = signal >= SIGRTMIN ? "RTMIN+" + std::to_string(signal - SIGRTMIN)
+                                                : std::string(sigabbrev_np(signal));
+    EXPECT_NE(normd.child().ReadUntil("received SIG" + name + ", which is ignored"), "") << name;
+  }
+  grpc::ClientContext context;
+  v1::NormalizeResponse response;
+  EXPECT_TRUE(normd.NewStub()->Normalize(&context, RmsNormRequest(2), &response).ok());
+  for (const int signal : drain) {
+    NormdProcess drained({"--lame_duck=0s"});
+    ASSERT_NE(drained.grpc_address(), "") << drained.child().output();
+    drained.child().Signal(signal);
+    EXPECT_EQ(drained.child().Wait(), 0) << strsignal(signal);
+    EXPECT_THAT(drained.child().output(),
+                HasSubstr(std::string("received SIG") + sigabbrev_np(signal)));
+    EXPECT_THAT(drained.child().output(), HasSubstr("health is NOT_SERVING"));
+  }
 }
 
 TEST(ProcessTest, SigtermUnderLoadLosesNothingThatWasAccepted) {
