@@ -1,5 +1,7 @@
 #include "server/identity/access.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <exception>
 #include <utility>
 
@@ -14,15 +16,25 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-// What the log says of a state that holds from now on.
-std::string Summary(const AccessState& state) {
-  std::string text = absl::StrCat(state.policy().identities().size(), " identities, ",
+// Briefly, however many they are.
+std::string List(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 10;
+  if (names.size() <= kMost) return absl::StrJoin(names, ", ");
+  return absl::StrCat(absl::StrJoin(names.begin(), names.begin() + kMost, ", "), " and ",
+                      names.size() - kMost, " more");
+}
+
+// Tells of a state that holds from now on. A file of tokens that has none refuses all who bring
+// one, as when half of an exchange was seen: that is a warning.
+void Log(absl::string_view what, const AccessState& state) {
+  std::string text = absl::StrCat(what, state.policy().identities().size(), " identities, ",
                                   state.tokens().size(), " tokens");
   const std::vector<std::string> unused = state.UnusedTokens();
-  if (!unused.empty()) {
-    absl::StrAppend(&text, "; no identity has the token ", absl::StrJoin(unused, ", "));
-  }
-  return text;
+  if (!unused.empty()) absl::StrAppend(&text, "; no identity has the token ", List(unused));
+  const std::vector<std::string> missing = state.MissingTokens();
+  if (!missing.empty()) absl::StrAppend(&text, "; --tokens_file has no token ", List(missing));
+  const bool none = !missing.empty() && state.tokens().size() == 0;
+  spdlog::log(none ? spdlog::level::warn : spdlog::level::info, "policy: {}", text);
 }
 
 }  // namespace
@@ -67,7 +79,18 @@ std::vector<std::string> AccessState::UnusedTokens() const {
   for (std::size_t i = 0; i < of_token_names_.size(); ++i) {
     if (of_token_names_[i] == nullptr) unused.push_back(tokens_.names()[i]);
   }
+  std::sort(unused.begin(), unused.end());
   return unused;
+}
+
+std::vector<std::string> AccessState::MissingTokens() const {
+  std::vector<std::string> there = tokens_.names();
+  std::sort(there.begin(), there.end());
+  std::vector<std::string> missing;
+  for (const std::string& name : policy_.TokenNames()) {
+    if (!std::binary_search(there.begin(), there.end(), name)) missing.push_back(name);
+  }
+  return missing;
 }
 
 Access::Access(AccessFiles files, Callers& callers, Metrics& metrics)
@@ -82,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Access>> Access::Create(const AccessFiles& files,
   absl::StatusOr<Read> read = access->ReadFiles();
   if (!read.ok()) return read.status();
   if (absl::Status status = access->Take(*std::move(read)); !status.ok()) return status;
-  spdlog::info("policy: {}", Summary(*access->state()));
+  Log("", *access->state());
   return access;
 }
 
@@ -169,7 +192,7 @@ absl::Status Access::CheckFilesOrThrow() {
     return absl::OkStatus();
   }
   if (absl::Status status = Take(*std::move(read)); !status.ok()) return status;
-  spdlog::info("policy: taken anew: {}", Summary(*state()));
+  Log("taken anew: ", *state());
   return absl::OkStatus();
 }
 

@@ -53,8 +53,10 @@ class AccessState {
 
   const Policy& policy() const { return policy_; }
   const TokenTable& tokens() const { return tokens_; }
-  // Names of tokens that the policy does not know, for the log.
+  // For the log: names of tokens that the policy does not know, and those that it knows of which
+  // the tokens' file has none. Sorted.
   std::vector<std::string> UnusedTokens() const;
+  std::vector<std::string> MissingTokens() const;
 
  private:
   const Principal* PrincipalOf(const Identity* identity) const;

@@ -235,6 +235,13 @@ absl::StatusOr<Policy> Policy::Parse(absl::string_view text) {
   return PolicyBuilder(parsed).Build();
 }
 
+std::vector<std::string> Policy::TokenNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, identity] : tokens_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 const Identity* Policy::ByDnsName(absl::string_view name) const {
   return Find(dns_names_, Folded(name));
 }

@@ -35,6 +35,7 @@ class Policy {
   const Identity* ByDnsName(absl::string_view name) const;
   // By a token's name in the tokens' file.
   const Identity* ByToken(absl::string_view name) const { return Find(tokens_, name); }
+  std::vector<std::string> TokenNames() const;  // Sorted.
   const Identity* own_user() const { return At(own_user_); }
   const Identity* anonymous() const { return At(anonymous_); }
 

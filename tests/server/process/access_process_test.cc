@@ -70,13 +70,34 @@ TEST_F(AccessProcessTest, APolicyHoldsAndFollowsItsFiles) {
   folder_.Write("tokens", TokenLine("u", TokenOf('n')));
   while (Normalize(normd, 'n') != Code::OK) std::this_thread::yield();
   EXPECT_EQ(Normalize(normd, 'u'), Code::UNAUTHENTICATED);
-  folder_.Write("policy", "nonsense");
-  normd.child().ReadUntil("the one before goes on to hold: ");
-  EXPECT_EQ(Normalize(normd, 'n'), Code::OK);
+  for (const char* wrong : {"nonsense", ""}) {
+    folder_.Write("policy", wrong);
+    EXPECT_NE(normd.child().ReadUntil("the one before goes on to hold: "), "");
+    EXPECT_EQ(Normalize(normd, 'n'), Code::OK);
+    folder_.Write("policy", kPolicy);
+    EXPECT_NE(normd.child().ReadUntil("its files are right again"), "");
+  }
   normd.child().Signal(SIGTERM);
   EXPECT_EQ(normd.child().Wait(), 0) << normd.child().output();
   EXPECT_THAT(normd.child().output(), HasSubstr("\"audit\":\"admin\""));
   EXPECT_THAT(normd.child().output(), HasSubstr("\"audit\":\"denied\""));
+}
+
+// To withdraw the last token is right, and so is a line of the log that says what that does.
+TEST_F(AccessProcessTest, AFileWithoutTokensRefusesTheirCallersAndTheLogSaysSo) {
+  NormdProcess normd({policy_, tokens_, "--lame_duck=0s"});
+  ASSERT_NE(normd.grpc_address(), "") << normd.child().output();
+  EXPECT_EQ(Normalize(normd, 'u'), Code::OK);
+  for (const char* none : {"", "\n", "# none\n"}) {
+    folder_.Write("tokens", none);
+    const std::string line = normd.child().ReadUntil("0 tokens; --tokens_file has no token o, u");
+    EXPECT_THAT(line, HasSubstr("warning")) << normd.child().output();
+    EXPECT_EQ(Normalize(normd, 'u'), Code::UNAUTHENTICATED);
+    folder_.Write("tokens", TokenLine("u", TokenOf('u')));
+    EXPECT_THAT(normd.child().ReadUntil("1 tokens; --tokens_file has no token o"),
+                HasSubstr("info"));
+    EXPECT_EQ(Normalize(normd, 'u'), Code::OK);
+  }
 }
 
 TEST_F(AccessProcessTest, AStartFailsWithOneLineThatNamesTheFileAndThePlace) {
