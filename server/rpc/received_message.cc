@@ -7,7 +7,8 @@ namespace normd {
 
 absl::Status CheckReceived(const grpc::ByteBuffer& message) {
   if (message.Valid()) return absl::OkStatus();
-  return absl::CancelledError("request: no message came before the client's end of the call");
+  return absl::InvalidArgumentError(
+      "request: no whole message before the client's end of the call, wanted one");
 }
 
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,

@@ -17,8 +17,8 @@ namespace normd {
 
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
-// Cancelled where no message came: gRPC passes on a call whose client has gone, or has half-closed,
-// before its message was there.
+// InvalidArgument where no whole message came: gRPC passes on a call whose client has half-closed
+// before its message was there, and one whose client has gone, who hears nothing of it.
 absl::Status CheckReceived(const grpc::ByteBuffer& message);
 
 // Fills `slices`, which own the bytes of `message`, and returns views of them in order.

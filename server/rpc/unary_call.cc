@@ -21,6 +21,11 @@ void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {
 void UnaryCall::OnDone() {
   if (environment_.responses.Remove(response_)) {
     call_.SetCode(absl::StatusCode::kDeadlineExceeded);
+  } else if (call_.code() == absl::StatusCode::kInvalidArgument && call_.cancelled()) {
+    // It may have left before its message was whole; what it is told then, nobody hears.
+    call_.SetCode(call_.deadline() <= environment_.accept.clock.Now()
+                      ? absl::StatusCode::kDeadlineExceeded
+                      : absl::StatusCode::kCancelled);
   }
   Record();
   delete this;  // Returns what it holds of the budgets, then leaves.

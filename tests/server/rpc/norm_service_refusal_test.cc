@@ -1,16 +1,21 @@
 // What Normalize and the calls beside it refuse, whatever the load.
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/descriptor.h"
 #include "tests/server/rpc/raw_client.h"
 #include "tests/server/rpc/test_server.h"
 #include "tests/server/rpc/unary_call.h"
@@ -230,12 +235,20 @@ TEST(NormServiceRefusalTest, RefusesARequestOverTheByteLimitAndGoesOn) {
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
 }
 
-// As of a client that goes, or is killed, when it has sent the head of its call: of one that
-// computes, and of one that does not.
-TEST(NormServiceRefusalTest, ACallWithoutAMessageIsTheClientsEndOfIt) {
+// Calls that compute, and calls that do not.
+constexpr const char* kUnaryMethods[] = {kNormalize, "/normd.v1.NormService/ListModels",
+                                         "/inference.GRPCInferenceService/ModelInfer",
+                                         "/normd.v1.NormService/UnloadModel"};
+
+double CallsOf(const TestServer& server, const std::string& method, const char* code) {
+  return server.Metric(absl::StrCat("normd_requests_total{model=\"\",version=\"\",method=\"",
+                                    method.substr(method.rfind('/') + 1), "\",code=\"", code,
+                                    "\"}"));
+}
+
+TEST(NormServiceRefusalTest, ACallWithoutAMessageIsRefused) {
   TestServer server;
-  for (const char* method : {kNormalize, "/normd.v1.NormService/ListModels",
-                             "/inference.GRPCInferenceService/CudaSharedMemoryRegister"}) {
+  for (const char* method : kUnaryMethods) {
     grpc::GenericStub stub(server.NewChannel());
     grpc::CompletionQueue events;
     grpc::ClientContext context;
@@ -249,10 +262,91 @@ TEST(NormServiceRefusalTest, ACallWithoutAMessageIsTheClientsEndOfIt) {
     ASSERT_TRUE(events.Next(&event, &ok) && ok);
     call->Finish(&status, &event);
     ASSERT_TRUE(events.Next(&event, &ok) && ok);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED) << method;
-    EXPECT_THAT(status.error_message(), HasSubstr("request: no message came")) << method;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("request: no whole message")) << method;
+    server.WaitIdle();
+    EXPECT_EQ(CallsOf(server, method, "INVALID_ARGUMENT"), 1) << method;
   }
   EXPECT_TRUE(Normalize(server, MakeRequest("instance_norm_64", {1, 64, 64})).ok());
+}
+
+// A connection whose frames the test makes.
+class FrameClient {
+ public:
+  explicit FrameClient(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<in_port_t>(port));
+    inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+    Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, "") +
+         Frame(kSettings, kAck, 0, ""));
+  }
+  enum Kind : char { kData = 0, kHeaders = 1, kReset = 3, kSettings = 4 };
+  enum Flag : char { kEndStream = 1, kAck = 1, kEndHeaders = 4 };
+  static std::string Frame(Kind kind, int flags, char stream, const std::string& payload) {
+    return std::string("\0\0", 2) + static_cast<char>(payload.size()) + static_cast<char>(kind) +
+           static_cast<char>(flags) + std::string("\0\0\0", 3) + stream + payload;
+  }
+  // A call's headers, not compressed.
+  static std::string Headers(const std::string& method) {
+    std::string block;
+    for (const auto& [name, value] :
+         std::vector<std::pair<std::string, std::string>>{{":method", "POST"},
+                                                          {":scheme", "http"},
+                                                          {":path", method},
+                                                          {":authority", "localhost"},
+                                                          {"content-type", "application/grpc"},
+                                                          {"te", "trailers"}}) {
+      block += '\0';
+      for (const std::string& text : {name, value}) block += static_cast<char>(text.size()) + text;
+    }
+    return Frame(kHeaders, kEndHeaders, 1, block);
+  }
+  void Send(const std::string& bytes) {
+    EXPECT_EQ(send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  // Reads until `text` has come.
+  bool Reads(const std::string& text) {
+    std::string all;
+    char bytes[4096];
+    while (all.find(text) == std::string::npos) {
+      const ssize_t got = recv(socket_.get(), bytes, sizeof(bytes), 0);
+      if (got <= 0) return false;
+      all.append(bytes, static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+
+ private:
+  const Descriptor socket_;
+};
+
+// Of a message of 8 bytes, its head or without any, each beginning, and then either end.
+TEST(NormServiceRefusalTest, ACutMessageIsRefusedUnlessItsClientHasLeft) {
+  TestServer server;
+  const std::string whole = std::string("\0\0\0\0\x08", 5) + "\x0a\x06" + "absent";
+  for (const std::string method : kUnaryMethods) {
+    for (std::size_t size = 0; size < whole.size(); ++size) {
+      SCOPED_TRACE(method + ": " + std::to_string(size));
+      const std::string part = whole.substr(0, size);
+      FrameClient cut(server.port());
+      cut.Send(FrameClient::Headers(method) +
+               FrameClient::Frame(FrameClient::kData, FrameClient::kEndStream, 1, part));
+      EXPECT_TRUE(cut.Reads("no whole message"));
+      FrameClient left(server.port());
+      left.Send(FrameClient::Headers(method) + FrameClient::Frame(FrameClient::kData, 0, 1, part) +
+                FrameClient::Frame(FrameClient::kReset, 0, 1, std::string("\0\0\0\x08", 4)));
+    }
+    const auto calls = static_cast<double>(whole.size());
+    while (CallsOf(server, method, "CANCELLED") + CallsOf(server, method, "INVALID_ARGUMENT") <
+           2 * calls) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(CallsOf(server, method, "INVALID_ARGUMENT"), calls) << method;
+    EXPECT_EQ(CallsOf(server, method, "CANCELLED"), calls) << method;
+  }
 }
 
 // A small message could inflate to any size before the server's own limits see it.
