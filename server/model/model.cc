@@ -84,18 +84,19 @@ std::shared_ptr<const Model> Model::WithConfig(std::shared_ptr<const Model> mode
 absl::StatusOr<Geometry> Model::Check(absl::Span<const TensorType> inputs) const {
   const norm::DType dtype = inputs.front().dtype;
   const v1::DataType type = ToProto(dtype);
+  const auto wrong = [&](absl::string_view wanted) {
+    return absl::InvalidArgumentError(absl::StrCat(inputs.size() > 1 ? "input \"x\": " : "",
+                                                   "dtype: ", v1::DataType_Name(type), ", wanted ",
+                                                   wanted));
+  };
   const auto& accepted = config_.dtypes();
   if (!accepted.empty() && std::find(accepted.begin(), accepted.end(), type) == accepted.end()) {
     const auto name = [](std::string* out, int value) {
       out->append(v1::DataType_Name(static_cast<v1::DataType>(value)));
     };
-    return absl::InvalidArgumentError(absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted ",
-                                                   absl::StrJoin(accepted, " or ", name)));
+    return wrong(absl::StrJoin(accepted, " or ", name));
   }
-  if (!operation_->TakesDType(dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype: ", v1::DataType_Name(type), ", wanted ", operation_->DTypesText()));
-  }
+  if (!operation_->TakesDType(dtype)) return wrong(operation_->DTypesText());
   return operation_->Check(inputs);
 }
 

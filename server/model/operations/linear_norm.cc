@@ -141,8 +141,9 @@ absl::StatusOr<Geometry> LinearNorm::Check(absl::Span<const TensorType> inputs) 
   // At most 2^33 features in all, so that this product fits.
   const std::int64_t sample_bytes = size * (spec_.in_features + 2 * spec_.out_features);
   if (!CheckedMultiply(geometry.samples, sample_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat("shape: ", x.shape.ToString(), " of ",
-                                                   norm::Name(x.dtype), " has over 2^63 bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("input \"x\": shape: ", x.shape.ToString(),
+                                                   " of ", norm::Name(x.dtype),
+                                                   " has over 2^63 bytes"));
   }
   const TensorSize output = {geometry.samples * spec_.out_features * size, x.dtype};
   geometry.inputs.push_back({geometry.samples * spec_.in_features * size, x.dtype});

@@ -161,7 +161,7 @@ TEST_F(LinearModelTest, RefusesInputsThatDoNotFit) {
   EXPECT_EQ(CheckError(*model, {Type({2, 3}), Type({2, 5}, DType::kFloat16)}),
             "input \"y\": dtype: float16, wanted float32 as of \"x\"");
   EXPECT_EQ(CheckError(*model, {Type({2, 3}, DType::kFloat64), Type({2, 5}, DType::kFloat64)}),
-            "dtype: FLOAT64, wanted FLOAT32, FLOAT16 or BFLOAT16");
+            "input \"x\": dtype: FLOAT64, wanted FLOAT32, FLOAT16 or BFLOAT16");
 }
 
 TEST_F(LinearModelTest, RefusesBytesBeyond63Bits) {

@@ -283,6 +283,32 @@ TEST_F(ModelCheckTest, TakesTheConfiguredTypesAlone) {
   EXPECT_EQ(Error(config, {1, 4}, DType::kFloat16), "dtype: FLOAT16, wanted FLOAT32 or BFLOAT16");
 }
 
+TEST_F(ModelCheckTest, NamesXAmongSeveralInputs) {
+  for (const std::string config : {"add_rms_norm { normalized_shape: 4 affine: false }",
+                                   "add_layer_norm { normalized_shape: 4 affine: false }",
+                                   "gated_rms_norm { normalized_shape: 4 affine: false }",
+                                   "adaptive_layer_norm { features: 4 }",
+                                   "adaptive_layer_norm { features: 4 gated_residual: true }",
+                                   "adaptive_group_norm { channels: 4 groups: 2 }",
+                                   "adaptive_instance_norm { channels: 4 }"}) {
+    for (const DType wrong : {DType::kFloat16, DType::kInt64, DType::kInt8}) {
+      const auto model = MustCreate(config + " dtypes: [FLOAT32, FLOAT64]", {});
+      ASSERT_GT(model->inputs().size(), 1u) << config;
+      const TensorType right = {DType::kFloat32, Shape::Create({2, 4}).value()};
+      std::vector<TensorType> inputs(model->inputs().size(), right);
+      inputs.front().dtype = wrong;
+      EXPECT_EQ(std::string(model->Check(inputs).status().message()),
+                "input \"x\": dtype: " + v1::DataType_Name(ToProto(wrong)) +
+                    ", wanted FLOAT32 or FLOAT64")
+          << config;
+      // Without a list, what the operation takes.
+      if (wrong == DType::kFloat16) continue;
+      EXPECT_THAT(std::string(MustCreate(config, {})->Check(inputs).status().message()),
+                  HasSubstr("input \"x\": dtype: "));
+    }
+  }
+}
+
 TEST(DataTypeTest, ConvertsBothWays) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
     const absl::StatusOr<DType> back = FromProto(ToProto(dtype));
