@@ -15,6 +15,7 @@
 #include "server/model/field_checks.h"
 #include "server/model/operations/operations.h"
 #include "server/model/version_plan.h"
+#include "server/text_format/parse_text.h"
 
 namespace normd {
 namespace {
@@ -52,12 +53,11 @@ absl::Status CheckDtypes(const v1::ModelConfig& config, const Operation& operati
   for (int i = 0; i < config.dtypes_size(); ++i) {
     const v1::DataType dtype = config.dtypes(i);
     const std::string field = absl::StrCat("dtypes[", i, "]");
-    if (!v1::DataType_IsValid(dtype) || dtype == v1::DATA_TYPE_UNSPECIFIED) {
-      return InvalidField(field, absl::StrCat(static_cast<int>(dtype)),
-                          "FLOAT32, FLOAT64, FLOAT16 or BFLOAT16");
-    }
     if (const auto kernel = FromProto(dtype); !kernel.ok() || !operation.TakesDType(*kernel)) {
-      return InvalidField(field, v1::DataType_Name(dtype), operation.DTypesText());
+      return InvalidField(field,
+                          v1::DataType_IsValid(dtype) ? v1::DataType_Name(dtype)
+                                                      : absl::StrCat(static_cast<int>(dtype)),
+                          operation.DTypesText());
     }
     if ((seen >> dtype & 1) != 0)
       return InvalidField(field, v1::DataType_Name(dtype), "each type once");
@@ -164,6 +164,10 @@ absl::Status CheckBatching(const v1::BatchingConfig& batching) {
   return absl::OkStatus();
 }
 
+std::string NamesField(absl::string_view key) {
+  return absl::StrCat("parameter_names[\"", Printable(key, kMaxQuotedBytes), "\"]");
+}
+
 absl::Status CheckParameterNames(const v1::ModelConfig& config, const Operation& operation) {
   const std::vector<ExpectedParameter>& expected = operation.parameters().expected;
   const auto known = [&expected](absl::string_view name) {
@@ -186,16 +190,16 @@ absl::Status CheckParameterNames(const v1::ModelConfig& config, const Operation&
     absl::string_view name = parameter.name;
     if (named != config.parameter_names().end()) name = named->second;
     if (name.empty() || name.size() > kMaxParameterNameBytes || !IsUtf8(name)) {
-      return InvalidField(absl::StrCat("parameter_names: ", parameter.name),
-                          absl::StrCat("\"", Printable(name, 32), "\""), kNameWish);
+      return InvalidField(NamesField(parameter.name), absl::StrCat("\"", Printable(name, 32), "\""),
+                          kNameWish);
     }
     if (!taken.insert(name).second) {
-      return InvalidField(absl::StrCat("parameter_names: ", parameter.name), Printable(name, 32),
+      return InvalidField(NamesField(parameter.name), Printable(name, 32),
                           "a tensor of its own for each parameter");
     }
   }
   for (const auto& [name, value] : config.parameter_names()) {
-    if (!known(name)) return InvalidField("parameter_names", Printable(name, 32), wanted);
+    if (!known(name)) return InvalidField(NamesField(name), "unknown key", wanted);
   }
   return absl::OkStatus();
 }
@@ -207,11 +211,16 @@ absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file) {
   const absl::Status read =
       file.Read(0, absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()));
   if (!read.ok()) return read;
-  absl::StatusOr<v1::ModelConfig> config = ParseModelConfig(text);
-  if (!config.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(file.name(), ": ", config.status().message()));
+  google::protobuf::TextFormat::ParseInfoTree places;
+  absl::StatusOr<v1::ModelConfig> config = ParseModelConfig(text, &places);
+  std::string place;
+  absl::Status status = config.status();
+  if (config.ok()) {
+    status = CheckModelConfig(*config);
+    place = PlaceInText(*config, places, status.message());
   }
-  return config;
+  if (status.ok()) return config;
+  return absl::InvalidArgumentError(absl::StrCat(file.name(), ": ", place, status.message()));
 }
 
 absl::Status CheckModelConfig(const v1::ModelConfig& config) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "google/protobuf/text_format.h"
 #include "normd/v1/model_config.pb.h"
 #include "server/model/file.h"
 
@@ -15,12 +16,13 @@ namespace normd {
 
 inline constexpr std::int64_t kMaxConfigBytes = std::int64_t{1} << 20;
 
-// Parses protobuf text format. InvalidArgument lists the errors with line and column, both counted
-// from 1, in words of our own: nothing of the text is quoted, but for an unknown field that is
-// nearly a known one or PyTorch's name for it. Checks no values: CheckModelConfig does.
-absl::StatusOr<v1::ModelConfig> ParseModelConfig(absl::string_view text);
+// Parses protobuf text format. InvalidArgument is ParseText's. Checks no values:
+// CheckModelConfig does. Tells where the fields stand in the text, if `places` is not null.
+absl::StatusOr<v1::ModelConfig> ParseModelConfig(
+    absl::string_view text, google::protobuf::TextFormat::ParseInfoTree* places = nullptr);
 
-// Reads and parses a file, opened with kMaxConfigBytes. Errors name the file.
+// Reads, parses and checks a file, opened with kMaxConfigBytes. Errors name the file, and the line
+// of a field that stands there.
 absl::StatusOr<v1::ModelConfig> ReadModelConfig(InputFile& file);
 
 // InvalidArgument names the first field that is wrong, what it holds and what was wanted.

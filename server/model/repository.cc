@@ -46,12 +46,7 @@ absl::StatusOr<v1::ModelConfig> ReadCheckedConfig(const RootFolder& root, const 
                                                   OpenFiles& open) {
   absl::StatusOr<InputFile> file = root.OpenFile(path, kMaxConfigBytes);
   if (!file.ok()) return file.status();
-  absl::StatusOr<v1::ModelConfig> config = ReadModelConfig(open.config.emplace(*std::move(file)));
-  if (!config.ok()) return config.status();
-  if (const absl::Status status = CheckModelConfig(*config); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("config.textproto: ", status.message()));
-  }
-  return config;
+  return ReadModelConfig(open.config.emplace(*std::move(file)));
 }
 
 absl::StatusOr<Repository::Files> ReadFiles(const RootFolder& root, const std::string& config_path,

@@ -1,6 +1,6 @@
-// Models' configs and names, held against protobuf's own parser. What a refusal says must not
-// depend on words of the text that resemble no name of the schema, so nothing else of it can be
-// quoted.
+// Models' configs and names, held against protobuf's own parser. What a refusal says of a text that
+// does not begin with a field of the schema must not depend on words that resemble no name of it,
+// so nothing else of such a text can be quoted.
 
 #include <algorithm>
 #include <cstddef>
@@ -22,6 +22,7 @@
 #include "google/protobuf/text_format.h"
 #include "server/model/config.h"
 #include "server/model/model_name.h"
+#include "server/text_format/parse_text.h"
 #include "tests/fuzz/expect.h"
 
 namespace normd {
@@ -137,11 +138,23 @@ std::string WithOtherWords(absl::string_view text) {
   return other;
 }
 
-// Nothing between quotation marks is long.
-void ExpectShortQuotes(absl::string_view message) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(message, '"');
-  for (std::size_t i = 1; i < parts.size(); i += 2) {
-    Expect(parts[i].size() <= 64, "an error quotes briefly", message);
+// Whether the first word is a field's name.
+bool BeginsAsAConfig(absl::string_view text) {
+  for (;;) {
+    text = absl::StripLeadingAsciiWhitespace(text);
+    if (!absl::StartsWith(text, "#")) break;
+    text.remove_prefix(std::min(text.find('\n'), text.size()));
+  }
+  const auto end = std::find_if_not(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+  });
+  return v1::ModelConfig::descriptor()->FindFieldByName(std::string(text.begin(), end)) != nullptr;
+}
+
+void ExpectShortQuotes(absl::string_view text, absl::string_view message) {
+  for (const absl::string_view word : absl::StrSplit(text, absl::ByAnyChar(" \t\n\r"))) {
+    if (word.size() <= 2 * kMaxQuotedBytes) continue;
+    Expect(!absl::StrContains(message, word), "an error quotes briefly", message);
   }
 }
 
@@ -162,9 +175,10 @@ void TryConfig(absl::string_view text) {
   Expect(config.ok() == ProtobufParses(text), "protobuf takes the same", text);
   if (!config.ok()) {
     ExpectMessage(config.status().message(), kMaxMessageBytes);
-    ExpectShortQuotes(config.status().message());
+    Expect(absl::StartsWith(config.status().message(), "line "), "an error has its line", text);
+    ExpectShortQuotes(text, config.status().message());
     // Escapes within strings are no words.
-    if (absl::StrContains(text, "\\")) return;
+    if (absl::StrContains(text, "\\") || BeginsAsAConfig(text)) return;
     const std::string other = WithOtherWords(text);
     Expect(ParseModelConfig(other).status() == config.status(), "an error quotes nothing but names",
            config.status().message());

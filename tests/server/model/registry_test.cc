@@ -53,7 +53,8 @@ TEST_F(ModelRegistryTest, LoadAllGoesOnPastModelsThatFail) {
                           "no_config/1!", "no_params/1!", "no_version/0!", "other_shape/1!"));
   EXPECT_THAT(ErrorOf("bad_config"), HasSubstr("config.textproto: line 2, column "));
   EXPECT_THAT(ErrorOf("bad_value"),
-              HasSubstr("config.textproto: rms_norm.normalized_shape[0]: 0, wanted at least 1"));
+              HasSubstr("config.textproto: line 1, column 12: rms_norm.normalized_shape[0]: 0, "
+                        "wanted at least 1"));
   EXPECT_THAT(ErrorOf("no_config"), HasSubstr("config.textproto: no such file"));
   EXPECT_THAT(ErrorOf("no_params"), HasSubstr("params.safetensors: no such file"));
   EXPECT_THAT(ErrorOf("no_version"), HasSubstr("no version"));

@@ -88,9 +88,9 @@ TEST(VersionPlanTest, RefusesWrongFields) {
                                            "all {} latest { num_versions: 1 } }")
                               .status()
                               .message()),
-              HasSubstr("latest: a second choice, wanted one"));
+              HasSubstr("version_policy.latest: a second choice, wanted one"));
   EXPECT_THAT(std::string(ParseModelConfig("latest { num_versions: 1 }").status().message()),
-              HasSubstr("unknown field \"latest\": it belongs inside version_policy"));
+              HasSubstr("; it belongs inside version_policy"));
 }
 
 // Every outcome that a version may have, in thousands of repositories and configs, against what
