@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -86,10 +88,77 @@ absl::StatusOr<NpyReader> NpyReader::Open(const std::string& path) {
   }
   reader.header_ = *std::move(header);
   reader.bytes_ = *bytes;
+  if (reader.header_.fortran_order) {
+    if (absl::Status loaded = reader.LoadFortranOrder(); !loaded.ok()) return loaded;
+  }
   return reader;
 }
 
+// Goes through the file in its order, in which the first dimension varies the fastest.
+absl::Status NpyReader::LoadFortranOrder() {
+  constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
+  absl::StatusOr<Tensor> tensor = Tensor::Allocate(header_.dtype, header_.shape);
+  if (!tensor.ok()) {
+    return InFile(file_.path(),
+                  absl::Status(tensor.status().code(),
+                               absl::StrCat("fortran_order: True: ", tensor.status().message(),
+                                            "; in Python: a = numpy.load(path, mmap_mode=\"r\"); "
+                                            "numpy.lib.format.open_memmap(path2, \"w+\", a.dtype, "
+                                            "a.shape)[...] = a")));
+  }
+  const auto size = static_cast<std::int64_t>(norm::SizeOf(header_.dtype));
+  const absl::Span<const std::int64_t> dims = header_.shape.dims();
+  std::vector<std::int64_t> strides(dims.size(), size);
+  for (std::size_t d = dims.size(); d-- > 1;) strides[d - 1] = strides[d] * dims[d];
+  std::vector<std::int64_t> index(dims.size(), 0);
+  std::vector<std::byte> block(static_cast<std::size_t>(std::min(kBlockBytes, bytes_)));
+  std::byte* to = tensor->mutable_bytes().data();
+  for (std::int64_t offset = 0; offset < bytes_; offset += kBlockBytes) {
+    const auto part = absl::MakeSpan(block).first(
+        static_cast<std::size_t>(std::min(kBlockBytes, bytes_ - offset)));
+    if (absl::Status read = ReadAt(offset, part); !read.ok()) return read;
+    for (std::size_t i = 0; i < part.size(); i += static_cast<std::size_t>(size)) {
+      std::memcpy(to, &part[i], static_cast<std::size_t>(size));
+      for (std::size_t d = 0; d < dims.size(); ++d) {
+        to += strides[d];
+        if (++index[d] < dims[d]) break;
+        to -= strides[d] * dims[d];
+        index[d] = 0;
+      }
+    }
+  }
+  row_major_ = *std::move(tensor);
+  return absl::OkStatus();
+}
+
 absl::Status NpyReader::ReadAt(std::int64_t offset, absl::Span<std::byte> out) const {
+  if (!row_major_.bytes().empty()) {
+    const auto from = row_major_.bytes().subspan(static_cast<std::size_t>(offset), out.size());
+    std::copy(from.begin(), from.end(), out.begin());
+    return absl::OkStatus();
+  }
+  return header_.big_endian ? ReadSwapped(offset, out) : ReadInFile(offset, out);
+}
+
+// `out` may cut the first and the last element.
+absl::Status NpyReader::ReadSwapped(std::int64_t offset, absl::Span<std::byte> out) const {
+  const auto size = static_cast<std::int64_t>(norm::SizeOf(header_.dtype));
+  const std::int64_t cut = offset % size;
+  const std::int64_t bytes = cut + static_cast<std::int64_t>(out.size());
+  if (cut != 0 || bytes % size != 0) {
+    std::vector<std::byte> elements(static_cast<std::size_t>((bytes + size - 1) / size * size));
+    absl::Status read = ReadSwapped(offset - cut, absl::MakeSpan(elements));
+    std::copy_n(elements.begin() + cut, out.size(), out.begin());
+    return read;
+  }
+  absl::Status read = ReadInFile(offset, out);
+  for (auto element = out.begin(); element != out.end(); element += size) {
+    std::reverse(element, element + size);
+  }
+  return read;
+}
+
+absl::Status NpyReader::ReadInFile(std::int64_t offset, absl::Span<std::byte> out) const {
   const absl::StatusOr<std::size_t> got = ReadFully(file_, header_.data_offset + offset, out);
   if (!got.ok()) return got.status();
   if (*got != out.size()) {

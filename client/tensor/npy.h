@@ -43,12 +43,14 @@ class File {
   std::string path_;
 };
 
-// An open file whose header is checked: its size is exactly what dtype and shape ask for.
-// ReadAt is thread-safe.
+// An open file whose header is checked: its size is exactly what dtype and shape ask for. What it
+// gives is row-major and little-endian, whatever the file is; one in Fortran order is held in
+// memory for that. ReadAt is thread-safe.
 class NpyReader {
  public:
   // NotFound or PermissionDenied when it does not open; InvalidArgument as ParseNpyHeader, and when
-  // the file's size does not match. All name the path.
+  // the file's size does not match; of one in Fortran order ResourceExhausted as Tensor::Allocate,
+  // and DataLoss as ReadAt. All name the path.
   static absl::StatusOr<NpyReader> Open(const std::string& path);
 
   norm::DType dtype() const { return header_.dtype; }
@@ -64,9 +66,14 @@ class NpyReader {
  private:
   NpyReader() = default;
 
+  absl::Status ReadInFile(std::int64_t offset, absl::Span<std::byte> out) const;
+  absl::Status ReadSwapped(std::int64_t offset, absl::Span<std::byte> out) const;
+  absl::Status LoadFortranOrder();
+
   File file_;
   NpyHeader header_;
   std::int64_t bytes_ = 0;
+  Tensor row_major_;  // Of a file in Fortran order: all of it.
 };
 
 // A new file, or an old one emptied, with its header written. WriteAt is thread-safe.

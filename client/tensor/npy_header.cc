@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "wire/data_type.h"
 
 namespace normd::client {
@@ -42,7 +43,10 @@ class LiteralReader {
 
   std::optional<absl::string_view> String() {
     SkipSpace();
-    if (rest_.empty() || (rest_.front() != '\'' && rest_.front() != '"')) return std::nullopt;
+    absl::string_view text = rest_;
+    absl::ConsumePrefix(&text, "u");  // Python 2's.
+    if (text.empty() || (text.front() != '\'' && text.front() != '"')) return std::nullopt;
+    rest_ = text;
     const std::size_t end = rest_.find(rest_.front(), 1);
     if (end == absl::string_view::npos) return std::nullopt;
     const absl::string_view value = rest_.substr(1, end - 1);
@@ -97,17 +101,50 @@ class LiteralReader {
     std::int64_t value = 0;
     if (!absl::SimpleAtoi(rest_.substr(0, length), &value)) return std::nullopt;
     rest_.remove_prefix(length);
+    absl::ConsumePrefix(&rest_, "L");  // Python 2's.
     return value;
   }
 
   absl::string_view rest_;
 };
 
-absl::StatusOr<norm::DType> ParseDescr(absl::string_view descr) {
+// NumPy's one-letter codes, which may stand behind a byte order too.
+constexpr std::pair<absl::string_view, absl::string_view> kCodes[] = {
+    {"f", "f4"}, {"d", "f8"}, {"e", "f2"}, {"b", "i1"}, {"q", "i8"}};
+
+// What converts a file of other elements: one line of Python.
+std::string Conversion(absl::string_view descr) {
+  if (absl::StartsWith(descr, "[")) {
+    return "one field of it in Python: numpy.save(path, numpy.load(path)[\"FIELD\"])";
+  }
+  const bool is_object = absl::EndsWith(descr, "O");
+  return absl::StrCat("in Python: numpy.save(path, numpy.load(path",
+                      is_object ? ", allow_pickle=True" : "", ").astype(\"float32\"))",
+                      is_object ? ", if you trust who wrote the file" : "");
+}
+
+// Fills the type and the byte order.
+absl::Status ParseDescr(absl::string_view descr, NpyHeader& header) {
   // These are written too, for types for which the format has no name.
-  if (descr == "|V2" || descr == "bfloat16") return norm::DType::kBFloat16;
-  if (descr == "|V1" || descr == "float8_e4m3fn") return norm::DType::kFloat8E4M3;
-  if (const DataTypeNames* type = FindDataType(&DataTypeNames::npy, descr)) return type->dtype;
+  if (descr == "bfloat16") descr = "<V2";
+  if (descr == "float8_e4m3fn") descr = "<V1";
+  absl::string_view name = descr;
+  const bool has_order = !name.empty() && absl::StrContains("<>=|", name.substr(0, 1));
+  if (has_order) name.remove_prefix(1);
+  for (const auto& [code, known] : kCodes) {
+    if (name == code) name = known;
+  }
+  for (const DataTypeNames& type : kDataTypes) {
+    const bool is_raw = absl::StartsWith(type.npy, "<V");
+    const bool swapped = absl::StartsWith(descr, ">") && norm::SizeOf(type.dtype) > 1;
+    if (is_raw ? swapped || name != type.npy.substr(1)
+               : name != type.npy.substr(1) && descr != type.name) {
+      continue;
+    }
+    header.dtype = type.dtype;
+    header.big_endian = swapped;
+    return absl::OkStatus();
+  }
   const std::string wanted = absl::StrCat(
       "wanted ", absl::StrJoin(kDataTypes, ", ", [](std::string* out, const DataTypeNames& type) {
         const bool is_raw = absl::StartsWith(type.npy, "<V");
@@ -115,10 +152,7 @@ absl::StatusOr<norm::DType> ParseDescr(absl::string_view descr) {
         absl::StrAppend(out, is_last ? "or '" : "'", type.npy, is_raw ? "' for " : "'",
                         is_raw ? type.name : "");
       }));
-  if (absl::StartsWith(descr, ">")) {
-    return Bad(absl::StrCat("descr: ", Quote(descr), " is big-endian, ", wanted));
-  }
-  return Bad(absl::StrCat("descr: ", Quote(descr), ", ", wanted));
+  return Bad(absl::StrCat("descr: ", Quote(descr), ", ", wanted, "; ", Conversion(descr)));
 }
 
 // The three entries, in any order, each once.
@@ -139,7 +173,10 @@ absl::Status ReadEntry(LiteralReader& reader, Entries& entries) {
   if (*key == "descr") {
     if (entries.descr) return Bad("descr is there twice");
     entries.descr = reader.String();
-    if (!entries.descr) return wanted("a string (structured types are not taken)");
+    if (!entries.descr) {
+      const std::string list = Conversion(absl::StartsWith(reader.rest(), "[") ? "[" : "");
+      return wanted(absl::StrCat("a string (structured types are not taken; ", list, ")"));
+    }
   } else if (*key == "fortran_order") {
     if (entries.fortran_order) return Bad("fortran_order is there twice");
     entries.fortran_order = reader.Bool();
@@ -216,15 +253,11 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix) {
   const absl::StatusOr<Entries> entries =
       ReadDictionary(prefix.substr(extent->begin, extent->size));
   if (!entries.ok()) return entries.status();
-  const absl::StatusOr<norm::DType> dtype = ParseDescr(*entries->descr);
-  if (!dtype.ok()) return dtype.status();
-  if (*entries->fortran_order) {
-    return Bad("fortran_order: True, wanted False (save numpy.ascontiguousarray of the array)");
-  }
+  NpyHeader header;
+  if (absl::Status status = ParseDescr(*entries->descr, header); !status.ok()) return status;
   absl::StatusOr<Shape> shape = Shape::Create(*entries->shape);
   if (!shape.ok()) return Bad(shape.status().message());
-  NpyHeader header;
-  header.dtype = *dtype;
+  header.fortran_order = *entries->fortran_order;
   header.shape = *std::move(shape);
   header.data_offset = static_cast<std::int64_t>(extent->begin + extent->size);
   return header;

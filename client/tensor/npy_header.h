@@ -23,14 +23,18 @@ struct NpyHeader {
   norm::DType dtype = norm::DType::kFloat32;
   Shape shape;
   std::int64_t data_offset = 0;  // Where the elements begin in the file.
+  bool big_endian = false;       // Each element's first byte is its highest.
+  bool fortran_order = false;    // The first dimension varies the fastest.
 };
 
 // By hand because the libraries that read .npy believe what a header says. Parses the beginning of
 // a file. `prefix` is the file's first bytes: all of it, or at least kMaxNpyHeaderBytes. Types:
-// '<f4', '<f8', '<f2', and for bfloat16, for which the format has no name, what ml_dtypes writes
-// ('<V2', also as '|V2') and the name 'bfloat16'. InvalidArgument names the field for anything
-// else: big-endian, Fortran order, other types, a header that is cut short or is not the dictionary
-// of the format. Reads nothing but `prefix` and allocates nothing by its claims.
+// those of wire/data_type.h under any name that NumPy has for them ('<f4', '>f4', '=f4', 'f4',
+// 'float32', 'f'), and for bfloat16, for which the format has no name, what ml_dtypes writes
+// ('<V2', also as '|V2') and the name 'bfloat16'. Integers may end in L, as Python 2 writes them.
+// InvalidArgument names the field for anything else: other types, with the line of Python that
+// converts them, a header that is cut short or is not the dictionary of the format. Reads nothing
+// but `prefix` and allocates nothing by its claims.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
 
 // The bytes before the elements, padded to a multiple of 64: version 1.0. bfloat16 is written as

@@ -1,11 +1,13 @@
-// .npy files, by what follows from a header that is taken: the file holds what it says, and a
-// header written anew says the same. The input is the file; with a first byte of 0, the dictionary
-// and the elements as TEXT\0DATA, to which magic, version and length are added.
+// .npy files, by what follows from a header that is taken: the file holds what it says, in whatever
+// order, by a second decoder, and a header written anew says the same. The input is the file; with
+// a first byte of 0, the dictionary and the elements as TEXT\0DATA, to which magic, version and
+// length are added.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -25,9 +27,11 @@ void CheckHeader(const NpyHeader& header, absl::string_view content) {
   const auto offset = static_cast<std::size_t>(header.data_offset);
   Expect(offset <= content.size(), "the elements begin within the file");
   const absl::string_view text = content.substr(0, offset);
-  for (const char* part : {"descr", "fortran_order", "shape", "False", "(", ")"}) {
+  for (const char* part : {"descr", "fortran_order", "shape", "(", ")"}) {
     Expect(absl::StrContains(text, part), "a header has its parts", part);
   }
+  Expect(absl::StrContains(text, header.fortran_order ? "True" : "False"), "an order is said");
+  Expect(!header.big_endian || absl::StrContains(text, ">"), "a byte order is said");
   Expect(!ParseNpyHeader(content.substr(0, offset - 1)).ok(), "all of it is needed");
   const absl::StatusOr<NpyHeader> longer = ParseNpyHeader(absl::StrCat(content, "more"));
   Expect(longer.ok() && longer->shape == header.shape && longer->data_offset == header.data_offset,
@@ -38,6 +42,29 @@ void CheckHeader(const NpyHeader& header, absl::string_view content) {
              static_cast<std::size_t>(again->data_offset) == written.size() &&
              written.size() % 64 == 0,
          "a header written anew says the same", written);
+}
+
+// The elements in row-major order, least byte first: each is looked up in `elements`, the file's.
+std::string Decoded(const NpyHeader& header, absl::string_view elements) {
+  const std::size_t size = norm::SizeOf(header.dtype);
+  const absl::Span<const std::int64_t> dims = header.shape.dims();
+  std::string decoded;
+  for (std::int64_t i = 0; i < header.shape.elements(); ++i) {
+    std::int64_t rest = i;
+    std::int64_t place = 0;
+    for (std::size_t d = dims.size(); d-- > 0; rest /= dims[d]) {
+      place = place * dims[d] + rest % dims[d];
+    }
+    const std::int64_t from = header.fortran_order ? place : i;
+    std::string element(elements.substr(static_cast<std::size_t>(from) * size, size));
+    if (header.big_endian) std::reverse(element.begin(), element.end());
+    decoded += element;
+  }
+  return decoded;
+}
+
+absl::string_view BytesOf(absl::Span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 void TryFile(absl::string_view content) {
@@ -59,9 +86,15 @@ void TryFile(absl::string_view content) {
          "a file that opens has its elements and no more");
   const absl::StatusOr<Tensor> tensor = reader->ReadAll();
   Expect(tensor.ok(), "a tensor is read", tensor.status().message());
-  Expect(absl::string_view(reinterpret_cast<const char*>(tensor->bytes().data()),
-                           tensor->bytes().size()) == elements,
-         "a tensor has the file's elements");
+  const std::string decoded = Decoded(*header, elements);
+  Expect(BytesOf(tensor->bytes()) == decoded, "a tensor has the file's elements");
+  for (const std::size_t cut : {std::size_t{1}, decoded.size() / 3, decoded.size() / 2}) {
+    if (cut > decoded.size()) continue;
+    std::vector<std::byte> part(decoded.size() - cut);
+    Expect(reader->ReadAt(static_cast<std::int64_t>(cut), absl::MakeSpan(part)).ok() &&
+               BytesOf(part) == absl::string_view(decoded).substr(cut),
+           "a part has the tensor's bytes");
+  }
 }
 
 }  // namespace

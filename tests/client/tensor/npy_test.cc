@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/tensor/random.h"
@@ -60,6 +62,54 @@ TEST_F(NpyTest, ReadsAndWritesInParts) {
   std::vector<std::byte> part(40);
   ASSERT_TRUE(reader->ReadAt(50, absl::MakeSpan(part)).ok());
   EXPECT_EQ(absl::MakeConstSpan(part), whole.bytes().subspan(50, 40));
+}
+
+// Every element is at the place, and has the bytes, that the header's orders say.
+TEST_F(NpyTest, ReadsEveryOrderOfBytesAndElements) {
+  const std::string path = folder_.File("x.npy");
+  for (const norm::DType dtype :
+       {norm::DType::kFloat32, norm::DType::kFloat64, norm::DType::kFloat16, norm::DType::kInt64}) {
+    const std::size_t size = norm::SizeOf(dtype);
+    for (const std::vector<std::int64_t>& dims : std::vector<std::vector<std::int64_t>>{
+             {}, {7}, {3, 5}, {1, 4, 1}, {2, 3, 4, 5}, {0, 3}, {700, 1001}}) {
+      const Shape shape = Shape::Create(dims).value();
+      Tensor wanted = Tensor::Allocate(dtype, shape).value();
+      for (std::size_t i = 0; i < wanted.bytes().size(); ++i) {
+        wanted.mutable_bytes()[i] = static_cast<std::byte>(i * 2654435761U >> 24);
+      }
+      for (const auto& [fortran, big] : {std::pair(false, true), {true, false}, {true, true}}) {
+        std::string header = MakeNpyHeader(dtype, shape);
+        if (big) header[header.find('<')] = '>';
+        if (fortran) header.replace(header.find("False"), 5, "True ");
+        std::string elements(wanted.bytes().size(), '\0');
+        for (std::int64_t i = 0; i < shape.elements(); ++i) {
+          std::int64_t rest = i;
+          std::int64_t place = 0;  // In Fortran order, by the last dimension's index first.
+          for (std::size_t d = dims.size(); d-- > 0; rest /= dims[d]) {
+            place = place * dims[d] + rest % dims[d];
+          }
+          const auto from = static_cast<std::size_t>(i) * size;
+          const auto to = static_cast<std::size_t>(fortran ? place : i) * size;
+          for (std::size_t b = 0; b < size; ++b) {
+            elements[to + b] = static_cast<char>(wanted.bytes()[from + (big ? size - 1 - b : b)]);
+          }
+        }
+        test::WriteFile(path, header + elements);
+        const auto reader = NpyReader::Open(path);
+        ASSERT_TRUE(reader.ok()) << reader.status();
+        EXPECT_EQ(reader->ReadAll()->bytes(), wanted.bytes()) << shape.ToString();
+        for (std::size_t begin = 0; begin < std::min<std::size_t>(elements.size(), 20); ++begin) {
+          for (std::size_t bytes = 0; bytes <= std::min<std::size_t>(elements.size() - begin, 20);
+               ++bytes) {
+            std::vector<std::byte> part(bytes);
+            ASSERT_TRUE(
+                reader->ReadAt(static_cast<std::int64_t>(begin), absl::MakeSpan(part)).ok());
+            EXPECT_EQ(absl::MakeConstSpan(part), wanted.bytes().subspan(begin, bytes));
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST_F(NpyTest, OverwritesALongerFile) {

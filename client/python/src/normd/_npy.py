@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 from numpy.lib import format as npy_format
 
 from normd import _dtypes
@@ -17,20 +17,38 @@ from normd.errors import DataLossError, InvalidArgumentError
 _HEADERS = {
     (1, 0): npy_format.read_array_header_1_0,
     (2, 0): npy_format.read_array_header_2_0,
+    # It differs in the encoding of structured types' names.
+    (3, 0): npy_format.read_array_header_2_0,
 }
 
 
+def _conversion(dtype: np.dtype[Any]) -> str:
+    """What converts a file of other elements: one line of Python."""
+    if dtype.hasobject:
+        load, last = "numpy.load(path, allow_pickle=True)", ", if you trust who wrote the file"
+    else:
+        load, last = "numpy.load(path)", ""
+    part = '["FIELD"]' if dtype.fields is not None else '.astype("float32")'
+    return f"numpy.save(path, {load}{part}){last}"
+
+
 class NpySource:
-    """An open file whose header is checked: its size is what dtype and shape ask for."""
+    """An open file whose header is checked: its size is what dtype and shape ask for.
+
+    What it gives is row-major and little-endian, whatever the file is; one in Fortran order is held
+    in memory for that.
+    """
 
     def __init__(self, name: str, path: str | os.PathLike[str]) -> None:
         """Opens it. OSError when it does not open, InvalidArgumentError, naming the path, for a
-        file that is not a dense, row-major, little-endian .npy file of one of the types.
+        file that is not a dense .npy file of one of the types. MemoryError for one in Fortran order
+        that does not fit.
         """
         self.path = Path(path)
+        self._row_major: memoryview | None = None  # Of a file in Fortran order: all of it.
         self._file = self.path.open("rb", buffering=0)
         try:
-            self.spec = self._read_header(name, self._file)
+            self.spec, self._stored, fortran_order = self._read_header(name, self._file)
             self._begin = self._file.tell()
             size = os.fstat(self._file.fileno()).st_size - self._begin
             if size != self.spec.nbytes:
@@ -38,26 +56,49 @@ class NpySource:
                     f"{self.path}: {size} bytes of data, wanted {self.spec.nbytes} for shape "
                     f"{list(self.spec.shape)} of {self.spec.dtype.name}"
                 )
+            if fortran_order and size > 0:
+                self._row_major = self._load_fortran_order()
         except BaseException:
             self._file.close()
             raise
 
-    def _read_header(self, name: str, file: BinaryIO) -> TensorSpec:
+    def _read_header(self, name: str, file: BinaryIO) -> tuple[TensorSpec, np.dtype[Any], bool]:
         try:
             read = _HEADERS.get(npy_format.read_magic(file))
             if read is None:
-                raise ValueError("a version of the format after 2.0")
+                raise ValueError("a version of the format after 3.0")
             shape, fortran_order, dtype = read(file)
         except ValueError as error:
             raise InvalidArgumentError(f"{self.path}: not a .npy file: {error}") from error
-        if fortran_order and math.prod(shape) > 1:
-            raise InvalidArgumentError(f"{self.path}: fortran_order: True, wanted False")
-        if dtype.byteorder == ">":
-            raise InvalidArgumentError(f"{self.path}: descr: {dtype.str}, wanted little-endian")
-        return TensorSpec(name, _dtypes.of_numpy(dtype, f"{self.path}: "), shape)
+        try:
+            found = _dtypes.of_numpy(dtype, f"{self.path}: ")
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{error}; in Python: {_conversion(dtype)}") from None
+        return TensorSpec(name, found, shape), dtype, fortran_order
+
+    def _load_fortran_order(self) -> memoryview:
+        whole = self._read_swapped(0, self.spec.nbytes)
+        columns = np.frombuffer(whole, self.spec.dtype.npy).reshape(self.spec.shape, order="F")
+        row_major: memoryview = np.ascontiguousarray(columns).reshape(-1).view(np.uint8).data
+        return row_major
 
     def read(self, offset: int, size: int) -> memoryview:
         """The tensor's bytes from `offset` on. DataLossError when the file has shrunk."""
+        if self._row_major is not None:
+            return self._row_major[offset : offset + size]
+        return self._read_swapped(offset, size)
+
+    def _read_swapped(self, offset: int, size: int) -> memoryview:
+        if _dtypes.is_little_endian(self._stored):
+            return self._read_in_file(offset, size)
+        # Whole elements, of which the first and the last may be cut.
+        cut = offset % self._stored.itemsize
+        whole = -(-(cut + size) // self._stored.itemsize) * self._stored.itemsize
+        elements = np.frombuffer(self._read_in_file(offset - cut, whole), self._stored)
+        swapped: memoryview = elements.byteswap().view(np.uint8).data
+        return swapped[cut : cut + size]
+
+    def _read_in_file(self, offset: int, size: int) -> memoryview:
         buffer = bytearray(size)
         view = memoryview(buffer)
         done = 0
