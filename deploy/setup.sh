@@ -3,8 +3,8 @@
 # 24.04. Touches nothing, and needs no root, when nothing is missing.
 #
 #   deploy/setup.sh          what the build and the demo need
-#   deploy/setup.sh --test   also what only the tests need; Prometheus, nginx and HAProxy are unpacked
-#                            into build/tools, not installed, so that no service starts
+#   deploy/setup.sh --test   also what only the tests need; Prometheus, nginx, HAProxy and nghttpx are
+#                            unpacked into build/tools, not installed, so that no service starts
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -122,7 +122,10 @@ install_missing
 if [[ ${1:-} == --test ]]; then
   unpack prometheus promtool  # the server's scrape is tested against a real one
   unpack nginx nginx          # and what only a proxy stops, with one
-  mapfile -t libraries < <(libraries_of haproxy)
-  # A fleet behind a proxy; one scenario alone needs it.
-  (unpack haproxy haproxy "${libraries[@]}") || say 'no HAProxy: its tests will be skipped'
+  # A fleet behind a proxy, and clients that share a proxy's connection; one scenario each needs them.
+  for proxy in 'haproxy haproxy' 'nghttp2-proxy nghttpx'; do
+    read -r package program <<<"$proxy"
+    mapfile -t libraries < <(libraries_of "$package")
+    (unpack "$package" "$program" "${libraries[@]}") || say "no $program: its tests will be skipped"
+  done
 fi

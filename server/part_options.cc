@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <thread>
 
 #include "absl/time/time.h"
 
@@ -18,13 +17,6 @@ constexpr std::int64_t kDeviceBatchBytes = std::int64_t{2} << 20;
 
 // A device's copies and launches cost the less the fewer they are.
 constexpr std::int64_t kDevicePieceBytes = std::int64_t{4} << 20;
-
-// Calls that wait inside, half received or half answered, cost caches and memory and gain nothing
-// once every core has work; but a connection alone must be able to keep the cores busy.
-int ConnectionCallsOf(const ServerConfig& config) {
-  if (config.max_connection_calls > 0) return config.max_connection_calls;
-  return std::max(4, 2 * static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 ConnectionOptions ConnectionsOf(const ServerConfig& config) {
   ConnectionOptions options;
@@ -77,6 +69,7 @@ BatchQueueOptions QueueOf(const ServerConfig& config, bool on_cpu) {
 AcceptLimits LimitsOf(const ServerConfig& config, bool on_cpu) {
   AcceptLimits limits;
   limits.max_request_bytes = config.max_request_bytes;
+  limits.max_metadata_bytes = config.max_metadata_bytes;
   limits.stream.window_bytes = config.stream_window_bytes;
   if (!on_cpu) limits.stream.piece_bytes = kDevicePieceBytes;
   return limits;
@@ -105,6 +98,7 @@ AdmissionLimits AdmissionOf(const ServerConfig& config) {
   limits.max_inflight_bytes = config.max_inflight_bytes;
   limits.max_inflight_requests = config.max_inflight_requests;
   limits.max_connection_share = config.max_connection_share;
+  limits.max_connection_calls = config.max_connection_calls;
   limits.max_peer_share = config.max_peer_share;
   limits.overdraft_bytes = 2 * config.stream_window_bytes;
   return limits;
@@ -114,7 +108,7 @@ ServerOptions ServingOf(const ServerConfig& config, const CertificateStore* tls,
                         std::int64_t reserved_descriptors) {
   return {config.listen,
           config.max_request_bytes,
-          ConnectionCallsOf(config),
+          config.max_connection_calls,
           config.max_transport_bytes,
           ConnectionsOf(config),
           config.admin_listen,

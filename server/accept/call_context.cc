@@ -15,7 +15,8 @@ CallContext::CallContext(AcceptEnvironment& environment, CallArrival arrival)
       deadline_(arrival.deadline),
       ids_(std::move(arrival.ids)),
       caller_(std::move(arrival.caller)),
-      identity_(std::move(arrival.identity)) {
+      identity_(std::move(arrival.identity)),
+      metadata_(std::move(arrival.metadata)) {
   environment_.active.Enter();
 }
 
@@ -42,6 +43,7 @@ absl::string_view CallContext::owner() const {
 }
 
 absl::Status CallContext::Authorize() {
+  if (!metadata_.ok()) return metadata_;
   if (environment_.authorizer == nullptr || authorized_) return absl::OkStatus();
   absl::Status status = environment_.authorizer->Check(Asked(), RightOf(method_));
   authorized_ = status.ok();

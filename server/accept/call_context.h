@@ -28,6 +28,7 @@ struct CallArrival {
   TimePoint at{};
   std::shared_ptr<Caller> caller;  // See Callers::Find.
   Recognised identity = nullptr;   // See Authorizer::Recognise.
+  absl::Status metadata;           // An error refuses the call.
   RequestIds ids;
   TimePoint deadline = kNever;
 };
@@ -48,7 +49,8 @@ class CallContext {
   // Null: nobody that could be told from others.
   Caller* caller() const { return caller_.get(); }
 
-  // See Authorizer::Check, which is asked once; further calls say the same.
+  // The refusal of the call's metadata, if there is one. See Authorizer::Check, which is asked
+  // once; further calls say the same.
   absl::Status Authorize();
   // See Authorizer::CheckModel: with a name as it was sent. Only for methods that infer or
   // describe.
@@ -101,6 +103,7 @@ class CallContext {
   const RequestIds ids_;
   std::shared_ptr<Caller> caller_;  // shared: with the connection and its other calls.
   Recognised identity_;
+  const absl::Status metadata_;
   bool authorized_ = false;
   std::string asked_model_;
   std::shared_ptr<const Model> model_;  // Null: no loaded model.

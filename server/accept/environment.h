@@ -23,6 +23,8 @@ namespace normd {
 struct AcceptLimits {
   // Bytes of a request's inputs, and of its outputs.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
+  // A call's metadata, as HTTP/2 counts it.
+  std::int64_t max_metadata_bytes = std::int64_t{16} << 10;
   StreamLimits stream;
 };
 

@@ -49,6 +49,7 @@ void Admission::Lease::Swap(Lease& other) noexcept {
   std::swap(owner_, other.owner_);
   std::swap(holders_, other.holders_);
   std::swap(of_identity_, other.of_identity_);
+  std::swap(calls_, other.calls_);
   std::swap(amounts_, other.amounts_);
 }
 
@@ -127,9 +128,27 @@ absl::StatusOr<Admission::Lease> Admission::Enter(Needs needs, const CallAccount
     lease.holders_[1] = &account.party->holding;
   }
   lease.of_identity_ = account.is_identity;
+  if (needs == Needs::kLane && account.connection != nullptr) {
+    absl::Status status = CountCall(lease, *account.connection, model);
+    if (!status.ok()) return status;
+  }
   absl::Status status = Take(lease, Resource::kRequests, 1, model);
   if (!status.ok()) return status;
   return lease;
+}
+
+absl::Status Admission::CountCall(Lease& lease, Caller& connection, ModelMetrics& model) const {
+  if (limits_.max_connection_calls == 0 || !connection.is_one_connection()) {
+    return absl::OkStatus();
+  }
+  if (TryAdd(connection.calls, 1, limits_.max_connection_calls) >= 0) {
+    model.RecordRejection(Rejection::kConnectionCalls);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("calls of this connection: ", limits_.max_connection_calls,
+                     " are inside, wanted at most so many (--max_connection_calls)"));
+  }
+  lease.calls_ = &connection.calls;
+  return absl::OkStatus();
 }
 
 absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amount,
@@ -146,7 +165,7 @@ absl::Status Admission::Take(Lease& lease, Resource resource, std::int64_t amoun
   }
   if (resource == Resource::kBytes) metrics_.AddInflightBytes(amount);
   // The lease has it from here on, and returns it should its holder's share forbid it.
-  lease.amounts_[Index(resource)] = amount;
+  lease.amounts_[Index(resource)] += amount;
   return CheckShares(lease, resource, amount, model);
 }
 
@@ -210,6 +229,7 @@ void Admission::End(Lease& lease) {
   for (const Resource resource : {Resource::kBytes, Resource::kChunkBytes, Resource::kRequests}) {
     Give(lease, resource, lease.amounts_[Index(resource)]);
   }
+  if (lease.calls_ != nullptr) lease.calls_->fetch_sub(1, std::memory_order_relaxed);
   EndOverdraft(lease);
   if (waiting_.load() > 0) CallWaiters();
 }

@@ -31,6 +31,8 @@ struct AdmissionLimits {
   // alone on the server it has this share of the whole, and however many holders take what they
   // can, something stays free. 1: no bound.
   double max_connection_share = 1;
+  // Requests of one connection that compute, streams among them; 0: no bound.
+  std::int64_t max_connection_calls = 0;
   double max_peer_share = 1;
   // The part of max_inflight_bytes that growing leases leave to the one that overdraws; at most
   // half is.
@@ -95,6 +97,7 @@ class Admission {
     Admission* owner_ = nullptr;
     std::array<Holding*, kHolderKindCount> holders_{};  // The account's that have a bound.
     bool of_identity_ = false;                          // The last of them.
+    std::atomic<std::int64_t>* calls_ = nullptr;        // Of the connection, which count this one.
     std::array<std::int64_t, kResourceCount> amounts_{};
     // Set when it is called from the line, by whichever thread does that.
     std::atomic<std::int64_t> expected_bytes_{0};  // Until its step has come.
@@ -108,12 +111,19 @@ class Admission {
   // ready. Counts the refusal with `model`. A request larger than the whole budget is
   // InvalidArgument: no retry will help. A holder that has nothing inside may exceed its share with
   // one request, if an eighth of the budget stays free or nobody else is inside. An identity's
-  // limits hold whatever is free; what exceeds one of them alone is InvalidArgument too.
+  // limits hold whatever is free; what exceeds one of them alone is InvalidArgument too. What
+  // needs a lane is bounded by max_connection_calls as well.
   absl::StatusOr<Lease> Admit(std::int64_t bytes, ModelMetrics& model, Needs needs = Needs::kLane,
                               CallAccount account = {});
   // A lease that grows, by at most `chunk_bytes` in an unasked step.
   absl::StatusOr<Lease> AdmitStream(std::int64_t chunk_bytes, ModelMetrics& model,
                                     CallAccount account = {});
+
+  // Takes so many bytes more, for a lease of Admit; the refusals are Admit's. After one the lease
+  // is of no use.
+  absl::Status TakeMore(Lease& lease, std::int64_t bytes, ModelMetrics& model) {
+    return Take(lease, Resource::kBytes, bytes, model);
+  }
 
   // Whether the lease may take a step now.
   bool MayGrow(const Lease& lease) const;
@@ -150,6 +160,7 @@ class Admission {
     return totals_[static_cast<std::size_t>(resource)].load(std::memory_order_acquire);
   }
   absl::StatusOr<Lease> Enter(Needs needs, const CallAccount& account, ModelMetrics& model);
+  absl::Status CountCall(Lease& lease, Caller& connection, ModelMetrics& model) const;
   absl::Status Take(Lease& lease, Resource resource, std::int64_t amount, ModelMetrics& model);
   absl::Status CheckLimit(const Lease& lease, Resource resource, std::int64_t held,
                           std::int64_t amount, ModelMetrics& model);

@@ -48,6 +48,13 @@ struct DeliveredCounts {
     bytes.fetch_add(message_bytes, std::memory_order_relaxed);
     messages.fetch_add(1, std::memory_order_relaxed);
   }
+  // Of a call, as HTTP/2 counts it. Each message has an allowance of 8 KiB for it (Undelivered).
+  void AddMetadata(std::int64_t metadata_bytes) {
+    constexpr std::int64_t kAllowed = std::int64_t{8} << 10;
+    if (metadata_bytes > kAllowed) {
+      bytes.fetch_add(metadata_bytes - kAllowed, std::memory_order_relaxed);
+    }
+  }
 };
 
 // One address, of which there may be many connections; or one identity, whatever its addresses.
@@ -71,6 +78,12 @@ struct Caller {
   const ConnectionOrigin origin{};
   Holding holding{};
   DeliveredCounts delivered{};
+  // Its calls that compute, while they are inside: see Admission. Relaxed, as the amounts of a
+  // Holding.
+  std::atomic<std::int64_t> calls{0};
+
+  // Unix sockets share one, as gRPC has one name for all of them.
+  bool is_one_connection() const { return name.rfind("unix:", 0) != 0; }
 };
 
 // Whom a call counts against: its connection, and its identity where there is one, else its peer.

@@ -46,6 +46,7 @@ struct ServerConfig {
   std::int64_t max_inflight_bytes = 0;
   std::int64_t max_inflight_requests = 0;
   int max_connection_calls = 0;
+  std::int64_t max_metadata_bytes = 0;
   std::int64_t max_transport_bytes = 0;
   std::int64_t max_connections = 0;
   std::int64_t max_peer_connections = 0;

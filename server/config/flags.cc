@@ -83,10 +83,13 @@ void AddBudgets(FlagSet& flags, ServerConfig& c) {
                  "Inputs and outputs of all requests inside at once.", From(1));
   flags.Add("max_inflight_requests", &c.max_inflight_requests, 16384, "N",
             "Requests inside at once.", From(1));
-  flags.Add("max_connection_calls", &c.max_connection_calls, 0, "N",
-            "Calls of one connection at once, streams among them; a client's further ones wait on "
-            "its side, unsent; 0: two for each core, at least four.",
-            From(0, kMiB));
+  flags.Add("max_connection_calls", &c.max_connection_calls, 512, "N",
+            "Requests of one connection inside at once, each of a stream of requests among them; "
+            "idle streams, control and health calls do not count.",
+            From(1, kMiB));
+  flags.AddBytes("max_metadata_bytes", &c.max_metadata_bytes, 16 * kKiB,
+                 "Metadata of one call, as HTTP/2 counts it: names, values and 32 bytes for each.",
+                 From(kKiB, kMiB));
   flags.AddBytes(
       "max_transport_bytes", &c.max_transport_bytes, kGiB,
       "What gRPC may hold of messages on their way in and out; as it fills, clients may send "

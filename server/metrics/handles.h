@@ -60,7 +60,8 @@ enum class Rejection {
   kPeerShare,
   kLate,
   kIdentityRate,
-  kIdentityLimit
+  kIdentityLimit,
+  kConnectionCalls
 };
 
 struct DurationTotal {

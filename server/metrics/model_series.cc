@@ -37,16 +37,16 @@ constexpr std::array<const char*, kMethodCount> kMethodNames = {"Normalize",
                                                                 "CudaSharedMemory",
                                                                 "TraceSetting",
                                                                 "LogSettings"};
-constexpr std::array<const char*, 10> kRejectionNames = {
+constexpr std::array<const char*, 11> kRejectionNames = {
     "queue_full",    "inflight_bytes",   "inflight_requests", "draining",
     "not_ready",     "connection_share", "peer_share",        "late",
-    "identity_rate", "identity_limit"};
+    "identity_rate", "identity_limit",   "connection_calls"};
 constexpr std::array<const char*, kStageCount> kStageNames = {
     "decode", "queue", "gather", "copy_in", "compute", "copy_out", "encode"};
 constexpr std::size_t kCodeCount = 17;  // OK to UNAUTHENTICATED, as gRPC numbers them.
 
 static_assert(kMethodNames.back() != nullptr);
-static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kIdentityLimit) + 1);
+static_assert(kRejectionNames.size() == static_cast<std::size_t>(Rejection::kConnectionCalls) + 1);
 
 // The methods that compute.
 bool IsInference(Method method) {

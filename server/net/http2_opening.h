@@ -14,9 +14,10 @@ namespace normd {
 struct Http2OpeningLimits {
   // Calls that a client may begin before it has acknowledged a limit.
   std::int64_t max_calls = 100;
-  // Bytes of their metadata, and of everything: the data that a client may send unasked is 65,535.
-  std::int64_t max_header_bytes = std::int64_t{32} << 10;
-  std::int64_t max_bytes = std::int64_t{128} << 10;
+  // Bytes of their metadata, which has room for the largest that proxies pass on, and of
+  // everything: the data that a client may send unasked is 65,535.
+  std::int64_t max_header_bytes = std::int64_t{128} << 10;
+  std::int64_t max_bytes = std::int64_t{224} << 10;
   std::int64_t max_frames = 1024;
 };
 

@@ -4,9 +4,13 @@
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <iterator>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/printable.h"
 #include "server/rpc/call_deadline.h"
 
 namespace normd {
@@ -67,11 +71,41 @@ Recognised IdentityOf(grpc::CallbackServerContext& context, const AcceptEnvironm
   return environment.authorizer->Recognise(credentials);
 }
 
+absl::Status TakeMetadata(const grpc::CallbackServerContext& context, Caller* caller,
+                          const AcceptEnvironment& environment) {
+  constexpr std::int64_t kEntryBytes = 32;  // RFC 9113, SETTINGS_MAX_HEADER_LIST_SIZE.
+  constexpr std::size_t kMaxShownBytes = 64;
+  const auto& metadata = context.client_metadata();
+  std::int64_t bytes = 0;
+  std::int64_t most = 0;
+  grpc::string_ref largest;
+  for (auto next = metadata.begin(); next != metadata.end();) {
+    const grpc::string_ref key = next->first;
+    std::int64_t of_key = 0;
+    for (; next != metadata.end() && next->first == key; ++next) {
+      of_key += static_cast<std::int64_t>(key.size() + next->second.size()) + kEntryBytes;
+    }
+    bytes += of_key;
+    if (of_key > most) largest = key;
+    most = std::max(most, of_key);
+  }
+  if (caller != nullptr) caller->delivered.AddMetadata(bytes);
+  const std::int64_t wanted = environment.limits.max_metadata_bytes;
+  if (bytes <= wanted) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("metadata: ", bytes, " bytes, \"",
+                   Printable({largest.data(), largest.size()}, kMaxShownBytes), "\" alone ", most,
+                   ", wanted at most ", wanted, " (--max_metadata_bytes)"));
+}
+
 absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironment& environment,
                             const PlainCall& call) {
+  const std::shared_ptr<Caller> caller = CallerOf(context, environment.callers);
+  if (absl::Status refused = TakeMetadata(context, caller.get(), environment); !refused.ok()) {
+    return refused;
+  }
   if (environment.authorizer == nullptr) return absl::OkStatus();
   const Recognised identity = IdentityOf(context, environment);
-  const std::shared_ptr<Caller> caller = CallerOf(context, environment.callers);
   const RequestIds ids = ReadRequestIds(context.client_metadata());
   AskedCall asked{identity, false, call.method, "", ids.request_id};
   if (caller != nullptr) {
@@ -100,6 +134,7 @@ CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,
   arrival.method = method;
   arrival.at = environment.clock.Now();
   arrival.caller = CallerOf(context, environment.callers);
+  arrival.metadata = TakeMetadata(context, arrival.caller.get(), environment);
   arrival.identity = IdentityOf(context, environment);
   arrival.deadline = DeadlineOf(context, environment.clock);
   arrival.ids = ReadRequestIds(context.client_metadata());

@@ -39,6 +39,11 @@ absl::Status CheckPlainCall(grpc::CallbackServerContext& context, AcceptEnvironm
 // Null for a call that came over no transport.
 std::shared_ptr<Caller> CallerOf(grpc::CallbackServerContext& context, Callers& callers);
 
+// Counts the call's metadata as delivered by `caller`, which may be null. InvalidArgument, with its
+// largest key, when there is more than --max_metadata_bytes.
+absl::Status TakeMetadata(const grpc::CallbackServerContext& context, Caller* caller,
+                          const AcceptEnvironment& environment);
+
 // The call's time, caller, identity, deadline and ids. The ids are repeated in its trailing
 // metadata, under the keys that they came with, so this comes before the call is finished.
 CallArrival ArrivalOf(grpc::CallbackServerContext& context, Method method,

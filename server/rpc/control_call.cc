@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "server/accept/client_status.h"
-#include "server/rpc/compression.h"
 
 namespace normd {
 namespace {
@@ -19,7 +18,6 @@ void ControlCall::Start(std::int64_t request_bytes, Body body, TaskThread* threa
   bool handed_over = false;
   const absl::Status status = CatchAll([&]() -> absl::Status {
     if (absl::Status refused = call_.Authorize(); !refused.ok()) return refused;
-    if (absl::Status refused = CheckUncompressed(context_); !refused.ok()) return refused;
     if (absl::Status refused = Admit(request_bytes); !refused.ok()) return refused;
     if (thread == nullptr) return Run(std::move(body));
     thread_ = thread;

@@ -3,7 +3,6 @@
 #ifndef NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 #define NORMD_SERVER_RPC_CONTROL_MESSAGES_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,7 +10,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -20,9 +18,6 @@
 #include "server/rpc/received_message.h"
 
 namespace normd {
-
-// A control request is a name and a number.
-inline constexpr std::size_t kMaxControlBytes = 4096;
 
 // The model that a request names; nullopt for a type of request that names none.
 template <typename Request>
@@ -58,18 +53,10 @@ grpc::ServerUnaryReactor* BeginControl(CallEnvironment& environment,
                                        Body body, TaskThread* thread = nullptr) {
   auto* call = NewCall<ControlCall>(environment, context, method);
   if (call == nullptr) return OutOfMemory(context);
-  auto run = [call, &request, &response,
+  auto run = [call, &context, &request, &response,
               body = std::move(body)](std::shared_ptr<const Model>& about) -> absl::Status {
-    if (absl::Status status = CheckReceived(request); !status.ok()) return status;
-    if (request.Length() > kMaxControlBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("request: ", request.Length(), " bytes, wanted at most ", kMaxControlBytes));
-    }
-    grpc::ByteBuffer bytes(request);
     Request parsed;
-    if (!grpc::SerializationTraits<Request>::Deserialize(&bytes, &parsed).ok()) {
-      return absl::InvalidArgumentError("request: malformed protobuf");
-    }
+    if (absl::Status status = ParseControl(context, request, parsed); !status.ok()) return status;
     if (const auto name = ModelNameIn(parsed); name.has_value()) {
       if (absl::Status allowed = call->CheckModel(*name); !allowed.ok()) return allowed;
     }

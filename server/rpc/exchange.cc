@@ -9,12 +9,38 @@ namespace normd {
 
 absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerContext& context,
                                                           const grpc::ByteBuffer& message) {
+  absl::StatusOr<std::unique_ptr<Request>> request = Judge(context, message);
+  if (!request.ok()) {
+    // The client may take its time to read why.
+    slices_.clear();
+    inflated_ = Admission::Lease();
+  }
+  return request;
+}
+
+// Beside the tensors, which the request's own lease counts: who compresses a message has both.
+absl::Status Exchange::TakeInflated(std::int64_t bytes) {
+  Admission& admission = environment_.admission;
+  if (!inflated_.active()) {
+    absl::StatusOr<Admission::Lease> lease =
+        admission.Admit(0, call_.metrics(), Needs::kNothing, call_.account());
+    if (!lease.ok()) return lease.status();
+    inflated_ = *std::move(lease);
+  }
+  return admission.TakeMore(inflated_, bytes, call_.metrics());
+}
+
+absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerContext& context,
+                                                         const grpc::ByteBuffer& message) {
   const auto message_bytes = static_cast<std::int64_t>(message.Length());
   environment_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
   // Before any of the message is looked at; AcceptRequest asks again, which costs nothing.
   if (absl::Status allowed = call_.Authorize(); !allowed.ok()) return allowed;
-  const absl::StatusOr<MessageViews> views = OpenMessage(context, message, slices_);
+  const auto take = [this](std::int64_t bytes) { return TakeInflated(bytes); };
+  const absl::StatusOr<MessageViews> views = OpenMessage(
+      context, message, {environment_.limits.max_request_bytes + kMaxRequestOverheadBytes, take},
+      slices_);
   if (!views.ok()) return views.status();
   absl::StatusOr<RequestDescription> description = codec_.Decode(*views);
   if (!description.ok()) {

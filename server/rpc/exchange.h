@@ -45,6 +45,9 @@ class Exchange {
   const std::string& id() const { return id_; }             // The client's own; may be empty.
 
  private:
+  absl::StatusOr<std::unique_ptr<Request>> Judge(grpc::CallbackServerContext& context,
+                                                 const grpc::ByteBuffer& message);
+  absl::Status TakeInflated(std::int64_t bytes);
   absl::Status Answer(Completion& completion, grpc::ByteBuffer& response);
 
   AcceptEnvironment& environment_;
@@ -52,6 +55,7 @@ class Exchange {
   const MessageCodec& codec_;
   std::uint64_t request_id_ = 0;
   std::string id_;
+  Admission::Lease inflated_;  // Of a compressed message, inflated.
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<void> decoded_;  // As RequestDescription::owner.
   AcceptedRequest accepted_;

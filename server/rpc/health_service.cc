@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/rpc/call_arrival.h"
+#include "server/rpc/received_message.h"
 #include "server/rpc/status.h"
 
 namespace normd {
@@ -17,10 +18,15 @@ using grpc::health::v1::HealthCheckResponse;
 // More than the longest name there is, which has a model's in it.
 constexpr std::size_t kMaxNameBytes = 200;
 
-grpc::Status NameTooLong() {
-  return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                      "service: the name is over 200 bytes long");
+grpc::ByteBuffer Encode(HealthService::Status status) {
+  HealthCheckResponse response;
+  response.set_status(status);
+  grpc::ByteBuffer encoded;
+  bool own_buffer = false;
+  grpc::SerializationTraits<HealthCheckResponse>::Serialize(response, &encoded, &own_buffer);
+  return encoded;
 }
+
 grpc::Status Closed() {
   return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server is stopping");
 }
@@ -29,7 +35,7 @@ grpc::Status Closed() {
 
 // One Watch. Deletes itself in OnDone. At most one write is under way; what changes meanwhile is
 // sent after it, the last state alone.
-class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheckResponse> {
+class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
 
@@ -74,13 +80,13 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<HealthCheck
     if (writing_ || ended_ || wanted_ == sent_) return;
     sent_ = wanted_;
     writing_ = true;
-    response_.set_status(sent_);
+    response_ = Encode(sent_);
     StartWrite(&response_);
   }
 
   HealthService& service_;
   const std::string name_;
-  HealthCheckResponse response_;
+  grpc::ByteBuffer response_;
   Status wanted_ = HealthCheckResponse::UNKNOWN;
   Status sent_ = HealthCheckResponse::UNKNOWN;  // Nothing yet: no name has this status.
   bool writing_ = false;
@@ -119,44 +125,39 @@ void HealthService::Close() {
   }
 }
 
-void HealthService::CountReceived(grpc::CallbackServerContext& context,
-                                  const HealthCheckRequest& request) {
-  const std::shared_ptr<Caller> caller = CallerOf(context, environment_.callers);
-  if (caller == nullptr) return;
-  caller->delivered.Add(static_cast<std::int64_t>(request.ByteSizeLong()));
-}
-
-grpc::Status HealthService::CheckRight(grpc::CallbackServerContext& context,
-                                       const HealthCheckRequest& request,
-                                       absl::string_view method) {
+absl::Status HealthService::Accept(grpc::CallbackServerContext& context,
+                                   const grpc::ByteBuffer& message, absl::string_view method,
+                                   HealthCheckRequest& request) const {
+  if (const auto caller = CallerOf(context, environment_.callers); caller != nullptr) {
+    caller->delivered.Add(static_cast<std::int64_t>(message.Length()));
+  }
+  if (absl::Status status = ParseControl(context, message, request); !status.ok()) return status;
   PlainCall call{method, Right::kHealth, ""};
   const absl::string_view name = request.service();
   if (const std::size_t slash = name.find('/'); slash != absl::string_view::npos) {
     call.right = Right::kDescribe;
     call.model = name.substr(slash + 1);
   }
-  return ToGrpc(CheckPlainCall(context, environment_, call), Duration(0), context);
+  absl::Status status = CheckPlainCall(context, environment_, call);
+  if (!status.ok() || name.size() <= kMaxNameBytes) return status;
+  return absl::InvalidArgumentError("service: the name is over 200 bytes long");
 }
 
 grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* context,
-                                               const HealthCheckRequest* request,
-                                               HealthCheckResponse* response) {
-  CountReceived(*context, *request);
+                                               const grpc::ByteBuffer* message,
+                                               grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (const grpc::Status refused = CheckRight(*context, *request, "HealthCheck"); !refused.ok()) {
-    reactor->Finish(refused);
-    return reactor;
-  }
-  if (request->service().size() > kMaxNameBytes) {
-    reactor->Finish(NameTooLong());
+  HealthCheckRequest request;
+  if (absl::Status refused = Accept(*context, *message, "HealthCheck", request); !refused.ok()) {
+    reactor->Finish(ToGrpc(refused, Duration(0), *context));
     return reactor;
   }
   Status status;
   {
     MutexLock lock(mutex_);
-    status = StatusOf(request->service());
+    status = StatusOf(request.service());
   }
-  response->set_status(status);
+  *response = Encode(status);
   reactor->Finish(status == HealthCheckResponse::SERVICE_UNKNOWN
                       ? grpc::Status(grpc::StatusCode::NOT_FOUND,
                                      "service: unknown, wanted a model that is loaded")
@@ -164,17 +165,15 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
   return reactor;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext* context, const HealthCheckRequest* request) {
-  CountReceived(*context, *request);
-  const grpc::Status refused = CheckRight(*context, *request, "HealthWatch");
-  const std::string& name = request->service();
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* message) {
+  HealthCheckRequest request;
+  const absl::Status refused = Accept(*context, *message, "HealthWatch", request);
+  const std::string& name = request.service();
   auto* const watcher = new Watcher(*this, name);
   MutexLock lock(mutex_);
   if (!refused.ok()) {
-    watcher->End(refused);
-  } else if (name.size() > kMaxNameBytes) {
-    watcher->End(NameTooLong());
+    watcher->End(ToGrpc(refused, Duration(0), *context));
   } else if (closed_) {
     watcher->End(Closed());
   } else {

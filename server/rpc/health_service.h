@@ -8,18 +8,24 @@
 #include <set>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/environment.h"
 
 namespace normd {
 
+// Raw, because a message may be compressed.
+using HealthServiceBase = grpc::health::v1::Health::WithRawCallbackMethod_Check<
+    grpc::health::v1::Health::WithRawCallbackMethod_Watch<grpc::health::v1::Health::Service>>;
+
 // Thread-safe. Set, Forget and Close queue messages to watchers; they block on nothing and call
 // nobody back. Outlives every call.
-class HealthService final : public grpc::health::v1::Health::CallbackService {
+class HealthService final : public HealthServiceBase {
  public:
   using Status = grpc::health::v1::HealthCheckResponse::ServingStatus;
 
@@ -33,22 +39,19 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   void Close();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
-                                  const grpc::health::v1::HealthCheckRequest* request,
-                                  grpc::health::v1::HealthCheckResponse* response) override;
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+                                  const grpc::ByteBuffer* message,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Watch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* message) override;
 
  private:
   class Watcher;
 
-  void CountReceived(grpc::CallbackServerContext& context,
-                     const grpc::health::v1::HealthCheckRequest& request);
-  // Of the server and its services everybody with a role may ask, of a model whoever may have it
-  // described.
-  grpc::Status CheckRight(grpc::CallbackServerContext& context,
-                          const grpc::health::v1::HealthCheckRequest& request,
-                          absl::string_view method);
+  // Parses the request, whose name fits, and asks whether the caller may ask. Of the server and its
+  // services everybody with a role may, of a model whoever may have it described.
+  absl::Status Accept(grpc::CallbackServerContext& context, const grpc::ByteBuffer& message,
+                      absl::string_view method,
+                      grpc::health::v1::HealthCheckRequest& request) const;
   Status StatusOf(absl::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

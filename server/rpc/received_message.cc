@@ -1,9 +1,41 @@
 #include "server/rpc/received_message.h"
 
-#include "server/rpc/compression.h"
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "grpc/compression.h"
+#include "grpc/grpc.h"
 #include "wire/grpc_slices.h"
 
+// gRPC hands over a compressed message as if it were plain, once it does not inflate messages
+// itself: the flag and the encoding are told only here. Its library exports the functions without a
+// public header.
+std::uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
+grpc_compression_algorithm grpc_call_test_only_get_compression_algorithm(grpc_call* call);
+
 namespace normd {
+namespace {
+
+// Of the message that was received last.
+absl::StatusOr<Encoding> EncodingOf(grpc::CallbackServerContext& context) {
+  constexpr std::uint32_t kCompressed = 0x80000000;  // GRPC_WRITE_INTERNAL_COMPRESS
+  grpc_call* const call = context.c_call();
+  // A call that came over no transport has none of gRPC's.
+  if (call == nullptr || (grpc_call_test_only_get_message_flags(call) & kCompressed) == 0) {
+    return Encoding::kIdentity;
+  }
+  switch (grpc_call_test_only_get_compression_algorithm(call)) {
+    case GRPC_COMPRESS_DEFLATE: return Encoding::kDeflate;
+    case GRPC_COMPRESS_GZIP: return Encoding::kGzip;
+    default:
+      return absl::UnimplementedError(
+          "grpc-encoding: missing or unknown beside a message with the compressed flag, wanted "
+          "gzip, deflate, or an uncompressed message");
+  }
+}
+
+}  // namespace
 
 absl::Status CheckReceived(const grpc::ByteBuffer& message) {
   if (message.Valid()) return absl::OkStatus();
@@ -13,13 +45,41 @@ absl::Status CheckReceived(const grpc::ByteBuffer& message) {
 
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
+                                         const InflateLimits& limits,
                                          std::vector<grpc::Slice>& slices) {
-  if (absl::Status status = CheckUncompressed(context); !status.ok()) return status;
   if (absl::Status status = CheckReceived(message); !status.ok()) return status;
+  const absl::StatusOr<Encoding> encoding = EncodingOf(context);
+  if (!encoding.ok()) return encoding.status();
   if (!message.Dump(&slices).ok()) {
-    return absl::InvalidArgumentError("request: the message could not be decompressed");
+    return absl::InvalidArgumentError("request: the message cannot be read");
+  }
+  if (*encoding == Encoding::kIdentity || message.Length() == 0) return ViewsOf(slices);
+  const std::vector<grpc::Slice> compressed = std::exchange(slices, {});
+  if (absl::Status status = Inflate(*encoding, ViewsOf(compressed), limits, slices); !status.ok()) {
+    slices.clear();
+    return status;
   }
   return ViewsOf(slices);
+}
+
+absl::Status ParseControl(grpc::CallbackServerContext& context, const grpc::ByteBuffer& message,
+                          google::protobuf::MessageLite& parsed) {
+  std::vector<grpc::Slice> slices;
+  const absl::StatusOr<MessageViews> views = OpenMessage(
+      context, message, {kMaxControlBytes, [](std::int64_t) { return absl::OkStatus(); }}, slices);
+  if (!views.ok()) return views.status();
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    if (bytes.size() + slice.size() > static_cast<std::size_t>(kMaxControlBytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("request: ", message.Length(), " bytes, wanted at most ", kMaxControlBytes));
+    }
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  if (!parsed.ParseFromString(bytes)) {
+    return absl::InvalidArgumentError("request: malformed protobuf");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace normd

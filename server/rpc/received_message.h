@@ -3,17 +3,28 @@
 #ifndef NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 #define NORMD_SERVER_RPC_RECEIVED_MESSAGE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "google/protobuf/message_lite.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
+#include "server/rpc/inflate.h"
 
 namespace normd {
+
+// What one message may hold beside its tensor. gRPC refuses a larger one unread, with
+// RESOURCE_EXHAUSTED and without a retry hint; between the two, the service says INVALID_ARGUMENT.
+inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
+
+// A control request is a name and a number.
+inline constexpr std::int64_t kMaxControlBytes = 4096;
 
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
@@ -21,12 +32,19 @@ using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 // before its message was there, and one whose client has gone, who hears nothing of it.
 absl::Status CheckReceived(const grpc::ByteBuffer& message);
 
-// Fills `slices`, which own the bytes of `message`, and returns views of them in order.
-// Unimplemented or InvalidArgument for a message that says it is compressed (see
-// CheckUncompressed), and as CheckReceived.
+// Fills `slices`, which own the bytes of `message`, the call's last, and returns views of them in
+// order. A compressed message is inflated within `limits`; they bound no other. Unimplemented for a
+// message with the compressed flag whose call names no encoding or an unknown one; otherwise as
+// CheckReceived and Inflate.
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
+                                         const InflateLimits& limits,
                                          std::vector<grpc::Slice>& slices);
+
+// Parses a message that holds no tensor. InvalidArgument when it is malformed or has more than
+// kMaxControlBytes; otherwise as OpenMessage.
+absl::Status ParseControl(grpc::CallbackServerContext& context, const grpc::ByteBuffer& message,
+                          google::protobuf::MessageLite& parsed);
 
 }  // namespace normd
 

@@ -12,13 +12,14 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/descriptor.pb.h"
 #include "server/rpc/call_arrival.h"
+#include "server/rpc/received_message.h"
 #include "server/rpc/status.h"
 
 namespace normd {
 namespace {
 
 namespace pb = google::protobuf;
-using Response = ReflectionService::Response;
+using Response = Reflection::Response;
 
 constexpr std::size_t kMaxShown = 64;
 
@@ -64,7 +65,7 @@ void SetExtensionNumbers(const std::string& type, Response& response) {
   }
 }
 
-void SetExtension(const grpc::reflection::v1alpha::ExtensionRequest& wanted, Response& response) {
+void SetExtension(const grpc::reflection::v1::ExtensionRequest& wanted, Response& response) {
   const pb::Descriptor* const message = Pool().FindMessageTypeByName(wanted.containing_type());
   const pb::FieldDescriptor* const extension =
       message == nullptr ? nullptr
@@ -77,53 +78,59 @@ void SetExtension(const grpc::reflection::v1alpha::ExtensionRequest& wanted, Res
 
 // Deletes itself in OnDone. One operation is under way at any time before Finish: gRPC fails it
 // when the client leaves.
-class ReflectionService::Call final : public grpc::ServerBidiReactor<Request, Response> {
+class Reflection::Call final : public Reactor {
  public:
-  Call(const ReflectionService& service, std::shared_ptr<Caller> caller)
-      : service_(service), caller_(std::move(caller)) {}
+  Call(const Reflection& reflection, grpc::CallbackServerContext& context)
+      : reflection_(reflection),
+        context_(context),
+        caller_(CallerOf(context, reflection.environment_.callers)) {}
 
-  void Begin(const grpc::Status& allowed) {
-    if (!allowed.ok()) return Finish(allowed);
+  void Begin(const absl::Status& allowed) {
+    if (!allowed.ok()) return End(allowed);
     StartRead(&request_);
   }
   void OnReadDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::OK);
-    if (caller_ != nullptr) {
-      caller_->delivered.Add(static_cast<std::int64_t>(request_.ByteSizeLong()));
+    if (!ok) return End(absl::OkStatus());
+    if (caller_ != nullptr) caller_->delivered.Add(static_cast<std::int64_t>(request_.Length()));
+    Request request;
+    if (absl::Status status = ParseControl(context_, request_, request); !status.ok()) {
+      return End(status);
     }
-    response_ = service_.Answer(request_);
+    bool own_buffer = false;
+    grpc::SerializationTraits<Response>::Serialize(reflection_.Answer(request), &response_,
+                                                   &own_buffer);
     StartWrite(&response_);
   }
   void OnWriteDone(bool ok) override {
-    if (!ok) return Finish(grpc::Status::CANCELLED);
+    if (!ok) return End(absl::CancelledError("the client left while it was answered"));
     StartRead(&request_);
   }
   void OnDone() override { delete this; }
 
  private:
-  const ReflectionService& service_;
+  void End(const absl::Status& status) { Finish(ToGrpc(status, Duration(0), context_)); }
+
+  const Reflection& reflection_;
+  grpc::CallbackServerContext& context_;
   const std::shared_ptr<Caller> caller_;  // shared: as any call's.
-  Request request_;
-  Response response_;
+  grpc::ByteBuffer request_;
+  grpc::ByteBuffer response_;
 };
 
-ReflectionService::ReflectionService(AcceptEnvironment& environment,
-                                     std::vector<std::string> services)
+Reflection::Reflection(AcceptEnvironment& environment, std::vector<std::string> services)
     : environment_(environment), services_(std::move(services)) {
-  services_.push_back(grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  services_.push_back(reflection_v1::ServerReflection::service_full_name());
+  services_.push_back(reflection_v1alpha::ServerReflection::service_full_name());
   std::sort(services_.begin(), services_.end());
 }
 
-auto ReflectionService::ServerReflectionInfo(grpc::CallbackServerContext* context)
-    -> grpc::ServerBidiReactor<Request, Response>* {
-  const absl::Status allowed =
-      CheckPlainCall(*context, environment_, {"ServerReflectionInfo", Right::kObserve, ""});
-  auto* const call = new Call(*this, CallerOf(*context, environment_.callers));
-  call->Begin(ToGrpc(allowed, Duration(0), *context));
+auto Reflection::Begin(grpc::CallbackServerContext& context) const -> Reactor* {
+  auto* const call = new Call(*this, context);
+  call->Begin(CheckPlainCall(context, environment_, {"ServerReflectionInfo", Right::kObserve, ""}));
   return call;
 }
 
-Response ReflectionService::Answer(const Request& request) const {
+Response Reflection::Answer(const Request& request) const {
   Response response;
   response.set_valid_host(request.host());
   *response.mutable_original_request() = request;

@@ -1,4 +1,4 @@
-// grpc.reflection.v1alpha.ServerReflection. gRPC's own cannot ask who calls.
+// grpc.reflection.v1.ServerReflection, and v1alpha's. gRPC's own cannot ask who calls.
 
 #ifndef NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
 #define NORMD_SERVER_RPC_REFLECTION_SERVICE_H_
@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/environment.h"
 
@@ -16,19 +18,19 @@ namespace normd {
 
 // Tells of `services`, of itself, and of every file of this program's protocols. Thread-safe.
 // Outlives every call.
-class ReflectionService final
-    : public grpc::reflection::v1alpha::ServerReflection::CallbackService {
+class Reflection {
  public:
-  using Request = grpc::reflection::v1alpha::ServerReflectionRequest;
-  using Response = grpc::reflection::v1alpha::ServerReflectionResponse;
+  // The messages of both versions are the same bytes.
+  using Request = grpc::reflection::v1::ServerReflectionRequest;
+  using Response = grpc::reflection::v1::ServerReflectionResponse;
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
   // `environment` outlives it.
-  ReflectionService(AcceptEnvironment& environment, std::vector<std::string> services);
+  Reflection(AcceptEnvironment& environment, std::vector<std::string> services);
 
-  // One question after the other is read and answered; a client that does not take the response is
-  // not read.
-  grpc::ServerBidiReactor<Request, Response>* ServerReflectionInfo(
-      grpc::CallbackServerContext* context) override;
+  // A call of either version. One question after the other is read and answered; a client that does
+  // not take the response is not read.
+  Reactor* Begin(grpc::CallbackServerContext& context) const;
 
  private:
   class Call;
@@ -36,6 +38,40 @@ class ReflectionService final
 
   AcceptEnvironment& environment_;
   std::vector<std::string> services_;
+};
+
+// One version: `Base` is the generated service with a raw method.
+template <typename Base>
+class ReflectionService final : public Base {
+ public:
+  // `reflection` outlives it.
+  explicit ReflectionService(const Reflection& reflection) : reflection_(reflection) {}
+
+  Reflection::Reactor* ServerReflectionInfo(grpc::CallbackServerContext* context) override {
+    return reflection_.Begin(*context);
+  }
+
+ private:
+  const Reflection& reflection_;
+};
+
+namespace reflection_v1 = grpc::reflection::v1;
+namespace reflection_v1alpha = grpc::reflection::v1alpha;
+using ReflectionV1 =
+    ReflectionService<reflection_v1::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
+        reflection_v1::ServerReflection::Service>>;
+using ReflectionV1Alpha = ReflectionService<
+    reflection_v1alpha::ServerReflection::WithRawCallbackMethod_ServerReflectionInfo<
+        reflection_v1alpha::ServerReflection::Service>>;
+
+// Both, to be registered.
+struct ReflectionServices {
+  ReflectionServices(AcceptEnvironment& environment, std::vector<std::string> services)
+      : reflection(environment, std::move(services)) {}
+
+  const Reflection reflection;
+  ReflectionV1 v1{reflection};
+  ReflectionV1Alpha v1alpha{reflection};
 };
 
 }  // namespace normd

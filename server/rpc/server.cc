@@ -10,6 +10,7 @@
 #include "grpcpp/resource_quota.h"
 #include "server/net/process_limits.h"
 #include "server/net/tls_opening.h"
+#include "server/rpc/received_message.h"
 #include "server/rpc/tls_credentials.h"
 #include "spdlog/spdlog.h"
 
@@ -38,7 +39,6 @@ void SetUpConnections(const ServerOptions& server, grpc::ServerBuilder& builder)
   SetMillis(builder, GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, options.max_age_grace);
   // Without it a client that pings while it has no call is allowed one ping in two hours.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
 }
 
 void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
@@ -46,7 +46,8 @@ void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
       static_cast<int>(options.max_request_bytes + kMaxRequestOverheadBytes));
   builder.SetMaxSendMessageSize(-1);
   if (options.max_connection_calls > 0) {
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_connection_calls);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                               options.max_connection_calls + kMaxIdleStreams);
   }
   if (options.max_transport_bytes > 0) {
     grpc::ResourceQuota quota("normd");
@@ -54,9 +55,8 @@ void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
     builder.SetResourceQuota(quota);
   }
   // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
-  // become a gigabyte in memory before anything of ours sees it. Tensors hardly compress anyway.
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  // become a gigabyte in memory before anything of ours sees it. So OpenMessage inflates them.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 }
 
 TrafficLimits TrafficOf(const ServerOptions& options) {
@@ -78,7 +78,7 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
   return limits;
 }
 
-ConnectionLoopOptions LoopOf(const ServerOptions& options) {
+ConnectionLoopOptions LoopOf(const ServerOptions& options, int metadata_bytes) {
   ConnectionLoopOptions loop;
   const std::int64_t descriptors = RaiseDescriptorLimit();
   if (options.tls != nullptr) {
@@ -96,12 +96,13 @@ ConnectionLoopOptions LoopOf(const ServerOptions& options) {
                                ? options.connections.handshake_timeout
                                : kNoTimeout;
   if (options.max_connection_calls > 0) {
-    loop.max_concurrent_streams = static_cast<std::uint32_t>(options.max_connection_calls);
+    const int streams = options.max_connection_calls + kMaxIdleStreams;
+    loop.max_concurrent_streams = static_cast<std::uint32_t>(streams);
     // A stream that its client has given up is there until its handler has ended: an honest client
     // has some of these beside what it may have, never a thousand.
-    loop.max_streams = 10 * std::int64_t{options.max_connection_calls} + 1000;
+    loop.max_streams = streams + 1000;
   }
-  loop.max_header_list_bytes = kMaxMetadataBytes;
+  loop.max_header_list_bytes = static_cast<std::uint32_t>(metadata_bytes);
   loop.traffic = TrafficOf(options);
   return loop;
 }
@@ -134,6 +135,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::unique_ptr<Acceptor> acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   SetUpConnections(options, builder);
+  const int metadata_bytes = HardMetadataBytes(environment.accept.limits.max_metadata_bytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, metadata_bytes);
   std::vector<std::string> names;
   for (const ServedService& served : services) {
     builder.RegisterService(served.service);
@@ -143,8 +146,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.RegisterService(health.get());
   std::vector<std::string> reflected = names;
   reflected.push_back(grpc::health::v1::Health::service_full_name());
-  auto reflection = std::make_unique<ReflectionService>(environment.accept, std::move(reflected));
-  builder.RegisterService(reflection.get());
+  auto reflection = std::make_unique<ReflectionServices>(environment.accept, std::move(reflected));
+  builder.RegisterService(&reflection->v1);
+  builder.RegisterService(&reflection->v1alpha);
   SetUpMessages(options, builder);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC cannot start");
@@ -171,9 +175,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       return streams.OpenOf(peer, std::chrono::steady_clock::now());
     };
   }
-  made->loop_ = std::make_unique<ConnectionLoop>(LoopOf(options), *std::move(listener),
-                                                 std::move(callbacks), environment.accept.callers,
-                                                 environment.accept.metrics.ForConnections());
+  made->loop_ = std::make_unique<ConnectionLoop>(
+      LoopOf(options, metadata_bytes), *std::move(listener), std::move(callbacks),
+      environment.accept.callers, environment.accept.metrics.ForConnections());
   return made;
 }
 

@@ -3,6 +3,7 @@
 #ifndef NORMD_SERVER_RPC_SERVER_H_
 #define NORMD_SERVER_RPC_SERVER_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -49,8 +50,8 @@ struct ConnectionOptions {
 struct ServerOptions {
   std::string listen = "127.0.0.1:8001";  // See ListenAtAll; port 0: any free one.
   std::int64_t max_request_bytes = std::int64_t{256} << 20;
-  // Calls of one connection at once; a client's further ones wait on its side, unsent. 0: gRPC's
-  // default, which is no limit.
+  // Calls of one connection that may be inside at once (Admission bounds them): HTTP/2 lets
+  // kMaxIdleStreams more be open. 0: gRPC's default, which is no limit.
   int max_connection_calls = 0;
   // What gRPC may hold for messages on their way in and out, beside what our own budgets count: as
   // it fills up, gRPC closes the windows in which clients may send, and at the end it cancels calls
@@ -65,12 +66,17 @@ struct ServerOptions {
   std::int64_t reserved_descriptors = 0;
 };
 
-// What one message may hold beside its tensor. gRPC refuses a larger one unread, with
-// RESOURCE_EXHAUSTED and without a retry hint; between the two, the service says INVALID_ARGUMENT.
-inline constexpr std::int64_t kMaxRequestOverheadBytes = 4096;
+// Open calls of a connection beside those that may be inside: idle streams, control calls, and
+// calls that are about to be refused. A client's further ones wait on its side, unsent.
+inline constexpr int kMaxIdleStreams = 128;
 
-// What a call's metadata may hold, as HTTP/2 counts it.
-inline constexpr int kMaxMetadataBytes = 8192;
+// For more metadata than this in one call gRPC ends its connection, with all other calls. So it is
+// more than what the call alone is refused for (AcceptLimits), and than what proxies let through by
+// default: 64 KiB, and 32 bytes for each of 100 names.
+constexpr int HardMetadataBytes(std::int64_t max_metadata_bytes) {
+  constexpr std::int64_t kProxiesBytes = std::int64_t{96} << 10;
+  return static_cast<int>(std::max(kProxiesBytes, 2 * max_metadata_bytes));
+}
 
 // Serves from Start to Shutdown. Start and Shutdown are called by one thread.
 class Server {
@@ -106,7 +112,7 @@ class Server {
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // shared: with gRPC.
   // These outlive the server that they are registered with.
   std::unique_ptr<HealthService> health_;
-  std::unique_ptr<ReflectionService> reflection_;
+  std::unique_ptr<ReflectionServices> reflection_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;
   Readiness& readiness_;

@@ -215,7 +215,13 @@ absl::Status StreamCall::ReadMessage(StreamPartView& part, std::vector<grpc::Sli
   const auto message_bytes = static_cast<std::int64_t>(incoming_.Length());
   accept_.metrics.AddPayload(message_bytes, 0);
   call_.CountReceived(message_bytes);
-  const absl::StatusOr<MessageViews> views = OpenMessage(context_, incoming_, slices);
+  // The lease counts the largest chunk before it comes.
+  const std::int64_t max_bytes =
+      std::min(accept_.limits.stream.max_chunk_bytes(), accept_.limits.max_request_bytes);
+  const absl::StatusOr<MessageViews> views = OpenMessage(
+      context_, incoming_,
+      {max_bytes + kMaxRequestOverheadBytes, [](std::int64_t) { return absl::OkStatus(); }},
+      slices);
   if (!views.ok()) return views.status();
   incoming_.Clear();
   absl::StatusOr<StreamPartView> decoded = DecodeStreamRequest(*views);

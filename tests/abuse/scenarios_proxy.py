@@ -1,4 +1,5 @@
-"""Behind the proxy of deploy/proxy (docs/threat_model.md, Connections)."""
+"""Behind proxies: that of deploy/proxy, and one whose clients share a connection (docs/threat_model.md,
+Connections)."""
 
 import contextlib
 import os
@@ -9,24 +10,56 @@ import subprocess
 import tempfile
 import time
 
+import h2.events
+
 from h2_client import STREAM, Connection, framed, normalize_request, stream_chunk, stream_header
 from harness import Skip, require, scenario, wait_until
 
 MODEL = "instance_norm_64"
 ONES = b"\x00\x00\x80\x3f" * 64
-NGINX = pathlib.Path(__file__).parents[2] / "deploy" / "proxy" / "nginx.conf"
+ROOT = pathlib.Path(__file__).parents[2]
+NGINX = ROOT / "deploy" / "proxy" / "nginx.conf"
+
+
+def find(package, program):
+    """The path of a proxy, installed or unpacked, and the environment that it starts in."""
+    unpacked = ROOT / "build" / "tools" / package / "usr"
+    path = shutil.which(program, path=os.pathsep.join(
+        [os.environ.get("PATH", ""), "/usr/sbin", f"{unpacked}/sbin", f"{unpacked}/bin"]))
+    if path is None:
+        raise Skip(f"{program} is not installed (deploy/setup.sh --test unpacks it)")
+    libraries = ":".join(str(folder) for folder in (unpacked / "lib").glob("*-linux-gnu"))
+    return path, {**os.environ, **({"LD_LIBRARY_PATH": libraries} if libraries else {})}
+
+
+@contextlib.contextmanager
+def started(command, environment, address):
+    """A proxy that runs until the block ends; it listens at `address`."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               env=environment)
+
+    def connects():
+        with contextlib.suppress(OSError), socket.create_connection(address, timeout=1):
+            return True
+        return False
+    try:
+        wait_until(connects, 10, f"{command[0]} starts")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def free_address():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()
 
 
 @contextlib.contextmanager
 def nginx(server):
     """nginx with the configuration of deploy/proxy before `server`; gives its address."""
-    unpacked = NGINX.parents[2] / "build" / "tools" / "nginx" / "usr" / "sbin" / "nginx"
-    program = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin") or (
-        str(unpacked) if unpacked.exists() else None)
-    if program is None:
-        raise Skip("nginx is not installed (deploy/setup.sh --test unpacks it)")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
+    program, environment = find("nginx", "nginx")
+    address = free_address()
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "logs").mkdir()
         text = NGINX.read_text().replace("127.0.0.1:8001", server.grpc)
@@ -37,18 +70,21 @@ def nginx(server):
         text = text.replace("access_log off;", f"access_log off; {temporary}")
         config = pathlib.Path(folder) / "nginx.conf"
         config.write_text(text)
-        process = subprocess.Popen([program, "-p", folder, "-c", str(config), "-g",
-                                    "daemon off; master_process off;"], stdin=subprocess.DEVNULL)
-        try:
-            def connects():
-                with contextlib.suppress(OSError), socket.create_connection(address, timeout=1):
-                    return True
-                return False
-            wait_until(connects, 10, "nginx starts")
+        with started([program, "-p", folder, "-c", str(config), "-g",
+                      "daemon off; master_process off;"], environment, address):
             yield address
-        finally:
-            process.terminate()
-            process.wait()
+
+
+@contextlib.contextmanager
+def nghttpx(server):
+    """nghttpx before `server`, whose calls of all clients go over one connection; gives its address."""
+    program, environment = find("nghttp2-proxy", "nghttpx")
+    address = free_address()
+    with started([program, "--conf=/dev/null", "--workers=1", "--errorlog-file=/dev/null",
+                  f"--frontend={address[0]},{address[1]};no-tls",
+                  f"--backend={server.address[0]},{server.address[1]};;proto=h2"],
+                 environment, address):
+        yield address
 
 
 def survives_a_bad_neighbour(address):
@@ -76,3 +112,37 @@ def proxy(context):
                 code, text = client.call(normalize_request(MODEL, [1, 64, 1, 1], ONES))
                 require(code == 0, f"a call through the proxy: {code} {text}")
             require(survives_a_bad_neighbour(address), "the neighbour survives")
+
+
+@scenario("8", "behind a proxy that shares connections a client's large token ends nobody else's call")
+def shared_connection(context):
+    with context.normd("--max_connection_calls=64") as server, nghttpx(server) as address:
+        with contextlib.ExitStack() as stack:
+            streams = []
+            for _ in range(20):
+                client = stack.enter_context(Connection(address))
+                streams.append((client, client.start(path=STREAM)))
+                client.send(streams[-1][1], framed(stream_header(MODEL, [1, 64, 1, 1])))
+            for client, _ in streams:
+                while not any(isinstance(event, h2.events.DataReceived) for event in client.events):
+                    require(client.pump(), "the stream's header is answered")
+            require(server.metric("normd_connections") == 1, "they share a connection")
+            said = {}
+            for kib in (4, 9, 15, 17, 32, 48, 60):
+                with Connection(address) as other:
+                    said[kib] = other.call(normalize_request(MODEL, [1, 64, 1, 1], ONES),
+                                           metadata=[("authorization", "t" * (kib << 10))])
+            lost = 0
+            for client, stream in streams:
+                try:
+                    client.send(stream, framed(stream_chunk(ONES)), end=True)
+                    lost += client.status(stream, timeout=5)[0] != 0
+                except Exception:  # pylint: disable=broad-except
+                    lost += 1
+        require(lost == 0, f"{lost} of 20 streams lost; the tokens: {said}")
+        for kib, (code, text) in said.items():
+            if kib < 16:
+                require(code == 0, f"a token of {kib} KiB: {code} {text}")
+            else:
+                require(code == 3 and text.startswith("metadata: ") and "authorization" in text,
+                        f"a token of {kib} KiB: {code} {text}")

@@ -84,9 +84,7 @@ def main():
         if python is None:
             return SKIPPED
         program = python.parent / "perf_analyzer"
-    # Its streams are all on one connection, and so are its further calls.
-    server = Server(options.normd, options.models, "--max_connection_calls=64",
-                    "--shared_memory=named")
+    server = Server(options.normd, options.models, "--shared_memory=named")
     try:
         with tempfile.TemporaryDirectory() as folder:
             for name, (arguments, loads) in MODES.items():

@@ -222,6 +222,34 @@ def tests(options):
             first = result.as_numpy("y") if first is None else first
             expect((result.as_numpy("y") == first).all(), "other bits")
 
+    def compressed(client):
+        x = random.normal(size=SHAPE).astype(np.float32)
+        x[:, ::2] = 0  # It gets smaller.
+        plain = client.infer("instance_norm_64", [make_input(x)]).as_numpy("y")
+        for algorithm in ("gzip", "deflate"):
+            y = client.infer("instance_norm_64", [make_input(x)], compression_algorithm=algorithm)
+            expect((y.as_numpy("y") == plain).all(), algorithm)
+            done = queue.Queue()
+            client.start_stream(callback=lambda result, error: done.put((result, error)),
+                                compression_algorithm=algorithm)
+            client.async_stream_infer("instance_norm_64", [make_input(x)])
+            result, error = done.get(timeout=LIMIT_S)
+            expect(error is None, f"{algorithm}: {error}")
+            expect((result.as_numpy("y") == plain).all(), f"{algorithm}, streamed")
+            client.stop_stream()
+
+    # The clients of one process share a connection.
+    def idle_streams(address):
+        x = random.normal(size=SHAPE).astype(np.float32)
+        clients = [triton.InferenceServerClient(address) for _ in range(100)]
+        for client in clients:
+            client.start_stream(callback=lambda result, error: None)
+        for client in clients[:8]:
+            expect(client.is_server_live(client_timeout=LIMIT_S), "not live")
+            client.infer("instance_norm_64", [make_input(x)], client_timeout=LIMIT_S)
+        for client in clients:
+            client.close()
+
     async def with_asyncio(address):
         async with triton_aio.InferenceServerClient(address) as client:
             expect(await client.is_server_ready(), "not ready")
@@ -253,9 +281,11 @@ def tests(options):
             expect(server.get(path) == status, f"{path}: {server.get(path)}, wanted {status}")
         with triton.InferenceServerClient(server.address) as client:
             for test in (all_types, typed_contents, describing, loading, statistics, errors, shared_memory,
-                         streaming, asynchronous):
+                         streaming, asynchronous, compressed):
                 test(client)
                 print(f"passed: {test.__name__}")
+        idle_streams(server.address)
+        print("passed: idle_streams")
         asyncio.run(with_asyncio(server.address))
         print("passed: with_asyncio")
     finally:

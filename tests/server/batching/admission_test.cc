@@ -169,6 +169,54 @@ TEST_F(AdmissionTest, SharesBoundRequestsToo) {
   EXPECT_TRUE(admission.Admit(0, model_, Needs::kLane, CallerOf("b")).ok());
 }
 
+TEST_F(AdmissionTest, AConnectionsCallsAreBoundedByWhatIsInsideAndNeedsALane) {
+  Admission admission(
+      {.max_inflight_bytes = 100, .max_inflight_requests = 100, .max_connection_calls = 2},
+      metrics_);
+  Caller* const a = CallerOf("ipv4:a:1");
+  auto first = admission.Admit(1, model_, Needs::kLane, a);
+  const auto stream = admission.AdmitStream(1, model_, a);
+  ASSERT_TRUE(first.ok() && stream.ok());
+  const auto refused = admission.Admit(1, model_, Needs::kLane, a);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("--max_connection_calls"));
+  EXPECT_FALSE(admission.AdmitStream(1, model_, a).ok());
+  EXPECT_EQ(model_.rejections(Rejection::kConnectionCalls), 2);
+  EXPECT_TRUE(admission.Admit(1, model_, Needs::kNothing, a).ok()) << "a control call";
+  EXPECT_TRUE(admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:a:2")).ok());
+  first = Admission::Lease();
+  EXPECT_TRUE(admission.Admit(1, model_, Needs::kLane, a).ok());
+  // One that the budgets refuse counts no longer.
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_THAT(std::string(admission.Admit(100, model_, Needs::kLane, a).status().message()),
+                HasSubstr("bytes in flight"));
+  }
+  EXPECT_EQ(a->calls, 1);
+  // All connections of unix sockets are one caller.
+  std::vector<Admission::Lease> of_unix;
+  for (int i = 0; i < 10; ++i) {
+    auto lease = admission.Admit(1, model_, Needs::kLane, CallerOf("unix:"));
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    of_unix.push_back(*std::move(lease));
+  }
+}
+
+TEST_F(AdmissionTest, TakesMoreForALeaseWithinTheBudgetsAndShares) {
+  Admission admission(
+      {.max_inflight_bytes = 100, .max_inflight_requests = 100, .max_connection_share = 0.5},
+      metrics_);
+  Caller* const a = CallerOf("ipv4:a:1");
+  auto lease = admission.Admit(0, model_, Needs::kNothing, a);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_TRUE(admission.TakeMore(*lease, 20, model_).ok());
+  EXPECT_TRUE(admission.TakeMore(*lease, 30, model_).ok());
+  EXPECT_EQ(lease->bytes(), 50);
+  EXPECT_TRUE(absl::IsResourceExhausted(admission.TakeMore(*lease, 1, model_)));
+  lease = Admission::Lease();
+  EXPECT_EQ(admission.inflight_bytes(), 0);
+  EXPECT_TRUE(NobodyHoldsAnything());
+}
+
 struct CountingWaiter : Admission::Waiter {
   void OnRoom(bool overdraft) override { ++(overdraft ? overdrafts : calls); }
   int calls = 0;

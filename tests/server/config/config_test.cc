@@ -86,7 +86,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
            {"--max_connection_share=nan", "--max_connection_share: nan, wanted above 0"},
            {"--max_peer_share=1.01", "--max_peer_share: 1.01, wanted above 0, at most 1"},
            {"--max_inflight_requests=0", "--max_inflight_requests"},
-           {"--max_connection_calls=-1", "--max_connection_calls: -1, wanted from 0"},
+           {"--max_connection_calls=-1", "--max_connection_calls: -1, wanted from 1"},
+           {"--max_metadata_bytes=1", "--max_metadata_bytes: 1, wanted from 1024 to 1048576"},
            {"--max_transport_bytes=1000000", "0, or at least twice --max_request_bytes"},
            {"--max_queue_delay=-1ms", "--max_queue_delay: -1ms, wanted from 0"},
            {"--max_queue_delay=inf", "--max_queue_delay: inf"},
@@ -116,7 +117,8 @@ TEST(ParseCommandLineTest, RefusesAValueOutOfRangeAndNamesTheFlag) {
                              : name == "--max_inflight_bytes"                  ? "1073741824"
                              : name == "--stream_window_bytes"                 ? "1048576"
                              : name == "--max_inflight_requests"               ? "10"
-                             : name == "--max_connection_calls"                ? "0"
+                             : name == "--max_connection_calls"                ? "10"
+                             : name == "--max_metadata_bytes"                  ? "8192"
                              : name == "--max_transport_bytes"                 ? "0"
                              : name == "--cpu_lanes" || name == "--pool_bytes" ? "1"
                              : name.find("_share") != std::string::npos        ? "0.5"

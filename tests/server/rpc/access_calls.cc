@@ -32,9 +32,10 @@ std::string BytesOf(const grpc::ByteBuffer& buffer) {
 // One call of any kind with one message, to its end.
 class OneCall {
  public:
-  OneCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization)
+  OneCall(const std::shared_ptr<grpc::Channel>& channel,
+          const std::function<void(grpc::ClientContext&)>& configure)
       : stub_(channel) {
-    if (!authorization.empty()) context_.AddMetadata("authorization", authorization);
+    configure(context_);
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   }
   ~OneCall() {
@@ -122,6 +123,7 @@ const std::map<std::string, AccessRule>& AccessRules() {
       {"inference.GRPCInferenceService.LogSettings", {Right::kObserve}},
       {"grpc.health.v1.Health.Check", {Right::kHealth}},
       {"grpc.health.v1.Health.Watch", {Right::kHealth}},
+      {"grpc.reflection.v1.ServerReflection.ServerReflectionInfo", {Right::kObserve}},
       {"grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo", {Right::kObserve}},
   };
   return *rules;
@@ -141,7 +143,16 @@ bool MayCall(char identity, const AccessRule& rule) {
 
 Ending MakeCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization,
                 const std::string& method, const std::string& wire) {
-  return OneCall(channel, authorization).Make(method, wire);
+  const auto authorize = [&](grpc::ClientContext& context) {
+    if (!authorization.empty()) context.AddMetadata("authorization", authorization);
+  };
+  return MakeCall(channel, authorize, method, wire);
+}
+
+Ending MakeCall(const std::shared_ptr<grpc::Channel>& channel,
+                const std::function<void(grpc::ClientContext&)>& configure,
+                const std::string& method, const std::string& wire) {
+  return OneCall(channel, configure).Make(method, wire);
 }
 
 std::string WireFor(const MethodDescriptor& method, const std::string& model) {

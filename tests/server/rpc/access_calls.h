@@ -5,6 +5,7 @@
 
 #include <google/protobuf/descriptor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -42,6 +43,10 @@ struct Ending {
 // One call of any kind with one message, to its end. `method` is "/package.Service/Method"; an
 // empty `authorization` is not sent.
 Ending MakeCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& authorization,
+                const std::string& method, const std::string& wire);
+// The same with whatever `configure` sets.
+Ending MakeCall(const std::shared_ptr<grpc::Channel>& channel,
+                const std::function<void(grpc::ClientContext&)>& configure,
                 const std::string& method, const std::string& wire);
 
 std::string PathOf(const google::protobuf::MethodDescriptor& method);

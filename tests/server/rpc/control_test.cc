@@ -474,11 +474,18 @@ TEST(HealthTest, RefusesAnEndlessName) {
 
 TEST(ReflectionTest, ListsTheServiceAndDescribesIt) {
   TestServer server;
-  constexpr char kInfo[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-  RawStream list(server.NewChannel(), kInfo, testing::BytesField(7, ""));
-  EXPECT_THAT(list.Read().value_or(""), HasSubstr(kService));
-  RawStream describe(server.NewChannel(), kInfo, testing::BytesField(4, kService));
-  EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
+  for (const std::string service :
+       {"grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"}) {
+    const std::string info = absl::StrCat("/", service, "/ServerReflectionInfo");
+    RawStream list(server.NewChannel(), info, testing::BytesField(7, ""));
+    const std::string services = list.Read().value_or("");
+    EXPECT_THAT(services, HasSubstr(kService));
+    EXPECT_THAT(services, HasSubstr(service));
+    RawStream describe(server.NewChannel(), info, testing::BytesField(4, kService));
+    EXPECT_THAT(describe.Read().value_or(""), HasSubstr("Normalize"));
+    RawStream itself(server.NewChannel(), info, testing::BytesField(4, service));
+    EXPECT_THAT(itself.Read().value_or(""), HasSubstr("ServerReflectionInfo")) << service;
+  }
 }
 
 }  // namespace

@@ -349,19 +349,5 @@ TEST(NormServiceRefusalTest, ACutMessageIsRefusedUnlessItsClientHasLeft) {
   }
 }
 
-// A small message could inflate to any size before the server's own limits see it.
-TEST(NormServiceRefusalTest, RefusesACompressedMessage) {
-  TestServer server;
-  grpc::ClientContext context;
-  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
-  v1::NormalizeResponse response;
-  const grpc::Status status =
-      server.stub().Normalize(&context, MakeRequest("instance_norm_64", {1, 64, 8, 8}), &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
-  const grpc::Status plain =
-      Normalize(server, MakeRequest("instance_norm_64", {1, 64, 8, 8}), &response);
-  EXPECT_TRUE(plain.ok()) << plain.error_message();
-}
-
 }  // namespace
 }  // namespace normd

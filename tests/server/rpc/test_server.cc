@@ -143,6 +143,7 @@ TestServer::TestServer(TestServerOptions options)
   ServerOptions server;
   server.listen = options.listen;
   server.max_request_bytes = options.accept.max_request_bytes;
+  server.max_connection_calls = static_cast<int>(options.admission.max_connection_calls);
   server.connections = options.connections;
   server.tls = options.tls;
   server.admin_listen = options.admin_listen;

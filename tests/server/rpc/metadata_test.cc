@@ -1,0 +1,119 @@
+// Calls with much metadata: each is refused alone, whatever its method.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/server/rpc/access_calls.h"
+#include "tests/server/rpc/raw_client.h"
+#include "tests/server/rpc/stream_client.h"
+#include "tests/server/rpc/test_server.h"
+#include "tests/server/rpc/unary_call.h"
+
+namespace normd {
+namespace {
+
+using ::testing::AllOf;
+using testing::CheckHealth;
+using testing::Ending;
+using ::testing::HasSubstr;
+using testing::Health;
+using testing::MakeCall;
+using testing::MakeRequest;
+using testing::PathOf;
+using testing::ServicesOf;
+using testing::StreamClient;
+using testing::TestServer;
+using testing::WireFor;
+using Code = grpc::StatusCode;
+
+constexpr char kNormalize[] = "/normd.v1.NormService/Normalize";
+constexpr std::int64_t kMaxBytes = 16 << 10;  // The default.
+
+std::string Wire() { return MakeRequest("instance_norm_64", {1, 64, 2, 2}).SerializeAsString(); }
+
+// A token of so many bytes beside what gRPC sends.
+auto WithToken(std::size_t bytes) {
+  return [bytes](grpc::ClientContext& context) {
+    context.AddMetadata("x-token", std::string(bytes, 't'));
+  };
+}
+
+TEST(MetadataTest, EveryMethodRefusesTooMuchByNameAndTheConnectionsOtherCallsGoOn) {
+  TestServer server;
+  const auto channel = server.NewChannel();
+  const auto stub = v1::NormService::NewStub(channel);
+  const v1::NormalizeRequest request = MakeRequest("instance_norm_64", {1, 64, 2, 2});
+  StreamClient neighbour(*stub);
+  ASSERT_TRUE(neighbour.SendHeader(request));
+  ASSERT_TRUE(neighbour.Read().has_value());
+  int methods = 0;
+  for (const auto* service : ServicesOf(channel, "")) {
+    for (int i = 0; i < service->method_count(); ++i) {
+      const std::string path = PathOf(*service->method(i));
+      const std::string wire = WireFor(*service->method(i), "instance_norm_64");
+      for (const std::size_t bytes : {kMaxBytes, 2 * kMaxBytes, 5 * kMaxBytes}) {
+        const Ending ending = MakeCall(channel, WithToken(bytes), path, wire);
+        EXPECT_EQ(ending.status.error_code(), Code::INVALID_ARGUMENT)
+            << path << ": " << ending.status.error_message();
+        EXPECT_THAT(ending.status.error_message(),
+                    AllOf(HasSubstr("metadata: "), HasSubstr("\"x-token\""),
+                          HasSubstr(absl::StrCat("wanted at most ", kMaxBytes))))
+            << path;
+        EXPECT_EQ(ending.pushback, "") << "no retry helps";
+      }
+      ++methods;
+    }
+  }
+  EXPECT_GT(methods, 30);
+  ASSERT_TRUE(neighbour.SendChunk(request.inputs(0).data()));
+  neighbour.HalfClose();
+  EXPECT_TRUE(neighbour.Finish().ok());
+  EXPECT_TRUE(MakeCall(channel, "", kNormalize, Wire()).status.ok());
+}
+
+// HTTP/2 counts names, values and 32 bytes for each; gRPC tells of its own headers too.
+TEST(MetadataTest, TheLimitIsExact) {
+  TestServer server;
+  const auto channel = server.NewChannel();
+  // By the refusal of one that is far too large: the rest of the metadata is the same.
+  const auto refusal = [&](std::size_t bytes) {
+    return MakeCall(channel, WithToken(bytes), kNormalize, Wire()).status;
+  };
+  const std::string said = refusal(2 * kMaxBytes).error_message();
+  std::int64_t whole = 0;
+  ASSERT_EQ(sscanf(said.c_str(), "metadata: %ld bytes", &whole), 1) << said;
+  const auto beside = static_cast<std::size_t>(whole - 2 * kMaxBytes);
+  const std::size_t largest = kMaxBytes - beside;
+  EXPECT_TRUE(refusal(largest).ok()) << refusal(largest).error_message();
+  EXPECT_EQ(refusal(largest + 1).error_code(), Code::INVALID_ARGUMENT);
+  // Many small entries count like a large one.
+  const auto many = [&](int count) {
+    return MakeCall(
+               channel,
+               [count](grpc::ClientContext& context) {
+                 for (int i = 0; i < count; ++i) context.AddMetadata("x", "");
+               },
+               kNormalize, Wire())
+        .status;
+  };
+  const int room = static_cast<int>((largest + 32 + std::string("x-token").size()) / 33);
+  EXPECT_TRUE(many(room).ok()) << many(room).error_message();
+  EXPECT_EQ(many(room + 1).error_code(), Code::INVALID_ARGUMENT);
+}
+
+// Metadata is no message: what its calls have brought must not look as if it were still to come.
+TEST(MetadataTest, CountsAsDelivered) {
+  DeliveredCounts counts;
+  for (const std::int64_t bytes : {0, 100, 8 << 10}) counts.AddMetadata(bytes);
+  EXPECT_EQ(counts.bytes.load(), 0) << "each message has an allowance of so much";
+  counts.AddMetadata(20 << 10);
+  EXPECT_EQ(counts.bytes.load(), 12 << 10);
+}
+
+}  // namespace
+}  // namespace normd
