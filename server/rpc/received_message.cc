@@ -37,17 +37,14 @@ absl::StatusOr<Encoding> EncodingOf(grpc::CallbackServerContext& context) {
 
 }  // namespace
 
-absl::Status CheckReceived(const grpc::ByteBuffer& message) {
-  if (message.Valid()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "request: no whole message before the client's end of the call, wanted one");
-}
-
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          const InflateLimits& limits,
                                          std::vector<grpc::Slice>& slices) {
-  if (absl::Status status = CheckReceived(message); !status.ok()) return status;
+  if (!message.Valid()) {
+    return absl::InvalidArgumentError(
+        "request: no whole message before the client's end of the call, wanted one");
+  }
   const absl::StatusOr<Encoding> encoding = EncodingOf(context);
   if (!encoding.ok()) return encoding.status();
   if (!message.Dump(&slices).ok()) {

@@ -28,14 +28,11 @@ inline constexpr std::int64_t kMaxControlBytes = 4096;
 
 using MessageViews = absl::InlinedVector<ConstBytes, 8>;
 
-// InvalidArgument where no whole message came: gRPC passes on a call whose client has half-closed
-// before its message was there, and one whose client has gone, who hears nothing of it.
-absl::Status CheckReceived(const grpc::ByteBuffer& message);
-
 // Fills `slices`, which own the bytes of `message`, the call's last, and returns views of them in
 // order. A compressed message is inflated within `limits`; they bound no other. Unimplemented for a
-// message with the compressed flag whose call names no encoding or an unknown one; otherwise as
-// CheckReceived and Inflate.
+// message with the compressed flag whose call names no encoding or an unknown one; InvalidArgument
+// where no whole message came: gRPC passes on a call whose client has half-closed before its
+// message was there, and one whose client has gone, who hears nothing of it. Otherwise as Inflate.
 absl::StatusOr<MessageViews> OpenMessage(grpc::CallbackServerContext& context,
                                          const grpc::ByteBuffer& message,
                                          const InflateLimits& limits,

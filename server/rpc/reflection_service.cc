@@ -119,8 +119,11 @@ class Reflection::Call final : public Reactor {
 
 Reflection::Reflection(AcceptEnvironment& environment, std::vector<std::string> services)
     : environment_(environment), services_(std::move(services)) {
-  services_.push_back(reflection_v1::ServerReflection::service_full_name());
-  services_.push_back(reflection_v1alpha::ServerReflection::service_full_name());
+  // By their files, which are linked, and so described, only if something refers to them.
+  for (const pb::Descriptor* const message :
+       {Request::descriptor(), reflection_v1alpha::ServerReflectionRequest::descriptor()}) {
+    services_.push_back(message->file()->service(0)->full_name());
+  }
   std::sort(services_.begin(), services_.end());
 }
 

@@ -10,6 +10,7 @@
 #include "grpcpp/resource_quota.h"
 #include "server/net/process_limits.h"
 #include "server/net/tls_opening.h"
+#include "server/rpc/plain_credentials.h"
 #include "server/rpc/received_message.h"
 #include "server/rpc/tls_credentials.h"
 #include "spdlog/spdlog.h"
@@ -128,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   const absl::StatusOr<std::string> admin_address = ListenForAdmin(options.admin_listen, *listener);
   if (!admin_address.ok()) return admin_address.status();
   const std::shared_ptr<grpc::ServerCredentials> credentials =
-      options.tls != nullptr ? MakeTlsCredentials(*options.tls) : grpc::InsecureServerCredentials();
+      options.tls != nullptr ? MakeTlsCredentials(*options.tls) : MakePlainCredentials();
   grpc::ServerBuilder builder;
   // Connections come from a loop of our own: gRPC's listener stays deaf once descriptors ran out,
   // and takes whatever comes.

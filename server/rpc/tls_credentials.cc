@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "server/rpc/plain_credentials.h"
+
 namespace normd {
 namespace {
 
@@ -27,7 +29,9 @@ class TlsCredentials final : public grpc::ServerCredentials {
       : store_(store),
         credentials_(grpc_ssl_server_credentials_create_with_options(
             grpc_ssl_server_credentials_create_options_using_config_fetcher(
-                RequestTypeOf(store.policy().client_auth), Fetch, this))) {}
+                RequestTypeOf(store.policy().client_auth), Fetch, this))) {
+    LimitMetadataEntries(credentials_);
+  }
   ~TlsCredentials() override { grpc_server_credentials_release(credentials_); }
 
   // Whatever says who calls is the service's.

@@ -132,6 +132,28 @@ def metadata_flood(context):
                     for kind, _, payload in raw.frames), 10, "refused")
 
 
+def metadata_of_idle_calls(context):
+    """Calls without a message, each with thousands of entries that take a byte each."""
+    with context.normd() as server, server.unharmed():
+        memory, peak = server.rss_mib(), 0
+        for _ in range(4):
+            with Raw(server.address) as raw:
+                for at in range(400):
+                    # The first one adds an entry to HPACK's table, as its number 62.
+                    block = CALL + (b"\x40\x01x\x01y" if at == 0 else b"") + b"\xbe" * 2500
+                    require(raw.send(frame(HEADERS, END_HEADERS, 2 * at + 1, block)), "it is read")
+                while raw.pump(0.5):
+                    pass
+                peak = max(peak, server.rss_mib())
+        context.note(f"memory {memory:.0f} -> {peak:.0f} MiB")
+        require(peak - memory < 64, f"memory grew by {peak - memory:.0f} MiB")
+
+
+@scenario("8", "calls without a message hold little, however much their metadata inflates")
+def metadata_of_idle_calls_plain(context):
+    metadata_of_idle_calls(context)
+
+
 @scenario("8", "CONTINUATION without an end: the connection ends before it holds much")
 def continuation_flood(context):
     # gRPC parses it in a time that grows with the square, so its bytes come ever more slowly.

@@ -7,8 +7,8 @@ import time
 from frames import ACK, CALL, END_HEADERS, HEADERS, SETTINGS, Raw, frame
 from harness import Certificates, require, scenario, wait_until
 from scenarios_baseline import baseline
-from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood, ping_flood,
-                                   rapid_reset)
+from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood,
+                                   metadata_of_idle_calls, ping_flood, rapid_reset)
 from scenarios_messages import drip, half_sent, little_oversize, oversize, slow_upload
 
 
@@ -23,6 +23,8 @@ def behind_tls(promise, function, long_only=False):
 
 behind_tls("a well-formed call by hand is answered, a malformed one refused", baseline)
 behind_tls("the limit of metadata holds for who acknowledges", metadata_flood)
+behind_tls("calls without a message hold little, however much their metadata inflates",
+           metadata_of_idle_calls)
 behind_tls("CONTINUATION without an end: the connection ends before it holds much", continuation_flood)
 behind_tls("a flood of pings ends its connection", ping_flood)
 behind_tls("calls that are opened and reset at once harm nobody else", rapid_reset)

@@ -13,6 +13,7 @@
 //
 //   serving_bench --connections=16 --rounds=15 --round=500ms --json=serving.json
 //   serving_bench --connections=1 --sizes=1024          # the latency of an idle server
+//   serving_bench --connections=1 --calls=64            # many calls on one connection
 //   serving_bench --against=no_metrics --sizes=1024     # what recording costs
 //   serving_bench --against=normalize --protocol=oip    # one protocol against the other
 //   serving_bench --tls=true                            # both over TLS, and an echo without
@@ -30,6 +31,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -48,7 +50,8 @@
 #include "tests/bench/bench_server.h"
 #include "tests/bench/server_flags.h"
 
-ABSL_FLAG(int, connections, 16, "closed-loop clients, each with a connection of its own");
+ABSL_FLAG(int, connections, 16, "connections, each with closed-loop clients");
+ABSL_FLAG(int, calls, 1, "clients of each connection");
 ABSL_FLAG(std::vector<std::string>, sizes, std::vector<std::string>({"1024", "262144", "1048576"}),
           "bytes of the tensor, multiples of 1024");
 ABSL_FLAG(int, rounds, 15, "turns of each server; the ratio is the median of theirs");
@@ -161,12 +164,11 @@ constexpr Front kNormalize{"/normd.v1.NormService/Normalize", "Normalize", Encod
 constexpr Front kModelInfer{"/inference.GRPCInferenceService/ModelInfer", "ModelInfer",
                             EncodeModelInfer};
 
-// One connection and the loop over it.
+// A loop over a connection.
 class Client {
  public:
-  Client(const std::string& address, const Front& front,
-         const std::shared_ptr<grpc::ChannelCredentials>& credentials)
-      : stub_(ConnectAlone(address, credentials)), path_(front.path) {}
+  Client(std::shared_ptr<grpc::GenericStub> stub, const Front& front)
+      : stub_(std::move(stub)), path_(front.path) {}
 
   // Calls until `stop`, once at least; returns each call's microseconds.
   std::vector<double> Loop(const std::string& wire, std::size_t least_bytes,
@@ -209,7 +211,7 @@ class Client {
     }
   }
 
-  std::unique_ptr<grpc::GenericStub> stub_;
+  const std::shared_ptr<grpc::GenericStub> stub_;  // shared: with the connection's other clients.
   const std::string path_;
   const bool spin_ = absl::GetFlag(FLAGS_spin);
   std::atomic<bool> has_ended_{false};  // For who spins; the lock orders the rest.
@@ -251,7 +253,10 @@ Clients Connect(const std::string& address, const Front& front, const BenchTls* 
   const auto credentials = tls != nullptr ? tls->ForClients() : grpc::InsecureChannelCredentials();
   Clients clients;
   for (int i = 0; i < absl::GetFlag(FLAGS_connections); ++i) {
-    clients.push_back(std::make_unique<Client>(address, front, credentials));
+    const std::shared_ptr<grpc::GenericStub> stub = ConnectAlone(address, credentials);
+    for (int k = 0; k < absl::GetFlag(FLAGS_calls); ++k) {
+      clients.push_back(std::make_unique<Client>(stub, front));
+    }
   }
   return clients;
 }
@@ -420,7 +425,9 @@ class Comparison {
       cpu_ratios.push_back(other_samples.back().cpu_us / normd_samples.back().cpu_us);
       later_us.push_back(normd_samples.back().p50_us - other_samples.back().p50_us);
     }
-    nlohmann::json line{{"bytes", bytes}, {"connections", to_normd_.size()}};
+    nlohmann::json line{{"bytes", bytes},
+                        {"connections", absl::GetFlag(FLAGS_connections)},
+                        {"calls", absl::GetFlag(FLAGS_calls)}};
     line[against_] = Print(against_.c_str(), bytes, Medians(other_samples));
     std::printf("\n");
     line["normd"] = Print(protocol_.c_str(), bytes, Medians(normd_samples));
@@ -494,8 +501,9 @@ int Run() {
   }
   Comparison comparison(protocol, against);
   const absl::Duration length = absl::GetFlag(FLAGS_round);
-  std::printf("%s; %d connections, %d turns of %s\n", comparison.description().c_str(),
-              absl::GetFlag(FLAGS_connections), absl::GetFlag(FLAGS_rounds),
+  std::printf("%s; %d connections, %d calls on each, %d turns of %s\n",
+              comparison.description().c_str(), absl::GetFlag(FLAGS_connections),
+              absl::GetFlag(FLAGS_calls), absl::GetFlag(FLAGS_rounds),
               absl::FormatDuration(length).c_str());
   std::printf("%9s  %-10s %9s %8s %8s %8s %8s %8s %8s %8s %8s %8s\n", "bytes", "server", "calls/s",
               "GB/s", "p50 us", "p99 us", "cpu us", "allocs", "KiB", "switches", "of other",

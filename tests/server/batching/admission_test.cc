@@ -183,7 +183,8 @@ TEST_F(AdmissionTest, AConnectionsCallsAreBoundedByWhatIsInsideAndNeedsALane) {
   EXPECT_FALSE(admission.AdmitStream(1, model_, a).ok());
   EXPECT_EQ(model_.rejections(Rejection::kConnectionCalls), 2);
   EXPECT_TRUE(admission.Admit(1, model_, Needs::kNothing, a).ok()) << "a control call";
-  EXPECT_TRUE(admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:a:2")).ok());
+  const auto other = admission.Admit(1, model_, Needs::kLane, CallerOf("ipv4:a:2"));
+  ASSERT_TRUE(other.ok());
   first = Admission::Lease();
   EXPECT_TRUE(admission.Admit(1, model_, Needs::kLane, a).ok());
   // One that the budgets refuse counts no longer.

@@ -76,6 +76,25 @@ TEST(MetadataTest, EveryMethodRefusesTooMuchByNameAndTheConnectionsOtherCallsGoO
   EXPECT_TRUE(MakeCall(channel, "", kNormalize, Wire()).status.ok());
 }
 
+// An entry costs gRPC far more than what it may take on the wire, until a message comes.
+TEST(MetadataTest, TooManyEntriesAreRefusedBeforeTheMessageComes) {
+  TestServer server;
+  const auto stub = v1::NormService::NewStub(server.NewChannel());
+  for (const int count : {100, 1000, 2500}) {
+    StreamClient stream(*stub, [count](grpc::ClientContext& context) {
+      for (int i = 0; i < count; ++i) context.AddMetadata("x", "");
+    });
+    if (count == 100) {
+      EXPECT_TRUE(stream.SendHeader(MakeRequest("instance_norm_64", {1, 64, 2, 2})));
+      EXPECT_TRUE(stream.Read().has_value());
+      continue;
+    }
+    const grpc::Status refused = stream.Finish();
+    EXPECT_EQ(refused.error_code(), Code::INVALID_ARGUMENT);
+    EXPECT_THAT(refused.error_message(), HasSubstr("entries, wanted at most 256"));
+  }
+}
+
 // HTTP/2 counts names, values and 32 bytes for each; gRPC tells of its own headers too.
 TEST(MetadataTest, TheLimitIsExact) {
   TestServer server;
@@ -92,18 +111,20 @@ TEST(MetadataTest, TheLimitIsExact) {
   EXPECT_TRUE(refusal(largest).ok()) << refusal(largest).error_message();
   EXPECT_EQ(refusal(largest + 1).error_code(), Code::INVALID_ARGUMENT);
   // Many small entries count like a large one.
-  const auto many = [&](int count) {
+  const auto many = [&](std::size_t entries, std::size_t bytes) {
     return MakeCall(
                channel,
-               [count](grpc::ClientContext& context) {
-                 for (int i = 0; i < count; ++i) context.AddMetadata("x", "");
+               [&](grpc::ClientContext& context) {
+                 for (std::size_t i = 0; i < entries; ++i) {
+                   context.AddMetadata("x", std::string(i == 0 ? bytes : 0, 't'));
+                 }
                },
                kNormalize, Wire())
         .status;
   };
-  const int room = static_cast<int>((largest + 32 + std::string("x-token").size()) / 33);
-  EXPECT_TRUE(many(room).ok()) << many(room).error_message();
-  EXPECT_EQ(many(room + 1).error_code(), Code::INVALID_ARGUMENT);
+  const std::size_t room = largest + 32 + std::string("x-token").size() - 100 * 33;
+  EXPECT_TRUE(many(100, room).ok()) << many(100, room).error_message();
+  EXPECT_EQ(many(100, room + 1).error_code(), Code::INVALID_ARGUMENT);
 }
 
 // Metadata is no message: what its calls have brought must not look as if it were still to come.
