@@ -4,7 +4,7 @@ the bounds)."""
 import threading
 import time
 
-from frames import ACK, CALL, END_HEADERS, HEADERS, SETTINGS, Raw, frame
+from frames import ACK, CALL, CONTINUATION, END_HEADERS, HEADERS, SETTINGS, Raw, frame
 from harness import Certificates, require, scenario, wait_until
 from scenarios_baseline import baseline
 from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood,
@@ -80,3 +80,25 @@ def unacknowledged_calls(context):
 
 
 behind_tls("calls of a client that never acknowledges SETTINGS harm nobody else", unacknowledged_calls)
+
+
+def unacknowledged_metadata(context):
+    """Calls with as much metadata as gRPC reads of who acknowledges nothing, compressed to a fiftieth."""
+    with context.normd() as server, server.unharmed():
+        memory, peak = server.rss_mib(), 0
+        with Raw(server.address, acknowledge=0) as raw:
+            for at in range(20 if context.short else 60):
+                block = CALL + (b"\x40\x01x\x01y" if at == 0 else b"") + b"\xbe" * (320 << 10)
+                parts = [block[begin:begin + 16384] for begin in range(0, len(block), 16384)]
+                for number, part in enumerate(parts):
+                    raw.send(frame(CONTINUATION if number else HEADERS,
+                                   END_HEADERS if number == len(parts) - 1 else 0, 2 * at + 1, part))
+                peak = max(peak, server.rss_mib())
+            server.require_serving("beside the calls")
+            peak = max(peak, server.rss_mib())
+        context.note(f"memory {memory:.0f} -> {peak:.0f} MiB")
+        require(peak - memory < 256, f"memory grew by {peak - memory:.0f} MiB")
+
+
+behind_tls("large metadata of a client that never acknowledges SETTINGS holds little",
+           unacknowledged_metadata)
