@@ -7,7 +7,8 @@
 namespace normd {
 namespace {
 
-// A call's metadata is at most 8 KiB, more is refused; its frames' heads and window updates beside.
+// For 8 KiB of a call's metadata (DeliveredCounts has what is beyond), its frames' heads and window
+// updates.
 constexpr std::int64_t kMessageOverhead = 9 << 10;
 // Pings and acknowledgements, for as long as the connection lasts.
 constexpr double kPingsPerSecond = 64;
