@@ -18,12 +18,12 @@
 namespace normd::norm::cpu {
 namespace {
 
-// Of a table, for each thread or for one sample: in the accumulation type tables may be larger than
-// the tensors, and a second-level cache keeps those of so many elements.
+// Of a table, for each thread or for one sample: in double tables may be larger than the tensors,
+// and a second-level cache keeps those of so many elements.
 constexpr std::int64_t kMostTableElements = 16 << 10;
 
-// gamma and beta of some samples.
-template <class Acc>
+// gamma and beta of some samples, in double like all that is worked out of parameters: then the
+// weight 1 among zeros has the bits of its style's index.
 class SampleTables {
  public:
   SampleTables(const Batch& batch, std::int64_t samples)
@@ -33,118 +33,99 @@ class SampleTables {
         gamma_(Make(samples, batch.params.gamma)),
         beta_(Make(samples, batch.params.beta)) {}
 
-  ParamVector gamma() const { return {gamma_.get(), kAccType}; }
-  ParamVector beta() const { return {beta_.get(), kAccType}; }
+  ParamVector gamma() const { return {gamma_.get(), DType::kFloat64}; }
+  ParamVector beta() const { return {beta_.get(), DType::kFloat64}; }
 
   // From sample 0 on.
   void Fill(const Segment& segment) const {
     const std::int64_t sources = spec_.style == Style::kMix ? spec_.styles : segment.style_spatial;
     const std::int64_t grain = 1 + kTaskElements / (channels_ * sources);
     batch_.parallel.For(segment.samples, grain, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<double> gamma(static_cast<std::size_t>(channels_));
-      std::vector<double> beta(gamma.size());
       for (std::int64_t n = begin; n < end; ++n) {
         if (spec_.style == Style::kMix) {
-          Mix(segment, n, batch_.params.gamma, spec_.weight_offset, &gamma);
-          Mix(segment, n, batch_.params.beta, 0, &beta);
+          Mix(segment, n, batch_.params.gamma, spec_.weight_offset, gamma_.get());
+          Mix(segment, n, batch_.params.beta, 0, beta_.get());
         } else {
-          Measure(segment, n, &beta, &gamma);
+          Measure(segment, n, beta_.get() + n * channels_, gamma_.get() + n * channels_);
         }
-        Store(gamma, n, gamma_.get());
-        Store(beta, n, beta_.get());
       }
     });
   }
 
  private:
-  static constexpr DType kAccType = sizeof(Acc) == 8 ? DType::kFloat64 : DType::kFloat32;
-
-  std::unique_ptr<Acc[]> Make(std::int64_t samples, const Param& param) const {
+  std::unique_ptr<double[]> Make(std::int64_t samples, const Param& param) const {
     if (spec_.style == Style::kMix && !param.present()) return nullptr;
-    return std::make_unique_for_overwrite<Acc[]>(static_cast<std::size_t>(samples * channels_));
+    return std::make_unique_for_overwrite<double[]>(static_cast<std::size_t>(samples * channels_));
   }
 
-  void Store(const std::vector<double>& values, std::int64_t sample, Acc* table) const {
-    if (table == nullptr) return;
-    std::transform(values.begin(), values.end(), table + sample * channels_,
-                   [](double value) { return static_cast<Acc>(value); });
-  }
-
-  // The weighted sum of the table's rows, and `more`.
+  // The weighted sum of the table's rows, and `more`, to the sample's row of `rows`, if there are.
   void Mix(const Segment& segment, std::int64_t sample, const Param& table, double more,
-           std::vector<double>* mixed) const {
-    std::fill(mixed->begin(), mixed->end(), 0);
+           double* rows) const {
+    if (rows == nullptr) return;
+    double* const mixed = rows + sample * channels_;
+    std::fill(mixed, mixed + channels_, 0);
     for (std::int64_t k = 0; k < spec_.styles; ++k) {
       const double weight =
           ElementAt(spec_.dtype, segment.style_weights, sample * spec_.styles + k);
       for (std::int64_t c = 0; c < channels_; ++c) {
-        (*mixed)[static_cast<std::size_t>(c)] += weight * table.At(k * channels_ + c, 0);
+        mixed[c] += weight * table.At(k * channels_ + c, 0);
       }
     }
-    for (double& value : *mixed) value += more;
+    if (more == 0) return;  // A sum with 0 would lose the sign of -0.
+    for (std::int64_t c = 0; c < channels_; ++c) mixed[c] += more;
   }
 
   // The mean and the deviation of each channel of the sample's style tensor.
-  void Measure(const Segment& segment, std::int64_t sample, std::vector<double>* means,
-               std::vector<double>* deviations) const {
+  void Measure(const Segment& segment, std::int64_t sample, double* means,
+               double* deviations) const {
     const std::int64_t count = segment.style_spatial;
     const auto bytes = static_cast<std::int64_t>(SizeOf(spec_.dtype));
     const char* const first =
         static_cast<const char*>(segment.style_tensor) + sample * channels_ * count * bytes;
     if (spec_.layout == Layout::kChannelsLast) {
-      batch_.kernels->channel_moments({first, count, channels_}, true, means->data(),
-                                      deviations->data());
+      batch_.kernels->channel_moments({first, count, channels_}, true, means, deviations);
     } else {
       for (std::int64_t c = 0; c < channels_; ++c) {
         const Moments moments = batch_.kernels->moments(first + c * count * bytes, count, true);
-        (*means)[static_cast<std::size_t>(c)] = moments.mean;
-        (*deviations)[static_cast<std::size_t>(c)] = moments.m2;
+        means[c] = moments.mean;
+        deviations[c] = moments.m2;
       }
     }
-    for (double& value : *deviations) {
-      value = std::sqrt(value / static_cast<double>(count) + spec_.eps);
+    for (std::int64_t c = 0; c < channels_; ++c) {
+      deviations[c] = std::sqrt(deviations[c] / static_cast<double>(count) + spec_.eps);
     }
   }
 
   const Batch& batch_;
   const NormSpec& spec_;
   const std::int64_t channels_;
-  const std::unique_ptr<Acc[]> gamma_;  // Null: absent.
-  const std::unique_ptr<Acc[]> beta_;
+  const std::unique_ptr<double[]> gamma_;  // Null: absent.
+  const std::unique_ptr<double[]> beta_;
 };
 
-template <class Acc>
-void NormalizeWithTables(const Batch& batch, const NormParams& params, const Segment& segment) {
+}  // namespace
+
+void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment) {
   NormSpec spec = batch.spec;
   const std::int64_t most =
       std::min(segment.samples, batch.parallel.threads() *
                                     std::max<std::int64_t>(kMostTableElements / spec.channels, 1));
-  const SampleTables<Acc> tables(batch, most);
+  const SampleTables tables(batch, most);
   spec.style = Style::kIndex;
   spec.styles = most;
   spec.weight_offset = 0;
   NormParams with_tables = params;
   with_tables.gamma = tables.gamma();
   with_tables.beta = tables.beta();
-  Params prepared(spec, with_tables);
-  prepared.PrepareElements(spec.dtype);
   std::vector<std::int64_t> rows(static_cast<std::size_t>(most));
   std::iota(rows.begin(), rows.end(), 0);
   for (std::int64_t first = 0; first < segment.samples; first += most) {
     Segment part = SamplesOf(batch.spec, segment, first, std::min(most, segment.samples - first));
     tables.Fill(part);
     part.style_index = rows.data();
+    Params prepared(spec, with_tables);
+    if (spec.rows == Rows::kPosition || segment.spatial == 1) prepared.PrepareElements(spec.dtype);
     NormalizeAnyLayout(batch.With(spec, prepared), part);
-  }
-}
-
-}  // namespace
-
-void NormalizeStyles(const Batch& batch, const NormParams& params, const Segment& segment) {
-  if (batch.spec.dtype == DType::kFloat64) {
-    NormalizeWithTables<double>(batch, params, segment);
-  } else {
-    NormalizeWithTables<float>(batch, params, segment);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -256,6 +257,39 @@ TEST_P(StagesBitsTest, ManySamplesHaveTheBitsOfFew) {
                             Stage::kStyleMix, Stage::kStyleTensor}) {
     CheckManySamples(stage);
     if (HasFailure() || !unsupported_.empty()) return;
+  }
+}
+
+// One style as it is, by its weight and by its number.
+TEST_P(StagesBitsTest, TheWeightOneAmongZerosHasTheBitsOfTheIndex) {
+  for (const std::int64_t length : {1, 5, 40, 300, 5000}) {
+    for (int i = 0; i < 12; ++i) {
+      StagedSpec staged = DrawSpec();
+      NormSpec& spec = staged.spec;
+      if (spec.style != Style::kNone) continue;
+      const std::int64_t spatial = ChooseShape(length, &staged, random_);
+      spec.style = Style::kMix;
+      spec.styles = 3;
+      if (!staged.IsValid()) continue;
+      SCOPED_TRACE(::testing::Message()
+                   << alone_->Name() << ", " << staged.names << ", groups " << spec.groups << " of "
+                   << spec.channels << " channels, spatial " << spatial);
+      const StagedParams params(spec, staged.input_bias, random_);
+      Random same_draws = random_;
+      StagedSegment mixed(spec, 2, spatial, 0, random_);
+      for (std::int64_t k = 0; k < 6; ++k) {
+        mixed.SetInput(StagedSegment::kStyleWeights, k, k == 1 || k == 5 ? 1 : 0);
+      }
+      if (!Compute(*alone_, spec, params.View(), {mixed.Prepare()})) return;
+      NormSpec by_index = spec;
+      by_index.style = Style::kIndex;
+      const std::int64_t indexes[] = {1, 2};
+      StagedSegment indexed(by_index, 2, spatial, 0, same_draws);
+      std::memcpy(indexed.input(StagedSegment::kStyleIndex), indexes, sizeof(indexes));
+      ASSERT_TRUE(Compute(*alone_, by_index, params.View(), {indexed.Prepare()}));
+      EXPECT_EQ(indexed.Differences(mixed, 0), "");
+      if (HasFailure()) return;
+    }
   }
 }
 

@@ -302,9 +302,9 @@ std::int64_t NormOperation::WorkspaceBytes(const Geometry& geometry, norm::DType
   if (spec_.layout == norm::Layout::kInterleaved) return TilesBytes(spec_, geometry, dtype);
   constexpr std::int64_t kTogether = std::int64_t{256} << 10;
   const bool modulated = spec_.style != norm::Style::kNone || spec_.scale || spec_.shift;
-  std::int64_t element = dtype == norm::DType::kFloat64 ? 8 : 4;
-  element *= (modulated ? 2 : 0) + (spec_.gate ? 1 : 0);
-  if (spec_.style == norm::Style::kTensor) element += 2 * sizeof(double);
+  const bool wide = dtype == norm::DType::kFloat64 || spec_.style == norm::Style::kMix ||
+                    spec_.style == norm::Style::kTensor;
+  const std::int64_t element = (wide ? 8 : 4) * ((modulated ? 2 : 0) + (spec_.gate ? 1 : 0));
   const std::int64_t most = std::max<std::int64_t>(kTogether / spec_.channels, 1);
   return element * spec_.channels * std::min(geometry.samples, most);
 }
