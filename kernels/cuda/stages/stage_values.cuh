@@ -106,28 +106,26 @@ struct QuantizationFactor {
 __device__ inline std::uint32_t ToInt8(float value) {
   return static_cast<std::uint32_t>(min(max(__float2int_rn(value), -128), 127)) & 0xff;
 }
-__device__ inline std::uint32_t ToInt8(double value) {
-  if (isnan(value)) return 0;
-  return static_cast<std::uint32_t>(min(max(__double2int_rn(value), -128), 127)) & 0xff;
-}
 __device__ inline std::uint32_t ToFloat8Pair(float low, float high) {
   return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
 }
-__device__ inline std::uint32_t ToFloat8Pair(double low, double high) {
-  return __nv_cvt_double2_to_fp8x2(make_double2(low, high), __NV_SATFINITE, __NV_E4M3);
-}
 
-// N values, an even number of at most eight, as N bytes from the lowest on.
+// N values, an even number of at most eight, as N bytes from the lowest on. Products of float64 are
+// rounded to float32 before.
 template <typename A, int N>
 __device__ inline uint2 Quantize(Quantization quantization, const A (&values)[N], A factor) {
   std::uint32_t words[2] = {0, 0};
   if (quantization == Quantization::kInt8) {
 #pragma unroll
-    for (int i = 0; i < N; ++i) words[i / 4] |= ToInt8(values[i] * factor) << (i % 4 * 8);
+    for (int i = 0; i < N; ++i) {
+      words[i / 4] |= ToInt8(static_cast<float>(values[i] * factor)) << (i % 4 * 8);
+    }
   } else {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      words[i / 4] |= ToFloat8Pair(values[i] * factor, values[i + 1] * factor) << (i % 4 * 8);
+      words[i / 4] |= ToFloat8Pair(static_cast<float>(values[i] * factor),
+                                   static_cast<float>(values[i + 1] * factor))
+                      << (i % 4 * 8);
     }
   }
   return make_uint2(words[0], words[1]);

@@ -35,8 +35,9 @@ StageBatch EmptyStageBatch(const Launch& launch) {
   batch.weight_offset = Constant(spec.weight_offset);
   batch.scale_offset = Constant(spec.scale_offset);
   if (spec.output_scale != 0) {
-    batch.quantization_factor =
-        MakeConstant(1 / spec.output_scale, 1 / static_cast<float>(spec.output_scale));
+    // A scale is a float for every type.
+    const auto scale = static_cast<float>(spec.output_scale);
+    batch.quantization_factor = MakeConstant(1 / static_cast<double>(scale), 1 / scale);
   }
   batch.dtype = spec.dtype;
   batch.statistics = spec.statistics;
