@@ -46,7 +46,11 @@ class AffineMap {
       : factor_(hn::Set(D(), factor)),
         center_(hn::Set(D(), static_cast<Acc>(a.center) * factor)),
         scale_(hn::Set(D(), static_cast<Acc>(a.scale / static_cast<double>(factor)))),
-        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostShift<Acc>(a.center, a.scale)))) {}
+        shift_(hn::Set(D(), static_cast<Acc>(a.shift + LostShift<Acc>(a.center, a.scale)))) {
+    if (HWY_UNLIKELY(a.input_factor != 1)) {
+      factor_ = hn::Set(D(), static_cast<Acc>(a.input_factor));
+    }
+  }
 
   V factor_;
   V center_;
@@ -71,7 +75,7 @@ class ElementMap {
   using Acc = typename Format::Acc;
 
   HWY_INLINE explicit ElementMap(const ElementAffine& a)
-      : row_({a.center, a.scale, 0}),
+      : row_({a.center, a.scale, 0, a.input_factor}),
         gamma_(static_cast<const Acc*>(a.gamma)),
         beta_(static_cast<const Acc*>(a.beta)) {}
 
@@ -102,7 +106,7 @@ class ModulatedMap {
   using Lane = typename Format::Lane;
 
   HWY_INLINE explicit ModulatedMap(const ElementAffine& a)
-      : row_({a.center, a.scale, 0}),
+      : row_({a.center, a.scale, 0, a.input_factor}),
         scale_offset_(hn::Set(D(), static_cast<Acc>(a.scale_offset))),
         gamma_(static_cast<const Acc*>(a.gamma)),
         beta_(static_cast<const Acc*>(a.beta)),

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/cpu/moments.h"
 #include "kernels/cpu/parallel.h"
@@ -89,8 +90,14 @@ inline RowStatistics Finish(const Moments& moments, double eps) {
 
 // With Statistics::kMeanVariance, kMeanSquare and kRootOfSquares.
 inline RowStatistics Finish(const Moments& moments, const NormSpec& spec) {
-  if (spec.statistics != Statistics::kRootOfSquares) return Finish(moments, spec.eps);
-  return {0, ReciprocalOfNorm(std::sqrt(moments.m2), spec.eps)};
+  if (spec.statistics == Statistics::kRootOfSquares) {
+    return {0, ReciprocalOfNorm(std::sqrt(moments.m2), spec.eps)};
+  }
+  // Deviations of float64 whose squares overflow make NaN, not zeros, as in PyTorch.
+  if (std::isinf(moments.m2) && IsCentered(spec)) {
+    return {moments.mean, std::numeric_limits<double>::quiet_NaN()};
+  }
+  return Finish(moments, spec.eps);
 }
 
 // To the outputs that the segment asks for.

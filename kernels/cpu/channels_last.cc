@@ -24,6 +24,10 @@ class CyclicTable {
         period_(channels * ((kCyclicPadding + channels - 1) / channels)),
         values_(static_cast<std::size_t>(3 * (period_ + kCyclicPadding))) {}
 
+  // Before the channels of a sample.
+  void Clear() { factors_.Clear(); }
+
+  // Of each channel in turn.
   void Set(std::int64_t channel, const Affine& affine) {
     Acc* center = values_.data() + channel;
     *center = static_cast<Acc>(affine.center);
@@ -33,8 +37,12 @@ class CyclicTable {
         static_cast<Acc>(affine.shift + LostShift<Acc>(affine.center, affine.scale));
   }
 
+  // Of a channel that is set, before the next one: another factor than 1.
+  void SetInputFactor(std::int64_t channel, double factor) { factors_.Add(channel, factor); }
+
   // After every channel is set.
   void Repeat() {
+    factors_.Finish(channels_);
     if (factor_ = CenterFactor<Acc>(largest_center_); factor_ != 1) {
       for (std::int64_t i = 0; i < channels_; ++i) {
         values_[i] *= static_cast<Acc>(factor_);
@@ -48,10 +56,28 @@ class CyclicTable {
     }
   }
 
-  // From a run that begins at element `first` of a sample.
-  CyclicAffine From(std::int64_t first) const {
+  // Calls apply(at, count, affine) for the parts of elements [first, end) of a sample whose
+  // channels have one factor.
+  template <class Apply>
+  void ForParts(std::int64_t first, std::int64_t end, const Apply& apply) const {
+    const std::vector<FactorRuns::Run>& runs = factors_.runs();
+    if (runs.size() == 1) return apply(first, end - first, From(first, runs.front().factor));
+    for (std::int64_t at = first; at < end;) {
+      const std::int64_t channel = at % channels_;
+      const auto run = std::find_if(runs.begin(), runs.end(),
+                                    [channel](const auto& its) { return channel < its.end; });
+      const std::int64_t count = std::min(run->end - channel, end - at);
+      apply(at, count, From(at, run->factor));
+      at += count;
+    }
+  }
+
+ private:
+  std::int64_t Stride() const { return period_ + kCyclicPadding; }
+
+  CyclicAffine From(std::int64_t first, double factor) const {
     CyclicAffine affine;
-    affine.factor = factor_;
+    affine.factor = factor_ * factor;
     affine.center = values_.data();
     affine.scale = values_.data() + Stride();
     affine.shift = values_.data() + 2 * Stride();
@@ -60,14 +86,12 @@ class CyclicTable {
     return affine;
   }
 
- private:
-  std::int64_t Stride() const { return period_ + kCyclicPadding; }
-
   std::int64_t channels_;
   std::int64_t period_;
   std::vector<Acc> values_;
   double largest_center_ = 0;
   double factor_ = 1;
+  FactorRuns factors_;
 };
 
 class Samples {
@@ -117,12 +141,17 @@ class Samples {
   void FillTable(std::int64_t sample, const std::vector<Moments>& moments,
                  CyclicTable<Acc>* table) const {
     const std::int64_t group_channels = channels_ / groups_;
+    table->Clear();
     for (std::int64_t group = 0; group < groups_; ++group) {
-      const RowStatistics row = Finish(moments[static_cast<std::size_t>(group)], batch_.spec);
+      RowStatistics row = Finish(moments[static_cast<std::size_t>(group)], batch_.spec);
       WriteStatistics(batch_.spec, segment_, sample * groups_ + group, row);
+      const double factor = InputFactor(batch_.spec, row.rstd);
+      if (factor != 1) row.rstd /= factor;
       for (std::int64_t i = 0; i < group_channels; ++i) {
         const std::int64_t channel = group * group_channels + i;
-        table->Set(channel, ChannelAffine(batch_, segment_, row, sample, channel));
+        const FactorAndOffset terms = FactorAndOffsetOf(batch_, segment_, sample, channel);
+        table->Set(channel, {row.mean, row.rstd * terms.factor, terms.offset});
+        if (factor != 1) table->SetInputFactor(channel, factor);
       }
     }
     table->Repeat();
@@ -131,9 +160,11 @@ class Samples {
   template <class Acc>
   void ApplySlice(std::int64_t sample, std::int64_t slice, const CyclicTable<Acc>& table) const {
     const std::int64_t first = slice * slice_positions_ * channels_;
-    const std::int64_t count = std::min(slice_positions_ * channels_, elements() - first);
-    batch_.kernels->apply_cyclic(MakeRun(batch_, segment_, sample * elements() + first, count),
-                                 table.From(first));
+    const std::int64_t end = std::min(first + slice_positions_ * channels_, elements());
+    table.ForParts(first, end, [&](std::int64_t at, std::int64_t count, const CyclicAffine& from) {
+      batch_.kernels->apply_cyclic(MakeRun(batch_, segment_, sample * elements() + at, count),
+                                   from);
+    });
   }
 
  private:
@@ -223,9 +254,11 @@ void NormalizeGiven(const Batch& batch, const Segment& segment) {
   const std::int64_t tasks = (elements + kTaskElements - 1) / kTaskElements;
   batch.parallel.For(tasks, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t first = begin * kTaskElements;
-    const std::int64_t count = std::min(end * kTaskElements, elements) - first;
-    MakeSource(batch, segment, first, count);
-    batch.kernels->apply_cyclic(MakeRun(batch, segment, first, count), table.From(first));
+    const std::int64_t last = std::min(end * kTaskElements, elements);
+    MakeSource(batch, segment, first, last - first);
+    table.ForParts(first, last, [&](std::int64_t at, std::int64_t count, const CyclicAffine& from) {
+      batch.kernels->apply_cyclic(MakeRun(batch, segment, at, count), from);
+    });
     FlushStreams();
   });
 }

@@ -66,14 +66,15 @@ double LostShift(double center, double scale) {
   return std::isfinite(lost) ? lost : 0;
 }
 
-// y = activation((x - center) * scale + shift)
+// y = activation((x * input_factor - center) * scale + shift)
 struct Affine {
   double center = 0;
   double scale = 1;
   double shift = 0;
+  double input_factor = 1;  // A power of two; the center is 0 where it is not 1.
 };
 
-// y = activation((x - center) * scale * factor[i] + offset[i]), where
+// y = activation((x * input_factor - center) * scale * factor[i] + offset[i]), where
 //   factor[i] = gamma[i] * (scale_offset + sample_scale[i])
 //   offset[i] = beta[i] * (scale_offset + sample_scale[i]) + sample_shift[i]
 // The arrays of a sample have x's type and begin at any byte.
@@ -85,6 +86,7 @@ struct ElementAffine {
   const void* sample_scale = nullptr;  // Null: neither gamma nor beta is multiplied.
   const void* sample_shift = nullptr;  // Null: 0
   double scale_offset = 1;
+  double input_factor = 1;  // As Affine's.
 };
 
 // y = activation((x * factor - center[k]) * scale[k] + shift[k]), k = (phase + i) % period. Each

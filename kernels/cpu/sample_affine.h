@@ -1,5 +1,5 @@
 // What turns normalized values into results: gamma and beta, a row of styles, and the sample's own
-// scale and shift.
+// scale and shift; and, side by side, the factors of rows that interleave.
 
 #ifndef NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
 #define NORMD_KERNELS_CPU_SAMPLE_AFFINE_H_
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/batch.h"
 #include "kernels/cpu/elements.h"
@@ -43,11 +44,22 @@ inline FactorAndOffset FactorAndOffsetOf(const Batch& batch, const Segment& segm
   return result;
 }
 
+// What the elements of a row are multiplied with first where its norm is so great or so tiny that
+// the reciprocal, or its product with gamma, may be no normal float. No element exceeds its norm,
+// so the greater factor makes none overflow, and what the lesser makes subnormal is nothing beside
+// the norm.
+inline double InputFactor(const NormSpec& spec, double rstd) {
+  if (spec.statistics <= Statistics::kGiven) return 1;
+  return rstd < 0x1p-64 ? 0x1p-64 : rstd >= 0x1p64 ? 0x1p96 : 1;
+}
+
 // The transformation of a sample's channel.
 inline Affine ChannelAffine(const Batch& batch, const Segment& segment, const RowStatistics& row,
                             std::int64_t sample, std::int64_t channel) {
   const FactorAndOffset terms = FactorAndOffsetOf(batch, segment, sample, channel);
-  return {row.mean, row.rstd * terms.factor, terms.offset};
+  const double factor = InputFactor(batch.spec, row.rstd);
+  if (factor == 1) return {row.mean, row.rstd * terms.factor, terms.offset};
+  return {0, row.rstd / factor * terms.factor, terms.offset, factor};
 }
 
 // That of its channels from one on, each of one element. The elements are prepared.
@@ -61,6 +73,10 @@ inline ElementAffine ElementsFrom(const Batch& batch, const Segment& segment,
   ElementAffine affine;
   affine.center = row.mean;
   affine.scale = row.rstd;
+  if (const double factor = InputFactor(spec, row.rstd); factor != 1) {
+    affine.input_factor = factor;
+    affine.scale = row.rstd / factor;
+  }
   affine.gamma = ByteAt(batch.params.element_gamma, at * batch.acc_bytes());
   affine.beta = ByteAt(batch.params.element_beta, at * batch.acc_bytes());
   affine.sample_scale = ByteAt(segment.scale, own * element);
@@ -73,6 +89,35 @@ inline RowStatistics GivenStatistics(const Batch& batch, std::int64_t channel) {
   return {batch.params.mean.At(channel, 0),
           1 / std::sqrt(batch.params.variance.At(channel, 1) + batch.spec.eps)};
 }
+
+// Adjacent columns whose rows have one factor: those that differ take passes of their own.
+class FactorRuns {
+ public:
+  struct Run {
+    std::int64_t end;  // The column behind the run's last.
+    double factor;
+  };
+
+  void Clear() { runs_.clear(); }
+  // Of a column behind all those that have one; those between have 1.
+  void Add(std::int64_t column, double factor) {
+    Finish(column);
+    Extend(column + 1, factor);
+  }
+  // After every column that has another factor than 1.
+  void Finish(std::int64_t columns) {
+    if ((runs_.empty() ? 0 : runs_.back().end) < columns) Extend(columns, 1);
+  }
+  const std::vector<Run>& runs() const { return runs_; }
+
+ private:
+  void Extend(std::int64_t end, double factor) {
+    if (runs_.empty() || runs_.back().factor != factor) runs_.push_back({0, factor});
+    runs_.back().end = end;
+  }
+
+  std::vector<Run> runs_;
+};
 
 }  // namespace normd::norm::cpu
 

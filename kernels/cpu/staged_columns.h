@@ -21,6 +21,7 @@ struct ColumnArrays {
   explicit ColumnArrays(std::int64_t columns)
       : center(static_cast<std::size_t>(columns)), scale(center), shift(center) {}
 
+  // Of each column in turn.
   void Set(std::size_t column, const RowStatistics& statistics, const FactorAndOffset& terms) {
     center[column] = static_cast<Acc>(statistics.mean);
     const double its_scale = statistics.rstd * terms.factor;
@@ -28,9 +29,15 @@ struct ColumnArrays {
     shift[column] = static_cast<Acc>(terms.offset + LostShift<Acc>(statistics.mean, its_scale));
     largest_center = std::max(largest_center, std::fabs(statistics.mean));
   }
+  // Of a column that is set, before the next one: another factor than 1 and the scale beside it.
+  void SetInputFactor(std::size_t column, double input_factor, double its_scale) {
+    factors.Add(static_cast<std::int64_t>(column), input_factor);
+    scale[column] = static_cast<Acc>(its_scale);
+  }
 
   // After every column is set.
   void Finish() {
+    factors.Finish(static_cast<std::int64_t>(center.size()));
     factor = CenterFactor<Acc>(largest_center);
     if (factor == 1) return;
     for (std::size_t i = 0; i < center.size(); ++i) {
@@ -44,6 +51,7 @@ struct ColumnArrays {
   std::vector<Acc> shift;
   double largest_center = 0;
   double factor = 1;
+  FactorRuns factors;
 };
 
 // Per block and column two numbers: mean and squared deviations, or a sum and nothing.

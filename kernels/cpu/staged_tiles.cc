@@ -245,8 +245,12 @@ class StagedTiles {
   void SetColumn(const Tile& tile, std::int64_t column, const RowStatistics& statistics,
                  ColumnArrays<Acc>* columns) const {
     const auto at = static_cast<std::size_t>(column);
-    columns->Set(at, statistics,
-                 of_positions_ ? FactorAndOffset() : TermsOf(tile, tile.first_channel + column));
+    const FactorAndOffset terms =
+        of_positions_ ? FactorAndOffset() : TermsOf(tile, tile.first_channel + column);
+    columns->Set(at, statistics, terms);
+    if (const double factor = InputFactor(spec_, statistics.rstd); factor != 1) {
+      columns->SetInputFactor(at, factor, statistics.rstd / factor * terms.factor);
+    }
   }
 
   FactorAndOffset TermsOf(const Tile& tile, std::int64_t channel) const {
@@ -257,19 +261,23 @@ class StagedTiles {
   void Apply(const Tile& tile, const ColumnArrays<Acc>& columns, std::int64_t begin,
              std::int64_t lines, const Elements<Acc>& v) const {
     LineAffine affine;
-    affine.factor = columns.factor;
-    affine.center = columns.center.data();
-    affine.scale = columns.scale.data();
-    affine.shift = columns.shift.data();
     for (std::int64_t i = 0; i < lines; ++i) {
       if (of_positions_) {
         const FactorAndOffset terms = TermsOf(tile, tile.first_channel + begin + i);
         affine.line_scale = terms.factor;
         affine.line_shift = terms.offset;
       }
-      Elements<Acc> line = v;
-      line.Skip(i * tile.columns, i * tile.stride * stages_.element_bytes);
-      stages_.Apply(line, tile.first + (begin + i) * tile.stride, tile.columns, affine);
+      std::int64_t at = 0;
+      for (const FactorRuns::Run& run : columns.factors.runs()) {
+        affine.factor = columns.factor * run.factor;
+        affine.center = columns.center.data() + at;
+        affine.scale = columns.scale.data() + at;
+        affine.shift = columns.shift.data() + at;
+        Elements<Acc> part = v;
+        part.Skip(i * tile.columns + at, (i * tile.stride + at) * stages_.element_bytes);
+        stages_.Apply(part, tile.first + (begin + i) * tile.stride + at, run.end - at, affine);
+        at = run.end;
+      }
     }
   }
 

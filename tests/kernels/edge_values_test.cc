@@ -57,6 +57,15 @@ class KernelEdgeValuesTest : public ::testing::TestWithParam<std::tuple<DType, L
     EXPECT_EQ(Compare(Normalize(spec, params.View(), x, spatial), expected, tolerance), "");
   }
 
+  // As ExpectLikeReference, but on CUDA, where squares overflow, every element is a NaN.
+  void ExpectLikeReferenceOrNaN(const NormSpec& spec, const Tensor& x, std::int64_t spatial) {
+    if (backend_->Name() != "cuda") {
+      return ExpectLikeReference(spec, x, spatial, TightTolerance(dtype()));
+    }
+    const Tensor y = Normalize(spec, {}, x, spatial);
+    for (std::int64_t i = 0; i < y.count(); ++i) ASSERT_TRUE(std::isnan(y.Get(i))) << i;
+  }
+
   // On data with trouble: the contract's own bound.
   Tolerance ContractTolerance() const {
     Tolerance tolerance = TightTolerance(dtype());
@@ -191,16 +200,14 @@ TEST_P(KernelEdgeValuesTest, MultipliesByALeakySlopeOfItsOwnAccuracy) {
 class KernelOverflowTest : public KernelEdgeValuesTest {};
 
 TEST_P(KernelOverflowTest, SurvivesSquaresBeyondTheAccumulationType) {
-  if (backend_->Name() == "cuda") GTEST_SKIP() << "CUDA kernels give NaN here: kernels/README.md";
   const NormSpec spec = WithLayout(GroupNormSpec(6, 2, dtype()));
   Tensor x(dtype(), 6 * 900);
   x.Fill(Data::kNormal, TestSeed() + 14);
   for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, x.Get(i) * 1e25);
-  ExpectLikeReference(spec, x, 900, TightTolerance(dtype()));
+  ExpectLikeReferenceOrNaN(spec, x, 900);
 }
 
 TEST_P(KernelOverflowTest, SurvivesADifferenceFromTheMeanBeyondTheLargestNumber) {
-  if (backend_->Name() == "cuda") GTEST_SKIP() << "CUDA kernels give NaN here: kernels/README.md";
   // The mean is -2.7e38, and the last element 3e38.
   for (const std::int64_t spatial : {20, 900, 40000}) {
     for (const NormSpec& plain : {InstanceNormSpec(2, dtype()), GroupNormSpec(4, 2, dtype())}) {
@@ -212,14 +219,47 @@ TEST_P(KernelOverflowTest, SurvivesADifferenceFromTheMeanBeyondTheLargestNumber)
         for (std::int64_t i = 0; i < x.count(); ++i) {
           x.Set(i, i % 20 == 19 ? 3e38 : -3e38 + 1e37 * x.Get(i));
         }
-        ExpectLikeReference(spec, x, spatial, TightTolerance(dtype()));
+        ExpectLikeReferenceOrNaN(spec, x, spatial);
       }
     }
   }
   Tensor x(dtype(), 3000);
   x.Fill(Data::kUniform, TestSeed() + 20);
   for (std::int64_t i = 0; i < x.count(); ++i) x.Set(i, i % 20 == 19 ? 3e38 : -3e38 * x.Get(i));
-  ExpectLikeReference(WithLayout(LayerNormSpec(1500, dtype())), x, 1, TightTolerance(dtype()));
+  ExpectLikeReferenceOrNaN(WithLayout(LayerNormSpec(1500, dtype())), x, 1);
+}
+
+// Where no type is left to compute in: float64, and on CUDA every type whose squares can overflow.
+TEST_P(KernelEdgeValuesTest, SquaresThatOverflowMakeNaNOfDeviationsAndZerosOfAMeanSquare) {
+  const bool wide = dtype() == DType::kFloat64;
+  if (!wide && (backend_->Name() != "cuda" || dtype() == DType::kFloat16)) {
+    GTEST_SKIP() << "computed";
+  }
+  const double magnitude = wide ? 1e300 : 1e25;
+  for (const bool drawn : {true, false}) {
+    for (const std::int64_t spatial : {3, 33, 1024, 9001, 70001, 300001}) {
+      Tensor x(dtype(), 4 * spatial);
+      x.Fill(Data::kNormal, TestSeed() + 21);
+      for (std::int64_t i = 0; i < x.count(); ++i) {
+        // Without a draw, signs that change along channels and positions.
+        x.Set(i, magnitude * (drawn ? x.Get(i) : ((i ^ (i >> 2)) & 1) == 0 ? 1 : -1));
+      }
+      for (NormSpec spec : {InstanceNormSpec(4, dtype()), GroupNormSpec(4, 2, dtype()),
+                            LayerNormSpec(4, dtype()), LayerNormSpec(4 * spatial, dtype())}) {
+        spec = WithLayout(spec);
+        const std::int64_t positions = spec.channels == 4 ? spatial : 1;
+        const Tensor y = Normalize(spec, {}, x, positions);
+        for (std::int64_t i = 0; i < y.count(); ++i) {
+          ASSERT_TRUE(std::isnan(y.Get(i))) << i << " of " << y.count() << ", " << spec.groups;
+        }
+        spec.statistics = Statistics::kMeanSquare;
+        const Tensor of_squares = Normalize(spec, {}, x, positions);
+        for (std::int64_t i = 0; i < y.count(); ++i) {
+          ASSERT_EQ(of_squares.Get(i), 0) << i << " of " << y.count() << ", " << spec.groups;
+        }
+      }
+    }
+  }
 }
 
 TEST_P(KernelEdgeValuesTest, ANotANumberSpoilsItsOwnRowAlone) {

@@ -201,8 +201,8 @@ TEST_P(LinearNormTest, AgreesWithReferenceWhereTheFirstFeaturesAreFarFromTheOthe
 
 // What the service promises to everybody: alone or in company, first or last, the same bits.
 // Features of z that the product leaves as they are, whose squares overflow float32.
-TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFinite) {
-  if (backend_->Name() == "cuda") GTEST_SKIP() << "in double on the CPU alone";
+TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFiniteOrNaN) {
+  const bool is_cuda = backend_->Name() == "cuda";
   if (dtype() == DType::kFloat16) GTEST_SKIP() << "has no such numbers";
   for (const std::int64_t features : {2, 61, 64, 300}) {
     for (const double magnitude : {1e10, 1e19, 3e19, 1e37}) {
@@ -213,6 +213,10 @@ TEST_P(LinearNormTest, FeaturesWhoseSquaresOverflowAreFinite) {
       request.x.Set(0, magnitude);
       Run(layer, request);
       for (std::int64_t i = 0; i < features; ++i) {
+        if (is_cuda && magnitude > 1e18) {  // In float32: NaN, or a number where the sum fits.
+          ASSERT_TRUE(std::isnan(request.out.Get(i)) || magnitude < 2e19) << i;
+          continue;
+        }
         const double mean = features % 2 == 0 ? 0 : 1.0 / static_cast<double>(features);
         const double rstd = 1 / std::sqrt(1 - mean * mean);
         ASSERT_NEAR(request.out.Get(i), ((i % 2 == 0 ? 1 : -1) - mean) * rstd, 1e-2)

@@ -235,13 +235,15 @@ __device__ inline double ReciprocalRoot(double variance, double eps) {
   return 1 / sqrt(variance + eps);
 }
 
+// Deviations whose squares overflow make NaN, as in PyTorch; a mean square that does, zeros.
 template <typename A>
-__device__ inline RowScale<A> FinishRow(const Moments<A>& row, const Constant& eps) {
+__device__ inline RowScale<A> FinishRow(const Moments<A>& row, const Constant& eps, bool centered) {
   const A variance = row.m2 / row.count;
   const A clamped = variance < 0 ? A(0) : variance;  // Rounding can leave -0; a NaN stays.
   RowScale<A> scale;
   scale.mean = TwoSum(row.reference, row.mean, &scale.residue);
   scale.rstd = ReciprocalRoot(clamped, eps.As<A>());
+  if (centered && isinf(variance)) scale.rstd = static_cast<A>(NAN);
   return scale;
 }
 

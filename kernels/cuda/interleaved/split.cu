@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kMergeThreads)
     if (warp == 0) {
       merged = lane < kWarps ? warps[lane] : Moments<A>();
       merged = MergeLanes(merged, static_cast<A>(layout.group_channels * parts.positions), kLanes);
-      if (lane == 0) scales[row] = FinishRow(merged, layout.eps);
+      if (lane == 0) scales[row] = FinishRow(merged, layout.eps, layout.centered);
     }
     __syncthreads();
   }

@@ -148,7 +148,7 @@ class StripWorker {
       const A count = static_cast<A>(group_channels_) *
                       static_cast<A>(PositionsOfBlock(plan_, strip_.spatial, lane_).count);
       const Moments<A> merged = MergeLanes(exchange_.Receive(group, count), elements, kLanes);
-      if (lane_ == 0) shared_.scales[group] = FinishRow(merged, batch_.eps);
+      if (lane_ == 0) shared_.scales[group] = FinishRow(merged, batch_.eps, batch_.centered);
     }
   }
 

@@ -129,6 +129,7 @@ __device__ inline Scale FinishScale(const FinishTask& task, float2 sums) {
   const float count = static_cast<float>(task.features);
   const float residue = sums.x / count;
   const float variance = Fma(-residue, residue, sums.y / count);
+  if (isinf(variance)) return {residue, NAN};  // As FinishRow of a norm.
   return {residue, rsqrtf((variance < 0 ? 0.f : variance) + task.eps)};
 }
 

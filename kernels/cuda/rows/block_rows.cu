@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads,
   const Partial<T> partial = is_warp ? partials[other] : Partial<T>();
   const Moments<A> whole = MergeWarps<T, kMergeLanes>(
       partial, partials[0].reference, row_bytes / static_cast<int>(sizeof(T)), batch.centered);
-  const RowScale<A> scale = FinishRow(whole, batch.eps);
+  const RowScale<A> scale = FinishRow(whole, batch.eps, batch.centered);
   held.Finish(params, batch, scale, vectors);
 }
 

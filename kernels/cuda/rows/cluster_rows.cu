@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const BlockShares shares = {worker.row_elements(),
                                 shape.run_bytes / static_cast<int>(sizeof(T))};
     const Moments<A> whole = exchange.Collect(shares, turn, &row);
-    worker.Finish(FinishRow(whole, batch.eps), row);
+    worker.Finish(FinishRow(whole, batch.eps, batch.centered), row);
   }
   if (team.rank() == 0 && first < batch.rows && number < teams) rows.Leave(batch.rows);
 #endif

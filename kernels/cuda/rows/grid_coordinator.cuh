@@ -76,7 +76,7 @@ class GridCoordinator {
 
   // Takes the scale of a row that all blocks have published.
   __device__ RowScale<A> Finish(std::uint32_t row) {
-    return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps);
+    return FinishRow(exchange_.Collect(SharesOf(row), &ahead_), batch_.eps, batch_.centered);
   }
 
   __device__ void HandOut(std::uint32_t turn, const RowScale<A>& scale) {

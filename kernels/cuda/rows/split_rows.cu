@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
-    MergeChunks(std::uint32_t chunks, const Moments<A>* partials, Constant eps,
+    MergeChunks(std::uint32_t chunks, const Moments<A>* partials, Constant eps, bool centered,
                 RowScale<A>* scales) {
   const Moments<A>* const own = partials + static_cast<std::size_t>(blockIdx.x) * chunks;
   const SetMerge<A> merge(own[0].reference);
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
   A m2 = 0;
   for (std::uint32_t i = threadIdx.x; i < chunks; i += kThreads) m2 += merge.M2(own[i], mean);
   const Moments<A> row = merge.Result(count, mean, BlockSum(m2));
-  if (threadIdx.x == 0) scales[blockIdx.x] = FinishRow(row, eps);
+  if (threadIdx.x == 0) scales[blockIdx.x] = FinishRow(row, eps, centered);
 }
 
 template <typename T, bool kAligned>
@@ -302,7 +302,8 @@ cudaError_t Enqueue(const Launch& launch, const RowBatch& batch) {
   auto* const partials = static_cast<Moments<A>*>(launch.scratch);
   auto* const scales = reinterpret_cast<RowScale<A>*>(partials + blocks);
   SumChunks<T, kAligned><<<blocks, kThreads, 0, launch.stream>>>(batch, chunks, partials);
-  MergeChunks<A><<<batch.rows, kThreads, 0, launch.stream>>>(chunks, partials, batch.eps, scales);
+  MergeChunks<A><<<batch.rows, kThreads, 0, launch.stream>>>(chunks, partials, batch.eps,
+                                                             batch.centered, scales);
   const cudaError_t error = EnqueueScaling<T, kAligned>(launch, batch, chunks, scales);
   const cudaError_t last = cudaGetLastError();
   return error != cudaSuccess ? error : last;

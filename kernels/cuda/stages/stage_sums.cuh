@@ -224,7 +224,9 @@ __device__ inline Bits LargestOfTeam(Bits own, const Team& team, WarpPartials<Bi
 template <typename A>
 __device__ inline RowScale<A> FinishStatistics(Statistics statistics, const Moments<A>& row,
                                                const Constant& eps) {
-  if (statistics <= Statistics::kMeanSquare) return FinishRow(row, eps);
+  if (statistics <= Statistics::kMeanSquare) {
+    return FinishRow(row, eps, statistics == Statistics::kMeanVariance);
+  }
   const A norm = statistics == Statistics::kRootOfSquares ? sqrt(row.m2) : row.m2;
   const A least = eps.As<A>();
   RowScale<A> scale;
