@@ -1,7 +1,6 @@
 #include "server/model/config.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <utility>
@@ -85,11 +84,7 @@ absl::Status CheckLayoutAndActivation(const v1::ModelConfig& config, const Opera
           "leaky_slope", absl::StrCat(config.leaky_slope()),
           absl::StrCat("none for activation ", v1::Activation_Name(config.activation())));
     }
-    // Not above what float32 holds, in which most types compute.
-    if (!(std::abs(config.leaky_slope()) <= std::numeric_limits<float>::max())) {
-      return InvalidField("leaky_slope", absl::StrCat(config.leaky_slope()),
-                          "a finite float32 value");
-    }
+    return CheckFinite("leaky_slope", config.leaky_slope());
   }
   return absl::OkStatus();
 }

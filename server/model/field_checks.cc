@@ -1,6 +1,7 @@
 #include "server/model/field_checks.h"
 
 #include <cstddef>
+#include <limits>
 #include <string>
 
 #include "base/shape.h"
@@ -23,8 +24,8 @@ absl::Status CheckCount(absl::string_view field, std::int64_t count) {
 }
 
 absl::Status CheckFinite(absl::string_view field, double value) {
-  if (std::isfinite(value)) return absl::OkStatus();
-  return InvalidField(field, absl::StrCat(value), "a finite value");
+  if (std::fabs(value) <= std::numeric_limits<float>::max()) return absl::OkStatus();
+  return InvalidField(field, absl::StrCat(value), "a finite float32 value");
 }
 
 absl::Status CheckNormalizedShape(absl::string_view operation,
@@ -39,6 +40,12 @@ absl::Status CheckNormalizedShape(absl::string_view operation,
   const absl::StatusOr<Shape> shape = Shape::Create(dims);
   if (!shape.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(field, ": ", shape.status().message()));
+  }
+  // What kernels/norm.h asks of channels.
+  constexpr std::int64_t kMostElements = std::numeric_limits<std::int64_t>::max() / 8;
+  if (shape->elements() > kMostElements) {
+    return InvalidField(field, absl::StrCat(shape->elements(), " elements in ", shape->ToString()),
+                        absl::StrCat("at most ", kMostElements));
   }
   return absl::OkStatus();
 }

@@ -22,6 +22,7 @@ absl::Status CheckNormalizedShape(absl::string_view operation, absl::Span<const 
 
 // At least 1, and no more than an operation may have channels. `field` is its whole name.
 absl::Status CheckCount(absl::string_view field, std::int64_t count);
+// Finite in float32, in which most types compute.
 absl::Status CheckFinite(absl::string_view field, double value);
 
 // Of a message whose channels are checked.

@@ -6,14 +6,21 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
+#include "kernels/linear_norm.h"
+#include "kernels/norm.h"
 #include "server/model/config.h"
 #include "server/model/operations/operations.h"
 
@@ -171,6 +178,83 @@ TEST(OperationTest, GeometryAndOutputsAgree) {
       }
     }
   }
+}
+
+// What the kernels say of the specs that a config leads to.
+std::string KernelsRefusal(const Operation& operation) {
+  alignas(8) static const std::byte element[8] = {};
+  BoundParameters parameters;
+  for (const ExpectedParameter& expected : operation.parameters().expected) {
+    parameters[expected.name] = {element, DType::kFloat32};
+  }
+  const KernelProgram program = operation.MakeProgram(parameters);
+  for (const DType dtype : kDTypes) {
+    if (!operation.TakesDType(dtype)) continue;
+    norm::Status status;
+    if (const auto* const norm = std::get_if<NormProgram>(&program)) {
+      status = ValidateSpec(norm->Spec(dtype), norm->params);
+    } else {
+      LinearNormProgram linear = std::get<LinearNormProgram>(program);
+      linear.spec.dtype = dtype;
+      status = ValidateLinearNorm(linear.spec, linear.params);
+    }
+    if (!status.ok()) return status.message();
+  }
+  return "";
+}
+
+// Each number of a message, and of those in it, set to each of many: visit(what) for each.
+void ForNumbers(const google::protobuf::Message& unchanged, google::protobuf::Message& message,
+                const std::function<void(const std::string&)>& visit) {
+  using google::protobuf::FieldDescriptor;
+  constexpr double kReals[] = {-1e300, -3.5e38, -1,     0,      4e-324, 1e-60, 1e-46,
+                               1e-39,  0.5,     3.4e38, 3.5e38, 1e39,   1e300, HUGE_VAL};
+  constexpr std::int64_t kIntegers[] = {
+      INT64_MIN,       -1,        0,        1, 2, std::int64_t{1} << 20, 1LL << 31,
+      (1LL << 31) + 1, 1LL << 60, INT64_MAX};
+  const auto* const reflection = message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const bool repeated = field.is_repeated();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE && !repeated) {
+      for (const double value : kReals) {
+        reflection->SetDouble(&message, &field, value);
+        visit(field.full_name() + ": " + std::to_string(value));
+      }
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+      for (const std::int64_t value : kIntegers) {
+        if (!repeated) {
+          reflection->SetInt64(&message, &field, value);
+        } else if (reflection->FieldSize(message, &field) > 0) {
+          reflection->SetRepeatedInt64(&message, &field, 0, value);
+        }
+        visit(field.full_name() + ": " + std::to_string(value));
+      }
+    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !repeated &&
+               reflection->HasField(message, &field)) {
+      ForNumbers(reflection->GetMessage(unchanged, &field),
+                 *reflection->MutableMessage(&message, &field), visit);
+    }
+    message.CopyFrom(unchanged);
+  }
+}
+
+TEST(OperationTest, EveryNumberThatLoadsIsOneThatTheKernelsTake) {
+  int taken = 0;
+  for (const Case& one : Cases()) {
+    for (const std::string activation : {"", " activation: LEAKY_RELU"}) {
+      const v1::ModelConfig unchanged = Parse(one.config + activation);
+      v1::ModelConfig config = unchanged;
+      ForNumbers(unchanged, config, [&](const std::string& what) {
+        if (!CheckModelConfig(config).ok()) return;
+        const auto operation = MakeOperation(config);
+        ASSERT_TRUE(operation.ok()) << what << ": " << operation.status();
+        EXPECT_EQ(KernelsRefusal(**operation), "") << what << ", " << one.config;
+        ++taken;
+      });
+    }
+  }
+  EXPECT_GT(taken, 1000);
 }
 
 TEST(OperationTest, AxesThatAreApartCutPositionsIntoRuns) {
