@@ -77,7 +77,8 @@ class Check {
         rounding_(Rounding(spec.dtype)),
         units_(bounds.roundings * Rounding(spec.dtype)),
         unit16_(UnitOf16Bits(spec.dtype)),
-        large_mean_(bounds.large_mean) {}
+        large_mean_(bounds.large_mean),
+        of_magnitude_(bounds.of_magnitude) {}
 
   std::string Run() {
     if (segment_.elements() == 0) return "";
@@ -208,10 +209,11 @@ class Check {
     for (std::size_t row = 0; row < rstd_.size(); ++row) {
       // Given ones are of order 1.
       const double rstd = given ? 1.5 : rstd_[row];
-      const double most = largest[row] + (given ? 4 : std::fabs(mean_[row]) * rstd);
+      const double of_mean = given ? 4 : std::fabs(mean_[row]) * rstd;
+      const double most = largest[row] + of_mean;
       if (centered) {  // What the accumulation type loses of numbers as large as the row's.
         const bool combined = spec_.combine_input != Combine::kNone;
-        const double lost = rounding_ * (combined ? 8 : 1) * most;
+        const double lost = rounding_ * (combined ? 8 * most : of_magnitude_ ? most : of_mean);
         row_error_[row] += large_mean_ && !combined ? std::min(lost, 1e-4) : lost;
       }
       if (!std::isfinite(row_error_[row])) row_error_[row] = units_;  // Beside an infinity.
@@ -430,6 +432,7 @@ class Check {
   const double units_;
   const double unit16_;  // The last place's of a 16-bit type, 0 of the others.
   const bool large_mean_;
+  const bool of_magnitude_;
   std::vector<double> y_, u_, mean_, rstd_, row_error_, element_error_, factor_, offset_, error_;
 };
 

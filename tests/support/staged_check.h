@@ -17,6 +17,8 @@ struct StagedBounds {
   double roundings = 12;
   // The mean is large against the deviation: the contract's own bound for normalized values.
   bool large_mean = false;
+  // Whether a row's mean may be off by a rounding of its largest element.
+  bool of_magnitude = true;
 };
 
 // Empty if each output of a segment that was prepared and computed is right; else the first that is

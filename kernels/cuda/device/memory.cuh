@@ -329,8 +329,10 @@ __device__ inline Moments<Accumulator<T>> SumElements(const Vector (&vectors)[G]
       AddElements<T>(last, present, sum);
     }
     if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
-  } else if (centered) {
-    reference = FirstElement<T>(whole > 0 ? vectors[0] : last);
+  } else if constexpr (!kMeanReference<T>) {
+    if (centered) {
+      reference = MeanOfHead<T>(Select(whole > 0, vectors[0], last), whole > 0 ? kCount : present);
+    }
   }
   LaneSums<T> sums(reference);
 #pragma unroll

@@ -1,12 +1,13 @@
 // Statistics of a row: lanes sum, groups merge.
 //
 // A lane sums its elements and their squares relative to a reference among them, so that a large
-// mean cancels nothing: its first element where results have 16 bits, else the mean of what it
-// holds in registers, so that an outlier in front does not enlarge the rounding of all others.
-// Partials are (reference, mean relative to it, M2 = sum of squared deviations, count). A merge
-// takes the group's first reference for all, averages, and sums the deviations from that average,
-// so the mean keeps the relative accuracy of the deviations, not of the values. For
-// Statistics::kMeanSquare the reference is zero and M2 is the plain sum of squares.
+// mean cancels nothing: a mean of elements of its first vector where results have 16 bits, else of
+// what it holds in registers. Squares around the mean of k elements of n are at most n / k times
+// those around the mean of all, so outliers in front cost a lane little. Partials are (reference,
+// mean relative to it, M2 = sum of squared deviations, count). A merge takes the group's first
+// reference for all, averages, and sums the deviations from that average, so the mean keeps the
+// relative accuracy of the deviations, not of the values. For Statistics::kMeanSquare the reference
+// is zero and M2 is the plain sum of squares.
 //
 // Every merge is a butterfly over a fixed set of lanes: no atomics, one order, the same bits
 // always.
@@ -43,6 +44,17 @@ __device__ inline A GroupSum(A value, int width) {
   return value;
 }
 
+// The same of two values. Their shuffles go together, where two calls would follow one another.
+template <typename A>
+__device__ inline void GroupSums(A* a, A* b, int width) {
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    const A of_a = __shfl_xor_sync(kAllLanes, *a, offset);
+    const A of_b = __shfl_xor_sync(kAllLanes, *b, offset);
+    *a += of_a;
+    *b += of_b;
+  }
+}
+
 // A quotient to within two units in the last place, for counts of elements.
 __device__ inline float Quotient(float a, float b) { return __fdividef(a, b); }
 __device__ inline double Quotient(double a, double b) { return a / b; }
@@ -58,7 +70,8 @@ __device__ inline Moments<A> MomentsOfSums(A reference, A sum, A squares, int co
   result.m2 = squares;
   if (!centered) return result;
   const A mean = Quotient(sum, result.count);
-  result.m2 = Fma(-sum, mean, result.m2);
+  // Around whatever number that is: what it lacks of the mean counts squared.
+  result.m2 = Fma(-mean, Fma(-result.count, mean, sum + sum), result.m2);
   result.reference = TwoSum(reference, mean, &result.mean);
   return result;
 }
@@ -67,11 +80,47 @@ __device__ inline Moments<A> MomentsOfSums(A reference, A sum, A squares, int co
 template <typename T>
 inline constexpr bool kMeanReference = sizeof(T) >= 4;
 
+// The mean of some of a vector's first elements, of which `present` exist: of every other one, or
+// of two if not all do. Exact where they are equal. More would take more registers, which the
+// elements would wait in for their sums.
 template <typename T>
-__device__ inline Accumulator<T> FirstElement(const Vector& vector) {
-  Accumulator<T> values[kPerVector<T>];
+__device__ inline float MeanOfHead(const float (&values)[kPerVector<T>], int present) {
+  static_assert(kPerVector<T> == 8);
+  if (present < 8) return present < 2 ? values[0] : (values[0] + values[1]) * 0.5f;
+  return ((values[0] + values[2]) + (values[4] + values[6])) * 0.25f;
+}
+template <typename T>
+__device__ inline float MeanOfHead(const Vector& vector, int present) {
+  float values[kPerVector<T>];
   Unpack<T>(vector, values);
-  return values[0];
+  return MeanOfHead<T>(values, present);
+}
+
+// The mean of two, whose sum may overflow; exact where they are equal.
+template <typename A>
+__device__ inline A Middle(A a, A b) {
+  return Fma(A(0.5), b, A(0.5) * a);
+}
+
+// The mean of each two elements, rounded to T: a reference for both.
+template <typename T>
+__device__ inline Vector Average(const Vector& a, const Vector& b) {
+  if constexpr (sizeof(T) == 2) {
+    using Pair = std::conditional_t<std::is_same_v<T, Half>, __half2, __nv_bfloat162>;
+    const auto average = [](std::uint32_t x, std::uint32_t y) {
+      const std::uint32_t half = std::is_same_v<T, Half> ? 0x38003800u : 0x3f003f00u;
+      const Pair by = BitCast<Pair>(half);
+      return BitCast<std::uint32_t>(__hfma2(BitCast<Pair>(y), by, __hmul2(BitCast<Pair>(x), by)));
+    };
+    return make_uint4(average(a.x, b.x), average(a.y, b.y), average(a.z, b.z), average(a.w, b.w));
+  } else {
+    Accumulator<T> values[kPerVector<T>], others[kPerVector<T>];
+    Unpack<T>(a, values);
+    Unpack<T>(b, others);
+#pragma unroll
+    for (int i = 0; i < kPerVector<T>; ++i) values[i] = Middle(values[i], others[i]);
+    return Pack<T>(values);
+  }
 }
 
 // Adds the first `present` elements of a vector to sum[0] and sum[1] in turn.
@@ -86,8 +135,9 @@ __device__ inline void AddElements(const Vector& vector, int present, Accumulato
 }
 
 // Adds the first `present` values, less the reference, and their squares to one of two pairs of
-// sums, 0 or 1, a constant at best. Where the reference is a mean, elements are added in pairs of
-// pairs: sums of equal elements are then exact, and a constant row loses nothing.
+// sums, 0 or 1, a constant at best; of 16 bits, to both in turn. Elements are added in pairs, of
+// more than 16 bits in pairs of pairs: sums of equal elements are then exact, and a constant row
+// loses nothing.
 template <typename T>
 __device__ inline void AddDeviations(const Accumulator<T> (&elements)[kPerVector<T>], int present,
                                      Accumulator<T> reference, int pair, Accumulator<T> (&sums)[2],
@@ -108,9 +158,10 @@ __device__ inline void AddDeviations(const Accumulator<T> (&elements)[kPerVector
     squares[pair] += square;
   } else {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      sums[i % 2] += values[i];
-      squares[i % 2] = Fma(values[i], values[i], squares[i % 2]);
+    for (int i = 0; i < kCount; i += 2) {
+      sums[i / 2 % 2] += values[i] + values[i + 1];
+      squares[0] = Fma(values[i], values[i], squares[0]);
+      squares[1] = Fma(values[i + 1], values[i + 1], squares[1]);
     }
   }
 }

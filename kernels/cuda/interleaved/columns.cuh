@@ -65,8 +65,8 @@ __device__ inline void StoreColumn(char* address, const Vector& vector, int pres
   }
 }
 
-// A thread's sums over its column, relative to the column's own first elements so that a large mean
-// cancels nothing (see moments.cuh), in kParts partials:
+// A thread's sums over its column, relative to the mean of what its first two vectors have of a
+// part (see moments.cuh), in kParts partials:
 //   1             all of the column belongs to one group
 //   2             channels before `boundary` belong to one group, the others to the next
 //   kPerVector   each channel has its own
@@ -76,21 +76,29 @@ class ColumnSums {
   using A = Accumulator<T>;
   static constexpr int kCount = kPerVector<T>;
 
-  // `first` is the column's first vector; it is still to be added.
-  __device__ ColumnSums(bool centered, int boundary, const Vector& first)
+  // `first` is the column's first vector, and `second` the next if there is one; both are still to
+  // be added.
+  __device__ ColumnSums(bool centered, int boundary, const Vector& first, const Vector& second)
       : centered_(centered), boundary_(min(boundary, kCount)) {
     if (!centered) return;
     A values[kCount];
-    Unpack<T>(first, values);
-    if constexpr (kParts == 2) {
-      A second = values[kCount - 1];
+    Unpack<T>(Average<T>(first, second), values);
+    if constexpr (kParts == kCount) {
 #pragma unroll
-      for (int i = kCount - 2; i > 0; --i) second = i >= boundary_ ? values[i] : second;
+      for (int i = 0; i < kCount; ++i) reference_[i] = values[i];
+    } else if constexpr (kParts == 2) {
+      const A low = boundary_ > 1 ? Middle(values[0], values[1]) : values[0];
+      const A high = boundary_ < kCount - 1 ? Middle(values[kCount - 2], values[kCount - 1])
+                                            : values[kCount - 1];
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) reference_[i] = i < boundary_ ? values[0] : second;
+      for (int i = 0; i < kCount; ++i) reference_[i] = i < boundary_ ? low : high;
     } else {
 #pragma unroll
-      for (int i = 0; i < kReferences; ++i) reference_[i] = values[i];
+      for (int width = kCount / 2; width > 0; width /= 2) {
+#pragma unroll
+        for (int i = 0; i < width; ++i) values[i] = Middle(values[i], values[i + width]);
+      }
+      reference_[0] = values[0];
     }
   }
 
@@ -121,21 +129,15 @@ class ColumnSums {
 
   // The moments of channels [begin, end) of the column.
   __device__ Moments<A> Part(int vectors, int begin, int end) const {
-    Moments<A> part;
-    part.count = static_cast<A>(vectors * max(end - begin, 0));
-    A sum = 0;
+    A reference = 0, sum = 0, squares = 0;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       if (i < begin || i >= end) continue;
-      if (i == begin) part.reference = reference_[kParts == 1 ? 0 : i];
+      if (i == begin) reference = reference_[kParts == 1 ? 0 : i];
       sum += sum_[i];
-      part.m2 += squares_[i];
+      squares += squares_[i];
     }
-    if (part.count == 0) return Moments<A>();
-    if (!centered_) return part;
-    part.mean = Quotient(sum, part.count);
-    part.m2 = Fma(-sum, part.mean, part.m2);
-    return part;
+    return MomentsOfSums(reference, sum, squares, vectors * max(end - begin, 0), centered_);
   }
 
   bool centered_;
@@ -195,21 +197,26 @@ __device__ inline Moments<Accumulator<T>> MergeRows(const Moments<Accumulator<T>
       }
     }
   };
-  // The mean stays relative to the first partial's reference: the merge of all blocks rounds it.
   Moments<A> merged;
   merged.reference = partials[group.Place(0)].reference;
-  const SetMerge<A> merge(merged.reference);
   A sum = 0;
-  for_share([&](const Moments<A>& partial) {
-    merged.count += partial.count;
-    sum = merge.AddMean(partial, sum);
-  });
-  merged.count = GroupSum(merged.count, kLanes);
-  sum = GroupSum(sum, kLanes);
-  if (merged.count != 0) merged.mean = Quotient(sum, merged.count);
-  for_share([&](const Moments<A>& partial) { merged.m2 += merge.M2(partial, merged.mean); });
-  merged.m2 = GroupSum(merged.m2, kLanes);
-  return merged;
+#pragma unroll 1
+  for (bool again = false;; again = true) {
+    const SetMerge<A> merge(merged.reference);
+    merged.count = merged.m2 = sum = 0;
+    for_share([&](const Moments<A>& partial) {
+      merged.count += partial.count;
+      sum = merge.AddMean(partial, sum);
+    });
+    GroupSums(&merged.count, &sum, kLanes);
+    if (merged.count == 0) return merged;
+    merged.mean = Quotient(sum, merged.count);
+    for_share([&](const Moments<A>& partial) { merged.m2 += merge.M2(partial, merged.mean); });
+    merged.m2 = GroupSum(merged.m2, kLanes);
+    // An outlier may have drawn the first reference more than two deviations from the mean.
+    if (again || !(sum * merged.mean > 4 * merged.m2)) return merged;
+    merged.reference += merged.mean;
+  }
 }
 
 // How a thread scales the channels of its column: y = (x - mean) * factor + offset.

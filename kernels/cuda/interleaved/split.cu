@@ -74,7 +74,9 @@ __device__ inline ColumnSums<T, kParts> SumWhole(const TileColumn& column, int b
                                                  bool centered, int boundary) {
   Vector vectors[kUnroll];
   LoadWhole(column, begin, end, vectors);
-  ColumnSums<T, kParts> sums(centered, boundary, vectors[0]);
+  Vector second = vectors[0];
+  if (begin + 1 < end) second = vectors[1];
+  ColumnSums<T, kParts> sums(centered, boundary, vectors[0], second);
   for (;;) {
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
@@ -93,7 +95,7 @@ __device__ inline ColumnSums<T, kParts> SumAny(const TileColumn& column, int beg
   const auto load = [&](int i) {
     return LoadColumn<T>(column.x + i * column.step, column.present, column.x_width);
   };
-  ColumnSums<T, kParts> sums(centered, boundary, load(begin));
+  ColumnSums<T, kParts> sums(centered, boundary, load(begin), load(min(begin + 1, end - 1)));
 #pragma unroll 1
   for (int i = begin; i < end; ++i) sums.Add(load(i));
   return sums;

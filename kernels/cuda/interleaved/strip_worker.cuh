@@ -103,8 +103,17 @@ class StripWorker {
   // Sums the vectors as they arrive and leaves the partials in shared memory.
   __device__ void LeavePartials() {
     if constexpr (kHeld == 0) AwaitCopyGroups(chunks_ - 1);
-    ColumnSums<T, kParts> sums(batch_.centered, thread_.left_in_group,
-                               kHeld > 0 ? held_[0] : *slot_);
+    Vector first = held_[0], second;
+    if constexpr (kHeld == 0) first = *slot_;
+    second = first;
+    if (column_.count > 1) {
+      if constexpr (kHeld > 1) {
+        second = held_[1];
+      } else {
+        second = slot_[plan_.threads];
+      }
+    }
+    ColumnSums<T, kParts> sums(batch_.centered, thread_.left_in_group, first, second);
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
       if (i < column_.count) sums.Add(held_[i]);

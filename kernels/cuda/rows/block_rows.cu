@@ -3,7 +3,8 @@
 //
 // Phases: every lane loads its vectors of the row; lanes merge their sums by shuffles; each warp
 // writes its partial to shared memory, and after one barrier every warp merges all partials for
-// itself; every lane scales what it holds and stores it.
+// itself; every lane scales what it holds and stores it. 16-bit rows whose sums were taken too far
+// from the mean are summed again before that (shared_reference.cuh).
 // Bytes: each element is read once and written once; gamma and beta per element come from the L1
 // cache, which only the blocks' parameters stay in.
 // Occupancy: as many blocks as registers hold, 70 to 128 KiB of rows on a multiprocessor of 256 KiB
@@ -63,19 +64,6 @@ __device__ Partial<T> SumRunOfWarp(const Tile& held, Vector (&vectors)[G], int e
   }
 }
 
-// Merges what `kWidth` lanes have of as many warps; `reference` is the first one's.
-template <typename T, int kWidth>
-__device__ Moments<Accumulator<T>> MergeWarps(const Partial<T>& partial, Accumulator<T> reference,
-                                              int elements, bool centered) {
-  if constexpr (kSharedReference<T>) {
-    const Partial<T> sums =
-        AddLanes(centered ? Around(reference, partial) : partial, kWidth, centered);
-    return MomentsOfSums(reference, sums.sum, sums.squares, elements, centered);
-  } else {
-    return MergeLanes(partial, static_cast<Accumulator<T>>(elements), kWidth, centered);
-  }
-}
-
 template <typename T, bool kAligned, typename Params, int G, int kThreads>
 __global__ void __launch_bounds__(kThreads,
                                   MinBlocks(WantedBlocks<T, kAligned, Params>(G, kThreads),
@@ -107,11 +95,30 @@ __global__ void __launch_bounds__(kThreads,
   const Partial<T> run = SumRunOfWarp<T>(held, vectors, present, batch.centered);
   if (lane == 0) partials[warp] = run;
   __syncthreads();
+  const int elements = row_bytes / static_cast<int>(sizeof(T));
   const int other = lane % kMergeLanes;
   const bool is_warp = other < static_cast<int>(blockDim.x / kLanes);
   const Partial<T> partial = is_warp ? partials[other] : Partial<T>();
-  const Moments<A> whole = MergeWarps<T, kMergeLanes>(
-      partial, partials[0].reference, row_bytes / static_cast<int>(sizeof(T)), batch.centered);
+  Moments<A> whole;
+  if constexpr (kSharedReference<T>) {
+    const bool centered = batch.centered;
+    const Partial<T> around = centered ? Around(partials[0].reference, partial) : partial;
+    const Partial<T> sums = AddLanes(around, kMergeLanes, centered);
+    whole = MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
+    // The first warp's reference may be too far from the mean, or another's, which it came from.
+    const float squares = fmaxf(partial.squares, sums.squares);
+    if (__any_sync(kAllLanes, centered && IsFar(squares, whole.m2))) {
+      const Partial<T> again =
+          AddLanes(held.SumTogetherAgain(vectors, whole.reference), kLanes, true);
+      __syncthreads();
+      if (lane == 0) partials[warp] = again;
+      __syncthreads();
+      const Partial<T> all = AddLanes(is_warp ? partials[other] : Partial<T>(), kMergeLanes, true);
+      whole = MomentsOfSums(whole.reference, all.sum, all.squares, elements, true);
+    }
+  } else {
+    whole = MergeLanes(partial, static_cast<A>(elements), kMergeLanes, batch.centered);
+  }
   const RowScale<A> scale = FinishRow(whole, batch.eps, batch.centered);
   held.Finish(params, batch, scale, vectors);
 }

@@ -1,13 +1,12 @@
 // Statistics of 16-bit rows in registers: sums around one reference.
 //
-// All lanes of a warp sum relative to the same value, the mean of the first vector of its lane 0,
-// so that a merge adds sums and squares at once, in one butterfly where MergeLanes takes two, one
-// after the other. What that costs is accuracy: with a reference that is the mean of k of the row's
-// n elements, (reference - mean)^2 is at most n / k variances (Cauchy and Schwarz), so that the
-// squares exceed the row's M2 by a factor of 1 + n / k at most, and the variance loses as much of
-// its 24 bits. Rows of this folder in registers have n / k up to 4096 where an outlier meets the
-// reference, and 1 or so elsewhere: the deviation is right to 1.2e-4 then, a quarter of a unit in
-// the last place of float16.
+// All lanes of a warp sum relative to the same value, a mean of elements of its lane 0's first
+// vector, so that a merge adds sums and squares at once, in one butterfly where MergeLanes takes
+// two, one after the other. That is accurate as long as the reference is near the row's mean. An
+// outlier in that vector moves it away: the squares exceed the row's M2 by a factor of up to n / 4,
+// n elements to a row, and mean and variance lose as much of their 24 bits. The sums themselves
+// tell (IsFar), and such a row is summed again around the mean that came out. One in 10^4 rows of
+// normal numbers is.
 
 #ifndef NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
 #define NORMD_KERNELS_CUDA_ROWS_SHARED_REFERENCE_CUH_
@@ -31,16 +30,8 @@ struct ReferenceSums {
   A count = 0;
 };
 
-// The mean of the first `present` elements of a vector, exact where they are equal.
-template <typename T>
-__device__ inline float MeanOfHead(const Vector& vector, int present) {
-  float values[kPerVector<T>];
-  Unpack<T>(vector, values);
-  if (present < kPerVector<T>) return values[0];
-  const float low = (values[0] + values[1]) + (values[2] + values[3]);
-  const float high = (values[4] + values[5]) + (values[6] + values[7]);
-  return (low + high) * 0.125f;
-}
+// Whether a reference is more than two deviations from the mean, by the squares around it and M2.
+__device__ inline bool IsFar(float squares, float m2) { return squares > 5 * m2; }
 
 // The sums of a lane's first `whole` vectors, which are at most kMost, and of the first `present`
 // elements of `last`. `width` lanes, of which the first has elements, share the reference; all 32
@@ -52,7 +43,7 @@ __device__ inline ReferenceSums<float> SumAround(const Vector (&vectors)[G], int
   ReferenceSums<float> result;
   if (centered) {
     const float own =
-        whole > 0 ? MeanOfHead<T>(vectors[0], kPerVector<T>) : MeanOfHead<T>(last, present);
+        MeanOfHead<T>(Select(whole > 0, vectors[0], last), whole > 0 ? kPerVector<T> : present);
     result.reference = __shfl_sync(kAllLanes, own, 0, width);
   }
   float sum[2] = {0, 0};
@@ -118,6 +109,13 @@ __device__ inline ReferenceSums<float> SumWholeAround(const Vector (&vectors)[G]
   return result;
 }
 
+// Adds an element to a lane's sums around a reference that is known.
+__device__ inline void AddAgain(float element, ReferenceSums<float>* sums) {
+  const float value = element - sums->reference;
+  sums->sum += value;
+  sums->squares = Fma(value, value, sums->squares);
+}
+
 // Adds up those of `width` lanes; every lane gets the result. One branch for all steps: shuffles
 // on both sides of a branch in each would follow one another.
 __device__ inline ReferenceSums<float> AddLanes(ReferenceSums<float> lane, int width,
@@ -126,12 +124,7 @@ __device__ inline ReferenceSums<float> AddLanes(ReferenceSums<float> lane, int w
     lane.squares = GroupSum(lane.squares, width);
     return lane;
   }
-  for (int offset = width / 2; offset > 0; offset /= 2) {
-    const float sum = __shfl_xor_sync(kAllLanes, lane.sum, offset);
-    const float squares = __shfl_xor_sync(kAllLanes, lane.squares, offset);
-    lane.sum += sum;
-    lane.squares += squares;
-  }
+  GroupSums(&lane.sum, &lane.squares, width);
   return lane;
 }
 

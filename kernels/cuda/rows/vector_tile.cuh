@@ -261,6 +261,20 @@ class VectorTile {
   __device__ ReferenceSums<A> SumTogether(const Vector (&vectors)[G], bool centered) const {
     return SumWholeAround<T>(vectors, Whole(), width_, centered);
   }
+  // Around a reference that is given.
+  __device__ ReferenceSums<A> SumTogetherAgain(Vector (&vectors)[G], A reference) const {
+    ReferenceSums<A> sums = {reference};
+    InTurn(vectors, [&](int i, const Vector& vector) {
+      A values[kCount];
+      Unpack<T>(vector, values);
+#pragma unroll
+      for (const A value : values) {
+        if (i < Whole()) AddAgain(value, &sums);
+      }
+      return vector;
+    });
+    return sums;
+  }
 
   // What can be asked for of the parameters before the row's statistics are known; Finish takes it.
   template <typename Params>

@@ -50,7 +50,14 @@ __device__ Moments<Accumulator<T>> SumRow(const Tile& run, Vector (&vectors)[G],
   using A = Accumulator<T>;
   if constexpr (kSharedReference<T>) {
     const ReferenceSums<A> sums = AddLanes(run.SumTogether(vectors, centered), width, centered);
-    return MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
+    Moments<A> row = MomentsOfSums(sums.reference, sums.sum, sums.squares, elements, centered);
+    const bool far = centered && IsFar(sums.squares, row.m2);
+    if (__any_sync(kAllLanes, far)) {  // The warp's other rows keep it company.
+      const ReferenceSums<A> again =
+          AddLanes(run.SumTogetherAgain(vectors, row.reference), width, true);
+      if (far) row = MomentsOfSums(again.reference, again.sum, again.squares, elements, true);
+    }
+    return row;
   } else {
     return MergeLanes(run.Sum(vectors, centered), static_cast<A>(elements), width, centered);
   }

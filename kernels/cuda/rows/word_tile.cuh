@@ -84,6 +84,19 @@ class WordTile {
       return SumAround<T, G>(vectors, whole, vectors[G - 1], present, step_.width, centered);
     });
   }
+  // As VectorTile's, from memory: to exchange the words once more would take registers.
+  __device__ ReferenceSums<A> SumTogetherAgain(const Vector (&)[G], A reference) const {
+    ReferenceSums<A> sums = {reference};
+    const T* const x = reinterpret_cast<const T*>(row_.x + begin_);
+    const int elements = bytes_ / static_cast<int>(sizeof(T));
+#pragma unroll 1
+    for (int first = step_.lane * kCount; first < elements; first += step_.width * kCount) {
+      const int end = min(first + kCount, elements);
+#pragma unroll 4
+      for (int i = first; i < end; ++i) AddAgain(Widen(x[i]), &sums);
+    }
+    return sums;
+  }
 
   // As VectorTile's.
   template <typename Params>

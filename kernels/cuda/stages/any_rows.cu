@@ -39,8 +39,8 @@ __device__ inline void ForVectors(const StageTeam<>& team, std::int64_t length,
   }
 }
 
-// Sums a thread's elements vector by vector, where the order allows: relative to the first of each
-// chunk.
+// Sums a thread's elements vector by vector, where the order allows: relative to the mean of the
+// first vector of each chunk.
 template <typename T>
 class StreamedSums {
  public:
@@ -51,7 +51,7 @@ class StreamedSums {
 
   __device__ void Add(const A (&values)[kCount], int present) {
     if (present == 0) return;
-    if (count_ == 0) reference_ = values[0];
+    if (count_ == 0) reference_ = MeanOfHead<T>(values, present);
     count_ += present;
     if (statistics_ == Statistics::kMeanVariance) {
       AddDeviations<T>(values, present, reference_, 0, sums_, squares_);

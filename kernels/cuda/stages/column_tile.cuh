@@ -282,8 +282,8 @@ class Columns {
     }
   }
 
-  // As LaneSums takes it: the mean of what the thread holds, or for 16 bits the first element that
-  // the warp holds of the position, so that its sums need no more than to be added.
+  // The mean of what the thread holds, or for 16 bits that of the first channels that the warp
+  // holds of the position, so that its sums need no more than to be added.
   __device__ void Reference(int count, float (&reference)[kCount]) const {
     if constexpr (kMeanReference<T>) {
       ForValues([&](int j, float value) { reference[j] += value; });
@@ -292,11 +292,14 @@ class Columns {
         value = count > 0 ? Quotient(value, static_cast<float>(count)) : 0;
       }
     } else {
+      Vector own = x_[0];
+      if (held_ > 1) own = Average<T>(own, x_[1]);
+      if (held_ > 3) own = Average<T>(own, Average<T>(x_[2], x_[3]));
       const int first = static_cast<int>(threadIdx.x) & (min(place_.vectors, kLanes) - 1);
-      Unpack<T>(make_uint4(
-                    __shfl_sync(kAllLanes, x_[0].x, first), __shfl_sync(kAllLanes, x_[0].y, first),
-                    __shfl_sync(kAllLanes, x_[0].z, first), __shfl_sync(kAllLanes, x_[0].w, first)),
-                reference);
+      Unpack<T>(
+          make_uint4(__shfl_sync(kAllLanes, own.x, first), __shfl_sync(kAllLanes, own.y, first),
+                     __shfl_sync(kAllLanes, own.z, first), __shfl_sync(kAllLanes, own.w, first)),
+          reference);
     }
   }
 

@@ -30,7 +30,7 @@ struct LeanKind {
   static constexpr bool kOther = kOtherIn;          // Always.
   static constexpr bool kModulated = kModulatedBy;  // By scale, shift and gate.
   static constexpr bool kQuantized = kQuantizedTo;
-  // With kStraight: whether statistics are of squares, else of mean and variance.
+  // Whether statistics are of squares; else, with kStraight, of mean and variance.
   static constexpr bool kSquares = kSquaresOf;
   // Whether statistics may be of absolutes; and whether results may have x's type for all that.
   static constexpr bool kAbsolutes = kModulated && !kStraight;

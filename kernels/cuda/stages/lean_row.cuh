@@ -53,7 +53,7 @@ class LeanRow {
   __device__ Moments<float> Sum() const {
     if constexpr (Kind::kStraight) return SumAll();
     return MomentsOfVectors<T, Kind::kVectors, Kind::kAbsolutes>(
-        batch_.statistics, [&](int i, float(&values)[kCount]) { Unpack<T>(x_[i], values); },
+        statistics(), [&](int i, float(&values)[kCount]) { Unpack<T>(x_[i], values); },
         [&](int i) { return Exists(i) ? kCount : 0; });
   }
 
@@ -89,7 +89,7 @@ class LeanRow {
 
   // The statistics as far as sums, merges and means depend on them.
   __device__ Statistics statistics() const {
-    if constexpr (!Kind::kStraight) return batch_.statistics;
+    if constexpr (!Kind::kStraight && !Kind::kSquares) return batch_.statistics;
     return Kind::kSquares ? Statistics::kMeanSquare : Statistics::kMeanVariance;
   }
 
@@ -120,7 +120,7 @@ class LeanRow {
       }
       if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<float>(count));
     } else if (kCentered && Exists(0)) {
-      reference = FirstElement<T>(x_[0]);
+      if constexpr (!kMeanReference<T>) reference = MeanOfHead<T>(x_[0], kCount);
     }
 #pragma unroll
     for (int i = 0; i < Kind::kVectors; ++i) {

@@ -308,9 +308,13 @@ cudaError_t EnqueueOne(const Launch& launch, const StageBatch& batch, bool modul
   if (quantized) {
     return EnqueueRows<LeanKind<T, kVectors, false, false, false, true>>(launch, batch);
   }
-  return kMany || batch.affine
-             ? EnqueueRows<LeanKind<T, kVectors, false, false, false, false>>(launch, batch)
-             : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch);
+  if (kMany || batch.affine) {
+    return EnqueueRows<LeanKind<T, kVectors, false, false, false, false>>(launch, batch);
+  }
+  return launch.spec.statistics == Statistics::kMeanVariance
+             ? EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare>>(launch, batch)
+             : EnqueueRows<LeanKind<T, kVectors, false, false, false, false, kBare, true>>(launch,
+                                                                                           batch);
 }
 
 // Whether rows with a second tensor can have kDirect: gamma and perhaps beta of x's type, or with

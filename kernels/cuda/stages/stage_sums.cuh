@@ -134,7 +134,7 @@ __device__ inline Moments<Accumulator<T>> MomentsOfVectors(Statistics statistics
       if (count > 0) reference = Quotient(sum[0] + sum[1], static_cast<A>(count));
     } else {
       get(0, values);
-      reference = present(0) > 0 ? values[0] : A(0);
+      reference = present(0) > 0 ? MeanOfHead<T>(values, present(0)) : A(0);
     }
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
