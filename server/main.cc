@@ -282,16 +282,25 @@ HttpTlsContext MetricsTlsOf(const ServerConfig& config, const CertificateStore* 
 }
 
 // What of `config` does not fit under the limits of the process's mappings and memory is lowered,
-// and the log says so.
-ServerConfig FittedToProcess(ServerConfig config) {
+// and the log says so. ResourceExhausted where no budget would fit.
+absl::StatusOr<ServerConfig> FittedToProcess(ServerConfig config) {
   const std::int64_t mappings = MappingsLeft();
   const std::string fewer = FitToMappings(config, mappings);
   if (!fewer.empty()) {
     spdlog::warn("{} mappings are left (vm.max_map_count), of which regions may take half: {}",
                  mappings, fewer);
   }
-  const std::int64_t left = MemoryLeft();
+  const std::int64_t threads = SetLittleAside();
+  std::int64_t left = MemoryLeft();
   if (left == kNoMemoryLimit) return config;
+  left -= threads;
+  if (left < kLeastMemoryBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("memory: ", left + threads,
+                     " bytes are left (RLIMIT_AS, RLIMIT_DATA, control groups), "
+                     "wanted at least ",
+                     kLeastMemoryBytes + threads));
+  }
   // Of --device=auto it is not known yet whether there are devices.
   const bool may_have_devices =
       config.device != "cpu" && !absl::string_view(NORMD_CUDA_VERSION).empty();
@@ -301,8 +310,7 @@ ServerConfig FittedToProcess(ServerConfig config) {
 }
 
 // The parts of the server in the order in which they start; they end in the reverse order.
-int Serve(const ServerConfig& given, ServerLog& log) {
-  const ServerConfig config = FittedToProcess(given);
+int Serve(const ServerConfig& config, ServerLog& log) {
   SteadyClock clock;
   const std::unique_ptr<Metrics> metrics =
       CreateMetrics({NORMD_VERSION, NORMD_CUDA_VERSION}, MetricsOptions{config.max_model_series});
@@ -410,5 +418,6 @@ int main(int argc, char** argv) {
   normd::BlockStopSignals();
   normd::ServerLog log(STDERR_FILENO, line->config.log_level);
   normd::PassOnGrpcLog();
-  return normd::Serve(line->config, log);
+  const auto fitted = normd::FittedToProcess(line->config);
+  return fitted.ok() ? normd::Serve(*fitted, log) : normd::StartFailed(fitted.status());
 }

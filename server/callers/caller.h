@@ -43,6 +43,7 @@ struct DeliveredCounts {
   std::atomic<std::int64_t> bytes{0};
   std::atomic<std::int64_t> messages{0};
   std::atomic<std::int64_t> open_streams{0};
+  std::atomic<std::int64_t> calls_inside{0};  // See CallInside.
 
   void Add(std::int64_t message_bytes) {
     bytes.fetch_add(message_bytes, std::memory_order_relaxed);
@@ -84,6 +85,29 @@ struct Caller {
 
   // Unix sockets share one, as gRPC has one name for all of them.
   bool is_one_connection() const { return name.rfind("unix:", 0) != 0; }
+};
+
+// A call of one message that has reached its handler, until it is over or its client gone: gRPC
+// waits for nothing of it. Not thread-safe; `caller` outlives it and may be null.
+class CallInside {
+ public:
+  explicit CallInside(Caller* caller) : caller_(caller) { Count(1); }
+  ~CallInside() { Leave(); }
+  CallInside(const CallInside&) = delete;
+  CallInside& operator=(const CallInside&) = delete;
+
+  void Leave() {
+    Count(-1);
+    caller_ = nullptr;
+  }
+
+ private:
+  void Count(std::int64_t change) {
+    if (caller_ == nullptr) return;
+    caller_->delivered.calls_inside.fetch_add(change, std::memory_order_relaxed);
+  }
+
+  Caller* caller_;
 };
 
 // Whom a call counts against: its connection, and its identity where there is one, else its peer.

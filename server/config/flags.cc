@@ -90,11 +90,10 @@ void AddBudgets(FlagSet& flags, ServerConfig& c) {
   flags.AddBytes("max_metadata_bytes", &c.max_metadata_bytes, 16 * kKiB,
                  "Metadata of one call, as HTTP/2 counts it: names, values and 32 bytes for each.",
                  From(kKiB, kMiB));
-  flags.AddBytes(
-      "max_transport_bytes", &c.max_transport_bytes, kGiB,
-      "What gRPC may hold of messages on their way in and out; as it fills, clients may send "
-      "less; 0: no limit.",
-      From(0));
+  flags.AddBytes("max_transport_bytes", &c.max_transport_bytes, kGiB,
+                 "What gRPC may hold of messages that are not whole yet; before that, the address "
+                 "with the most of them loses connections; 0: no limit.",
+                 From(0));
   flags.Add("max_connection_share", &c.max_connection_share, 0.5, "SHARE",
             "How much one connection may have of max_inflight_bytes and of max_inflight_requests: "
             "this share of what is free and its own together; 1: no bound, for a proxy in front.",

@@ -10,6 +10,9 @@
 
 namespace normd {
 
+// With less no budget keeps gRPC from ending the process.
+inline constexpr std::int64_t kLeastMemoryBytes = std::int64_t{128} << 20;
+
 // Lowers max_transport_bytes, max_inflight_bytes, pool_bytes, max_request_bytes and
 // stream_window_bytes, and with shared memory max_locked_shared_bytes and
 // max_identity_locked_shared_bytes, of a valid `config` to what fits into `memory_left` bytes

@@ -24,8 +24,13 @@ constexpr std::uint64_t kWakeId = 0;
 constexpr std::uint64_t kFirstListenerId = 1;
 
 constexpr Duration kCalmCheck = std::chrono::milliseconds(100);
-constexpr Duration kSuspiciousCheck = std::chrono::milliseconds(10);
+constexpr int kSuspiciousMillis = 10;
 constexpr std::int64_t kSuspiciousBytes = std::int64_t{1} << 20;
+// While no more than this is undelivered in all, the heap shows now and then what else there is.
+constexpr std::int64_t kCalmBytes = std::int64_t{16} << 20;
+constexpr Duration kCalmHeapInterval = std::chrono::seconds(1);
+// At so much beyond twice what was undelivered, the heap is asked again whether it holds that.
+constexpr std::int64_t kAskHeapBytes = std::int64_t{64} << 20;
 // Between two looks at the connections that are being closed.
 constexpr int kCloseRoundMillis = 5;
 // What may arrive behind the acknowledgement before a held connection reads as readable. Linux
@@ -40,6 +45,20 @@ TimePoint Now() { return std::chrono::steady_clock::now(); }
 // A unix socket is for its owner, and for root, who may do anything. Its mode says so too, but a
 // file may be given another.
 bool MayUseSocket(std::optional<uid_t> uid) { return uid == geteuid() || uid == uid_t{0}; }
+
+// Between two looks at connections with much undelivered: what comes meanwhile, about a MiB a
+// millisecond, must be little beside the limit.
+int SuspiciousMillis(const TrafficLimits& limits) {
+  constexpr std::int64_t kBytesPerMilli = std::int64_t{64} << 20;
+  if (limits.process_bytes == 0) return kSuspiciousMillis;
+  return static_cast<int>(
+      std::clamp<std::int64_t>(limits.process_bytes / kBytesPerMilli, 1, kSuspiciousMillis));
+}
+
+// What has been there for a second weighs twice: fast uploads in progress have nothing so old.
+std::int64_t WeightOf(const Undelivered& undelivered) {
+  return undelivered.bytes() + undelivered.old_bytes();
+}
 
 }  // namespace
 
@@ -153,7 +172,7 @@ void ConnectionLoop::RunTimers() {
 int ConnectionLoop::WaitMillis() const {
   if (closing()) return kCloseRoundMillis;
   if (!held_.empty()) return 1;
-  if (!active_.empty() && suspicious_) return 10;
+  if (!active_.empty() && suspicious_) return SuspiciousMillis(options_.traffic);
   if (!active_.empty() || !openings_.empty()) return 100;
   if (acceptor_.paused() || trim_.waits()) return 100;
   return -1;
@@ -323,20 +342,67 @@ void ConnectionLoop::CheckOpenings(TimePoint now) {
 }
 
 void ConnectionLoop::CheckTraffic(TimePoint now) {
-  std::int64_t undelivered = 0;
+  std::int64_t sum = 0;
+  std::int64_t grown = 0;
   std::int64_t most = 0;
+  oversize_.clear();
   std::erase_if(active_, [&](std::uint64_t id) {
     const auto found = connections_.find(id);
-    if (found == connections_.end() || !Sample(id, *found->second, now)) return true;
-    undelivered += found->second->undelivered.bytes();
-    most = std::max(most, found->second->undelivered.bytes());
+    if (found == connections_.end()) return true;
+    const std::int64_t before = found->second->undelivered.bytes();
+    if (!Sample(id, *found->second, now)) return true;
+    const std::int64_t bytes = found->second->undelivered.bytes();
+    sum += bytes;
+    grown += std::max<std::int64_t>(bytes - before, 0);
+    most = std::max(most, bytes);
     return false;
   });
-  metrics_.SetUndelivered(undelivered);
-  const std::int64_t limit = options_.traffic.process_bytes;
-  if (limit > 0 && undelivered > limit) EndWorst();
+  undelivered_ = std::min(sum, undelivered_ + grown);
+  AskHeap(now);
+  EndOversize();
+  EndWorst();
+  metrics_.SetUndelivered(undelivered_);
   suspicious_ = most > kSuspiciousBytes;
-  next_traffic_check_ = now + (suspicious_ ? kSuspiciousCheck : kCalmCheck);
+  next_traffic_check_ =
+      now +
+      (suspicious_ ? std::chrono::milliseconds(SuspiciousMillis(options_.traffic)) : kCalmCheck);
+}
+
+// While other calls go on, no count shows what gRPC has thrown away of those that were cancelled.
+// The heap does: nothing is undelivered that it does not hold.
+void ConnectionLoop::AskHeap(TimePoint now) {
+  const bool calm = undelivered_ <= kCalmBytes;
+  const bool asks = calm ? now >= next_calm_heap_ : undelivered_ > ask_heap_above_;
+  if (!callbacks_.heap_bytes || (!asks && oversize_.empty())) return;
+  const std::int64_t heap = callbacks_.heap_bytes();
+  if (heap == 0) return;
+  if (calm) {
+    heap_without_ = heap - undelivered_;
+    next_calm_heap_ = now + kCalmHeapInterval;
+  }
+  const std::int64_t held = std::max<std::int64_t>(heap - heap_without_, 0);
+  for (const std::uint64_t id : active_) connections_.at(id)->undelivered.Cap(held);
+  undelivered_ = std::min(undelivered_, held);
+  ask_heap_above_ = 2 * undelivered_ + kAskHeapBytes;
+  const std::int64_t limit = options_.traffic.process_bytes;
+  if (limit > 0) ask_heap_above_ = std::min(ask_heap_above_, limit);
+}
+
+void ConnectionLoop::EndOversize() {
+  for (const std::uint64_t id : oversize_) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second;
+    if (connection.undelivered.bytes() <= options_.traffic.connection_bytes) continue;
+    EndForBytes(id, connection, ConnectionEnding::kOversize);
+  }
+}
+
+void ConnectionLoop::EndForBytes(std::uint64_t id, Connection& connection, ConnectionEnding why) {
+  undelivered_ = std::max<std::int64_t>(undelivered_ - connection.undelivered.bytes(), 0);
+  Cut(id, connection, why);
+  std::erase(active_, id);
+  next_calm_heap_ = Now() + kCalmHeapInterval;  // Until gRPC has let go of it.
 }
 
 // False when the connection is active no more.
@@ -347,15 +413,17 @@ bool ConnectionLoop::Sample(std::uint64_t id, Connection& connection, TimePoint 
   sample.delivered_messages = delivered.messages.load(std::memory_order_relaxed);
   sample.delivered_bytes = delivered.bytes.load(std::memory_order_relaxed);
   sample.open_streams = delivered.open_streams.load(std::memory_order_relaxed);
+  const std::int64_t calls_inside = delivered.calls_inside.load(std::memory_order_relaxed);
   const TcpCounters counters = ReadTcpCounters(connection.socket.get());
   if (counters.closed) return Forget(id), false;
   sample.received_bytes = counters.received_bytes;
   switch (connection.undelivered.Add(sample, options_.traffic)) {
-    case TrafficVerdict::kOversize: return Cut(id, connection, ConnectionEnding::kOversize), false;
+    case TrafficVerdict::kOversize: oversize_.push_back(id); break;
     case TrafficVerdict::kStalled:
       return Cut(id, connection, ConnectionEnding::kMessageTimeout), false;
     case TrafficVerdict::kFine: break;
   }
+  ForgetCancelled(connection, calls_inside, counters.received_bytes, now);
   if (HasTooManyStreams(connection, counters.received_bytes, now)) {
     return Cut(id, connection, ConnectionEnding::kOversize), false;
   }
@@ -373,24 +441,41 @@ bool ConnectionLoop::HasTooManyStreams(Connection& connection, std::int64_t rece
       !callbacks_.streams_of || !connection.streams.IsDue(received_bytes, now)) {
     return false;
   }
-  connection.streams.Set(callbacks_.streams_of(connection.peer.grpc_peer), received_bytes, now);
+  const auto streams = callbacks_.streams_of(connection.peer.grpc_peer);
+  connection.streams.Set(streams.has_value() ? streams->open : 0, received_bytes, now);
   return connection.streams.count() > options_.max_streams;
 }
 
-// Whoever has held the most for a second goes first: fast uploads in progress have nothing so old.
-void ConnectionLoop::EndWorst() {
-  Connection* worst = nullptr;
-  std::uint64_t worst_id = 0;
-  for (const std::uint64_t id : active_) {
-    Connection& connection = *connections_.at(id);
-    if (worst == nullptr || connection.undelivered.old_bytes() > worst->undelivered.old_bytes()) {
-      worst = &connection;
-      worst_id = id;
-    }
+void ConnectionLoop::ForgetCancelled(Connection& connection, std::int64_t calls_inside,
+                                     std::int64_t received_bytes, TimePoint now) {
+  if (connection.undelivered.bytes() <= Undelivered::kNoticeableBytes || connection.peer.is_unix ||
+      !callbacks_.streams_of || !connection.waiting.IsDue(now)) {
+    return;
   }
-  if (worst == nullptr || worst->undelivered.old_bytes() < kSuspiciousBytes) return;
-  Cut(worst_id, *worst, ConnectionEnding::kTransportBytes);
-  std::erase(active_, worst_id);
+  const auto streams = callbacks_.streams_of(connection.peer.grpc_peer);
+  if (!streams.has_value()) return;
+  connection.undelivered.Cap(
+      connection.waiting.MostHeld(calls_inside, *streams, received_bytes, now));
+}
+
+// The connection with the most goes first, of the address with the most: others find room.
+void ConnectionLoop::EndWorst() {
+  const std::int64_t limit = options_.traffic.process_bytes;
+  while (limit > 0 && undelivered_ > limit && !active_.empty()) {
+    absl::flat_hash_map<std::string, std::int64_t> of_peers;
+    for (const std::uint64_t id : active_) {
+      const Connection& connection = *connections_.at(id);
+      of_peers[connection.peer.share] += WeightOf(connection.undelivered);
+    }
+    const auto rank = [&](std::uint64_t id) {
+      const Connection& connection = *connections_.at(id);
+      return std::pair(of_peers.at(connection.peer.share), WeightOf(connection.undelivered));
+    };
+    const std::uint64_t worst =
+        *std::max_element(active_.begin(), active_.end(),
+                          [&](std::uint64_t a, std::uint64_t b) { return rank(a) < rank(b); });
+    EndForBytes(worst, *connections_.at(worst), ConnectionEnding::kTransportBytes);
+  }
 }
 
 // The new owner reads the end of the connection from its own descriptor.

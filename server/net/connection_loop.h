@@ -77,10 +77,13 @@ class ConnectionLoop {
     std::function<void(int socket, std::string first_bytes)> take;
     // Whether a new client finds room, at each change. On the loop's thread.
     std::function<void(bool room)> on_room;
-    // How many streams the new owner holds of the connection of this client, by gRPC's name. On the
-    // loop's thread, for connections with TLS over TCP, each at most ten times a second. May be
-    // null.
-    std::function<std::int64_t(const std::string& grpc_peer)> streams_of = nullptr;
+    // What streams the new owner has of the connection of this client, by gRPC's name; none where
+    // it cannot say. On the loop's thread, for connections over TCP, each at most twenty times a
+    // second. May be null.
+    std::function<std::optional<StreamCounts>(const std::string& grpc_peer)> streams_of = nullptr;
+    // The heap in which the new owners hold what arrives; 0 where it is unknown. On the loop's
+    // thread: once a second, and more often while much is undelivered. May be null.
+    std::function<std::int64_t()> heap_bytes = nullptr;
   };
 
   // `callers` and `metrics` outlive it. Accepts from here on.
@@ -127,6 +130,7 @@ class ConnectionLoop {
     Undelivered undelivered;
     std::int64_t received_bytes = 0;  // At the last sample.
     StreamCount streams;
+    WaitingStreams waiting;
   };
   using Connections = std::unordered_map<std::uint64_t, std::unique_ptr<Connection>>;
 
@@ -148,7 +152,12 @@ class ConnectionLoop {
   void CheckTraffic(TimePoint now);
   bool Sample(std::uint64_t id, Connection& connection, TimePoint now);
   bool HasTooManyStreams(Connection& connection, std::int64_t received_bytes, TimePoint now);
+  void ForgetCancelled(Connection& connection, std::int64_t calls_inside,
+                       std::int64_t received_bytes, TimePoint now);
+  void AskHeap(TimePoint now);
+  void EndOversize();
   void EndWorst();
+  void EndForBytes(std::uint64_t id, Connection& connection, ConnectionEnding why);
   void Cut(std::uint64_t id, Connection& connection, ConnectionEnding why);
   void Forget(std::uint64_t id);
   void UpdateRoom();
@@ -176,7 +185,14 @@ class ConnectionLoop {
   std::vector<std::uint64_t> active_;
   std::uint64_t next_id_;
   bool room_ = true;
-  bool suspicious_ = false;  // Some connection has much undelivered.
+  bool suspicious_ = false;              // Some connection has much undelivered.
+  std::vector<std::uint64_t> oversize_;  // By their estimates; in CheckTraffic alone.
+  // Of all connections together: no more than their estimates nor than the heap has grown.
+  std::int64_t undelivered_ = 0;
+  // What the heap had beside it while that was little.
+  std::int64_t heap_without_ = 0;
+  TimePoint next_calm_heap_ = TimePoint::min();
+  std::int64_t ask_heap_above_ = 0;  // Of `undelivered_`.
   TimePoint next_traffic_check_;
   HeapTrim trim_;
   RefusalLog refusal_log_;

@@ -73,7 +73,9 @@ ConnectionOpening::Step ConnectionOpening::ReadHttp2(int socket) {
       greeted_ = true;
       Send(socket, rules_.settings);
     }
-    if (taken < static_cast<std::size_t>(there)) return Step::kMore;  // A part of a frame's head.
+    // A part of a frame's head, which the buffer's end has not cut: nobody tells of bytes again
+    // that are there already.
+    if (taken == 0) return Step::kMore;
   }
 }
 

@@ -1,6 +1,8 @@
 #include "server/net/process_limits.h"
 
 #include <dirent.h>
+#include <malloc.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -117,6 +120,29 @@ std::int64_t MappingsLeft() {
 std::int64_t MemoryLeft() {
   return std::min(
       {LeftOf(RLIMIT_AS, "VmSize:"), LeftOf(RLIMIT_DATA, "VmData:"), LeftOfControlGroups()});
+}
+
+std::int64_t SetLittleAside() {
+  // Each heap beside the first sets 64 MiB aside, each stack 8 MiB, by glibc's defaults.
+  constexpr std::int64_t kStackBytes = std::int64_t{1} << 20;
+  constexpr std::int64_t kThreads = 24;
+  constexpr std::int64_t kThreadsOfACore = 8;
+  // Below, more heaps would take from the budgets; one costs time.
+  constexpr std::int64_t kAmple = std::int64_t{4} << 30;
+  const std::int64_t left = std::min(LeftOf(RLIMIT_AS, "VmSize:"), LeftOf(RLIMIT_DATA, "VmData:"));
+  if (left == kNoMemoryLimit) return 0;
+  if (left < kAmple) mallopt(M_ARENA_MAX, 1);
+  pthread_attr_t attributes;
+  pthread_getattr_default_np(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_setattr_default_np(&attributes);
+  pthread_attr_destroy(&attributes);
+  return kStackBytes * (kThreads + kThreadsOfACore * std::thread::hardware_concurrency());
+}
+
+std::int64_t HeapBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<std::int64_t>(info.uordblks + info.hblkhd);
 }
 
 }  // namespace normd

@@ -23,6 +23,15 @@ inline constexpr std::int64_t kNoMemoryLimit = std::numeric_limits<std::int64_t>
 // limit.
 std::int64_t MemoryLeft();
 
+// Where limits count memory that is only set aside (RLIMIT_AS, RLIMIT_DATA), sets little aside from
+// here on: small stacks and, where little is left, one heap. Returns what the threads that a server
+// starts will take of those limits; 0 without them. Before the threads start.
+std::int64_t SetLittleAside();
+
+// What the heap has handed out, and was not given back; 0 where it cannot be known (sanitizers).
+// Takes each arena's lock for a look at its free pieces.
+std::int64_t HeapBytes();
+
 }  // namespace normd
 
 #endif  // NORMD_SERVER_NET_PROCESS_LIMITS_H_

@@ -4,6 +4,7 @@
 #ifndef NORMD_SERVER_NET_UNDELIVERED_H_
 #define NORMD_SERVER_NET_UNDELIVERED_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -41,9 +42,10 @@ struct TrafficLimits {
 enum class TrafficVerdict { kFine, kOversize, kStalled };
 
 // An estimate that never exceeds what is undelivered by more than kNoticeableBytes for a client
-// that sends what gRPC's clients send: frames' heads, metadata, window updates and pings are
-// allowed for generously, so that an honest connection's estimate falls back to 0 with its last
-// message. What is allowed to a connection that delivers nothing ends at kAllowanceBytes, so a
+// that sends what gRPC's clients send and cancels nothing: frames' heads, metadata, window updates
+// and pings are allowed for generously, so that an honest connection's estimate falls back to 0
+// with its last message. What gRPC has thrown away of cancelled calls counts until the owner calls
+// Cap. What is allowed to a connection that delivers nothing ends at kAllowanceBytes, so a
 // message that drips in below every rate is noticed too. Not thread-safe.
 class Undelivered {
  public:
@@ -54,6 +56,9 @@ class Undelivered {
   explicit Undelivered(TimePoint begin) : last_{begin}, window_{begin}, second_{begin} {}
 
   TrafficVerdict Add(const TrafficSample& sample, const TrafficLimits& limits);
+
+  // No more than `most_bytes` are undelivered.
+  void Cap(std::int64_t most_bytes) { bytes_ = std::min(bytes_, most_bytes); }
 
   std::int64_t bytes() const { return bytes_; }
   // Those that have been there for a second: what a fast upload sends has not.

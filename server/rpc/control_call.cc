@@ -107,7 +107,7 @@ absl::Status ControlCall::StillWanted() const {
 // that calls which nobody waits for keep no others out. One whose turn has just come finds out by
 // itself.
 void ControlCall::OnCancel() {
-  call_.Cancel();
+  Cancel();
   if (thread_ != nullptr && thread_->Withdraw(ticket_)) End(StillWanted(), 0);
   if (late_end_ != nullptr) late_end_->End(StillWanted());
 }

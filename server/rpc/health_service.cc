@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "server/callers/caller.h"
 #include "server/rpc/call_arrival.h"
 #include "server/rpc/received_message.h"
 #include "server/rpc/status.h"
@@ -37,7 +38,11 @@ grpc::Status Closed() {
 // sent after it, the last state alone.
 class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  Watcher(HealthService& service, std::string name) : service_(service), name_(std::move(name)) {}
+  Watcher(HealthService& service, std::string name, std::shared_ptr<Caller> caller)
+      : service_(service),
+        name_(std::move(name)),
+        caller_(std::move(caller)),
+        inside_(caller_.get()) {}
 
   // With the service's lock held, as are all functions below that have no lock of their own.
   void Update(Status status) {
@@ -60,6 +65,7 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
     }
   }
   void OnCancel() override {
+    inside_.Leave();
     MutexLock lock(service_.mutex_);
     End(grpc::Status::CANCELLED);
   }
@@ -86,6 +92,8 @@ class HealthService::Watcher final : public grpc::ServerWriteReactor<grpc::ByteB
 
   HealthService& service_;
   const std::string name_;
+  const std::shared_ptr<Caller> caller_;  // shared: as any call's.
+  CallInside inside_;
   grpc::ByteBuffer response_;
   Status wanted_ = HealthCheckResponse::UNKNOWN;
   Status sent_ = HealthCheckResponse::UNKNOWN;  // Nothing yet: no name has this status.
@@ -170,7 +178,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   HealthCheckRequest request;
   const absl::Status refused = Accept(*context, *message, "HealthWatch", request);
   const std::string& name = request.service();
-  auto* const watcher = new Watcher(*this, name);
+  auto* const watcher = new Watcher(*this, name, CallerOf(*context, environment_.callers));
   MutexLock lock(mutex_);
   if (!refused.ok()) {
     watcher->End(ToGrpc(refused, Duration(0), *context));

@@ -41,7 +41,7 @@ void NormalizeCall::Complete(Completion&& completion) {
 }
 
 void NormalizeCall::OnCancel() {
-  call_.Cancel();
+  Cancel();
   environment_.accept.queue.Cancel(exchange_.request_id());
 }
 

@@ -51,8 +51,14 @@ void SetUpMessages(const ServerOptions& options, grpc::ServerBuilder& builder) {
                                options.max_connection_calls + kMaxIdleStreams);
   }
   if (options.max_transport_bytes > 0) {
+    // Far from full while the loop ends whoever has sent the most (TrafficOf): a full quota closes
+    // everybody's windows and costs calls that gRPC picks at random. The inputs of requests inside
+    // lie in it too, and those of requests that are being refused.
+    constexpr std::int64_t kMost = std::int64_t{1} << 50;
+    const std::int64_t expected =
+        std::min(options.max_transport_bytes, kMost) + std::min(options.max_inflight_bytes, kMost);
     grpc::ResourceQuota quota("normd");
-    quota.Resize(static_cast<std::size_t>(options.max_transport_bytes));
+    quota.Resize(static_cast<std::size_t>(expected + expected / 2));
     builder.SetResourceQuota(quota);
   }
   // gRPC checks a compressed message's size before it inflates it: a megabyte on the wire could
@@ -72,7 +78,7 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
           ? kUnlimited
           : std::max(kRefusableBytes, options.max_connection_calls *
                                           (options.max_request_bytes + kMaxRequestOverheadBytes));
-  // Before gRPC's own measure is full, at which it cancels whatever call it finds first.
+  // The rest is for what arrives before the loop has seen it.
   limits.process_bytes = options.max_transport_bytes / 8 * 7;
   limits.message_timeout = options.connections.message_timeout;
   limits.min_bytes_per_second = options.connections.min_bytes_per_second;
@@ -170,12 +176,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     to.HandleNewConnection(&connection);
   };
   callbacks.on_room = [&readiness](bool room) { readiness.SetRoom(room); };
-  if (options.tls != nullptr) {
-    made->streams_ = std::make_unique<TransportStreams>();
-    callbacks.streams_of = [&streams = *made->streams_](const std::string& peer) {
-      return streams.OpenOf(peer, std::chrono::steady_clock::now());
-    };
-  }
+  callbacks.streams_of = [&streams = made->streams_](const std::string& peer) {
+    return streams.CountsOf(peer, std::chrono::steady_clock::now());
+  };
+  callbacks.heap_bytes = HeapBytes;
   made->loop_ = std::make_unique<ConnectionLoop>(
       LoopOf(options, metadata_bytes), *std::move(listener), std::move(callbacks),
       environment.accept.callers, environment.accept.metrics.ForConnections());

@@ -53,10 +53,11 @@ struct ServerOptions {
   // Calls of one connection that may be inside at once (Admission bounds them): HTTP/2 lets
   // kMaxIdleStreams more be open. 0: gRPC's default, which is no limit.
   int max_connection_calls = 0;
-  // What gRPC may hold for messages on their way in and out, beside what our own budgets count: as
-  // it fills up, gRPC closes the windows in which clients may send, and at the end it cancels calls
-  // (RESOURCE_EXHAUSTED, without a retry hint). 0: no limit.
+  // What gRPC may hold of messages on their way, beside those of requests inside: above it, the
+  // address that has sent most of them loses connections. 0: no limit.
   std::int64_t max_transport_bytes = 0;
+  // What requests inside may have, of which gRPC holds the inputs.
+  std::int64_t max_inflight_bytes = 0;
   ConnectionOptions connections = {};
   // A second address, whose connections are the admin listener's; empty: none.
   std::string admin_listen = {};
@@ -118,9 +119,9 @@ class Server {
   Readiness& readiness_;
   const std::string address_;
   const int port_;
-  std::string admin_address_;                  // Constant after Start.
-  std::unique_ptr<TransportStreams> streams_;  // With TLS.
-  std::unique_ptr<ConnectionLoop> loop_;       // Until Shutdown. It calls the rest.
+  std::string admin_address_;  // Constant after Start.
+  TransportStreams streams_;
+  std::unique_ptr<ConnectionLoop> loop_;  // Until Shutdown. It calls the rest.
 };
 
 }  // namespace normd

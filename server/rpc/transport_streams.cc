@@ -66,7 +66,7 @@ void TransportStreams::Learn(std::int64_t from) {
   }
 }
 
-std::int64_t TransportStreams::OpenOf(const std::string& peer, TimePoint now) {
+std::optional<StreamCounts> TransportStreams::CountsOf(const std::string& peer, TimePoint now) {
   auto known = sockets_.find(peer);
   if (known == sockets_.end()) {
     Learn(next_);
@@ -81,15 +81,15 @@ std::int64_t TransportStreams::OpenOf(const std::string& peer, TimePoint now) {
     next_full_ = now + kFullInterval;
     known = sockets_.find(peer);
   }
-  if (known == sockets_.end()) return 0;
+  if (known == sockets_.end()) return std::nullopt;
   const json socket = Parse(grpc_channelz_get_socket(known->second));
   const json& data = Within(Within(socket, "socket"), "data");
   if (data.empty()) {  // The connection has ended, and a later one may have its client's name.
     sockets_.erase(known);
-    return 0;
+    return std::nullopt;
   }
-  return NumberOf(data, "streamsStarted") - NumberOf(data, "streamsSucceeded") -
-         NumberOf(data, "streamsFailed");
+  const std::int64_t ended = NumberOf(data, "streamsSucceeded") + NumberOf(data, "streamsFailed");
+  return StreamCounts{NumberOf(data, "streamsStarted") - ended, ended};
 }
 
 }  // namespace normd

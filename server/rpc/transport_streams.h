@@ -4,10 +4,12 @@
 #define NORMD_SERVER_RPC_TRANSPORT_STREAMS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "base/clock.h"
+#include "server/net/stream_count.h"
 
 namespace normd {
 
@@ -19,8 +21,9 @@ class TransportStreams {
   TransportStreams();
 
   // For a connection by its client's name, "ipv4:192.0.2.1:4711", as grpc_call_get_peer has it;
-  // 0 for one that gRPC does not know, or not yet. Some ten microseconds, and more the first time.
-  std::int64_t OpenOf(const std::string& peer, TimePoint now);
+  // none for one that gRPC does not know, or not yet. Some ten microseconds, and more the first
+  // time.
+  std::optional<StreamCounts> CountsOf(const std::string& peer, TimePoint now);
 
  private:
   // Adds the connections that have come with the number `from` or a later one.

@@ -9,7 +9,13 @@ UnaryCall::UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& 
                      Method method)
     : environment_(environment),
       context_(context),
-      call_(environment.accept, ArrivalOf(context, method, environment.accept)) {}
+      call_(environment.accept, ArrivalOf(context, method, environment.accept)),
+      inside_(call_.caller()) {}
+
+void UnaryCall::Cancel() {
+  call_.Cancel();
+  inside_.Leave();
+}
 
 void UnaryCall::End(const absl::Status& status, std::size_t response_bytes) {
   const grpc::Status answer = ToGrpc(call_.End(status), environment_.options.retry_after, context_);

@@ -11,6 +11,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/accept/call_context.h"
+#include "server/callers/caller.h"
 #include "server/rpc/call_environment.h"
 
 namespace normd {
@@ -29,6 +30,8 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   UnaryCall(CallEnvironment& environment, grpc::CallbackServerContext& context, Method method);
   ~UnaryCall() override = default;
 
+  // The client is gone. For OnCancel.
+  void Cancel();
   // Finishes the call, with a response of so many bytes if `status` is OK. Exactly once; the call
   // may be over when it returns.
   void End(const absl::Status& status, std::size_t response_bytes);
@@ -40,6 +43,7 @@ class UnaryCall : public grpc::ServerUnaryReactor {
   CallContext call_;
 
  private:
+  CallInside inside_;
   ResponseWatch::Entry response_;
 };
 

@@ -142,6 +142,8 @@ class Connection:
             data = self.socket.recv(1 << 16)
         except (socket.timeout, ConnectionError):
             return False
+        finally:
+            self.socket.settimeout(10.0)
         if not data:
             self.closed = True
             return False

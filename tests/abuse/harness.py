@@ -133,9 +133,10 @@ class Normd:
                                             preexec_fn=limit if limits else None)
         self.grpc = self.metrics_address = None
         if stderr is None and wait:
-            wait_until(self._serves, 60, "the server starts")
+            wait_until(self.find_addresses, 60, "the server starts")
 
-    def _serves(self):
+    def find_addresses(self):
+        """False before it serves."""
         require(self.process.poll() is None, f"normd ended: {self.log()}")
         match = re.search(r"serving: grpc=(\S+) metrics=(\S+)", self.log())
         if match:

@@ -9,7 +9,8 @@ from harness import Certificates, require, scenario, wait_until
 from scenarios_baseline import baseline
 from scenarios_connections import (continuation_flood, honest_traffic, metadata_flood,
                                    metadata_of_idle_calls, ping_flood, rapid_reset)
-from scenarios_messages import drip, half_sent, little_oversize, oversize, slow_upload
+from scenarios_messages import (cancelled_uploads, drip, half_sent, half_sent_crowd, little_oversize,
+                                oversize, slow_upload)
 
 
 def behind_tls(promise, function, long_only=False):
@@ -31,6 +32,8 @@ behind_tls("calls that are opened and reset at once harm nobody else", rapid_res
 behind_tls("honest traffic leaves nothing behind that could be held against it", honest_traffic)
 behind_tls("a message that drips in is noticed, and ends its connection", drip)
 behind_tls("half-sent requests are given up after --message_timeout", half_sent)
+behind_tls("half-sent requests of one address cost the calls of another nothing", half_sent_crowd)
+behind_tls("uploads that are cancelled at any point leave nothing", cancelled_uploads)
 behind_tls("a slow upload above the least rate goes through", slow_upload, long_only=True)
 behind_tls("a message far above --max_request_bytes ends its connection", oversize)
 behind_tls("messages little above --max_request_bytes get a status", little_oversize)

@@ -163,7 +163,8 @@ TEST(OptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(Error({"--model=m", "--shape=1xx"}), HasSubstr("shape"));
   EXPECT_THAT(Error({"--model=m", "--dtype=int8"}), HasSubstr("dtype"));
   EXPECT_THAT(Error({"--mix=a:x"}), HasSubstr("mix"));
-  EXPECT_THAT(Error({"--model=m", "--concurrency=0"}), HasSubstr("--concurrency: 0, wanted from 1"));
+  EXPECT_THAT(Error({"--model=m", "--concurrency=0"}),
+              HasSubstr("--concurrency: 0, wanted from 1"));
   EXPECT_THAT(Error({"--model=m", "--rate=-1"}), HasSubstr("--rate"));
   EXPECT_THAT(Error({"--model=m", "--rate=nan"}), HasSubstr("--rate"));
   EXPECT_THAT(Error({"--model=m", "--arrival=often"}), HasSubstr("--arrival: \"often\""));

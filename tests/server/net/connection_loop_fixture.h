@@ -128,10 +128,11 @@ class ConnectionLoopTest : public ::testing::Test {
       changed_.SignalAll();
     };
     callbacks.streams_of = [this](const std::string& peer) {
-      EXPECT_EQ(peer.substr(0, 15), "ipv4:127.0.0.1:");
+      EXPECT_EQ(peer.substr(0, 11), "ipv4:127.0.");
       ++counts_;
-      return streams_.load();
+      return StreamCounts{streams_, ended_};
     };
+    callbacks.heap_bytes = [this] { return heap_ += heap_growth_; };
     loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
                                              callers_, metrics_);
   }
@@ -201,6 +202,18 @@ class ConnectionLoopTest : public ::testing::Test {
     return taken;
   }
 
+  // Sends what the owner reads and keeps, or what it has taken when its connection ends.
+  void Upload(Client& client, Taken& taken, std::int64_t bytes) {
+    std::string block(1 << 16, 'x');
+    for (std::int64_t sent = 0; sent < bytes; sent += static_cast<std::int64_t>(block.size())) {
+      client.Send(block);
+      if (recv(taken.socket.get(), block.data(), block.size(), MSG_WAITALL) <= 0) return;
+    }
+  }
+  std::int64_t Ended(ConnectionEnding why) const {
+    return metrics_.ended[static_cast<std::size_t>(why)];
+  }
+
   std::string NameOf(const Client& client) const {
     return "ipv4:127.0.0.1:" + std::to_string(client.source_port());
   }
@@ -213,7 +226,10 @@ class ConnectionLoopTest : public ::testing::Test {
   Mutex mutex_;
   CondVar changed_;
   std::deque<Taken> taken_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<std::int64_t> streams_{0};
+  std::atomic<std::int64_t> streams_{1};
+  std::atomic<std::int64_t> ended_{0};
+  std::atomic<std::int64_t> heap_{0};
+  std::atomic<std::int64_t> heap_growth_{0};  // At each look.
   std::atomic<int> counts_{0};
   bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);

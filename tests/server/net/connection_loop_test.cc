@@ -115,6 +115,95 @@ TEST_F(ConnectionLoopTest, EndsWhatReceivesMoreThanIsDelivered) {
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 1);
 }
 
+constexpr std::int64_t kMiB = 1 << 20;
+
+// In whatever order they came, and however new it is: the next address finds room.
+TEST_F(ConnectionLoopTest, TheAddressThatHoldsTheMostMakesRoom) {
+  for (const bool most_first : {true, false}) {
+    ConnectionLoopOptions options = Options();
+    options.traffic.connection_bytes = 1000 * kMiB;
+    options.traffic.process_bytes = 24 * kMiB;
+    Start(options);
+    const std::int64_t before = Ended(ConnectionEnding::kTransportBytes);
+    // One connection holds the most, and two of another address hold more together.
+    Client honest(port_, "127.0.0.3");
+    Client first(port_, "127.0.0.2");
+    Client second(port_, "127.0.0.2");
+    Taken of_honest = Serve(honest);
+    Taken of_first = Serve(first);
+    Taken of_second = Serve(second);
+    if (most_first) Upload(honest, of_honest, 9 * kMiB);
+    Upload(first, of_first, 8 * kMiB);
+    if (!most_first) Upload(honest, of_honest, 9 * kMiB);
+    Upload(second, of_second, 20 * kMiB);
+    while (Ended(ConnectionEnding::kTransportBytes) == before) std::this_thread::yield();
+    char left[100];
+    EXPECT_GT(recv(of_honest.socket.get(), left, sizeof(left), MSG_PEEK | MSG_DONTWAIT), 0);
+    WaitOpen(2);
+    loop_.reset();
+  }
+}
+
+TEST_F(ConnectionLoopTest, WhatTheHeapDoesNotHoldIsHeldAgainstNobody) {
+  ConnectionLoopOptions options = Options();
+  options.traffic.connection_bytes = 24 * kMiB;
+  options.traffic.process_bytes = 24 * kMiB;
+  heap_ = 100 * kMiB;
+  Start(options);
+  Client client(port_);
+  Taken taken = Serve(client);
+  Upload(client, taken, 200 * kMiB);
+  EXPECT_EQ(metrics_.open, 1);
+  heap_growth_ = 100 * kMiB;
+  Upload(client, taken, 200 * kMiB);
+  WaitOpen(0);
+}
+
+TEST_F(ConnectionLoopTest, NothingIsUndeliveredWhereNoStreamWaits) {
+  ConnectionLoopOptions options = Options();
+  options.traffic.message_timeout = std::chrono::seconds(2);
+  options.traffic.min_bytes_per_second = 4096;
+  options.traffic.connection_bytes = 1000 * kMiB;
+  streams_ = 1;
+  Start(options);
+  Client client(port_);
+  Taken taken = Serve(client);
+  const std::shared_ptr<Caller> caller = callers_.Find(NameOf(client));
+  {
+    const CallInside inside(caller.get());
+    Upload(client, taken, 2 * kMiB);
+    while (metrics_.undelivered_bytes == 0) std::this_thread::yield();
+    while (metrics_.undelivered_bytes > Undelivered::kNoticeableBytes) std::this_thread::yield();
+    EXPECT_EQ(metrics_.open, 1);
+  }
+  // Its stream waits now.
+  Upload(client, taken, 2 * kMiB);
+  while (Ended(ConnectionEnding::kMessageTimeout) == 0) std::this_thread::yield();
+}
+
+// A client may send more than is read at once before it hears of the server's settings; it then
+// waits for them.
+TEST_F(ConnectionLoopTest, AnOpeningIsReadToItsEndWhereverItIsCut) {
+  ConnectionLoopOptions options = Options();
+  options.handshake_timeout = std::chrono::seconds(2);
+  Start(options);
+  constexpr std::size_t kReadAtOnce = 16384;
+  constexpr std::size_t kHeadBytes = 9;
+  for (std::size_t cut = 0; cut <= kHeadBytes; ++cut) {
+    // A frame of an unknown type, after which `cut` bytes of the next one's head are read.
+    const std::size_t size = kReadAtOnce - kHello.size() - kHeadBytes - cut;
+    const std::string head{
+        '\0', static_cast<char>(size >> 8), static_cast<char>(size), 'u', 0, 0, 0, 0, 0};
+    Client client(port_);
+    client.Send(kHello + head + std::string(size, 'x') + kAck);
+    while (NothingTaken() && Ended(ConnectionEnding::kHandshakeTimeout) == 0) {
+      std::this_thread::yield();
+    }
+    ASSERT_FALSE(NothingTaken()) << cut;
+    Take();
+  }
+}
+
 TEST_F(ConnectionLoopTest, ACallerKnowsByWhichListenerItCame) {
   Start(Options());
   Client client(port_);

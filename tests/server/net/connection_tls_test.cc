@@ -125,16 +125,16 @@ TEST_F(ConnectionTlsTest, WithTlsEndsAConnectionWithTooManyStreams) {
   client.Send(TlsHello());
   Taken taken = Take();
   std::vector<char> buffer(1 << 16);
-  const auto send_until_counted = [&](int counts) {
-    while (counts_ < counts) {
+  const auto send_while = [&](const auto& going) {
+    while (going()) {
       client.Send(std::string(1 << 10, 'x'));
       (void)!recv(taken.socket.get(), buffer.data(), buffer.size(), 0);
     }
   };
-  send_until_counted(2);
+  send_while([&] { return counts_ < 2; });
   EXPECT_EQ(metrics_.ended[static_cast<std::size_t>(ConnectionEnding::kOversize)], 0);
   streams_ = 101;
-  send_until_counted(counts_ + 1);
+  send_while([&] { return Ended(ConnectionEnding::kOversize) == 0; });
   EXPECT_TRUE(client.Closed());
   taken.socket.Reset();
   WaitOpen(0);

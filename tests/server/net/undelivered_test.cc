@@ -5,6 +5,8 @@
 #include <chrono>
 #include <random>
 
+#include "server/net/stream_count.h"
+
 namespace normd {
 namespace {
 
@@ -215,6 +217,73 @@ TEST(UndeliveredTest, OldBytesHaveBeenThereForASecond) {
     busy.After(milliseconds(50), 0, 8 * kMiB, 1);
     EXPECT_EQ(busy.undelivered().old_bytes(), 0);
   }
+}
+
+TEST(UndeliveredTest, IsCappedByWhatIsKnownOtherwise) {
+  Traffic traffic(Limits());
+  traffic.After(milliseconds(100), 50 * kMiB);
+  Undelivered undelivered = traffic.undelivered();
+  undelivered.Cap(60 * kMiB);
+  EXPECT_GT(undelivered.bytes(), 49 * kMiB);
+  undelivered.Cap(2 * kMiB);
+  EXPECT_EQ(undelivered.bytes(), 2 * kMiB);
+}
+
+// Any order of beginnings, messages, ends and looks, with some of them within a look. A handler
+// hears of its call's end before the look after the next.
+TEST(WaitingStreamsTest, NeverOverlooksAStreamThatWaits) {
+  std::mt19937 random(20261126);
+  for (int round = 0; round < 2000; ++round) {
+    WaitingStreams waiting;
+    StreamCounts streams;
+    std::int64_t waits = 0;
+    std::int64_t inside =
+        0;  // By the handlers' count: with those whose end they have not heard of.
+    std::int64_t not_heard = 0;
+    const auto anything = [&] {
+      const std::uint64_t what = random() % 4;
+      if (what == 0) {
+        ++streams.open;
+        ++waits;
+      } else if (what == 1 && waits > 0) {
+        --waits;
+        ++inside;
+      } else if (what == 2 && waits > 0) {
+        --waits;
+        --streams.open;
+        ++streams.ended;
+      } else if (what == 3 && inside > not_heard) {
+        ++not_heard;
+        --streams.open;
+        ++streams.ended;
+      }
+    };
+    TimePoint now{};
+    std::int64_t received = 0;
+    for (int look = 0; look < 20; ++look) {
+      for (std::uint64_t events = random() % 6; events > 0; --events) anything();
+      const std::int64_t counted = inside;
+      for (std::uint64_t events = random() % 3; events > 0; --events) anything();
+      now += WaitingStreams::kTimeBetween;
+      received += 1000;
+      ASSERT_TRUE(waiting.IsDue(now));
+      const std::int64_t most = waiting.MostHeld(counted, streams, received, now);
+      ASSERT_TRUE(waits == 0 || most > received) << round << " " << look;
+      inside -= not_heard;
+      not_heard = 0;
+    }
+  }
+}
+
+TEST(WaitingStreamsTest, APauseShowsThatNothingWaits) {
+  WaitingStreams waiting;
+  const TimePoint begin{};
+  const StreamCounts streams{1, 7};
+  EXPECT_GT(waiting.MostHeld(1, streams, 50 * kMiB, begin), 50 * kMiB) << "may be another's place";
+  EXPECT_FALSE(waiting.IsDue(begin));
+  EXPECT_EQ(waiting.MostHeld(1, streams, 50 * kMiB + 10, begin + seconds(1)), 10);
+  EXPECT_EQ(waiting.MostHeld(0, {0, 8}, 51 * kMiB + 10, begin + seconds(2)), kMiB);
+  EXPECT_GT(waiting.MostHeld(0, {1, 8}, 51 * kMiB + 10, begin + seconds(3)), 50 * kMiB);
 }
 
 }  // namespace
