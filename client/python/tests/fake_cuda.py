@@ -221,7 +221,6 @@ class DeviceServer:
 
     def close(self) -> None:
         self.hold.set()
-        self.reached.set()
         self._server.stop(None).wait(LIMIT_S)
         self._executor.shutdown(wait=False)
         self._real.close()
