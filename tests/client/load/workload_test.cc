@@ -142,7 +142,7 @@ TEST(ParseMixTest, NamesWhatIsWrong) {
   EXPECT_THAT(message("timeout=1s"), HasSubstr("0 fields"));
   EXPECT_THAT(message("stream"), HasSubstr("0 fields"));
   EXPECT_THAT(message("a:1:stream=0"), HasSubstr("stream=0 is not a size"));
-  EXPECT_THAT(message("a:1:stream=1GB"), HasSubstr("stream=1GB is not a size"));
+  EXPECT_THAT(message("a:1:stream=1TB"), HasSubstr("stream=1TB is not a size"));
   EXPECT_THAT(message("a:1:stream=2000MiB"), HasSubstr("stream=2000MiB is not a size"));
   EXPECT_THAT(message("a:4x8:outputs="), HasSubstr("outputs= names no output"));
 }
