@@ -112,7 +112,6 @@ absl::Status Judge(AcceptEnvironment& environment, CallContext& call,
                    const RequestDescription& request, AcceptedRequest& accepted) {
   absl::Status status = call.Authorize();
   if (status.ok()) status = call.AuthorizeModel(request.model);
-  // The driver trusts the handle, so not everybody who may infer may bring one.
   if (status.ok()) status = FindModel(environment, call, request);
   if (!status.ok()) return status;
   const Model& model = *call.model();

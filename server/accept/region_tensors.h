@@ -59,8 +59,8 @@ struct RegionTensors {
 // OutOfRange for a part that does not lie in its region; InvalidArgument for an output's part that
 // is too small, not aligned to its element, of a region that the server may only read, or that
 // overlaps an input or another output, unless it is exactly the input that the model may overwrite,
-// at its address, for indexes and inputs that are not aligned in memory of a device, for indexes of
-// a request with an event, and for tensors on several devices; FailedPrecondition as CheckWhole.
+// at its address, for indexes and inputs that are not aligned in memory of a device, and for
+// tensors on several devices; FailedPrecondition as CheckWhole.
 // Reads nothing of the regions. Never blocks.
 absl::StatusOr<RegionTensors> FindRegionTensors(const RegionScope& scope, const Model& model,
                                                 const RequestDescription& request,

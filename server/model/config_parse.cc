@@ -138,8 +138,7 @@ std::string ValueAdvice(const FieldDescriptor& field, absl::string_view value) {
 
 absl::StatusOr<v1::ModelConfig> ParseModelConfig(
     absl::string_view text, google::protobuf::TextFormat::ParseInfoTree* places) {
-  const TextSchema schema = {v1::ModelConfig::descriptor(),
-                             "normd.v1.ModelConfig.leaky_slope_float", PossibleValues, FieldAdvice,
+  const TextSchema schema = {v1::ModelConfig::descriptor(), PossibleValues, FieldAdvice,
                              ValueAdvice};
   v1::ModelConfig config;
   if (absl::Status status = ParseText(schema, text, config, places); !status.ok()) return status;

@@ -377,7 +377,9 @@ void ConnectionLoop::AskHeap(TimePoint now) {
   const std::int64_t heap = callbacks_.heap_bytes();
   if (heap == 0) return;
   if (calm) {
-    heap_without_ = heap - undelivered_;
+    // What requests give back later would otherwise hide as much that others hold.
+    const std::int64_t inside = callbacks_.inside_bytes ? callbacks_.inside_bytes() : 0;
+    heap_without_ = heap - undelivered_ - inside;
     next_calm_heap_ = now + kCalmHeapInterval;
   }
   const std::int64_t held = std::max<std::int64_t>(heap - heap_without_, 0);

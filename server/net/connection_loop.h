@@ -84,6 +84,8 @@ class ConnectionLoop {
     // The heap in which the new owners hold what arrives; 0 where it is unknown. On the loop's
     // thread: once a second, and more often while much is undelivered. May be null.
     std::function<std::int64_t()> heap_bytes = nullptr;
+    // What of that may belong to requests inside, which will give it back. Likewise.
+    std::function<std::int64_t()> inside_bytes = nullptr;
   };
 
   // `callers` and `metrics` outlive it. Accepts from here on.

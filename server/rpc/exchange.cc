@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Accept(grpc::CallbackServerCo
   return request;
 }
 
-// Beside the tensors, which the request's own lease counts: who compresses a message has both.
+// While a message is inflated. The request's own lease then counts its inputs, which lie there.
 absl::Status Exchange::TakeInflated(std::int64_t bytes) {
   Admission& admission = environment_.admission;
   if (!inflated_.active()) {
@@ -49,6 +49,8 @@ absl::StatusOr<std::unique_ptr<Request>> Exchange::Judge(grpc::CallbackServerCon
   }
   id_ = std::move(description->id);
   decoded_ = std::move(description->owner);
+  // Each byte and each request counts once: what would fit plain fits compressed.
+  inflated_ = Admission::Lease();
   absl::Status status = AcceptRequest(environment_, call_, *description, accepted_);
   if (!status.ok()) return status;
 

@@ -55,7 +55,7 @@ class Exchange {
   const MessageCodec& codec_;
   std::uint64_t request_id_ = 0;
   std::string id_;
-  Admission::Lease inflated_;  // Of a compressed message, inflated.
+  Admission::Lease inflated_;  // Of a message while it is inflated.
   std::vector<grpc::Slice> slices_;
   std::shared_ptr<void> decoded_;  // As RequestDescription::owner.
   AcceptedRequest accepted_;

@@ -76,7 +76,7 @@ TrafficLimits TrafficOf(const ServerOptions& options) {
   limits.connection_bytes =
       options.max_connection_calls == 0
           ? kUnlimited
-          : std::max(kRefusableBytes, options.max_connection_calls *
+          : std::max(kRefusableBytes, (options.max_connection_calls + kMaxIdleStreams) *
                                           (options.max_request_bytes + kMaxRequestOverheadBytes));
   // The rest is for what arrives before the loop has seen it.
   limits.process_bytes = options.max_transport_bytes / 8 * 7;
@@ -180,6 +180,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return streams.CountsOf(peer, std::chrono::steady_clock::now());
   };
   callbacks.heap_bytes = HeapBytes;
+  callbacks.inside_bytes = [&admission = environment.accept.admission] {
+    return admission.inflight_bytes();
+  };
   made->loop_ = std::make_unique<ConnectionLoop>(
       LoopOf(options, metadata_bytes), *std::move(listener), std::move(callbacks),
       environment.accept.callers, environment.accept.metrics.ForConnections());

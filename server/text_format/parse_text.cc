@@ -179,7 +179,7 @@ class TextReader final : private google::protobuf::io::ErrorCollector {
     std::vector<std::string> fields;
     for (int i = 0; i < message.field_count(); ++i) {
       const FieldDescriptor& field = *message.field(i);
-      if (field.full_name() != schema_.hidden) fields.push_back(field.name());
+      fields.push_back(field.name());
     }
     const std::string nearest = advice.empty() ? NearestName(name.text, fields) : "";
     if (!nearest.empty()) advice = absl::StrCat("did you mean \"", nearest, "\"?");

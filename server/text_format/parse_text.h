@@ -21,7 +21,6 @@ inline constexpr std::size_t kMaxQuotedBytes = 40;
 // What the schema's descriptors do not say. A null function adds nothing.
 struct TextSchema {
   const google::protobuf::Descriptor* root;  // Of ParseText's message.
-  absl::string_view hidden = "";             // The full name of a field that is not for files.
   // What may stand in an enum field, where not every named value but 0 may.
   std::string (*possible)(const google::protobuf::FieldDescriptor& field) = nullptr;
   // For a name that is none of `message`'s fields, or a value that is none of `field`'s: what to

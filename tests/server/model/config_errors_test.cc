@@ -135,10 +135,8 @@ TEST(ConfigErrorsTest, AnUnknownFieldHasLineMessageNameAndTheFieldsThere) {
                                               ", wanted one of ")));
     EXPECT_THAT(error, Not(HasSubstr("did you mean")));
     for (int i = 0; i < message.field_count(); ++i) {
-      if (message.field(i)->name() == "leaky_slope_float") continue;
       EXPECT_THAT(error, HasSubstr(message.field(i)->name()));
     }
-    EXPECT_THAT(error, Not(HasSubstr("leaky_slope_float")));
   }
 }
 

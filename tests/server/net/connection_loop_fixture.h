@@ -133,6 +133,7 @@ class ConnectionLoopTest : public ::testing::Test {
       return StreamCounts{streams_, ended_};
     };
     callbacks.heap_bytes = [this] { return heap_ += heap_growth_; };
+    callbacks.inside_bytes = [this] { return inside_.load(); };
     loop_ = std::make_unique<ConnectionLoop>(options, *std::move(listener), std::move(callbacks),
                                              callers_, metrics_);
   }
@@ -230,6 +231,7 @@ class ConnectionLoopTest : public ::testing::Test {
   std::atomic<std::int64_t> ended_{0};
   std::atomic<std::int64_t> heap_{0};
   std::atomic<std::int64_t> heap_growth_{0};  // At each look.
+  std::atomic<std::int64_t> inside_{0};
   std::atomic<int> counts_{0};
   bool owner_is_slow_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<bool> rooms_ ABSL_GUARDED_BY(mutex_);

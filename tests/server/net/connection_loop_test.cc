@@ -159,6 +159,19 @@ TEST_F(ConnectionLoopTest, WhatTheHeapDoesNotHoldIsHeldAgainstNobody) {
   WaitOpen(0);
 }
 
+// The requests that were inside have ended, and the heap is as large as before.
+TEST_F(ConnectionLoopTest, WhatRequestsGiveBackHidesNothing) {
+  ConnectionLoopOptions options = Options();
+  options.traffic.connection_bytes = 24 * kMiB;
+  options.traffic.process_bytes = 24 * kMiB;
+  heap_ = inside_ = 1000 * kMiB;
+  Start(options);
+  Client client(port_);
+  Taken taken = Serve(client);
+  Upload(client, taken, 200 * kMiB);
+  WaitOpen(0);
+}
+
 TEST_F(ConnectionLoopTest, NothingIsUndeliveredWhereNoStreamWaits) {
   ConnectionLoopOptions options = Options();
   options.traffic.message_timeout = std::chrono::seconds(2);

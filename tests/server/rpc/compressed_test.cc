@@ -163,6 +163,22 @@ TEST(CompressedTest, WhatIsInflatedCountsInTheBudgets) {
   EXPECT_EQ(server.stop_parts().admission.inflight_bytes(), 0);
 }
 
+// As a plain one: neither its bytes nor the request are counted twice.
+TEST(CompressedTest, WhatFitsPlainFitsCompressed) {
+  TestServerOptions options;
+  options.admission.max_inflight_bytes = 17 << 19;  // 8.5 MiB: x, y and little else.
+  options.admission.max_inflight_requests = 1;
+  TestServer server(options);
+  const auto channel = server.NewChannel();
+  const std::string request = Zeros(32).SerializeAsString();  // 4 MiB.
+  for (const auto algorithm : {GRPC_COMPRESS_NONE, GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    const Ending ending = MakeCall(channel, By(algorithm), kNormalize, request);
+    EXPECT_TRUE(ending.status.ok()) << ending.status.error_message();
+    server.WaitIdle();
+  }
+  EXPECT_EQ(server.stop_parts().admission.inflight_bytes(), 0);
+}
+
 // Inflate alone.
 
 std::string Deflated(const std::string& text, Encoding encoding) {
