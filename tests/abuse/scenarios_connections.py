@@ -132,12 +132,20 @@ def metadata_flood(context):
                     for kind, _, payload in raw.frames), 10, "refused")
 
 
+def await_hand_over(raw):
+    """Until gRPC reads the connection. What comes before that is bounded: hand_over_flood."""
+    require(raw.send(frame(PING, 0, 0, bytes(8))), "a ping is taken")
+    while not any(kind == PING for kind, _, _ in raw.frames):
+        require(raw.pump(2), "gRPC acknowledges a ping")
+
+
 def metadata_of_idle_calls(context):
     """Calls without a message, each with thousands of entries that take a byte each."""
     with context.normd() as server, server.unharmed():
         memory, peak = server.rss_mib(), 0
         for _ in range(4):
             with Raw(server.address) as raw:
+                await_hand_over(raw)
                 for at in range(400):
                     # The first one adds an entry to HPACK's table, as its number 62.
                     block = CALL + (b"\x40\x01x\x01y" if at == 0 else b"") + b"\xbe" * 2500
@@ -160,10 +168,7 @@ def continuation_flood(context):
     with context.normd("--message_timeout=1s", "--min_message_rate=4194304") as server:
         with server.unharmed():
             with Raw(server.address) as raw:
-                # gRPC has taken the connection over. hand_over_flood begins before that.
-                require(raw.send(frame(PING, 0, 0, bytes(8))), "a ping is taken")
-                while not any(kind == PING for kind, _, _ in raw.frames):
-                    require(raw.pump(2), "gRPC acknowledges a ping")
+                await_hand_over(raw)
                 # One header that claims 1 GiB, so that the parser waits for all of it.
                 begin = CALL + b"\x00\x01x\x7f" + hpack_rest((1 << 30) - 127)
                 raw.send(frame(HEADERS, 0, 1, begin))

@@ -90,6 +90,8 @@ class RegionChurnTest : public testing::RegionFixture {
       request.set_byte_size(kFileBytes);
       inference::SystemSharedMemoryRegisterResponse unused;
       grpc::ClientContext context;
+      // The first call of a client: on a busy machine a connect has failed, and gRPC tries again.
+      context.set_wait_for_ready(true);
       const grpc::Status status = stub_->SystemSharedMemoryRegister(&context, request, &unused);
       EXPECT_TRUE(status.ok()) << status.error_message();
       return status.ok();
