@@ -62,12 +62,17 @@ def main():
     numbers = [number for number, (_, _, long_only, function) in enumerate(harness.SCENARIOS)
                if options.only in function.__name__ and not (options.short and long_only)]
     counts = {"passed": 0, "failed": 0, "skipped": 0}
+    broken = []
     # A process each: a scenario changes its process's limits and counts its descriptors.
     with multiprocessing.get_context("fork").Pool(options.jobs, maxtasksperchild=1) as pool:
         work = [(number, options) for number in numbers]
         for outcome, lines in pool.imap_unordered(play, work):
             counts[outcome] += 1
             print("\n".join(lines), flush=True)
+            if outcome == "failed":
+                broken.append(lines[0])
+    # Once more at the end, which a shortened log still shows.
+    print("\n".join(broken + [""]) if broken else "", end="")
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     sys.exit(1 if counts["failed"] or not counts["passed"] + counts["skipped"] else 0)
 

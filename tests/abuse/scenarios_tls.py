@@ -64,9 +64,14 @@ behind_tls("SETTINGS without end, of which no acknowledgement is read, hold litt
            settings_flood)
 
 
+# What millions of small blocks have left: the C library keeps up to 64 MiB free at the top of each arena
+# beside its first, of which a server has three, and gives no way to ask for them.
+KEPT_IN_ARENAS_MIB = 3 * 64
+
+
 def unacknowledged_calls(context):
     with context.normd("--max_connection_calls=8", "--message_timeout=1s") as server, \
-            server.unharmed():
+            server.unharmed(memory_slack_mib=KEPT_IN_ARENAS_MIB):
         memory = server.rss_mib()
         with Raw(server.address, acknowledge=0) as raw:
             call, peak, end = 1, 0, time.monotonic() + (3 if context.short else 20)
@@ -87,7 +92,7 @@ behind_tls("calls of a client that never acknowledges SETTINGS harm nobody else"
 
 def unacknowledged_metadata(context):
     """Calls with as much metadata as gRPC reads of who acknowledges nothing, compressed to a fiftieth."""
-    with context.normd() as server, server.unharmed():
+    with context.normd() as server, server.unharmed(memory_slack_mib=KEPT_IN_ARENAS_MIB):
         memory, peak = server.rss_mib(), 0
         with Raw(server.address, acknowledge=0) as raw:
             for at in range(20 if context.short else 60):
