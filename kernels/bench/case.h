@@ -49,7 +49,7 @@ Status MakeCase(const std::string& operation, const std::string& dtype, const st
 
 // The seeds' tensors, the comparison table's lines and a few boundary shapes.
 std::vector<Case> DefaultSuite();
-// Every line of kernels/README.md.
+// The suite of docs/experiments.md.
 std::vector<Case> FullSuite();
 
 // Halves the number of samples until the tensor has at most `max_bytes`, and keeps at least one.

@@ -23,7 +23,7 @@ const char kUsage[] =
   --linear=LIST           instead of the norms: the fused layer of samples x in x out, such as
                           1024x8192x8192; on the CPU against oneDNN's matrix product alone
   --precisions=LIST       of the fused layer: float32, tf32, bf16, float32_strict (float32)
-  --suite                 every line of kernels/README.md, with parameters of the tensor's type
+  --suite                 the suite of docs/experiments.md, with parameters of the tensor's type
   --filter=TEXT           keeps the cases whose line contains TEXT
   --threads=N             cpu only: threads of the norm and of the copy (all)
   --min_time=SECONDS      time spent on each case (0.5)
