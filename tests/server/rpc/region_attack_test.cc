@@ -1,5 +1,5 @@
-// What a client may do with shared memory to harm the server or others: a test for each class, by
-// its name in docs/shared_memory.md.
+// What a client may do with shared memory to harm the server or others: a test for each attack of
+// docs/shared_memory.md.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
