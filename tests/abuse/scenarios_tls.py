@@ -1,5 +1,4 @@
-"""What holds behind TLS too, where the accept loop sees no frame (docs/security.md, What TLS changes in
-the bounds)."""
+"""What holds behind TLS too, where the accept loop sees no frame (docs/threat_model.md, Behind TLS)."""
 
 import threading
 import time

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The defaults in SECURITY.md are those of normd.
+"""The defaults in docs/security.md are those of normd.
 
     defaults_test.py --normd=build/dev/bin/normd
 """
@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-SECURITY = pathlib.Path(__file__).resolve().parents[2] / "SECURITY.md"
+SECURITY = pathlib.Path(__file__).resolve().parents[2] / "docs/security.md"
 NONE = "none"
 
 
@@ -36,7 +36,7 @@ def main():
     wanted = defaults_of(parser.parse_args().normd)
     rows = re.findall(r"^\| `--(\w+)` \| `?([^`|]+?)`? \|", SECURITY.read_text(encoding="utf-8"),
                       re.MULTILINE)
-    faults = [f"--{name}: {told} in SECURITY.md, {wanted.get(name, 'no such flag')} in --help"
+    faults = [f"--{name}: {told} in docs/security.md, {wanted.get(name, 'no such flag')} in --help"
               for name, told in rows if wanted.get(name) != told]
     if len(rows) < 20:
         faults.append(f"{len(rows)} rows of flags, wanted 20 or more: is the table still one?")
