@@ -1,4 +1,4 @@
-// Memory with an owner who wants it back.
+// Memory whose owner is told when it is no longer needed.
 
 #ifndef NORMD_BASE_BUFFER_H_
 #define NORMD_BASE_BUFFER_H_
@@ -10,8 +10,8 @@
 
 namespace normd {
 
-// Sole owner of `size` bytes; gives them back on destruction, on whichever thread that happens.
-// Move-only. The release function must not throw and must not block.
+// Sole owner of `size` bytes. The destructor, on any thread, calls the release function, which must
+// not throw and must not block. Move-only.
 class Buffer {
  public:
   using Release = absl::AnyInvocable<void() &&>;

@@ -22,7 +22,7 @@ class Descriptor {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // The caller's from here on.
+  // The caller owns the descriptor from here on.
   int Release() { return std::exchange(fd_, -1); }
   void Reset(int fd = -1) {
     const int old = std::exchange(fd_, fd);

@@ -1,4 +1,4 @@
-// Where bytes lie, and so who can read and write them.
+// The kinds of memory: they decide who can read and write the bytes.
 
 #ifndef NORMD_BASE_MEMORY_H_
 #define NORMD_BASE_MEMORY_H_
@@ -10,13 +10,13 @@ namespace normd {
 
 enum class MemoryKind : std::uint8_t {
   kHost,    // Memory of this process.
-  kPinned,  // The same, page-locked: devices can also address it, by the same pointer.
+  kPinned,  // Page-locked host memory: devices can also address it, by the same pointer.
   kDevice,  // On a device; the host must not touch it.
 };
 
 struct MemoryPlace {
   MemoryKind kind = MemoryKind::kHost;
-  int device = 0;  // With kDevice: which, as it is numbered on this machine.
+  int device = 0;  // With kDevice: the device, as this machine numbers it.
 
   bool OnHost() const { return kind != MemoryKind::kDevice; }
   // "host memory", "pinned memory", "memory of device 1"

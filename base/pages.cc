@@ -16,7 +16,7 @@ std::byte* MapPages(std::size_t bytes) {
   std::byte* data = static_cast<std::byte*>(base) + lead;
   if (lead > 0) munmap(base, lead);
   munmap(data + bytes, kHugePageBytes - lead);
-  // One fault for 2 MiB instead of 512. A system without huge pages refuses, and works on.
+  // One fault for 2 MiB instead of 512. The call fails harmlessly where there are no huge pages.
   madvise(data, bytes, MADV_HUGEPAGE);
   return data;
 }

@@ -10,9 +10,9 @@
 
 namespace normd {
 
-// `text` on one line of printable ASCII: every other byte becomes \n, \t, \r or \xNN, and what
-// exceeds `max_bytes` of the original becomes "...". A backslash is doubled, so that nothing from
-// outside can look like an escape; quotes stay. For every string that a client or a file supplied.
+// `text` on one line of printable ASCII, for every string that a client or a file supplied. Every
+// other byte becomes \n, \t, \r or \xNN, and what exceeds `max_bytes` of the original becomes
+// "...". A backslash is doubled, so that nothing from outside can look like an escape; quotes stay.
 std::string Printable(absl::string_view text, std::size_t max_bytes = 256);
 
 }  // namespace normd

@@ -10,7 +10,7 @@
 namespace normd {
 namespace {
 
-// A payload: nanoseconds in decimal.
+// The key of a status payload: nanoseconds in decimal.
 constexpr char kRetryAfter[] = "normd/retry-after-ns";
 
 }  // namespace

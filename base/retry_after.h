@@ -1,4 +1,4 @@
-// When a call that failed is worth another attempt, carried by its status.
+// When a failed call is worth another attempt, carried by its status.
 
 #ifndef NORMD_BASE_RETRY_AFTER_H_
 #define NORMD_BASE_RETRY_AFTER_H_
@@ -10,9 +10,9 @@
 
 namespace normd {
 
-// The call may succeed as it is after this time, here or elsewhere. No effect on an OK status.
+// The call may succeed unchanged after this time, here or elsewhere. No effect on an OK status.
 void SetRetryAfter(Duration after, absl::Status& status);
-// What SetRetryAfter has set; nullopt if it has not.
+// The time that SetRetryAfter has set; nullopt if it was not called.
 std::optional<Duration> RetryAfterOf(const absl::Status& status);
 
 }  // namespace normd

@@ -26,7 +26,7 @@ class Shape {
  public:
   Shape() = default;
 
-  // InvalidArgument, naming `shape`, the index and the value, for anything else.
+  // InvalidArgument for anything else; it names `shape`, the index and the value.
   static absl::StatusOr<Shape> Create(absl::Span<const std::int64_t> dims);
 
   absl::Span<const std::int64_t> dims() const { return dims_; }

@@ -1,5 +1,5 @@
-// Memory of a device that another process shares by a handle: the driver's few calls, behind a seam
-// so that everything above them is tested without a device.
+// Device memory that another process shares by a handle. The interface lets everything above the
+// driver be tested without a device.
 
 #ifndef NORMD_BASE_SHARED_DEVICE_MEMORY_H_
 #define NORMD_BASE_SHARED_DEVICE_MEMORY_H_
@@ -13,37 +13,37 @@
 
 namespace normd {
 
-// Of a cudaIpcMemHandle_t.
+// The size of a cudaIpcMemHandle_t.
 inline constexpr std::size_t kDeviceHandleBytes = 64;
 
-// Where an opened handle's memory lies.
+// Where the memory of an opened handle lies.
 struct DeviceAllocation {
-  int device = 0;                    // As MemoryPlace counts devices.
-  const std::byte* begin = nullptr;  // Of the whole allocation,
-  std::int64_t bytes = 0;            // and its size.
+  int device = 0;                    // Numbered as in MemoryPlace.
+  const std::byte* begin = nullptr;  // The beginning of the whole allocation.
+  std::int64_t bytes = 0;            // The size of the whole allocation.
 };
 
-// Thread-safe. The calls take up to a millisecond and may wait for the device; none is on the way
-// of a request.
+// Thread-safe. The calls take up to a millisecond and may wait for the device; no request waits for
+// them.
 class SharedDeviceMemory {
  public:
   virtual ~SharedDeviceMemory() = default;
 
-  // How many devices there are, from 0 on, and whether the server computes on this one.
+  // The number of devices, counted from 0, and whether the server computes on this one.
   virtual int device_count() const = 0;
   virtual bool Uses(int device) const = 0;
 
-  // The address of another process's memory, by its handle, for the kernels of `device`.
-  // InvalidArgument for a handle of nothing, of a process that has ended before, or of this
-  // process. The memory stays valid until Close, also when the other process ends. One handle may
-  // be opened several times, each of which is closed.
+  // Maps another process's memory by its handle and returns the address for the kernels of
+  // `device`. InvalidArgument for an invalid handle, one of a process that has ended, or one of
+  // this process. The memory stays valid until Close, even when the other process ends. One handle
+  // may be opened several times; each opening is closed.
   virtual absl::StatusOr<std::byte*> Open(int device, ConstBytes handle) = 0;
   // The allocation that an opened address lies in.
   virtual absl::StatusOr<DeviceAllocation> AllocationOf(int device, const std::byte* address) = 0;
   virtual void Close(int device, std::byte* address) = 0;
 };
 
-// What was opened, until the end of this.
+// An opened handle, closed by the destructor.
 class OpenedDeviceMemory {
  public:
   OpenedDeviceMemory(SharedDeviceMemory& driver, int device, std::byte* data)

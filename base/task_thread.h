@@ -1,4 +1,4 @@
-// One thread for work that may block, so that those who have it to do never wait.
+// One thread for work that may block, so that the threads that submit it never wait.
 
 #ifndef NORMD_BASE_TASK_THREAD_H_
 #define NORMD_BASE_TASK_THREAD_H_
@@ -15,16 +15,16 @@
 
 namespace normd {
 
-// How long a thread pauses behind work that nobody should feel, so that it takes at most a quarter
-// of a core.
+// How long a background thread pauses after it was busy, so that it takes at most a quarter of a
+// core.
 inline Duration PauseAfter(Duration busy) { return 3 * busy; }
 
-// Runs tasks one after the other. Thread-safe. The destructor runs all that was accepted.
+// Runs tasks one after the other. Thread-safe. The destructor runs all accepted tasks.
 class TaskThread {
  public:
   using Task = absl::AnyInvocable<void() &&>;
 
-  // `name`, of at most 15 characters, is what the system shows for the thread.
+  // `name`: at most 15 characters, shown by the system for the thread.
   TaskThread(const char* name, std::size_t max_waiting);
   ~TaskThread();
   TaskThread(const TaskThread&) = delete;
@@ -32,12 +32,12 @@ class TaskThread {
 
   using Ticket = std::uint64_t;  // From 1.
 
-  // 0, and `task` is dropped, when `max_waiting` tasks wait already. A task must not throw.
+  // Returns 0 and drops `task` when `max_waiting` tasks already wait. A task must not throw.
   Ticket Submit(Task task);
-  // True: the task was waiting, is dropped and will not run. False: it has begun, or is done.
+  // True: the task was still waiting and will not run. False: it has begun or is done.
   bool Withdraw(Ticket ticket);
 
-  // From a task: the next one begins so much later, or when the thread ends.
+  // Called by a task: the next one begins after `duration`, or when the thread ends.
   void Pause(Duration duration);
 
  private:
@@ -49,7 +49,7 @@ class TaskThread {
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   std::deque<std::pair<Ticket, Task>> waiting_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  TimePoint next_ ABSL_GUARDED_BY(mutex_){};  // When the next task may begin; of the steady clock.
+  TimePoint next_ ABSL_GUARDED_BY(mutex_){};  // When the next task may begin, on the steady clock.
   std::thread thread_;                        // Last: it uses all of the above.
 };
 
