@@ -24,7 +24,7 @@ constexpr Unit kDecimalUnits[] = {{"TB", 1'000'000'000'000},
                                   {"KB", 1000},
                                   {"kB", 1000}};
 
-// Takes a unit off the end of `text`: the bytes that it stands for, 1 without one.
+// Removes a unit from the end of `text` and returns its bytes; 1 without a unit.
 std::int64_t ConsumeUnit(absl::string_view& text) {
   for (const Unit& unit : kBinaryUnits) {
     if (absl::ConsumeSuffix(&text, unit.name)) return unit.bytes;

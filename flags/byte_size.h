@@ -11,12 +11,12 @@
 
 namespace normd {
 
-// A whole number, which may be negative, with or without a unit: KiB, MiB, GiB and TiB are powers
-// of 1024; kB, KB, MB, GB and TB are powers of 1000. Nothing for any other text, and for a number
-// that 64 bits do not hold.
+// Parses a whole number, which may be negative, with or without a unit. KiB, MiB, GiB and TiB are
+// powers of 1024; kB, KB, MB, GB and TB are powers of 1000. Nullopt for any other text and for a
+// number that 64 bits do not hold.
 std::optional<std::int64_t> ParseByteSize(absl::string_view text);
 
-// In the largest power of 1024 of which it is a multiple: "64MiB", "4097". ParseByteSize reads it.
+// `bytes` in the largest power of 1024 that divides it: "64MiB", "4097". ParseByteSize reads it.
 std::string FormatByteSize(std::int64_t bytes);
 
 }  // namespace normd

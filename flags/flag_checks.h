@@ -1,5 +1,5 @@
-// What the values of flags have to be, for any program. Each check returns what it wants instead;
-// empty: the value will do.
+// Checks of flag values, for any program. A check returns what it wants instead, or an empty string
+// if the value is valid.
 
 #ifndef NORMD_FLAGS_FLAG_CHECKS_H_
 #define NORMD_FLAGS_FLAG_CHECKS_H_
@@ -24,9 +24,9 @@ FlagCheck<absl::Duration> FromTime(absl::Duration low,
 FlagCheck<absl::Duration> UpTo(absl::Duration high);
 FlagCheck<std::string> BeOneOf(std::vector<std::string> known);
 
-// Above 0, at most 1.
+// A number above 0 and at most 1.
 std::string BeAShare(double value);
-// A time above 0, perhaps without end.
+// A time above 0; it may be infinite.
 std::string BePositive(absl::Duration value);
 
 }  // namespace normd

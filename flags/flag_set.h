@@ -1,7 +1,7 @@
-// A command line's flags, as values of the program that asks for them: no globals, so that a
-// program with subcommands has a set for each, and a test can run it many times. One declaration
-// has all of a flag. Values are parsed as absl::flags does, whose own flags are globals; CLI11's
-// would need as much code for times, checks and suggestions.
+// A command line's flags, set into variables of the program. There are no globals, so a program
+// with subcommands has a set for each, and a test can run it many times. A flag is declared in one
+// place. Values are parsed as absl::flags does, whose own flags are globals; CLI11's would need as
+// much code for times, checks and suggestions.
 
 #ifndef NORMD_FLAGS_FLAG_SET_H_
 #define NORMD_FLAGS_FLAG_SET_H_
@@ -22,7 +22,7 @@
 
 namespace normd {
 
-// What a flag's value has to be: nothing when it is, else what was wanted, such as "1 or more".
+// Checks a value: empty if it is valid, else what was wanted, such as "1 or more".
 template <typename T>
 using FlagCheck = std::function<std::string(const T& value)>;
 
@@ -37,15 +37,15 @@ class FlagSet {
     std::string help;
     std::string default_value;
     bool is_bool;
-    // Sets the variable; false, and why, for a text that is no such value.
+    // Sets the variable. Returns false, with the reason, if the text is no such value.
     std::function<bool(absl::string_view, std::string*)> parse;
     std::function<void()> set_default;
     std::function<absl::Status()> check;
   };
 
   // T: bool, an integer, double, std::string, absl::Duration, or a vector of strings, to which each
-  // occurrence of the flag adds one. `placeholder` names the value or its unit ("MODEL", "N");
-  // a bool needs none. `help` is a sentence.
+  // occurrence of the flag adds one. `placeholder` names the value or its unit ("MODEL", "N"); a
+  // bool needs none. `help` is a sentence.
   template <typename T>
   void Add(std::string name, T* value, std::type_identity_t<T> default_value,
            std::string placeholder, std::string help,
@@ -76,10 +76,10 @@ class FlagSet {
            FlagCheck<std::type_identity_t<T>> check = {}) {
     Add(std::move(name), value, *value, std::move(placeholder), std::move(help), std::move(check));
   }
-  // A number of bytes, which may be given with a unit: see ParseByteSize.
+  // Adds a number of bytes, which may be given with a unit: see ParseByteSize.
   void AddBytes(std::string name, std::int64_t* value, std::int64_t default_value, std::string help,
                 FlagCheck<std::int64_t> check = {});
-  // The flags that are added from now on stand under this title in the help.
+  // Flags that are added from now on stand under this title in the help.
   void Section(std::string title) { section_ = std::move(title); }
 
   void SetDefaults() const;
@@ -87,11 +87,10 @@ class FlagSet {
   // Sets the variables and returns the other arguments in order. Takes --name=value, --name value,
   // --flag and --noflag for bools, the same with one dash, and -- before arguments that begin with
   // a dash. A name's underscores may be dashes. InvalidArgument names the flag, what came and what
-  // was wanted; of an unknown flag the one with nearly its name. Does not check the values.
+  // was wanted; for an unknown flag it suggests a similar name. Does not check the values.
   absl::StatusOr<std::vector<std::string>> Parse(absl::Span<const std::string> arguments) const;
 
-  // InvalidArgument names the first flag whose value is not what its declaration wants:
-  // "--name: got, wanted ...".
+  // InvalidArgument names the first flag whose value fails its check: "--name: got, wanted ...".
   absl::Status Check() const;
 
   // Each flag, indented by two columns, with its default, in lines of up to 100 columns.
@@ -99,7 +98,7 @@ class FlagSet {
 
   // For programs that word their own errors.
   const std::vector<Flag>& flags() const { return flags_; }
-  const Flag* Find(absl::string_view name) const;  // Null: there is none.
+  const Flag* Find(absl::string_view name) const;  // Null if there is none.
   // "; did you mean --name?", or nothing.
   std::string Suggestion(absl::string_view name) const;
 
@@ -132,7 +131,7 @@ class FlagSet {
       return absl::UnparseFlag(value);
     }
   }
-  // As errors say it.
+  // The value as errors show it.
   template <typename T>
   static std::string Got(const T& value) {
     if constexpr (std::is_same_v<T, std::string>) {
