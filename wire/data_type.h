@@ -1,5 +1,5 @@
-// The element types of tensors and what each is called: in the protocol, in text, in files. This
-// table is the only place that knows these names; what a type is, kernels/norm.h says.
+// The names of the element types in the protocol, in text and in files. Only this table knows these
+// names; kernels/norm.h says what a type is.
 
 #ifndef NORMD_WIRE_DATA_TYPE_H_
 #define NORMD_WIRE_DATA_TYPE_H_
@@ -50,7 +50,7 @@ constexpr const DataTypeNames& NamesOf(norm::DType dtype) {
   return *FindDataType(&DataTypeNames::dtype, dtype);
 }
 
-// "float32, float64, float16, bfloat16": the types of what is normalized, as an error lists them.
+// "float32, float64, float16, bfloat16": the types of normalized tensors, as an error lists them.
 inline std::string ListDataTypes(absl::string_view DataTypeNames::*column) {
   std::string list;
   for (const DataTypeNames& type : kDataTypes) {

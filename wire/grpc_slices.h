@@ -25,20 +25,20 @@ inline ConstBytes BytesOf(const grpc::Slice& slice) {
 absl::InlinedVector<ConstBytes, 8> ViewsOf(absl::Span<const grpc::Slice> slices);
 
 // A slice of `bytes`, which gRPC only reads. It drops `owner`, which keeps them alive, when the
-// last reference to it goes, on any thread. That may be after the call: a socket's buffer can
-// outlive a call that met its deadline.
+// last reference goes, on any thread. That may be after the call: a socket's buffer can outlive a
+// call that met its deadline.
 template <typename Owner>
 grpc::Slice SliceHolding(ConstBytes bytes, Owner owner) {
   auto held = std::make_unique<Owner>(std::move(owner));
   grpc::Slice slice(
       const_cast<std::byte*>(bytes.data()), bytes.size(),
       [](void* ended) { delete static_cast<Owner*>(ended); }, held.get());
-  (void)held.release();  // The slice's from here on.
+  (void)held.release();  // The slice owns it from here on.
   return slice;
 }
 
-// The whole message: each part of `message` and after it the slice with that tensor's data.
-// Requires one slice a tensor; those of no bytes are left out.
+// The whole message: each part of `message`, followed by the slice with that tensor's data.
+// Requires one slice per tensor; empty ones are left out.
 grpc::ByteBuffer Assemble(const EncodedMessage& message, absl::Span<const grpc::Slice> data);
 
 }  // namespace normd

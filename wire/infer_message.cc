@@ -18,8 +18,8 @@ using Parameter = inference::InferParameter;
 
 constexpr bool Same(int a, int b) { return a == b; }
 
-// Inputs and outputs, requests and responses, have their fields at the same numbers, but for the
-// raw contents.
+// Inputs and outputs have their fields at the same numbers in requests and responses. Only the raw
+// contents differ.
 static_assert(Same(Input::kNameFieldNumber, Output::kNameFieldNumber));
 static_assert(Same(Input::kDatatypeFieldNumber, Output::kDatatypeFieldNumber));
 static_assert(Same(Input::kShapeFieldNumber, Output::kShapeFieldNumber));
@@ -46,7 +46,7 @@ std::size_t SizeOf(const InferTensorHeader& tensor) {
          BytesFieldSize(ShapeSize(tensor)) + ParametersSize(tensor.shared_memory);
 }
 
-// Of an entry whose value is a number in one field.
+// The size of an entry whose value is a number in one field.
 std::size_t ParameterSize(absl::string_view key, std::int64_t value) {
   return BytesFieldSize(key.size()) + SubmessageSize(IntFieldSize(value));
 }
@@ -59,13 +59,13 @@ struct NumberParameter {
 };
 using NumberParameters = std::array<NumberParameter, 3>;
 
-// A tensor's, beside its region.
+// The parameters of one tensor, beside its region.
 std::array<NumberParameter, 2> ParametersOf(const SharedPartHeader& part) {
   return {{{kRegionOffsetParameter, Parameter::kInt64ParamFieldNumber, part.offset},
            {kRegionBytesParameter, Parameter::kInt64ParamFieldNumber, part.byte_size}}};
 }
 
-// Of an entry whose value is a text.
+// The size of an entry whose value is a text.
 std::size_t ParameterSize(absl::string_view key, absl::string_view text) {
   return BytesFieldSize(key.size()) + SubmessageSize(BytesFieldSize(text.size()));
 }
@@ -112,7 +112,7 @@ void WriteParameter(int map, const NumberParameter& parameter, MessageWriter& wr
   writer.WriteInt(parameter.field, parameter.value);
 }
 
-// Nothing for an empty text.
+// Writes nothing for an empty text.
 void WriteParameter(int map, absl::string_view key, absl::string_view text, MessageWriter& writer) {
   if (text.empty()) return;
   writer.WriteLength(map, ParameterSize(key, text));
@@ -160,7 +160,7 @@ EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead&
   std::size_t raw = 0;
   std::size_t data = 0;
   for (const InferTensorHeader& tensor : head.tensors) {
-    // As clients send them: a request's tensors in shared memory have none, a response's have.
+    // In a request, tensors in shared memory have no raw contents; in a response they have.
     if (kind == InferMessageKind::kRequest && !tensor.shared_memory.region.empty()) continue;
     raw += SubmessageSize(static_cast<std::size_t>(tensor.data_bytes));
     data += static_cast<std::size_t>(tensor.data_bytes);

@@ -1,5 +1,5 @@
-// What ModelInferRequest and ModelInferResponse of the Open Inference Protocol have in common when
-// they are sent: tensors that are described in one list and whose bytes end the message.
+// The common part of ModelInferRequest and ModelInferResponse of the Open Inference Protocol, as
+// they are sent: one list describes the tensors, and their bytes end the message.
 // proto/inference/grpc_service.proto is the specification; the generated classes and this code
 // accept and mean the same.
 
@@ -16,10 +16,10 @@
 
 namespace normd {
 
-// The longest id of a request that is read at all, and so the longest that a response repeats.
+// The longest request id that is read, and so the longest that a response repeats.
 inline constexpr int kMaxInferIdBytes = 1024;
 
-// A tensor to send, but for its data.
+// A tensor to send, without its data.
 struct InferTensorHeader {
   absl::string_view name;
   absl::string_view datatype;
@@ -28,7 +28,7 @@ struct InferTensorHeader {
   SharedPartHeader shared_memory = {};   // The parameters shared_memory_*.
 };
 
-// What a message says, but its tensors' bytes.
+// The contents of a message, without its tensors' bytes.
 struct InferMessageHead {
   absl::string_view model;
   absl::string_view version;  // In digits, or empty.
@@ -37,7 +37,7 @@ struct InferMessageHead {
   std::int64_t timeout_us = 0;
   bool final_response = false;  // The parameter triton_final_response; false: left out.
   absl::Span<const InferTensorHeader> tensors;
-  absl::Span<const WantedOutputHeader> wanted_outputs;  // Of a request.
+  absl::Span<const WantedOutputHeader> wanted_outputs;  // Only in a request.
 };
 
 enum class InferMessageKind {
@@ -46,7 +46,7 @@ enum class InferMessageKind {
   kStreamResponse,  // A ModelStreamInferResponse around a response.
 };
 
-// A message whose raw contents are its tensors' bytes, each in its turn. Requires that it stays
+// Encodes a message whose raw contents are its tensors' bytes, in order. Requires that it stays
 // under 2 GiB.
 EncodedMessage EncodeInferMessage(InferMessageKind kind, const InferMessageHead& head);
 

@@ -16,7 +16,7 @@ constexpr absl::string_view kSharedMemory = "shared_memory_";
 
 constexpr std::size_t kMaxKeyShown = 32;  // Bytes of a key that an error repeats.
 
-// What the parameter of that name is called; a key that comes behind its value is not known yet.
+// The parameter as errors name it; a key that follows its value is not known yet.
 std::string Named(absl::string_view field, absl::string_view key) {
   if (key.empty()) return std::string(field);
   return absl::StrCat(field, "[\"", Printable(key, kMaxKeyShown), "\"]");

@@ -1,5 +1,4 @@
-// The entries of `parameters`, a map of every message of the Open Inference Protocol: read from the
-// wire.
+// Reads the entries of `parameters`, a map of every message of the Open Inference Protocol.
 
 #ifndef NORMD_WIRE_INFER_PARAMETER_H_
 #define NORMD_WIRE_INFER_PARAMETER_H_
@@ -14,7 +13,7 @@
 
 namespace normd {
 
-// The longest name, and the longest text, of a parameter that is read at all.
+// The longest key and the longest text of a parameter that are read.
 inline constexpr int kMaxInferParameterBytes = 1024;
 
 // The fields of an entry of a map, by protobuf's rule.
@@ -30,8 +29,9 @@ inline constexpr absl::string_view kRegionBytesParameter = "shared_memory_byte_s
 struct ReceivedParameter {
   enum class Kind { kNone, kBool, kInt, kUint, kDouble, kText };
   Kind kind = Kind::kNone;
-  std::int64_t number = 0;  // Of kBool, kInt and kUint; of one that IsHuge, its bits.
-  std::string text;         // Of kText.
+  // With kBool, kInt and kUint. If IsHuge, the bits of the unsigned number.
+  std::int64_t number = 0;
+  std::string text;  // With kText.
 
   bool IsNumber() const { return kind == Kind::kInt || kind == Kind::kUint; }
   // 2^63 or more.
@@ -40,19 +40,19 @@ struct ReceivedParameter {
   std::string Digits() const;
 };
 
-// The parameters of a tensor that begin with "shared_memory_".
+// A tensor's parameters that begin with "shared_memory_".
 struct ReceivedSharedMemory {
   ReceivedParameter region;
   ReceivedParameter offset;
   ReceivedParameter byte_size;
-  std::string unknown;  // One that is none of these; empty: none.
+  std::string unknown;  // An unknown key with that beginning; empty: none.
 };
 
 // Reads the next element of a `parameters` map.
 absl::Status ReadParameter(MessageReader& reader, absl::string_view field, std::string& key,
                            ReceivedParameter& value);
 
-// The same of a tensor, whose key is looked at: takes what is about shared memory.
+// The same for a tensor: also looks at the key and keeps what is about shared memory.
 absl::Status ReadTensorParameter(MessageReader& reader, std::string& key, ReceivedParameter& value,
                                  std::unique_ptr<ReceivedSharedMemory>& shared_memory);
 

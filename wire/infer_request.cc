@@ -87,7 +87,7 @@ absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes>
 std::string InferRequestId(absl::Span<const ConstBytes> slices) {
   MessageReader reader("request", slices);
   std::string id;
-  // What follows the id may be wrong: it is read nevertheless.
+  // The fields after the id may be malformed; the id counts nevertheless.
   reader
       .ReadMessage([&](std::uint32_t tag) {
         if (tag != DelimitedTag(Request::kIdFieldNumber)) return reader.SkipUnknown(tag);
@@ -102,7 +102,7 @@ std::string InferRequestId(absl::Span<const ConstBytes> slices) {
 
 absl::StatusOr<EncodedMessage> EncodeInferRequest(const InferMessageHead& head) {
   constexpr std::size_t kMaxMessageBytes = std::numeric_limits<std::int32_t>::max();
-  // What the rest of a message takes at the very most.
+  // An upper bound for the bytes of the message beside the tensors.
   constexpr std::size_t kHeadBytes = 64 << 10;
   std::size_t bytes = 0;
   for (const InferTensorHeader& tensor : head.tensors) {

@@ -35,16 +35,17 @@ struct InferRequestView {
 };
 
 // Reads a ModelInferRequest from its `slices`, as DecodeNormalizeRequest does. Packed elements of
-// `contents` are views like raw contents.
+// `contents` become views, like raw contents.
 //
-// InvalidArgument for a message that protobuf would not parse, for no inputs and for what exceeds
-// the caps of infer_message.h and tensor_message.h; for raw contents that are not one an input
-// outside shared memory, or beside an input's own contents; and for contents in several fields of
-// one input. Values are not judged here. Thread-safe, as it has no state.
+// InvalidArgument for a message that protobuf would not parse, for no inputs, and for sizes over
+// the caps of infer_message.h and tensor_message.h. InvalidArgument too unless there is one raw
+// content for each input outside shared memory, for raw contents beside an input's own contents,
+// and for contents in several fields of one input. Does not check values. Thread-safe: it has no
+// state.
 absl::StatusOr<InferRequestView> DecodeInferRequest(absl::Span<const ConstBytes> slices);
 
-// The id of a ModelInferRequest, be it one that DecodeInferRequest refuses; empty where it has none
-// that can be read.
+// The id of a ModelInferRequest, even of one that DecodeInferRequest refuses; empty if no id can be
+// read.
 std::string InferRequestId(absl::Span<const ConstBytes> slices);
 
 // InvalidArgument when the message exceeds 2 GiB, protobuf's limit.

@@ -12,7 +12,7 @@ namespace {
 using Input = inference::ModelInferRequest_InferInputTensor;
 using Contents = inference::InferTensorContents;
 
-// Elements of one field follow those of another only in a message that nobody means.
+// One input with elements in two fields is refused: no client means it.
 absl::Status NoteContents(const MessageReader& reader, InferContents field,
                           ReceivedInferTensor& tensor) {
   if (tensor.contents != InferContents::kNone && tensor.contents != field) {
@@ -24,7 +24,7 @@ absl::Status NoteContents(const MessageReader& reader, InferContents field,
   return absl::OkStatus();
 }
 
-// Makes the tensor's elements so far a copy, to which more are appended.
+// Copies the tensor's elements so far, so that more can be appended.
 std::string& Own(ReceivedInferTensor& tensor) {
   if (tensor.owned != nullptr) return *tensor.owned;
   tensor.owned = std::make_shared<std::string>();
@@ -34,7 +34,7 @@ std::string& Own(ReceivedInferTensor& tensor) {
   return *tensor.owned;
 }
 
-// Packed elements are on the wire what they are in memory: little-endian, side by side.
+// Packed elements have the same form on the wire as in memory: little-endian, adjacent.
 absl::Status ReadPackedElements(MessageReader& reader, InferContents field, std::size_t size,
                                 ReceivedInferTensor& tensor) {
   absl::InlinedVector<ConstBytes, 4> views;
@@ -50,7 +50,7 @@ absl::Status ReadPackedElements(MessageReader& reader, InferContents field, std:
     tensor.data = std::move(views);
     return absl::OkStatus();
   }
-  // A view for each of many small fields would take more memory than their bytes.
+  // Views of many small fields would take more memory than their bytes.
   std::string& owned = Own(tensor);
   for (const ConstBytes view : views) {
     owned.append(reinterpret_cast<const char*>(view.data()), view.size());

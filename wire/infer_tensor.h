@@ -1,5 +1,5 @@
-// Tensors of ModelInferRequest and ModelInferResponse as they are received: described in one list,
-// with their bytes in typed fields of their own or, raw, in a list beside it.
+// Received tensors of ModelInferRequest and ModelInferResponse: one list describes them, and their
+// bytes lie in typed fields of their own or, raw, in a list beside it.
 
 #ifndef NORMD_WIRE_INFER_TENSOR_H_
 #define NORMD_WIRE_INFER_TENSOR_H_
@@ -33,19 +33,19 @@ enum class InferContents {
 // "fp32_contents"; empty for kNone.
 absl::string_view Name(InferContents contents);
 
-// A tensor that was received. `data` are views of the slices, in order, of any split and alignment,
-// or of `owned`.
+// A received tensor. `data` are views of the slices, in order, of any split and alignment, or of
+// `owned`.
 struct ReceivedInferTensor {
   std::string name;
   std::string datatype;  // As sent: may name no type.
   ReceivedShape shape;
-  // Which field of `contents` has elements; kNone also for raw contents. Elements of other fields
-  // than fp32_contents and fp64_contents are checked for their form and dropped.
+  // The field of `contents` that has elements; kNone also for raw contents. The elements of fields
+  // other than fp32_contents and fp64_contents are checked for their form and dropped.
   InferContents contents = InferContents::kNone;
   absl::InlinedVector<ConstBytes, 4> data;
   std::int64_t data_bytes = 0;
-  // The elements, where they were not sent packed in one field, as every proto3 client sends them.
-  // shared: whoever keeps the views keeps it.
+  // The elements, if they did not come packed in one field, as every proto3 client sends them.
+  // shared: every holder of the views keeps it.
   std::shared_ptr<std::string> owned;
   std::unique_ptr<ReceivedSharedMemory> shared_memory;  // Null: none, as with most.
 };
@@ -57,7 +57,7 @@ using ReceivedInferTensors = absl::InlinedVector<ReceivedInferTensor, 2>;
 absl::Status ReadInferTensor(MessageReader& reader, absl::string_view list,
                              ReceivedInferTensors& tensors);
 
-// The bytes of one tensor in a list beside the tensors'.
+// The bytes of one tensor, from the list beside the tensors.
 struct ReceivedRawContents {
   absl::InlinedVector<ConstBytes, 4> data;
   std::int64_t data_bytes = 0;
@@ -68,15 +68,15 @@ using ReceivedRawList = absl::InlinedVector<ReceivedRawContents, 2>;
 absl::Status ReadRawContents(MessageReader& reader, absl::string_view field,
                              ReceivedRawList& contents);
 
-// Which tensors raw contents are for.
+// The tensors that have raw contents.
 enum class RawContentsFor {
   kAll,
-  kOutsideSharedMemory,  // As clients send them: those in shared memory have none.
+  kOutsideSharedMemory,  // As clients send them: tensors in shared memory have none.
 };
 
-// Gives the tensors their bytes. InvalidArgument when one has contents of its own beside them and
-// when there are not as many as tensors that they are for; `field` and `list` are what messages
-// call them.
+// Gives the tensors their bytes. InvalidArgument when a tensor has contents of its own beside them,
+// and when their number differs from that of the tensors they are for. `field` and `list` are their
+// names in messages.
 absl::Status TakeRawContents(RawContentsFor whose, absl::string_view field,
                              ReceivedRawList contents, absl::string_view list,
                              ReceivedInferTensors& tensors);

@@ -12,9 +12,9 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 using Wire = google::protobuf::internal::WireFormatLite;
 
-constexpr int kMaxGroupDepth = 100;  // As the generated classes.
-// The coded stream takes tags and lengths of up to ten bytes, the generated classes, like the
-// specification, of at most five.
+constexpr int kMaxGroupDepth = 100;  // The generated classes have the same limit.
+// The coded stream takes tags and lengths of up to ten bytes. The generated classes, like the
+// specification, take at most five.
 constexpr int kMaxVarint32Bytes = 5;
 // Protobuf counts a message's bytes in an int.
 constexpr std::size_t kMaxMessageBytes = std::numeric_limits<int>::max();
@@ -22,7 +22,7 @@ constexpr std::size_t kMaxMessageBytes = std::numeric_limits<int>::max();
 std::size_t SizeOf(absl::Span<const ConstBytes> slices) {
   std::size_t bytes = 0;
   for (const ConstBytes slice : slices) {
-    bytes += slice.size();  // Sizes of memory that exists: the sum cannot overflow.
+    bytes += slice.size();  // The sizes of existing memory: their sum cannot overflow.
   }
   return bytes;
 }
@@ -52,7 +52,7 @@ absl::Status MessageReader::Malformed(absl::string_view field) const {
                                                  field, " near byte ", in_.CurrentPosition()));
 }
 
-// 0 at the end of the message, and then ConsumedEntireMessage tells whether it is a proper one.
+// 0 at the end of the message; ConsumedEntireMessage then tells whether it is well formed.
 std::uint32_t MessageReader::ReadTag() {
   const int begin = in_.CurrentPosition();
   const std::uint32_t tag = in_.ReadTag();
@@ -123,7 +123,7 @@ absl::Status MessageReader::MergeInto(absl::string_view field,
   if (!ReadLength(&length)) return Malformed(field);
   const void* data = nullptr;
   int size = 0;
-  // Mostly the submessage comes once and in one slice, where parsing it costs half as much.
+  // A submessage mostly comes once and in one slice: parsing it there costs half as much.
   if (message.ByteSizeLong() == 0 && in_.GetDirectBufferPointer(&data, &size) && size >= length) {
     if (!message.ParsePartialFromArray(data, length)) return Malformed(field);
     in_.Skip(length);
@@ -162,7 +162,7 @@ bool MessageReader::Skip(std::uint32_t tag, int depth) {
       return true;
     }
     case Wire::WIRETYPE_FIXED32: return in_.Skip(4);
-    default: return false;  // The end of a group that did not begin, or no wire type.
+    default: return false;  // The end of a group that did not begin, or an unknown wire type.
   }
 }
 

@@ -1,5 +1,5 @@
-// Protobuf messages, field by field, over the slices in which they came. What the generated classes
-// accept and refuse is accepted and refused here, without a copy of the long fields.
+// Reads protobuf messages field by field from the slices in which they came. It accepts and refuses
+// the same messages as the generated classes, and does not copy the long fields.
 
 #ifndef NORMD_WIRE_MESSAGE_READER_H_
 #define NORMD_WIRE_MESSAGE_READER_H_
@@ -69,7 +69,7 @@ class MessageReader {
     return status;
   }
 
-  // Reads a submessage likewise. Errors within it are those of the message around it.
+  // Reads a submessage likewise. Its errors are those of the message around it.
   template <typename OnField>
   absl::Status ReadSubmessage(absl::string_view field, OnField on_field) {
     int length = 0;
@@ -86,7 +86,7 @@ class MessageReader {
   // Copies the `size` bytes of a fixed-size number, 4 or 8, as they are on the wire.
   absl::Status ReadFixed(absl::string_view field, char* out, std::size_t size);
 
-  // Keeps values that are not enumerators.
+  // Keeps values that name no enumerator.
   template <typename Enum>
   absl::Status ReadEnum(absl::string_view field, Enum& value) {
     std::int64_t number = 0;
@@ -95,7 +95,7 @@ class MessageReader {
     return status;
   }
 
-  // UTF-8 of at most `max_bytes`; a longer one is refused before it is stored.
+  // UTF-8 of at most `max_bytes`; a longer text is refused before it is stored.
   absl::Status ReadText(absl::string_view field, int max_bytes, std::string& text);
 
   // Any bytes, likewise.
@@ -137,7 +137,7 @@ class MessageReader {
 
   absl::Status SkipUnknown(std::uint32_t tag);
 
-  // "inputs[1]" within ReadElement, else nothing.
+  // "inputs[1]" within ReadElement, else empty.
   std::string Within() const;
 
   // The error of a field whose form is wrong.
@@ -159,7 +159,7 @@ class MessageReader {
 
   std::uint32_t ReadTag();
   bool ReadLength(int* length);
-  // The bytes that come next, as far as they lie together, at most `most`; empty at the end.
+  // The next contiguous bytes, at most `most`; empty at the end.
   ConstBytes NextView(int most);
   bool Skip(std::uint32_t tag, int depth);
 

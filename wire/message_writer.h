@@ -1,5 +1,5 @@
-// Fields as proto3 writes them: those of value 0 and empty texts are left out. First the sizes are
-// added up, then the fields are written into memory of that size.
+// Writes fields as proto3 does: zeros and empty texts are left out. Callers first add up the sizes,
+// then write the fields into memory of that size.
 
 #ifndef NORMD_WIRE_MESSAGE_WRITER_H_
 #define NORMD_WIRE_MESSAGE_WRITER_H_

@@ -109,7 +109,7 @@ absl::StatusOr<EncodedMessage> EncodeNormalizeRequest(const NormalizeRequestHead
   writer.WriteInt(v1::NormalizeRequest::kQueueTimeoutNsFieldNumber, head.queue_timeout_ns);
   writer.WriteInt(v1::NormalizeRequest::kPrecisionFieldNumber, head.precision);
   WriteOutputs(head.outputs, writer);
-  // Out of their number's order, which readers do not mind, so that data ends the message.
+  // This field comes out of order, which readers accept, so that data ends the message.
   WriteTensors(v1::NormalizeRequest::kInputsFieldNumber, head.inputs, message.bytes.data(), writer,
                message.ends);
   return message;

@@ -1,9 +1,9 @@
-// NormalizeRequest on the wire, without a copy of the tensors: a request is read over the slices
+// NormalizeRequest on the wire, without a copy of the tensors. A request is read from the slices
 // that the transport received, and written as a few short parts between the tensors' own memory.
 // proto/normd/v1/norm_service.proto stays the specification; the generated messages and this code
 // accept and mean the same.
 //
-// It knows no transport and no model, so that tests and the fuzzer reach every line of it.
+// It knows no transport and no model, so tests and the fuzzer reach every line of it.
 
 #ifndef NORMD_WIRE_NORMALIZE_REQUEST_H_
 #define NORMD_WIRE_NORMALIZE_REQUEST_H_
@@ -22,7 +22,7 @@
 
 namespace normd {
 
-// A WantedOutput message that was received.
+// A received WantedOutput message.
 struct ReceivedOutput {
   std::string name;
   std::optional<ReceivedSharedPart> shared_memory;
@@ -35,23 +35,22 @@ struct NormalizeRequestView {
   v1::Priority priority = v1::PRIORITY_UNSPECIFIED;     // As sent: may be no enumerator.
   std::int64_t queue_timeout_ns = 0;                    // As sent: may be negative.
   v1::Precision precision = v1::PRECISION_UNSPECIFIED;  // As sent: may be no enumerator.
-  // The outputs that are wanted, at most kMaxTensors. None: as the model gives them.
+  // The wanted outputs, at most kMaxTensors. None: the model's own outputs.
   absl::InlinedVector<ReceivedOutput, 1> outputs;
   bool unnamed_outputs = false;
 };
 
 // Reads a NormalizeRequest from its `slices`; the views live as long as those. Fields may come in
-// any order, be split anywhere, and be repeated (the last one counts, packed and unpacked shapes
-// add up); unknown fields are skipped. The sizes of what is allocated are bounded by the caps of
-// tensor_message.h, not by what the message claims; only the list of views grows, by one for each
-// slice.
+// any order, be split anywhere, and be repeated: the last one counts, packed and unpacked shapes
+// add up. Unknown fields are skipped. The caps of tensor_message.h bound every allocation, whatever
+// the message claims; only the list of views grows, by one for each slice.
 //
 // InvalidArgument for a message that protobuf would not parse ("request: malformed protobuf ..."),
-// for more dimensions than kMaxRank, a name over kMaxNameBytes, no inputs and more inputs or
-// outputs than kMaxTensors. Values are not judged here. Thread-safe, as it has no state.
+// for more dimensions than kMaxRank, a name over kMaxNameBytes, no inputs, and more inputs or
+// outputs than kMaxTensors. Does not check values. Thread-safe: it has no state.
 absl::StatusOr<NormalizeRequestView> DecodeNormalizeRequest(absl::Span<const ConstBytes> slices);
 
-// What a NormalizeRequest says, but its tensors' bytes; norm_service.proto says what each means.
+// A NormalizeRequest without its tensors' bytes; norm_service.proto says what each field means.
 struct NormalizeRequestHead {
   absl::string_view model;
   std::int64_t version = 0;

@@ -1,5 +1,5 @@
-// NormalizeResponse on the wire, without a copy of the tensors. What normalize_request.h says of
-// requests holds here.
+// NormalizeResponse on the wire, without a copy of the tensors. The same holds as for requests
+// (normalize_request.h).
 
 #ifndef NORMD_WIRE_NORMALIZE_RESPONSE_H_
 #define NORMD_WIRE_NORMALIZE_RESPONSE_H_
@@ -17,7 +17,7 @@
 
 namespace normd {
 
-// What a NormalizeResponse says, but its tensors' bytes.
+// A NormalizeResponse without its tensors' bytes.
 struct NormalizeResponseHead {
   absl::string_view model;
   std::int64_t version = 0;
@@ -29,7 +29,7 @@ struct NormalizeResponseHead {
   absl::Span<const TensorHeader> outputs;
 };
 
-// With its outputs' bytes the message is, byte for byte, what the generated class serializes.
+// The message, with its outputs' bytes, is identical to what the generated class serializes.
 // Requires that it stays under 2 GiB.
 EncodedMessage EncodeNormalizeResponse(const NormalizeResponseHead& head);
 
@@ -41,8 +41,8 @@ struct NormalizeResponseView {
   ReceivedTensors outputs;  // At most kMaxTensors; may be none.
 };
 
-// Reads a NormalizeResponse as DecodeNormalizeRequest reads a request, with the same caps. Values
-// are not judged here.
+// Reads a NormalizeResponse as DecodeNormalizeRequest reads a request, with the same caps. Does not
+// check values.
 absl::StatusOr<NormalizeResponseView> DecodeNormalizeResponse(absl::Span<const ConstBytes> slices);
 
 }  // namespace normd

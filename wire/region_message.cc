@@ -9,8 +9,8 @@
 namespace normd {
 namespace {
 
-// Both begin with these four bytes; then the kind or the code in four, the region's bytes in eight
-// (zero in a request), and the text. Numbers are little-endian.
+// Requests and replies begin with these four bytes. Four bytes follow for the kind or the code,
+// eight for the region's size (zero in a request), then the text. Numbers are little-endian.
 constexpr absl::string_view kBeginning = "NRM1";
 constexpr std::size_t kHeadBytes = 16;
 static_assert(kHeadBytes + kMaxRegionTextBytes == kMaxRegionPacketBytes);

@@ -1,7 +1,6 @@
-// What passes over the socket at which clients hand over memory (--shared_memory_listen), for both
-// sides. The socket is of packets (SOCK_SEQPACKET), so a message comes whole or not at all, and a
-// descriptor comes with the packet that it was sent with. docs/shared_memory.md describes the
-// bytes.
+// The messages on the socket at which clients pass memory (--shared_memory_listen), for both sides.
+// It is a socket of packets (SOCK_SEQPACKET): a message comes whole or not at all, together with
+// its descriptor. docs/shared_memory.md describes the bytes.
 
 #ifndef NORMD_WIRE_REGION_MESSAGE_H_
 #define NORMD_WIRE_REGION_MESSAGE_H_
@@ -21,7 +20,8 @@ inline constexpr std::size_t kMaxRegionPacketBytes = 16 + kMaxRegionTextBytes;
 
 struct RegionRequest {
   enum class Kind : std::uint8_t {
-    kRegister = 1,    // A descriptor comes with it. `text`: as a call's `authorization`, or empty.
+    // A descriptor comes with it. `text`: as in a call's `authorization`, or empty.
+    kRegister = 1,
     kUnregister = 2,  // `text`: the region's name.
   };
   Kind kind = Kind::kRegister;
@@ -30,12 +30,12 @@ struct RegionRequest {
 
 struct RegionReply {
   absl::StatusCode code = absl::StatusCode::kOk;
-  std::int64_t bytes = 0;  // Of a region that was registered.
-  std::string text;        // Its name; or what is wrong.
+  std::int64_t bytes = 0;  // The size of a registered region.
+  std::string text;        // The region's name, or the error.
 };
 
-// InvalidArgument for what is no such message: another beginning, another kind, bytes that are to
-// be zero and are not, a text that is too long.
+// InvalidArgument for another beginning or kind, for nonzero bytes that have to be zero, and for a
+// text that is too long.
 absl::StatusOr<RegionRequest> DecodeRegionRequest(absl::string_view packet);
 absl::StatusOr<RegionReply> DecodeRegionReply(absl::string_view packet);
 // A text that is too long is cut.

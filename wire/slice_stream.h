@@ -1,4 +1,4 @@
-// Slices of a message as protobuf's input.
+// The slices of a message as protobuf's input.
 
 #ifndef NORMD_WIRE_SLICE_STREAM_H_
 #define NORMD_WIRE_SLICE_STREAM_H_
@@ -13,9 +13,9 @@
 
 namespace normd {
 
-// The concatenation of the slices, read where they lie; borrows them. Empty slices are passed over:
-// the coded stream takes an empty buffer for a slow source and asks again, which a message of many
-// of them could exploit. Not thread-safe.
+// The concatenation of the slices, read where they lie; borrows them. Skips empty slices: the coded
+// stream takes an empty buffer for a slow source and asks again, which a message of many empty
+// slices could exploit. Not thread-safe.
 class SliceStream final : public google::protobuf::io::ZeroCopyInputStream {
  public:
   explicit SliceStream(absl::Span<const ConstBytes> slices) : slices_(slices) {}

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = StreamPartView::Kind;
 
-// Two enumerations.
+// These are two enumerations.
 static_assert(int{v1::NormalizeStreamRequest::kHeaderFieldNumber} ==
               int{v1::NormalizeStreamResponse::kHeaderFieldNumber});
 static_assert(int{v1::NormalizeStreamRequest::kChunkFieldNumber} ==

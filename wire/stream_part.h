@@ -1,5 +1,5 @@
-// The messages of NormalizeStream on the wire, without a copy of the tensors' bytes. What
-// normalize_request.h says of requests holds here.
+// The messages of NormalizeStream on the wire, without a copy of the tensors' bytes. The same holds
+// as for requests (normalize_request.h).
 
 #ifndef NORMD_WIRE_STREAM_PART_H_
 #define NORMD_WIRE_STREAM_PART_H_
@@ -15,9 +15,9 @@
 
 namespace normd {
 
-// The one part that a message of a stream has. `bytes` are views of the slices: the tensors' next
-// bytes, or an encoded message: of a request's header a NormalizeRequest (DecodeNormalizeRequest),
-// of a response's header and trailer what norm_service.proto says.
+// The one part of a stream's message. `bytes` are views of the slices: the tensors' next bytes, or
+// an encoded message. A request's header is a NormalizeRequest (DecodeNormalizeRequest);
+// norm_service.proto describes a response's header and trailer.
 struct StreamPartView {
   enum class Kind { kNone, kHeader, kChunk, kTrailer };
   Kind kind = Kind::kNone;
@@ -26,13 +26,13 @@ struct StreamPartView {
 };
 
 // Read a NormalizeStreamRequest and a NormalizeStreamResponse. InvalidArgument for a message that
-// protobuf would not parse, and for more than one part; protobuf would take the last. Unknown
-// fields are skipped; a message of nothing else is of kind kNone.
+// protobuf would not parse, and for more than one part, of which protobuf would take the last.
+// Unknown fields are skipped; a message of nothing else is of kind kNone.
 absl::StatusOr<StreamPartView> DecodeStreamRequest(absl::Span<const ConstBytes> slices);
 absl::StatusOr<StreamPartView> DecodeStreamResponse(absl::Span<const ConstBytes> slices);
 
-// A NormalizeStreamRequest or a NormalizeStreamResponse with a chunk of `size` bytes, up to those
-// bytes.
+// The beginning of a NormalizeStreamRequest or NormalizeStreamResponse with a chunk of `size`
+// bytes, up to those bytes.
 std::string EncodeStreamChunkHead(std::size_t size);
 
 }  // namespace normd

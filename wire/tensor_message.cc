@@ -129,7 +129,7 @@ void WriteTensors(int field, absl::Span<const TensorHeader> tensors, const char*
       writer.WriteLength(v1::Tensor::kShapeFieldNumber, ShapeSize(tensor));
       for (const std::int64_t dim : tensor.shape) writer.WriteVarint(dim);
     }
-    // Before the data, which ends the message; readers do not mind the order.
+    // This comes before the data, which ends the message; readers accept any order.
     WriteSharedPart(v1::Tensor::kSharedMemoryFieldNumber, tensor.shared_memory, writer);
     if (tensor.data_bytes > 0) {
       writer.WriteLength(v1::Tensor::kDataFieldNumber, static_cast<std::size_t>(tensor.data_bytes));

@@ -1,4 +1,4 @@
-// The Tensor message, read as views of what was received and written up to bytes that lie
+// The Tensor message, read as views of the received bytes and written without the data, which lies
 // elsewhere.
 
 #ifndef NORMD_WIRE_TENSOR_MESSAGE_H_
@@ -22,26 +22,25 @@
 
 namespace normd {
 
-// The longest name of a model or a tensor that is read at all.
+// The longest name of a model or a tensor that is read.
 inline constexpr int kMaxNameBytes = 128;
-// The most tensors of one message that are read at all. No operation takes so many: the bound is
-// for hostile messages, in which an empty tensor takes two bytes and its views a hundred times
-// that.
+// The most tensors of one message that are read. No operation takes so many. The bound is for
+// hostile messages: an empty tensor takes two bytes there, and its views a hundred times that.
 inline constexpr std::size_t kMaxTensors = 32;
 
-// The longest name of a region of shared memory that is read at all.
+// The longest name of a region of shared memory that is read.
 inline constexpr int kMaxSharedRegionBytes = 1024;
 
 v1::DataType ToProtocol(norm::DType dtype);
 
-// A SharedMemory message that was received, as sent.
+// A received SharedMemory message, as sent.
 struct ReceivedSharedPart {
   std::string region;
   std::int64_t offset = 0;
   std::int64_t byte_size = 0;
 };
 
-// Reads the SharedMemory message `field`, which adds to what `part` has.
+// Reads the SharedMemory message `field` and merges it into `part`.
 absl::Status ReadSharedPart(MessageReader& reader, absl::string_view field,
                             std::optional<ReceivedSharedPart>& part);
 
@@ -51,8 +50,7 @@ using ReceivedShape = absl::InlinedVector<std::int64_t, 6>;
 // Reads one element of the repeated field `shape`. InvalidArgument for more than kMaxRank.
 absl::Status ReadDimension(MessageReader& reader, ReceivedShape& shape);
 
-// A Tensor message that was received. `data` are views of the slices, in order, of any split and
-// alignment.
+// A received Tensor message. `data` are views of the slices, in order, of any split and alignment.
 struct ReceivedTensor {
   std::string name;
   v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;  // As sent: may be no enumerator.
@@ -62,20 +60,20 @@ struct ReceivedTensor {
   std::optional<ReceivedSharedPart> shared_memory;
 };
 
-// One or two are the rule, and then take no memory of their own.
+// Most messages have one or two, which need no allocation.
 using ReceivedTensors = absl::InlinedVector<ReceivedTensor, 2>;
 
 // Reads the next element of the repeated Tensor field `list` and appends it. InvalidArgument for
 // more than kMaxTensors, for more dimensions than kMaxRank and for a name over kMaxNameBytes.
 absl::Status ReadTensor(MessageReader& reader, absl::string_view list, ReceivedTensors& tensors);
 
-// A part of shared memory to send; without a region's name there is none, and nothing is sent.
+// A part of shared memory to send; with an empty name nothing is sent.
 struct SharedPartHeader {
   absl::string_view region;
   std::int64_t offset = 0;  // Neither number is negative.
   std::int64_t byte_size = 0;
 };
-// As a field with a number below 16, of any message of the two sides.
+// The size as a field with a number below 16, of any message.
 std::size_t SharedPartSize(const SharedPartHeader& part);
 void WriteSharedPart(int field, const SharedPartHeader& part, MessageWriter& writer);
 
@@ -85,7 +83,7 @@ struct WantedOutputHeader {
   SharedPartHeader shared_memory = {};
 };
 
-// A Tensor message to send, but for its data.
+// A Tensor message to send, without its data.
 struct TensorHeader {
   absl::string_view name;
   v1::DataType dtype = v1::DATA_TYPE_UNSPECIFIED;
@@ -94,11 +92,11 @@ struct TensorHeader {
   SharedPartHeader shared_memory = {};   // Instead of data.
 };
 
-// A message to send, but for its tensors' data. The message is `bytes` up to ends[0], the first
+// A message to send, without its tensors' data. The message is `bytes` up to ends[0], the first
 // tensor's data, `bytes` from there to ends[1], the second's data, and so on; it ends with the last
 // tensor's data. Without tensors it is `bytes`.
 struct EncodedMessage {
-  absl::InlinedVector<char, 256> bytes;  // Most responses' need no memory of their own.
+  absl::InlinedVector<char, 256> bytes;  // Most responses fit without an allocation.
   absl::InlinedVector<std::size_t, 4> ends;
 
   absl::string_view Part(std::size_t i) const {
@@ -107,7 +105,7 @@ struct EncodedMessage {
   }
 };
 
-// The size of the repeated field with these tensors, of which their data is `data_bytes`.
+// The size of the repeated field with these tensors; `data_bytes` of it is their data.
 struct TensorsSize {
   std::size_t total = 0;
   std::size_t data_bytes = 0;
